@@ -1,0 +1,24 @@
+//! Pooled, owned buffers and the frames made of them: the types that cross every border of the
+//! house (link, protocol, volume, front-end).
+//!
+//! * [`Pool`] hands out page-aligned memory in power-of-two size classes and takes it back when
+//!   the last holder lets go. Nothing allocates once the pool is warm.
+//! * [`Buf`] is memory with one owner, who may write it.
+//! * [`Segment`] is a shared, read-only window into a buffer. Whoever holds one keeps the memory
+//!   alive and unchanged.
+//! * [`SegList`] is a payload: segments in order.
+//! * [`RxFrame`], [`TxFrame`] and their batches are what links move.
+//!
+//! Ownership rule of the house: *buffers change hands; bytes do not move*. Everything here belongs
+//! to one shard (one thread); none of it is `Send`.
+#![forbid(unsafe_code)]
+
+mod addr;
+mod frame;
+mod pool;
+mod segment;
+
+pub use addr::Addr;
+pub use frame::{RxBatch, RxFrame, TxBatch, TxFrame};
+pub use pool::{Buf, PAGE_BYTES, Pool, PoolStats};
+pub use segment::{SegList, Segment};

@@ -1,0 +1,253 @@
+//! Page-aligned memory in size classes, recycled without allocation.
+
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
+use std::rc::{Rc, Weak};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::Segment;
+
+/// Alignment and granularity of all pooled memory. Direct disk I/O needs 512 on most devices and
+/// 4096 on some, so everything starts on a page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// Classes of 1, 2, 4 ... 1024 pages: 4 KiB to 4 MiB.
+const CLASS_COUNT: usize = 11;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// One piece of pooled memory. Held through `Rc`: a strong count of one means a single owner.
+pub(crate) struct Inner {
+    pages: Box<[Page]>,
+    class: usize,
+    home: Weak<Shared>,
+}
+
+impl Inner {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.pages.as_bytes()
+    }
+
+    /// Back to the pool it came from, if that still exists and has room; else freed.
+    pub(crate) fn recycle(this: Rc<Inner>) {
+        debug_assert_eq!(Rc::strong_count(&this), 1);
+        if let Some(home) = this.home.upgrade() {
+            home.take_back(this);
+        }
+    }
+}
+
+struct Shared {
+    free: RefCell<[Vec<Rc<Inner>>; CLASS_COUNT]>,
+    free_bytes: Cell<usize>,
+    free_bytes_max: usize,
+    live_bytes: Cell<usize>,
+    allocations: Cell<u64>,
+}
+
+impl Shared {
+    fn take_back(&self, inner: Rc<Inner>) {
+        let bytes = PAGE_BYTES << inner.class;
+        self.live_bytes.set(self.live_bytes.get() - bytes);
+        if self.free_bytes.get() + bytes <= self.free_bytes_max {
+            self.free_bytes.set(self.free_bytes.get() + bytes);
+            self.free.borrow_mut()[inner.class].push(inner);
+        }
+    }
+}
+
+/// What a pool holds at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes handed out.
+    pub live_bytes: usize,
+    /// Bytes waiting to be handed out again.
+    pub free_bytes: usize,
+    /// How often memory had to come from the allocator since the pool was made.
+    pub allocations: u64,
+}
+
+/// A source of [`Buf`]s. Cloning gives another handle to the same pool. Single-threaded.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Rc<Shared>,
+}
+
+impl Pool {
+    /// The largest single buffer, 4 MiB.
+    pub const BUF_BYTES_MAX: usize = PAGE_BYTES << (CLASS_COUNT - 1);
+
+    /// A pool that keeps at most `free_bytes_max` bytes of returned memory; what comes back beyond
+    /// that is freed. Allocates nothing yet: see [`Pool::warm`].
+    pub fn new(free_bytes_max: usize) -> Self {
+        Pool {
+            shared: Rc::new(Shared {
+                free: RefCell::new(Default::default()),
+                free_bytes: Cell::new(0),
+                free_bytes_max,
+                live_bytes: Cell::new(0),
+                allocations: Cell::new(0),
+            }),
+        }
+    }
+
+    /// Makes sure that `count` buffers of `len` bytes are free, touching their memory, so that
+    /// later [`Pool::get`]s of that size allocate nothing.
+    pub fn warm(&self, len: usize, count: usize) {
+        let held: Vec<Buf> = (0..count).map(|_| self.get(len)).collect();
+        drop(held);
+    }
+
+    /// A buffer of exactly `len` bytes, page aligned, of unspecified (but initialised) content.
+    ///
+    /// # Panics
+    /// If `len` is larger than [`Pool::BUF_BYTES_MAX`]: callers bound sizes at their own gate.
+    pub fn get(&self, len: usize) -> Buf {
+        assert!(len <= Self::BUF_BYTES_MAX, "buffer of {len} bytes asked of a pool");
+        let pages = len.div_ceil(PAGE_BYTES).max(1);
+        let class = pages.next_power_of_two().trailing_zeros() as usize;
+        let bytes = PAGE_BYTES << class;
+        let recycled = self.shared.free.borrow_mut()[class].pop();
+        self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
+        let inner = match recycled {
+            Some(inner) => {
+                self.shared.free_bytes.set(self.shared.free_bytes.get() - bytes);
+                inner
+            }
+            None => {
+                self.shared.allocations.set(self.shared.allocations.get() + 1);
+                let pages = Page::new_vec_zeroed(1 << class).expect("out of memory");
+                Rc::new(Inner {
+                    pages: pages.into_boxed_slice(),
+                    class,
+                    home: Rc::downgrade(&self.shared),
+                })
+            }
+        };
+        Buf { inner: Some(inner), len }
+    }
+
+    /// A buffer of `len` zero bytes.
+    pub fn get_zeroed(&self, len: usize) -> Buf {
+        let mut buf = self.get(len);
+        buf.fill(0);
+        buf
+    }
+
+    /// A buffer holding a copy of `bytes`.
+    pub fn copy_of(&self, bytes: &[u8]) -> Buf {
+        let mut buf = self.get(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// Figures for status and tests.
+    pub fn stats(&self) -> PoolStats {
+        PoolStats {
+            live_bytes: self.shared.live_bytes.get(),
+            free_bytes: self.shared.free_bytes.get(),
+            allocations: self.shared.allocations.get(),
+        }
+    }
+}
+
+/// Page-aligned memory with exactly one owner. Becomes shared and read-only by [`Buf::freeze`];
+/// goes back to its pool when dropped.
+pub struct Buf {
+    inner: Option<Rc<Inner>>,
+    len: usize,
+}
+
+impl Buf {
+    /// Shortens or (up to [`Buf::capacity`]) lengthens the visible part.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len;
+    }
+
+    /// How many bytes this buffer's memory has: its size class.
+    pub fn capacity(&self) -> usize {
+        PAGE_BYTES << self.inner.as_ref().expect("live").class
+    }
+
+    /// Gives up the right to write; the whole visible part becomes a segment. Copies nothing.
+    pub fn freeze(mut self) -> Segment {
+        let inner = self.inner.take().expect("live");
+        Segment::whole(inner, self.len)
+    }
+
+    pub(crate) fn from_unique(inner: Rc<Inner>, len: usize) -> Self {
+        debug_assert_eq!(Rc::strong_count(&inner), 1);
+        Buf { inner: Some(inner), len }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.inner.as_ref().expect("live").bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let inner = Rc::get_mut(self.inner.as_mut().expect("live")).expect("a Buf has one owner");
+        &mut inner.pages.as_mut_bytes()[..self.len]
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            Inner::recycle(inner);
+        }
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_page_aligned_and_recycled() {
+        let pool = Pool::new(1 << 20);
+        let first = pool.get(5000);
+        assert_eq!(first.as_ptr() as usize % PAGE_BYTES, 0);
+        assert_eq!((first.len(), first.capacity()), (5000, 8192));
+        let at = first.as_ptr();
+        drop(first);
+        let again = pool.get(8192);
+        assert_eq!(again.as_ptr(), at);
+        assert_eq!(pool.stats().allocations, 1);
+    }
+
+    #[test]
+    fn a_segment_keeps_memory_out_of_the_pool() {
+        let pool = Pool::new(1 << 20);
+        let segment = pool.copy_of(b"hello").freeze();
+        let part = segment.slice(1, 3);
+        drop(segment);
+        let other = pool.get(5);
+        assert_eq!(&part[..], b"ell");
+        assert_ne!(part.as_ptr() as usize / PAGE_BYTES, other.as_ptr() as usize / PAGE_BYTES);
+        drop(part);
+        assert_eq!(pool.stats().free_bytes, PAGE_BYTES);
+    }
+
+    #[test]
+    fn what_exceeds_the_bound_is_freed() {
+        let pool = Pool::new(PAGE_BYTES);
+        pool.warm(1, 4);
+        let stats = pool.stats();
+        assert_eq!((stats.free_bytes, stats.live_bytes), (PAGE_BYTES, 0));
+    }
+}

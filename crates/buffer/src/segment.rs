@@ -1,0 +1,264 @@
+//! Shared windows into buffers, and lists of them.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use crate::Buf;
+use crate::pool::Inner;
+
+/// A shared, read-only window into pooled memory. Cheap to clone; the memory returns to its pool
+/// with the last clone.
+pub struct Segment {
+    inner: Option<Rc<Inner>>,
+    offset: u32,
+    len: u32,
+}
+
+impl Segment {
+    pub(crate) fn whole(inner: Rc<Inner>, len: usize) -> Self {
+        Segment { inner: Some(inner), offset: 0, len: len as u32 }
+    }
+
+    /// The window `[offset, offset + len)` of this window.
+    ///
+    /// # Panics
+    /// If it does not lie within: callers have checked lengths that came from outside.
+    pub fn slice(&self, offset: usize, len: usize) -> Segment {
+        assert!(offset + len <= self.len as usize, "slice outside its segment");
+        Segment {
+            inner: self.inner.clone(),
+            offset: self.offset + offset as u32,
+            len: len as u32,
+        }
+    }
+
+    /// Size of the memory that this segment keeps alive, which may be far more than its length.
+    pub fn pinned_bytes(&self) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.bytes().len())
+    }
+
+    /// True if no other segment shares the memory.
+    pub fn is_unique(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| Rc::strong_count(inner) == 1)
+    }
+
+    /// The buffer itself, writable again, if this is its only segment and covers it from its
+    /// start; else the segment back.
+    pub fn try_into_buf(mut self) -> Result<Buf, Segment> {
+        if self.is_unique() && self.offset == 0 {
+            let inner = self.inner.take().expect("live");
+            Ok(Buf::from_unique(inner, self.len as usize))
+        } else {
+            Err(self)
+        }
+    }
+}
+
+impl Clone for Segment {
+    fn clone(&self) -> Self {
+        Segment { inner: self.inner.clone(), offset: self.offset, len: self.len }
+    }
+}
+
+impl Deref for Segment {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        let start = self.offset as usize;
+        &self.inner.as_ref().expect("live").bytes()[start..start + self.len as usize]
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take()
+            && Rc::strong_count(&inner) == 1
+        {
+            Inner::recycle(inner);
+        }
+    }
+}
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Segment({}+{})", self.offset, self.len)
+    }
+}
+
+thread_local! {
+    /// Emptied vectors, kept so that a payload list costs no allocation once warm.
+    static SPARE: RefCell<Vec<Vec<Segment>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// More than this many idle vectors are not worth keeping.
+const SPARE_MAX: usize = 4096;
+
+/// A payload: segments in order. Its storage is recycled per thread.
+#[derive(Debug, Default)]
+pub struct SegList {
+    segments: Vec<Segment>,
+}
+
+impl SegList {
+    /// An empty list. Takes no storage until something is pushed.
+    pub const fn new() -> Self {
+        SegList { segments: Vec::new() }
+    }
+
+    /// A list of one segment.
+    pub fn of(segment: Segment) -> Self {
+        let mut list = SegList::new();
+        list.push(segment);
+        list
+    }
+
+    /// Appends a segment; empty ones are skipped.
+    pub fn push(&mut self, segment: Segment) {
+        if segment.is_empty() {
+            return;
+        }
+        if self.segments.capacity() == 0 {
+            self.segments =
+                SPARE.with(|spare| spare.borrow_mut().pop()).unwrap_or_else(|| Vec::with_capacity(8));
+        }
+        self.segments.push(segment);
+    }
+
+    /// Length of the whole payload in bytes.
+    pub fn bytes(&self) -> usize {
+        self.segments.iter().map(|s| s.len()).sum()
+    }
+
+    /// True if there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// The segments in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
+        self.segments.iter()
+    }
+
+    /// The segments as a slice.
+    pub fn as_slice(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Appends the window `[offset, offset + len)` of this payload to `out`, sharing the memory.
+    ///
+    /// # Panics
+    /// If it does not lie within the payload.
+    pub fn slice_into(&self, mut offset: usize, mut len: usize, out: &mut SegList) {
+        for segment in &self.segments {
+            if len == 0 {
+                return;
+            }
+            if offset >= segment.len() {
+                offset -= segment.len();
+                continue;
+            }
+            let take = len.min(segment.len() - offset);
+            out.push(segment.slice(offset, take));
+            offset = 0;
+            len -= take;
+        }
+        assert_eq!(len, 0, "slice outside its payload");
+    }
+
+    /// Moves all segments of `other` to the end of this list.
+    pub fn append(&mut self, mut other: SegList) {
+        for segment in other.segments.drain(..) {
+            self.push(segment);
+        }
+    }
+
+    /// Lets go of all segments; keeps the storage.
+    pub fn clear(&mut self) {
+        self.segments.clear();
+    }
+
+    /// Copies the payload to `out`, which must be exactly as long.
+    pub fn copy_to(&self, out: &mut [u8]) {
+        let mut at = 0;
+        for segment in &self.segments {
+            out[at..at + segment.len()].copy_from_slice(segment);
+            at += segment.len();
+        }
+        assert_eq!(at, out.len(), "copy of a payload into a place of another size");
+    }
+
+    /// The payload as one vector: for tests and control paths.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut out = vec![0; self.bytes()];
+        self.copy_to(&mut out);
+        out
+    }
+
+    /// The only segment, if the payload is in one piece.
+    pub fn single(&self) -> Option<&Segment> {
+        match &self.segments[..] {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+}
+
+impl Clone for SegList {
+    fn clone(&self) -> Self {
+        let mut list = SegList::new();
+        for segment in &self.segments {
+            list.push(segment.clone());
+        }
+        list
+    }
+}
+
+impl Drop for SegList {
+    fn drop(&mut self) {
+        if self.segments.capacity() == 0 {
+            return;
+        }
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.clear();
+        // At thread exit the spare list may be gone already; then the vector is simply freed.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < SPARE_MAX {
+                spare.push(segments);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+
+    #[test]
+    fn slices_cross_segment_borders() {
+        let pool = Pool::new(1 << 20);
+        let mut list = SegList::new();
+        for part in [&b"abc"[..], b"", b"defg", b"hi"] {
+            list.push(pool.copy_of(part).freeze());
+        }
+        assert_eq!((list.bytes(), list.iter().count()), (9, 3));
+        for from in 0..9 {
+            for to in from..=9 {
+                let mut out = SegList::new();
+                list.slice_into(from, to - from, &mut out);
+                assert_eq!(out.to_vec(), b"abcdefghi"[from..to]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_unique_segment_is_a_buffer_again() {
+        let pool = Pool::new(1 << 20);
+        let segment = pool.copy_of(b"xyz").freeze();
+        let other = segment.clone();
+        let segment = segment.try_into_buf().unwrap_err();
+        drop(other);
+        assert_eq!(&segment.try_into_buf().unwrap()[..], b"xyz");
+    }
+}

@@ -1,0 +1,100 @@
+//! What the stores on a disk need of the machine. The runtime supplies io_uring or a thread pool,
+//! the simulator a disk that forgets what was not flushed.
+
+use thinwire_buffer::{Buf, SegList};
+
+use crate::{Extent, Identity, Token};
+
+/// A request to the disk under a store. Offsets and lengths are in bytes and multiples of
+/// [`DiskInfo::align_bytes`].
+#[derive(Debug)]
+pub struct DiskOp {
+    /// Comes back in the [`DiskDone`].
+    pub token: Token,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; ignored by a flush.
+    pub len: u64,
+    /// What to do, and the memory for it, which the disk owns until it is done.
+    pub kind: DiskOpKind,
+}
+
+/// See [`DiskOp`].
+#[derive(Debug)]
+pub enum DiskOpKind {
+    /// Fill the buffer (exactly `len` bytes long).
+    Read(Buf),
+    /// Write the segments (`len` bytes in all; each aligned in memory and length to
+    /// [`DiskInfo::align_bytes`]), durably if `fua`.
+    Write {
+        /// The payload.
+        data: SegList,
+        /// Durable before it is done.
+        fua: bool,
+    },
+    /// fdatasync. Never joins one that already runs (DESIGN rule 13).
+    Flush,
+    /// Give the range back to the file system; it reads as zeroes.
+    PunchHole,
+    /// Make the range read as zeroes, allocated.
+    ZeroRange,
+}
+
+/// How a [`DiskOp`] ended.
+#[derive(Debug)]
+pub struct DiskDone {
+    /// The submitter's token.
+    pub token: Token,
+    /// Success, or the errno (short reads and writes never surface; the end of a shrunk file is EIO).
+    pub result: Result<(), i32>,
+    /// The memory of a read or write, given back.
+    pub kind: DiskOpKind,
+}
+
+/// What a disk is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskInfo {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Needed alignment of offsets, lengths and memory: 1, 512 or 4096.
+    pub align_bytes: u32,
+    /// The name of the content.
+    pub identity: Identity,
+    /// Opened without write access.
+    pub read_only: bool,
+    /// `PunchHole` works.
+    pub punch_hole: bool,
+    /// `ZeroRange` works.
+    pub zero_range: bool,
+}
+
+/// Who may write an export, kept durably beside the content (DESIGN section 4, rule 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriterRecord {
+    /// Raised by every new writer; 0 before the first.
+    pub generation: u64,
+    /// The initiator that holds the volume, or zeroes when the last one detached in order.
+    pub holder: [u8; 16],
+}
+
+/// A disk: one open file or block device, exclusively locked, with direct I/O where possible.
+/// Never blocks but in [`Disk::block_status`] and [`Disk::store_writer`], which are control paths.
+pub trait Disk {
+    /// What it is like.
+    fn info(&self) -> DiskInfo;
+
+    /// Queues an operation. Operations may complete in any order.
+    fn submit(&mut self, op: DiskOp);
+
+    /// Appends finished operations to `done`; sends queued ones to the kernel in one call.
+    fn poll(&mut self, done: &mut Vec<DiskDone>);
+
+    /// Which parts of the range hold data. Extents start at `offset` and cover at most `len`.
+    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32>;
+
+    /// The writer record as last stored.
+    fn load_writer(&mut self) -> WriterRecord;
+
+    /// Stores the writer record; it survives a crash once this returns.
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32>;
+}

@@ -1,0 +1,226 @@
+//! The one interface of everything with blocks.
+
+use std::fmt;
+
+use thinwire_buffer::SegList;
+
+use crate::{ErrorKind, IoError, WriterRecord};
+
+/// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
+pub type Token = u64;
+
+/// What an [`Io`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Read `len` bytes; the completion's `data` holds them.
+    Read,
+    /// Write `data`, which is `len` bytes long.
+    Write,
+    /// Make every write that completed before this was submitted durable. The range is ignored.
+    Flush,
+    /// The content of the range is no longer needed; it may read as anything that was there, or as zeroes.
+    Discard,
+    /// The range reads as zeroes from now on.
+    WriteZeroes,
+    /// Which parts of the range hold data; the completion's `extents` say.
+    BlockStatus,
+}
+
+impl Op {
+    /// True for operations that change content, which `Volume`s must not reorder around a flush
+    /// that was submitted after they completed.
+    pub fn is_write(self) -> bool {
+        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Flush => "flush",
+            Op::Discard => "discard",
+            Op::WriteZeroes => "write zeroes",
+            Op::BlockStatus => "block status",
+        })
+    }
+}
+
+/// Modifiers of an [`Io`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoFlags {
+    /// Durable before it completes (writes, discards, write-zeroes).
+    pub fua: bool,
+    /// Write-zeroes must allocate: do not punch a hole.
+    pub no_hole: bool,
+    /// Block status may stop after one extent.
+    pub one_extent: bool,
+}
+
+/// One I/O. Handed over by value: the volume owns `data` until (for writes, a remote volume may
+/// keep sharing it after) completion.
+#[derive(Debug)]
+pub struct Io {
+    /// Comes back in the completion.
+    pub token: Token,
+    /// What to do.
+    pub op: Op,
+    /// How.
+    pub flags: IoFlags,
+    /// First byte, a multiple of the logical block.
+    pub offset: u64,
+    /// Bytes, a multiple of the logical block, not zero except for a flush.
+    pub len: u64,
+    /// The payload of a write; empty otherwise.
+    pub data: SegList,
+}
+
+impl Io {
+    /// An I/O without payload and flags.
+    pub fn new(token: Token, op: Op, offset: u64, len: u64) -> Self {
+        Io { token, op, flags: IoFlags::default(), offset, len, data: SegList::new() }
+    }
+
+    /// The error for this I/O.
+    pub fn error(&self, kind: ErrorKind, module: &'static str) -> IoError {
+        IoError { kind, op: self.op, offset: self.offset, len: self.len, module }
+    }
+}
+
+/// A run of blocks of one kind, as reported by [`Op::BlockStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes in the run.
+    pub len: u64,
+    /// Nothing is allocated here.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+/// How an I/O ended. Exactly one for every [`Io`] submitted.
+#[derive(Debug)]
+pub struct Completion {
+    /// The submitter's token.
+    pub token: Token,
+    /// Success, or why not.
+    pub result: Result<(), IoError>,
+    /// The bytes of a successful read (`len` of them), shared with whoever still sends them;
+    /// empty otherwise.
+    pub data: SegList,
+    /// The answer of a successful block status: extents that start at the requested offset, are
+    /// not empty, and together cover at least one block and at most the requested range.
+    pub extents: Vec<Extent>,
+}
+
+impl Completion {
+    /// A completion without data.
+    pub fn new(token: Token, result: Result<(), IoError>) -> Self {
+        Completion { token, result, data: SegList::new(), extents: Vec::new() }
+    }
+}
+
+/// Which content this is. `identity` names the volume; `incarnation` changes when the same volume
+/// starts over with other content (a memory store whose process restarted).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// 128 bits that name the volume.
+    pub identity: [u8; 16],
+    /// Which life of it.
+    pub incarnation: u64,
+}
+
+/// What a volume can do beyond reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// No writes at all.
+    pub read_only: bool,
+    /// `Discard` does something.
+    pub discard: bool,
+    /// `WriteZeroes` is available.
+    pub write_zeroes: bool,
+    /// `BlockStatus` is available.
+    pub block_status: bool,
+}
+
+/// Shape and abilities. Constant while the volume is open, but for growth of `bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Size in bytes, a multiple of `block_bytes`.
+    pub bytes: u64,
+    /// Logical block: 512 or 4096. Everything is a multiple of it.
+    pub block_bytes: u32,
+    /// Preferred granularity for good speed (NBD's preferred block size).
+    pub preferred_bytes: u32,
+    /// The longest read or write in one I/O; longer ones must be split by the submitter.
+    pub io_bytes_max: u32,
+    /// Abilities.
+    pub features: Features,
+}
+
+impl Geometry {
+    /// The gate: checks operation, range and alignment once. Everything behind it may assert.
+    pub fn check(&self, io: &Io) -> Result<(), ErrorKind> {
+        if io.op == Op::Flush {
+            return Ok(());
+        }
+        if io.op.is_write() && self.features.read_only {
+            return Err(ErrorKind::ReadOnly);
+        }
+        let able = match io.op {
+            Op::Discard => self.features.discard,
+            Op::WriteZeroes => self.features.write_zeroes,
+            Op::BlockStatus => self.features.block_status,
+            _ => true,
+        };
+        if !able {
+            return Err(ErrorKind::Unsupported);
+        }
+        let block = u64::from(self.block_bytes);
+        let end = io.offset.checked_add(io.len).ok_or(ErrorKind::Invalid)?;
+        let long = matches!(io.op, Op::Read | Op::Write) && io.len > u64::from(self.io_bytes_max);
+        if io.len == 0 || io.offset % block != 0 || io.len % block != 0 || end > self.bytes || long {
+            return Err(ErrorKind::Invalid);
+        }
+        if io.op == Op::Write && io.data.bytes() as u64 != io.len {
+            return Err(ErrorKind::Invalid);
+        }
+        Ok(())
+    }
+}
+
+/// A linear array of blocks: a store, a module over volumes, or a remote volume.
+///
+/// A state machine: [`Volume::submit`] never blocks and [`Volume::poll`] never waits. All calls
+/// come from the shard's thread. I/Os that overlap and are outstanding together may take effect in
+/// any order; a flush covers the writes that *completed* before it was submitted.
+pub trait Volume {
+    /// Shape and abilities.
+    fn geometry(&self) -> Geometry;
+
+    /// Which content this is.
+    fn identity(&self) -> Identity;
+
+    /// Starts an I/O that passed [`Geometry::check`]. Its completion comes out of a later
+    /// [`Volume::poll`] (or the next one, if it was done at once), never out of this call.
+    fn submit(&mut self, io: Io);
+
+    /// Appends the completions that are ready to `done`. Cheap when there are none.
+    fn poll(&mut self, done: &mut Vec<Completion>);
+
+    /// I/Os submitted and not yet completed.
+    fn outstanding(&self) -> usize;
+
+    /// Who may write, as stored beside the content. Control path; may block.
+    fn load_writer(&mut self) -> WriterRecord {
+        WriterRecord::default()
+    }
+
+    /// Stores who may write; durable, where the content is, once this returns. Control path; may
+    /// block. Volumes whose content does not survive the process have nothing to do.
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        let _ = record;
+        Ok(())
+    }
+}
