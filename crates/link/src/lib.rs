@@ -1,1 +1,79 @@
-//! To come.
+//! Moving frames: one [`Link`] is one way to put frames on a wire and take them off. Knows no
+//! protocol: a frame is bytes with a sender.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+
+/// Distance from a received frame's first byte to the next page border, so that a payload at this
+/// offset (the protocol's data offset) arrives page aligned. At most 192 (DESIGN section 4, Frame).
+pub const HEAD_BYTES: usize = 192;
+
+/// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
+/// allows its peers to have in flight from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Frames of the largest size.
+    pub frames: u32,
+    /// Bytes of frames, after the kernel's own bookkeeping ("true size") is taken off.
+    pub bytes: u32,
+}
+
+/// One way to move frames. Used by one thread. Nothing here waits.
+pub trait Link {
+    /// The name the user gave, for messages: `packet:eth1`, `udp:10.0.0.2:34997`.
+    fn name(&self) -> &str;
+
+    /// This end's address, as peers see it.
+    fn local(&self) -> Addr;
+
+    /// The largest frame this link can send, in bytes from the version byte on.
+    fn frame_bytes_max(&self) -> usize;
+
+    /// The frame size that passes everywhere on this kind of link: what is used before larger
+    /// sizes are probed, and fallen back to.
+    fn frame_bytes_base(&self) -> usize;
+
+    /// How much may be on the way to this end.
+    fn room(&self) -> Room;
+
+    /// Sends all frames of the batch, in order, in as few system calls as possible, and clears it.
+    /// Frames that the kernel does not take (queue full, link down) are dropped, as a wire would,
+    /// and counted; the protocol mends the loss. An error means that the link is unusable.
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()>;
+
+    /// Appends up to about `max` frames that have arrived (a train may exceed it) and returns how
+    /// many. Zero means nothing is there now. Memory comes from `pool`, [`HEAD_BYTES`] before a
+    /// page border where the kernel allows.
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
+
+    /// Readable when frames wait; `None` for links without a descriptor (simulated ones).
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Counters since the link was opened.
+    fn stats(&self) -> LinkStats;
+}
+
+/// Counters of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Frames handed to the kernel.
+    pub tx_frames: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Send calls that the kernel took.
+    pub tx_calls: u64,
+    /// Frames that the kernel refused (full queue, link down).
+    pub tx_dropped: u64,
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Receive calls.
+    pub rx_calls: u64,
+    /// Frames the kernel dropped for lack of room, as far as it tells.
+    pub rx_dropped: u64,
+    /// Payload bytes this link had to copy in user space.
+    pub copied_bytes: u64,
+}
