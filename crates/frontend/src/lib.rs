@@ -1,1 +1,33 @@
-//! To come.
+//! Local faces of a volume: what applications on this machine see. A face parses one foreign
+//! protocol (NBD, FUSE), turns it into [`Io`](thinwire_volume::Io)s and answers with the
+//! completions. It never knows what kind of volume it serves.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use thinwire_volume::Volume;
+
+/// A local face of one volume, driven by the shard that owns the volume.
+///
+/// The volume handed in accepts any byte range (`block_bytes == 1`): the caller has wrapped it in
+/// the read-modify-write module. The face is its only submitter and drains its completions itself.
+pub trait Face {
+    /// What the user opens: a socket path, an address, a file, a device node.
+    fn path(&self) -> String;
+
+    /// Readable when [`Face::turn`] has something to do that no completion of the volume announces.
+    /// Faces with many descriptors hide them behind an epoll descriptor of their own.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Does all that can be done without waiting: takes in requests, submits I/Os, polls the volume
+    /// for completions, answers. Called when `fd` is readable or the volume made progress. Returns
+    /// true if anything happened. An error means that the face is dead and must be closed.
+    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool>;
+
+    /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.
+    fn busy(&self) -> Option<String>;
+
+    /// Takes the face away: socket unlinked, mount and loop device gone. With `force` even though
+    /// it is in use and without waiting for anything outstanding. Idempotent.
+    fn close(&mut self, force: bool) -> io::Result<()>;
+}
