@@ -26,11 +26,7 @@ impl Segment {
     /// If it does not lie within: callers have checked lengths that came from outside.
     pub fn slice(&self, offset: usize, len: usize) -> Segment {
         assert!(offset + len <= self.len as usize, "slice outside its segment");
-        Segment {
-            inner: self.inner.clone(),
-            offset: self.offset + offset as u32,
-            len: len as u32,
-        }
+        Segment { inner: self.inner.clone(), offset: self.offset + offset as u32, len: len as u32 }
     }
 
     /// Size of the memory that this segment keeps alive, which may be far more than its length.
@@ -118,8 +114,9 @@ impl SegList {
             return;
         }
         if self.segments.capacity() == 0 {
-            self.segments =
-                SPARE.with(|spare| spare.borrow_mut().pop()).unwrap_or_else(|| Vec::with_capacity(8));
+            self.segments = SPARE
+                .with(|spare| spare.borrow_mut().pop())
+                .unwrap_or_else(|| Vec::with_capacity(8));
         }
         self.segments.push(segment);
     }

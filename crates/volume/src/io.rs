@@ -180,7 +180,8 @@ impl Geometry {
         let block = u64::from(self.block_bytes);
         let end = io.offset.checked_add(io.len).ok_or(ErrorKind::Invalid)?;
         let long = matches!(io.op, Op::Read | Op::Write) && io.len > u64::from(self.io_bytes_max);
-        if io.len == 0 || io.offset % block != 0 || io.len % block != 0 || end > self.bytes || long {
+        if io.len == 0 || io.offset % block != 0 || io.len % block != 0 || end > self.bytes || long
+        {
             return Err(ErrorKind::Invalid);
         }
         if io.op == Op::Write && io.data.bytes() as u64 != io.len {

@@ -8,6 +8,4 @@ mod io;
 
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, WriterRecord};
 pub use error::{ErrorKind, IoError};
-pub use io::{
-    Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume,
-};
+pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};

@@ -1,1 +1,36 @@
-//! To come.
+//! Bytes to values and back: the native protocol of Thinwire, as `docs/protocol.md` defines it.
+//!
+//! A frame is a fixed [`Header`], then messages, then payload. [`Frame::parse`] is the one gate for
+//! bytes from the wire: what it returns has been checked whole (version, kind, lengths, counts,
+//! reserved bits, which message may stand in which kind of frame), so that iterating the messages
+//! afterwards cannot fail. Checksums are verified by the caller before it parses
+//! (`thinwire-proto`), because they run over scattered memory when sending.
+//!
+//! No I/O, no clock, no unsafe code, no panic on any input.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod control;
+mod error;
+mod field;
+mod frame;
+mod header;
+mod message;
+
+pub use control::{
+    ACK_RANGES_MAX, AckRanges, Address, Attach, AttachRefused, Attached, Discover, Hello,
+    NAME_BYTES_MAX, Offer, OfferedExports, Refuse, TEXT_BYTES_MAX, WELCOME_ADDRESSES_MAX, Welcome,
+};
+pub use error::FrameError;
+pub use frame::{Data, Frame, Message, MessageIter, message_type};
+pub use header::{
+    BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
+    checksum_split, flags,
+};
+pub use message::{
+    Bye, Complete, Credit, DataHeader, Detach, Detached, Event, OpCode, Ping, Probe, ProbeReply,
+    Request, Reset, ResetDone, Status, UNIT_BYTES, UnknownSession, attach_flags, event_code,
+    feature, op_flags,
+};

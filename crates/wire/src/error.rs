@@ -1,0 +1,74 @@
+//! Why a frame was refused at the gate.
+
+use core::fmt;
+
+/// The named reasons for which [`crate::Frame::parse`] refuses a frame. Each has a counter at the
+/// receiver (`docs/protocol.md`, "Refused frames").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// Shorter than a header, or than its length field says.
+    Truncated,
+    /// Not this protocol version.
+    Version,
+    /// No such frame kind.
+    Kind,
+    /// A reserved bit or field is not zero.
+    Reserved,
+    /// Length, data offset and messages end contradict each other.
+    Layout,
+    /// The checksum does not match (found by the caller of the parser).
+    Checksum,
+    /// A message runs over the end of the message area, or its length is wrong for its type.
+    MessageLength,
+    /// A message type that is unknown and not skippable.
+    MessageUnknown,
+    /// A message that may not stand in a frame of this kind.
+    MessageMisplaced,
+    /// A field of a message has a value outside its bounds.
+    MessageValue,
+    /// The payload is longer or shorter than the DATA messages say.
+    Payload,
+}
+
+impl FrameError {
+    /// All reasons, for tables of counters.
+    pub const ALL: [FrameError; 11] = [
+        FrameError::Truncated,
+        FrameError::Version,
+        FrameError::Kind,
+        FrameError::Reserved,
+        FrameError::Layout,
+        FrameError::Checksum,
+        FrameError::MessageLength,
+        FrameError::MessageUnknown,
+        FrameError::MessageMisplaced,
+        FrameError::MessageValue,
+        FrameError::Payload,
+    ];
+
+    /// The counter's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            FrameError::Truncated => "truncated",
+            FrameError::Version => "version",
+            FrameError::Kind => "kind",
+            FrameError::Reserved => "reserved",
+            FrameError::Layout => "layout",
+            FrameError::Checksum => "checksum",
+            FrameError::MessageLength => "message-length",
+            FrameError::MessageUnknown => "message-unknown",
+            FrameError::MessageMisplaced => "message-misplaced",
+            FrameError::MessageValue => "message-value",
+            FrameError::Payload => "payload",
+        }
+    }
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl core::error::Error for FrameError {}
