@@ -5,7 +5,9 @@
 mod disk;
 mod error;
 mod io;
+mod unaligned;
 
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, WriterRecord};
 pub use error::{ErrorKind, IoError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
+pub use unaligned::Unaligned;

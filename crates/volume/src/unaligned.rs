@@ -1,0 +1,458 @@
+//! [`Unaligned`]: any byte range over a volume of blocks.
+//!
+//! Local clients (NBD, a FUSE file) speak bytes; volumes speak blocks. This module stands between:
+//!
+//! * What is aligned and not too long passes straight through, neither copied nor split.
+//! * An unaligned read reads the blocks that cover it and hands out the middle by reference.
+//! * An unaligned write or write-zeroes reads the one or two blocks at its edges, patches them and
+//!   writes them (read-modify-write). It holds its blocks exclusively meanwhile: whatever overlaps
+//!   them waits, first come first served, so that two writers of one block never undo each other.
+//! * An unaligned discard shrinks to the whole blocks inside it; what is left of a block stays.
+//! * A block status widens to whole blocks, and its answer is clipped.
+//! * I/O longer than the volume takes is split here, and completed once, with the first error.
+//!
+//! A flush passes through at once: it covers the writes that completed before it, and a write
+//! completes here only after all its parts have.
+
+mod locks;
+#[cfg(test)]
+mod tests;
+
+use thinwire_buffer::{Buf, Pool, SegList};
+
+use self::locks::RangeLocks;
+use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, WriterRecord};
+
+/// The longest read or write this module accepts, however little the volume below takes: what NBD
+/// clients take for granted.
+const IO_BYTES_MAX: u32 = 32 << 20;
+
+/// Discards and write-zeroes go down in pieces of at most this many bytes, so that every length
+/// below fits 32 bits. A multiple of every block size.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+
+/// Where a request stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Behind another request that holds its blocks.
+    Waiting,
+    /// Its edge blocks are being read.
+    Edges,
+    /// The operation itself is being done.
+    Main,
+}
+
+/// One submitted request.
+struct Request {
+    token: Token,
+    op: Op,
+    flags: crate::IoFlags,
+    offset: u64,
+    len: u64,
+    /// A write's payload until it is passed on; then what a read got in one piece.
+    data: SegList,
+    /// The blocks concerned: `[offset, offset + len)` widened (for a discard, narrowed).
+    start: u64,
+    end: u64,
+    phase: Phase,
+    /// I/Os below that are not complete.
+    pending: u32,
+    /// The first thing that went wrong.
+    error: Option<IoError>,
+    /// What the partial first and last blocks held.
+    edges: [SegList; 2],
+    /// A split read's pieces in order; else empty.
+    pieces: Vec<SegList>,
+    extents: Vec<Extent>,
+}
+
+impl Request {
+    fn stop(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// A write whose first or last block is partial.
+    fn modifies_edges(&self) -> bool {
+        matches!(self.op, Op::Write | Op::WriteZeroes)
+            && (self.start != self.offset || self.end != self.stop())
+    }
+
+    /// First bytes of the partial blocks at the front and at the end, as far as they must be
+    /// modified. A single block that is partial at both sides is the front one.
+    fn edge_blocks(&self, block: u64) -> [Option<u64>; 2] {
+        if !self.modifies_edges() {
+            return [None, None];
+        }
+        let front = (self.start != self.offset).then_some(self.start);
+        let back = (self.end != self.stop()).then(|| self.end - block);
+        [front, if front == back { None } else { back }]
+    }
+
+    /// The `edge`th partial block with this request's bytes in place.
+    fn patched(&self, edge: usize, at: u64, block: u64, pool: &Pool) -> Buf {
+        let mut buf = pool.get(block as usize);
+        self.edges[edge].copy_to(&mut buf);
+        let from = self.offset.max(at);
+        let to = self.stop().min(at + block);
+        let hole = &mut buf[(from - at) as usize..(to - at) as usize];
+        match self.op {
+            Op::Write => {
+                let mut part = SegList::new();
+                self.data.slice_into((from - self.offset) as usize, hole.len(), &mut part);
+                part.copy_to(hole);
+            }
+            _ => hole.fill(0),
+        }
+        buf
+    }
+}
+
+/// A volume that takes any byte range (`block_bytes` is 1), over one that takes blocks.
+///
+/// All I/O must come through here while any is outstanding: the locks do not see what reaches
+/// [`Unaligned::inner_mut`] directly. Nothing allocates once warm.
+pub struct Unaligned<V> {
+    inner: V,
+    pool: Pool,
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+    locks: RangeLocks,
+    /// Completions of requests that needed nothing from below.
+    ready: Vec<Completion>,
+    /// Set when something was submitted below while completions were being handled.
+    submitted: bool,
+    inbox: Vec<Completion>,
+    granted: Vec<u32>,
+    spare_pieces: Vec<Vec<SegList>>,
+}
+
+impl<V: Volume> Unaligned<V> {
+    /// Takes any byte range over `inner`. Edge blocks are patched in memory from `pool`.
+    pub fn new(inner: V, pool: Pool) -> Self {
+        Unaligned {
+            inner,
+            pool,
+            requests: Vec::new(),
+            free: Vec::new(),
+            locks: RangeLocks::default(),
+            ready: Vec::new(),
+            submitted: false,
+            inbox: Vec::new(),
+            granted: Vec::new(),
+            spare_pieces: Vec::new(),
+        }
+    }
+
+    /// The volume below.
+    pub fn inner(&self) -> &V {
+        &self.inner
+    }
+
+    /// The volume below: to drive it, not to submit I/O.
+    pub fn inner_mut(&mut self) -> &mut V {
+        &mut self.inner
+    }
+
+    /// Gives the volume below back, forgetting what is outstanding here.
+    pub fn into_inner(self) -> V {
+        self.inner
+    }
+
+    fn insert(&mut self, request: Request) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() as u32 - 1
+        });
+        self.requests[index as usize] = Some(request);
+        index
+    }
+
+    /// Starts a request that holds its blocks.
+    fn begin(&mut self, index: u32) {
+        self.submitted = true;
+        let block = u64::from(self.inner.geometry().block_bytes);
+        let request = self.requests[index as usize].as_mut().expect("live request");
+        if !request.modifies_edges() {
+            return self.main(index);
+        }
+        request.phase = Phase::Edges;
+        for (edge, at) in request.edge_blocks(block).into_iter().enumerate() {
+            if let Some(at) = at {
+                request.pending += 1;
+                self.inner.submit(Io::new(inner_token(index, edge), Op::Read, at, block));
+            }
+        }
+    }
+
+    /// The operation itself, once its edge blocks are known.
+    fn main(&mut self, index: u32) {
+        self.submitted = true;
+        let geometry = self.inner.geometry();
+        let block = u64::from(geometry.block_bytes);
+        let step = (u64::from(geometry.io_bytes_max) / block).max(1) * block;
+        let request = self.requests[index as usize].as_mut().expect("live request");
+        request.phase = Phase::Main;
+        let edges = request.edge_blocks(block);
+        let flags = request.flags;
+        let mut pieces = 0;
+        let mut send = |op, offset, len, data| {
+            let token = inner_token(index, pieces);
+            self.inner.submit(Io { token, op, flags, offset, len, data });
+            pieces += 1;
+        };
+        match request.op {
+            Op::Flush => send(Op::Flush, request.offset, request.len, SegList::new()),
+            Op::BlockStatus => {
+                let len = (request.end - request.start).min(RANGE_BYTES_MAX);
+                send(Op::BlockStatus, request.start, len, SegList::new());
+            }
+            Op::Read => {
+                let count = (request.end - request.start).div_ceil(step) as usize;
+                if count > 1 {
+                    request.pieces = self.spare_pieces.pop().unwrap_or_default();
+                    request.pieces.resize_with(count, SegList::new);
+                }
+                split(request.start, request.end, step, |at, len| {
+                    send(Op::Read, at, len, SegList::new());
+                });
+            }
+            Op::Write => {
+                let mut data = std::mem::take(&mut request.data);
+                if request.modifies_edges() {
+                    // The payload stays where it is, between the two patched blocks.
+                    request.data = data;
+                    data = SegList::new();
+                    let [front, back] = edges;
+                    let mut from = request.offset;
+                    let mut to = request.stop();
+                    if let Some(at) = front {
+                        data.push(request.patched(0, at, block, &self.pool).freeze());
+                        from = at + block;
+                    }
+                    if let Some(at) = back {
+                        to = at;
+                    }
+                    if from < to {
+                        let skip = (from - request.offset) as usize;
+                        request.data.slice_into(skip, (to - from) as usize, &mut data);
+                    }
+                    if let Some(at) = back {
+                        data.push(request.patched(1, at, block, &self.pool).freeze());
+                    }
+                    request.data = SegList::new();
+                }
+                if request.end - request.start <= step {
+                    send(Op::Write, request.start, request.end - request.start, data);
+                } else {
+                    split(request.start, request.end, step, |at, len| {
+                        let mut part = SegList::new();
+                        data.slice_into((at - request.start) as usize, len as usize, &mut part);
+                        send(Op::Write, at, len, part);
+                    });
+                }
+            }
+            Op::Discard | Op::WriteZeroes => {
+                let (mut start, mut end) = (request.start, request.end);
+                if request.modifies_edges() {
+                    for (edge, at) in edges.into_iter().enumerate() {
+                        let Some(at) = at else { continue };
+                        let data = request.patched(edge, at, block, &self.pool).freeze();
+                        send(Op::Write, at, block, SegList::of(data));
+                        if edge == 0 {
+                            start = at + block;
+                        } else {
+                            end = at;
+                        }
+                    }
+                }
+                split(start, end, RANGE_BYTES_MAX, |at, len| {
+                    send(request.op, at, len, SegList::new());
+                });
+            }
+        }
+        request.edges = Default::default();
+        request.pending = pieces as u32;
+    }
+
+    /// Takes in one completion from below.
+    fn take_in(&mut self, completion: Completion, done: &mut Vec<Completion>) {
+        let (index, piece) = outer_token(completion.token);
+        let request = self.requests[index as usize].as_mut().expect("a completion for a request");
+        request.pending -= 1;
+        match completion.result {
+            Err(error) => _ = request.error.get_or_insert(error),
+            Ok(()) if request.phase == Phase::Edges => request.edges[piece] = completion.data,
+            Ok(()) if request.pieces.is_empty() => {
+                request.data = completion.data;
+                request.extents = completion.extents;
+            }
+            Ok(()) => request.pieces[piece] = completion.data,
+        }
+        if request.pending > 0 {
+            return;
+        }
+        if request.phase == Phase::Edges && request.error.is_none() {
+            self.main(index);
+        } else {
+            self.finish(index, done);
+        }
+    }
+
+    /// Completes a request and lets in who waited for it.
+    fn finish(&mut self, index: u32, done: &mut Vec<Completion>) {
+        let mut request = self.requests[index as usize].take().expect("live request");
+        self.free.push(index);
+        let result = match request.error {
+            Some(error) => Err(error),
+            None => Ok(()),
+        };
+        let mut completion = Completion::new(request.token, result);
+        if result.is_ok() {
+            match request.op {
+                Op::Read => completion.data = gather(&mut request),
+                Op::BlockStatus => {
+                    let skip = request.offset - request.start;
+                    completion.extents = clip(request.extents, skip, request.len);
+                }
+                _ => {}
+            }
+        }
+        if request.pieces.capacity() > 0 {
+            request.pieces.clear();
+            self.spare_pieces.push(request.pieces);
+        }
+        done.push(completion);
+        if request.op != Op::Flush {
+            let mut granted = std::mem::take(&mut self.granted);
+            self.locks.release(index, &mut granted);
+            for next in granted.drain(..) {
+                self.begin(next);
+            }
+            self.granted = granted;
+        }
+    }
+}
+
+impl<V: Volume> Volume for Unaligned<V> {
+    fn geometry(&self) -> Geometry {
+        let inner = self.inner.geometry();
+        Geometry { block_bytes: 1, io_bytes_max: inner.io_bytes_max.max(IO_BYTES_MAX), ..inner }
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        debug_assert_eq!(self.geometry().check(&io), Ok(()), "{io:?}");
+        let block = u64::from(self.inner.geometry().block_bytes);
+        let (start, end) = match io.op {
+            Op::Flush => (io.offset, io.offset),
+            Op::Discard => {
+                (io.offset.next_multiple_of(block), (io.offset + io.len) / block * block)
+            }
+            _ => (io.offset / block * block, (io.offset + io.len).next_multiple_of(block)),
+        };
+        if io.op == Op::Discard && start >= end {
+            return self.ready.push(Completion::new(io.token, Ok(())));
+        }
+        let is_flush = io.op == Op::Flush;
+        let request = Request {
+            token: io.token,
+            op: io.op,
+            flags: io.flags,
+            offset: io.offset,
+            len: io.len,
+            data: io.data,
+            start,
+            end,
+            phase: Phase::Waiting,
+            pending: 0,
+            error: None,
+            edges: Default::default(),
+            pieces: Vec::new(),
+            extents: Vec::new(),
+        };
+        let exclusive = request.modifies_edges();
+        let index = self.insert(request);
+        if is_flush || self.locks.acquire(index, start, end, exclusive) {
+            self.begin(index);
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.ready);
+        loop {
+            self.submitted = false;
+            let mut inbox = std::mem::take(&mut self.inbox);
+            self.inner.poll(&mut inbox);
+            for completion in inbox.drain(..) {
+                self.take_in(completion, done);
+            }
+            self.inbox = inbox;
+            // What was submitted just now may be complete already, and nobody would tell.
+            if !self.submitted {
+                return;
+            }
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.requests.len() - self.free.len() + self.ready.len()
+    }
+
+    fn load_writer(&mut self) -> WriterRecord {
+        self.inner.load_writer()
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        self.inner.store_writer(record)
+    }
+}
+
+/// The token of a request's `piece`th I/O below. Pieces are fewer than 2^32: the longest request
+/// has 2^32 bytes, or goes down in gibibytes.
+fn inner_token(index: u32, piece: usize) -> Token {
+    u64::from(index) << 32 | piece as u64
+}
+
+fn outer_token(token: Token) -> (u32, usize) {
+    ((token >> 32) as u32, (token & 0xffff_ffff) as usize)
+}
+
+/// Calls `each` with the offset and length of every `step` bytes of `[start, end)`.
+fn split(start: u64, end: u64, step: u64, mut each: impl FnMut(u64, u64)) {
+    let mut at = start;
+    while at < end {
+        let len = step.min(end - at);
+        each(at, len);
+        at += len;
+    }
+}
+
+/// The bytes a read asked for, out of the blocks that were read.
+fn gather(request: &mut Request) -> SegList {
+    let mut all = std::mem::take(&mut request.data);
+    for piece in request.pieces.drain(..) {
+        all.append(piece);
+    }
+    assert_eq!(all.bytes() as u64, request.end - request.start, "a read of another length");
+    if request.end - request.start == request.len {
+        return all;
+    }
+    let mut wanted = SegList::new();
+    all.slice_into((request.offset - request.start) as usize, request.len as usize, &mut wanted);
+    wanted
+}
+
+/// Extents without their first `skip` bytes and without what lies `len` bytes beyond that.
+fn clip(mut extents: Vec<Extent>, mut skip: u64, mut len: u64) -> Vec<Extent> {
+    extents.retain_mut(|extent| {
+        let drop = skip.min(extent.len);
+        skip -= drop;
+        extent.len = (extent.len - drop).min(len);
+        len -= extent.len;
+        extent.len > 0
+    });
+    extents
+}
