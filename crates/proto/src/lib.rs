@@ -1,1 +1,45 @@
-//! To come.
+//! The protocol as state machines: what both ends of a session share.
+//!
+//! Pure: no clock, socket, thread, file or entropy in here. Time ([`Time`]), randomness (a seed)
+//! and frames are arguments; frames to send come out. So the same code runs on real links and,
+//! deterministically, in the simulator.
+//!
+//! * [`Session`] carries *items* (requests, data, completions, control messages) over one or more
+//!   [`Path`]s: packet numbers, acknowledgements, loss recovery, congestion windows, frame sizes.
+//! * [`Content`] is what an owner of a session (target or initiator) implements: the bytes behind
+//!   an item are asked for when a frame is built, so what was lost is sent again as it is needed
+//!   *then*, and an item that nobody needs any more is not sent again.
+//! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots.
+//!
+//! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
+//! at the end of the turn call [`Session::on_time`] and [`Session::transmit`]; sleep until
+//! [`Session::deadline`] at most. `now` never goes backwards.
+#![forbid(unsafe_code)]
+
+mod ack;
+mod checksum;
+mod congestion;
+mod drops;
+mod item;
+mod outside;
+mod path;
+mod probe;
+mod received;
+mod recovery;
+mod rng;
+mod rtt;
+mod session;
+mod time;
+mod transmit;
+mod units;
+
+pub use checksum::{seal, verify};
+pub use drops::{DropReason, Drops};
+pub use item::{Content, Item};
+pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
+pub use path::{Path, PathReport, PathState, Room};
+pub use received::{Received, Verdict};
+pub use rng::Rng;
+pub use session::{Notice, Role, Session, SessionConfig, SessionStats};
+pub use time::Time;
+pub use units::{UNITS_MAX, UnitMap, sequence_order};

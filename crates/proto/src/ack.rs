@@ -1,0 +1,91 @@
+//! When to acknowledge, and what to put into an acknowledgement
+//! (`docs/protocol.md`, "Acknowledgement and loss").
+
+use std::time::Duration;
+
+use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Header, flags};
+
+use crate::Time;
+use crate::received::{Received, Verdict};
+use crate::rtt::ACK_DELAY_MAX;
+
+/// An acknowledgement goes out at the latest after this many frames that ask for one: well below
+/// the 64 that a header can name.
+const FRAMES_MAX: u32 = 16;
+
+/// What is still to be acknowledged on one path.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AckState {
+    pending: u32,
+    urgent: bool,
+    deadline: Option<Time>,
+    largest_at: Time,
+    /// Largest number in the last acknowledgement and in the one before it.
+    reported: [u64; 2],
+}
+
+impl AckState {
+    /// A frame arrived.
+    pub fn on_received(&mut self, now: Time, verdict: Verdict, eliciting: bool) {
+        if verdict == Verdict::InOrder || self.pending == 0 {
+            self.largest_at = now;
+        }
+        if !eliciting {
+            return;
+        }
+        self.pending += 1;
+        self.urgent |= verdict == Verdict::OutOfOrder || self.pending >= FRAMES_MAX;
+        self.deadline.get_or_insert(now + ACK_DELAY_MAX);
+    }
+
+    /// Something waits to be acknowledged; any frame may take it along.
+    pub fn is_pending(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// A frame must be sent for it.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.pending > 0 && (self.urgent || self.deadline.is_some_and(|at| at <= now))
+    }
+
+    /// When it must be sent at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        if self.urgent { Some(Time::ZERO) } else { self.deadline }
+    }
+
+    /// The header's bitmap cannot name everything since the acknowledgement before the last
+    /// (either of which may have been lost).
+    pub fn needs_ranges(&self, received: &Received) -> bool {
+        self.pending > 0 && received.largest() > self.reported[1] + 64
+    }
+
+    fn delay(&self, now: Time) -> u16 {
+        let units = now.since(self.largest_at).min(Duration::from_secs(1)).as_micros() / 4;
+        u16::try_from(units).unwrap_or(u16::MAX)
+    }
+
+    /// The long form.
+    pub fn ranges(&self, now: Time, path: u8, received: &Received) -> AckRanges {
+        let mut ranges = [(0, 0); ACK_RANGES_MAX];
+        let count = received.ranges(&mut ranges) as u8;
+        AckRanges { path, delay: self.delay(now), count, ranges }
+    }
+
+    /// Fills in the header's acknowledgement and takes note that it goes out.
+    pub fn write(&mut self, now: Time, path: u8, received: &Received, header: &mut Header) {
+        if received.largest() == 0 {
+            return;
+        }
+        header.flags |= flags::ACK;
+        header.ack_path = path;
+        header.ack_largest = received.largest();
+        header.ack_bitmap = received.bitmap();
+        header.ack_delay = self.delay(now);
+        if self.reported[0] != received.largest() {
+            self.reported = [received.largest(), self.reported[0]];
+        }
+        self.pending = 0;
+        self.urgent = false;
+        self.deadline = None;
+    }
+}

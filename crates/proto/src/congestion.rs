@@ -1,0 +1,158 @@
+//! The delay-based window of a path: Swift's idea (a target queueing delay), adapted to machines
+//! whose scheduling noise is larger than their wire's delay: the *smallest* round trip of a round
+//! decides, so that a late wake-up of a process is not taken for a queue in the switch.
+//! (`docs/protocol.md`, "Congestion".)
+
+use std::time::Duration;
+
+use crate::Time;
+
+/// Queueing delay a path aims at: long enough to keep a 10 Gb/s port busy with jumbo frames, short
+/// enough that a 4 KiB read behind it still feels local.
+const QUEUE_TARGET: Duration = Duration::from_micros(1000);
+/// Loss above this share of a round is congestion; below, a bad cable (or a test).
+const LOSS_SHARE: f64 = 0.15;
+/// Strongest decrease in one round.
+const DECREASE_MAX: f64 = 0.5;
+/// How long the smallest round trip ever seen counts as the path's empty delay.
+const BASE_AGE: Duration = Duration::from_secs(10);
+
+/// A congestion window in bytes. May fall below one frame; the path is paced then.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    bytes: f64,
+    growing_fast: bool,
+    base: Duration,
+    base_next: Duration,
+    base_since: Time,
+    round_end: Time,
+    round_min: Duration,
+    round_acked: u32,
+    round_lost: u32,
+    round_limited: bool,
+}
+
+impl Window {
+    pub fn new(frame_bytes: usize) -> Self {
+        Window {
+            bytes: (frame_bytes * 32) as f64,
+            growing_fast: true,
+            base: Duration::MAX,
+            base_next: Duration::MAX,
+            base_since: Time::ZERO,
+            round_end: Time::ZERO,
+            round_min: Duration::MAX,
+            round_acked: 0,
+            round_lost: 0,
+            round_limited: false,
+        }
+    }
+
+    /// Bytes that may be in flight.
+    pub fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// The smallest delay of the path lately.
+    pub fn base(&self) -> Duration {
+        self.base
+    }
+
+    /// The sender had more to send than the window allowed.
+    pub fn on_limited(&mut self) {
+        self.round_limited = true;
+    }
+
+    pub fn on_lost(&mut self, frames: u32) {
+        self.round_lost += frames;
+    }
+
+    /// Frames were acknowledged, the newest of them after `rtt`.
+    pub fn on_acked(
+        &mut self,
+        now: Time,
+        frames: u32,
+        rtt: Option<Duration>,
+        smoothed: Duration,
+        frame_bytes: usize,
+    ) {
+        self.round_acked += frames;
+        if let Some(rtt) = rtt {
+            self.round_min = self.round_min.min(rtt);
+            self.base = self.base.min(rtt);
+            self.base_next = self.base_next.min(rtt);
+        }
+        if now.since(self.base_since) > BASE_AGE {
+            self.base = self.base_next;
+            self.base_next = Duration::MAX;
+            self.base_since = now;
+        }
+        if now < self.round_end || self.round_min == Duration::MAX {
+            return;
+        }
+        let frame = frame_bytes as f64;
+        let delay_target = self.base.saturating_add(QUEUE_TARGET);
+        let share = f64::from(self.round_lost) / f64::from(self.round_acked + self.round_lost);
+        if share > LOSS_SHARE && self.round_lost > 2 {
+            self.bytes *= DECREASE_MAX;
+            self.growing_fast = false;
+        } else if self.round_min > delay_target {
+            let excess = (self.round_min - delay_target).as_secs_f64();
+            let factor = 1.0 - 0.8 * excess / self.round_min.as_secs_f64();
+            self.bytes *= factor.max(DECREASE_MAX);
+            self.growing_fast = false;
+        } else if self.round_limited {
+            self.bytes += if self.growing_fast { self.bytes } else { frame * 2.0 };
+        }
+        self.bytes = self.bytes.clamp(frame * 0.05, 64.0 * 1024.0 * 1024.0);
+        self.round_end = now + smoothed.max(Duration::from_micros(20));
+        self.round_min = Duration::MAX;
+        self.round_acked = 0;
+        self.round_lost = 0;
+        self.round_limited = false;
+    }
+
+    /// The path is new, or was away: forget what was learnt about its queue.
+    pub fn restart(&mut self, frame_bytes: usize) {
+        *self = Window::new(frame_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(window: &mut Window, from_us: u64, count: u64, rtt_us: u64, lost: u32) -> u64 {
+        let rtt = Duration::from_micros(rtt_us);
+        let mut at = from_us;
+        for _ in 0..count {
+            at += rtt_us + 20;
+            window.on_limited();
+            window.on_lost(lost);
+            window.on_acked(Time(at * 1000), 50, Some(rtt), rtt, 9000);
+        }
+        at
+    }
+
+    #[test]
+    fn grows_while_the_queue_is_short_and_shrinks_when_it_is_not() {
+        let mut w = Window::new(9000);
+        let start = w.bytes();
+        let at = rounds(&mut w, 0, 3, 100, 0);
+        assert!(w.bytes() >= 4 * start);
+        let grown = w.bytes();
+        rounds(&mut w, at, 20, 5_000, 0);
+        assert!(w.bytes() < grown / 50, "{} {}", w.bytes(), grown);
+        assert!(w.bytes() > 0);
+    }
+
+    #[test]
+    fn two_per_cent_loss_is_not_congestion_but_a_third_is() {
+        let mut w = Window::new(9000);
+        let at = rounds(&mut w, 0, 3, 100, 1);
+        let grown = w.bytes();
+        assert!(grown > 9000 * 32);
+        rounds(&mut w, at, 1, 100, 25);
+        assert!(w.bytes() <= grown / 2);
+    }
+}

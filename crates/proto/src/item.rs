@@ -1,0 +1,87 @@
+//! What a session carries: items, which an owner turns into bytes when a frame is built.
+
+use thinwire_buffer::SegList;
+use thinwire_wire::{Bye, Detach, Detached, Event};
+
+/// A piece of information that must reach the other side. Small and copyable: a record of a sent
+/// frame is a list of these, and what was lost is an item to send again, not bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// The request of this use of this slot.
+    Request {
+        /// Which slot.
+        slot: u16,
+        /// Which use.
+        sequence: u32,
+    },
+    /// A range of the data of this use of this slot. Cut to the frame size when sent.
+    Data {
+        /// Which slot.
+        slot: u16,
+        /// Which use.
+        sequence: u32,
+        /// First byte.
+        offset: u32,
+        /// Bytes.
+        length: u32,
+    },
+    /// The completion of this use of this slot.
+    Complete {
+        /// Which slot.
+        slot: u16,
+        /// Which use.
+        sequence: u32,
+    },
+    /// Give this use of this slot up.
+    Reset {
+        /// Which slot.
+        slot: u16,
+        /// Which use.
+        sequence: u32,
+    },
+    /// It is given up.
+    ResetDone {
+        /// Which slot.
+        slot: u16,
+        /// Which use.
+        sequence: u32,
+    },
+    /// The attach with this transaction number.
+    Attach(u32),
+    /// The answer to the attach with this transaction number.
+    AttachAnswer(u32),
+    /// End an attachment.
+    Detach(Detach),
+    /// It is ended.
+    Detached(Detached),
+    /// Something happened.
+    Event(Event),
+    /// What this side can take in on the path with this id. Emitted by the session itself.
+    Credit(u8),
+    /// Nothing but an acknowledgement is wanted. Emitted by the session itself.
+    Ping,
+    /// The session ends.
+    Bye(Bye),
+}
+
+/// What the owner of a session knows about its items.
+pub trait Content {
+    /// Appends the message of `item` to `out`, or returns false if nobody needs it any more.
+    /// Never called with `Data`, nor with what the session or the item itself can emit.
+    fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool;
+
+    /// Appends the payload of a DATA item to `out` by reference, or returns false if nobody needs
+    /// it any more. The bytes stay unchanged until the item is acknowledged or unwanted (rule 1).
+    fn payload(
+        &mut self,
+        slot: u16,
+        sequence: u32,
+        offset: u32,
+        length: u32,
+        out: &mut SegList,
+    ) -> bool;
+
+    /// The other side has taken the item in. May be called more than once for the same
+    /// information, and for items that are no longer wanted.
+    fn acked(&mut self, item: Item);
+}

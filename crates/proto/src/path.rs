@@ -1,0 +1,187 @@
+//! One way between the two ends of a session: a local link and a station on it.
+
+use std::time::Duration;
+
+use thinwire_buffer::Addr;
+
+use crate::Time;
+use crate::ack::AckState;
+use crate::congestion::Window;
+use crate::probe::Prober;
+use crate::received::Received;
+use crate::recovery::Sent;
+use crate::rtt::Rtt;
+
+/// What a receiver can take in before it drops: frames of the largest size, and bytes of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Frames.
+    pub frames: u32,
+    /// Bytes.
+    pub bytes: u32,
+}
+
+/// Whether a path can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Never answered yet; probed now and then.
+    Candidate,
+    /// Carries frames.
+    Active,
+    /// Stopped answering; probed until it returns.
+    Dead,
+}
+
+impl PathState {
+    /// For status.
+    pub fn name(self) -> &'static str {
+        match self {
+            PathState::Candidate => "candidate",
+            PathState::Active => "active",
+            PathState::Dead => "dead",
+        }
+    }
+}
+
+/// Figures of a path for status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathReport {
+    /// Its number in the session.
+    pub id: u8,
+    /// Index of the local link.
+    pub link: usize,
+    /// The other end.
+    pub addr: Addr,
+    /// Whether it can be used.
+    pub state: PathState,
+    /// The frame size in use.
+    pub frame_bytes: usize,
+    /// The frame size that both links would allow.
+    pub frame_bytes_limit: usize,
+    /// Smoothed round trip.
+    pub rtt: Duration,
+    /// Smallest round trip lately.
+    pub rtt_base: Duration,
+    /// Congestion window in bytes.
+    pub window_bytes: usize,
+    /// Bytes in flight.
+    pub in_flight_bytes: usize,
+    /// Frames sent that carried items.
+    pub frames_sent: u64,
+    /// Frames declared lost.
+    pub frames_lost: u64,
+}
+
+/// One path of a session. Its fields are the session's business.
+#[derive(Debug)]
+pub struct Path {
+    pub(crate) id: u8,
+    pub(crate) link: usize,
+    pub(crate) addr: Addr,
+    pub(crate) state: PathState,
+    pub(crate) sent: Sent,
+    pub(crate) rtt: Rtt,
+    pub(crate) window: Window,
+    pub(crate) received: Received,
+    pub(crate) ack: AckState,
+    pub(crate) prober: Prober,
+    pub(crate) peer_room: Room,
+    /// Frame size in use: what a probe has shown to pass.
+    pub(crate) frame_bytes: usize,
+    pub(crate) frame_bytes_base: usize,
+    pub(crate) frame_bytes_limit: usize,
+    pub(crate) pto_count: u32,
+    /// Frames that may exceed the window because a probe timeout fired.
+    pub(crate) pto_frames: u32,
+    pub(crate) paced_until: Time,
+    pub(crate) last_heard: Time,
+    /// Large frames lost in a row while small ones passed (rule 11).
+    pub(crate) large_lost: u32,
+    pub(crate) frames_sent: u64,
+    pub(crate) frames_lost: u64,
+}
+
+impl Path {
+    pub(crate) fn new(
+        now: Time,
+        id: u8,
+        link: usize,
+        addr: Addr,
+        state: PathState,
+        base: usize,
+        limit: usize,
+        peer_room: Room,
+    ) -> Self {
+        Path {
+            id,
+            link,
+            addr,
+            state,
+            sent: Sent::new(),
+            rtt: Rtt::default(),
+            window: Window::new(base),
+            received: Received::default(),
+            ack: AckState::default(),
+            prober: Prober::new(now),
+            peer_room,
+            frame_bytes: base,
+            frame_bytes_base: base,
+            frame_bytes_limit: limit.max(base),
+            pto_count: 0,
+            pto_frames: 0,
+            paced_until: Time::ZERO,
+            last_heard: now,
+            large_lost: 0,
+            frames_sent: 0,
+            frames_lost: 0,
+        }
+    }
+
+    /// Whether a frame with items may go out on this path now.
+    pub(crate) fn can_send(&self, now: Time) -> bool {
+        if self.state != PathState::Active {
+            return false;
+        }
+        if self.pto_frames > 0 {
+            return true;
+        }
+        let in_flight = self.sent.in_flight_bytes;
+        if in_flight == 0 {
+            return now >= self.paced_until;
+        }
+        in_flight + self.frame_bytes <= self.window.bytes()
+            && self.sent.in_flight_frames < self.peer_room.frames as usize
+            && in_flight + self.frame_bytes <= self.peer_room.bytes as usize
+    }
+
+    /// Expected time for a further frame to be answered, for choosing among paths.
+    pub(crate) fn expected_delay(&self) -> Duration {
+        let load = self.sent.in_flight_bytes as f64 / self.window.bytes().max(1) as f64;
+        self.rtt.smoothed.mul_f64(1.0 + load)
+    }
+
+    /// When the next probe timeout fires.
+    pub(crate) fn pto_at(&self) -> Option<Time> {
+        (self.state == PathState::Active && self.sent.in_flight_frames > 0).then(|| {
+            let timeout = self.rtt.probe_timeout() * (1 << self.pto_count.min(8));
+            self.sent.last_eliciting + timeout.min(Duration::from_millis(500))
+        })
+    }
+
+    pub(crate) fn report(&self) -> PathReport {
+        PathReport {
+            id: self.id,
+            link: self.link,
+            addr: self.addr,
+            state: self.state,
+            frame_bytes: self.frame_bytes,
+            frame_bytes_limit: self.frame_bytes_limit,
+            rtt: self.rtt.smoothed,
+            rtt_base: self.window.base(),
+            window_bytes: self.window.bytes(),
+            in_flight_bytes: self.sent.in_flight_bytes,
+            frames_sent: self.frames_sent,
+            frames_lost: self.frames_lost,
+        }
+    }
+}

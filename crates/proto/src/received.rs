@@ -1,0 +1,158 @@
+//! Which packet numbers of a path have arrived (`docs/protocol.md`, "Acknowledgement and loss").
+
+/// How far back duplicates are told from news: the replay window (rule 6).
+const WINDOW: u64 = 4096;
+/// A number this far ahead of the largest is not from an honest peer.
+const AHEAD_MAX: u64 = 1 << 32;
+const WORDS: usize = (WINDOW / 64) as usize;
+
+/// What [`Received::insert`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Never seen; the largest so far and just one above the last.
+    InOrder,
+    /// Never seen, but it leaves or fills a gap.
+    OutOfOrder,
+    /// Seen before.
+    Duplicate,
+    /// Below the window: cannot be told from a duplicate.
+    TooOld,
+    /// Absurdly far ahead.
+    TooFarAhead,
+}
+
+/// The received packet numbers of one path: numbers start at 1.
+#[derive(Clone, Debug)]
+pub struct Received {
+    largest: u64,
+    /// Bit `n % 64` of word `n / 64 % WORDS`, for the numbers of the window.
+    words: [u64; WORDS],
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        Received { largest: 0, words: [0; WORDS] }
+    }
+}
+
+impl Received {
+    /// Largest number received, 0 before the first.
+    pub fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// Takes note of a number.
+    pub fn insert(&mut self, number: u64) -> Verdict {
+        if number == 0 || number + WINDOW <= self.largest {
+            return Verdict::TooOld;
+        }
+        if number > self.largest + AHEAD_MAX {
+            return Verdict::TooFarAhead;
+        }
+        let verdict = if number > self.largest {
+            let (old, new) = (self.largest / 64, number / 64);
+            for word in (old + 1..=new).take(WORDS) {
+                self.words[(word % WORDS as u64) as usize] = 0;
+            }
+            if new - old >= WORDS as u64 {
+                self.words.fill(0);
+            }
+            let next = number == self.largest + 1;
+            self.largest = number;
+            if next { Verdict::InOrder } else { Verdict::OutOfOrder }
+        } else if self.contains(number) {
+            return Verdict::Duplicate;
+        } else {
+            Verdict::OutOfOrder
+        };
+        self.words[(number / 64 % WORDS as u64) as usize] |= 1 << (number % 64);
+        verdict
+    }
+
+    /// Whether a number of the window was received.
+    pub fn contains(&self, number: u64) -> bool {
+        number != 0
+            && number <= self.largest
+            && number + WINDOW > self.largest
+            && self.words[(number / 64 % WORDS as u64) as usize] >> (number % 64) & 1 != 0
+    }
+
+    /// The bitmap below the largest: bit `i` is number `largest - 1 - i`.
+    pub fn bitmap(&self) -> u64 {
+        let mut bits = 0;
+        // The 64 numbers below the largest lie in two neighbouring words.
+        for i in 0..64 {
+            let Some(number) = self.largest.checked_sub(1 + i) else { break };
+            bits |= u64::from(self.contains(number)) << i;
+        }
+        bits
+    }
+
+    /// Fills `out` with the received ranges from the largest down; returns how many.
+    pub fn ranges(&self, out: &mut [(u64, u64)]) -> usize {
+        let mut count = 0;
+        let mut number = self.largest;
+        let lowest = self.largest.saturating_sub(WINDOW - 1).max(1);
+        while count < out.len() && number >= lowest && number > 0 {
+            if !self.contains(number) {
+                number -= 1;
+                continue;
+            }
+            let last = number;
+            while number > lowest && self.contains(number - 1) {
+                number -= 1;
+            }
+            out[count] = (number, last);
+            count += 1;
+            number -= 1;
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_expected_and_future_numbers() {
+        let mut r = Received::default();
+        assert_eq!(r.insert(0), Verdict::TooOld);
+        assert_eq!(r.insert(1), Verdict::InOrder);
+        assert_eq!(r.insert(2), Verdict::InOrder);
+        assert_eq!(r.insert(2), Verdict::Duplicate);
+        assert_eq!(r.insert(70), Verdict::OutOfOrder);
+        assert_eq!(r.insert(69), Verdict::OutOfOrder);
+        assert_eq!(r.insert(1), Verdict::Duplicate);
+        assert_eq!(r.insert(70 + 4096), Verdict::OutOfOrder);
+        assert_eq!(r.insert(70), Verdict::TooOld);
+        assert_eq!(r.insert(71), Verdict::OutOfOrder);
+        assert_eq!(r.insert(u64::MAX), Verdict::TooFarAhead);
+        assert_eq!(r.insert(1_000_000), Verdict::OutOfOrder);
+        assert!(!r.contains(71) && !r.contains(999_999) && r.contains(1_000_000));
+    }
+
+    #[test]
+    fn bitmap_and_ranges_agree_with_a_set() {
+        let mut rng = crate::Rng::new(7);
+        let mut r = Received::default();
+        let mut set = std::collections::BTreeSet::new();
+        for _ in 0..5_000 {
+            let number = (r.largest() + 1 + rng.below(4)).saturating_sub(rng.below(50)).max(1);
+            let news = set.insert(number);
+            let verdict = r.insert(number);
+            assert_eq!(news, matches!(verdict, Verdict::InOrder | Verdict::OutOfOrder));
+            for i in 0..64 {
+                let n = r.largest().saturating_sub(1 + i);
+                assert_eq!(r.bitmap() >> i & 1 == 1, n > 0 && set.contains(&n), "{n}");
+            }
+        }
+        let mut ranges = [(0, 0); 32];
+        let count = r.ranges(&mut ranges);
+        for w in ranges[..count].windows(2) {
+            assert!(w[1].1 + 1 < w[0].0);
+            assert!((w[1].1 + 1..w[0].0).all(|n| !set.contains(&n)));
+        }
+        assert!(ranges[..count].iter().all(|&(a, b)| (a..=b).all(|n| set.contains(&n))));
+    }
+}

@@ -1,0 +1,271 @@
+//! Building frames: a turn of the loop is the flush. Everything that waits goes into as few frames
+//! as it fits (Tyche's batching without a timer); acknowledgements and credits ride along.
+
+use thinwire_buffer::TxBatch;
+use thinwire_wire::{
+    Credit, DATA_OFFSET, DataHeader, Header, Kind, Ping, Probe, ProbeReply, UNIT_BYTES, flags,
+};
+
+use crate::path::PathState;
+use crate::session::{Role, Session};
+use crate::{Content, Item, Time, outside_frame, seal};
+
+/// Frames that one session sends in one turn, at most, so that sessions share a turn (rule 13).
+const FRAMES_PER_TURN: usize = 96;
+/// Payload pieces are cut at multiples of this where a frame has room for one.
+const CUT_BYTES: usize = 4096;
+
+impl Session {
+    /// Sends what waits, as far as windows allow: frames are added to `out`, which has one batch
+    /// per link. Call once per turn, after all sources have been drained.
+    pub fn transmit(&mut self, now: Time, content: &mut dyn Content, out: &mut [TxBatch]) {
+        self.send_replies(out);
+        self.send_probes(now, out);
+        for at in 0..self.paths.len() {
+            // The long form takes room that payload frames do not have: it goes alone, and first.
+            if self.paths[at].ack.needs_ranges(&self.paths[at].received) {
+                self.send_ack(now, at, out);
+            }
+        }
+        for _ in 0..FRAMES_PER_TURN {
+            if self.queue.is_empty() {
+                break;
+            }
+            let Some(at) = self.choose_path(now) else {
+                for path in &mut self.paths {
+                    path.window.on_limited();
+                }
+                break;
+            };
+            let ack_at = self.choose_ack(at);
+            self.send_frame(now, at, ack_at, Some(content), out);
+        }
+        for at in 0..self.paths.len() {
+            if self.paths[at].ack.is_due(now) {
+                self.send_ack(now, at, out);
+            }
+        }
+    }
+
+    /// A frame for nothing but the acknowledgement of path `at`, on a path that lives if any does.
+    fn send_ack(&mut self, now: Time, at: usize, out: &mut [TxBatch]) {
+        self.stats.ack_frames += 1;
+        let living = |p: &usize| self.paths[*p].state == PathState::Active;
+        let carrier = Some(at).filter(living).or((0..self.paths.len()).find(living)).unwrap_or(at);
+        self.send_frame(now, carrier, at, None, out);
+    }
+
+    fn choose_path(&self, now: Time) -> Option<usize> {
+        if let [only] = &self.paths[..] {
+            return only.can_send(now).then_some(0);
+        }
+        (0..self.paths.len())
+            .filter(|&at| self.paths[at].can_send(now))
+            .min_by_key(|&at| self.paths[at].expected_delay())
+    }
+
+    fn send_replies(&mut self, out: &mut [TxBatch]) {
+        for at in 0..self.replies.len() {
+            let reply = self.replies[at];
+            let header = self.outside_header(Kind::ProbeReply, reply.path);
+            let message = ProbeReply {
+                token: reply.token,
+                size: reply.size,
+                reserved: Default::default(),
+                room_frames: self.room.frames,
+                room_bytes: self.room.bytes,
+            };
+            outside_frame(&mut out[reply.link], reply.addr, header, 0, |o| message.emit(o));
+        }
+        self.replies.clear();
+    }
+
+    fn send_probes(&mut self, now: Time, out: &mut [TxBatch]) {
+        let keep_alive = self.config.role == Role::Initiator;
+        for at in 0..self.paths.len() {
+            let path = &mut self.paths[at];
+            let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
+            let rng = &mut self.rng;
+            let next =
+                path.prober
+                    .next(now, path.state, path.last_heard, keep_alive, sizes, || rng.next());
+            let Some((token, size)) = next else { continue };
+            let (id, link, addr) = (path.id, path.link, path.addr);
+            let header = self.outside_header(Kind::Probe, id);
+            let message = Probe {
+                token,
+                size: size.max(thinwire_wire::HEADER_BYTES + Probe::BYTES) as u16,
+                reserved: Default::default(),
+                room_frames: self.room.frames,
+                room_bytes: self.room.bytes,
+            };
+            outside_frame(&mut out[link], addr, header, size, |o| message.emit(o));
+        }
+    }
+
+    fn outside_header(&self, kind: Kind, path: u8) -> Header {
+        let mut header = Header::new(kind);
+        header.session = self.config.remote_id;
+        header.epoch = self.config.epoch;
+        header.path = path;
+        header
+    }
+
+    /// Builds one frame for path `at`: items of the queue if there is `content` to ask, and an
+    /// acknowledgement of path `ack_at`. Adds nothing if all items turned out to be unwanted.
+    fn send_frame(
+        &mut self,
+        now: Time,
+        at: usize,
+        ack_at: usize,
+        mut content: Option<&mut dyn Content>,
+        out: &mut [TxBatch],
+    ) {
+        let link = self.paths[at].link;
+        let addr = self.paths[at].addr;
+        let frame_bytes = self.paths[at].frame_bytes;
+        let mut items = self.paths[at].sent.items();
+        let frame = out[link].push(addr);
+        Header::reserve(&mut frame.head);
+        let acked = &self.paths[ack_at];
+        if content.is_none() && acked.ack.needs_ranges(&acked.received) {
+            acked.ack.ranges(now, acked.id, &acked.received).emit(&mut frame.head);
+        }
+        let mut payload = 0;
+        while let (Some(content), Some(&item)) = (content.as_deref_mut(), self.queue.front()) {
+            let start = frame.head.len();
+            if let Item::Data { slot, sequence, offset, length } = item {
+                let room = (frame_bytes - DATA_OFFSET).saturating_sub(payload);
+                if start + DataHeader::BYTES > DATA_OFFSET {
+                    break;
+                }
+                let mut take = length as usize;
+                if take > room {
+                    // A piece that does not fit whole starts a frame of its own: so frames of one
+                    // transfer have one size, which a GSO train needs.
+                    if payload > 0 {
+                        break;
+                    }
+                    let cut = if room >= CUT_BYTES { CUT_BYTES } else { UNIT_BYTES };
+                    take = room - room % cut;
+                }
+                self.queue.pop_front();
+                if !content.payload(slot, sequence, offset, take as u32, &mut frame.data) {
+                    continue;
+                }
+                DataHeader {
+                    slot,
+                    reserved: Default::default(),
+                    sequence,
+                    offset,
+                    length: take as u32,
+                }
+                .emit(&mut frame.head);
+                payload += take;
+                items.push(Item::Data { slot, sequence, offset, length: take as u32 });
+                let rest = length - take as u32;
+                if rest > 0 {
+                    let offset = offset + take as u32;
+                    self.queue.push_front(Item::Data { slot, sequence, offset, length: rest });
+                    break;
+                }
+                continue;
+            }
+            let limit = if payload > 0 { DATA_OFFSET } else { frame_bytes };
+            let wanted = match item {
+                Item::Ping => {
+                    Ping {}.emit(&mut frame.head);
+                    true
+                }
+                Item::Credit(path) => {
+                    Credit {
+                        path,
+                        reserved_a: Default::default(),
+                        frames: self.room.frames,
+                        bytes: self.room.bytes,
+                    }
+                    .emit(&mut frame.head);
+                    true
+                }
+                Item::Detach(message) => {
+                    message.emit(&mut frame.head);
+                    true
+                }
+                Item::Detached(message) => {
+                    message.emit(&mut frame.head);
+                    true
+                }
+                Item::Event(message) => {
+                    message.emit(&mut frame.head);
+                    true
+                }
+                Item::Bye(message) => {
+                    message.emit(&mut frame.head);
+                    true
+                }
+                _ => content.emit(item, &mut frame.head),
+            };
+            if wanted && frame.head.len() > limit {
+                frame.head.truncate(start);
+                break;
+            }
+            self.queue.pop_front();
+            if wanted {
+                items.push(item);
+            }
+        }
+        if items.is_empty() && content.is_some() {
+            out[link].pop();
+            self.paths[at].sent.return_items(items);
+            return;
+        }
+        let mut header = Header::new(Kind::Session);
+        header.session = self.config.remote_id;
+        header.epoch = self.config.epoch;
+        header.path = self.paths[at].id;
+        header.packet_number = self.paths[at].sent.next_number();
+        header.flags |= flags::CREDIT;
+        (header.credit_slots, header.credit_bytes) = self.granted;
+        let acked = &mut self.paths[ack_at];
+        acked.ack.write(now, acked.id, &acked.received, &mut header);
+        header.messages_end = frame.head.len() as u16;
+        if payload > 0 {
+            frame.head.resize(DATA_OFFSET, 0);
+        }
+        header.data_offset = frame.head.len() as u16;
+        header.length = (frame.head.len() + payload) as u16;
+        header.write(&mut frame.head);
+        debug_assert_eq!(frame.data.bytes(), payload);
+        seal(frame);
+        let bytes = frame.bytes();
+        self.stats.frames_sent += 1;
+        self.stats.items_sent += items.len() as u64;
+        let path = &mut self.paths[at];
+        if !items.is_empty() {
+            path.frames_sent += 1;
+            path.pto_frames = path.pto_frames.saturating_sub(1);
+            let window = path.window.bytes();
+            if window < bytes {
+                // Below one frame the window is a rate.
+                let wait = path.rtt.smoothed.mul_f64(bytes as f64 / window.max(1) as f64);
+                path.paced_until = now + wait;
+            }
+        }
+        path.sent.record(now, bytes, items);
+    }
+
+    /// The path whose acknowledgement the next frame on path `at` carries: its own if something
+    /// waits there, else another's, else its own anyway.
+    fn choose_ack(&self, at: usize) -> usize {
+        if self.paths[at].ack.is_pending() {
+            return at;
+        }
+        // A dead path's acknowledgement travels on a living one (rule 6).
+        (0..self.paths.len()).find(|&p| self.paths[p].ack.is_pending()).unwrap_or(at)
+    }
+
+    /// How many paths carry frames.
+    pub fn active_paths(&self) -> usize {
+        self.paths.iter().filter(|p| p.state == PathState::Active).count()
+    }
+}
