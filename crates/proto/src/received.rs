@@ -43,11 +43,11 @@ impl Received {
 
     /// Takes note of a number.
     pub fn insert(&mut self, number: u64) -> Verdict {
+        if number > self.largest.saturating_add(AHEAD_MAX) {
+            return Verdict::TooFarAhead;
+        }
         if number == 0 || number + WINDOW <= self.largest {
             return Verdict::TooOld;
-        }
-        if number > self.largest + AHEAD_MAX {
-            return Verdict::TooFarAhead;
         }
         let verdict = if number > self.largest {
             let (old, new) = (self.largest / 64, number / 64);
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(r.insert(1), Verdict::Duplicate);
         assert_eq!(r.insert(70 + 4096), Verdict::OutOfOrder);
         assert_eq!(r.insert(70), Verdict::TooOld);
-        assert_eq!(r.insert(71), Verdict::OutOfOrder);
+        assert_eq!(r.insert(71), Verdict::OutOfOrder, "lowest of the window");
         assert_eq!(r.insert(u64::MAX), Verdict::TooFarAhead);
         assert_eq!(r.insert(1_000_000), Verdict::OutOfOrder);
         assert!(!r.contains(71) && !r.contains(999_999) && r.contains(1_000_000));
