@@ -1,6 +1,15 @@
 //! Moving frames: one [`Link`] is one way to put frames on a wire and take them off. Knows no
 //! protocol: a frame is bytes with a sender.
 
+mod bpf;
+mod error;
+mod mmsg;
+pub mod packet;
+mod room;
+mod spec;
+mod sys;
+pub mod udp;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -9,6 +18,13 @@ use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
 /// Distance from a received frame's first byte to the next page border, so that a payload at this
 /// offset (the protocol's data offset) arrives page aligned. At most 192 (DESIGN section 4, Frame).
 pub const HEAD_BYTES: usize = 192;
+
+/// No link is opened that carries less than this: the smallest MTU that IPv6 allows.
+pub const FRAME_BYTES_MIN: usize = 1280;
+
+pub use bpf::{STEERING_FILTERS_MAX, SteeringFilter};
+pub use error::OpenError;
+pub use spec::{LinkSpec, SpecError};
 
 /// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
 /// allows its peers to have in flight from it.
@@ -76,4 +92,34 @@ pub struct LinkStats {
     pub rx_dropped: u64,
     /// Payload bytes this link had to copy in user space.
     pub copied_bytes: u64,
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn local(&self) -> Addr {
+        (**self).local()
+    }
+    fn frame_bytes_max(&self) -> usize {
+        (**self).frame_bytes_max()
+    }
+    fn frame_bytes_base(&self) -> usize {
+        (**self).frame_bytes_base()
+    }
+    fn room(&self) -> Room {
+        (**self).room()
+    }
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        (**self).send(batch)
+    }
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        (**self).recv(pool, max, out)
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).fd()
+    }
+    fn stats(&self) -> LinkStats {
+        (**self).stats()
+    }
 }

@@ -1,0 +1,438 @@
+//! The `packet` link: Ethernet frames through AF_PACKET.
+//!
+//! The socket is of kind `SOCK_DGRAM`: the kernel writes and removes the Ethernet header, so a
+//! received frame starts exactly where we want it in its buffer and a sent one needs no piece for
+//! the header. 802.1Q tags are written by us (EtherType 0x8100, then four bytes) and removed by the
+//! kernel before a socket sees the frame, whether or not the interface does it in hardware.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch, TxFrame};
+
+use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
+use crate::error::OpenError;
+use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
+use crate::room;
+use crate::sys::{self, Interface};
+use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Room};
+
+/// The EtherType used unless another is configured: "local experimental 1" of IEEE 802.
+pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
+
+/// The multicast group that discovery questions go to: locally administered, group bit set, then
+/// `TW` in ASCII and the group's number. Not reserved anywhere; bridges flood it.
+pub const GROUP_MAC: [u8; 6] = [0x03, 0x54, 0x57, 0x00, 0x00, 0x01];
+
+const ETHERTYPE_VLAN: u16 = 0x8100;
+/// Most messages in one system call, each way.
+const BATCH_FRAMES: usize = 64;
+/// Memory that waiting receive buffers may take: bounds the batch where frames are huge.
+const BATCH_BYTES: usize = 4 << 20;
+/// Where a frame starts in its buffer, so that what follows its head is on a page border.
+const START: usize = thinwire_buffer::PAGE_BYTES - HEAD_BYTES;
+/// Every byte an Ethernet payload can have, whatever the MTU says.
+const FRAME_BYTES_MAX: usize = 65535;
+/// How often a send call tries again, in all, when the kernel's queue is full. Each time it spins
+/// for about a microsecond: as long as a 10 Gb/s wire takes for a kilobyte.
+const RETRIES_PER_SEND: u32 = 16;
+
+/// How to open a [`PacketLink`].
+#[derive(Clone, Debug)]
+pub struct PacketConfig {
+    /// The interface, such as `eth1`. It must be an Ethernet interface, up, with an MTU of at least
+    /// 1280.
+    pub ifname: String,
+    /// EtherType of our frames, default 0x88b5; at least 0x0600, and not that of 802.1Q. Both ends
+    /// must agree.
+    pub ethertype: u16,
+    /// 802.1Q VLAN id (1 to 4094) to tag with and listen to; default none. Costs a look at every
+    /// frame the interface receives; a VLAN interface of the kernel (`eth1.100`) does not.
+    pub vlan: Option<u16>,
+    /// Station address of the discovery group, default [`GROUP_MAC`]. Must have the group bit.
+    pub group: [u8; 6],
+    /// Receive buffer to ask for, in bytes; default 4 MiB. The kernel grants up to twice that with
+    /// CAP_NET_ADMIN, else up to twice `net.core.rmem_max`. It is memory only while frames wait.
+    pub rcvbuf_bytes: u32,
+    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit is dropped by `send`.
+    pub sndbuf_bytes: u32,
+    /// What to receive: frames that any of these accepts; empty (the default) for all.
+    pub steering: Vec<SteeringFilter>,
+}
+
+impl PacketConfig {
+    /// Defaults for an interface.
+    pub fn new(ifname: impl Into<String>) -> Self {
+        PacketConfig {
+            ifname: ifname.into(),
+            ethertype: ETHERTYPE_DEFAULT,
+            vlan: None,
+            group: GROUP_MAC,
+            rcvbuf_bytes: 4 << 20,
+            sndbuf_bytes: 4 << 20,
+            steering: Vec::new(),
+        }
+    }
+
+    fn check(&self) -> Result<(), OpenError> {
+        if self.ethertype < 0x0600 || self.ethertype == ETHERTYPE_VLAN {
+            return Err(OpenError::OutOfBounds {
+                what: "the EtherType",
+                value: format!("{:#06x}", self.ethertype),
+                bounds: "0x0600 to 0xffff and not 0x8100",
+            });
+        }
+        if let Some(vlan) = self.vlan
+            && !(1..=4094).contains(&vlan)
+        {
+            return Err(OpenError::OutOfBounds {
+                what: "the VLAN id",
+                value: vlan.to_string(),
+                bounds: "1 to 4094",
+            });
+        }
+        if self.group[0] & 1 == 0 {
+            return Err(OpenError::OutOfBounds {
+                what: "the group address",
+                value: Addr::Mac(self.group).to_string(),
+                bounds: "a multicast address (odd first byte)",
+            });
+        }
+        if self.steering.len() > STEERING_FILTERS_MAX {
+            return Err(OpenError::OutOfBounds {
+                what: "the number of steering filters",
+                value: self.steering.len().to_string(),
+                bounds: "at most 64",
+            });
+        }
+        Ok(())
+    }
+}
+
+/// An interface opened for Thinwire's frames.
+///
+/// Goes on when the interface goes down: frames are dropped and counted until it is up again, also
+/// when it was removed and made anew under the same name.
+pub struct PacketLink {
+    socket: OwnedFd,
+    name: String,
+    config: PacketConfig,
+    interface: Interface,
+    room: Room,
+    tx: TxSlots,
+    rx: RxSlots,
+    /// The 802.1Q tag and our EtherType, the first bytes of what we send on a VLAN.
+    tag: Option<Box<[u8; 4]>>,
+    stats: LinkStats,
+    /// Drops the kernel told us about; reading its counter clears it.
+    rx_dropped: Cell<u64>,
+}
+
+impl PacketLink {
+    /// Opens the interface. Needs CAP_NET_RAW.
+    pub fn open(config: &PacketConfig) -> Result<PacketLink, OpenError> {
+        config.check()?;
+        let ifname = config.ifname.clone();
+        let interface = look_up(&ifname)?;
+        // Protocol 0: nothing arrives before the filter is there and the socket bound.
+        let socket = match sys::socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0) {
+            Ok(socket) => socket,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(OpenError::NoPrivilege { ifname });
+            }
+            Err(e) => return Err(OpenError::system("open a packet socket")(e)),
+        };
+        let fd = socket.as_fd();
+        // Neither is needed for correctness, and old kernels lack the second: the filter and the
+        // EtherType already keep our own frames out.
+        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
+        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
+        let buffer = |what| OpenError::system(format!("set the {what} buffer of {ifname}"));
+        let granted =
+            sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
+                .map_err(buffer("receive"))?;
+        sys::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.sndbuf_bytes)
+            .map_err(buffer("send"))?;
+        let frame_bytes_max = interface.mtu.min(FRAME_BYTES_MAX);
+        // 802.1Q frames and mangled ones may exceed the MTU a little: see them whole.
+        let buf_bytes = START + frame_bytes_max + 64;
+        let slots = (BATCH_BYTES / buf_bytes).clamp(8, BATCH_FRAMES);
+        let name = match config.vlan {
+            Some(vlan) => format!("packet:{ifname},vlan={vlan}"),
+            None => format!("packet:{ifname}"),
+        };
+        let tag = config.vlan.map(|vlan| {
+            let ([v0, v1], [e0, e1]) = (vlan.to_be_bytes(), config.ethertype.to_be_bytes());
+            Box::new([v0, v1, e0, e1])
+        });
+        let mut link = PacketLink {
+            room: room::packet(granted, frame_bytes_max),
+            tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
+            rx: RxSlots::new(slots, buf_bytes, START, 0, false),
+            socket,
+            name,
+            config: config.clone(),
+            interface,
+            tag,
+            stats: LinkStats::default(),
+            rx_dropped: Cell::new(0),
+        };
+        link.attach_filter().map_err(OpenError::system(format!("set a filter on {ifname}")))?;
+        link.bind().map_err(OpenError::system(format!("listen on {ifname}")))?;
+        Ok(link)
+    }
+
+    /// Replaces what this link receives: frames that any of `filters` accepts, all if empty. One
+    /// link per shard on the same interface, each with its own filters, shares the load (fan-out by
+    /// hash would put our EtherType on one socket). At most [`STEERING_FILTERS_MAX`].
+    pub fn set_steering(&mut self, filters: &[SteeringFilter]) -> io::Result<()> {
+        if filters.len() > STEERING_FILTERS_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.config.steering = filters.to_vec();
+        self.attach_filter()
+    }
+
+    fn attach_filter(&mut self) -> io::Result<()> {
+        let vlan = self.config.vlan.map(|vlan| (vlan, self.config.ethertype));
+        bpf::attach(self.socket.as_fd(), &mut bpf::packet_program(vlan, &self.config.steering))
+    }
+
+    /// Starts to receive, and joins the group. Also after the interface was made anew.
+    fn bind(&mut self) -> io::Result<()> {
+        let fd = self.socket.as_fd();
+        // Only sockets that listen to everything see tags: see bpf.rs.
+        let protocol = match self.config.vlan {
+            Some(_) => libc::ETH_P_ALL as u16,
+            None => self.config.ethertype,
+        };
+        let mut at = sys::empty_addr();
+        let len = sys::store_addr(&mut at, &station(&self.interface, protocol, [0; 6]));
+        sys::bind(fd, &at, len)?;
+        let mut address = [0; 8];
+        address[..6].copy_from_slice(&self.config.group);
+        let group = libc::packet_mreq {
+            mr_ifindex: self.interface.index as libc::c_int,
+            mr_type: libc::PACKET_MR_MULTICAST as u16,
+            mr_alen: 6,
+            mr_address: address,
+        };
+        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
+    }
+
+    /// The interface is gone: if there is one of that name again, use it. Cheap enough to be tried
+    /// whenever a send fails for this reason.
+    fn try_return(&mut self) {
+        if let Ok(Some(found)) = sys::interface(&self.config.ifname)
+            && found.index != self.interface.index
+            && found.is_ethernet
+        {
+            let before = std::mem::replace(&mut self.interface, found);
+            if self.bind().is_err() {
+                self.interface = before;
+            }
+        }
+    }
+
+    /// Puts frames from the start of `frames` into empty slots; returns how many frames are dealt
+    /// with.
+    fn load(&mut self, frames: &[TxFrame]) -> usize {
+        self.tx.clear();
+        for (i, frame) in frames.iter().enumerate() {
+            let segments = frame.data.as_slice();
+            let pieces = 2 + segments.len();
+            let to = match frame.to {
+                Addr::Mac(mac) if pieces <= PIECES_MAX => mac,
+                Addr::Group if pieces <= PIECES_MAX => self.config.group,
+                // An address of another kind of link, or a frame no kernel takes.
+                _ => {
+                    self.stats.tx_dropped += 1;
+                    continue;
+                }
+            };
+            if !self.tx.has_room(pieces) {
+                return i;
+            }
+            let protocol = if self.tag.is_some() { ETHERTYPE_VLAN } else { self.config.ethertype };
+            let address = station(&self.interface, protocol, to);
+            self.tx.begin(|name| sys::store_addr(name, &address));
+            if let Some(tag) = &self.tag {
+                self.tx.piece(&tag[..]);
+            }
+            self.tx.piece(&frame.head);
+            for segment in segments {
+                self.tx.piece(segment);
+            }
+        }
+        frames.len()
+    }
+
+    /// Sends what is in the slots. Frames the kernel does not take are dropped.
+    fn flush(&mut self, retries: &mut u32) -> io::Result<()> {
+        let tag_bytes = self.tag.as_ref().map_or(0, |tag| tag.len() as u64);
+        let mut at = 0;
+        while at < self.tx.len() {
+            // SAFETY: the slots were loaded from frames that `send` borrows until it returns.
+            match unsafe { self.tx.send(self.socket.as_fd(), at) } {
+                Ok(sent) => {
+                    self.stats.tx_calls += 1;
+                    self.stats.tx_frames += sent as u64;
+                    for i in at..at + sent {
+                        self.stats.tx_bytes += self.tx.sent_bytes(i) - tag_bytes;
+                    }
+                    at += sent;
+                }
+                Err(e) => match e.raw_os_error().unwrap_or(0) {
+                    libc::EINTR => {}
+                    libc::EAGAIN | libc::ENOBUFS if *retries > 0 => {
+                        *retries -= 1;
+                        for _ in 0..50 {
+                            std::hint::spin_loop();
+                        }
+                    }
+                    libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN => {
+                        return self.drop_rest(at);
+                    }
+                    libc::ENXIO | libc::ENODEV => {
+                        self.try_return();
+                        return self.drop_rest(at);
+                    }
+                    libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(e),
+                    // This frame's own fault (too large for a shrunk MTU, refused by a rule).
+                    _ => {
+                        self.stats.tx_dropped += 1;
+                        at += 1;
+                    }
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_rest(&mut self, at: usize) -> io::Result<()> {
+        self.stats.tx_dropped += (self.tx.len() - at) as u64;
+        Ok(())
+    }
+}
+
+impl Link for PacketLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn local(&self) -> Addr {
+        Addr::Mac(self.interface.mac)
+    }
+
+    /// The MTU: what an Ethernet frame carries is our frame.
+    fn frame_bytes_max(&self) -> usize {
+        self.interface.mtu.min(FRAME_BYTES_MAX)
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        self.frame_bytes_max().min(1500)
+    }
+
+    fn room(&self) -> Room {
+        self.room
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        let mut frames = batch.frames();
+        let mut retries = RETRIES_PER_SEND;
+        let mut result = Ok(());
+        while !frames.is_empty() && result.is_ok() {
+            let loaded = self.load(frames);
+            frames = &frames[loaded..];
+            result = self.flush(&mut retries);
+        }
+        self.tx.clear();
+        batch.clear();
+        result
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        if max == 0 {
+            return Ok(0);
+        }
+        self.stats.rx_calls += 1;
+        let got = match self.rx.recv(self.socket.as_fd(), pool, max) {
+            Ok(got) => got,
+            Err(e) => match e.raw_os_error().unwrap_or(0) {
+                libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL => return Err(e),
+                libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
+                    self.try_return();
+                    return Ok(0);
+                }
+                _ => return Ok(0),
+            },
+        };
+        let mut frames = 0;
+        for i in 0..got {
+            let received = self.rx.take(i);
+            let Some(from) = sys::link_addr(self.rx.name(i)) else { continue };
+            if received.is_truncated || received.bytes == 0 {
+                self.stats.rx_dropped += 1;
+                continue;
+            }
+            let mut mac = [0; 6];
+            mac.copy_from_slice(&from.sll_addr[..6]);
+            let bytes = received.buf.freeze().slice(START, received.bytes);
+            self.stats.rx_bytes += received.bytes as u64;
+            out.push_back(RxFrame { from: Addr::Mac(mac), bytes });
+            frames += 1;
+        }
+        self.stats.rx_frames += frames as u64;
+        Ok(frames)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn stats(&self) -> LinkStats {
+        // Words of tpacket_stats: packets, drops. The kernel clears them when read.
+        let counters =
+            sys::option_words::<2>(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS);
+        if let Ok([_, dropped]) = counters {
+            self.rx_dropped.set(self.rx_dropped.get() + u64::from(dropped));
+        }
+        LinkStats { rx_dropped: self.stats.rx_dropped + self.rx_dropped.get(), ..self.stats }
+    }
+}
+
+fn look_up(ifname: &str) -> Result<Interface, OpenError> {
+    let found = sys::interface(ifname)
+        .map_err(OpenError::system(format!("look up interface {ifname}")))?
+        .ok_or_else(|| OpenError::NoSuchInterface {
+            ifname: ifname.into(),
+            existing: sys::interface_names(),
+        })?;
+    let ifname = || ifname.to_string();
+    if !found.is_ethernet {
+        return Err(OpenError::NotEthernet { ifname: ifname() });
+    }
+    if !found.is_up {
+        return Err(OpenError::InterfaceDown { ifname: ifname() });
+    }
+    if found.mtu < FRAME_BYTES_MIN {
+        let (mtu, min) = (found.mtu, FRAME_BYTES_MIN);
+        return Err(OpenError::MtuTooSmall { ifname: ifname(), mtu, min });
+    }
+    Ok(found)
+}
+
+fn station(interface: &Interface, protocol: u16, mac: [u8; 6]) -> libc::sockaddr_ll {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&mac);
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: interface.index as libc::c_int,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: address,
+    }
+}

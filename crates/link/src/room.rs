@@ -1,0 +1,49 @@
+//! What a receive buffer holds: the kernel counts memory ("true size"), we count frames.
+
+use crate::Room;
+
+/// Memory that the kernel charges a waiting frame of `bytes` bytes with, at most.
+///
+/// On veth it is less (`room_is_what_really_fits` in `tests/packet.rs` measures it). Adapters differ:
+/// many give every frame whole pages, jumbo frames up to 16 KiB. So: whole pages, one more if there
+/// are several, and the bookkeeping.
+fn true_bytes(bytes: usize) -> usize {
+    const PAGE: usize = 4096;
+    const BOOKKEEPING: usize = 1024;
+    let pages = bytes.next_multiple_of(PAGE);
+    pages + if pages > PAGE { PAGE } else { 0 } + BOOKKEEPING
+}
+
+/// The receive path before the socket (`net.core.netdev_max_backlog`, 1000 frames by default) is
+/// shared with everybody and overflows silently: never count on more than half of it.
+const FRAMES_MAX: usize = 512;
+
+/// Room of a packet socket that was granted `granted` bytes, in the kernel's count.
+pub(crate) fn packet(granted: u32, frame_bytes_max: usize) -> Room {
+    let frames = (granted as usize / true_bytes(frame_bytes_max)).clamp(1, FRAMES_MAX);
+    Room { frames: frames as u32, bytes: (frames * frame_bytes_max) as u32 }
+}
+
+/// Room of a UDP socket that was granted `granted` bytes. Trains arrive as one buffer with little
+/// overhead, but whether frames arrive as trains is the network's choice.
+pub(crate) fn udp(granted: u32, frame_bytes_max: usize) -> Room {
+    packet(granted, frame_bytes_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_default_holds_about_thirteen_jumbo_frames() {
+        let room = packet(212_992, 9000);
+        assert!((11..=14).contains(&room.frames), "{room:?}");
+        assert_eq!(room.bytes, room.frames * 9000);
+    }
+
+    #[test]
+    fn there_is_always_room_for_one_and_never_for_the_whole_backlog() {
+        assert_eq!(packet(1, 65535).frames, 1);
+        assert_eq!(packet(u32::MAX, 1500).frames, 512);
+    }
+}

@@ -1,0 +1,269 @@
+//! The text form of a link, as `--link` and `link=` take it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::str::FromStr;
+
+use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
+use crate::udp::{UdpConfig, UdpLink};
+use crate::{Link, OpenError, sys};
+
+/// A link that the user asked for:
+///
+/// * `eth1` or `packet:eth1[,vlan=ID][,ethertype=0xNNNN]`: raw frames on an interface;
+/// * `udp:ADDRESS[:PORT]`: UDP, where ADDRESS is one of this machine's (IPv6 with a port goes in
+///   brackets; a link-local one names its interface: `udp:fe80::1%eth1`);
+/// * `xdp:eth1`: known, but not built yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LinkSpec {
+    /// AF_PACKET.
+    Packet {
+        /// The interface.
+        ifname: String,
+        /// 802.1Q VLAN id, if frames are to be tagged.
+        vlan: Option<u16>,
+        /// EtherType of our frames.
+        ethertype: u16,
+    },
+    /// UDP.
+    Udp {
+        /// The local address.
+        ip: IpAddr,
+        /// Scope (interface index) of a link-local IPv6 address, else 0.
+        scope: u32,
+        /// The local port, if the user chose one: else the side's default.
+        port: Option<u16>,
+    },
+}
+
+/// Why a text is no link.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "link {text:?}: {why}; a link is an interface (eth1), \
+     packet:INTERFACE[,vlan=ID][,ethertype=0xNNNN] or udp:ADDRESS[:PORT]"
+)]
+pub struct SpecError {
+    text: String,
+    why: String,
+}
+
+impl FromStr for LinkSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let fail = |why: String| SpecError { text: text.into(), why };
+        match text.split_once(':') {
+            Some(("packet", rest)) => packet(rest).map_err(fail),
+            Some(("udp", rest)) => udp(rest).map_err(fail),
+            Some(("xdp", _)) => {
+                Err(fail("xdp links are not built yet, use packet: on the same interface".into()))
+            }
+            Some((kind, _)) => Err(fail(format!("unknown kind of link {kind:?}"))),
+            None => packet(text).map_err(fail),
+        }
+    }
+}
+
+fn packet(rest: &str) -> Result<LinkSpec, String> {
+    let mut parts = rest.split(',');
+    let ifname = parts.next().unwrap_or_default();
+    if ifname.is_empty() {
+        return Err("the interface is missing".into());
+    }
+    if ifname.len() > 15 || ifname.contains(|c: char| c == '/' || c.is_whitespace()) {
+        return Err(format!("{ifname:?} cannot be the name of an interface"));
+    }
+    let (mut vlan, mut ethertype) = (None, ETHERTYPE_DEFAULT);
+    for part in parts {
+        match part.split_once('=') {
+            Some(("vlan", value)) => match value.parse() {
+                Ok(id @ 1..=4094) => vlan = Some(id),
+                _ => return Err(format!("vlan={value} is not a number from 1 to 4094")),
+            },
+            Some(("ethertype", value)) => {
+                let digits = value.strip_prefix("0x").unwrap_or(value);
+                match u16::from_str_radix(digits, 16) {
+                    Ok(found @ 0x0600..) if found != 0x8100 => ethertype = found,
+                    _ => {
+                        return Err(format!(
+                            "ethertype={value} is not a hexadecimal number from 0600 to ffff \
+                             other than 8100"
+                        ));
+                    }
+                }
+            }
+            _ => return Err(format!("unknown parameter {part:?}")),
+        }
+    }
+    Ok(LinkSpec::Packet { ifname: ifname.into(), vlan, ethertype })
+}
+
+fn udp(rest: &str) -> Result<LinkSpec, String> {
+    if rest.is_empty() {
+        return Err("the address is missing".into());
+    }
+    // 10.0.0.2, 10.0.0.2:7, fe80::1, fe80::1%eth1, [fe80::1%eth1]:7, [::1]
+    let (host, port) = if let Some(inner) = rest.strip_prefix('[') {
+        let (host, after) = inner.split_once(']').ok_or("a bracket is not closed")?;
+        match after.strip_prefix(':') {
+            Some(port) => (host, Some(port)),
+            None if after.is_empty() => (host, None),
+            None => return Err(format!("{after:?} after the bracket")),
+        }
+    } else if rest.matches(':').count() == 1 {
+        let (host, port) = rest.split_once(':').expect("just counted");
+        (host, Some(port))
+    } else {
+        (rest, None)
+    };
+    let port = match port.map(|text| (text, text.parse())) {
+        None => None,
+        Some((_, Ok(port))) => Some(port),
+        Some((text, Err(_))) => return Err(format!("{text:?} is not a port from 0 to 65535")),
+    };
+    let (host, zone) = match host.split_once('%') {
+        Some((host, zone)) => (host, Some(zone)),
+        None => (host, None),
+    };
+    let ip: IpAddr = host.parse().map_err(|_| format!("{host:?} is not an IP address"))?;
+    if ip.is_multicast() {
+        return Err(format!("{ip} is a multicast address, not one of this machine"));
+    }
+    let scope = match (ip, zone) {
+        (_, None) => 0,
+        (IpAddr::V4(_), Some(_)) => return Err("an IPv4 address has no interface".into()),
+        (IpAddr::V6(_), Some(zone)) => match zone.parse() {
+            Ok(index) => index,
+            Err(_) => match sys::interface(zone) {
+                Ok(Some(found)) => found.index,
+                _ => return Err(format!("there is no interface {zone:?} here")),
+            },
+        },
+    };
+    Ok(LinkSpec::Udp { ip, scope, port })
+}
+
+impl fmt::Display for LinkSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkSpec::Packet { ifname, vlan, ethertype } => {
+                write!(f, "packet:{ifname}")?;
+                if let Some(vlan) = vlan {
+                    write!(f, ",vlan={vlan}")?;
+                }
+                if *ethertype != ETHERTYPE_DEFAULT {
+                    write!(f, ",ethertype={ethertype:#06x}")?;
+                }
+                Ok(())
+            }
+            LinkSpec::Udp { ip, scope, port } => {
+                let zone = if *scope == 0 { String::new() } else { format!("%{scope}") };
+                match (ip, port) {
+                    (IpAddr::V6(ip), Some(port)) => write!(f, "udp:[{ip}{zone}]:{port}"),
+                    (ip, Some(port)) => write!(f, "udp:{ip}:{port}"),
+                    (ip, None) => write!(f, "udp:{ip}{zone}"),
+                }
+            }
+        }
+    }
+}
+
+impl LinkSpec {
+    /// The local socket address of a UDP link, with `default_port` where the user chose none.
+    fn socket_addr(ip: IpAddr, scope: u32, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V4(_) => SocketAddr::new(ip, port),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, scope).into(),
+        }
+    }
+
+    /// What a packet link of this text is opened with, for those who want to change something.
+    pub fn packet_config(&self) -> Option<PacketConfig> {
+        let LinkSpec::Packet { ifname, vlan, ethertype } = self else { return None };
+        Some(PacketConfig {
+            vlan: *vlan,
+            ethertype: *ethertype,
+            ..PacketConfig::new(ifname.clone())
+        })
+    }
+
+    /// What a UDP link of this text is opened with. A target's `default_port` is
+    /// [`crate::udp::PORT_DEFAULT`], an initiator's is 0: any free one.
+    pub fn udp_config(&self, default_port: u16) -> Option<UdpConfig> {
+        let LinkSpec::Udp { ip, scope, port } = self else { return None };
+        let port = port.unwrap_or(default_port);
+        Some(UdpConfig::new(Self::socket_addr(*ip, *scope, port)))
+    }
+
+    /// Opens the link. `default_udp_port` as in [`LinkSpec::udp_config`].
+    pub fn open(&self, default_udp_port: u16) -> Result<Box<dyn Link>, OpenError> {
+        if let Some(config) = self.packet_config() {
+            return Ok(Box::new(PacketLink::open(&config)?));
+        }
+        let config = self.udp_config(default_udp_port).expect("a link is packet or udp");
+        Ok(Box::new(UdpLink::open(&config)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<LinkSpec, String> {
+        text.parse::<LinkSpec>().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_form_survives_printing() {
+        for (text, printed) in [
+            ("eth1", "packet:eth1"),
+            ("packet:eth1.100", "packet:eth1.100"),
+            ("packet:eth1,vlan=100", "packet:eth1,vlan=100"),
+            ("packet:eth1,ethertype=0x88b6,vlan=1", "packet:eth1,vlan=1,ethertype=0x88b6"),
+            ("udp:10.0.0.2", "udp:10.0.0.2"),
+            ("udp:10.0.0.2:7", "udp:10.0.0.2:7"),
+            ("udp:[::1]:7", "udp:[::1]:7"),
+            ("udp:[fe80::1%4]:7", "udp:[fe80::1%4]:7"),
+            ("udp:::1", "udp:::1"),
+            ("udp:fe80::1%4", "udp:fe80::1%4"),
+        ] {
+            let spec = parse(text).unwrap();
+            assert_eq!(spec.to_string(), printed);
+            assert_eq!(parse(printed).unwrap(), spec);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_cause_and_the_forms() {
+        for (text, cause) in [
+            ("", "interface is missing"),
+            ("packet:", "interface is missing"),
+            ("xdp:eth1", "not built yet"),
+            ("tcp:1.2.3.4", "\"tcp\""),
+            ("a-name-that-is-too-long", "cannot be the name"),
+            ("eth1,vlan=0", "vlan=0"),
+            ("eth1,vlan=4095", "vlan=4095"),
+            ("eth1,ethertype=0x8100", "ethertype=0x8100"),
+            ("eth1,ethertype=05ff", "ethertype=05ff"),
+            ("eth1,speed=9", "\"speed=9\""),
+            ("udp:", "address is missing"),
+            ("udp:host", "\"host\""),
+            ("udp:1.2.3.4:99999", "\"99999\""),
+            ("udp:[::1", "bracket"),
+            ("udp:[::1]x", "\"x\""),
+            ("udp:239.1.1.1", "multicast"),
+            ("udp:1.2.3.4%eth0", "no interface"),
+            ("udp:fe80::1%nothere", "\"nothere\""),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(cause) && error.contains("udp:ADDRESS[:PORT]"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_side_chooses_the_port_if_the_user_does_not() {
+        let port = |text: &str| parse(text).unwrap().udp_config(9).unwrap().bind.port();
+        assert_eq!((port("udp:127.0.0.1"), port("udp:127.0.0.1:0")), (9, 0));
+        assert!(parse("eth1").unwrap().udp_config(9).is_none());
+    }
+}

@@ -1,0 +1,286 @@
+//! The `udp` link: frames as UDP datagrams. Needs no privilege, passes routers, and is the fastest
+//! way over virtual networks: a train of frames crosses the kernel in one piece (GSO and GRO).
+//!
+//! A link listens to its address, and (if it is asked to) to the discovery group on a second socket,
+//! because a socket bound to one address does not hear a group. [`Link::fd`] covers both.
+
+mod route;
+mod rx;
+mod tx;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+
+use crate::error::OpenError;
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Room, room, sys};
+use route::Route;
+use rx::Receiver;
+use tx::Sender;
+
+/// The port that targets listen to.
+pub const PORT_DEFAULT: u16 = 34997;
+
+/// The IPv4 discovery group: in the block for use within one organisation, `TW` in ASCII.
+pub const GROUP_V4: Ipv4Addr = Ipv4Addr::new(239, 84, 87, 1);
+
+/// The IPv6 discovery group: not permanently assigned, of this network only.
+pub const GROUP_V6: Ipv6Addr = Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x5457, 1);
+
+/// What passes everywhere: the smallest IPv6 MTU less its headers.
+const FRAME_BYTES_BASE: usize = 1280 - 48;
+
+/// How to open a [`UdpLink`].
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// Address to listen to and to send from. Port 0 takes a free one. The wildcard address
+    /// listens to all interfaces; answers then leave with the source that routing chooses.
+    pub bind: SocketAddr,
+    /// Port of the discovery group, default 34997: where group frames go to and are heard.
+    pub group_port: u16,
+    /// Whether to hear the discovery group; default: yes if `bind` names a port, as targets do.
+    pub group_listen: bool,
+    /// Receive buffer to ask for, in bytes; default 4 MiB. The kernel grants up to twice that with
+    /// CAP_NET_ADMIN, else up to twice `net.core.rmem_max`. It is memory only while frames wait.
+    pub rcvbuf_bytes: u32,
+    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit is dropped by `send`.
+    pub sndbuf_bytes: u32,
+    /// Send trains (GSO) where the kernel can; default true. For comparison only.
+    pub gso: bool,
+    /// Receive trains (GRO) where the kernel can; default true. For comparison only.
+    pub gro: bool,
+}
+
+impl UdpConfig {
+    /// Defaults for an address.
+    pub fn new(bind: SocketAddr) -> Self {
+        UdpConfig {
+            bind,
+            group_port: PORT_DEFAULT,
+            group_listen: bind.port() != 0,
+            rcvbuf_bytes: 4 << 20,
+            sndbuf_bytes: 4 << 20,
+            gso: true,
+            gro: true,
+        }
+    }
+}
+
+/// A UDP socket opened for Thinwire's frames.
+pub struct UdpLink {
+    socket: OwnedFd,
+    group_socket: Option<OwnedFd>,
+    /// Watches both sockets if there are two.
+    both: Option<OwnedFd>,
+    name: String,
+    local: SocketAddr,
+    hears_group: bool,
+    frame_bytes_max: usize,
+    room: Room,
+    sender: Sender,
+    receiver: Receiver,
+    group_receiver: Option<Receiver>,
+    calls: u32,
+    rx_calls: u64,
+}
+
+impl UdpLink {
+    /// Opens a socket on the address. Needs no privilege.
+    pub fn open(config: &UdpConfig) -> Result<UdpLink, OpenError> {
+        let route = Route::find(config.bind)?;
+        if route.mtu < FRAME_BYTES_MIN {
+            return Err(OpenError::MtuTooSmall {
+                ifname: route.name,
+                mtu: route.mtu,
+                min: FRAME_BYTES_MIN,
+            });
+        }
+        let socket = new_socket(config.bind)?;
+        let fd = socket.as_fd();
+        bind(fd, config.bind)?;
+        let local = sys::local_addr(fd).map_err(OpenError::system("read the socket's address"))?;
+        let buffer = |what| OpenError::system(format!("set the {what} buffer of {local}"));
+        let granted =
+            sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
+                .map_err(buffer("receive"))?;
+        sys::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.sndbuf_bytes)
+            .map_err(buffer("send"))?;
+        let gro = config.gro && sys::set_option(fd, libc::SOL_UDP, sys::UDP_GRO, &1i32).is_ok();
+
+        let group_ip: IpAddr = if local.is_ipv4() { GROUP_V4.into() } else { GROUP_V6.into() };
+        let group = SocketAddr::new(group_ip, config.group_port);
+        route.send_groups_on(fd, 0);
+        // One socket on the wildcard address hears the group itself, if the port is the same.
+        let is_same = local.ip().is_unspecified() && local.port() == config.group_port;
+        let mut group_socket = None;
+        let mut hears_group = false;
+        if config.group_listen && is_same {
+            // From here on others may listen to the group on the same port. (Before, a second
+            // program on our address would have been let in, too.)
+            let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32);
+            hears_group = route.join(fd, group_ip);
+        } else if config.group_listen {
+            // Discovery is a convenience: whoever names the target's address can do without.
+            if let Ok(found) = open_group(group) {
+                hears_group = route.join(found.as_fd(), group_ip);
+                group_socket = hears_group.then_some(found);
+            }
+        }
+        let both = match &group_socket {
+            Some(group) => {
+                Some(watch(fd, group.as_fd()).map_err(OpenError::system("watch both sockets"))?)
+            }
+            None => None,
+        };
+        let headers = if local.is_ipv4() { 28 } else { 48 };
+        let frame_bytes_max = (route.mtu - headers).min(rx::FRAME_BYTES_MAX);
+        Ok(UdpLink {
+            name: format!("udp:{local}"),
+            local,
+            hears_group,
+            frame_bytes_max,
+            room: room::udp(granted, frame_bytes_max),
+            sender: Sender::new(group, route, config.gso),
+            receiver: Receiver::of_trains(gro),
+            group_receiver: group_socket.is_some().then(Receiver::of_group),
+            socket,
+            group_socket,
+            both,
+            calls: 0,
+            rx_calls: 0,
+        })
+    }
+
+    /// True if discovery questions reach this link.
+    pub fn hears_group(&self) -> bool {
+        self.hears_group
+    }
+
+    /// True as long as trains are sent in one call: until the kernel or an interface refuses.
+    pub fn sends_trains(&self) -> bool {
+        self.sender.sends_trains()
+    }
+}
+
+impl Link for UdpLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn local(&self) -> Addr {
+        Addr::Udp(self.local)
+    }
+
+    /// The MTU of the interface that owns the address, less the headers; for the wildcard address
+    /// the smallest MTU among the interfaces it stands for. At most 61632: one buffer.
+    fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        FRAME_BYTES_BASE.min(self.frame_bytes_max)
+    }
+
+    fn room(&self) -> Room {
+        self.room
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        let result = self.sender.send(self.socket.as_fd(), batch.frames());
+        batch.clear();
+        result
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        if max == 0 {
+            return Ok(0);
+        }
+        self.rx_calls += 1;
+        self.calls = self.calls.wrapping_add(1);
+        let mut frames = self.receiver.recv(self.socket.as_fd(), pool, max, None, out)?;
+        // The group's frames are few: look when there is nothing else, and now and then under load.
+        if let (Some(socket), Some(receiver)) = (&self.group_socket, &mut self.group_receiver)
+            && (frames == 0 || self.calls.is_multiple_of(64))
+        {
+            frames += receiver.recv(socket.as_fd(), pool, max, Some(self.local), out)?;
+        }
+        Ok(frames)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.both.as_ref().unwrap_or(&self.socket).as_fd())
+    }
+
+    fn stats(&self) -> LinkStats {
+        let mut stats = self.sender.stats;
+        stats.rx_calls = self.rx_calls;
+        self.receiver.add_to(&mut stats, self.socket.as_fd());
+        if let (Some(socket), Some(receiver)) = (&self.group_socket, &self.group_receiver) {
+            receiver.add_to(&mut stats, socket.as_fd());
+        }
+        stats
+    }
+}
+
+/// A socket that never fragments, and hears only groups that it joined itself.
+fn new_socket(addr: SocketAddr) -> Result<OwnedFd, OpenError> {
+    let domain = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let socket =
+        sys::socket(domain, libc::SOCK_DGRAM, 0).map_err(OpenError::system("open a UDP socket"))?;
+    let set = |level, name, value: i32| {
+        sys::set_option(socket.as_fd(), level, name, &value)
+            .map_err(OpenError::system("set up a UDP socket"))
+    };
+    if addr.is_ipv4() {
+        set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)?;
+        set(libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 1)?;
+    } else {
+        set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
+        set(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 1)?;
+        // Newer than IPv6 itself; without it we hear some frames of others' groups.
+        let _ = set(libc::IPPROTO_IPV6, route::IPV6_MULTICAST_ALL, 0);
+    }
+    Ok(socket)
+}
+
+fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), OpenError> {
+    let mut raw = sys::empty_addr();
+    let len = sys::to_storage(&addr, &mut raw);
+    sys::bind(fd, &raw, len).map_err(|e| match e.kind() {
+        io::ErrorKind::AddrInUse => OpenError::AddressInUse {
+            addr,
+            hint: if addr.ip().is_unspecified() {
+                ", or one address instead of all (all of them collide with every other link here)"
+            } else {
+                ""
+            },
+        },
+        io::ErrorKind::AddrNotAvailable => {
+            OpenError::AddressNotLocal { addr, existing: route::addresses() }
+        }
+        _ => OpenError::system(format!("listen on UDP address {addr}"))(e),
+    })
+}
+
+/// A socket that hears the group, beside those of other links on this host.
+fn open_group(group: SocketAddr) -> Result<OwnedFd, OpenError> {
+    let socket = new_socket(group)?;
+    sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)
+        .map_err(OpenError::system("share the group's port"))?;
+    bind(socket.as_fd(), group)?;
+    Ok(socket)
+}
+
+/// A descriptor that is readable when either is.
+fn watch(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for (i, fd) in [one, other].into_iter().enumerate() {
+        epoll::add(&both, fd, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
+    }
+    Ok(both)
+}

@@ -1,0 +1,111 @@
+//! Two network namespaces joined by a virtual cable, for one test. Needs root. Nothing is left
+//! behind: the namespaces have no names and go away with the last descriptor.
+#![allow(dead_code)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_link::Link;
+
+/// The cable's ends are called `left` and `right`, have the addresses 10.77.0.1/24 and 10.77.0.2/24 and
+/// sit in namespaces of their own; both have a loopback that is up.
+pub struct Cable {
+    here: [File; 2],
+}
+
+/// Runs `test` in a thread of its own with a new cable, unless we are not root.
+pub fn with_cable(mtu: usize, test: impl FnOnce(&Cable) + Send + 'static) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: namespaces need root");
+        return;
+    }
+    let thread = std::thread::spawn(move || {
+        let (b, mut holder) = new_namespace();
+        let (a, mut unneeded) = new_namespace();
+        kill(&mut unneeded);
+        // We are in namespace a now; b is known to `ip` by the process that sits in it.
+        let pid = holder.id();
+        ip(&format!("link add left mtu {mtu} type veth peer name right mtu {mtu}"));
+        ip(&format!("link set right netns {pid}"));
+        let cable = Cable { here: [a, b] };
+        for (end, name, ip_addr) in [(0, "left", "10.77.0.1"), (1, "right", "10.77.0.2")] {
+            cable.enter(end);
+            ip("link set lo up");
+            ip(&format!("addr add {ip_addr}/24 dev {name}"));
+            ip(&format!("link set {name} up"));
+        }
+        kill(&mut holder);
+        cable.enter(0);
+        test(&cable);
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+impl Cable {
+    /// Makes `end` (0 or 1) the namespace of this thread. What was opened stays where it was.
+    pub fn enter(&self, end: usize) {
+        move_into_link_name_space(self.here[end].as_fd(), Some(LinkNameSpaceType::Network))
+            .expect("enter a namespace");
+    }
+}
+
+fn new_namespace() -> (File, Child) {
+    // SAFETY: only the network namespace of this thread changes; no descriptor table is unshared.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("make a namespace");
+    let here = File::open("/proc/thread-self/ns/net").expect("proc");
+    let holder = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().expect("sleep");
+    (here, holder)
+}
+
+fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Runs `ip` in the namespace of this thread.
+pub fn ip(args: &str) {
+    let done = Command::new("ip").args(args.split_whitespace()).output().expect("iproute2");
+    let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "ip {args}: {complaint}");
+}
+
+/// Receives until `count` frames are there or nothing came for a second.
+pub fn receive(link: &mut dyn Link, pool: &Pool, count: usize) -> Vec<RxFrame> {
+    let mut batch = RxBatch::new();
+    let mut quiet = 0;
+    while batch.len() < count && quiet < 100 {
+        if link.recv(pool, 64, &mut batch).expect("receive") > 0 {
+            quiet = 0;
+        } else {
+            quiet += 1;
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+    batch.into()
+}
+
+/// What is there after a moment for stragglers.
+pub fn drain(link: &mut dyn Link, pool: &Pool) -> Vec<RxFrame> {
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let mut batch = RxBatch::new();
+    while link.recv(pool, 64, &mut batch).expect("receive") > 0 {}
+    batch.into()
+}
+
+/// Sends one frame of `head`.
+pub fn send(link: &mut dyn Link, to: Addr, head: &[u8]) {
+    let mut batch = TxBatch::new();
+    batch.push(to).head.extend_from_slice(head);
+    link.send(&mut batch).expect("send");
+    assert!(batch.is_empty());
+}
+
+/// `len` bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 256 + seed * 31) as u8).collect()
+}

@@ -1,0 +1,286 @@
+//! The packet link on a real (virtual) cable.
+
+mod common;
+
+use common::{drain, ip, pattern, receive, send, with_cable};
+use thinwire_buffer::{Addr, Pool, TxBatch};
+use thinwire_link::packet::{PacketConfig, PacketLink};
+use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
+
+fn open(name: &str) -> PacketLink {
+    PacketLink::open(&PacketConfig::new(name)).expect(name)
+}
+
+#[test]
+fn frames_cross_in_one_call_and_payloads_arrive_on_a_page() {
+    with_cable(9000, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        assert_eq!((a.frame_bytes_max(), a.frame_bytes_base()), (9000, 1500));
+        let pool = Pool::new(8 << 20);
+        let mut batch = TxBatch::new();
+        for i in 0..32 {
+            let frame = batch.push(b.local());
+            frame.head.extend_from_slice(&pattern(i, HEAD_BYTES));
+            // Two pieces, of a size that fills the largest frame in the end.
+            let first = pool.copy_of(&pattern(i + 1, 4096)).freeze();
+            let second = pool.copy_of(&pattern(i + 2, 4712)).freeze();
+            frame.data.push(first.slice(0, 128 * i));
+            frame.data.push(second);
+            if i == 31 {
+                frame.data.push(first.slice(0, 4096 - 31 * 128));
+                frame.data.push(first.slice(0, 0));
+                assert_eq!(frame.bytes(), 9000);
+            }
+        }
+        a.send(&mut batch).unwrap();
+        let sent = a.stats();
+        assert_eq!((sent.tx_frames, sent.tx_calls, sent.tx_dropped), (32, 1, 0));
+
+        let frames = receive(&mut b, &pool, 32);
+        assert_eq!(frames.len(), 32);
+        for (i, frame) in frames.iter().enumerate() {
+            assert_eq!(frame.from, a.local());
+            let (head, data) = frame.bytes.split_at(HEAD_BYTES);
+            assert_eq!(head, pattern(i, HEAD_BYTES));
+            assert_eq!(data.as_ptr() as usize % 4096, 0);
+            assert_eq!(data[..128 * i], pattern(i + 1, 128 * i));
+            assert_eq!(data[128 * i..128 * i + 4712], pattern(i + 2, 4712));
+        }
+        let got = b.stats();
+        assert_eq!((got.rx_frames, got.rx_bytes), (32, sent.tx_bytes));
+        assert_eq!(got.copied_bytes, 0);
+    });
+}
+
+#[test]
+fn warm_receiving_takes_no_new_memory() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let pool = Pool::new(8 << 20);
+        let mut allocations = 0;
+        for round in 0..20 {
+            for _ in 0..8 {
+                send(&mut a, b.local(), &pattern(round, 1500));
+            }
+            assert_eq!(receive(&mut b, &pool, 8).len(), 8);
+            if round == 9 {
+                allocations = pool.stats().allocations;
+            }
+        }
+        assert_eq!(pool.stats().allocations, allocations);
+    });
+}
+
+#[test]
+fn the_group_is_heard_by_all_but_the_sender() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let mut other = open("right");
+        let pool = Pool::new(1 << 20);
+        send(&mut a, Addr::Group, b"who is there?");
+        for link in [&mut b, &mut other] {
+            let frames = receive(link, &pool, 1);
+            assert_eq!(frames.len(), 1);
+            // Ethernet may pad: the frame's own length counts.
+            assert_eq!(&frames[0].bytes[..13], b"who is there?");
+            assert_eq!(frames[0].from, a.local());
+        }
+        assert!(drain(&mut a, &pool).is_empty());
+    });
+}
+
+#[test]
+fn frames_for_other_stations_and_other_ethertypes_are_not_ours() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        let mut foreign =
+            PacketLink::open(&PacketConfig { ethertype: 0x88b6, ..PacketConfig::new("left") })
+                .unwrap();
+        cable.enter(1);
+        ip("link set right promisc on");
+        let mut b = open("right");
+        let pool = Pool::new(1 << 20);
+        send(&mut a, Addr::Mac([2, 0, 0, 0, 0, 99]), b"for somebody else");
+        send(&mut foreign, b.local(), b"another protocol");
+        send(&mut a, b.local(), b"for us");
+        let frames = drain(&mut b, &pool);
+        assert_eq!(frames.len(), 1);
+        assert_eq!(&frames[0].bytes[..6], b"for us");
+    });
+}
+
+#[test]
+fn vlans_are_apart() {
+    with_cable(9000, |cable| {
+        let vlan = |name: &str, vlan| {
+            PacketLink::open(&PacketConfig { vlan, ..PacketConfig::new(name) }).expect(name)
+        };
+        let ids = [None, Some(100), Some(200)];
+        let mut here = ids.map(|id| vlan("left", id));
+        cable.enter(1);
+        let mut there = ids.map(|id| vlan("right", id));
+        assert_eq!(there[1].name(), "packet:right,vlan=100");
+        let pool = Pool::new(1 << 20);
+        for (i, link) in here.iter_mut().enumerate() {
+            send(link, there[0].local(), &pattern(i, 9000));
+            send(link, Addr::Group, &pattern(i + 10, 100));
+            assert_eq!((link.stats().tx_frames, link.stats().tx_bytes), (2, 9100));
+        }
+        for (i, link) in there.iter_mut().enumerate() {
+            let frames = drain(link, &pool);
+            assert_eq!(frames.len(), 2, "vlan {:?}", ids[i]);
+            assert_eq!(frames[0].bytes[..], pattern(i, 9000));
+            assert_eq!(frames[1].bytes[..], pattern(i + 10, 100));
+            assert_eq!(frames[0].bytes[HEAD_BYTES..].as_ptr() as usize % 4096, 0);
+        }
+    });
+}
+
+#[test]
+fn steering_shares_an_interface_among_shards() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut shards = [open("right"), open("right")];
+        for (shard, link) in shards.iter_mut().enumerate() {
+            let mut filters = vec![SteeringFilter { offset: 8, value: shard as u8 }];
+            if shard == 0 {
+                filters.push(SteeringFilter { offset: 1, value: b'D' });
+            }
+            link.set_steering(&filters).unwrap();
+        }
+        let pool = Pool::new(1 << 20);
+        for frame in [b"........\x00", b"........\x01", b"........\x02", b".D......\x09"] {
+            send(&mut a, shards[0].local(), frame);
+        }
+        let counts = shards.each_mut().map(|link| drain(link, &pool).len());
+        assert_eq!(counts, [2, 1]);
+    });
+}
+
+#[test]
+fn room_is_what_really_fits() {
+    for mtu in [1500, 4200, 9000, 65535] {
+        with_cable(mtu, move |cable| {
+            let mut a = open("left");
+            cable.enter(1);
+            let small = PacketConfig { rcvbuf_bytes: 106_496, ..PacketConfig::new("right") };
+            let mut b = PacketLink::open(&small).unwrap();
+            let room = b.room();
+            assert!(room.frames >= 1 && room.bytes == room.frames * mtu as u32);
+            let pool = Pool::new(64 << 20);
+            let mut batch = TxBatch::new();
+            for i in 0..4 * room.frames as usize + 100 {
+                batch.push(b.local()).head.extend_from_slice(&pattern(i, mtu));
+            }
+            let sent = batch.len();
+            a.send(&mut batch).unwrap();
+            let got = drain(&mut b, &pool).len();
+            eprintln!("mtu {mtu}: promised {}, took {got} of {sent}", room.frames);
+            assert!(got >= room.frames as usize, "promised {room:?}, took {got}");
+            let stats = b.stats();
+            assert!(stats.rx_dropped > 0);
+            assert_eq!(stats.rx_dropped as usize + got, sent);
+            assert_eq!(b.stats(), stats, "reading counters changes nothing");
+        });
+    }
+}
+
+#[test]
+fn an_interface_that_goes_down_drops_frames_and_returns() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let pool = Pool::new(1 << 20);
+        cable.enter(0);
+        ip("link set left down");
+        send(&mut a, b.local(), b"lost");
+        send(&mut a, b.local(), b"lost");
+        assert!(drain(&mut a, &pool).is_empty());
+        let stats = a.stats();
+        assert_eq!((stats.tx_dropped, stats.tx_frames), (2, 0));
+        ip("link set left up");
+        send(&mut a, b.local(), b"back");
+        assert_eq!(&receive(&mut b, &pool, 1)[0].bytes[..4], b"back");
+        send(&mut b, a.local(), b"indeed");
+        assert_eq!(receive(&mut a, &pool, 1).len(), 1);
+    });
+}
+
+#[test]
+fn an_interface_that_is_made_anew_is_used_again() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        ip("link del left");
+        send(&mut a, Addr::Group, b"lost");
+        assert!(drain(&mut a, &Pool::new(1 << 20)).is_empty());
+        assert_eq!(a.stats().tx_dropped, 1);
+        ip("link add left type veth peer name other");
+        ip("link set left up");
+        ip("link set other up");
+        let mut c = open("other");
+        let pool = Pool::new(1 << 20);
+        send(&mut a, c.local(), b"finds the new one");
+        send(&mut a, c.local(), b"there");
+        assert_eq!(&receive(&mut c, &pool, 1)[0].bytes[..5], b"there");
+        send(&mut c, a.local(), b"and hears");
+        send(&mut c, Addr::Group, b"its group, too");
+        assert_eq!(receive(&mut a, &pool, 2).len(), 2);
+        let _ = cable;
+    });
+}
+
+#[test]
+fn a_frame_too_large_is_dropped_alone() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let pool = Pool::new(1 << 20);
+        let mut batch = TxBatch::new();
+        for len in [100, 1501, 200] {
+            batch.push(b.local()).head.extend_from_slice(&pattern(0, len));
+        }
+        batch.push(Addr::Sim(3)).head.push(1);
+        a.send(&mut batch).unwrap();
+        assert_eq!(receive(&mut b, &pool, 2).len(), 2);
+        assert_eq!((a.stats().tx_dropped, a.stats().tx_frames), (2, 2));
+    });
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    with_cable(1500, |_| {
+        let error = |config: &PacketConfig| PacketLink::open(config).err().expect("an error");
+        let named = |name: &str| error(&PacketConfig::new(name));
+        let missing = named("eth77");
+        assert!(matches!(missing, OpenError::NoSuchInterface { .. }));
+        assert!(
+            missing.to_string().contains("lo, left") || missing.to_string().contains("left, lo")
+        );
+        assert!(matches!(named("lo"), OpenError::NotEthernet { .. }));
+        ip("link set left mtu 1000");
+        assert!(matches!(named("left"), OpenError::MtuTooSmall { mtu: 1000, .. }));
+        ip("link set left mtu 1500 down");
+        assert!(matches!(named("left"), OpenError::InterfaceDown { .. }));
+        ip("link set left up");
+        let vlan = PacketConfig { vlan: Some(4095), ..PacketConfig::new("left") };
+        assert!(matches!(error(&vlan), OpenError::OutOfBounds { .. }));
+        let group = PacketConfig { group: [2; 6], ..PacketConfig::new("left") };
+        assert!(matches!(error(&group), OpenError::OutOfBounds { .. }));
+
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = rustix::thread::CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let refused = named("left");
+        assert!(matches!(refused, OpenError::NoPrivilege { .. }));
+        assert!(refused.to_string().contains("setcap"));
+    });
+}
