@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 
-use crate::FrameError;
 use crate::field::{Field, Reader, put_text, put_variable};
 use crate::message::{attach_flags, feature};
+use crate::{BASE_FRAME_BYTES_MIN, FrameError};
 
 /// Longest node or export name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -191,7 +191,7 @@ impl<'a> Hello<'a> {
         let export = r.text(NAME_BYTES_MAX)?;
         let name = r.text(NAME_BYTES_MAX)?;
         r.end()?;
-        if session == 0 {
+        if session == 0 || usize::from(frame_bytes_max) < BASE_FRAME_BYTES_MIN {
             return Err(FrameError::MessageValue);
         }
         Ok(Hello {
@@ -295,6 +295,7 @@ impl<'a> Welcome<'a> {
         if welcome.address_count as usize > WELCOME_ADDRESSES_MAX
             || welcome.session == 0
             || welcome.slots == 0
+            || usize::from(welcome.frame_bytes_max) < BASE_FRAME_BYTES_MIN
             || (welcome.request_bytes_max as usize) < crate::UNIT_BYTES
         {
             return Err(FrameError::MessageValue);
@@ -418,6 +419,7 @@ impl<'a> Offer<'a> {
     pub const TYPE: u8 = 0x29;
 
     /// Appends an offer with as many of `exports` (counted from `first`) as fit `bytes_max`.
+    #[expect(clippy::too_many_arguments, reason = "one for each field of the message")]
     pub fn emit<'n>(
         nonce: u64,
         instance: u64,
@@ -457,6 +459,9 @@ impl<'a> Offer<'a> {
         let total = r.get()?;
         let first = r.get()?;
         let security = r.get()?;
+        if security > 1 {
+            return Err(FrameError::Reserved);
+        }
         let node = r.text(NAME_BYTES_MAX)?;
         let count = r.get()?;
         let bytes = r.0;
@@ -590,11 +595,14 @@ impl Attached {
             features: r.get()?,
         };
         r.end()?;
+        if attached.features & !feature::KNOWN != 0 {
+            return Err(FrameError::Reserved);
+        }
         let block_ok = matches!(attached.block_bytes, 512 | 4096);
         if !block_ok
-            || attached.bytes % u64::from(attached.block_bytes) != 0
+            || !attached.bytes.is_multiple_of(u64::from(attached.block_bytes))
             || attached.io_bytes_max < attached.block_bytes
-            || attached.features & !feature::KNOWN != 0
+            || !attached.io_bytes_max.is_multiple_of(attached.block_bytes)
         {
             return Err(FrameError::MessageValue);
         }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// A value of fixed width on the wire.
 pub(crate) trait Field: Copy {
     const BYTES: usize;
-    /// From exactly `BYTES` bytes; `None` if the value is not allowed.
+    /// From exactly `BYTES` bytes; `None` if they are reserved and not zero.
     fn get(bytes: &[u8]) -> Option<Self>;
     fn put(self, out: &mut Vec<u8>);
 }
@@ -89,7 +89,7 @@ macro_rules! fixed_message {
                 $(
                     let (bytes, tail) = rest.split_at(<$ty as $crate::field::Field>::BYTES);
                     let $field = <$ty as $crate::field::Field>::get(bytes)
-                        .ok_or($crate::FrameError::MessageValue)?;
+                        .ok_or($crate::FrameError::Reserved)?;
                     rest = tail;
                 )*
                 if rest.iter().any(|&b| b != 0) {
@@ -112,7 +112,7 @@ pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     pub fn get<F: Field>(&mut self) -> Result<F, crate::FrameError> {
-        F::get(self.take(F::BYTES)?).ok_or(crate::FrameError::MessageValue)
+        F::get(self.take(F::BYTES)?).ok_or(crate::FrameError::Reserved)
     }
 
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], crate::FrameError> {
@@ -168,7 +168,7 @@ pub(crate) fn put_variable(number: u8, out: &mut Vec<u8>, body: impl FnOnce(&mut
     let start = out.len();
     out.extend_from_slice(&[number, 0, 0, 0]);
     body(out);
-    while (out.len() - start) % 4 != 0 {
+    while !(out.len() - start).is_multiple_of(4) {
         out.push(0);
     }
     let len = (out.len() - start) as u16;

@@ -138,6 +138,11 @@ impl<'a> Frame<'a> {
                     if message.kind() != header.kind {
                         return Err(FrameError::MessageMisplaced);
                     }
+                    if let Message::Probe(probe) = &message
+                        && probe.size != header.length
+                    {
+                        return Err(FrameError::MessageValue);
+                    }
                     count += 1;
                 }
                 Ok(None) => break,
@@ -146,10 +151,7 @@ impl<'a> Frame<'a> {
         }
         match header.kind {
             Kind::Session => {
-                if walk.payload_at != header.length as usize
-                    && !(walk.payload_at == header.data_offset as usize
-                        && header.data_offset == header.length)
-                {
+                if walk.payload_at != header.length as usize {
                     return Err(FrameError::Payload);
                 }
             }
@@ -218,11 +220,11 @@ impl<'a> MessageIter<'a> {
                 Some(_) if flags != 0 => return Err(FrameError::Reserved),
                 Some(message) => {
                     if let Message::Data(data) = &message {
-                        let next = self.payload_at + data.length as usize;
-                        if next > self.end {
+                        let length = data.length as usize;
+                        if length > self.end - self.payload_at {
                             return Err(FrameError::Payload);
                         }
-                        self.payload_at = next;
+                        self.payload_at += length;
                     }
                     return Ok(Some(message));
                 }

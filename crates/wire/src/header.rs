@@ -219,7 +219,14 @@ impl Header {
         if header.flags & !flags::KNOWN != 0 || u16_at(38) != 0 || u32_at(60) != 0 {
             return Err(FrameError::Reserved);
         }
-        if header.flags & flags::ACK == 0 && (header.ack_largest | header.ack_bitmap) != 0 {
+        // Fields without their flag are reserved: there is one way to say nothing.
+        if header.flags & flags::ACK == 0 && h[33..36].iter().chain(&h[40..56]).any(|&b| b != 0)
+            || header.flags & flags::CREDIT == 0 && h[56..72].iter().any(|&b| b != 0)
+        {
+            return Err(FrameError::Reserved);
+        }
+        // There are no packet numbers below zero to acknowledge.
+        if header.ack_largest < 64 && header.ack_bitmap >> header.ack_largest != 0 {
             return Err(FrameError::Reserved);
         }
         if header.length as usize > frame.len() {

@@ -1,0 +1,365 @@
+//! One sample of every message and of every kind of frame, with values that tell every byte of
+//! every field apart.
+
+use super::{emit, frame};
+use thinwire_wire::*;
+
+/// A session id, as a receiver chose it.
+pub const SESSION: u64 = 0x0102_0304_0506_0708;
+
+/// Every message of fixed or plain variable form, with its file name among the golden vectors.
+/// OFFER is missing: its value can only be had by parsing (see [`offer`]).
+pub fn messages() -> Vec<(&'static str, Message<'static>)> {
+    let mut ranges = [(0, 0); ACK_RANGES_MAX];
+    ranges[0] = (0x1122_3344_5566_7780, 0x1122_3344_5566_7788);
+    ranges[1] = (0x21, 0x2f);
+    let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
+    addresses[0] = Address::Mac([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
+    addresses[1] = Address::V4([10, 0, 0, 2], 34997);
+    let mut v6 = [0; 16];
+    (v6[0], v6[1], v6[15]) = (0xfe, 0x80, 2);
+    addresses[2] = Address::V6(v6, 34997);
+    addresses[3] = Address::Sim(0x0a0b_0c0d);
+    let id = *b"\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f";
+    vec![
+        (
+            "request",
+            Message::Request(Request {
+                slot: 0x0102,
+                op: OpCode::Write as u8,
+                op_flags: op_flags::FUA,
+                sequence: 0x1112_1314,
+                attachment: 0x2122_2324,
+                generation: 0x3132_3334,
+                address: 0x4142_4344_4546_4748,
+                length: 0x5152_5354,
+            }),
+        ),
+        (
+            "data",
+            Message::Data(Data {
+                slot: 0x0102,
+                sequence: 0x1112_1314,
+                offset: 0x0001_0200,
+                length: 0x0000_0200,
+                payload_at: DATA_OFFSET,
+            }),
+        ),
+        (
+            "complete",
+            Message::Complete(Complete {
+                slot: 0x0102,
+                status: Status::NoSpace as u16,
+                sequence: 0x1112_1314,
+                verifier: 0x6162_6364_6566_6768,
+                length: 0x7172_7374,
+            }),
+        ),
+        ("ack-ranges", Message::AckRanges(AckRanges { path: 3, delay: 0x0405, count: 2, ranges })),
+        (
+            "credit",
+            Message::Credit(Credit {
+                path: 2,
+                reserved_a: Default::default(),
+                frames: 0x0102_0304,
+                bytes: 0x1112_1314,
+            }),
+        ),
+        (
+            "reset",
+            Message::Reset(Reset {
+                slot: 0x0102,
+                reserved: Default::default(),
+                sequence: 0x1112_1314,
+            }),
+        ),
+        (
+            "reset-done",
+            Message::ResetDone(ResetDone {
+                slot: 0x0102,
+                reserved: Default::default(),
+                sequence: 0x1112_1314,
+            }),
+        ),
+        (
+            "event",
+            Message::Event(Event {
+                code: event_code::RESIZE,
+                reserved: Default::default(),
+                attachment: 0x2122_2324,
+                generation: 0x3132_3334,
+                value: 0x8182_8384_8586_8788,
+            }),
+        ),
+        ("ping", Message::Ping(Ping {})),
+        (
+            "attach",
+            Message::Attach(Attach {
+                transaction: 0x9192_9394,
+                flags: attach_flags::RESUME,
+                writer_generation: 0xa1a2_a3a4_a5a6_a7a8,
+                export: "disk0",
+            }),
+        ),
+        (
+            "attached",
+            Message::Attached(Attached {
+                transaction: 0x9192_9394,
+                attachment: 0x2122_2324,
+                generation: 0x3132_3334,
+                block_bytes: 4096,
+                preferred_bytes: 0x0001_0000,
+                io_bytes_max: 0x0010_0000,
+                bytes: 0x0000_00b4_b5b6_b000,
+                identity: id,
+                incarnation: 0xc1c2_c3c4_c5c6_c7c8,
+                writer_generation: 0xa1a2_a3a4_a5a6_a7a8,
+                verifier: 0x6162_6364_6566_6768,
+                features: feature::DISCARD | feature::BLOCK_STATUS,
+            }),
+        ),
+        (
+            "attach-refused",
+            Message::AttachRefused(AttachRefused {
+                transaction: 0x9192_9394,
+                status: Status::Busy as u16,
+                seconds_left: 0x0102_0304,
+                text: "held by café",
+            }),
+        ),
+        (
+            "detach",
+            Message::Detach(Detach {
+                transaction: 0x9192_9394,
+                attachment: 0x2122_2324,
+                generation: 0x3132_3334,
+            }),
+        ),
+        ("detached", Message::Detached(Detached { transaction: 0x9192_9394 })),
+        (
+            "bye",
+            Message::Bye(Bye { status: Status::ShuttingDown as u16, reserved: Default::default() }),
+        ),
+        (
+            "hello",
+            Message::Hello(Hello {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                session: SESSION,
+                initiator: id,
+                instance: 0xe1e2_e3e4_e5e6_e7e8,
+                frame_bytes_max: 8982,
+                security: 1,
+                room_frames: 0x0102_0304,
+                room_bytes: 0x1112_1314,
+                node: "node1",
+                export: "disk0",
+                name: "laptop",
+            }),
+        ),
+        (
+            "welcome",
+            Message::Welcome(Welcome {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                session: 0xf1f2_f3f4_f5f6_f7f8,
+                verifier: 0x6162_6364_6566_6768,
+                instance: 0xe9ea_ebec_edee_eff0,
+                epoch: 0x0a0b_0c0d,
+                slots: 0x0180,
+                frame_bytes_max: 8982,
+                request_bytes_max: 0x0010_0000,
+                room_frames: 0x0102_0304,
+                room_bytes: 0x1112_1314,
+                credit_bytes: 0x2122_2324_2526_2728,
+                node: "node1",
+                address_count: 4,
+                addresses,
+            }),
+        ),
+        (
+            "refuse",
+            Message::Refuse(Refuse {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                status: Status::Insecure as u16,
+                text: "this target demands keys",
+            }),
+        ),
+        ("unknown-session", Message::UnknownSession(UnknownSession { session: SESSION })),
+        (
+            "discover",
+            Message::Discover(Discover {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                first: 0x0102,
+                spread_ms: 50,
+                node: "",
+            }),
+        ),
+        (
+            "probe",
+            Message::Probe(Probe {
+                token: 0xf9fa_fbfc_fdfe_ff00,
+                size: 1400,
+                reserved: Default::default(),
+                room_frames: 0x0102_0304,
+                room_bytes: 0x1112_1314,
+            }),
+        ),
+        (
+            "probe-reply",
+            Message::ProbeReply(ProbeReply {
+                token: 0xf9fa_fbfc_fdfe_ff00,
+                size: 1400,
+                reserved: Default::default(),
+                room_frames: 0x0102_0304,
+                room_bytes: 0x1112_1314,
+            }),
+        ),
+    ]
+}
+
+/// The bytes of an OFFER.
+pub fn offer() -> Vec<u8> {
+    let mut out = Vec::new();
+    let names = ["disk0", "scratch"].into_iter();
+    Offer::emit(0xd1d2_d3d4_d5d6_d7d8, 0xe9ea_ebec_edee_eff0, "node1", 1, 3, names, 1000, &mut out);
+    out
+}
+
+/// Every message as bytes.
+pub fn message_bytes() -> Vec<(&'static str, Vec<u8>)> {
+    let mut all: Vec<(&str, Vec<u8>)> = messages()
+        .iter()
+        .map(|(name, message)| {
+            let mut out = Vec::new();
+            emit(message, &mut out);
+            (*name, out)
+        })
+        .collect();
+    all.push(("offer", offer()));
+    all
+}
+
+/// The bytes of the sample of that name.
+pub fn bytes_of(name: &str) -> Vec<u8> {
+    message_bytes().into_iter().find(|(n, _)| *n == name).expect("a sample of that name").1
+}
+
+/// A payload whose every byte tells its place.
+pub fn payload(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 8)) as u8).collect()
+}
+
+/// The header of a session frame with every field set.
+pub fn session_header() -> Header {
+    Header {
+        flags: flags::ACK | flags::CREDIT,
+        session: SESSION,
+        epoch: 0x0a0b_0c0d,
+        packet_number: 0x1213_1415_1617_1819,
+        path: 1,
+        ack_path: 2,
+        ack_delay: 0x2122,
+        ack_largest: 0x3132_3334_3536_3738,
+        ack_bitmap: 0x4142_4344_4546_4748,
+        credit_slots: 0x5152_5354,
+        credit_bytes: 0x6162_6364_6566_6768,
+        ..Header::new(Kind::Session)
+    }
+}
+
+/// A message of a type that this version does not know and may skip.
+pub fn skippable() -> Vec<u8> {
+    vec![0x7f, 1, 0, 8, 0xde, 0xad, 0xbe, 0xef]
+}
+
+/// Whole frames: one or more of every kind.
+pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let plain =
+        Header { session: SESSION, epoch: 7, packet_number: 9, ..Header::new(Kind::Session) };
+    let outside = |kind, session| Header { session, ..Header::new(kind) };
+    let of = |names: &[&str]| names.iter().flat_map(|n| bytes_of(n)).collect::<Vec<u8>>();
+    let data = |slot, offset, length| {
+        let mut out = Vec::new();
+        DataHeader { slot, reserved: Default::default(), sequence: 5, offset, length }
+            .emit(&mut out);
+        out
+    };
+    let mut probe = Vec::new();
+    Probe {
+        token: 1,
+        size: 1400,
+        reserved: Default::default(),
+        room_frames: 64,
+        room_bytes: 1 << 20,
+    }
+    .emit(&mut probe);
+    let padding = vec![0; 1400 - HEADER_BYTES - probe.len()];
+    let probe_frame = {
+        let mut header = Header { path: 1, epoch: 7, ..outside(Kind::Probe, SESSION) };
+        let mut out = vec![0; HEADER_BYTES];
+        out.extend_from_slice(&probe);
+        header.messages_end = out.len() as u16;
+        header.data_offset = out.len() as u16;
+        out.extend_from_slice(&padding);
+        header.length = out.len() as u16;
+        header.write(&mut out);
+        super::seal(&mut out);
+        out
+    };
+    vec![
+        ("session-empty", frame(session_header(), &[], &[])),
+        (
+            "session-all",
+            frame(
+                session_header(),
+                &of(&[
+                    "request",
+                    "complete",
+                    "ack-ranges",
+                    "credit",
+                    "reset",
+                    "reset-done",
+                    "event",
+                    "ping",
+                    "attach",
+                    "attached",
+                    "attach-refused",
+                    "detach",
+                    "detached",
+                    "bye",
+                ]),
+                &[],
+            ),
+        ),
+        (
+            "session-write",
+            frame(plain, &[bytes_of("request"), data(0x0102, 0, 512)].concat(), &payload(512)),
+        ),
+        (
+            "session-read",
+            frame(
+                plain,
+                &[data(3, 512, 512), data(4, 0, 1024), bytes_of("complete")].concat(),
+                &payload(1536),
+            ),
+        ),
+        ("session-skip", frame(plain, &[skippable(), bytes_of("ping")].concat(), &[])),
+        ("hello", frame(outside(Kind::Hello, 0), &bytes_of("hello"), &[])),
+        ("welcome", frame(outside(Kind::Welcome, SESSION), &bytes_of("welcome"), &[])),
+        ("refuse", frame(outside(Kind::Refuse, SESSION), &bytes_of("refuse"), &[])),
+        ("discover", frame(outside(Kind::Discover, 0), &bytes_of("discover"), &[])),
+        ("offer", frame(outside(Kind::Offer, 0), &offer(), &[])),
+        ("probe", probe_frame),
+        (
+            "probe-reply",
+            frame(
+                Header { path: 1, epoch: 7, ..outside(Kind::ProbeReply, SESSION) },
+                &bytes_of("probe-reply"),
+                &[],
+            ),
+        ),
+        (
+            "unknown-session",
+            frame(outside(Kind::UnknownSession, 0), &bytes_of("unknown-session"), &[]),
+        ),
+    ]
+}

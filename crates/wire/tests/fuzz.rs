@@ -1,0 +1,347 @@
+//! The gate under fire: random bytes, damaged frames, lies. Nothing may panic; what is accepted must
+//! be consistent in itself and say the same when it is written again. Canaries with a planted fault
+//! prove that the fuzzer would find one. `THINWIRE_FUZZ=N` multiplies the effort,
+//! `THINWIRE_FUZZ_SEED=S` moves it elsewhere.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use common::{emit, random::Random, samples};
+use thinwire_wire::*;
+
+/// What a parser makes of a frame. `consumed` is the frame without link padding.
+struct Parsed<'a> {
+    header: Header,
+    messages: Vec<Message<'a>>,
+    consumed: usize,
+}
+
+/// The parser under test, and those with a planted fault.
+type Parser = for<'a> fn(&'a [u8]) -> Result<Parsed<'a>, FrameError>;
+
+fn real(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+    let frame = Frame::parse(bytes)?;
+    Ok(Parsed {
+        header: *frame.header(),
+        messages: frame.messages().collect(),
+        consumed: frame.bytes().len(),
+    })
+}
+
+/// How often each outcome was seen.
+type Outcomes = BTreeMap<&'static str, u64>;
+
+/// Feeds `rounds` frames to `parser`. The error says what is wrong with it.
+fn fuzz(parser: Parser, seed: u64, rounds: u64) -> Result<Outcomes, String> {
+    let mut random = Random(seed);
+    let stock = Stock::new();
+    let mut outcomes = Outcomes::new();
+    for round in 0..rounds {
+        let bytes = stock.next(&mut random);
+        let outcome = catch_unwind(AssertUnwindSafe(|| match parser(&bytes) {
+            Ok(parsed) => consistent(&bytes, &parsed).map(|()| "accepted"),
+            Err(error) => Ok(error.name()),
+        }))
+        .unwrap_or_else(|_| Err("panic".to_owned()))
+        .map_err(|what| format!("seed {seed} round {round}: {what}: {bytes:02x?}"))?;
+        *outcomes.entry(outcome).or_default() += 1;
+    }
+    Ok(outcomes)
+}
+
+/// Checks everything the protocol relies on in an accepted frame.
+fn consistent(bytes: &[u8], parsed: &Parsed<'_>) -> Result<(), String> {
+    let ensure = |ok: bool, what: &str| if ok { Ok(()) } else { Err(what.to_owned()) };
+    let h = &parsed.header;
+    let (end, data, length) = (h.messages_end as usize, h.data_offset as usize, h.length as usize);
+    ensure(HEADER_BYTES <= end && end <= data && data <= length, "borders out of order")?;
+    ensure(length <= bytes.len() && parsed.consumed == length, "longer than what came")?;
+
+    // Payloads lie one behind the other from the data offset to the end.
+    let mut at = data;
+    for message in &parsed.messages {
+        if let Message::Data(d) = message {
+            ensure(d.payload_at == at, "payload elsewhere")?;
+            ensure(d.length > 0, "empty payload")?;
+            at = at.checked_add(d.length as usize).ok_or("payload beyond memory")?;
+            let range = bytes.get(d.payload_at..at);
+            ensure(at <= length && range.is_some(), "payload beyond the frame")?;
+        }
+        ensure(message.kind() == h.kind, "message in the wrong kind of frame")?;
+    }
+    ensure(at == length || h.kind != Kind::Session, "payload that nobody owns")?;
+
+    // Written again, the frame is the same, but for the checksum and the gap that nobody reads.
+    let mut again = vec![0; HEADER_BYTES];
+    h.write(&mut again);
+    again[16..20].copy_from_slice(&bytes[16..20]);
+    let mut messages = parsed.messages.iter();
+    let mut rest = bytes.get(HEADER_BYTES..end).ok_or("messages beyond the frame")?;
+    while !rest.is_empty() {
+        let length = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+        let (raw, tail) = rest.split_at_checked(length).ok_or("message beyond the messages")?;
+        ensure(length >= 4, "message without length")?;
+        if raw[1] & message_type::SKIPPABLE != 0 {
+            again.extend_from_slice(raw);
+        } else {
+            emit(messages.next().ok_or("a message was swallowed")?, &mut again);
+        }
+        rest = tail;
+    }
+    ensure(messages.next().is_none(), "a message out of nothing")?;
+    again.extend_from_slice(bytes.get(again.len()..length).unwrap_or_default());
+    ensure(again == bytes[..length], "written again, it differs")
+}
+
+/// Where test frames come from.
+struct Stock {
+    frames: Vec<Vec<u8>>,
+    messages: Vec<Vec<u8>>,
+}
+
+impl Stock {
+    fn new() -> Self {
+        let mut messages: Vec<Vec<u8>> =
+            samples::message_bytes().into_iter().map(|(_, bytes)| bytes).collect();
+        messages.push(samples::skippable());
+        Stock { frames: samples::frames().into_iter().map(|(_, b)| b).collect(), messages }
+    }
+
+    fn next(&self, random: &mut Random) -> Vec<u8> {
+        let mut bytes = match random.below(8) {
+            0 => {
+                let n = random.below(300);
+                random.bytes(n)
+            }
+            1..=3 => random.of(&self.frames).clone(),
+            _ => self.assemble(random),
+        };
+        // Some stay whole: acceptance must be exercised as well as refusal.
+        for _ in 0..random.below(4) {
+            damage(&mut bytes, random);
+        }
+        bytes
+    }
+
+    /// A frame of random messages, mostly of a session, with payload to match.
+    fn assemble(&self, random: &mut Random) -> Vec<u8> {
+        let mut messages = Vec::new();
+        let mut payload = 0;
+        for _ in 0..random.below(6) {
+            let mut message = random.of(&self.messages).clone();
+            let session = message[0] < 0x20 || message[0] == 0x7f;
+            if !session && !random.once_in(20) {
+                continue;
+            }
+            if message[0] == DataHeader::TYPE {
+                let length = 512 * (1 + random.below(4));
+                message[16..20].copy_from_slice(&(length as u32).to_be_bytes());
+                payload += length;
+            }
+            // Most fields take any value; where one does not, that is a case as well.
+            if random.once_in(2) && message.len() > 4 {
+                let at = 4 + random.below(message.len() - 4);
+                message[at] = random.next() as u8;
+            }
+            messages.extend_from_slice(&message);
+        }
+        let mut header = samples::session_header();
+        if random.once_in(4) {
+            header.ack_largest = random.below(70) as u64;
+            header.ack_bitmap = random.next() >> random.below(64);
+        }
+        common::frame(header, &messages, &samples::payload(payload))
+    }
+}
+
+/// One change, of the kinds that break parsers.
+fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+    if bytes.is_empty() {
+        return;
+    }
+    let at = random.below(bytes.len());
+    match random.below(9) {
+        0 => bytes[at] ^= 1 << random.below(8),
+        1 => bytes[at] = random.next() as u8,
+        2 => bytes.truncate(at),
+        3 => bytes.extend(std::iter::repeat_n(random.next() as u8, random.below(80))),
+        // A header field: lengths, flags, reserved bits, version.
+        4 | 5 => {
+            let at = random.below(HEADER_BYTES.min(bytes.len()));
+            bytes[at] = *random.of(&[0, 1, 2, 3, 4, 71, 72, 73, 0x7f, 0x80, 0xff]);
+        }
+        // A length or count that lies, near the truth or far from it.
+        6 | 7 => {
+            let at = *random.of(&[4, 6, 36, HEADER_BYTES + 2, at & !1]);
+            if let Some(field) = bytes.get_mut(at..at + 2) {
+                let old = u16::from_be_bytes([field[0], field[1]]);
+                let near = random.below(16) as u16;
+                let new = *random.of(&[
+                    0,
+                    u16::MAX,
+                    old.wrapping_add(near),
+                    old.wrapping_sub(near),
+                    old.wrapping_add(4),
+                    old ^ 0x8000,
+                ]);
+                field.copy_from_slice(&new.to_be_bytes());
+            }
+        }
+        // A piece taken out or doubled.
+        _ => {
+            let end = (at + random.below(64)).min(bytes.len());
+            let piece: Vec<u8> = bytes.drain(at..end).collect();
+            if random.once_in(2) {
+                let twice = piece.iter().chain(&piece).copied().collect::<Vec<_>>();
+                bytes.splice(at..at, twice);
+            }
+        }
+    }
+}
+
+fn effort() -> u64 {
+    std::env::var("THINWIRE_FUZZ").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+fn first_seed() -> u64 {
+    std::env::var("THINWIRE_FUZZ_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1)
+}
+
+#[test]
+fn the_gate_holds() {
+    let mut total = Outcomes::new();
+    for seed in first_seed()..first_seed() + 8 * effort() {
+        for (name, n) in fuzz(real, seed, 25_000).unwrap_or_else(|what| panic!("{what}")) {
+            *total.entry(name).or_default() += n;
+        }
+    }
+    // The fuzzer is worth something only if it gets everywhere.
+    for reason in FrameError::ALL.map(FrameError::name).iter().chain(&["accepted"]) {
+        let seen = total.get(reason).copied().unwrap_or(0);
+        assert!(*reason == "checksum" || seen > 100, "{reason} was seen {seen} times: {total:?}");
+    }
+}
+
+/// The checksum's split reads what a peer wrote before anything was checked.
+#[test]
+fn the_checksum_split_holds() {
+    let (mut random, stock) = (Random(first_seed()), Stock::new());
+    for _ in 0..50_000 * effort() {
+        let bytes = stock.next(&mut random);
+        if let Some((_, before, after)) = checksum_split(&bytes) {
+            assert_eq!(before.len(), 16);
+            assert!(20 + after.len() <= bytes.len() && 20 + after.len() >= HEADER_BYTES);
+        }
+    }
+}
+
+mod canaries {
+    //! Parsers with one planted fault each. The fuzzer must find all of them, or it is blind.
+
+    use super::*;
+
+    /// Parses a repaired copy of the bytes, as if the check for the damage were missing.
+    fn after_repair<'a>(
+        bytes: &'a [u8],
+        repair: impl FnOnce(&mut [u8]),
+    ) -> Result<Parsed<'a>, FrameError> {
+        let mut copy = bytes.to_vec();
+        repair(&mut copy);
+        real(copy.leak())
+    }
+
+    fn ignores_the_version(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        after_repair(bytes, |b| b.iter_mut().take(1).for_each(|b| *b = VERSION))
+    }
+
+    fn ignores_reserved_fields(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        after_repair(bytes, |b| b.iter_mut().skip(38).take(2).for_each(|b| *b = 0))
+    }
+
+    fn ignores_reserved_flags(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        after_repair(bytes, |b| b.iter_mut().skip(2).take(1).for_each(|b| *b = 0))
+    }
+
+    fn trusts_the_length(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        if let Some(&[high, low]) = bytes.get(4..6) {
+            let _ = &bytes[..usize::from(u16::from_be_bytes([high, low]))];
+        }
+        real(bytes)
+    }
+
+    /// Data that runs over the payload by less than a unit is let through.
+    fn rounds_payloads_up(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        let mut longer = bytes.to_vec();
+        longer.resize(bytes.len() + 511, 0);
+        match real(bytes) {
+            Err(FrameError::Truncated) => real(longer.leak()),
+            other => other,
+        }
+    }
+
+    fn drops_the_last_message(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        let mut parsed = real(bytes)?;
+        if parsed.messages.len() > 2 {
+            parsed.messages.pop();
+        }
+        Ok(parsed)
+    }
+
+    fn misplaces_the_second_payload(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        let mut parsed = real(bytes)?;
+        let mut data = parsed.messages.iter_mut().filter_map(|m| match m {
+            Message::Data(d) => Some(d),
+            _ => None,
+        });
+        if let Some(second) = data.nth(1) {
+            second.payload_at += 4;
+        }
+        Ok(parsed)
+    }
+
+    fn reads_a_field_as_little_endian(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        let mut parsed = real(bytes)?;
+        for message in &mut parsed.messages {
+            if let Message::Complete(complete) = message {
+                complete.status = complete.status.swap_bytes();
+            }
+        }
+        Ok(parsed)
+    }
+
+    fn takes_any_message_in_any_frame(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
+        match real(bytes) {
+            Err(FrameError::MessageMisplaced) => {
+                let mut copy = bytes.to_vec();
+                copy[1] = Kind::Session as u8;
+                let mut parsed = real(copy.leak())?;
+                parsed.header.kind = if bytes[1] == 2 { Kind::Hello } else { Kind::Session };
+                Ok(parsed)
+            }
+            other => other,
+        }
+    }
+
+    #[test]
+    fn every_planted_fault_is_found() {
+        let planted: [(&str, Parser); 9] = [
+            ("ignores the version", ignores_the_version),
+            ("ignores reserved fields", ignores_reserved_fields),
+            ("ignores reserved flags", ignores_reserved_flags),
+            ("trusts the length", trusts_the_length),
+            ("rounds payloads up", rounds_payloads_up),
+            ("drops the last message", drops_the_last_message),
+            ("misplaces the second payload", misplaces_the_second_payload),
+            ("reads a field as little endian", reads_a_field_as_little_endian),
+            ("takes any message in any frame", takes_any_message_in_any_frame),
+        ];
+        let missed: Vec<&str> = planted
+            .iter()
+            .filter(|(_, parser)| fuzz(*parser, 1, 25_000).is_ok())
+            .map(|(name, _)| *name)
+            .collect();
+        assert!(missed.is_empty(), "the fuzzer does not see: {missed:?}");
+    }
+}

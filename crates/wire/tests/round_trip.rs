@@ -1,0 +1,269 @@
+//! Every message and the header, with arbitrary values, through bytes and back.
+
+mod common;
+
+use common::{emit, frame};
+use proptest::prelude::*;
+use thinwire_wire::*;
+
+/// Writes `message` into a frame of its kind and reads it back.
+fn comes_back(message: Message<'_>) -> Result<(), TestCaseError> {
+    let mut bytes = Vec::new();
+    emit(&message, &mut bytes);
+    prop_assert_eq!(bytes.len() % 4, 0, "messages are padded to four bytes");
+    let (messages, payload) = match message {
+        Message::Data(d) => (bytes, vec![0x5a; d.length as usize]),
+        _ => (bytes, Vec::new()),
+    };
+    let bytes = frame(Header::new(message.kind()), &messages, &payload);
+    let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
+    prop_assert_eq!(parsed.messages().collect::<Vec<_>>(), vec![message]);
+    Ok(())
+}
+
+/// Text as it may stand on the wire, up to `max` bytes.
+fn text(max: usize) -> impl Strategy<Value = String> {
+    proptest::collection::vec(any::<char>(), 0..=max).prop_map(move |chars| {
+        let mut out = String::new();
+        for c in chars {
+            if !c.is_control() && out.len() + c.len_utf8() <= max {
+                out.push(c);
+            }
+        }
+        out
+    })
+}
+
+fn address() -> impl Strategy<Value = Address> {
+    prop_oneof![
+        any::<[u8; 6]>().prop_map(Address::Mac),
+        any::<([u8; 4], u16)>().prop_map(|(ip, port)| Address::V4(ip, port)),
+        any::<([u8; 16], u16)>().prop_map(|(ip, port)| Address::V6(ip, port)),
+        any::<u32>().prop_map(Address::Sim),
+    ]
+}
+
+/// Ranges in the order of the wire: each wholly below the one before.
+fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    proptest::collection::vec((1..1u64 << 50, 0..1u64 << 50), 1..=ACK_RANGES_MAX).prop_map(
+        |steps| {
+            let mut below = u64::MAX;
+            let mut list = Vec::new();
+            for (gap, width) in steps {
+                let last = below - gap;
+                let first = last - width;
+                list.push((first, last));
+                below = first;
+            }
+            list
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn header(
+        flag_bits in 0..4u16, session: u64, epoch: u32, packet_number: u64,
+        path: u8, ack_path: u8, ack_delay: u16, ack_largest: u64, ack_bitmap: u64,
+        credit_slots: u32, credit_bytes: u64,
+    ) {
+        let (ack, credit) = (flag_bits & flags::ACK != 0, flag_bits & flags::CREDIT != 0);
+        let below = if ack_largest < 64 { (1u64 << ack_largest) - 1 } else { u64::MAX };
+        let sent = Header {
+            flags: flag_bits, session, epoch, packet_number, path,
+            ack_path: if ack { ack_path } else { 0 },
+            ack_delay: if ack { ack_delay } else { 0 },
+            ack_largest: if ack { ack_largest } else { 0 },
+            ack_bitmap: if ack { ack_bitmap & below } else { 0 },
+            credit_slots: if credit { credit_slots } else { 0 },
+            credit_bytes: if credit { credit_bytes } else { 0 },
+            ..Header::new(Kind::Session)
+        };
+        let bytes = frame(sent, &[], &[]);
+        let size = HEADER_BYTES as u16;
+        let expected = Header { length: size, data_offset: size, messages_end: size, ..sent };
+        prop_assert_eq!(*Frame::parse(&bytes).unwrap().header(), expected);
+    }
+
+    #[test]
+    fn request(
+        slot: u16, op: u8, op_flags in 0..8u8, sequence: u32, attachment: u32, generation: u32,
+        address: u64, length: u32,
+    ) {
+        comes_back(Message::Request(Request {
+            slot, op, op_flags, sequence, attachment, generation, address, length,
+        }))?;
+    }
+
+    #[test]
+    fn data(slot: u16, sequence: u32, offset: u32, length in 1..(FRAME_BYTES_MAX - DATA_OFFSET) as u32) {
+        comes_back(Message::Data(Data { slot, sequence, offset, length, payload_at: DATA_OFFSET }))?;
+    }
+
+    #[test]
+    fn complete(slot: u16, status: u16, sequence: u32, verifier: u64, length: u32) {
+        comes_back(Message::Complete(Complete { slot, status, sequence, verifier, length }))?;
+    }
+
+    #[test]
+    fn ack_ranges(path: u8, delay: u16, list in ranges()) {
+        let mut ranges = [(0, 0); ACK_RANGES_MAX];
+        ranges[..list.len()].copy_from_slice(&list);
+        comes_back(Message::AckRanges(AckRanges { path, delay, count: list.len() as u8, ranges }))?;
+    }
+
+    #[test]
+    fn credit(path: u8, frames: u32, bytes: u32) {
+        comes_back(Message::Credit(Credit { path, reserved_a: Default::default(), frames, bytes }))?;
+    }
+
+    #[test]
+    fn resets(slot: u16, sequence: u32) {
+        let reserved = Default::default();
+        comes_back(Message::Reset(Reset { slot, reserved, sequence }))?;
+        comes_back(Message::ResetDone(ResetDone { slot, reserved, sequence }))?;
+    }
+
+    #[test]
+    fn event(code: u16, attachment: u32, generation: u32, value: u64) {
+        let reserved = Default::default();
+        comes_back(Message::Event(Event { code, reserved, attachment, generation, value }))?;
+    }
+
+    #[test]
+    fn attach(transaction: u32, flags in 0..8u8, writer_generation: u64, export in text(NAME_BYTES_MAX)) {
+        comes_back(Message::Attach(Attach { transaction, flags, writer_generation, export: &export }))?;
+    }
+
+    #[test]
+    fn attached(
+        ids: (u32, u32, u32), preferred_bytes: u32, large_block: bool,
+        blocks in 0..u64::MAX / 4096, io_blocks in 1..u32::MAX / 4096,
+        identity: [u8; 16], lives: (u64, u64, u64), features in 0..16u8,
+    ) {
+        let block_bytes = if large_block { 4096 } else { 512 };
+        comes_back(Message::Attached(Attached {
+            transaction: ids.0, attachment: ids.1, generation: ids.2,
+            block_bytes, preferred_bytes,
+            io_bytes_max: io_blocks * block_bytes,
+            bytes: blocks * u64::from(block_bytes),
+            identity, incarnation: lives.0, writer_generation: lives.1, verifier: lives.2, features,
+        }))?;
+    }
+
+    #[test]
+    fn attach_refused(transaction: u32, status: u16, seconds_left: u32, text in text(TEXT_BYTES_MAX)) {
+        comes_back(Message::AttachRefused(AttachRefused { transaction, status, seconds_left, text: &text }))?;
+    }
+
+    #[test]
+    fn detaching(transaction: u32, attachment: u32, generation: u32, status: u16) {
+        comes_back(Message::Detach(Detach { transaction, attachment, generation }))?;
+        comes_back(Message::Detached(Detached { transaction }))?;
+        comes_back(Message::Bye(Bye { status, reserved: Default::default() }))?;
+        comes_back(Message::Ping(Ping {}))?;
+    }
+
+    #[test]
+    fn hello(
+        nonce: u64, session in 1..=u64::MAX, initiator: [u8; 16], instance: u64,
+        frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX, security in 0..2u8,
+        room: (u32, u32), node in text(NAME_BYTES_MAX), export in text(NAME_BYTES_MAX),
+        name in text(NAME_BYTES_MAX),
+    ) {
+        comes_back(Message::Hello(Hello {
+            nonce, session, initiator, instance, frame_bytes_max, security,
+            room_frames: room.0, room_bytes: room.1, node: &node, export: &export, name: &name,
+        }))?;
+    }
+
+    #[test]
+    fn welcome(
+        nonce: u64, session in 1..=u64::MAX, verifier: u64, instance: u64, epoch: u32,
+        slots in 1..=u16::MAX, frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX,
+        request_bytes_max in UNIT_BYTES as u32..=u32::MAX, room: (u32, u32), credit_bytes: u64,
+        node in text(NAME_BYTES_MAX),
+        list in proptest::collection::vec(address(), 0..=WELCOME_ADDRESSES_MAX),
+    ) {
+        let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
+        addresses[..list.len()].copy_from_slice(&list);
+        comes_back(Message::Welcome(Welcome {
+            nonce, session, verifier, instance, epoch, slots, frame_bytes_max, request_bytes_max,
+            room_frames: room.0, room_bytes: room.1, credit_bytes, node: &node,
+            address_count: list.len() as u8, addresses,
+        }))?;
+    }
+
+    #[test]
+    fn refuse(nonce: u64, status: u16, text in text(TEXT_BYTES_MAX), session: u64) {
+        comes_back(Message::Refuse(Refuse { nonce, status, text: &text }))?;
+        comes_back(Message::UnknownSession(UnknownSession { session }))?;
+    }
+
+    #[test]
+    fn discover(nonce: u64, first: u16, spread_ms: u16, node in text(NAME_BYTES_MAX)) {
+        comes_back(Message::Discover(Discover { nonce, first, spread_ms, node: &node }))?;
+    }
+
+    #[test]
+    fn offer(
+        nonce: u64, instance: u64, total: u16, first: u16, node in text(NAME_BYTES_MAX),
+        names in proptest::collection::vec(text(NAME_BYTES_MAX), 0..40), bytes_max in 200..2000usize,
+    ) {
+        let mut bytes = Vec::new();
+        let list = names.iter().map(String::as_str);
+        Offer::emit(nonce, instance, &node, first, total, list, bytes_max, &mut bytes);
+        prop_assert!(bytes.len() <= bytes_max.max(40 + node.len()));
+        let bytes = frame(Header::new(Kind::Offer), &bytes, &[]);
+        let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let message = parsed.messages().next();
+        let Some(Message::Offer(offer)) = message else {
+            return Err(TestCaseError::fail("not an offer"));
+        };
+        prop_assert_eq!(
+            (offer.nonce, offer.instance, offer.total, offer.first, offer.security, offer.node),
+            (nonce, instance, total, first, 1, node.as_str())
+        );
+        let got: Vec<&str> = offer.exports.iter().collect();
+        prop_assert_eq!(&got[..], &names[..got.len()], "a prefix of the names");
+        let next = names.get(got.len()).map_or(0, |n| n.len());
+        let used: usize = 35 + node.len() + got.iter().map(|n| 1 + n.len()).sum::<usize>();
+        prop_assert!(got.len() == names.len() || used + 1 + next + 4 > bytes_max, "as many as fit");
+    }
+
+    #[test]
+    fn probes(token: u64, padding in 1..2000usize, answered: u16, room: (u32, u32)) {
+        let size = (HEADER_BYTES + Probe::BYTES + padding) as u16;
+        let probe = Probe {
+            token, size, reserved: Default::default(), room_frames: room.0, room_bytes: room.1,
+        };
+        let mut bytes = vec![0; HEADER_BYTES];
+        probe.emit(&mut bytes);
+        let end = bytes.len() as u16;
+        bytes.resize(usize::from(size), 0);
+        Header { length: size, data_offset: end, messages_end: end, ..Header::new(Kind::Probe) }
+            .write(&mut bytes);
+        let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(parsed.messages().collect::<Vec<_>>(), vec![Message::Probe(probe)]);
+        comes_back(Message::ProbeReply(ProbeReply {
+            token, size: answered, reserved: Default::default(),
+            room_frames: room.0, room_bytes: room.1,
+        }))?;
+    }
+
+    /// What a sender writes is never refused for its text, whatever a user typed.
+    #[test]
+    fn any_text_is_made_fit_for_the_wire(text in ".{0,300}", control in any::<char>()) {
+        let text = format!("{control}{text}");
+        let mut bytes = Vec::new();
+        Refuse { nonce: 0, status: 0, text: &text }.emit(&mut bytes);
+        let bytes = frame(Header::new(Kind::Refuse), &bytes, &[]);
+        let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        let message = parsed.messages().next();
+        let Some(Message::Refuse(refuse)) = message else {
+            return Err(TestCaseError::fail("not a refusal"));
+        };
+        prop_assert!(refuse.text.len() <= TEXT_BYTES_MAX);
+        prop_assert!(refuse.text.len() + 4 > text.len().min(TEXT_BYTES_MAX));
+    }
+}
