@@ -4,8 +4,6 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
-
 use crate::Segment;
 
 /// Alignment and granularity of all pooled memory. Direct disk I/O needs 512 on most devices and
@@ -13,22 +11,45 @@ use crate::Segment;
 pub const PAGE_BYTES: usize = 4096;
 
 /// Classes of 1, 2, 4 ... 1024 pages: 4 KiB to 4 MiB.
-const CLASS_COUNT: usize = 11;
+const ALIGNED_COUNT: usize = 11;
 
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE_BYTES]);
+/// The class of [`Pool::get_loose`]: 4 KiB without alignment.
+const LOOSE: usize = ALIGNED_COUNT;
+
+const CLASS_COUNT: usize = ALIGNED_COUNT + 1;
+
+/// Size of the buffers of a class.
+const fn class_bytes(class: usize) -> usize {
+    if class == LOOSE { PAGE_BYTES } else { PAGE_BYTES << class }
+}
 
 /// One piece of pooled memory. Held through `Rc`: a strong count of one means a single owner.
 pub(crate) struct Inner {
-    pages: Box<[Page]>,
+    /// Longer than the class by a page, so that an aligned part of the class's size fits; loose
+    /// memory is exactly as long as its class.
+    memory: Box<[u8]>,
+    /// Where the aligned part starts.
+    start: usize,
     class: usize,
     home: Weak<Shared>,
 }
 
 impl Inner {
+    fn new(class: usize, home: Weak<Shared>) -> Self {
+        if class == LOOSE {
+            return Inner { memory: vec![0; PAGE_BYTES].into(), start: 0, class, home };
+        }
+        let memory: Box<[u8]> = vec![0; class_bytes(class) + PAGE_BYTES].into();
+        let start = (memory.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
+        Inner { memory, start, class, home }
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
-        self.pages.as_bytes()
+        &self.memory[self.start..self.start + class_bytes(self.class)]
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + class_bytes(self.class)]
     }
 
     /// Back to the pool it came from, if that still exists and has room; else freed.
@@ -50,7 +71,7 @@ struct Shared {
 
 impl Shared {
     fn take_back(&self, inner: Rc<Inner>) {
-        let bytes = PAGE_BYTES << inner.class;
+        let bytes = class_bytes(inner.class);
         self.live_bytes.set(self.live_bytes.get() - bytes);
         if self.free_bytes.get() + bytes <= self.free_bytes_max {
             self.free_bytes.set(self.free_bytes.get() + bytes);
@@ -78,7 +99,7 @@ pub struct Pool {
 
 impl Pool {
     /// The largest single buffer, 4 MiB.
-    pub const BUF_BYTES_MAX: usize = PAGE_BYTES << (CLASS_COUNT - 1);
+    pub const BUF_BYTES_MAX: usize = class_bytes(ALIGNED_COUNT - 1);
 
     /// A pool that keeps at most `free_bytes_max` bytes of returned memory; what comes back beyond
     /// that is freed. Allocates nothing yet: see [`Pool::warm`].
@@ -97,7 +118,7 @@ impl Pool {
     /// Makes sure that `count` buffers of `len` bytes are free, touching their memory, so that
     /// later [`Pool::get`]s of that size allocate nothing.
     pub fn warm(&self, len: usize, count: usize) {
-        let held: Vec<Buf> = (0..count).map(|_| self.get(len)).collect();
+        let held: Vec<Buf> = (0..count).map(|_| self.get_zeroed(len)).collect();
         drop(held);
     }
 
@@ -108,8 +129,17 @@ impl Pool {
     pub fn get(&self, len: usize) -> Buf {
         assert!(len <= Self::BUF_BYTES_MAX, "buffer of {len} bytes asked of a pool");
         let pages = len.div_ceil(PAGE_BYTES).max(1);
-        let class = pages.next_power_of_two().trailing_zeros() as usize;
-        let bytes = PAGE_BYTES << class;
+        self.take(pages.next_power_of_two().trailing_zeros() as usize, len)
+    }
+
+    /// A buffer of [`PAGE_BYTES`] at no particular address, of unspecified (but initialised)
+    /// content. For stores that hold very many: aligned pages cost the allocator twice their size.
+    pub fn get_loose(&self) -> Buf {
+        self.take(LOOSE, PAGE_BYTES)
+    }
+
+    fn take(&self, class: usize, len: usize) -> Buf {
+        let bytes = class_bytes(class);
         let recycled = self.shared.free.borrow_mut()[class].pop();
         self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
         let inner = match recycled {
@@ -119,12 +149,7 @@ impl Pool {
             }
             None => {
                 self.shared.allocations.set(self.shared.allocations.get() + 1);
-                let pages = Page::new_vec_zeroed(1 << class).expect("out of memory");
-                Rc::new(Inner {
-                    pages: pages.into_boxed_slice(),
-                    class,
-                    home: Rc::downgrade(&self.shared),
-                })
+                Rc::new(Inner::new(class, Rc::downgrade(&self.shared)))
             }
         };
         Buf { inner: Some(inner), len }
@@ -170,7 +195,7 @@ impl Buf {
 
     /// How many bytes this buffer's memory has: its size class.
     pub fn capacity(&self) -> usize {
-        PAGE_BYTES << self.inner.as_ref().expect("live").class
+        class_bytes(self.inner.as_ref().expect("live").class)
     }
 
     /// Gives up the right to write; the whole visible part becomes a segment. Copies nothing.
@@ -195,7 +220,7 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
         let inner = Rc::get_mut(self.inner.as_mut().expect("live")).expect("a Buf has one owner");
-        &mut inner.pages.as_mut_bytes()[..self.len]
+        &mut inner.bytes_mut()[..self.len]
     }
 }
 
@@ -241,6 +266,22 @@ mod tests {
         assert_ne!(part.as_ptr() as usize / PAGE_BYTES, other.as_ptr() as usize / PAGE_BYTES);
         drop(part);
         assert_eq!(pool.stats().free_bytes, PAGE_BYTES);
+    }
+
+    #[test]
+    fn every_class_is_aligned_and_loose_pages_keep_to_themselves() {
+        let pool = Pool::new(32 << 20);
+        for class in 0..ALIGNED_COUNT {
+            let buf = pool.get(PAGE_BYTES << class);
+            assert_eq!(buf.as_ptr() as usize % PAGE_BYTES, 0, "class {class}");
+            assert_eq!(buf.capacity(), PAGE_BYTES << class);
+        }
+        let loose = pool.get_loose();
+        assert_eq!((loose.len(), loose.capacity()), (PAGE_BYTES, PAGE_BYTES));
+        let at = loose.as_ptr();
+        drop(loose);
+        assert_ne!(pool.get(PAGE_BYTES).as_ptr(), at);
+        assert_eq!(pool.get_loose().as_ptr(), at);
     }
 
     #[test]

@@ -39,6 +39,14 @@ impl Segment {
         self.inner.as_ref().is_some_and(|inner| Rc::strong_count(inner) == 1)
     }
 
+    /// The window, writable, if no other segment shares the memory. This is how a store changes a
+    /// page in place that nobody is reading.
+    pub fn try_make_mut(&mut self) -> Option<&mut [u8]> {
+        let inner = Rc::get_mut(self.inner.as_mut()?)?;
+        let start = self.offset as usize;
+        Some(&mut inner.bytes_mut()[start..start + self.len as usize])
+    }
+
     /// The buffer itself, writable again, if this is its only segment and covers it from its
     /// start; else the segment back.
     pub fn try_into_buf(mut self) -> Result<Buf, Segment> {
@@ -247,6 +255,18 @@ mod tests {
                 assert_eq!(out.to_vec(), b"abcdefghi"[from..to]);
             }
         }
+    }
+
+    #[test]
+    fn only_an_unshared_segment_can_be_written() {
+        let pool = Pool::new(1 << 20);
+        let mut segment = pool.copy_of(b"abcdef").freeze().slice(2, 3);
+        let reader = segment.clone();
+        assert!(segment.try_make_mut().is_none());
+        assert_eq!(&reader[..], b"cde");
+        drop(reader);
+        segment.try_make_mut().unwrap().copy_from_slice(b"CDE");
+        assert_eq!(&segment[..], b"CDE");
     }
 
     #[test]
