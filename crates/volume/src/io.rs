@@ -180,7 +180,11 @@ impl Geometry {
         let block = u64::from(self.block_bytes);
         let end = io.offset.checked_add(io.len).ok_or(ErrorKind::Invalid)?;
         let long = matches!(io.op, Op::Read | Op::Write) && io.len > u64::from(self.io_bytes_max);
-        if io.len == 0 || io.offset % block != 0 || io.len % block != 0 || end > self.bytes || long
+        if io.len == 0
+            || !io.offset.is_multiple_of(block)
+            || !io.len.is_multiple_of(block)
+            || end > self.bytes
+            || long
         {
             return Err(ErrorKind::Invalid);
         }
@@ -212,6 +216,12 @@ pub trait Volume {
 
     /// I/Os submitted and not yet completed.
     fn outstanding(&self) -> usize;
+
+    /// Payload bytes that this volume had to copy in user space since it was opened: what status
+    /// shows. A volume of volumes adds those below it.
+    fn copied_bytes(&self) -> u64 {
+        0
+    }
 
     /// Who may write, as stored beside the content. Control path; may block.
     fn load_writer(&mut self) -> WriterRecord {

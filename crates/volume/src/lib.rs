@@ -5,6 +5,9 @@
 mod disk;
 mod error;
 mod io;
+pub mod stores;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod unaligned;
 
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, WriterRecord};

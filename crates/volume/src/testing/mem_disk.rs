@@ -1,0 +1,158 @@
+//! A disk in memory, for tests of what stands on disks.
+
+use super::Rng;
+use crate::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, Token, WriterRecord};
+
+const EOPNOTSUPP: i32 = 95;
+const EINVAL: i32 = 22;
+
+/// A disk in memory. Operations take effect in [`Disk::poll`], a few at a time, in an order drawn
+/// from the seed. Misaligned operations fail with EINVAL, as on a real disk.
+pub struct MemDisk {
+    info: DiskInfo,
+    bytes: Vec<u8>,
+    /// Which units of 4096 bytes hold data.
+    data: Vec<bool>,
+    queue: Vec<DiskOp>,
+    rng: Rng,
+    writer: WriterRecord,
+    failing: Option<i32>,
+    /// Claims to be able and is not.
+    liar: bool,
+    /// What was done, in order: a letter for each operation (r, w, W for FUA, f, p, z).
+    pub log: String,
+}
+
+impl MemDisk {
+    /// A disk of zeroes that needs the alignment `align_bytes`.
+    pub fn new(bytes: u64, align_bytes: u32, seed: u64) -> Self {
+        MemDisk {
+            info: DiskInfo {
+                bytes,
+                align_bytes,
+                identity: Identity { identity: [0xd1; 16], incarnation: 0 },
+                read_only: false,
+                punch_hole: true,
+                zero_range: true,
+            },
+            bytes: vec![0; bytes as usize],
+            data: vec![false; bytes.div_ceil(4096) as usize],
+            queue: Vec::new(),
+            rng: Rng::new(seed),
+            writer: WriterRecord::default(),
+            failing: None,
+            liar: false,
+            log: String::new(),
+        }
+    }
+
+    /// Claims to punch and to zero, but answers EOPNOTSUPP.
+    pub fn lying(mut self) -> Self {
+        self.liar = true;
+        self
+    }
+
+    /// Opened read-only.
+    pub fn read_only(mut self) -> Self {
+        self.info.read_only = true;
+        self
+    }
+
+    /// Fails every operation with this errno from now on; `None` for none.
+    pub fn fail_with(&mut self, errno: Option<i32>) {
+        self.failing = errno;
+    }
+
+    fn run(&mut self, op: &mut DiskOp) -> Result<(), i32> {
+        if let Some(errno) = self.failing {
+            return Err(errno);
+        }
+        let align = self.info.align_bytes as usize;
+        let (at, len) = (op.offset as usize, op.len as usize);
+        let odd = |n: usize| !n.is_multiple_of(align);
+        if !matches!(op.kind, DiskOpKind::Flush) && (odd(at) || odd(len)) {
+            return Err(EINVAL);
+        }
+        match &mut op.kind {
+            DiskOpKind::Read(buf) => {
+                self.log.push('r');
+                if odd(buf.as_ptr() as usize) || buf.len() != len {
+                    return Err(EINVAL);
+                }
+                buf.copy_from_slice(&self.bytes[at..at + len]);
+            }
+            DiskOpKind::Write { data, fua } => {
+                self.log.push(if *fua { 'W' } else { 'w' });
+                if data.bytes() != len
+                    || data.iter().any(|s| odd(s.as_ptr() as usize) || odd(s.len()))
+                {
+                    return Err(EINVAL);
+                }
+                data.copy_to(&mut self.bytes[at..at + len]);
+                self.data[at / 4096..(at + len).div_ceil(4096)].fill(true);
+            }
+            DiskOpKind::Flush => self.log.push('f'),
+            DiskOpKind::PunchHole | DiskOpKind::ZeroRange if self.liar => return Err(EOPNOTSUPP),
+            DiskOpKind::PunchHole => {
+                self.log.push('p');
+                self.bytes[at..at + len].fill(0);
+                let (first, last) = (at.div_ceil(4096), (at + len) / 4096);
+                if first < last {
+                    self.data[first..last].fill(false);
+                }
+            }
+            DiskOpKind::ZeroRange => {
+                self.log.push('z');
+                self.bytes[at..at + len].fill(0);
+                self.data[at / 4096..(at + len).div_ceil(4096)].fill(true);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Disk for MemDisk {
+    fn info(&self) -> DiskInfo {
+        self.info
+    }
+
+    fn submit(&mut self, op: DiskOp) {
+        let twin: Option<Token> =
+            self.queue.iter().map(|o| o.token).find(|&token| token == op.token);
+        assert_eq!(twin, None, "two outstanding operations with one token");
+        self.queue.push(op);
+    }
+
+    fn poll(&mut self, done: &mut Vec<DiskDone>) {
+        // Mostly nothing: whoever polls until nothing comes must meet outstanding operations.
+        let count =
+            if self.rng.one_in(3) { self.rng.below(self.queue.len() as u64 + 1) } else { 0 };
+        for _ in 0..count {
+            let chosen = self.rng.below(self.queue.len() as u64) as usize;
+            let mut op = self.queue.swap_remove(chosen);
+            let result = self.run(&mut op);
+            done.push(DiskDone { token: op.token, result, kind: op.kind });
+        }
+    }
+
+    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let next = ((at / 4096 + 1) * 4096).min(end);
+            let hole = !self.data[(at / 4096) as usize];
+            out.push(Extent { len: next - at, hole, zero: hole });
+            at = next;
+        }
+        Ok(())
+    }
+
+    fn load_writer(&mut self) -> WriterRecord {
+        self.writer
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
+        self.writer = record;
+        Ok(())
+    }
+}
