@@ -109,3 +109,17 @@ pub fn send(link: &mut dyn Link, to: Addr, head: &[u8]) {
 pub fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 256 + seed * 31) as u8).collect()
 }
+
+/// Sends small frames until one arrives and the rest are drained: a fresh cable takes a moment to
+/// pass internet traffic (carrier, neighbours).
+pub fn warm_up(from: &mut dyn Link, to: Addr, receiver: &mut dyn Link, pool: &Pool) {
+    for _ in 0..200 {
+        send(from, to, b"is the cable up?");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        if !drain(receiver, pool).is_empty() {
+            drain(receiver, pool);
+            return;
+        }
+    }
+    panic!("nothing crosses the cable");
+}
