@@ -1,0 +1,422 @@
+//! The switch, its stations and their links.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
+
+use super::{FaultRates, SimStats, Verdict, WireConfig};
+use crate::rng::Rng;
+use crate::{HEAD_BYTES, Link, LinkStats, Room};
+
+const ETHERNET_PAYLOAD_MIN: usize = 46;
+
+/// What a station's link says about itself.
+#[derive(Clone, Copy, Debug)]
+pub struct StationConfig {
+    /// Largest frame it sends; default 9000. It receives any size.
+    pub frame_bytes_max: usize,
+    /// Size it starts with; default 1500.
+    pub frame_bytes_base: usize,
+    /// Frames it holds until they are received; more are dropped. Default 256.
+    pub room_frames: u32,
+}
+
+impl Default for StationConfig {
+    fn default() -> Self {
+        StationConfig { frame_bytes_max: 9000, frame_bytes_base: 1500, room_frames: 256 }
+    }
+}
+
+struct Station {
+    config: StationConfig,
+    up: bool,
+    /// Which link of this station is the present one; an older one is dead.
+    generation: u32,
+    waiting: VecDeque<(u32, Vec<u8>)>,
+    /// When its port can send, and receive, the next frame.
+    tx_free_ns: u64,
+    rx_free_ns: u64,
+    stats: LinkStats,
+}
+
+struct Flight {
+    from: u32,
+    to: u32,
+    bytes: Vec<u8>,
+}
+
+type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
+
+struct Net {
+    rng: Rng,
+    wire: WireConfig,
+    now_ns: u64,
+    stations: Vec<Station>,
+    /// Pairs (low, high) that do not reach each other.
+    cuts: BTreeSet<(u32, u32)>,
+    /// Order of arrival; the number tells frames of one time apart.
+    due: BinaryHeap<Reverse<(u64, u64)>>,
+    flights: BTreeMap<u64, Flight>,
+    next: u64,
+    last_arrival_ns: BTreeMap<(u32, u32), u64>,
+    judge: Option<Judge>,
+    stats: SimStats,
+    spare: Vec<Vec<u8>>,
+}
+
+/// A simulated network. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct SimNet {
+    net: Rc<RefCell<Net>>,
+}
+
+impl SimNet {
+    /// A network without stations, at time 0.
+    pub fn new(seed: u64, wire: WireConfig) -> Self {
+        SimNet {
+            net: Rc::new(RefCell::new(Net {
+                rng: Rng::new(seed),
+                wire,
+                now_ns: 0,
+                stations: Vec::new(),
+                cuts: BTreeSet::new(),
+                due: BinaryHeap::new(),
+                flights: BTreeMap::new(),
+                next: 0,
+                last_arrival_ns: BTreeMap::new(),
+                judge: None,
+                stats: SimStats::default(),
+                spare: Vec::new(),
+            })),
+        }
+    }
+
+    /// A new station; they are numbered from 0.
+    pub fn station(&self, config: StationConfig) -> SimLink {
+        let mut net = self.net.borrow_mut();
+        let number = net.stations.len() as u32;
+        net.stations.push(Station {
+            config,
+            up: true,
+            generation: 0,
+            waiting: VecDeque::new(),
+            tx_free_ns: 0,
+            rx_free_ns: 0,
+            stats: LinkStats::default(),
+        });
+        drop(net);
+        self.link(number)
+    }
+
+    /// A new link of an old station, after a crash: what waited there is gone, what is on the wire
+    /// still arrives, and the old link (if it is still held) neither sends nor receives any more.
+    pub fn reopen(&self, number: u32) -> SimLink {
+        let mut net = self.net.borrow_mut();
+        let station = &mut net.stations[number as usize];
+        station.generation += 1;
+        station.waiting.clear();
+        station.stats = LinkStats::default();
+        drop(net);
+        self.link(number)
+    }
+
+    fn link(&self, number: u32) -> SimLink {
+        let net = self.net.borrow();
+        let station = &net.stations[number as usize];
+        SimLink {
+            net: self.net.clone(),
+            number,
+            generation: station.generation,
+            config: station.config,
+            name: format!("sim:{number}"),
+        }
+    }
+
+    /// Time goes on to `now_ns` (it never goes back); what is due arrives.
+    pub fn advance(&self, now_ns: u64) {
+        let net = &mut *self.net.borrow_mut();
+        assert!(now_ns >= net.now_ns, "time goes forward");
+        while let Some(&Reverse((at_ns, number))) = net.due.peek()
+            && at_ns <= now_ns
+        {
+            net.due.pop();
+            let flight = net.flights.remove(&number).expect("every due frame is in flight");
+            net.arrive(flight);
+        }
+        net.now_ns = now_ns;
+    }
+
+    /// When the next frame arrives, if any is on the wire.
+    pub fn next_delivery(&self) -> Option<u64> {
+        self.net.borrow().due.peek().map(|&Reverse((at_ns, _))| at_ns)
+    }
+
+    /// The time of the last `advance`.
+    pub fn now_ns(&self) -> u64 {
+        self.net.borrow().now_ns
+    }
+
+    /// How many frames wait to be received by a station.
+    pub fn waiting(&self, number: u32) -> usize {
+        self.net.borrow().stations[number as usize].waiting.len()
+    }
+
+    /// How the wire behaves at present.
+    pub fn wire(&self) -> WireConfig {
+        self.net.borrow().wire
+    }
+
+    /// Changes how the wire behaves, for frames sent from now on.
+    pub fn set_wire(&self, change: impl FnOnce(&mut WireConfig)) {
+        change(&mut self.net.borrow_mut().wire);
+    }
+
+    /// Changes the random faults alone.
+    pub fn set_faults(&self, faults: FaultRates) {
+        self.set_wire(|wire| wire.faults = faults);
+    }
+
+    /// Cuts or mends the way between two stations; what is on it is lost when it arrives at a cut.
+    pub fn set_cut(&self, a: u32, b: u32, is_cut: bool) {
+        let pair = (a.min(b), a.max(b));
+        let mut net = self.net.borrow_mut();
+        if is_cut {
+            net.cuts.insert(pair);
+        } else {
+            net.cuts.remove(&pair);
+        }
+    }
+
+    /// Takes a station's link down or up. Down, it drops what it sends and what arrives.
+    pub fn set_up(&self, number: u32, is_up: bool) {
+        self.net.borrow_mut().stations[number as usize].up = is_up;
+    }
+
+    /// Lets a test decide about single frames: called with sender, receiver and bytes for every
+    /// frame that enters the wire, before random faults. It must not use the network.
+    pub fn set_judge(&self, judge: impl FnMut(u32, u32, &[u8]) -> Verdict + 'static) {
+        self.net.borrow_mut().judge = Some(Box::new(judge));
+    }
+
+    /// Ends that.
+    pub fn clear_judge(&self) {
+        self.net.borrow_mut().judge = None;
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> SimStats {
+        self.net.borrow().stats
+    }
+}
+
+impl Net {
+    fn is_cut(&self, a: u32, b: u32) -> bool {
+        let up = |n: u32| self.stations.get(n as usize).is_some_and(|station| station.up);
+        !up(a) || !up(b) || self.cuts.contains(&(a.min(b), a.max(b)))
+    }
+
+    /// Puts a frame, complete in `bytes`, on the wire.
+    fn launch(&mut self, from: u32, to: Addr, bytes: &[u8]) {
+        // The sender's port is busy once, however many the frame goes to.
+        let ser_ns = self.wire.port_ns(bytes.len() as u64);
+        let port = &mut self.stations[from as usize];
+        port.tx_free_ns = port.tx_free_ns.max(self.now_ns) + ser_ns;
+        let left_ns = port.tx_free_ns;
+        match to {
+            Addr::Sim(to) => self.carry(from, to, left_ns, ser_ns, bytes),
+            Addr::Group => {
+                for to in (0..self.stations.len() as u32).filter(|&to| to != from) {
+                    self.carry(from, to, left_ns, ser_ns, bytes);
+                }
+            }
+            Addr::Mac(_) | Addr::Udp(_) => {}
+        }
+    }
+
+    fn carry(&mut self, from: u32, to: u32, left_ns: u64, ser_ns: u64, bytes: &[u8]) {
+        self.stats.sent += 1;
+        if self.is_cut(from, to) {
+            self.stats.cut += 1;
+            return;
+        }
+        if bytes.len() > self.wire.transit_bytes_max {
+            self.stats.too_long += 1;
+            return;
+        }
+        let verdict = self.judge.as_mut().map_or(Verdict::Pass, |judge| judge(from, to, bytes));
+        let wire = self.wire;
+        if verdict == Verdict::Drop || self.rng.chance(wire.faults.loss) {
+            self.stats.lost += 1;
+            return;
+        }
+        let latency_ns = self.rng.between(wire.latency_ns_min, wire.latency_ns_max);
+        let at_port_ns = left_ns + latency_ns;
+        let port = &mut self.stations[to as usize];
+        if port.rx_free_ns > at_port_ns + wire.port_ns(wire.port_queue_bytes) {
+            self.stats.port_full += 1;
+            return;
+        }
+        port.rx_free_ns = port.rx_free_ns.max(at_port_ns) + ser_ns;
+        let last_ns = self.last_arrival_ns.entry((from, to)).or_insert(0);
+        let mut at_ns = port.rx_free_ns.max(*last_ns);
+        if self.rng.chance(wire.faults.reorder) {
+            self.stats.reordered += 1;
+            at_ns += self.rng.between(1, wire.reorder_ns_max.max(1));
+        } else if let Verdict::Delay(more_ns) = verdict {
+            at_ns += more_ns;
+        } else {
+            *last_ns = at_ns;
+        }
+        if let Verdict::Repeat(more_ns) = verdict {
+            self.stats.duplicated += 1;
+            self.fly(from, to, at_ns + more_ns, bytes, false);
+        }
+        if self.rng.chance(wire.faults.dup) {
+            self.stats.duplicated += 1;
+            let more_ns = self.rng.between(0, wire.reorder_ns_max);
+            let is_damaged = self.rng.chance(wire.faults.corrupt);
+            self.fly(from, to, at_ns + more_ns, bytes, is_damaged);
+        }
+        let is_damaged = self.rng.chance(wire.faults.corrupt);
+        self.fly(from, to, at_ns, bytes, is_damaged);
+    }
+
+    fn fly(&mut self, from: u32, to: u32, at_ns: u64, bytes: &[u8], is_damaged: bool) {
+        let mut copy = self.spare.pop().unwrap_or_default();
+        copy.clear();
+        copy.extend_from_slice(bytes);
+        if self.wire.pads && copy.len() < ETHERNET_PAYLOAD_MIN {
+            copy.resize(ETHERNET_PAYLOAD_MIN, 0);
+        }
+        if is_damaged {
+            self.stats.corrupted += 1;
+            self.rng.damage(&mut copy);
+        }
+        let number = self.next;
+        self.next += 1;
+        self.due.push(Reverse((at_ns, number)));
+        self.flights.insert(number, Flight { from, to, bytes: copy });
+    }
+
+    fn arrive(&mut self, flight: Flight) {
+        let Flight { from, to, bytes } = flight;
+        if self.is_cut(from, to) {
+            self.stats.cut += 1;
+            self.spare.push(bytes);
+            return;
+        }
+        let station = &mut self.stations[to as usize];
+        if station.waiting.len() >= station.config.room_frames as usize {
+            station.stats.rx_dropped += 1;
+            self.stats.no_room += 1;
+            self.spare.push(bytes);
+            return;
+        }
+        self.stats.delivered += 1;
+        station.waiting.push_back((from, bytes));
+    }
+}
+
+/// One station's link.
+pub struct SimLink {
+    net: Rc<RefCell<Net>>,
+    number: u32,
+    generation: u32,
+    config: StationConfig,
+    name: String,
+}
+
+impl SimLink {
+    /// The station's number: its address is `Addr::Sim` of it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Link for SimLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn local(&self) -> Addr {
+        Addr::Sim(self.number)
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.config.frame_bytes_max
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        self.config.frame_bytes_base.min(self.config.frame_bytes_max)
+    }
+
+    fn room(&self) -> Room {
+        let frames = self.config.room_frames;
+        Room { frames, bytes: frames.saturating_mul(self.config.frame_bytes_max as u32) }
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        let net = &mut *self.net.borrow_mut();
+        let mut whole = net.spare.pop().unwrap_or_default();
+        for frame in batch.frames() {
+            let station = &mut net.stations[self.number as usize];
+            let bytes = frame.bytes();
+            let is_dead = station.generation != self.generation || !station.up;
+            if is_dead || bytes > self.config.frame_bytes_max || bytes == 0 {
+                station.stats.tx_dropped += 1;
+                continue;
+            }
+            station.stats.tx_frames += 1;
+            station.stats.tx_bytes += bytes as u64;
+            whole.clear();
+            whole.extend_from_slice(&frame.head);
+            for segment in frame.data.iter() {
+                whole.extend_from_slice(segment);
+            }
+            net.launch(self.number, frame.to, &whole);
+        }
+        net.spare.push(whole);
+        net.stations[self.number as usize].stats.tx_calls += u64::from(!batch.is_empty());
+        batch.clear();
+        Ok(())
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        const START: usize = PAGE_BYTES - HEAD_BYTES;
+        let net = &mut *self.net.borrow_mut();
+        let station = &mut net.stations[self.number as usize];
+        if station.generation != self.generation {
+            return Ok(0);
+        }
+        station.stats.rx_calls += 1;
+        let mut count = 0;
+        while count < max
+            && let Some((from, bytes)) = station.waiting.pop_front()
+        {
+            let mut buf = pool.get(START + bytes.len());
+            buf[START..].copy_from_slice(&bytes);
+            let frame = buf.freeze().slice(START, bytes.len());
+            out.push_back(RxFrame { from: Addr::Sim(from), bytes: frame });
+            station.stats.rx_frames += 1;
+            station.stats.rx_bytes += bytes.len() as u64;
+            net.spare.push(bytes);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        let net = self.net.borrow();
+        let station = &net.stations[self.number as usize];
+        if station.generation == self.generation { station.stats } else { LinkStats::default() }
+    }
+}
