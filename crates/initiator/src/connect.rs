@@ -75,12 +75,12 @@ impl Initiator {
             TargetName::Node(_) => Vec::new(),
             TargetName::Address(addr) => self.candidates_at(addr),
         };
-        let session_id = self.rng.next() | 1;
+        let session_id = self.rng.next_u64() | 1;
         self.attempt = Some(Attempt {
             started: now,
             next_at: now,
             backoff: RETRY,
-            discover_nonce: self.rng.next(),
+            discover_nonce: self.rng.next_u64(),
             candidates,
             session_id,
         });
@@ -91,7 +91,7 @@ impl Initiator {
         let reach = |link: usize| same_kind(self.links[link].addr, addr);
         (0..self.links.len())
             .filter(|&link| reach(link))
-            .map(|link| Candidate { link, addr, nonce: rng.next(), instance: 0 })
+            .map(|link| Candidate { link, addr, nonce: rng.next_u64(), instance: 0 })
             .collect()
     }
 
@@ -248,7 +248,7 @@ impl Initiator {
         if attempt.candidates.len() >= CANDIDATES_MAX {
             return Err(DropReason::Overload);
         }
-        let nonce = self.rng.next();
+        let nonce = self.rng.next_u64();
         let instance = offer.instance;
         attempt.candidates.push(Candidate { link, addr: from, nonce, instance });
         attempt.next_at =
@@ -273,7 +273,7 @@ impl Initiator {
             local_id: attempt.session_id.wrapping_add(2 * at as u64),
             remote_id: welcome.session,
             epoch: welcome.epoch,
-            seed: self.rng.next(),
+            seed: self.rng.next_u64(),
         };
         let params = self.links[link];
         let mut session = Session::new(now, config, params.room);

@@ -94,7 +94,7 @@ impl Target {
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
         // (rule 10); the index makes the look-up a table access; the rest cannot be guessed.
-        let random = house.rng.next() >> 24;
+        let random = house.rng.next_u64() >> 24;
         let local_id = u64::from(self.shard) << 56 | (index as u64) << 40 | random;
         house.next_epoch = house.next_epoch.wrapping_add(1);
         let config = SessionConfig {
@@ -102,7 +102,7 @@ impl Target {
             local_id,
             remote_id: hello.session,
             epoch: house.next_epoch,
-            seed: house.rng.next(),
+            seed: house.rng.next_u64(),
         };
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let mut session = Session::new(now, config, house.room(sessions));

@@ -137,7 +137,7 @@ impl House {
         }
         if completion.result.is_err() {
             // fdatasync fails once and then succeeds with the data gone (rule 4).
-            self.exports[export].verifier = self.rng.next();
+            self.exports[export].verifier = self.rng.next_u64();
         }
         let mut riders = std::mem::take(&mut self.exports[export].flush_riders);
         for token in riders.drain(..) {

@@ -69,9 +69,9 @@ impl Target {
         seed: u64,
     ) -> Self {
         let mut rng = Rng::new(seed);
-        let instance = rng.next();
-        let next_epoch = rng.next() as u32 >> 1;
-        let next_generation = rng.next() as u32 >> 1;
+        let instance = rng.next_u64();
+        let next_epoch = rng.next_u64() as u32 >> 1;
+        let next_generation = rng.next_u64() as u32 >> 1;
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         Target {
             house: House {
@@ -111,7 +111,7 @@ impl Target {
             name,
             volume,
             read_only,
-            verifier: self.house.rng.next(),
+            verifier: self.house.rng.next_u64(),
             writer,
             holder: None,
             flush_running: false,
