@@ -1,1 +1,5 @@
-fn main() {}
+//! The `thinwire` command. Everything is in the library, so that it can be tested.
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::from(thinwire::run())
+}

@@ -1,0 +1,234 @@
+//! What a benchmark is going to do, checked against the volume; and the offsets of its jobs.
+
+use std::time::Duration;
+
+use thinwire_buffer::Pool;
+use thinwire_volume::Geometry;
+
+use crate::cli::Pattern;
+use crate::error::{Failure, Outcome};
+use crate::size::show_size;
+
+/// A benchmark, checked against the geometry of its volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Pattern.
+    pub rw: Pattern,
+    /// Bytes an I/O.
+    pub bs: u32,
+    /// I/Os each job keeps outstanding.
+    pub iodepth: u32,
+    /// Jobs.
+    pub jobs: u32,
+    /// How long.
+    pub runtime: Duration,
+    /// I/Os that fit into the part of the volume that is used.
+    pub blocks: u64,
+    /// Stamp what is written, check what is read.
+    pub verify: bool,
+    /// Of the offsets and the data.
+    pub seed: u64,
+}
+
+/// With `--verify` a generation is kept for each block: 1 GiB of them at most.
+const VERIFY_BLOCKS_MAX: u64 = 1 << 28;
+
+impl Plan {
+    /// Checks the block size and the part of the volume to use (`size` bytes, or all of it), and
+    /// fills in [`Plan::blocks`].
+    pub fn fit(mut self, bs: u64, size: Option<u64>, geometry: &Geometry) -> Outcome<Self> {
+        let block = u64::from(geometry.block_bytes);
+        if bs == 0 || !bs.is_multiple_of(block) {
+            return Err(Failure::failed(format!(
+                "--bs {bs}: not a multiple of the volume's block of {block} bytes"
+            )));
+        }
+        let longest = u64::from(geometry.io_bytes_max).min(Pool::BUF_BYTES_MAX as u64);
+        if bs > longest {
+            return Err(Failure::failed(format!(
+                "--bs {}: the volume takes at most {} in one I/O",
+                show_size(bs),
+                show_size(longest)
+            )));
+        }
+        let size = size.unwrap_or(geometry.bytes);
+        if size > geometry.bytes {
+            return Err(Failure::failed(format!(
+                "--size {}: the volume has only {}",
+                show_size(size),
+                show_size(geometry.bytes)
+            )));
+        }
+        self.bs = bs as u32;
+        self.blocks = size / bs;
+        if self.blocks < u64::from(self.jobs) {
+            return Err(Failure::failed(format!(
+                "{} hold {} I/Os of {}, fewer than the {} jobs",
+                show_size(size),
+                self.blocks,
+                show_size(bs),
+                self.jobs
+            )));
+        }
+        if self.writes() && geometry.features.read_only {
+            return Err(Failure::failed("the volume is read-only, and the pattern writes"));
+        }
+        if self.verify && self.blocks > VERIFY_BLOCKS_MAX {
+            return Err(Failure::failed(format!(
+                "--verify keeps track of at most {VERIFY_BLOCKS_MAX} blocks, this would be {}; \
+                 give --size or a larger --bs",
+                self.blocks
+            )));
+        }
+        Ok(self)
+    }
+
+    /// Whether the pattern writes at all.
+    pub fn writes(&self) -> bool {
+        !matches!(self.rw, Pattern::RandRead | Pattern::Read)
+    }
+
+    /// I/Os outstanding at most, of all jobs together.
+    pub fn outstanding_max(&self) -> usize {
+        self.jobs as usize * self.iodepth as usize
+    }
+}
+
+/// The offsets of one job: its own random numbers, or its own stretch of the volume.
+pub struct Stream {
+    rw: Pattern,
+    random: Random,
+    first: u64,
+    count: u64,
+    next: u64,
+    blocks: u64,
+}
+
+impl Stream {
+    /// The stream of job number `job`.
+    pub fn new(plan: &Plan, job: u32) -> Self {
+        let (job, jobs) = (u64::from(job), u64::from(plan.jobs));
+        let share = plan.blocks / jobs;
+        Stream {
+            rw: plan.rw,
+            random: Random::new(plan.seed.wrapping_mul(0x100).wrapping_add(job)),
+            first: share * job,
+            count: share,
+            next: 0,
+            blocks: plan.blocks,
+        }
+    }
+
+    /// The next I/O: its block number, and whether it writes.
+    pub fn next(&mut self) -> (u64, bool) {
+        match self.rw {
+            Pattern::RandRead => (self.random.below(self.blocks), false),
+            Pattern::RandWrite => (self.random.below(self.blocks), true),
+            Pattern::RandRw => (self.random.below(self.blocks), self.random.bits() >> 63 == 1),
+            Pattern::Read => (self.in_order(), false),
+            Pattern::Write => (self.in_order(), true),
+        }
+    }
+
+    fn in_order(&mut self) -> u64 {
+        let block = self.first + self.next;
+        self.next = (self.next + 1) % self.count;
+        block
+    }
+}
+
+/// SplitMix64: small, fast, good enough for offsets and filler.
+pub struct Random(u64);
+
+impl Random {
+    /// A sequence that depends on `seed` alone.
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from 0 to `bound`, exclusive.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use thinwire_volume::Features;
+
+    pub fn plan(rw: Pattern) -> Plan {
+        Plan {
+            rw,
+            bs: 4096,
+            iodepth: 8,
+            jobs: 2,
+            runtime: Duration::from_millis(50),
+            blocks: 64,
+            verify: true,
+            seed: 1,
+        }
+    }
+
+    fn geometry() -> Geometry {
+        let features =
+            Features { read_only: false, discard: true, write_zeroes: true, block_status: true };
+        Geometry {
+            bytes: 1 << 20,
+            block_bytes: 4096,
+            preferred_bytes: 4096,
+            io_bytes_max: 1 << 17,
+            features,
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let base = plan(Pattern::RandWrite);
+        assert_eq!(base.fit(8192, None, &geometry()).unwrap().blocks, 128);
+        assert_eq!(base.fit(4096, Some(65536), &geometry()).unwrap().blocks, 16);
+        for (bs, size, named) in [
+            (0, None, "multiple"),
+            (512, None, "4096"),
+            (1 << 18, None, "128 KiB"),
+            (4096, Some(1 << 21), "only 1 MiB"),
+            (4096, Some(4096), "2 jobs"),
+        ] {
+            let error = base.fit(bs, size, &geometry()).unwrap_err();
+            assert!(error.message.contains(named), "{error}");
+        }
+        let mut locked = geometry();
+        locked.features.read_only = true;
+        assert!(base.fit(4096, None, &locked).unwrap_err().message.contains("read-only"));
+        assert!(plan(Pattern::Read).fit(4096, None, &locked).is_ok());
+    }
+
+    #[test]
+    fn streams_stay_inside_and_differ() {
+        for rw in [Pattern::RandRead, Pattern::RandRw, Pattern::Write] {
+            let plan = plan(rw);
+            let (mut a, mut b) = (Stream::new(&plan, 0), Stream::new(&plan, 1));
+            let (a, b): (Vec<_>, Vec<_>) = (0..200).map(|_| (a.next(), b.next())).unzip();
+            assert!(a.iter().chain(&b).all(|(block, _)| *block < 64));
+            assert_ne!(a, b);
+            let writes = a.iter().filter(|(_, writes)| *writes).count();
+            match rw {
+                Pattern::RandRead => assert_eq!(writes, 0),
+                Pattern::Write => assert_eq!(writes, 200),
+                _ => assert!((60..140).contains(&writes), "{writes}"),
+            }
+        }
+        let mut ordered = Stream::new(&plan(Pattern::Read), 1);
+        let blocks: Vec<_> = (0..33).map(|_| ordered.next().0).collect();
+        assert_eq!((blocks[0], blocks[31], blocks[32]), (32, 63, 32));
+    }
+}

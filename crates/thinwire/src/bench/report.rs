@@ -1,0 +1,143 @@
+//! What a benchmark prints.
+
+use serde::Serialize;
+
+use super::engine::Tally;
+use super::plan::Plan;
+use crate::rundir::SCHEMA;
+use crate::size::show_size;
+
+/// `bench --json`: one object.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Version of this format.
+    pub schema: u32,
+    /// The volume.
+    pub uri: String,
+    /// Pattern, as typed.
+    pub rw: String,
+    /// Bytes an I/O.
+    pub bs: u32,
+    /// I/Os each job kept outstanding.
+    pub iodepth: u32,
+    /// Jobs.
+    pub jobs: u32,
+    /// Of the offsets and the data.
+    pub seed: u64,
+    /// From the first submission to the last completion.
+    pub runtime_s: f64,
+    /// I/Os that succeeded.
+    pub ios: u64,
+    /// Reads among them.
+    pub reads: u64,
+    /// Writes among them.
+    pub writes: u64,
+    /// I/Os a second.
+    pub iops: f64,
+    /// Bytes a second, in units of 2^20.
+    pub mib_per_s: f64,
+    /// From submission to completion.
+    pub latency_us: Latency,
+    /// CPU time of this process alone, for each I/O.
+    pub cpu_us_per_io: f64,
+    /// I/Os that failed, and blocks that were wrong.
+    pub errors: u64,
+    /// Whether blocks were stamped and checked.
+    pub verify: bool,
+    /// Reads that were checked and found right.
+    pub verified: u64,
+    /// A signal ended it early.
+    pub interrupted: bool,
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Latency {
+    /// Arithmetic mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 99 of 100 were faster.
+    pub p99: f64,
+    /// 999 of 1000 were faster.
+    pub p999: f64,
+    /// The slowest.
+    pub max: f64,
+}
+
+impl Report {
+    /// From what was counted.
+    pub fn new(uri: String, plan: &Plan, jobs: u32, tally: &Tally) -> Self {
+        let seconds = tally.elapsed.as_secs_f64();
+        let a_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let ios = tally.ios as f64;
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let at = |q: f64| us(tally.latency_ns.value_at_quantile(q));
+        Report {
+            schema: SCHEMA,
+            uri,
+            rw: clap::ValueEnum::to_possible_value(&plan.rw).expect("named").get_name().to_owned(),
+            bs: plan.bs,
+            iodepth: plan.iodepth,
+            jobs,
+            seed: plan.seed,
+            runtime_s: round(seconds),
+            ios: tally.ios,
+            reads: tally.reads,
+            writes: tally.ios - tally.reads,
+            iops: round(a_second(ios)),
+            mib_per_s: round(a_second(ios * f64::from(plan.bs)) / f64::from(1 << 20)),
+            latency_us: Latency {
+                mean: round(tally.latency_ns.mean() / 1000.0),
+                p50: at(0.5),
+                p99: at(0.99),
+                p999: at(0.999),
+                max: us(tally.latency_ns.max()),
+            },
+            cpu_us_per_io: round(if tally.ios > 0 {
+                tally.cpu.as_secs_f64() * 1e6 / ios
+            } else {
+                0.0
+            }),
+            errors: tally.errors,
+            verify: plan.verify,
+            verified: tally.verified,
+            interrupted: tally.interrupted,
+        }
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let l = &self.latency_us;
+        let mut text = format!(
+            "{}\n{} of {}, {} outstanding in each of {} jobs, {:.1} s\n\
+             {:>12.0} IOPS  {:.1} MiB/s  {:.2} us CPU an I/O\n\
+             {:>12.1} us mean latency  (p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1})\n\
+             {:>12} errors",
+            self.uri,
+            self.rw,
+            show_size(u64::from(self.bs)),
+            self.iodepth,
+            self.jobs,
+            self.runtime_s,
+            self.iops,
+            self.mib_per_s,
+            self.cpu_us_per_io,
+            l.mean,
+            l.p50,
+            l.p99,
+            l.p999,
+            l.max,
+            self.errors,
+        );
+        if self.verify {
+            text += &format!("\n{:>12} reads verified", self.verified);
+        }
+        text
+    }
+}
+
+/// Three digits after the point are more than the clock is worth.
+fn round(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}

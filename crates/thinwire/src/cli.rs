@@ -1,0 +1,493 @@
+//! The command line: every command, flag and example. Help, completions and man pages come from
+//! here.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::error::ParseError;
+use crate::export::ExportSpec;
+use crate::face::{FaceSpec, NbdAddress};
+use crate::fault::FaultSpec;
+use crate::linkspec::LinkSpec;
+use crate::size::{check_name, parse_duration, parse_size};
+use crate::uri::VolumeSpec;
+
+const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";
+
+const VOLUMES_HELP: &str = "\
+Volumes:
+  PATH, file:PATH                     a file or a block device
+  memory:SIZE                         memory, lost with the process
+  null:SIZE                           reads zeroes, forgets writes
+  tw://NODE/EXPORT?link=LINK          an export of a target; NODE is its name or its Ethernet
+                                      address with dashes (02-00-00-00-00-02)
+  tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
+  Parameters: link=LINK (several: all are used at once), mtu=BYTES
+
+Links:
+  IFACE, packet:IFACE, xdp:IFACE      an Ethernet interface
+  udp:ADDRESS[:PORT]                  a UDP socket bound to a local address
+
+Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)";
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(name = "thinwire", version, about = ABOUT, after_help = VOLUMES_HELP)]
+pub struct Cli {
+    /// Say more on stderr; twice for even more (RUST_LOG overrides)
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve volumes to initiators; stays in the foreground
+    Target(TargetArgs),
+    /// List the targets that answer on a link, and what they export
+    Discover(DiscoverArgs),
+    /// Make a volume a local disk: an NBD socket, a file, or a block device node
+    Attach(AttachArgs),
+    /// Take an attachment away
+    Detach(DetachArgs),
+    /// Show this machine's attachments
+    Status(StatusArgs),
+    /// Measure a volume, remote or local
+    Bench(BenchArgs),
+    /// Copy one volume to another
+    Copy(CopyArgs),
+    /// Print a completion script for a shell
+    #[command(
+        after_help = "Example:\n  thinwire completions bash > /etc/bash_completion.d/thinwire"
+    )]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page, or write the pages of all commands into a folder
+    #[command(
+        after_help = "Examples:\n  thinwire man | man -l -\n  thinwire man /usr/local/share/man/man1"
+    )]
+    Man {
+        /// Write thinwire.1, thinwire-target.1 ... there
+        folder: Option<PathBuf>,
+    },
+}
+
+/// Flags that every command on the wire has for tests.
+#[derive(Args, Clone, Debug, Default)]
+pub struct WireArgs {
+    /// Make faults on purpose: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=1ms,seed=N
+    #[arg(long, value_name = "FAULTS")]
+    pub fault: Option<FaultSpec>,
+    /// Record all frames into a file that tcpdump and Wireshark open
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Threads, each with its own links and sessions [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub shards: Option<u32>,
+}
+
+/// Where attachments keep their state.
+#[derive(Args, Clone, Debug)]
+pub struct RunDirArg {
+    /// Folder of attachments' state and control sockets
+    #[arg(long, value_name = "FOLDER", default_value = "/run/thinwire")]
+    pub run_dir: PathBuf,
+}
+
+/// `thinwire target`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire target --insecure --name node1 --link eth1 --export disk0=/srv/disk0.img
+  thinwire target --insecure --link eth1 --link udp:10.0.0.1 --export scratch=memory:4G,block=4096
+  thinwire target --config /etc/thinwire/target.toml
+  thinwire target --config /etc/thinwire/target.toml --check
+
+Configuration (conf.d/*.toml beside the file adds to it; paths are relative to their file):
+  node = \"node1\"
+  insecure = true
+  link = [\"eth1\"]
+  [[export]]
+  name = \"disk0\"
+  volume = \"/srv/disk0.img\"
+  read_only = false
+  block = 512
+
+Prints `ready NODE` on stdout when it serves.")]
+pub struct TargetArgs {
+    /// Node name that initiators look for [default: the host's name]
+    #[arg(long, value_name = "NODE")]
+    pub name: Option<String>,
+    /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
+    #[arg(long, value_name = "LINK")]
+    pub link: Vec<LinkSpec>,
+    /// NAME=VOLUME[,ro][,block=512|4096][,writeback]; repeatable
+    #[arg(long, value_name = "EXPORT")]
+    pub export: Vec<ExportSpec>,
+    /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the configuration and the volumes, say what is wrong, serve nothing
+    #[arg(long)]
+    pub check: bool,
+    /// Serve although frames are neither authenticated nor encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub wire: WireArgs,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire discover`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire discover --link eth1
+  thinwire discover --link eth1 node1 --json
+
+Exits with 1 if no target answers.")]
+pub struct DiscoverArgs {
+    /// Ask for this node only
+    #[arg(value_name = "NODE")]
+    pub name: Option<String>,
+    /// Where to ask: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
+    #[arg(long, value_name = "LINK", required = true)]
+    pub link: Vec<LinkSpec>,
+    /// How long to wait for answers, in seconds
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire attach`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire attach --insecure 'tw://node1/disk0?link=eth1' --block
+  thinwire attach --insecure 'tw://node1/disk0?link=eth1&link=eth2' --nbd unix:/run/disk0.sock
+  thinwire attach --insecure tw+udp://10.0.0.2/disk0 --file /mnt/disk0 --read-only
+
+Prints the socket, file or device node alone on stdout when it is usable, and leaves a process
+behind; `thinwire status` shows it, `thinwire detach NAME` ends it.")]
+#[group(id = "face", required = true, multiple = false, args = ["nbd", "file", "block"])]
+pub struct AttachArgs {
+    /// What to attach, usually a tw:// or tw+udp:// URI
+    pub volume: VolumeSpec,
+    /// Serve NBD on unix:PATH or tcp:HOST:PORT
+    #[arg(long, value_name = "ADDRESS")]
+    pub nbd: Option<NbdAddress>,
+    /// Show the volume as a file, through FUSE
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Make a block device node: ublk, else a loop device over FUSE
+    #[arg(long)]
+    pub block: bool,
+    /// What to call the attachment [default: the export's name]
+    #[arg(long = "as", value_name = "NAME", value_parser = attachment_name)]
+    pub name: Option<String>,
+    /// Stay in the foreground, log to stderr
+    #[arg(long)]
+    pub foreground: bool,
+    /// While the target is away: `wait`, or `fail-after=SECONDS`
+    #[arg(long, value_name = "POLICY", default_value = "wait")]
+    pub when_away: WhenAway,
+    /// Keep trying if the target does not answer within 10 s
+    #[arg(long)]
+    pub wait: bool,
+    /// Attach without the right to write; many may
+    #[arg(long)]
+    pub read_only: bool,
+    /// Take the volume away from the writer that holds it, fencing that one for good
+    #[arg(long, conflicts_with = "read_only")]
+    pub take_over: bool,
+    /// Attach although frames are neither authenticated nor encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub wire: WireArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print JSON instead of the bare path
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl AttachArgs {
+    /// The face asked for; exactly one by construction of the arguments.
+    pub fn face(&self) -> FaceSpec {
+        match (&self.nbd, &self.file) {
+            (Some(address), _) => FaceSpec::Nbd(address.clone()),
+            (None, Some(path)) => FaceSpec::File(path.clone()),
+            (None, None) => FaceSpec::Block,
+        }
+    }
+}
+
+/// What requests get while the target is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenAway {
+    /// They wait, as on a slow disk.
+    #[default]
+    Wait,
+    /// They fail once the target has been away for this long.
+    FailAfter(Duration),
+}
+
+impl std::str::FromStr for WhenAway {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.split_once('=') {
+            None if text == "wait" => Ok(WhenAway::Wait),
+            Some(("fail-after", time)) => Ok(WhenAway::FailAfter(parse_duration(time)?)),
+            _ => Err(ParseError::new(text, "give `wait` or `fail-after=SECONDS`")),
+        }
+    }
+}
+
+impl std::fmt::Display for WhenAway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            WhenAway::Wait => f.write_str("wait"),
+            WhenAway::FailAfter(time) => write!(f, "fail-after={}", time.as_secs_f64()),
+        }
+    }
+}
+
+/// `thinwire detach`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire detach disk0
+  thinwire detach disk0 --force
+
+Refuses while the disk is in use. --force fails what is outstanding and is done within 2 s, even if
+the target or the attachment itself no longer answers.")]
+pub struct DetachArgs {
+    /// The attachment's name, as `thinwire status` shows it
+    #[arg(value_parser = attachment_name)]
+    pub name: String,
+    /// Detach although the disk is in use; outstanding I/O fails
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire status`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire status
+  thinwire status disk0 --json")]
+pub struct StatusArgs {
+    /// Only this attachment; exits with 1 if there is none of that name
+    #[arg(value_parser = attachment_name)]
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The pattern of a benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+pub enum Pattern {
+    /// Random reads
+    RandRead,
+    /// Random writes
+    RandWrite,
+    /// Reads in order
+    Read,
+    /// Writes in order
+    Write,
+    /// Random reads and writes, half each
+    RandRw,
+}
+
+/// `thinwire bench`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire bench --insecure 'tw://node1/disk0?link=eth1' --rw randread --bs 4k --iodepth 32
+  thinwire bench memory:1G --rw randrw --verify --runtime 5s --json
+  thinwire bench --insecure tw+udp://10.0.0.2/disk0 --rw write --bs 128k --iodepth 8
+
+Write patterns destroy what is on the volume. Exits with 1 if any I/O failed.")]
+pub struct BenchArgs {
+    /// What to measure
+    pub volume: VolumeSpec,
+    /// Pattern
+    #[arg(long, value_enum, default_value = "randread")]
+    pub rw: Pattern,
+    /// Bytes an I/O
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_size)]
+    pub bs: u64,
+    /// I/Os each job keeps outstanding
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub iodepth: u32,
+    /// Jobs: independent streams of I/Os
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub jobs: u32,
+    /// How long, in seconds (10, 10s, 2m)
+    #[arg(long, value_name = "TIME", default_value = "10", value_parser = parse_duration)]
+    pub runtime: Duration,
+    /// Use only the first SIZE bytes of the volume [default: all of it]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
+    /// Stamp each block written with address, generation and checksum, and check what is read
+    #[arg(long)]
+    pub verify: bool,
+    /// Seed of the offsets and the data
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Measure although frames are neither authenticated nor encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub wire: WireArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print one JSON object on stdout and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire copy`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire copy --insecure disk.img 'tw://node1/disk0?link=eth1'
+  thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
+
+Holes and zeroes stay sparse. A destination file that does not exist is made with the source's
+size; one that is smaller than the source is refused.")]
+pub struct CopyArgs {
+    /// The volume to read
+    #[arg(value_name = "SRC")]
+    pub source: VolumeSpec,
+    /// The volume to overwrite
+    #[arg(value_name = "DST")]
+    pub destination: VolumeSpec,
+    /// Read both again afterwards and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// Copy although frames are neither authenticated nor encrypted
+    #[arg(long)]
+    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run_dir: RunDirArg,
+    /// Print one JSON object on stdout when done
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn attachment_name(text: &str) -> Result<String, ParseError> {
+    check_name("attachment name", text)?;
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(words: &[&str]) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(["thinwire"].iter().chain(words)).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_definition_is_sound_and_every_command_has_an_example() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
+            assert!(help.contains(&format!("thinwire {}", command.get_name())), "{help}");
+        }
+    }
+
+    #[test]
+    fn the_design_s_examples_parse() {
+        for line in [
+            "target --name node1 --link eth1 --export disk0=/srv/disk0.img --export scratch=memory:4G",
+            "target --config /etc/thinwire/target.toml",
+            "target --config x --check",
+            "discover --link eth1",
+            "attach tw://node1/disk0?link=eth1 --nbd unix:/run/disk0.sock",
+            "attach tw://node1/disk0?link=eth1 --block",
+            "attach tw+udp://10.0.0.2/disk0 --file /mnt/disk0",
+            "attach tw+udp://10.0.0.2/disk0 --nbd tcp:127.0.0.1:10809 --as x --foreground --when-away fail-after=30 --take-over --insecure --wait",
+            "detach disk0 --force --json",
+            "status --json --run-dir /tmp/x",
+            "bench memory:1G --rw randrw --bs 4k --iodepth 32 --jobs 2 --runtime 10s --verify --json --fault loss=1%,dup=1%,reorder=1%,seed=7 --pcap f --shards 2",
+            "copy a tw+udp://10.0.0.2/disk0 --verify",
+            "completions zsh",
+            "-vv man",
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            parse(&words).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+    }
+
+    #[test]
+    fn bad_usage_has_exit_code_2_and_names_the_part() {
+        for (line, named) in [
+            ("attach tw+udp://h/disk0", "--nbd"),
+            ("attach tw+udp://h/disk0 --block --file /x", "cannot be used with"),
+            ("attach tw+udp://h/disk0 --nbd udp:x", "`udp:x`"),
+            ("attach tw+udp://h/disk0?foo=1 --block", "`foo`"),
+            ("attach tw+udp://h/disk0 --block --when-away fail", "`fail`"),
+            ("attach tw+udp://h/disk0 --block --when-away fail-after=soon", "`soon`"),
+            ("attach tw+udp://h/disk0 --block --as a/b", "`a/b`"),
+            ("attach tw+udp://h/disk0 --block --read-only --take-over", "--take-over"),
+            ("discover", "--link"),
+            ("discover --link eth1 --insecure", "--insecure"),
+            ("bench memory:1G --rw trim", "trim"),
+            ("bench memory:1G --iodepth 0", "0"),
+            ("target --shards 0", "0"),
+            ("frobnicate", "frobnicate"),
+        ] {
+            let words: Vec<&str> = line.split(' ').collect();
+            let error = parse(&words).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(named), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn faces() {
+        let face = |words: &[&str]| match parse(words).unwrap() {
+            Command::Attach(args) => args.face(),
+            _ => unreachable!(),
+        };
+        assert_eq!(face(&["attach", "null:1M", "--block"]), FaceSpec::Block);
+        assert_eq!(face(&["attach", "null:1M", "--file", "/f"]), FaceSpec::File("/f".into()));
+        assert_eq!(
+            face(&["attach", "null:1M", "--nbd", "unix:/s"]),
+            FaceSpec::Nbd(NbdAddress::Unix("/s".into()))
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! `thinwire bench`.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::bench::{Engine, Plan, Report, Stop, Tally, failure};
+use crate::cli::{BenchArgs, Pattern};
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::open::{OpenOptions, open_volume};
+use crate::output;
+use crate::signals::Signals;
+
+/// Measures, prints the report, fails if any I/O failed.
+pub fn run(args: &BenchArgs) -> Outcome {
+    let reads_only = matches!(args.rw, Pattern::RandRead | Pattern::Read);
+    let shards = args.wire.shards.unwrap_or(1).min(args.jobs);
+    if shards > 1 && !reads_only {
+        return Err(Failure::usage(format!(
+            "--shards {shards}: each shard is an attachment of its own, and a volume has one writer; \
+             patterns that write need --shards 1"
+        )));
+    }
+    if !reads_only {
+        refuse_in_use(&args.volume, "writing to it")?;
+    }
+    let signals =
+        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let stop = Stop::default();
+    // Tells the stamps of this run from those of others.
+    let run = run_number();
+    let (plan, tally) = if shards == 1 {
+        measure(args, args.jobs, args.seed, run, &stop, Some(&signals))?
+    } else {
+        std::thread::scope(|scope| {
+            let stop = &stop;
+            let share = |n: u32| args.jobs / shards + u32::from(n < args.jobs % shards);
+            let seed = |n: u32| args.seed.wrapping_add(u64::from(n) << 32);
+            let others: Vec<_> = (1..shards)
+                .map(|n| scope.spawn(move || measure(args, share(n), seed(n), run, stop, None)))
+                .collect();
+            let mut first = measure(args, share(0), seed(0), run, stop, Some(&signals));
+            if first.is_err() {
+                stop.stop();
+            }
+            for other in others {
+                let other = other.join().unwrap_or_else(|_| Err(Failure::failed("a shard died")));
+                match (&mut first, other) {
+                    (Ok((_, tally)), Ok((_, more))) => tally.merge(&more),
+                    (Ok(_), Err(e)) => first = Err(e),
+                    (Err(_), _) => {}
+                }
+            }
+            first
+        })?
+    };
+    let report = Report::new(args.volume.to_string(), &plan, args.jobs, &tally);
+    if args.json {
+        output::say_json(&report)?;
+    } else {
+        output::say(&report.text())?;
+    }
+    for complaint in &tally.complaints {
+        output::complain(complaint);
+    }
+    failure(&tally).map_or(Ok(()), Err)
+}
+
+/// One shard: its own attachment of the volume, on this thread.
+fn measure(
+    args: &BenchArgs,
+    jobs: u32,
+    seed: u64,
+    run: u32,
+    stop: &Stop,
+    signals: Option<&Signals>,
+) -> Outcome<(Plan, Tally)> {
+    let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    options.read_only = matches!(args.rw, Pattern::RandRead | Pattern::Read);
+    let mut open = open_volume(&args.volume, &options, signals)?;
+    let plan = Plan {
+        rw: args.rw,
+        bs: 0,
+        iodepth: args.iodepth,
+        jobs,
+        runtime: args.runtime,
+        blocks: 0,
+        verify: args.verify,
+        seed,
+    }
+    .fit(args.bs, args.size, &open.volume().geometry())?;
+    if let Some(signals) = signals {
+        open.watch(signals.fd())?;
+    }
+    let pool = open.pool().clone();
+    let engine = Engine::new(plan, &pool, run);
+    let mut bar = Progress::new(signals.is_some(), args.runtime);
+    let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
+    bar.end();
+    open.close(tally.interrupted)?;
+    Ok((plan, tally))
+}
+
+/// A line on the terminal; nothing elsewhere.
+struct Progress {
+    bar: Option<ProgressBar>,
+    last: (Duration, u64),
+}
+
+impl Progress {
+    fn new(wanted: bool, runtime: Duration) -> Self {
+        let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
+            let style =
+                ProgressStyle::with_template("{elapsed} {wide_bar} {msg}").expect("valid template");
+            ProgressBar::new(runtime.as_millis() as u64).with_style(style)
+        });
+        Progress { bar, last: (Duration::ZERO, 0) }
+    }
+
+    fn show(&mut self, time: Duration, ios: u64) {
+        let Some(bar) = &self.bar else { return };
+        let (since, before) = self.last;
+        if time < since + Duration::from_millis(400) {
+            return;
+        }
+        let rate = (ios - before) as f64 / (time - since).as_secs_f64();
+        bar.set_position(time.as_millis() as u64);
+        bar.set_message(format!("{rate:.0} IOPS"));
+        self.last = (time, ios);
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Different in every run.
+fn run_number() -> u32 {
+    let time =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    (time.as_nanos() as u32) ^ std::process::id().rotate_left(16)
+}

@@ -1,0 +1,170 @@
+//! `thinwire copy`.
+
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::cli::{CopyArgs, WireArgs};
+use crate::copy::{Copied, Pair, Watch, compare, copy};
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::open::{OpenOptions as VolumeOptions, OpenVolume, open_volume};
+use crate::output;
+use crate::rundir::SCHEMA;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// `copy --json`.
+#[derive(Serialize)]
+struct Json {
+    schema: u32,
+    source: String,
+    destination: String,
+    bytes: u64,
+    data_bytes: u64,
+    seconds: f64,
+    mib_per_s: f64,
+    verified: bool,
+}
+
+/// Copies, compares if asked, prints how much and how fast. A destination file that this made is
+/// removed again if the copy did not succeed.
+pub fn run(args: &CopyArgs) -> Outcome {
+    refuse_same(&args.source, &args.destination)?;
+    refuse_in_use(&args.destination, "copying onto it")?;
+    let signals =
+        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let mut options =
+        VolumeOptions::new(args.insecure, &WireArgs::default(), args.run_dir.run_dir.clone());
+    options.read_only = true;
+    let mut source = open_volume(&args.source, &options, Some(&signals))
+        .map_err(|e| e.context(format_args!("source {}", args.source)))?;
+    let bytes = source.volume().geometry().bytes;
+    let made = MadeFile::make(&args.destination, bytes)?;
+    options.read_only = false;
+    let mut destination = open_volume(&args.destination, &options, Some(&signals))
+        .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
+
+    let start = Instant::now();
+    let mut pair = Pair { source: &mut *source, destination: &mut *destination };
+    let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals);
+    let seconds = start.elapsed().as_secs_f64();
+    let failed = done.is_err();
+    let closed = close(&mut *source, failed).and(close(&mut *destination, failed));
+    // Closed or not: after a failure nothing half-made stays behind.
+    let copied = done.and_then(|copied| closed.map(|()| copied))?;
+    if let Some(made) = made {
+        made.keep();
+    }
+    report(args, copied, seconds)
+}
+
+fn close(open: &mut dyn OpenVolume, force: bool) -> Outcome {
+    open.close(force)
+}
+
+fn all(
+    pair: &mut Pair<'_>,
+    blank: bool,
+    verify: bool,
+    bytes: u64,
+    signals: &Signals,
+) -> Outcome<Copied> {
+    let bar = progress_bar("copying", bytes);
+    let mut show = |done| bar.set_position(done);
+    let copied = copy(pair, blank, &mut Watch::new(Some(signals), &mut show))?;
+    bar.finish_and_clear();
+    if verify {
+        let bar = progress_bar("comparing", bytes);
+        let mut show = |done| bar.set_position(done);
+        compare(pair, &mut Watch::new(Some(signals), &mut show))?;
+        bar.finish_and_clear();
+    }
+    Ok(copied)
+}
+
+fn report(args: &CopyArgs, copied: Copied, seconds: f64) -> Outcome {
+    let mib_per_s = copied.bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
+    let verified = args.verify;
+    if args.json {
+        return output::say_json(&Json {
+            schema: SCHEMA,
+            source: args.source.to_string(),
+            destination: args.destination.to_string(),
+            bytes: copied.bytes,
+            data_bytes: copied.data_bytes,
+            seconds,
+            mib_per_s,
+            verified,
+        });
+    }
+    let size = crate::size::show_size;
+    output::say(&format!(
+        "copied {} ({} of data) in {seconds:.1} s, {mib_per_s:.0} MiB/s{}",
+        size(copied.bytes),
+        size(copied.data_bytes),
+        if verified { ", verified" } else { "" }
+    ))
+}
+
+/// A bar on the terminal; nothing elsewhere.
+fn progress_bar(what: &'static str, bytes: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template =
+        "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    let style = ProgressStyle::with_template(template).expect("valid template");
+    ProgressBar::new(bytes).with_style(style).with_message(what)
+}
+
+/// A file cannot be copied onto itself, under whatever name.
+fn refuse_same(source: &VolumeSpec, destination: &VolumeSpec) -> Outcome {
+    use std::os::unix::fs::MetadataExt;
+    let key = |spec: &VolumeSpec| match spec {
+        VolumeSpec::Path(path) => std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino())),
+        _ => None,
+    };
+    match (key(source), key(destination)) {
+        (Some(a), Some(b)) if a == b => {
+            Err(Failure::failed(format!("{source} and {destination} are the same file")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A destination file that did not exist before. Removed when dropped, unless kept.
+struct MadeFile {
+    path: PathBuf,
+}
+
+impl MadeFile {
+    /// Makes an empty, sparse file of `bytes` if `spec` is a path where nothing is.
+    fn make(spec: &VolumeSpec, bytes: u64) -> Outcome<Option<Self>> {
+        let VolumeSpec::Path(path) = spec else { return Ok(None) };
+        let wrong = |e| Failure::failed(format!("cannot make {}: {e}", path.display()));
+        match OpenOptions::new().write(true).create_new(true).open(path) {
+            Ok(file) => {
+                let made = MadeFile { path: Path::new(path).to_owned() };
+                file.set_len(bytes).map_err(wrong)?;
+                Ok(Some(made))
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(None),
+            Err(e) => Err(wrong(e)),
+        }
+    }
+
+    fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for MadeFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

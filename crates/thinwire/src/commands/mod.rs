@@ -1,0 +1,10 @@
+//! One file for each command: flags in, work done by the other modules, text or JSON out.
+
+pub mod attach;
+pub mod bench;
+pub mod copy;
+pub mod detach;
+pub mod discover;
+pub mod papers;
+pub mod status;
+pub mod target;

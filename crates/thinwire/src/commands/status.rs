@@ -1,0 +1,165 @@
+//! `thinwire status`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::cli::StatusArgs;
+use crate::control::{AttachmentStatus, ControlClient, ControlError, State};
+use crate::error::{Failure, Outcome};
+use crate::leftover;
+use crate::output;
+use crate::rundir::{Record, RunDir, SCHEMA};
+
+/// An attachment that does not answer for this long is called unresponsive.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// `status --json`.
+#[derive(Serialize)]
+struct Json {
+    schema: u32,
+    attachments: Vec<AttachmentStatus>,
+}
+
+/// Asks all attachments (or one) how they are; cleans up after those whose process was killed.
+pub fn run(args: &StatusArgs) -> Outcome {
+    let mut attachments = Vec::new();
+    if let Some(dir) = RunDir::open(&args.run_dir.run_dir)? {
+        for name in dir.names()? {
+            if args.name.as_ref().is_none_or(|wanted| *wanted == name) {
+                attachments.extend(look(&dir, &name)?);
+            }
+        }
+    }
+    let nothing = attachments.is_empty();
+    if args.json {
+        output::say_json(&Json { schema: SCHEMA, attachments })?;
+    } else if !nothing {
+        output::say(&text(&attachments))?;
+    }
+    match &args.name {
+        Some(name) if nothing => Err(Failure::failed(format!(
+            "there is no attachment `{name}` in {}",
+            args.run_dir.run_dir.display()
+        ))),
+        None if nothing && !args.json => output::say("no attachments"),
+        _ => Ok(()),
+    }
+}
+
+/// One attachment; `None` if it has gone meanwhile.
+fn look(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
+    if !dir.is_alive(name) {
+        return bury(dir, name);
+    }
+    let (state, detail) = match ControlClient::status(dir, name, PATIENCE) {
+        Ok(status) => return Ok(Some(status)),
+        Err(ControlError::Absent) => (State::Connecting, None),
+        Err(ControlError::Ended) if !dir.is_alive(name) => return bury(dir, name),
+        Err(e) => (State::Unresponsive, Some(e.to_string())),
+    };
+    Ok(dir.record(name).map(|record| of_record(record, state, detail)))
+}
+
+/// A dead attachment: cleaned up and reported, once.
+fn bury(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
+    let Some(record) = dir.record(name) else {
+        return Ok(None);
+    };
+    let detail = match dir.claim(name) {
+        Ok(Some(claim)) => match claim.stale() {
+            Some(record) => leftover::clean(record).describe(name),
+            None => return Ok(None),
+        },
+        // Somebody was quicker: cleans up, or attaches anew.
+        Ok(None) => return Ok(None),
+        Err(e) => format!("its process is gone; cannot clean up: {e}"),
+    };
+    let mut status = of_record(record, State::Stale, Some(detail));
+    status.pid = 0;
+    Ok(Some(status))
+}
+
+fn of_record(record: Record, state: State, detail: Option<String>) -> AttachmentStatus {
+    AttachmentStatus {
+        name: record.name,
+        uri: record.uri,
+        frontend: record.frontend,
+        path: record.path,
+        state,
+        insecure: record.insecure,
+        paths: Vec::new(),
+        timer: None,
+        seconds_left: None,
+        read_only: false,
+        outstanding: 0,
+        pid: record.pid,
+        detail,
+    }
+}
+
+/// A table, and below it what does not fit into one.
+fn text(attachments: &[AttachmentStatus]) -> String {
+    let row = |a: &AttachmentStatus| {
+        let timer = match (&a.timer, a.seconds_left) {
+            (Some(timer), Some(left)) => format!("{timer} in {left:.0} s"),
+            (Some(timer), None) => timer.clone(),
+            _ => "-".into(),
+        };
+        vec![
+            a.name.clone(),
+            a.state.word().to_owned(),
+            a.path.clone().unwrap_or("-".into()),
+            timer,
+            if a.insecure { "INSECURE" } else { "-" }.to_owned(),
+            a.uri.clone(),
+        ]
+    };
+    let rows: Vec<_> = attachments.iter().map(row).collect();
+    let mut text = output::table(&["NAME", "STATE", "PATH", "TIMER", "SECURITY", "URI"], &rows);
+    for a in attachments {
+        for path in &a.paths {
+            let rtt = path.rtt_us.map_or(String::new(), |rtt| format!(", {rtt:.0} us round trip"));
+            text += &format!(
+                "\n{}: path {} to {} is {}, frames of {} bytes{rtt}, {} lost",
+                a.name, path.link, path.remote, path.state, path.frame_bytes, path.lost
+            );
+        }
+        if let Some(detail) = &a.detail {
+            text += &format!("\n{}: {detail}", a.name);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leftover::Leftover;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn the_dead_are_reported_once_and_cleaned() {
+        let temp = TempDir::new("status");
+        let dir = RunDir::create(&temp.path().join("run")).unwrap();
+        let socket = temp.path().join("disk.sock");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let claim = dir.claim("a").unwrap().unwrap();
+        let mut record = Record::of_this_process("a", "null:512".into(), "nbd", true);
+        record.leftovers.push(Leftover::Socket { path: socket.clone() });
+        claim.write(&record).unwrap();
+        // Alive, but without a control socket yet.
+        assert_eq!(look(&dir, "a").unwrap().unwrap().state, State::Connecting);
+        let listener = dir.listen("a").unwrap();
+        assert_eq!(look(&dir, "a").unwrap().unwrap().state, State::Unresponsive);
+        drop(listener);
+        claim.abandon();
+        let seen = look(&dir, "a").unwrap().unwrap();
+        assert_eq!((seen.state, seen.pid), (State::Stale, 0));
+        assert!(seen.detail.as_ref().unwrap().contains("disk.sock"), "{seen:?}");
+        assert!(text(&[seen]).contains("INSECURE"));
+        assert!(!socket.exists());
+        assert_eq!(look(&dir, "a").unwrap(), None);
+        assert!(dir.names().unwrap().is_empty());
+    }
+}

@@ -1,0 +1,383 @@
+//! What a target serves: a TOML file with `conf.d/*.toml` beside it, and flags on top.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::cli::TargetArgs;
+use crate::error::{Failure, Outcome};
+use crate::export::ExportSpec;
+use crate::fault::FaultSpec;
+use crate::linkspec::LinkSpec;
+use crate::size::{check_name, parse_mac};
+use crate::uri::VolumeSpec;
+
+/// More shards than this are a typing error.
+pub const SHARDS_MAX: u32 = 64;
+
+/// Everything a target needs to know, validated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TargetConfig {
+    /// The node name that discovery answers to.
+    pub node: String,
+    /// Serve although frames are neither authenticated nor encrypted.
+    pub insecure: bool,
+    /// Where to listen; at least one.
+    pub links: Vec<LinkSpec>,
+    /// What to offer; at least one, names unique.
+    pub exports: Vec<ExportSpec>,
+    /// Threads, each with its own links and sessions.
+    pub shards: u32,
+    /// Faults made on purpose.
+    pub fault: Option<FaultSpec>,
+    /// Record all frames here.
+    pub pcap: Option<PathBuf>,
+}
+
+/// One TOML file, as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    node: Option<Spanned<String>>,
+    insecure: Option<bool>,
+    #[serde(default)]
+    link: Vec<Spanned<String>>,
+    shards: Option<Spanned<u32>>,
+    #[serde(default)]
+    export: Vec<Spanned<FileExport>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileExport {
+    name: Spanned<String>,
+    volume: Spanned<String>,
+    #[serde(default)]
+    read_only: bool,
+    block: Option<Spanned<u64>>,
+    #[serde(default)]
+    writeback: bool,
+}
+
+/// What has been gathered so far, with the place each export came from.
+#[derive(Default)]
+struct Gathered {
+    node: Option<String>,
+    insecure: bool,
+    links: Vec<LinkSpec>,
+    shards: Option<u32>,
+    exports: Vec<(ExportSpec, String)>,
+}
+
+impl TargetConfig {
+    /// Reads the configuration file, if one is given, then its `conf.d`, then the flags. Single
+    /// values: the later wins. Links and exports add up; an export name given twice is an error.
+    pub fn assemble(args: &TargetArgs) -> Outcome<Self> {
+        let mut all = Gathered::default();
+        if let Some(path) = &args.config {
+            all.read(path)?;
+            for drop_in in drop_ins(path)? {
+                all.read(&drop_in)?;
+            }
+        }
+        if let Some(name) = &args.name {
+            check_node(name)?;
+            all.node = Some(name.clone());
+        }
+        all.insecure |= args.insecure;
+        all.shards = args.wire.shards.or(all.shards);
+        for link in &args.link {
+            all.add_link(link.clone(), "--link")?;
+        }
+        for export in &args.export {
+            all.add_export(export.clone(), "--export".into())?;
+        }
+        all.finish(args)
+    }
+
+    /// Looks at everything that can be wrong before serving: each volume there, openable and of a
+    /// size that fits its blocks, no file exported twice. One sentence for each problem.
+    pub fn check_volumes(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (at, export) in self.exports.iter().enumerate() {
+            if let Err(why) = export.check_volume() {
+                problems.push(format!("export `{}`: {why}", export.name));
+                continue;
+            }
+            let Some(key) = export.file_key() else { continue };
+            let twin = self.exports[..at].iter().find(|other| other.file_key() == Some(key));
+            if let Some(twin) = twin.filter(|twin| !(twin.read_only && export.read_only)) {
+                problems.push(format!(
+                    "exports `{}` and `{}` are the same file {}: two writers would destroy it",
+                    twin.name, export.name, export.volume
+                ));
+            }
+        }
+        problems
+    }
+}
+
+impl Gathered {
+    fn read(&mut self, path: &Path) -> Outcome {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
+        let at = |span: Option<Range<usize>>| place(path, &text, span);
+        let wrong = |span: Range<usize>, e: &dyn std::fmt::Display| {
+            Failure::usage(format!("{}: {e}", at(Some(span))))
+        };
+        let file: File = toml::from_str(&text).map_err(|e| {
+            let message = e.message().replace("unknown field", "unknown key");
+            let message = message.replace("missing field", "missing key");
+            Failure::usage(format!("{}: {}", at(e.span()), message.trim_end()))
+        })?;
+        if let Some(node) = file.node {
+            check_node(node.get_ref()).map_err(|e| wrong(node.span(), &e))?;
+            self.node = Some(node.into_inner());
+        }
+        self.insecure = file.insecure.unwrap_or(self.insecure);
+        if let Some(shards) = file.shards {
+            let count = *shards.get_ref();
+            if !(1..=SHARDS_MAX).contains(&count) {
+                let why = format!("`{count}`: shards must be from 1 to {SHARDS_MAX}");
+                return Err(wrong(shards.span(), &why));
+            }
+            self.shards = Some(count);
+        }
+        for link in file.link {
+            let spec = link
+                .get_ref()
+                .parse()
+                .map_err(|e| wrong(link.span(), &e as &crate::error::ParseError))?;
+            self.add_link(spec, &at(Some(link.span())))?;
+        }
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for export in file.export {
+            let start = export.span();
+            let export = export.into_inner();
+            let (name, volume) = (export.name.get_ref(), export.volume.get_ref());
+            check_name("export name", name).map_err(|e| wrong(export.name.span(), &e))?;
+            let mut spec =
+                ExportSpec::new(name, volume).map_err(|e| wrong(export.volume.span(), &e))?;
+            if let VolumeSpec::Path(path) = &mut spec.volume {
+                *path = folder.join(&*path);
+            }
+            spec.read_only = export.read_only;
+            spec.writeback = export.writeback;
+            if let Some(block) = export.block {
+                spec.set_block(*block.get_ref()).map_err(|e| wrong(block.span(), &e))?;
+            }
+            self.add_export(spec, at(Some(start)))?;
+        }
+        Ok(())
+    }
+
+    fn add_link(&mut self, link: LinkSpec, origin: &str) -> Outcome {
+        if self.links.contains(&link) {
+            return Err(Failure::usage(format!("{origin}: the link `{link}` is given twice")));
+        }
+        self.links.push(link);
+        Ok(())
+    }
+
+    fn add_export(&mut self, export: ExportSpec, origin: String) -> Outcome {
+        if let Some((_, first)) = self.exports.iter().find(|(e, _)| e.name == export.name) {
+            return Err(Failure::usage(format!(
+                "{origin}: the export name `{}` is in use already ({first}); names must differ",
+                export.name
+            )));
+        }
+        self.exports.push((export, origin));
+        Ok(())
+    }
+
+    fn finish(self, args: &TargetArgs) -> Outcome<TargetConfig> {
+        let node = match self.node {
+            Some(node) => node,
+            None => host_node()?,
+        };
+        if self.links.is_empty() {
+            return Err(Failure::usage(
+                "no link is given: say where to listen, as in --link eth1 or --link udp:10.0.0.1",
+            ));
+        }
+        if self.exports.is_empty() {
+            return Err(Failure::usage(
+                "nothing to export: give at least one volume, as in --export disk0=/srv/disk0.img",
+            ));
+        }
+        Ok(TargetConfig {
+            node,
+            insecure: self.insecure,
+            links: self.links,
+            exports: self.exports.into_iter().map(|(export, _)| export).collect(),
+            shards: self.shards.unwrap_or(1),
+            fault: args.wire.fault,
+            pcap: args.wire.pcap.clone(),
+        })
+    }
+}
+
+/// A node name that cannot be mistaken for an address.
+fn check_node(name: &str) -> Outcome {
+    check_name("node name", name)?;
+    if parse_mac(name).is_some() {
+        return Err(Failure::usage(format!(
+            "`{name}`: a node name must not look like an Ethernet address"
+        )));
+    }
+    Ok(())
+}
+
+/// The host's name, when the user gave none.
+fn host_node() -> Outcome<String> {
+    let uname = rustix::system::uname();
+    let name = uname.nodename().to_string_lossy().into_owned();
+    check_node(&name)
+        .map_err(|e| e.context("the host's name cannot serve as node name, so give --name"))?;
+    Ok(name)
+}
+
+/// `conf.d/*.toml` beside the file, sorted by name. No folder means none.
+fn drop_ins(path: &Path) -> Outcome<Vec<PathBuf>> {
+    let folder = path.parent().unwrap_or(Path::new("")).join("conf.d");
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Failure::usage(format!("{}: {e}", folder.display()))),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
+        let path = entry.path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// `FILE:LINE`, or the file alone if there is no place in it.
+fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
+    match span {
+        Some(span) => {
+            let before = &text.as_bytes()[..span.start.min(text.len())];
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            format!("{}:{line}", path.display())
+        }
+        None => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    fn assemble(dir: &TempDir, files: &[(&str, &str)], flags: &[&str]) -> Outcome<TargetConfig> {
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let config = dir.path().join("target.toml");
+        let mut words = vec!["thinwire", "target"];
+        if !files.is_empty() {
+            words.extend(["--config", config.to_str().unwrap()]);
+        }
+        words.extend(flags);
+        match <crate::cli::Cli as clap::Parser>::try_parse_from(words).unwrap().command {
+            crate::cli::Command::Target(args) => TargetConfig::assemble(&args),
+            _ => unreachable!(),
+        }
+    }
+
+    const MAIN: &str = r#"
+node = "node1"
+insecure = true
+link = ["eth1", "udp:10.0.0.1"]
+
+[[export]]
+name = "disk0"
+volume = "disk0.img"
+read_only = true
+block = 4096
+"#;
+
+    #[test]
+    fn file_drop_ins_and_flags_add_up() {
+        let dir = TempDir::new("config");
+        let more = "node = \"other\"\nshards = 2\n[[export]]\nname = \"b\"\nvolume = \"memory:1M\"\nwriteback = true\n";
+        let files = [("target.toml", MAIN), ("conf.d/20.toml", more), ("conf.d/ignored", "?")];
+        let config = assemble(&dir, &files, &["--link", "eth2", "--export", "c=null:1M"]).unwrap();
+        assert_eq!((config.node.as_str(), config.insecure, config.shards), ("other", true, 2));
+        assert_eq!(config.links.len(), 3);
+        let names: Vec<_> = config.exports.iter().map(|e| e.name.as_str()).collect();
+        assert_eq!(names, ["disk0", "b", "c"]);
+        assert_eq!(config.exports[0].volume, VolumeSpec::Path(dir.path().join("disk0.img")));
+        assert!(config.exports[0].read_only && config.exports[0].block_bytes == 4096);
+        assert!(config.exports[1].writeback);
+        let config = assemble(&dir, &files, &["--name", "flag", "--shards", "4"]).unwrap();
+        assert_eq!((config.node.as_str(), config.shards), ("flag", 4));
+    }
+
+    #[test]
+    fn mistakes_are_placed() {
+        for (text, named) in [
+            ("\nnode = \"n\"\nnodde = 1\n", "target.toml:3: unknown key `nodde`"),
+            (
+                "[[export]]\nname = \"a\"\nvolume = \"x\"\nblok = 512\n",
+                "target.toml:4: unknown key `blok`",
+            ),
+            ("[[export]]\nname = \"a\"\n", "target.toml:1: missing key `volume`"),
+            ("node = \n", "target.toml:1: "),
+            ("\nnode = \"a b\"\n", "target.toml:2: `a b`"),
+            ("node = \"02-00-00-00-00-02\"\n", "Ethernet address"),
+            ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: `tcp:x`"),
+            ("link = [\"eth1\",\n \"eth1\"]\n", "target.toml:2: the link `eth1` is given twice"),
+            ("insecure = \"yes\"\n", "target.toml:1: invalid type"),
+            ("shards = 0\n", "target.toml:1: `0`"),
+            ("[[export]]\nname = \"a/b\"\nvolume = \"x\"\n", "target.toml:2: `a/b`"),
+            ("[[export]]\nname = \"a\"\nvolume = \"foo:x\"\n", "target.toml:3: `foo:x`"),
+            ("[[export]]\nname = \"a\"\nvolume = \"x\"\nblock = 100\n", "target.toml:4: `100`"),
+            (
+                "[[export]]\nname=\"a\"\nvolume=\"x\"\n[[export]]\nname=\"a\"\nvolume=\"y\"\n",
+                "target.toml:4: the export name `a` is in use already",
+            ),
+            ("node = \"n\"\n", "no link"),
+            ("link = [\"eth1\"]\n", "nothing to export"),
+        ] {
+            let dir = TempDir::new("config-bad");
+            let error = assemble(&dir, &[("target.toml", text)], &[]).unwrap_err();
+            assert!(error.message.contains(named), "{text}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn names_from_flags_and_files_must_differ() {
+        let dir = TempDir::new("config-twice");
+        let error =
+            assemble(&dir, &[("target.toml", MAIN)], &["--export", "disk0=null:1M"]).unwrap_err();
+        assert!(error.message.contains("--export: the export name `disk0`"), "{error}");
+        assert!(error.message.contains("target.toml:6"), "{error}");
+    }
+
+    #[test]
+    fn check_finds_every_problem() {
+        let dir = TempDir::new("config-check");
+        let image = dir.path().join("i.img");
+        std::fs::write(&image, [0; 1024]).unwrap();
+        let image = image.display();
+        let (a, b) = (format!("a={image}"), format!("b={image}"));
+        let flags = ["--link", "eth1", "--export", &a, "--export", &b, "--export", "c=/no/such"];
+        let problems = assemble(&dir, &[], &flags).unwrap().check_volumes();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("`a` and `b`") && problems[1].contains("/no/such"));
+        let (a, b) = (format!("{a},ro"), format!("{b},ro"));
+        let config = assemble(&dir, &[], &["--link", "eth1", "--export", &a, "--export", &b]);
+        assert!(config.unwrap().check_volumes().is_empty());
+    }
+}

@@ -1,0 +1,170 @@
+//! How `status` and `detach` talk to an attachment's process: over its unix socket in the run
+//! directory, one JSON object a line, one request a connection.
+//!
+//! | request | answers |
+//! |---|---|
+//! | `{"op":"status"}` | `{"answer":"status", ...}` |
+//! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`, or `{"answer":"detaching"}` and later, on the same connection, `{"answer":"detached"}` or `{"answer":"failed","why":...}` |
+//!
+//! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
+//! `refused` and ends the connection.
+
+mod client;
+mod server;
+
+pub use client::{ControlClient, ControlError};
+pub use server::{ControlServer, Controlled, DetachProgress};
+
+use serde::{Deserialize, Serialize};
+
+/// The longest request line in bytes.
+pub const LINE_BYTES_MAX: usize = 4096;
+
+/// What can be asked of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// Go away.
+    Detach {
+        /// Even if in use, without waiting for anything outstanding.
+        force: bool,
+    },
+}
+
+/// What an attachment answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "lowercase")]
+pub enum Response {
+    /// How it is.
+    Status(AttachmentStatus),
+    /// It will not do that; it goes on as before.
+    Refused {
+        /// A sentence for the user.
+        why: String,
+    },
+    /// It is on its way out; another answer follows.
+    Detaching,
+    /// It is out: flushed, the face gone.
+    Detached,
+    /// It is out, but not in order.
+    Failed {
+        /// A sentence for the user.
+        why: String,
+    },
+}
+
+/// How an attachment is: one element of `status --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttachmentStatus {
+    /// The attachment's name.
+    pub name: String,
+    /// The volume, as a URI.
+    pub uri: String,
+    /// `nbd`, `file` or `block`.
+    pub frontend: String,
+    /// The socket, address, file or node; null until it is usable.
+    pub path: Option<String>,
+    /// See [`State`].
+    pub state: State,
+    /// Frames are neither authenticated nor encrypted.
+    pub insecure: bool,
+    /// The ways to the target; empty for local volumes.
+    pub paths: Vec<PathStatus>,
+    /// The timer that decides what happens next, if one runs: `attach` (giving up the first
+    /// attach) or `fail-after` (failing what waits).
+    pub timer: Option<String>,
+    /// How long until that timer fires.
+    pub seconds_left: Option<f64>,
+    /// Attached without the right to write.
+    #[serde(default)]
+    pub read_only: bool,
+    /// I/Os submitted and not yet completed.
+    #[serde(default)]
+    pub outstanding: u64,
+    /// The attachment's process; 0 if it is gone.
+    #[serde(default)]
+    pub pid: i32,
+    /// More about the state, for people.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+/// The state of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The first attach is under way; the face is not usable yet.
+    Connecting,
+    /// Usable, and the target answers.
+    Attached,
+    /// The target does not answer; I/O waits or fails, as the policy says.
+    Away,
+    /// Another initiator took over; final.
+    Fenced,
+    /// What answers is not the same content; final.
+    Changed,
+    /// On its way out.
+    Detaching,
+    /// The process lives but does not answer.
+    Unresponsive,
+    /// The process was killed; this was what it left, and it has been cleaned up.
+    Stale,
+}
+
+impl State {
+    /// The word for people, the same as in JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Connecting => "connecting",
+            State::Attached => "attached",
+            State::Away => "away",
+            State::Fenced => "fenced",
+            State::Changed => "changed",
+            State::Detaching => "detaching",
+            State::Unresponsive => "unresponsive",
+            State::Stale => "stale",
+        }
+    }
+}
+
+/// One way to the target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// The link, as the user named it.
+    pub link: String,
+    /// The target's address on it.
+    pub remote: String,
+    /// `up`, `probing` or `down`.
+    pub state: String,
+    /// The largest frame known to pass, in bytes.
+    pub frame_bytes: u32,
+    /// Smoothed round trip, once measured.
+    pub rtt_us: Option<f64>,
+    /// Frames found lost so far.
+    #[serde(default)]
+    pub lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_on_the_socket_are_fixed() {
+        let request = |text: &str| serde_json::from_str::<Request>(text).ok();
+        assert_eq!(request(r#"{"op":"status"}"#), Some(Request::Status));
+        assert_eq!(
+            request(r#"{"op":"detach","force":true}"#),
+            Some(Request::Detach { force: true })
+        );
+        assert_eq!(request(r#"{"op":"detach","force":true,"x":1}"#), None);
+        assert_eq!(request(r#"{"op":"format"}"#), None);
+        let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
+        assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
+        for state in [State::Attached, State::Stale, State::Unresponsive] {
+            assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The attachment's side of the control socket, turned by the shard like a face: nothing here
+//! waits, and all connections hide behind one epoll descriptor.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use super::{AttachmentStatus, LINE_BYTES_MAX, Request, Response};
+
+/// More than this many connections at once are not served.
+const CONNECTIONS_MAX: usize = 16;
+
+/// The listener's key; connections have the key of their place.
+const LISTENER: u64 = u64::MAX;
+
+/// What the attachment's process does when asked.
+pub trait Controlled {
+    /// How the attachment is.
+    fn status(&self) -> AttachmentStatus;
+
+    /// Starts to detach, or says why not. After `Ok` the owner ends the attachment and calls
+    /// [`ControlServer::finish`]. Asked again, possibly with more force, while under way.
+    fn detach(&mut self, force: bool) -> Result<DetachProgress, String>;
+}
+
+/// How far a detach has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetachProgress {
+    /// It will end soon; [`ControlServer::finish`] tells those who asked.
+    Started,
+}
+
+struct Connection {
+    stream: UnixStream,
+    line: Vec<u8>,
+    wants_end: bool,
+}
+
+/// See the [module](super).
+pub struct ControlServer {
+    epoll: OwnedFd,
+    listener: UnixListener,
+    connections: Vec<Option<Connection>>,
+}
+
+impl ControlServer {
+    /// Serves on a listening socket (see [`crate::rundir::RunDir::listen`]).
+    pub fn new(listener: UnixListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        let connections = (0..CONNECTIONS_MAX).map(|_| None).collect();
+        Ok(ControlServer { epoll, listener, connections })
+    }
+
+    /// Readable when [`ControlServer::turn`] has something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Answers what has been asked. Cheap when nothing was. True if anything happened. Errors of
+    /// one connection end that connection only.
+    pub fn turn(&mut self, controlled: &mut dyn Controlled) -> bool {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 8];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.epoll, &mut events[..], Some(&now)).unwrap_or(0);
+        for event in &events[..count] {
+            match event.data.u64() {
+                LISTENER => self.accept(),
+                at => self.read(at as usize, controlled),
+            }
+        }
+        count > 0
+    }
+
+    /// Tells everybody who asked for the detach how it ended.
+    pub fn finish(&mut self, result: Result<(), String>) {
+        let response = match result {
+            Ok(()) => Response::Detached,
+            Err(why) => Response::Failed { why },
+        };
+        for connection in self.connections.iter_mut().filter_map(Option::take) {
+            if connection.wants_end {
+                let _ = answer(&connection.stream, &response);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            // Beyond the bound one that only holds its place gives way: asking always works.
+            let free = self.connections.iter().position(Option::is_none);
+            let idle = || self.connections.iter().flatten().position(|c| !c.wants_end);
+            let Some(at) = free.or_else(idle) else { continue };
+            let key = EventData::new_u64(at as u64);
+            if stream.set_nonblocking(true).is_ok()
+                && epoll::add(&self.epoll, &stream, key, EventFlags::IN).is_ok()
+            {
+                let line = Vec::with_capacity(LINE_BYTES_MAX);
+                self.connections[at] = Some(Connection { stream, line, wants_end: false });
+            }
+        }
+    }
+
+    /// Takes in what one connection sent; closes it when it is done or broken.
+    fn read(&mut self, at: usize, controlled: &mut dyn Controlled) {
+        let Some(connection) = self.connections[at].as_mut() else { return };
+        let mut bytes = [0; 512];
+        let keep = match (&connection.stream).read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => connection.take_in(&bytes[..count], controlled),
+            Err(e) => e.kind() == io::ErrorKind::WouldBlock,
+        };
+        if !keep {
+            self.connections[at] = None;
+        }
+    }
+}
+
+impl Connection {
+    /// True if the connection stays open.
+    fn take_in(&mut self, bytes: &[u8], controlled: &mut dyn Controlled) -> bool {
+        self.line.extend_from_slice(bytes);
+        let Some(end) = self.line.iter().position(|byte| *byte == b'\n') else {
+            if self.line.len() > LINE_BYTES_MAX {
+                let why = format!("the request is longer than {LINE_BYTES_MAX} bytes");
+                let _ = answer(&self.stream, &Response::Refused { why });
+                return false;
+            }
+            return true;
+        };
+        let response = match serde_json::from_slice(&self.line[..end]) {
+            Ok(Request::Status) => Response::Status(controlled.status()),
+            Ok(Request::Detach { force }) => match controlled.detach(force) {
+                Ok(DetachProgress::Started) => Response::Detaching,
+                Err(why) => Response::Refused { why },
+            },
+            Err(e) => Response::Refused { why: format!("not a request: {e}") },
+        };
+        self.line.clear();
+        self.wants_end = response == Response::Detaching;
+        answer(&self.stream, &response).is_ok() && self.wants_end
+    }
+}
+
+/// One line fits into any socket's buffer; a client that lets it fill up is not waited for.
+fn answer(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    match stream.write(&line)? {
+        count if count == line.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}

@@ -1,0 +1,131 @@
+//! Two volumes driven by one thread, and what both loops over them need.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thinwire_volume::{Completion, Geometry, IoError};
+
+use crate::error::{Failure, Outcome};
+use crate::open::{OpenVolume, Wait};
+use crate::signals::Signals;
+
+/// Requests in flight at most, on each side.
+pub const SLOTS: usize = 32;
+
+/// The longest piece moved at once, in bytes. Also the granularity at which zeroes are found.
+pub const PIECE_BYTES_MAX: u64 = 128 << 10;
+
+/// How often signals and progress are looked at.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// What a long loop tells the outside, and hears from it.
+pub struct Watch<'a> {
+    /// Ends the loop when one comes.
+    pub signals: Option<&'a Signals>,
+    /// Called now and then with the bytes done.
+    pub progress: &'a mut dyn FnMut(u64),
+    next: Instant,
+}
+
+impl<'a> Watch<'a> {
+    /// The first look is soon.
+    pub fn new(signals: Option<&'a Signals>, progress: &'a mut dyn FnMut(u64)) -> Self {
+        Watch { signals, progress, next: Instant::now() }
+    }
+
+    /// A look at the outside, if it is time. Fails when a signal came.
+    pub fn glance(&mut self, done: u64) -> Outcome {
+        let now = Instant::now();
+        if now < self.next {
+            return Ok(());
+        }
+        self.next = now + GLANCE;
+        (self.progress)(done);
+        match self.signals.and_then(Signals::take) {
+            Some(_) => Err(Failure::failed("interrupted")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A source and a destination.
+pub struct Pair<'a> {
+    /// Only read.
+    pub source: &'a mut dyn OpenVolume,
+    /// Only written, until it is compared.
+    pub destination: &'a mut dyn OpenVolume,
+}
+
+/// Completions of both sides, by turns.
+#[derive(Default)]
+pub struct Taken {
+    /// Of the source.
+    pub source: Vec<Completion>,
+    /// Of the destination.
+    pub destination: Vec<Completion>,
+}
+
+impl Pair<'_> {
+    /// Geometries of both, checked: the destination is large enough and the source ends on one of
+    /// its blocks. Also gives the length of a piece.
+    pub fn fit(&mut self) -> Outcome<(Geometry, Geometry, u64)> {
+        let (from, to) = (self.source.volume().geometry(), self.destination.volume().geometry());
+        if to.bytes < from.bytes {
+            return Err(Failure::failed(format!(
+                "the destination is too small: it has {} bytes, the source {}",
+                to.bytes, from.bytes
+            )));
+        }
+        if !from.bytes.is_multiple_of(u64::from(to.block_bytes)) {
+            return Err(Failure::failed(format!(
+                "the source's {} bytes do not end on a block of the destination ({} bytes)",
+                from.bytes, to.block_bytes
+            )));
+        }
+        let align = u64::from(from.block_bytes.max(to.block_bytes));
+        let longest =
+            u64::from(from.io_bytes_max.min(to.io_bytes_max)).min(PIECE_BYTES_MAX) / align * align;
+        Ok((from, to, longest.max(align)))
+    }
+
+    /// Takes completions of both; if there are none, sleeps until there may be, at most until the
+    /// next glance.
+    pub fn take(&mut self, taken: &mut Taken) -> Outcome {
+        let now = Instant::now();
+        let until = now + GLANCE;
+        for round in 0.. {
+            let mut progress = self.source.turn(Wait::No)?;
+            progress |= self.destination.turn(Wait::No)?;
+            self.source.volume().poll(&mut taken.source);
+            self.destination.volume().poll(&mut taken.destination);
+            if progress || !taken.source.is_empty() || !taken.destination.is_empty() || round > 0 {
+                break;
+            }
+            self.sleep(until)?;
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, until: Instant) -> Outcome {
+        let deadlines = [self.source.deadline(), self.destination.deadline(), Some(until)];
+        let deadline = deadlines.into_iter().flatten().min().expect("one is given");
+        let left = deadline.saturating_duration_since(Instant::now());
+        let (first, second) = (self.source.fd(), self.destination.fd());
+        let mut fds: Vec<_> = [&first, &second]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&left)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(Failure::failed(format!("cannot wait: {}", io::Error::from(e)))),
+        }
+    }
+}
+
+/// The failure of an I/O on one of the sides.
+pub fn io_failure(side: &str, error: IoError) -> Failure {
+    Failure::failed(format!("{side}: {error}"))
+}

@@ -1,0 +1,225 @@
+//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,writeback]`, and the check that the
+//! volume behind it can be served.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::error::ParseError;
+use crate::size::check_name;
+use crate::uri::VolumeSpec;
+
+/// The logical block when nothing else is said, in bytes.
+pub const BLOCK_BYTES_DEFAULT: u32 = 512;
+
+/// One export of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportSpec {
+    /// What initiators call it.
+    pub name: String,
+    /// The local volume behind it; never a remote one.
+    pub volume: VolumeSpec,
+    /// Refuse all writes.
+    pub read_only: bool,
+    /// Logical block in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// Test wrapper: acknowledge writes early and lose the unflushed ones with the process.
+    pub writeback: bool,
+}
+
+impl ExportSpec {
+    /// A writable export of blocks of 512 bytes, its name and volume checked.
+    pub fn new(name: &str, volume: &str) -> Result<Self, ParseError> {
+        check_name("export name", name)?;
+        let volume: VolumeSpec = volume.parse()?;
+        if matches!(volume, VolumeSpec::Remote(_)) {
+            return Err(ParseError::new(
+                volume.to_string(),
+                "a target exports its own volumes only: a path, memory:SIZE or null:SIZE",
+            ));
+        }
+        Ok(ExportSpec {
+            name: name.to_owned(),
+            volume,
+            read_only: false,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            writeback: false,
+        })
+    }
+
+    /// Sets the logical block, which is 512 or 4096, and must divide a size given in the volume.
+    pub fn set_block(&mut self, block_bytes: u64) -> Result<(), ParseError> {
+        if block_bytes != 512 && block_bytes != 4096 {
+            return Err(ParseError::new(block_bytes.to_string(), "a block has 512 or 4096 bytes"));
+        }
+        self.block_bytes = block_bytes as u32;
+        if let VolumeSpec::Memory(bytes) | VolumeSpec::Null(bytes) = self.volume {
+            check_size(bytes, self.block_bytes)
+                .map_err(|why| ParseError::new(self.volume.to_string(), why))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the volume is there, is a file or block device, can be opened with the needed
+    /// rights and has a size that can be served. Control path: opens and closes the file.
+    pub fn check_volume(&self) -> Result<(), String> {
+        let VolumeSpec::Path(path) = &self.volume else { return Ok(()) };
+        let bytes = open_sized(path, self.read_only)?.1;
+        check_size(bytes, self.block_bytes)
+            .map_err(|why| format!("{}: {why}; resize the image or give another", path.display()))
+    }
+
+    /// Device and inode of the file behind the export, to find two exports of one file.
+    pub fn file_key(&self) -> Option<(u64, u64)> {
+        let VolumeSpec::Path(path) = &self.volume else { return None };
+        let meta = std::fs::metadata(path).ok()?;
+        let device = meta.file_type().is_block_device();
+        Some(if device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) })
+    }
+}
+
+fn check_size(bytes: u64, block_bytes: u32) -> Result<(), String> {
+    if bytes == 0 {
+        return Err("its size is zero".into());
+    }
+    if !bytes.is_multiple_of(u64::from(block_bytes)) {
+        return Err(format!(
+            "its size of {bytes} bytes is not a multiple of the block of {block_bytes} bytes"
+        ));
+    }
+    Ok(())
+}
+
+/// Opens a regular file or block device and finds out how large it is.
+fn open_sized(path: &Path, read_only: bool) -> Result<(File, u64), String> {
+    let shown = path.display();
+    let meta = std::fs::metadata(path).map_err(|e| format!("{shown}: {e}"))?;
+    if !meta.is_file() && !meta.file_type().is_block_device() {
+        return Err(format!("{shown}: neither a regular file nor a block device"));
+    }
+    let mut file = OpenOptions::new().read(true).write(!read_only).open(path).map_err(|e| {
+        format!("{shown}: cannot be opened{}: {e}", if read_only { "" } else { " for writing" })
+    })?;
+    let bytes = file.seek(SeekFrom::End(0)).map_err(|e| format!("{shown}: {e}"))?;
+    Ok((file, bytes))
+}
+
+impl FromStr for ExportSpec {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let (name, rest) = text.split_once('=').ok_or_else(|| {
+            ParseError::new(
+                text,
+                "give NAME=VOLUME, as in disk0=/srv/disk0.img or scratch=memory:4G",
+            )
+        })?;
+        let parts = split_commas(rest);
+        let mut spec = ExportSpec::new(name, &parts[0])?;
+        for option in &parts[1..] {
+            match option.split_once('=').unwrap_or((option.as_str(), "")) {
+                ("ro", "") => spec.read_only = true,
+                ("writeback", "") => spec.writeback = true,
+                ("block", value) => spec.set_block(crate::size::parse_size(value)?)?,
+                _ => {
+                    return Err(ParseError::new(
+                        option,
+                        "unknown export option; known are ro, block=512, block=4096 and writeback \
+                         (write a comma in a path twice)",
+                    ));
+                }
+            }
+        }
+        Ok(spec)
+    }
+}
+
+/// Splits at single commas; a doubled one stands for itself. At least one part.
+fn split_commas(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c == ',' && chars.next_if_eq(&',').is_none() {
+            parts.push(String::new());
+        } else {
+            parts.last_mut().expect("never empty").push(c);
+        }
+    }
+    parts
+}
+
+impl fmt::Display for ExportSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.volume.to_string().replace(',', ",,"))?;
+        if self.read_only {
+            f.write_str(",ro")?;
+        }
+        if self.block_bytes != BLOCK_BYTES_DEFAULT {
+            write!(f, ",block={}", self.block_bytes)?;
+        }
+        if self.writeback {
+            f.write_str(",writeback")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exports() {
+        let spec: ExportSpec = "disk0=/srv/disk0.img".parse().unwrap();
+        assert_eq!((spec.name.as_str(), spec.block_bytes), ("disk0", 512));
+        assert!(!spec.read_only && !spec.writeback);
+        let spec: ExportSpec = "s=memory:4G,ro,block=4096,writeback".parse().unwrap();
+        assert!(spec.read_only && spec.writeback);
+        assert_eq!((spec.volume, spec.block_bytes), (VolumeSpec::Memory(4 << 30), 4096));
+        let spec: ExportSpec = "s=/a,,b=c,ro".parse().unwrap();
+        assert_eq!(spec.volume, VolumeSpec::Path("/a,b=c".into()));
+        assert_eq!(spec.to_string(), "s=file:/a,,b=c,ro");
+    }
+
+    #[test]
+    fn bad_exports_are_named() {
+        for (text, named) in [
+            ("disk0", "NAME=VOLUME"),
+            ("=x", "export name"),
+            ("a/b=x", "`a/b`"),
+            ("a=", "give a volume"),
+            ("a=x,rw", "`rw`"),
+            ("a=x,ro=1", "`ro=1`"),
+            ("a=x,block=1k", "`1024`"),
+            ("a=memory:512,block=4096", "not a multiple of the block of 4096"),
+            ("a=tw://n/d?link=eth1", "its own volumes"),
+        ] {
+            let error = text.parse::<ExportSpec>().unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_checked() {
+        let dir = crate::testing::TempDir::new("export");
+        let file = |name: &str, len: usize| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, vec![0; len]).unwrap();
+            ExportSpec::new("x", path.to_str().unwrap()).unwrap()
+        };
+        assert_eq!(file("good", 8192).check_volume(), Ok(()));
+        let odd = file("odd", 1000).check_volume().unwrap_err();
+        assert!(odd.contains("1000 bytes") && odd.contains("512 bytes"), "{odd}");
+        let mut half = file("half", 4096 + 512);
+        half.set_block(4096).unwrap();
+        assert!(half.check_volume().unwrap_err().contains("4608"));
+        assert!(file("empty", 0).check_volume().unwrap_err().contains("zero"));
+        let missing = ExportSpec::new("x", "/no/such/file").unwrap().check_volume().unwrap_err();
+        assert!(missing.contains("/no/such/file: No such file"), "{missing}");
+        let folder = ExportSpec::new("x", "/").unwrap().check_volume().unwrap_err();
+        assert!(folder.contains("neither"), "{folder}");
+    }
+}

@@ -1,0 +1,78 @@
+//! The `thinwire` command: everything around the protocol that a user sees. `main.rs` only calls
+//! [`run`].
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`cli`] | commands, flags, help |
+//! | [`uri`], [`linkspec`], [`export`], [`face`], [`fault`], [`size`] | what users type, checked |
+//! | [`config`] | TOML files and flags become one target configuration |
+//! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
+//! | [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`bench`], [`copy`] | measuring and copying any volume |
+//! | [`commands`] | one file for each command |
+
+pub mod bench;
+pub mod cli;
+pub mod commands;
+pub mod config;
+pub mod control;
+pub mod copy;
+pub mod error;
+pub mod export;
+pub mod face;
+pub mod fault;
+pub mod guard;
+pub mod identity;
+pub mod leftover;
+pub mod linkspec;
+pub mod local;
+pub mod log;
+pub mod open;
+pub mod output;
+pub mod process;
+pub mod remote;
+pub mod rundir;
+pub mod signals;
+pub mod size;
+#[cfg(test)]
+mod testing;
+pub mod uri;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::error::Outcome;
+
+/// Parses the command line, does what it says, and returns the exit code.
+pub fn run() -> u8 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout with code 0, mistakes to stderr with code 2.
+            let _ = error.print();
+            return error.exit_code() as u8;
+        }
+    };
+    log::start(cli.verbose);
+    match dispatch(cli) {
+        Ok(()) => 0,
+        Err(failure) => {
+            output::complain(&failure.to_string());
+            failure.exit_code()
+        }
+    }
+}
+
+fn dispatch(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Target(args) => commands::target::run(&args),
+        Command::Discover(args) => commands::discover::run(&args),
+        Command::Attach(args) => commands::attach::run(&args),
+        Command::Detach(args) => commands::detach::run(&args),
+        Command::Status(args) => commands::status::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Copy(args) => commands::copy::run(&args),
+        Command::Completions { shell } => commands::papers::completions(shell),
+        Command::Man { folder } => commands::papers::man(folder.as_deref()),
+    }
+}

@@ -1,0 +1,141 @@
+//! From a [`VolumeSpec`] to a volume that can be used: the seam between the commands, which only
+//! know [`OpenVolume`], and what drives stores, links and sessions.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use thinwire_buffer::Pool;
+use thinwire_volume::Volume;
+
+use crate::cli::{WhenAway, WireArgs};
+use crate::control::{PathStatus, State};
+use crate::error::{Failure, Outcome};
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// How long a first attach tries unless told to wait.
+pub const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The user accepts frames that are neither authenticated nor encrypted.
+    pub insecure: bool,
+    /// Open without the right to write. Remote ones may then be attached by many.
+    pub read_only: bool,
+    /// Fence the writer that holds a remote volume.
+    pub take_over: bool,
+    /// What requests get while the target is away.
+    pub when_away: WhenAway,
+    /// Give up the first attach after this long; `None` means never.
+    pub patience: Option<Duration>,
+    /// Wrap the volume so that it takes any byte range (`block_bytes == 1`), as faces need it.
+    pub any_byte: bool,
+    /// Faults, capture, shards.
+    pub wire: WireArgs,
+    /// Where identities are locked.
+    pub run_dir: PathBuf,
+}
+
+impl OpenOptions {
+    /// Writable, block-granular, ten seconds of patience, waiting when the target is away.
+    pub fn new(insecure: bool, wire: &WireArgs, run_dir: PathBuf) -> Self {
+        OpenOptions {
+            insecure,
+            read_only: false,
+            take_over: false,
+            when_away: WhenAway::Wait,
+            patience: Some(ATTACH_PATIENCE),
+            any_byte: false,
+            wire: wire.clone(),
+            run_dir,
+        }
+    }
+}
+
+/// How long [`OpenVolume::turn`] may sleep when it has nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until something happens: a completion, a watched descriptor, a timer.
+    Forever,
+    /// The same, but not beyond this time.
+    Until(Instant),
+}
+
+/// How an open volume is, for `status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VolumeHealth {
+    /// Never [`State::Connecting`] or [`State::Stale`].
+    pub state: State,
+    /// The ways to the target; empty for local volumes.
+    pub paths: Vec<PathStatus>,
+    /// The timer that runs, by name, and what is left of it.
+    pub timer: Option<(&'static str, Duration)>,
+    /// More, for people.
+    pub detail: Option<String>,
+}
+
+/// A volume together with whatever drives it: a shard with links and a session, a store with its
+/// disk. Used by the thread that opened it.
+pub trait OpenVolume {
+    /// The volume itself. Its completions are taken by the caller through [`Volume::poll`].
+    fn volume(&mut self) -> &mut dyn Volume;
+
+    /// Where the buffers of writes come from.
+    fn pool(&self) -> &Pool;
+
+    /// Does what can be done now. If that was nothing, sleeps as `wait` allows and does what can
+    /// be done then. True if the volume may have completions. An error means that the volume is
+    /// lost for this process.
+    fn turn(&mut self, wait: Wait) -> Outcome<bool>;
+
+    /// Ends the sleep of [`OpenVolume::turn`] while `fd` is readable. The caller keeps it open for
+    /// as long as the volume.
+    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome;
+
+    /// Readable when [`OpenVolume::turn`] has something to do; `None` if only time and the caller's
+    /// own I/Os make it so.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When [`OpenVolume::turn`] must be called again although [`OpenVolume::fd`] is silent.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// How it is.
+    fn health(&self) -> VolumeHealth;
+
+    /// Lets go in order, after the caller has flushed and nothing is outstanding: the session is
+    /// ended, the lock released. With `force` at once, whatever is outstanding.
+    fn close(&mut self, force: bool) -> Outcome;
+}
+
+/// Opens a volume. Remote ones: attaches, waiting for at most `options.patience`, and gives up when
+/// one of `signals` comes.
+pub fn open_volume(
+    spec: &VolumeSpec,
+    options: &OpenOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Box<dyn OpenVolume>> {
+    match spec {
+        VolumeSpec::Remote(remote) => {
+            require_insecure(options.insecure, "reaching a target")?;
+            crate::remote::open(remote, options, signals)
+        }
+        local => crate::local::open(local, options),
+    }
+}
+
+/// The refusal that holds until keys exist.
+pub fn require_insecure(insecure: bool, what: &str) -> Outcome {
+    if insecure {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "refusing: {what} without --insecure. Keys do not exist yet, so frames are neither \
+         authenticated nor encrypted, and everybody on the same network can read and change the \
+         data. If all machines there are trusted, say --insecure (in TOML: insecure = true) on \
+         both sides"
+    )))
+}

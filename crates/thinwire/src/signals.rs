@@ -1,0 +1,92 @@
+//! SIGINT, SIGTERM and SIGHUP as something to poll instead of something that interrupts.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// The signals that ask a process to end.
+const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Ending signals of this process, taken from a descriptor. Threads made later inherit that the
+/// signals do not interrupt them; so make this first.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+impl Signals {
+    /// From now on ending signals wait to be taken.
+    pub fn catch() -> io::Result<Self> {
+        // SAFETY: an all-zero sigset_t is a valid value to pass to sigemptyset, which initialises it.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a live sigset_t, and the signal numbers are valid.
+        unsafe {
+            libc::sigemptyset(&mut set);
+            for signal in ENDING {
+                libc::sigaddset(&mut set, signal);
+            }
+        }
+        // SAFETY: `set` is initialised; the old mask is not asked for.
+        let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        if failed != 0 {
+            return Err(io::Error::from_raw_os_error(failed));
+        }
+        // SAFETY: -1 asks for a new descriptor; `set` is initialised and only read.
+        let fd = unsafe { libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Readable when a signal waits.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The number of a signal that came, once each. Never waits.
+    pub fn take(&self) -> Option<i32> {
+        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.fd, &mut info) {
+            Ok(read) if read == info.len() => {
+                Some(i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `SIGINT` and the like.
+pub fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGINT => "SIGINT",
+        libc::SIGTERM => "SIGTERM",
+        libc::SIGHUP => "SIGHUP",
+        _ => "a signal",
+    }
+}
+
+/// Detaches the loop device behind `device` from its file. If it is in use, the kernel does so
+/// when the last user closes it.
+pub fn clear_loop(device: &impl AsFd) -> io::Result<()> {
+    const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
+    // SAFETY: LOOP_CLR_FD takes no argument; the descriptor is live for the call.
+    let failed = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD as _, 0) };
+    if failed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The only test that touches signal masks; it raises a signal for its own thread only.
+    #[test]
+    fn a_signal_waits_until_taken() {
+        let signals = Signals::catch().unwrap();
+        assert_eq!(signals.take(), None);
+        // SAFETY: raise has no preconditions; the signal is blocked in this thread.
+        unsafe { libc::raise(libc::SIGHUP) };
+        assert_eq!(signals.take(), Some(libc::SIGHUP));
+        assert_eq!(signals.take(), None);
+    }
+}

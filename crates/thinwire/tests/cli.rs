@@ -1,0 +1,198 @@
+//! The command as users and scripts see it: exit codes, messages, what goes to stdout.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+fn thinwire(words: &[&str]) -> Ran {
+    let output: Output =
+        Command::new(env!("CARGO_BIN_EXE_thinwire")).args(words).output().expect("runs");
+    Ran {
+        code: output.status.code().expect("not killed"),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A folder of its own for each test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("thinwire-cli-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn help_and_version_are_on_stdout() {
+    let ran = thinwire(&["--help"]);
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert!(ran.out.contains("tw+udp://HOST[:PORT]/EXPORT"));
+    for command in ["target", "discover", "attach", "detach", "status", "bench", "copy"] {
+        let ran = thinwire(&[command, "--help"]);
+        assert_eq!(ran.code, 0);
+        assert!(ran.out.contains("Example") && ran.out.contains("--json"), "{}", ran.out);
+    }
+    assert!(thinwire(&["--version"]).out.starts_with("thinwire "));
+}
+
+#[test]
+fn bad_usage_exits_with_2_and_names_the_part() {
+    for (words, named) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&[], "Usage"),
+        (&["bench"], "<VOLUME>"),
+        (&["bench", "nbd://host/x"], "nbd:"),
+        (&["bench", "tw://n/d?link=eth1&jumbo=1&x=2"], "`jumbo`; known are `link` and `mtu`"),
+        (&["bench", "tw://n/d"], "no link"),
+        (&["bench", "memory:1Q"], "1Q"),
+        (&["bench", "memory:1M", "--rw", "trim"], "trim"),
+        (&["bench", "memory:1M", "--fault", "loss=1%,flood=2%"], "flood=2%"),
+        (&["attach", "tw+udp://h/d"], "--nbd"),
+        (&["attach", "tw+udp://h/d", "--block", "--when-away", "panic"], "panic"),
+        (&["detach", "a/b"], "a/b"),
+        (&["discover", "--link", "tcp:eth1"], "tcp"),
+        (&["target", "--export", "a"], "NAME=VOLUME"),
+        (&["target", "--export", "a=memory:1M,rw"], "`rw`"),
+        (&["target", "--export", "a=memory:1M"], "no link"),
+        (&["target", "--link", "eth1"], "nothing to export"),
+        (&["target", "--config", "/no/such.toml"], "/no/such.toml"),
+        (&["copy", "memory:1M"], "<DST>"),
+    ] {
+        let ran = thinwire(words);
+        assert_eq!(ran.code, 2, "{words:?}: {}", ran.err);
+        assert!(ran.err.contains(named), "{words:?}: {}", ran.err);
+        assert_eq!(ran.out, "", "{words:?}");
+    }
+}
+
+#[test]
+fn without_insecure_both_sides_refuse_and_say_why() {
+    for words in [
+        &["target", "--name", "n", "--link", "eth1", "--export", "a=memory:1M"][..],
+        &["bench", "tw+udp://127.0.0.1/a"],
+        &[
+            "attach",
+            "tw+udp://127.0.0.1/a",
+            "--nbd",
+            "unix:/tmp/never.sock",
+            "--run-dir",
+            "/tmp/never",
+        ],
+        &["copy", "tw+udp://127.0.0.1/a", "memory:1M"],
+    ] {
+        let ran = thinwire(words);
+        assert_eq!(ran.code, 1, "{words:?}: {}", ran.err);
+        let named = ran.err.contains("--insecure") && ran.err.contains("neither");
+        assert!(named && ran.err.contains("Keys do not exist yet"), "{words:?}: {}", ran.err);
+    }
+    assert_eq!(thinwire(&["discover", "--link", "eth1", "--insecure"]).code, 2);
+}
+
+#[test]
+fn a_configuration_s_mistakes_are_named_with_line_and_key() {
+    let folder = Folder::new("config");
+    let config = folder.file("target.toml", "node = \"n\"\ninsecure = true\nlnik = [\"eth1\"]\n");
+    let ran = thinwire(&["target", "--config", &config]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("target.toml:3: unknown key `lnik`"), "{}", ran.err);
+
+    folder.file("target.toml", "insecure = true\nlink = [\"eth1\"]\n");
+    folder.file("conf.d/10.toml", "[[export]]\nname = \"a\"\nvolume = \"a.img\"\nsize = 1\n");
+    let ran = thinwire(&["target", "--config", &config]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("conf.d/10.toml:4: unknown key `size`"), "{}", ran.err);
+}
+
+#[test]
+fn check_looks_at_everything_and_serves_nothing() {
+    let folder = Folder::new("check");
+    let good = folder.file("good.img", vec![0; 8192]);
+    let odd = folder.file("odd.img", vec![0; 1000]);
+    let text = "node = \"node1\"\ninsecure = true\nlink = [\"no-such-link\"]\n\
+                [[export]]\nname = \"good\"\nvolume = \"good.img\"\n";
+    let config = folder.file("target.toml", text);
+    let ran = thinwire(&["target", "--config", &config, "--check"]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "ok: node node1, exports good\n"), "{}", ran.err);
+
+    let more = format!(
+        "{text}[[export]]\nname = \"odd\"\nvolume = \"{odd}\"\n\
+         [[export]]\nname = \"gone\"\nvolume = \"gone.img\"\nread_only = true\n\
+         [[export]]\nname = \"again\"\nvolume = \"{good}\"\n"
+    );
+    let config = folder.file("target.toml", more);
+    let ran = thinwire(&["target", "--config", &config, "--check", "--json"]);
+    assert_eq!(ran.code, 1);
+    let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((json["ok"].as_bool(), json["schema"].as_u64()), (Some(false), Some(1)));
+    assert_eq!(json["problems"].as_array().unwrap().len(), 3);
+    for named in ["1000 bytes", "block of 512", "gone.img", "`good` and `again`"] {
+        assert!(ran.err.contains(named), "{named}: {}", ran.err);
+    }
+}
+
+#[test]
+fn attachments_that_are_not_there() {
+    let folder = Folder::new("none");
+    let run_dir = folder.at("run");
+    let ran = thinwire(&["status", "--run-dir", &run_dir]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "no attachments\n"));
+    let ran = thinwire(&["status", "--json", "--run-dir", &run_dir]);
+    assert_eq!((ran.code, ran.out.as_str()), (0, "{\"schema\":1,\"attachments\":[]}\n"));
+    for words in [&["status", "disk0"][..], &["detach", "disk0"], &["detach", "disk0", "--force"]] {
+        let ran = thinwire(&[words, &["--run-dir", &run_dir]].concat());
+        assert_eq!(ran.code, 1);
+        assert!(ran.err.contains("`disk0`"), "{}", ran.err);
+    }
+    assert!(!folder.path().join("run").exists(), "asking must not make the folder");
+}
+
+#[test]
+fn papers_are_printed() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = thinwire(&["completions", shell]);
+        assert!(ran.code == 0 && ran.out.contains("discover"), "{shell}");
+    }
+    assert!(thinwire(&["man"]).out.contains(".TH"));
+    let folder = Folder::new("man");
+    assert_eq!(thinwire(&["man", &folder.at("pages")]).code, 0);
+    for page in ["thinwire.1", "thinwire-target.1", "thinwire-attach.1"] {
+        let text = std::fs::read_to_string(folder.path().join("pages").join(page)).unwrap();
+        assert!(text.contains(".TH"), "{page}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let script = format!("{} --help | head -1", env!("CARGO_BIN_EXE_thinwire"));
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
