@@ -257,7 +257,8 @@ impl Net {
         let latency_ns = self.rng.between(wire.latency_ns_min, wire.latency_ns_max);
         let at_port_ns = left_ns + latency_ns;
         let port = &mut self.stations[to as usize];
-        if port.rx_free_ns > at_port_ns + wire.port_ns(wire.port_queue_bytes) {
+        let queue_ns = wire.port_ns(wire.port_queue_bytes);
+        if wire.port_bytes_per_s > 0 && port.rx_free_ns > at_port_ns + queue_ns {
             self.stats.port_full += 1;
             return;
         }

@@ -18,7 +18,7 @@ fn run(net: &SimNet, link: &mut SimLink) -> Vec<(u64, Addr, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
         let mut batch = RxBatch::new();
-        link.recv(&pool, 64, &mut batch).unwrap();
+        while link.recv(&pool, 64, &mut batch).unwrap() > 0 {}
         for frame in &batch {
             assert_eq!(frame.bytes.as_ptr() as usize % 4096, 4096 - HEAD_BYTES);
             all.push((net.now_ns(), frame.from, frame.bytes.to_vec()));
@@ -46,6 +46,18 @@ fn frames_arrive_in_order_after_latency_and_wire_time() {
     assert!((210_000..=220_000).contains(&got[0].0), "{}", got[0].0);
     assert!((2_110_000..=2_140_000).contains(&got[19].0), "{}", got[19].0);
     assert_eq!(net.stats().delivered, 20);
+}
+
+#[test]
+fn a_wire_without_limit_drops_nothing_and_keeps_the_order() {
+    let net = SimNet::new(1, WireConfig { port_bytes_per_s: 0, ..wire() });
+    let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
+    for n in 0..200u8 {
+        send(&mut a, b.local(), &[n; 9000]);
+    }
+    let got = run(&net, &mut b);
+    assert_eq!(got.iter().map(|(_, _, f)| f[0]).collect::<Vec<_>>(), (0..200).collect::<Vec<_>>());
+    assert!(got[199].0 <= 20_000);
 }
 
 #[test]
