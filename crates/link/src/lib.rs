@@ -3,6 +3,7 @@
 
 mod bpf;
 mod error;
+pub mod fault;
 mod mmsg;
 pub mod packet;
 pub mod rng;
@@ -36,6 +37,16 @@ pub struct Room {
     pub frames: u32,
     /// Bytes of frames, after the kernel's own bookkeeping ("true size") is taken off.
     pub bytes: u32,
+}
+
+/// A source of time in ns, for wrappers that need one: injected, so that they work under virtual
+/// time, too.
+pub type Clock = Box<dyn FnMut() -> u64>;
+
+/// A clock that counts from its making and never goes back.
+pub fn monotonic_clock() -> Clock {
+    let start = std::time::Instant::now();
+    Box::new(move || start.elapsed().as_nanos() as u64)
 }
 
 /// One way to move frames. Used by one thread. Nothing here waits.

@@ -1,0 +1,271 @@
+//! A wrapper that makes a good link bad: loss, duplication, reordering, corruption, delay.
+//!
+//! It works on both ways of the link it wraps, each frame being judged once as it is sent and once
+//! as it is received: a wrapper at one end is enough for a whole path, and two add up. The same
+//! seed and the same frames make the same faults, with random numbers of its own for each way.
+//!
+//! *Reordering* holds a frame back until one to four later ones of its way have passed it; so that
+//! none is held forever on a silent link, at most a millisecond (and where the link has no
+//! descriptor to wake anybody, at most 16 calls). A held frame wakes the one who waits for
+//! [`Link::fd`] in time.
+
+mod config;
+mod hold;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
+
+pub use config::{FaultConfig, FaultError};
+use hold::{Hold, Way};
+
+use crate::{Clock, Link, LinkStats, Room};
+
+/// What the wrapper did so far, both ways together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultStats {
+    /// Frames that vanished.
+    pub lost: u64,
+    /// Frames that were made twice.
+    pub duplicated: u64,
+    /// Frames held back to be overtaken.
+    pub reordered: u64,
+    /// Frames with flipped bits.
+    pub corrupted: u64,
+}
+
+struct HeldTx {
+    to: Addr,
+    head: Vec<u8>,
+    data: SegList,
+}
+
+/// A link with faults. See the module's text.
+pub struct FaultLink<L> {
+    inner: L,
+    clock: Clock,
+    tx: Way,
+    held_tx: Hold<HeldTx>,
+    tx_batch: TxBatch,
+    rx: Way,
+    held_rx: Hold<RxFrame>,
+    rx_batch: RxBatch,
+    alarm: Option<Alarm>,
+    stats: FaultStats,
+}
+
+impl<L: Link> FaultLink<L> {
+    /// Wraps a link. `clock` gives a time in ns that never goes back; only differences count.
+    pub fn new(inner: L, config: &FaultConfig, clock: Clock) -> io::Result<Self> {
+        let alarm = inner.fd().map(Alarm::new).transpose()?;
+        let calls_max = if alarm.is_some() { u32::MAX } else { 16 };
+        Ok(FaultLink {
+            clock,
+            tx: Way::new(config, config.seed),
+            held_tx: Hold::new(calls_max),
+            tx_batch: TxBatch::new(),
+            rx: Way::new(config, !config.seed),
+            held_rx: Hold::new(calls_max),
+            rx_batch: RxBatch::new(),
+            alarm,
+            inner,
+            stats: FaultStats::default(),
+        })
+    }
+
+    /// What it did so far.
+    pub fn faults(&self) -> FaultStats {
+        self.stats
+    }
+
+    /// The link underneath.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    fn judge_tx(&mut self, frame: &mut TxFrame, now_ns: u64) {
+        let Some(fate) = self.tx.judge(&mut self.stats) else { return };
+        if fate.is_twice {
+            let copy = self.tx_batch.push(frame.to);
+            copy.head.extend_from_slice(&frame.head);
+            frame.data.iter().for_each(|segment| copy.data.push(segment.clone()));
+        }
+        if fate.is_damaged {
+            // The payload is shared and must stay as it is: damage a copy.
+            for segment in frame.data.iter() {
+                frame.head.extend_from_slice(segment);
+            }
+            frame.data.clear();
+            self.tx.rng.damage(&mut frame.head);
+        }
+        if fate.is_held() {
+            let head = std::mem::take(&mut frame.head);
+            let data = std::mem::take(&mut frame.data);
+            self.held_tx.keep(HeldTx { to: frame.to, head, data }, fate, now_ns);
+            return;
+        }
+        let passing = self.tx_batch.push(frame.to);
+        std::mem::swap(&mut passing.head, &mut frame.head);
+        std::mem::swap(&mut passing.data, &mut frame.data);
+        self.held_tx.one_passed();
+        self.release_tx(now_ns);
+    }
+
+    fn release_tx(&mut self, now_ns: u64) {
+        while let Some(held) = self.held_tx.release(now_ns) {
+            let frame = self.tx_batch.push(held.to);
+            frame.head = held.head;
+            frame.data = held.data;
+        }
+    }
+
+    fn judge_rx(&mut self, mut frame: RxFrame, pool: &Pool, now_ns: u64, out: &mut RxBatch) {
+        let Some(fate) = self.rx.judge(&mut self.stats) else { return };
+        if fate.is_twice {
+            out.push_back(frame.clone());
+        }
+        if fate.is_damaged {
+            let start = frame.bytes.as_ptr() as usize % PAGE_BYTES;
+            let mut copy = pool.get(start + frame.bytes.len());
+            copy[start..].copy_from_slice(&frame.bytes);
+            self.rx.rng.damage(&mut copy[start..]);
+            frame.bytes = copy.freeze().slice(start, frame.bytes.len());
+        }
+        if fate.is_held() {
+            self.held_rx.keep(frame, fate, now_ns);
+            return;
+        }
+        out.push_back(frame);
+        self.held_rx.one_passed();
+        self.release_rx(now_ns, out);
+    }
+
+    fn release_rx(&mut self, now_ns: u64, out: &mut RxBatch) {
+        while let Some(held) = self.held_rx.release(now_ns) {
+            out.push_back(held);
+        }
+    }
+
+    fn set_alarm(&mut self, now_ns: u64) -> io::Result<()> {
+        let Some(alarm) = &mut self.alarm else { return Ok(()) };
+        let due_ns = match (self.held_tx.next_ns(), self.held_rx.next_ns()) {
+            (Some(tx), Some(rx)) => Some(tx.min(rx)),
+            (tx, rx) => tx.or(rx),
+        };
+        alarm.set(due_ns.map(|due_ns| due_ns.saturating_sub(now_ns).max(1)))
+    }
+}
+
+impl<L: Link> Link for FaultLink<L> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn local(&self) -> Addr {
+        self.inner.local()
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.inner.frame_bytes_max()
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        self.inner.frame_bytes_base()
+    }
+
+    fn room(&self) -> Room {
+        self.inner.room()
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        let now_ns = (self.clock)();
+        self.held_tx.one_call();
+        for frame in batch.frames_mut() {
+            self.judge_tx(frame, now_ns);
+        }
+        batch.clear();
+        self.release_tx(now_ns);
+        self.inner.send(&mut self.tx_batch)?;
+        self.set_alarm(now_ns)
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        let now_ns = (self.clock)();
+        let before = out.len();
+        self.held_tx.one_call();
+        self.held_rx.one_call();
+        self.release_tx(now_ns);
+        if !self.tx_batch.is_empty() {
+            self.inner.send(&mut self.tx_batch)?;
+        }
+        self.release_rx(now_ns, out);
+        // What arrived may all be lost or held: that must not look like an idle link.
+        let mut batch = std::mem::take(&mut self.rx_batch);
+        while out.len() - before < max {
+            let wanted = max - (out.len() - before);
+            if self.inner.recv(pool, wanted, &mut batch)? == 0 {
+                break;
+            }
+            for frame in batch.drain(..) {
+                self.judge_rx(frame, pool, now_ns, out);
+            }
+        }
+        self.rx_batch = batch;
+        self.set_alarm(now_ns)?;
+        Ok(out.len() - before)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.alarm.as_ref().map(|alarm| alarm.both.as_fd())
+    }
+
+    /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].
+    fn stats(&self) -> LinkStats {
+        self.inner.stats()
+    }
+}
+
+/// A timer joined to the inner link's descriptor.
+struct Alarm {
+    both: OwnedFd,
+    timer: OwnedFd,
+    is_set: bool,
+}
+
+impl Alarm {
+    fn new(inner: BorrowedFd<'_>) -> io::Result<Alarm> {
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (i, fd) in [inner, timer.as_fd()].into_iter().enumerate() {
+            epoll::add(&both, fd, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
+        }
+        Ok(Alarm { both, timer, is_set: false })
+    }
+
+    /// Rings in so many ns, or not at all. Setting also silences a timer that has rung.
+    fn set(&mut self, in_ns: Option<u64>) -> io::Result<()> {
+        if in_ns.is_none() && !self.is_set {
+            return Ok(());
+        }
+        self.is_set = in_ns.is_some();
+        let in_ns = in_ns.unwrap_or(0);
+        let it_value = Timespec {
+            tv_sec: (in_ns / 1_000_000_000) as _,
+            tv_nsec: (in_ns % 1_000_000_000) as _,
+        };
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = Itimerspec { it_interval: never, it_value };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
