@@ -124,6 +124,7 @@ pub struct Unaligned<V> {
     inbox: Vec<Completion>,
     granted: Vec<u32>,
     spare_pieces: Vec<Vec<SegList>>,
+    copied_bytes: u64,
 }
 
 impl<V: Volume> Unaligned<V> {
@@ -140,6 +141,7 @@ impl<V: Volume> Unaligned<V> {
             inbox: Vec::new(),
             granted: Vec::new(),
             spare_pieces: Vec::new(),
+            copied_bytes: 0,
         }
     }
 
@@ -270,6 +272,8 @@ impl<V: Volume> Unaligned<V> {
                 });
             }
         }
+        let edge_count = edges.iter().flatten().count() as u64;
+        self.copied_bytes += edge_count * block;
         request.edges = Default::default();
         request.pending = pieces as u32;
     }
@@ -399,6 +403,10 @@ impl<V: Volume> Volume for Unaligned<V> {
 
     fn outstanding(&self) -> usize {
         self.requests.len() - self.free.len() + self.ready.len()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.copied_bytes + self.inner.copied_bytes()
     }
 
     fn load_writer(&mut self) -> WriterRecord {

@@ -1,0 +1,458 @@
+//! One client: its handshake, then its requests.
+//!
+//! Memory is bounded by what a client may have outstanding ([`NbdLimits`](super::NbdLimits)): a
+//! request keeps its place, and a read or write its bytes, until the reply has left. When the next
+//! request does not fit, it stays where it is and the socket is not read any more, so that a
+//! client that stops reading stops only itself.
+
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+
+use rustix::event::epoll::EventFlags;
+use thinwire_buffer::SegList;
+use thinwire_volume::{Completion, Io, Op, Volume};
+
+use super::hall::{Hall, Pending};
+use super::handshake::{Export, Handshake, Step, Terms};
+use super::input::{DIRECT_BYTES_MIN, Heard, Input, Payload};
+use super::output::{Output, Reply};
+use super::proto::{
+    self, EXTENT_BYTES, Errno, Head, REQUEST_BYTES, Request, command, command_flag,
+};
+
+/// Most calls that take from the socket in one turn, so that one busy client does not keep the
+/// shard from the others; level-triggered epoll brings it back.
+const FILLS_MAX: usize = 16;
+/// Replies of a handshake that may wait for the client to read them.
+const HANDSHAKE_REPLIES_MAX: usize = 64;
+/// Most extents in one answer; a client that wants more asks again from where they end.
+const EXTENTS_MAX: usize = 4096;
+/// Longest text of an error.
+const ERROR_TEXT_BYTES_MAX: usize = 512;
+
+/// How far a client is.
+enum Stage {
+    Handshake(Box<Handshake>),
+    Transmission,
+    /// Nothing more is taken in; what is outstanding is answered, then the connection ends.
+    Draining,
+}
+
+/// A write whose payload is arriving.
+struct Incoming {
+    request: Request,
+    io: Io,
+    payload: Payload,
+}
+
+/// Why a connection ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// In order: told us so, or closed its end.
+    Orderly,
+    /// Broke the protocol beyond what can be answered.
+    Broken(&'static str),
+    /// The socket failed.
+    Socket(io::Error),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        End::Socket(error)
+    }
+}
+
+/// A request that is refused.
+struct Refusal(Errno, &'static str);
+
+/// One client.
+pub(super) struct Connection {
+    pub(super) socket: OwnedFd,
+    /// Its slot in the face, and which use of that slot.
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    /// What epoll watches for.
+    pub(super) interest: EventFlags,
+    /// On the face's list of connections to look after.
+    pub(super) touched: bool,
+    /// On the face's list of those who wait for room.
+    pub(super) listed: bool,
+    /// Order of arrival.
+    pub(super) arrival: u64,
+    /// epoll says that there is something to read.
+    pub(super) readable: bool,
+    stage: Stage,
+    terms: Terms,
+    input: Input,
+    output: Output,
+    incoming: Option<Incoming>,
+    /// Bytes of a refused write's payload still to be skipped.
+    skip: u64,
+    /// The last request was a write with a long payload.
+    long_payloads: bool,
+    /// The next request waits for room.
+    paused: bool,
+    /// Requests taken in whose reply has not left.
+    requests: u32,
+    /// Memory this client answers for, in bytes.
+    held_bytes: u64,
+    /// What of it is with the volume.
+    below_bytes: u64,
+}
+
+impl Connection {
+    pub(super) fn new(socket: OwnedFd, slot: u32, generation: u32, arrival: u64) -> Self {
+        let mut output = Output::default();
+        Handshake::greet(&mut output);
+        Connection {
+            socket,
+            slot,
+            generation,
+            interest: EventFlags::IN,
+            touched: false,
+            listed: false,
+            arrival,
+            readable: false,
+            stage: Stage::Handshake(Box::default()),
+            terms: Terms::default(),
+            input: Input::default(),
+            output,
+            incoming: None,
+            skip: 0,
+            long_payloads: false,
+            paused: false,
+            requests: 0,
+            held_bytes: 0,
+            below_bytes: 0,
+        }
+    }
+
+    /// Has chosen the export, and uses it.
+    pub(super) fn is_client(&self) -> bool {
+        !self.is_in_handshake()
+    }
+
+    /// Has not chosen an export yet.
+    pub(super) fn is_in_handshake(&self) -> bool {
+        matches!(self.stage, Stage::Handshake(_))
+    }
+
+    /// The next request waits for room.
+    pub(super) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// What it answers for that is not with the volume: free when the connection is gone.
+    pub(super) fn own_bytes(&self) -> u64 {
+        self.held_bytes - self.below_bytes
+    }
+
+    /// What epoll should watch for now.
+    pub(super) fn wanted(&self) -> EventFlags {
+        let reads = !self.paused && !matches!(self.stage, Stage::Draining);
+        let mut wanted = EventFlags::empty();
+        wanted.set(EventFlags::IN, reads);
+        wanted.set(EventFlags::OUT, !self.output.is_empty());
+        wanted
+    }
+
+    /// Takes in what the client sent, and submits it to the volume.
+    pub(super) fn pump(
+        &mut self,
+        hall: &mut Hall,
+        volume: &mut dyn Volume,
+        export: &Export<'_>,
+    ) -> Result<(), End> {
+        let was_paused = std::mem::take(&mut self.paused);
+        self.digest(hall, volume, export)?;
+        for _ in 0..FILLS_MAX {
+            if !self.readable || self.paused || matches!(self.stage, Stage::Draining) {
+                break;
+            }
+            let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
+            match self.input.fill(&self.socket, payload, self.long_payloads, &hall.pool)? {
+                Heard::Much => {}
+                Heard::Little | Heard::Nothing => self.readable = false,
+                Heard::End => self.drain(),
+            }
+            self.digest(hall, volume, export)?;
+        }
+        hall.stats.pauses += u64::from(self.paused && !was_paused);
+        // If there is more, epoll says so again.
+        self.readable = false;
+        Ok(())
+    }
+
+    /// Sends what the socket takes. Returns whether that made room for more requests.
+    pub(super) fn flush(&mut self, hall: &mut Hall) -> Result<bool, End> {
+        let sent = self.output.send(&self.socket)?;
+        self.requests -= sent.requests;
+        self.release(sent.held_bytes, hall);
+        let is_over =
+            matches!(self.stage, Stage::Draining) && self.requests == 0 && self.output.is_empty();
+        if is_over { Err(End::Orderly) } else { Ok(sent.replies > 0) }
+    }
+
+    /// Takes nothing more in.
+    fn drain(&mut self) {
+        self.stage = Stage::Draining;
+        self.incoming = None;
+        let len = self.input.bytes().len();
+        self.input.consume(len);
+    }
+
+    fn hold(&mut self, bytes: u64, hall: &mut Hall) {
+        self.held_bytes += bytes;
+        hall.held_bytes += bytes;
+    }
+
+    fn release(&mut self, bytes: u64, hall: &mut Hall) {
+        self.held_bytes -= bytes;
+        hall.held_bytes -= bytes;
+    }
+
+    /// Acts on all that is understood of what came, until more is needed or there is no room.
+    fn digest(
+        &mut self,
+        hall: &mut Hall,
+        volume: &mut dyn Volume,
+        export: &Export<'_>,
+    ) -> Result<(), End> {
+        loop {
+            match &mut self.stage {
+                Stage::Draining => return Ok(()),
+                Stage::Handshake(handshake) => {
+                    if self.output.len() >= HANDSHAKE_REPLIES_MAX {
+                        self.paused = true;
+                        return Ok(());
+                    }
+                    let input = self.input.bytes();
+                    match handshake.step(input, export, &mut self.output, &hall.pool) {
+                        Step::Wait => return Ok(()),
+                        Step::Took(len) => self.input.consume(len),
+                        Step::Start(len, terms) => {
+                            self.input.consume(len);
+                            self.terms = terms;
+                            self.stage = Stage::Transmission;
+                        }
+                        Step::Farewell => self.drain(),
+                        Step::Broken(how) => return Err(End::Broken(how)),
+                    }
+                }
+                Stage::Transmission => {
+                    if !self.transmit(hall, volume, export)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in the next thing of the transmission. False if more bytes or more room are needed.
+    fn transmit(
+        &mut self,
+        hall: &mut Hall,
+        volume: &mut dyn Volume,
+        export: &Export<'_>,
+    ) -> Result<bool, End> {
+        if let Some(incoming) = &mut self.incoming {
+            let taken = incoming.payload.take(self.input.bytes(), &hall.pool);
+            hall.stats.copied_bytes += taken as u64;
+            self.input.consume(taken);
+            if !incoming.payload.is_whole() {
+                return Ok(false);
+            }
+            let Incoming { request, mut io, payload } = self.incoming.take().expect("one");
+            io.data = payload.finish();
+            self.submit(request, io, u64::from(request.len), hall, volume);
+            return Ok(true);
+        }
+        if self.skip > 0 {
+            let len = self.skip.min(self.input.bytes().len() as u64);
+            self.skip -= len;
+            self.input.consume(len as usize);
+            return Ok(len > 0);
+        }
+        let Some(header) = self.input.peek::<REQUEST_BYTES>() else {
+            return Ok(false);
+        };
+        let Some(request) = Request::parse(&header) else {
+            return Err(End::Broken("a request without its magic"));
+        };
+        if request.command == command::DISC {
+            self.drain();
+            return Ok(true);
+        }
+        let valid = check(&request, self.terms, export);
+        let bytes = match request.command {
+            command::READ | command::WRITE if valid.is_ok() => u64::from(request.len),
+            _ => 0,
+        };
+        if !self.has_room(bytes, hall) {
+            self.paused = true;
+            return Ok(false);
+        }
+        self.input.consume(REQUEST_BYTES);
+        self.requests += 1;
+        hall.stats.requests += 1;
+        let is_write = request.command == command::WRITE;
+        self.long_payloads = is_write && valid.is_ok() && request.len >= DIRECT_BYTES_MIN;
+        match valid {
+            Ok(io) => {
+                self.hold(bytes, hall);
+                if is_write {
+                    let payload = Payload::new(request.len as usize);
+                    self.incoming = Some(Incoming { request, io, payload });
+                } else {
+                    self.submit(request, io, bytes, hall, volume);
+                }
+            }
+            Err(Refusal(errno, text)) => {
+                if is_write {
+                    self.skip = u64::from(request.len);
+                }
+                hall.stats.requests_refused += 1;
+                self.refuse(&request, errno, format_args!("{text}"), hall);
+            }
+        }
+        Ok(true)
+    }
+
+    /// One request of any size always fits, so that nobody waits for ever.
+    fn has_room(&self, bytes: u64, hall: &Hall) -> bool {
+        let limits = &hall.limits;
+        let bytes_fit = bytes == 0
+            || self.held_bytes == 0
+            || (self.held_bytes + bytes <= limits.connection_bytes_max
+                && hall.held_bytes + bytes <= limits.bytes_max);
+        self.requests < limits.connection_requests_max && bytes_fit
+    }
+
+    fn submit(
+        &mut self,
+        request: Request,
+        mut io: Io,
+        held_bytes: u64,
+        hall: &mut Hall,
+        volume: &mut dyn Volume,
+    ) {
+        self.below_bytes += held_bytes;
+        let (slot, generation) = (self.slot, self.generation);
+        io.token = hall.pending.insert(Pending { slot, generation, request, held_bytes });
+        volume.submit(io);
+    }
+
+    /// Answers a request that the volume has done.
+    pub(super) fn complete(&mut self, pending: Pending, completion: Completion, hall: &mut Hall) {
+        let Pending { request, held_bytes, .. } = pending;
+        self.below_bytes -= held_bytes;
+        if let Err(error) = completion.result {
+            self.release(held_bytes, hall);
+            hall.stats.requests_failed += 1;
+            return self.refuse(&request, error.kind.into(), format_args!("{error}"), hall);
+        }
+        let cookie = request.cookie;
+        match request.command {
+            command::READ => {
+                let len = request.len as usize;
+                assert_eq!(completion.data.bytes(), len, "a read of another length");
+                let head = if self.terms.structured {
+                    Head::data_chunk(cookie, request.offset, len)
+                } else {
+                    Head::simple(cookie, None)
+                };
+                let data = completion.data;
+                self.output.push(Reply { head, data, ends_request: true, held_bytes });
+            }
+            command::BLOCK_STATUS => {
+                let one = request.flags & command_flag::REQ_ONE != 0;
+                let room = completion.extents.len().clamp(1, EXTENTS_MAX) * EXTENT_BYTES;
+                let mut buf = hall.pool.get(room);
+                let count = proto::put_extents(&completion.extents, request.len, one, &mut buf);
+                assert!(count > 0, "a block status without extents");
+                buf.set_len(count * EXTENT_BYTES);
+                self.answer(Head::status_chunk(cookie, count), SegList::of(buf.freeze()));
+            }
+            _ => {
+                self.release(held_bytes, hall);
+                self.answer(Head::simple(cookie, None), SegList::new());
+            }
+        }
+    }
+
+    fn answer(&mut self, head: Head, data: SegList) {
+        self.output.push(Reply { head, data, ends_request: true, held_bytes: 0 });
+    }
+
+    /// Answers with an error, and with a text where the client understands one.
+    fn refuse(
+        &mut self,
+        request: &Request,
+        errno: Errno,
+        text: std::fmt::Arguments<'_>,
+        hall: &Hall,
+    ) {
+        if !self.terms.structured {
+            return self.answer(Head::simple(request.cookie, Some(errno)), SegList::new());
+        }
+        let mut buf = hall.pool.get(ERROR_TEXT_BYTES_MAX);
+        let mut rest = &mut buf[..];
+        // What does not fit is cut off.
+        let _ = rest.write_fmt(text);
+        let len = ERROR_TEXT_BYTES_MAX - rest.len();
+        buf.set_len(len);
+        self.answer(Head::error_chunk(request.cookie, errno, len), SegList::of(buf.freeze()));
+    }
+}
+
+/// The gate: what a valid request means to the volume, or what the client is told.
+fn check(request: &Request, terms: Terms, export: &Export<'_>) -> Result<Io, Refusal> {
+    let features = export.geometry.features;
+    let (op, more_flags, able) = match request.command {
+        command::READ if terms.structured => (Op::Read, command_flag::DF, true),
+        command::READ => (Op::Read, 0, true),
+        command::WRITE => (Op::Write, 0, true),
+        command::FLUSH => (Op::Flush, 0, true),
+        command::TRIM => (Op::Discard, 0, features.discard),
+        command::WRITE_ZEROES => (Op::WriteZeroes, command_flag::NO_HOLE, features.write_zeroes),
+        command::BLOCK_STATUS => (Op::BlockStatus, command_flag::REQ_ONE, terms.allocation),
+        _ => return Err(Refusal(Errno::Inval, "this server does not know this command")),
+    };
+    if request.flags & !(command_flag::FUA | more_flags) != 0 {
+        return Err(Refusal(Errno::Inval, "this command does not take these flags"));
+    }
+    if op.is_write() && features.read_only {
+        return Err(Refusal(Errno::Perm, "the export is read-only"));
+    }
+    if op == Op::BlockStatus && !able {
+        return Err(Refusal(Errno::Inval, "no metadata context was negotiated"));
+    }
+    if !able {
+        return Err(Refusal(Errno::NotSup, "the export cannot do this"));
+    }
+    let (offset, len) = (request.offset, u64::from(request.len));
+    let mut io = Io::new(0, op, offset, len);
+    io.flags.fua = op.is_write() && request.flags & command_flag::FUA != 0;
+    io.flags.no_hole = request.flags & command_flag::NO_HOLE != 0 && op == Op::WriteZeroes;
+    io.flags.one_extent = request.flags & command_flag::REQ_ONE != 0 && op == Op::BlockStatus;
+    if op == Op::Flush {
+        let plain = offset == 0 && len == 0;
+        return if plain { Ok(io) } else { Err(Refusal(Errno::Inval, "a flush has no range")) };
+    }
+    if len == 0 {
+        return Err(Refusal(Errno::Inval, "a request of no bytes"));
+    }
+    if offset.checked_add(len).is_none_or(|end| end > export.geometry.bytes) {
+        let grows = matches!(op, Op::Write | Op::WriteZeroes);
+        let errno = if grows { Errno::NoSpc } else { Errno::Inval };
+        return Err(Refusal(errno, "the range ends beyond the export"));
+    }
+    if matches!(op, Op::Read | Op::Write) && request.len > export.io_bytes_max() {
+        return Err(Refusal(Errno::Inval, "longer than the maximum block size"));
+    }
+    let block = u64::from(export.geometry.block_bytes);
+    if !offset.is_multiple_of(block) || !len.is_multiple_of(block) {
+        return Err(Refusal(Errno::Inval, "not a multiple of the minimum block size"));
+    }
+    Ok(io)
+}

@@ -1,0 +1,211 @@
+//! What a connection has heard and not yet understood.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsFd;
+
+use thinwire_buffer::{Buf, Pool, SegList};
+
+/// Most bytes taken ahead in one call: several hundred requests without payload.
+pub(super) const INPUT_BYTES: usize = 64 << 10;
+/// What may be taken ahead of a long payload: it lands here and must be copied, so it is kept
+/// short; it still holds 18 requests.
+const INPUT_BYTES_SHORT: usize = 512;
+/// Payloads from here on go straight to where they belong; shorter ones cost more in system calls
+/// than in copying.
+pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
+/// A payload is kept in pieces of at most this size, allocated as it arrives, so that a client
+/// holds no memory it has not filled.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// How a call to the socket went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Heard {
+    /// Something came, and more may be waiting.
+    Much,
+    /// Something came; the socket is empty now.
+    Little,
+    /// The socket was empty.
+    Nothing,
+    /// The client sends no more.
+    End,
+}
+
+/// Bytes taken ahead. Holds memory only while it holds bytes.
+#[derive(Default)]
+pub(super) struct Input {
+    buf: Option<Buf>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    /// The bytes there are.
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
+    }
+
+    /// The first `N` bytes, if there are so many.
+    pub(super) fn peek<const N: usize>(&self) -> Option<[u8; N]> {
+        self.bytes().first_chunk().copied()
+    }
+
+    /// Lets go of the first `len` bytes.
+    pub(super) fn consume(&mut self, len: usize) {
+        self.start += len;
+        debug_assert!(self.start <= self.end);
+        if self.start == self.end {
+            (self.buf, self.start, self.end) = (None, 0, 0);
+        }
+    }
+
+    /// Takes more from the socket: first into `payload`, the rest here. `long_payloads` says that
+    /// what follows is likely a request with a long payload.
+    pub(super) fn fill(
+        &mut self,
+        socket: impl AsFd,
+        payload: Option<&mut Payload>,
+        long_payloads: bool,
+        pool: &Pool,
+    ) -> io::Result<Heard> {
+        let buf = self.buf.get_or_insert_with(|| pool.get(INPUT_BYTES));
+        if self.start > 0 {
+            buf.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let window = if long_payloads { INPUT_BYTES_SHORT } else { INPUT_BYTES };
+        let window = window.max(self.end + 1).min(INPUT_BYTES);
+        let ahead = &mut buf[self.end..window];
+        let mut hole: &mut [u8] = &mut [];
+        let mut is_last = true;
+        let mut payload = payload;
+        if let Some(payload) = payload.as_deref_mut() {
+            debug_assert_eq!(self.end, 0, "what was taken ahead goes first");
+            (hole, is_last) = payload.hole(pool);
+        }
+        let hole_len = hole.len();
+        let offered = hole_len + if is_last { ahead.len() } else { 0 };
+        let mut slices = [IoSliceMut::new(hole), IoSliceMut::new(ahead)];
+        let slices = match (hole_len > 0, is_last) {
+            (true, true) => &mut slices[..],
+            (true, false) => &mut slices[..1],
+            (false, _) => &mut slices[1..],
+        };
+        let result = rustix::io::readv(socket, slices);
+        let heard = match result {
+            Ok(0) => Ok(Heard::End),
+            Ok(len) => {
+                if let Some(payload) = payload {
+                    payload.advance(len.min(hole_len));
+                }
+                self.end += len.saturating_sub(hole_len);
+                Ok(if len == offered { Heard::Much } else { Heard::Little })
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Heard::Nothing),
+            Err(error) => Err(error.into()),
+        };
+        if self.end == 0 {
+            self.buf = None;
+        }
+        heard
+    }
+}
+
+/// A write's payload while it arrives, in page-aligned pieces.
+pub(super) struct Payload {
+    done: SegList,
+    piece: Option<Buf>,
+    filled: usize,
+    /// Bytes that are not here yet.
+    left: usize,
+}
+
+impl Payload {
+    /// A payload of `len` bytes, none of them here.
+    pub(super) fn new(len: usize) -> Self {
+        Payload { done: SegList::new(), piece: None, filled: 0, left: len }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Where the next bytes go, and whether the payload is whole once this is filled.
+    fn hole(&mut self, pool: &Pool) -> (&mut [u8], bool) {
+        let left = self.left;
+        let piece = self.piece.get_or_insert_with(|| pool.get(left.min(PIECE_BYTES)));
+        let hole = &mut piece[self.filled..];
+        let is_last = hole.len() == left;
+        (hole, is_last)
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.filled += len;
+        self.left -= len;
+        if self.piece.as_ref().is_some_and(|piece| piece.len() == self.filled) {
+            self.done.push(self.piece.take().expect("a piece").freeze());
+            self.filled = 0;
+        }
+    }
+
+    /// Copies what there is of it in `bytes`; returns how many that were.
+    pub(super) fn take(&mut self, bytes: &[u8], pool: &Pool) -> usize {
+        let mut taken = 0;
+        while taken < bytes.len() && self.left > 0 {
+            let (hole, _) = self.hole(pool);
+            let len = hole.len().min(bytes.len() - taken);
+            hole[..len].copy_from_slice(&bytes[taken..taken + len]);
+            self.advance(len);
+            taken += len;
+        }
+        taken
+    }
+
+    /// The whole payload.
+    pub(super) fn finish(self) -> SegList {
+        debug_assert!(self.is_whole());
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_payload_goes_where_it_belongs_and_the_rest_stays_here() {
+        let pool = Pool::new(16 << 20);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut input = Input::default();
+        assert_eq!(input.fill(&ours, None, false, &pool).unwrap(), Heard::Nothing);
+        assert_eq!(pool.stats().live_bytes, 0, "an idle connection holds nothing");
+        let stream: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
+        let len = 2_900_001;
+        let mut payload = Payload::new(len);
+        let mut at = 0;
+        while !payload.is_whole() {
+            let next = (at + 100_000).min(stream.len());
+            theirs.write_all(&stream[at..next]).unwrap();
+            at = next;
+            while input.bytes().is_empty()
+                && input.fill(&ours, Some(&mut payload), true, &pool).unwrap() == Heard::Much
+                && !payload.is_whole()
+            {}
+        }
+        let payload = payload.finish();
+        assert_eq!(payload.iter().count(), 3);
+        assert!(payload.to_vec() == stream[..len]);
+        let ahead = input.bytes().to_vec();
+        assert!(ahead == stream[len..len + ahead.len()]);
+        input.consume(ahead.len());
+        drop(theirs);
+        while input.fill(&ours, None, true, &pool).unwrap() != Heard::End {
+            let len = input.bytes().len();
+            input.consume(len);
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! The NBD face: serves a volume to NBD clients on this machine or beyond, over a unix socket or
+//! TCP, as fixed newstyle servers do.
+//!
+//! * [`proto`]: the formats, pure functions.
+//! * `handshake`: option haggling.
+//! * `connection`: one client; `input` and `output`, its two directions.
+//! * `hall`: what connections share.
+//! * `listener`: the socket that they come through.
+//!
+//! Everything runs in the shard's thread and nothing waits. All sockets hang on one epoll
+//! descriptor, level-triggered, which the shard watches. A turn takes in what clients sent, hands
+//! it to the volume, and sends each client's replies in one call. Nothing allocates once warm.
+
+mod connection;
+mod hall;
+mod handshake;
+mod input;
+mod listener;
+mod output;
+pub mod proto;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{Timespec, epoll};
+use thinwire_buffer::Pool;
+use thinwire_volume::{Completion, Volume};
+
+use self::connection::{Connection, End};
+use self::hall::{Hall, PendingTable};
+use self::handshake::Export;
+use self::listener::Listener;
+pub use self::listener::{Listen, NbdError};
+use crate::Face;
+
+/// What epoll says of the listening socket; connections are told apart by slot and generation.
+const LISTENER: u64 = u64::MAX;
+/// Most events taken in one turn; the rest stays for the next.
+const EVENTS_MAX: usize = 64;
+/// Most clients let in in one turn.
+const ACCEPTS_MAX: usize = 16;
+
+/// How an NBD face is opened.
+#[derive(Clone, Debug)]
+pub struct NbdConfig {
+    /// Where clients find it.
+    pub listen: Listen,
+    /// The export's name; the empty name answers, too. At most 4096 bytes.
+    pub name: String,
+    /// A text for people, shown by `nbdinfo --list`; may be empty. At most 4096 bytes.
+    pub description: String,
+    /// Refuse writes, whatever the volume can do.
+    pub read_only: bool,
+    /// Bounds.
+    pub limits: NbdLimits,
+}
+
+impl NbdConfig {
+    /// A writable face with default limits.
+    pub fn new(listen: Listen, name: impl Into<String>) -> Self {
+        NbdConfig {
+            listen,
+            name: name.into(),
+            description: String::new(),
+            read_only: false,
+            limits: NbdLimits::default(),
+        }
+    }
+}
+
+/// Bounds on what clients can make a face hold. Beyond them a client waits; nobody fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NbdLimits {
+    /// Connections at once. Default 256. When all are taken, a new client displaces the oldest
+    /// that has not chosen an export yet, or is turned away if there is none.
+    pub connections_max: usize,
+    /// Requests a connection may have outstanding, replies it has not read included. Default 256.
+    pub connection_requests_max: u32,
+    /// Bytes of reads and writes a connection may have outstanding. Default 64 MiB. A single
+    /// request may exceed it.
+    pub connection_bytes_max: u64,
+    /// The same for all connections together. Default 512 MiB. A connection with nothing
+    /// outstanding may exceed it with one request.
+    pub bytes_max: u64,
+}
+
+impl Default for NbdLimits {
+    fn default() -> Self {
+        NbdLimits {
+            connections_max: 256,
+            connection_requests_max: 256,
+            connection_bytes_max: 64 << 20,
+            bytes_max: 512 << 20,
+        }
+    }
+}
+
+/// Counters since the face was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NbdStats {
+    /// Clients let in.
+    pub connections: u64,
+    /// Clients turned away for lack of a place or a descriptor.
+    pub connections_refused: u64,
+    /// Clients without an export that gave their place to another.
+    pub connections_displaced: u64,
+    /// Connections ended because the client broke the protocol.
+    pub connections_broken: u64,
+    /// Requests taken in.
+    pub requests: u64,
+    /// Requests answered with an error at the gate.
+    pub requests_refused: u64,
+    /// Requests that the volume failed.
+    pub requests_failed: u64,
+    /// Completions whose client was gone.
+    pub completions_dropped: u64,
+    /// Times a client had to wait for room.
+    pub pauses: u64,
+    /// Payload bytes copied in user space, because they came in one call with what was before.
+    pub copied_bytes: u64,
+}
+
+/// A place for a connection.
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    connection: Option<Connection>,
+}
+
+/// A volume's NBD face. See [`Face`] for how it is driven.
+pub struct NbdFace {
+    config: NbdConfig,
+    epoll: OwnedFd,
+    path: String,
+    /// `None` once closed.
+    listener: Option<Listener>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    hall: Hall,
+    /// Connections to look after in this turn.
+    touched: Vec<u32>,
+    /// Connections that wait for room, perhaps with some that no longer do.
+    paused: Vec<u32>,
+    /// Something was set free since those were last asked.
+    made_room: bool,
+    events: Vec<epoll::Event>,
+    completions: Vec<Completion>,
+}
+
+impl NbdFace {
+    /// Opens the face: clients can connect from now on, and are served by [`Face::turn`].
+    /// Payloads live in memory of `pool`.
+    ///
+    /// # Errors
+    /// [`NbdError`]: the path is in use or is no socket, or the address cannot be listened at.
+    pub fn bind(config: NbdConfig, pool: Pool) -> Result<Self, NbdError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| NbdError::System("create an epoll descriptor", error.into()))?;
+        let listener = Listener::bind(&config.listen)?;
+        epoll::add(
+            &epoll,
+            listener.fd(),
+            epoll::EventData::new_u64(LISTENER),
+            epoll::EventFlags::IN,
+        )
+        .map_err(|error| NbdError::System("watch the listening socket", error.into()))?;
+        Ok(NbdFace {
+            path: listener.path.clone(),
+            epoll,
+            listener: Some(listener),
+            slots: Vec::new(),
+            free: Vec::new(),
+            hall: Hall {
+                limits: config.limits,
+                pool,
+                pending: PendingTable::default(),
+                held_bytes: 0,
+                stats: NbdStats::default(),
+            },
+            touched: Vec::new(),
+            paused: Vec::new(),
+            made_room: false,
+            events: Vec::with_capacity(EVENTS_MAX),
+            completions: Vec::new(),
+            config,
+        })
+    }
+
+    /// Counters since the face was opened.
+    pub fn stats(&self) -> NbdStats {
+        self.hall.stats
+    }
+
+    /// Requests that are with the volume.
+    pub fn outstanding(&self) -> usize {
+        self.hall.pending.len()
+    }
+
+    /// Memory held for requests, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.hall.held_bytes
+    }
+
+    /// Connections at this moment, those still in their handshake included.
+    pub fn connections(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn touch(touched: &mut Vec<u32>, connection: &mut Connection) {
+        if !connection.touched {
+            connection.touched = true;
+            touched.push(connection.slot);
+        }
+    }
+
+    /// Takes in what epoll has to say.
+    fn listen(&mut self) -> io::Result<bool> {
+        self.events.clear();
+        let spare = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, spare, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for at in 0..self.events.len() {
+            let epoll::Event { flags, data } = self.events[at];
+            let data = data.u64();
+            if data == LISTENER {
+                self.accept()?;
+                continue;
+            }
+            let (slot, generation) = (data as u32, (data >> 32) as u32);
+            let place = &mut self.slots[slot as usize];
+            let Some(connection) = place.connection.as_mut() else { continue };
+            if place.generation != generation {
+                continue;
+            }
+            let gone = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            if gone && !connection.wanted().contains(epoll::EventFlags::IN) {
+                // Nobody is there to read the replies, and nothing more is taken in.
+                self.end(slot, End::Orderly);
+                continue;
+            }
+            connection.readable |= gone || flags.contains(epoll::EventFlags::IN);
+            Self::touch(&mut self.touched, connection);
+        }
+        Ok(!self.events.is_empty())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listener) = &mut self.listener else { return Ok(()) };
+            let Some(client) = listener.accept()? else { return Ok(()) };
+            let Some(socket) = client.filter(|_| self.make_place()) else {
+                self.hall.stats.connections_refused += 1;
+                continue;
+            };
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.slots.push(Slot::default());
+                self.slots.len() as u32 - 1
+            });
+            let place = &mut self.slots[slot as usize];
+            let data = u64::from(place.generation) << 32 | u64::from(slot);
+            let mut connection =
+                Connection::new(socket, slot, place.generation, self.hall.stats.connections);
+            let data = epoll::EventData::new_u64(data);
+            if epoll::add(&self.epoll, &connection.socket, data, connection.interest).is_err() {
+                self.free.push(slot);
+                self.hall.stats.connections_refused += 1;
+                continue;
+            }
+            self.hall.stats.connections += 1;
+            Self::touch(&mut self.touched, &mut connection);
+            place.connection = Some(connection);
+        }
+        Ok(())
+    }
+
+    /// True if there is a place for one more.
+    fn make_place(&mut self) -> bool {
+        if self.connections() < self.config.limits.connections_max {
+            return true;
+        }
+        let all = self.slots.iter().filter_map(|place| place.connection.as_ref());
+        let idle = all.filter(|connection| connection.is_in_handshake());
+        match idle.min_by_key(|connection| connection.arrival).map(|oldest| oldest.slot) {
+            Some(oldest) => {
+                self.hall.stats.connections_displaced += 1;
+                self.end(oldest, End::Orderly);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Hands the volume's completions to those who wait for them.
+    fn reap(&mut self, volume: &mut dyn Volume) -> bool {
+        let mut completions = std::mem::take(&mut self.completions);
+        volume.poll(&mut completions);
+        let any = !completions.is_empty();
+        for completion in completions.drain(..) {
+            let pending = self.hall.pending.remove(completion.token);
+            let place = &mut self.slots[pending.slot as usize];
+            match &mut place.connection {
+                Some(connection) if place.generation == pending.generation => {
+                    connection.complete(pending, completion, &mut self.hall);
+                    Self::touch(&mut self.touched, connection);
+                }
+                _ => {
+                    self.hall.held_bytes -= pending.held_bytes;
+                    self.hall.stats.completions_dropped += 1;
+                }
+            }
+        }
+        self.completions = completions;
+        self.made_room |= any;
+        any
+    }
+
+    /// Lets every touched connection take in what it can.
+    fn pump(&mut self, volume: &mut dyn Volume) {
+        let mut geometry = volume.geometry();
+        geometry.features.read_only |= self.config.read_only;
+        for at in 0..self.touched.len() {
+            let slot = self.touched[at];
+            let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
+            let export =
+                Export { name: &self.config.name, description: &self.config.description, geometry };
+            match connection.pump(&mut self.hall, volume, &export) {
+                Ok(()) if connection.is_paused() && !connection.listed => {
+                    connection.listed = true;
+                    self.paused.push(slot);
+                }
+                Ok(()) => {}
+                Err(end) => self.end(slot, end),
+            }
+        }
+    }
+
+    /// Sends every touched connection's replies.
+    fn flush(&mut self) {
+        while let Some(slot) = self.touched.pop() {
+            let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
+            connection.touched = false;
+            match connection.flush(&mut self.hall) {
+                Ok(made_room) => self.made_room |= made_room,
+                Err(end) => {
+                    self.end(slot, end);
+                    continue;
+                }
+            }
+            let wanted = connection.wanted();
+            if wanted != connection.interest {
+                connection.interest = wanted;
+                let data = u64::from(connection.generation) << 32 | u64::from(slot);
+                let data = epoll::EventData::new_u64(data);
+                if let Err(error) = epoll::modify(&self.epoll, &connection.socket, data, wanted) {
+                    self.end(slot, End::Socket(error.into()));
+                }
+            }
+        }
+    }
+
+    /// Touches those who waited for room.
+    fn resume(&mut self) {
+        for slot in self.paused.drain(..) {
+            let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
+            connection.listed = false;
+            if connection.is_paused() {
+                Self::touch(&mut self.touched, connection);
+            }
+        }
+    }
+
+    /// Ends a connection. What it has with the volume is dropped when it completes.
+    fn end(&mut self, slot: u32, end: End) {
+        let place = &mut self.slots[slot as usize];
+        let Some(connection) = place.connection.take() else { return };
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(slot);
+        self.made_room = true;
+        self.hall.held_bytes -= connection.own_bytes();
+        match end {
+            End::Orderly => {}
+            End::Broken(how) => {
+                self.hall.stats.connections_broken += 1;
+                tracing::debug!("{}: an NBD client broke the protocol: {how}", self.path);
+            }
+            End::Socket(error) => {
+                tracing::debug!("{}: an NBD client is gone: {error}", self.path);
+            }
+        }
+    }
+}
+
+impl Face for NbdFace {
+    /// The socket's path, or `HOST:PORT` with the port that is really in use.
+    fn path(&self) -> String {
+        self.path.clone()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        let mut any = self.listen()?;
+        any |= self.reap(volume);
+        // Ends: a connection takes from its socket once a turn, and what was taken ahead is finite.
+        loop {
+            self.pump(volume);
+            // What a prompt volume has done already leaves in the same call.
+            any |= self.reap(volume);
+            self.flush();
+            if std::mem::take(&mut self.made_room) {
+                self.resume();
+            }
+            if self.touched.is_empty() {
+                return Ok(any);
+            }
+        }
+    }
+
+    fn busy(&self) -> Option<String> {
+        let connections = self.slots.iter().filter_map(|place| place.connection.as_ref());
+        match connections.filter(|connection| connection.is_client()).count() {
+            0 => None,
+            1 => Some("1 NBD client is connected".into()),
+            count => Some(format!("{count} NBD clients are connected")),
+        }
+    }
+
+    fn close(&mut self, force: bool) -> io::Result<()> {
+        if !force && let Some(busy) = self.busy() {
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, busy));
+        }
+        self.listener = None;
+        for slot in 0..self.slots.len() as u32 {
+            self.end(slot, End::Orderly);
+        }
+        Ok(())
+    }
+}
