@@ -37,7 +37,7 @@ pub use checksum::{seal, verify};
 pub use drops::{DropReason, Drops};
 pub use item::{Content, Item};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
-pub use path::{Path, PathReport, PathState, Room};
+pub use path::{LinkParams, Path, PathReport, PathState, Room};
 pub use received::{Received, Verdict};
 pub use rng::Rng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};

@@ -21,6 +21,19 @@ pub struct Room {
     pub bytes: u32,
 }
 
+/// What the protocol needs to know of a local link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkParams {
+    /// This end's address on it.
+    pub addr: Addr,
+    /// Bytes of a frame that passes everywhere on this kind of link.
+    pub frame_bytes_base: usize,
+    /// Bytes of the largest frame that the link can send.
+    pub frame_bytes_max: usize,
+    /// What the link can take in.
+    pub room: Room,
+}
+
 /// Whether a path can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {

@@ -88,7 +88,7 @@ impl Session {
             let rng = &mut self.rng;
             let next =
                 path.prober
-                    .next(now, path.state, path.last_heard, keep_alive, sizes, || rng.next());
+                    .next(now, path.state, path.last_heard, keep_alive, sizes, || rng.next_u64());
             let Some((token, size)) = next else { continue };
             let (id, link, addr) = (path.id, path.link, path.addr);
             let header = self.outside_header(Kind::Probe, id);

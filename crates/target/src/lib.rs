@@ -1,1 +1,26 @@
-//! To come.
+//! The side that has the disk: sessions on one side, volumes on the other.
+//!
+//! [`Target`] is a state machine: frames and time in ([`Target::on_frame`], [`Target::turn`]),
+//! frames out. It owns its volumes and polls them; a driver (the runtime, or the simulator) moves
+//! the frames and wakes it when a link or a disk has something. One target serves one shard; nothing
+//! in it is shared between threads.
+//!
+//! * `slots.rs`: exactly-once requests and the data that belongs to them
+//! * `peer.rs`: one session and what it has open
+//! * `requests.rs`: from a whole request to its completion
+//! * `attach.rs`: who may write (writer generations, fencing, leases)
+//! * `greet.rs`: handshake and discovery
+#![forbid(unsafe_code)]
+
+mod attach;
+mod config;
+mod greet;
+mod house;
+mod peer;
+mod requests;
+mod slots;
+mod target;
+
+pub use config::{ExportConfig, TargetConfig};
+pub use house::TargetStats;
+pub use target::{ExportReport, SessionReport, Target};

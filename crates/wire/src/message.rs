@@ -233,13 +233,15 @@ fixed_message! {
 
 fixed_message! {
     /// Initiator to target: this use of the slot is given up.
-    Reset = 0x06, 12, {
+    Reset = 0x06, 16, {
         /// Which slot.
         slot: u16,
         /// Reserved.
         reserved: Reserved16,
         /// Which use of the slot.
         sequence: u32,
+        /// Bytes of credit that the request took, in case it never arrived.
+        length: u32,
     } reserved 0
 }
 

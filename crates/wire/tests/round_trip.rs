@@ -118,9 +118,9 @@ proptest! {
     }
 
     #[test]
-    fn resets(slot: u16, sequence: u32) {
+    fn resets(slot: u16, sequence: u32, length: u32) {
         let reserved = Default::default();
-        comes_back(Message::Reset(Reset { slot, reserved, sequence }))?;
+        comes_back(Message::Reset(Reset { slot, reserved, sequence, length }))?;
         comes_back(Message::ResetDone(ResetDone { slot, reserved, sequence }))?;
     }
 

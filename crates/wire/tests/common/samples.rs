@@ -71,6 +71,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 slot: 0x0102,
                 reserved: Default::default(),
                 sequence: 0x1112_1314,
+                length: 0x0003_0000,
             }),
         ),
         (

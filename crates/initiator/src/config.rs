@@ -1,0 +1,78 @@
+//! Settings of an attachment.
+
+use std::time::Duration;
+
+use thinwire_buffer::Addr;
+
+/// What happens to I/O while the target is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenAway {
+    /// It waits, like a slow disk.
+    Wait,
+    /// It fails once the target has been away for this long, until it is back.
+    FailAfter(Duration),
+}
+
+/// How the target is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetName {
+    /// By asking all links for this node name.
+    Node(String),
+    /// At this address.
+    Address(Addr),
+}
+
+/// Settings of an attachment. The defaults are right for most.
+#[derive(Clone, Debug)]
+pub struct InitiatorConfig {
+    /// Which initiator this is: the same over restarts of this attachment, different for others.
+    /// Whoever presents it again takes the volume over from its former self at once.
+    pub initiator: [u8; 16],
+    /// Which run of it: new for every start.
+    pub instance: u64,
+    /// What a person calls it; shown to others who want the export.
+    pub name: String,
+    /// Where the target is.
+    pub target: TargetName,
+    /// The export's name.
+    pub export: String,
+    /// Read only; shared with others. Default: false.
+    pub read_only: bool,
+    /// Take the volume over from its present writer. Default: false.
+    pub take_over: bool,
+    /// Retry a refused first attach. Default: false.
+    pub wait: bool,
+    /// Agree to a session without keys. Default: false; without it there is none.
+    pub insecure: bool,
+    /// See [`WhenAway`]. Default: wait.
+    pub when_away: WhenAway,
+    /// Bytes of completed but unflushed writes that are kept for replay; half of it starts a flush,
+    /// all of it makes writes wait for that. Default: 32 MiB. This is memory.
+    pub retained_bytes_max: usize,
+    /// Largest frame to use, in bytes; smaller than the link's own limit if a switch is known to
+    /// carry less. Default: none.
+    pub frame_bytes_max: Option<usize>,
+    /// Tests only: forget unflushed writes instead of replaying them. A canary for the simulator.
+    pub canary_no_replay: bool,
+}
+
+impl InitiatorConfig {
+    /// Defaults for an attachment of `export` at `target`.
+    pub fn new(target: TargetName, export: impl Into<String>) -> Self {
+        InitiatorConfig {
+            initiator: [0; 16],
+            instance: 0,
+            name: String::new(),
+            target,
+            export: export.into(),
+            read_only: false,
+            take_over: false,
+            wait: false,
+            insecure: false,
+            when_away: WhenAway::Wait,
+            retained_bytes_max: 32 << 20,
+            frame_bytes_max: None,
+            canary_no_replay: false,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Who is there? A question to the group, and the answers (`docs/protocol.md`, "Discovery").
+
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, RxFrame, TxBatch};
+use thinwire_proto::{Time, outside_frame, verify};
+use thinwire_wire::{Discover, Frame, Header, Kind, Message};
+
+/// The question is asked this often in all, since it or its answers may be lost.
+const ASK_TIMES: u32 = 3;
+
+/// A target that answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its node name.
+    pub node: String,
+    /// Where it answered from.
+    pub addr: Addr,
+    /// The local link that heard it.
+    pub link: usize,
+    /// Which process it is: two with one name differ here.
+    pub instance: u64,
+    /// Names of its exports.
+    pub exports: Vec<String>,
+}
+
+/// One search, as a state machine: drive it for [`Discovery::duration`].
+pub struct Discovery {
+    nonce: u64,
+    node: String,
+    started: Time,
+    every: Duration,
+    asked: u32,
+    wanted: Vec<(usize, Addr, u16)>,
+    found: Vec<Found>,
+}
+
+impl Discovery {
+    /// A search that begins now, for one node or (empty) for all, of about `duration`. `nonce` must
+    /// be unpredictable.
+    pub fn new(now: Time, node: &str, duration: Duration, nonce: u64) -> Self {
+        Discovery {
+            nonce,
+            node: node.to_string(),
+            started: now,
+            every: duration / (ASK_TIMES + 1),
+            asked: 0,
+            wanted: Vec::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// How long to drive it.
+    pub fn duration(&self) -> Duration {
+        self.every * (ASK_TIMES + 1)
+    }
+
+    /// Adds the questions that are due to `out`, one batch per link.
+    pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
+        let ask = |first: u16, spread: Duration| Discover {
+            nonce: self.nonce,
+            first,
+            spread_ms: spread.as_millis() as u16,
+            node: &self.node,
+        };
+        if self.asked < ASK_TIMES && now >= self.started + self.every * self.asked {
+            self.asked += 1;
+            for batch in out.iter_mut() {
+                outside_frame(batch, Addr::Group, Header::new(Kind::Discover), 0, |o| {
+                    ask(0, self.every / 4).emit(o);
+                });
+            }
+        }
+        for (link, addr, first) in self.wanted.drain(..) {
+            outside_frame(&mut out[link], addr, Header::new(Kind::Discover), 0, |o| {
+                ask(first, Duration::ZERO).emit(o);
+            });
+        }
+    }
+
+    /// When [`Discovery::turn`] has something to do, at the latest.
+    pub fn deadline(&self) -> Time {
+        self.started + self.every * self.asked.min(ASK_TIMES + 1)
+    }
+
+    /// A frame arrived. Everything but answers to this question is ignored.
+    pub fn on_frame(&mut self, link: usize, rx: &RxFrame) {
+        if verify(&rx.bytes).is_err() {
+            return;
+        }
+        let Ok(frame) = Frame::parse(&rx.bytes) else { return };
+        let Some(Message::Offer(offer)) = frame.messages().next() else { return };
+        if offer.nonce != self.nonce || (!self.node.is_empty() && offer.node != self.node) {
+            return;
+        }
+        let place = |f: &Found| f.link == link && f.addr == rx.from && f.instance == offer.instance;
+        let at = match self.found.iter().position(place) {
+            Some(at) => at,
+            None if self.found.len() < 4096 => {
+                self.found.push(Found {
+                    node: offer.node.to_string(),
+                    addr: rx.from,
+                    link,
+                    instance: offer.instance,
+                    exports: Vec::new(),
+                });
+                self.found.len() - 1
+            }
+            None => return,
+        };
+        let found = &mut self.found[at];
+        if offer.first as usize == found.exports.len() {
+            found.exports.extend(offer.exports.iter().map(str::to_string));
+            let have = found.exports.len() as u16;
+            if have > offer.first && have < offer.total && self.wanted.len() < 64 {
+                self.wanted.push((link, rx.from, have));
+            }
+        }
+    }
+
+    /// Who answered so far.
+    pub fn found(&self) -> &[Found] {
+        &self.found
+    }
+}

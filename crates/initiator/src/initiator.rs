@@ -1,0 +1,508 @@
+//! The state machine itself.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use thinwire_buffer::{Pool, RxFrame, TxBatch};
+use thinwire_proto::{
+    DropReason, Drops, LinkParams, Notice, PathReport, Rng, Session, SessionStats, Time, verify,
+};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity};
+use thinwire_wire::{Detach, Frame, Kind, Message, Status, event_code};
+
+use crate::connect::Attempt;
+use crate::requests::Replay;
+use crate::retained::Retained;
+use crate::slots::{Pending, Slots};
+use crate::{InitiatorConfig, WhenAway};
+
+/// What the volume is, once attached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    pub geometry: Geometry,
+    pub identity: Identity,
+    pub writer_generation: u64,
+}
+
+/// Where an attachment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking for the target, or asking it.
+    Connecting,
+    /// In use.
+    Attached,
+    /// In use, but the target does not answer: I/O waits.
+    Away,
+    /// The target has lost unflushed writes; they are being sent again.
+    Replaying,
+    /// An orderly end is under way.
+    Detaching,
+    /// Ended in order.
+    Closed,
+    /// Ended for good: fenced, other content, or refused at first.
+    Failed,
+}
+
+impl Phase {
+    /// For status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Connecting => "connecting",
+            Phase::Attached => "attached",
+            Phase::Away => "away",
+            Phase::Replaying => "replaying",
+            Phase::Detaching => "detaching",
+            Phase::Closed => "closed",
+            Phase::Failed => "failed",
+        }
+    }
+}
+
+/// Why the first attach failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// The target said no, with this status and sentence.
+    Refused {
+        /// Why.
+        status: Status,
+        /// In words.
+        text: String,
+        /// With [`Status::Busy`]: when the holder's lease ends, if it does.
+        seconds_left: Option<u32>,
+    },
+    /// Several targets have that name; their addresses.
+    Ambiguous(Vec<String>),
+    /// `--insecure` was not said.
+    Insecure,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Refused { text, .. } => write!(f, "the target refused: {text}"),
+            AttachError::Ambiguous(addresses) => write!(
+                f,
+                "several targets have that node name, at {}: name one by its address",
+                addresses.join(", ")
+            ),
+            AttachError::Insecure => f.write_str(
+                "keys do not exist yet, so frames can be read and forged by anybody on the \
+                 network: say --insecure if that is acceptable",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// The timer that matters to a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// I/O fails when this runs out.
+    FailAfter(Duration),
+    /// The next attempt to reach the target.
+    Reconnect(Duration),
+}
+
+/// Counters of an attachment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitiatorStats {
+    /// Dropped frames and messages, by reason.
+    pub drops: Drops,
+    /// Requests sent.
+    pub requests: u64,
+    /// Writes sent again after a restart of the target.
+    pub replayed: u64,
+    /// Sessions opened.
+    pub sessions: u64,
+    /// Bytes copied in user space.
+    pub copied_bytes: u64,
+}
+
+/// What an attachment is doing, for status.
+#[derive(Clone, Debug)]
+pub struct InitiatorReport {
+    /// Where it stands.
+    pub phase: Phase,
+    /// Why it failed, if it did.
+    pub failure: Option<ErrorKind>,
+    /// Its paths.
+    pub paths: Vec<PathReport>,
+    /// The timer that runs, if one does.
+    pub timer: Option<Timer>,
+    /// I/Os outstanding or waiting.
+    pub outstanding: usize,
+    /// Bytes of unflushed writes that are kept.
+    pub retained_bytes: usize,
+    /// Counters.
+    pub stats: InitiatorStats,
+    /// Counters of the present session.
+    pub session: SessionStats,
+}
+
+/// One attachment of one export. See the crate.
+pub struct Initiator {
+    pub(crate) config: InitiatorConfig,
+    pub(crate) links: Vec<LinkParams>,
+    pub(crate) pool: Pool,
+    pub(crate) rng: Rng,
+    pub(crate) session: Option<Session>,
+    pub(crate) attempt: Option<Attempt>,
+    pub(crate) slots: Slots,
+    pub(crate) used_slots: u32,
+    pub(crate) used_bytes: u64,
+    pub(crate) waiting: VecDeque<Pending>,
+    pub(crate) done: Vec<Completion>,
+    pub(crate) user_outstanding: usize,
+    pub(crate) retained: Retained,
+    pub(crate) replay: Option<Replay>,
+    pub(crate) replay_failed: bool,
+    pub(crate) forced_flush: bool,
+    pub(crate) verifier: u64,
+    pub(crate) attached: Option<Content>,
+    /// This session has the attachment open.
+    pub(crate) granted: bool,
+    pub(crate) retry_attach_at: Option<Time>,
+    pub(crate) first_error: Option<AttachError>,
+    pub(crate) dead: Option<ErrorKind>,
+    pub(crate) away_since: Option<Time>,
+    pub(crate) gave_up: bool,
+    pub(crate) closing: bool,
+    detach_sent: bool,
+    pub(crate) close_error: Option<ErrorKind>,
+    pub(crate) closed: bool,
+    pub(crate) outside: Vec<TxBatch>,
+    pub(crate) orphans: Vec<Pending>,
+    pub(crate) now: Time,
+    pub(crate) stats: InitiatorStats,
+    notices: VecDeque<Notice>,
+}
+
+impl Initiator {
+    /// An attachment that begins to look for its target with the first turn. `links` in the order
+    /// of the indices that frames come and go with; `seed` must be unpredictable.
+    pub fn new(
+        now: Time,
+        config: InitiatorConfig,
+        links: Vec<LinkParams>,
+        pool: Pool,
+        seed: u64,
+    ) -> Self {
+        let outside = links.iter().map(|_| TxBatch::new()).collect();
+        let first_error = (!config.insecure).then_some(AttachError::Insecure);
+        let mut initiator = Initiator {
+            config,
+            links,
+            pool,
+            rng: Rng::new(seed),
+            session: None,
+            attempt: None,
+            slots: Slots::new(),
+            used_slots: 0,
+            used_bytes: 0,
+            waiting: VecDeque::with_capacity(1024),
+            done: Vec::with_capacity(256),
+            user_outstanding: 0,
+            retained: Retained::new(),
+            replay: None,
+            replay_failed: false,
+            forced_flush: false,
+            verifier: 0,
+            attached: None,
+            granted: false,
+            retry_attach_at: None,
+            first_error,
+            dead: None,
+            away_since: Some(now),
+            gave_up: false,
+            closing: false,
+            detach_sent: false,
+            close_error: None,
+            closed: false,
+            outside,
+            orphans: Vec::new(),
+            now,
+            stats: InitiatorStats::default(),
+            notices: VecDeque::new(),
+        };
+        if initiator.first_error.is_none() {
+            initiator.begin_attempt(now);
+        }
+        initiator
+    }
+
+    /// True once the volume has been attached for the first time: its geometry is known.
+    pub fn is_open(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// Why the first attach failed, if it did.
+    pub fn first_error(&self) -> Option<&AttachError> {
+        self.first_error.as_ref()
+    }
+
+    /// The next thing a person may want to read.
+    pub fn take_notice(&mut self) -> Option<Notice> {
+        if let Some(notice) = self.session.as_mut().and_then(Session::take_notice) {
+            return Some(notice);
+        }
+        self.notices.pop_front()
+    }
+
+    /// Requests may be sent: attached, and nobody has taken over.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.granted && self.dead.is_none() && self.session.is_some()
+    }
+
+    /// Why new I/O is refused at once, if it is.
+    pub(crate) fn refusal(&self) -> Option<ErrorKind> {
+        if let Some(kind) = self.dead {
+            return Some(kind);
+        }
+        if self.closing || self.closed {
+            return Some(ErrorKind::ShuttingDown);
+        }
+        self.gave_up.then_some(ErrorKind::Away)
+    }
+
+    /// Ends for good: everything fails with this, now and later.
+    pub(crate) fn die(&mut self, kind: ErrorKind) {
+        if self.dead.is_none() {
+            self.dead = Some(kind);
+        }
+        self.granted = false;
+        self.attempt = None;
+        self.fail_all(kind);
+        self.retained.clear();
+        self.replay = None;
+    }
+
+    /// A frame arrived on a link.
+    pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.now = now;
+        if let Err(reason) = self.take_frame(now, link, frame) {
+            self.stats.drops.count(reason);
+        }
+    }
+
+    fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
+        verify(&rx.bytes).map_err(DropReason::Frame)?;
+        let frame = Frame::parse(&rx.bytes).map_err(DropReason::Frame)?;
+        let header = frame.header();
+        if header.kind == Kind::Session {
+            let (session, slots) = self.session_for(header.session)?;
+            session.accept(now, link, rx.from, &frame, slots)?;
+            for message in frame.messages() {
+                if let Err(reason) = self.on_message(now, &message, &rx.bytes) {
+                    self.stats.drops.count(reason);
+                }
+            }
+            return Ok(());
+        }
+        let message = frame.messages().next().ok_or(DropReason::Direction)?;
+        match message {
+            Message::ProbeReply(reply) => {
+                let session = self.session_for(header.session)?.0;
+                session.on_probe_reply(now, link, rx.from, header, &reply)
+            }
+            Message::Probe(probe) => {
+                let params = self.links[link];
+                let limit = self.limit(link);
+                let session = self.session_for(header.session)?.0;
+                let base = params.frame_bytes_base;
+                session.on_probe(now, link, rx.from, header, &probe, base, limit)
+            }
+            Message::Offer(offer) => self.on_offer(now, link, rx.from, &offer),
+            Message::Welcome(welcome) => self.on_welcome(now, link, rx.from, &welcome),
+            Message::Refuse(refuse) => self.on_refuse(now, &refuse),
+            Message::UnknownSession(unknown) => self.on_unknown_session(now, unknown.session),
+            _ => Err(DropReason::Direction),
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        now: Time,
+        message: &Message<'_>,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        // A message before this one may have ended the session.
+        let session = self.session.as_mut().ok_or(DropReason::UnknownSession)?;
+        if session.on_message(now, message, &mut self.slots) {
+            return Ok(());
+        }
+        match message {
+            Message::Data(data) => {
+                if let Some(finished) = self.slots.on_data(data, frame)? {
+                    self.on_finished(finished);
+                }
+            }
+            Message::Complete(complete) => {
+                if let Some(finished) = self.slots.on_complete(complete)? {
+                    self.on_finished(finished);
+                }
+            }
+            Message::ResetDone(done) => self.slots.on_reset_done(done.slot, done.sequence)?,
+            Message::Attached(attached) => self.on_attached(now, attached)?,
+            Message::AttachRefused(refused) => self.on_attach_refused(now, refused)?,
+            Message::Event(event) => {
+                let ours = event.attachment == self.slots.attachment
+                    && event.generation == self.slots.generation;
+                if event.code == event_code::FENCED && ours {
+                    self.die(ErrorKind::Fenced);
+                }
+            }
+            Message::Detached(_) if self.detach_sent => self.finish_closing(),
+            Message::Bye(_) => self.on_bye(now),
+            _ => return Err(DropReason::Direction),
+        }
+        Ok(())
+    }
+
+    /// The end of a turn: fires timers, starts requests, adds the frames to send to `out`, one
+    /// batch per link.
+    pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
+        self.now = now;
+        self.stats.copied_bytes = self.slots.copied_bytes;
+        if let Some(session) = &mut self.session {
+            session.on_time(now);
+        }
+        if self.dead.is_none() && !self.closed {
+            self.watch_connection(now);
+            self.pump();
+            self.progress_closing();
+        }
+        for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
+            for frame in waiting.frames_mut() {
+                let to = batch.push(frame.to);
+                std::mem::swap(&mut to.head, &mut frame.head);
+            }
+            waiting.clear();
+        }
+        if let Some(session) = &mut self.session {
+            session.transmit(now, &mut self.slots, out);
+        }
+    }
+
+    /// When to call [`Initiator::turn`] next, at the latest.
+    pub fn deadline(&self, now: Time) -> Time {
+        let mut at = Time(u64::MAX);
+        if let Some(session) = &self.session {
+            at = at.min(session.deadline(now));
+        }
+        if self.dead.is_none() && !self.closed {
+            at = at.min(self.connection_deadline());
+        }
+        if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
+    }
+
+    /// Completions wait to be polled.
+    pub fn has_completions(&self) -> bool {
+        !self.done.is_empty()
+    }
+
+    /// Begins an orderly end: new I/O is refused, what is outstanding completes, unflushed writes
+    /// are flushed, the export is set free. Done when [`Initiator::is_closed`].
+    pub fn close(&mut self) {
+        self.closing = true;
+        if self.attached.is_none() || self.dead.is_some() {
+            self.closed = true;
+        }
+    }
+
+    fn progress_closing(&mut self) {
+        let quiet = self.waiting.is_empty()
+            && self.slots.in_use.is_empty()
+            && self.retained.is_empty()
+            && self.replay.is_none();
+        if !self.closing || self.detach_sent || !quiet || !self.is_attached() {
+            return;
+        }
+        self.detach_sent = true;
+        let (attachment, generation) = (self.slots.attachment, self.slots.generation);
+        let detach = Detach { transaction: 0, attachment, generation };
+        self.session.as_mut().expect("attached").send(thinwire_proto::Item::Detach(detach));
+    }
+
+    fn finish_closing(&mut self) {
+        self.say_bye();
+        self.closed = true;
+    }
+
+    /// Ends at once: the target is told if it listens, nothing waits for it. All I/O fails.
+    pub fn abort(&mut self) {
+        self.say_bye();
+        self.fail_all(ErrorKind::ShuttingDown);
+        self.closed = true;
+    }
+
+    fn say_bye(&mut self) {
+        if let Some(session) = &mut self.session {
+            let status = Status::Ok as u16;
+            let bye = thinwire_wire::Bye { status, reserved: Default::default() };
+            session.send(thinwire_proto::Item::Bye(bye));
+        }
+    }
+
+    /// The end has come, in order or not.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// What went wrong with an orderly end: unflushed writes that could not be made durable.
+    pub fn close_error(&self) -> Option<ErrorKind> {
+        self.close_error
+    }
+
+    /// Why the attachment is dead, if it is.
+    pub fn failure(&self) -> Option<ErrorKind> {
+        self.dead
+    }
+
+    /// Changes what happens while the target is away.
+    pub fn set_when_away(&mut self, when_away: WhenAway) {
+        self.config.when_away = when_away;
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        if self.closed {
+            Phase::Closed
+        } else if self.dead.is_some() || (self.first_error.is_some() && !self.is_open()) {
+            Phase::Failed
+        } else if self.attached.is_none() {
+            Phase::Connecting
+        } else if self.away_since.is_some() {
+            Phase::Away
+        } else if self.closing {
+            Phase::Detaching
+        } else if self.replay.is_some() {
+            Phase::Replaying
+        } else {
+            Phase::Attached
+        }
+    }
+
+    /// Figures for status.
+    pub fn report(&self, now: Time) -> InitiatorReport {
+        InitiatorReport {
+            phase: self.phase(),
+            failure: self.dead,
+            paths: self.session.iter().flat_map(Session::path_reports).collect(),
+            timer: self.timer(now),
+            outstanding: self.user_outstanding,
+            retained_bytes: self.retained.bytes(),
+            stats: self.stats,
+            session: self.session.as_ref().map(Session::stats).unwrap_or_default(),
+        }
+    }
+
+    fn timer(&self, now: Time) -> Option<Timer> {
+        let since = self.away_since.filter(|_| self.dead.is_none() && !self.closed)?;
+        if let (WhenAway::FailAfter(limit), true) = (self.config.when_away, self.is_open()) {
+            return Some(Timer::FailAfter((since + limit).since(now)));
+        }
+        Some(Timer::Reconnect(self.connection_deadline().since(now)))
+    }
+}

@@ -1,0 +1,360 @@
+//! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots").
+
+use thinwire_buffer::{Buf, SegList};
+use thinwire_proto::{Content, DropReason, Item, UnitMap};
+use thinwire_volume::{IoFlags, Op, Token};
+use thinwire_wire::{
+    Attach, Complete, Data, OpCode, Request, Reset, UNIT_BYTES, attach_flags, op_flags,
+};
+
+/// On whose behalf a request runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The volume's user, with its token.
+    User(Token),
+    /// The replay of this entry of the log.
+    Replay(u64),
+    /// The flush that the bound of the retained set, or a detach, asks for.
+    Flush,
+}
+
+/// An I/O that waits for a slot, or has one.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub owner: Owner,
+    pub op: Op,
+    pub flags: IoFlags,
+    pub offset: u64,
+    pub len: u64,
+    pub data: SegList,
+}
+
+impl Pending {
+    /// True if the two must not be outstanding together (rule 5).
+    pub fn conflicts(&self, other: &Pending) -> bool {
+        let touches = |p: &Pending| !matches!(p.op, Op::Flush | Op::BlockStatus);
+        touches(self)
+            && touches(other)
+            && (self.op.is_write() || other.op.is_write())
+            && self.offset < other.offset + other.len
+            && other.offset < self.offset + self.len
+    }
+}
+
+/// Where a slot stands.
+#[derive(Debug)]
+pub(crate) enum State {
+    Idle,
+    Active,
+    /// Its user has been told an error; the range stays locked until the target confirms that
+    /// nothing more will happen.
+    GivenUp,
+}
+
+pub(crate) struct Slot {
+    pub sequence: u32,
+    pub state: State,
+    pub io: Option<Pending>,
+    /// Where the data of a read goes.
+    buf: Option<Buf>,
+    units: UnitMap,
+    complete: Option<Complete>,
+    /// With a flush: the log's mark when it was issued.
+    pub mark: u64,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Slot {
+            sequence: 0,
+            state: State::Idle,
+            io: None,
+            buf: None,
+            units: UnitMap::default(),
+            complete: None,
+            mark: 0,
+        }
+    }
+}
+
+/// A request that is finished: its I/O, what the target said, and the data of a read.
+pub(crate) struct Finished {
+    pub io: Pending,
+    pub complete: Complete,
+    pub data: Option<Buf>,
+    pub mark: u64,
+}
+
+/// All slots of a session.
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    /// Slots that are not idle, for range checks.
+    pub in_use: Vec<u16>,
+    pub attachment: u32,
+    pub generation: u32,
+    pub attach: AttachAsk,
+    pub copied_bytes: u64,
+}
+
+/// The attach that is being asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AttachAsk {
+    pub transaction: u32,
+    pub read_only: bool,
+    pub take_over: bool,
+    pub resume: Option<u64>,
+    pub export: String,
+}
+
+impl Slots {
+    pub fn new() -> Self {
+        Slots {
+            slots: Vec::new(),
+            free: Vec::new(),
+            in_use: Vec::new(),
+            attachment: 0,
+            generation: 0,
+            attach: AttachAsk::default(),
+            copied_bytes: 0,
+        }
+    }
+
+    /// A new session begins with `count` slots. Returns the I/Os that were outstanding, in no
+    /// particular order: none of them overlap.
+    pub fn restart(&mut self, count: u16, orphans: &mut Vec<Pending>) {
+        for &slot in &self.in_use {
+            let s = &mut self.slots[slot as usize];
+            if let (State::Active, Some(io)) = (&s.state, s.io.take()) {
+                orphans.push(io);
+            }
+        }
+        self.slots.clear();
+        self.slots.resize_with(count as usize, Slot::new);
+        self.free.clear();
+        self.free.extend((0..count).rev());
+        self.in_use.clear();
+    }
+
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// True if `io` must wait for an outstanding one.
+    pub fn conflicts(&self, io: &Pending) -> bool {
+        self.in_use
+            .iter()
+            .any(|&s| self.slots[s as usize].io.as_ref().is_some_and(|other| other.conflicts(io)))
+    }
+
+    /// Gives an I/O a slot. `buf` receives the data of a read.
+    pub fn start(&mut self, io: Pending, buf: Option<Buf>, mark: u64) -> (u16, u32) {
+        let slot = self.free.pop().expect("the caller has looked");
+        let s = &mut self.slots[slot as usize];
+        s.sequence = s.sequence.wrapping_add(1);
+        s.state = State::Active;
+        s.io = Some(io);
+        s.buf = buf;
+        s.units.clear();
+        s.complete = None;
+        s.mark = mark;
+        self.in_use.push(slot);
+        (slot, s.sequence)
+    }
+
+    fn release(&mut self, slot: u16) {
+        let s = &mut self.slots[slot as usize];
+        s.state = State::Idle;
+        s.io = None;
+        s.buf = None;
+        s.complete = None;
+        if let Some(at) = self.in_use.iter().position(|&u| u == slot) {
+            self.in_use.swap_remove(at);
+        }
+        self.free.push(slot);
+    }
+
+    fn live(&mut self, slot: u16, sequence: u32) -> Result<&mut Slot, DropReason> {
+        let s = self.slots.get_mut(slot as usize).ok_or(DropReason::Slot)?;
+        if s.sequence != sequence || matches!(s.state, State::Idle) {
+            return Err(DropReason::LateDuplicate);
+        }
+        Ok(s)
+    }
+
+    /// DATA of a read: the one copy, into the place where it belongs. Only units that are missing.
+    pub fn on_data(&mut self, data: &Data, frame: &[u8]) -> Result<Option<Finished>, DropReason> {
+        let s = self.live(data.slot, data.sequence)?;
+        let (offset, length) = (data.offset as usize, data.length as usize);
+        let Some(buf) = &mut s.buf else { return Err(DropReason::LateDuplicate) };
+        if offset % UNIT_BYTES != 0 || offset + length > buf.len() {
+            return Err(DropReason::Range);
+        }
+        let mut copied = 0;
+        let new = s.units.mark(offset, length, |from, to| {
+            let at = data.payload_at + from - offset;
+            buf[from..to].copy_from_slice(&frame[at..at + to - from]);
+            copied += (to - from) as u64;
+        });
+        self.copied_bytes += copied;
+        if new == 0 {
+            return Err(DropReason::LateDuplicate);
+        }
+        Ok(self.try_finish(data.slot))
+    }
+
+    /// COMPLETE: it is finished once all its data is there.
+    pub fn on_complete(&mut self, complete: &Complete) -> Result<Option<Finished>, DropReason> {
+        let s = self.live(complete.slot, complete.sequence)?;
+        if s.complete.is_some() {
+            return Err(DropReason::LateDuplicate);
+        }
+        if s.buf.as_ref().is_some_and(|buf| complete.length as usize > buf.len()) {
+            return Err(DropReason::Range);
+        }
+        s.complete = Some(*complete);
+        Ok(self.try_finish(complete.slot))
+    }
+
+    fn try_finish(&mut self, slot: u16) -> Option<Finished> {
+        let s = &mut self.slots[slot as usize];
+        let complete = s.complete?;
+        if s.units.count() < UnitMap::units(complete.length as usize) {
+            return None;
+        }
+        let given_up = matches!(s.state, State::GivenUp);
+        let io = s.io.take().expect("a live slot has its I/O");
+        let mut data = s.buf.take();
+        if let Some(buf) = &mut data {
+            buf.set_len(complete.length as usize);
+        }
+        let mark = s.mark;
+        self.release(slot);
+        (!given_up).then_some(Finished { io, complete, data, mark })
+    }
+
+    /// RESET_DONE: nothing more will happen for this use.
+    pub fn on_reset_done(&mut self, slot: u16, sequence: u32) -> Result<(), DropReason> {
+        let s = self.live(slot, sequence)?;
+        if !matches!(s.state, State::GivenUp) {
+            return Err(DropReason::Unasked);
+        }
+        self.release(slot);
+        Ok(())
+    }
+
+    /// Gives up all requests of the user: calls `tell` with each, keeps slots and ranges.
+    pub fn give_up(&mut self, mut tell: impl FnMut(&Pending)) {
+        for &slot in &self.in_use {
+            let s = &mut self.slots[slot as usize];
+            let Some(io) = &s.io else { continue };
+            if matches!(s.state, State::Active) && matches!(io.owner, Owner::User(_)) {
+                tell(io);
+                s.state = State::GivenUp;
+            }
+        }
+    }
+
+    /// Slots whose giving up the target has not confirmed.
+    pub fn given_up(&self) -> impl Iterator<Item = (u16, u32)> + '_ {
+        self.in_use.iter().filter_map(|&slot| {
+            let s = &self.slots[slot as usize];
+            matches!(s.state, State::GivenUp).then_some((slot, s.sequence))
+        })
+    }
+}
+
+impl Content for Slots {
+    fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
+        match item {
+            Item::Request { slot, sequence } => {
+                let s = &self.slots[slot as usize];
+                let wanted = s.sequence == sequence && matches!(s.state, State::Active);
+                let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
+                let mut flags = 0;
+                if io.flags.fua {
+                    flags |= op_flags::FUA;
+                }
+                if io.flags.no_hole {
+                    flags |= op_flags::NO_HOLE;
+                }
+                if io.flags.one_extent {
+                    flags |= op_flags::ONE_EXTENT;
+                }
+                Request {
+                    slot,
+                    op: op_code(io.op) as u8,
+                    op_flags: flags,
+                    sequence,
+                    attachment: self.attachment,
+                    generation: self.generation,
+                    address: io.offset,
+                    length: io.len as u32,
+                }
+                .emit(out);
+            }
+            Item::Reset { slot, sequence } => {
+                let s = &self.slots[slot as usize];
+                let wanted = s.sequence == sequence && matches!(s.state, State::GivenUp);
+                let (Some(io), true) = (&s.io, wanted) else { return false };
+                let length = charge(io) as u32;
+                Reset { slot, reserved: Default::default(), sequence, length }.emit(out);
+            }
+            Item::Attach(transaction) if transaction == self.attach.transaction => {
+                let ask = &self.attach;
+                let mut flags = 0;
+                if ask.read_only {
+                    flags |= attach_flags::READ_ONLY;
+                }
+                if ask.take_over {
+                    flags |= attach_flags::TAKE_OVER;
+                }
+                if ask.resume.is_some() {
+                    flags |= attach_flags::RESUME;
+                }
+                Attach {
+                    transaction,
+                    flags,
+                    writer_generation: ask.resume.unwrap_or(0),
+                    export: &ask.export,
+                }
+                .emit(out);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn payload(
+        &mut self,
+        slot: u16,
+        sequence: u32,
+        offset: u32,
+        length: u32,
+        out: &mut SegList,
+    ) -> bool {
+        let s = &self.slots[slot as usize];
+        let wanted = s.sequence == sequence && matches!(s.state, State::Active);
+        let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
+        io.data.slice_into(offset as usize, length as usize, out);
+        true
+    }
+
+    fn acked(&mut self, _: Item) {}
+}
+
+/// Bytes of credit that a request takes.
+pub(crate) fn charge(io: &Pending) -> u64 {
+    if matches!(io.op, Op::Read | Op::Write) { io.len } else { 0 }
+}
+
+fn op_code(op: Op) -> OpCode {
+    match op {
+        Op::Read => OpCode::Read,
+        Op::Write => OpCode::Write,
+        Op::Flush => OpCode::Flush,
+        Op::Discard => OpCode::Discard,
+        Op::WriteZeroes => OpCode::WriteZeroes,
+        Op::BlockStatus => OpCode::BlockStatus,
+    }
+}

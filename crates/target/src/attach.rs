@@ -1,0 +1,295 @@
+//! Who may write: writer generations, fencing, leases
+//! (`docs/protocol.md`, "Attachments" and "Writer generations"; rules 2, 3 and 7).
+
+use thinwire_proto::{Item, Time};
+use thinwire_volume::WriterRecord;
+use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
+
+use crate::house::{Attachment, Holder, House, PendingAttach};
+use crate::peer::Peer;
+use crate::slots::{Answer, REQUEST_BYTES_MAX};
+
+/// The writer is gone and nothing counts down until another may have the volume.
+const NEVER: u32 = u32::MAX;
+
+impl House {
+    pub fn on_attach(&mut self, now: Time, peer: &mut Peer, index: usize, attach: &Attach<'_>) {
+        let transaction = attach.transaction;
+        if peer.slots.has_answer(transaction) {
+            return peer.session.send(Item::AttachAnswer(transaction));
+        }
+        let session = peer.session.local_id();
+        if self.pending.iter().any(|p| p.session == session && p.transaction == transaction) {
+            return;
+        }
+        let Some(export) = self.exports.iter().position(|e| e.name == attach.export) else {
+            let text = format!("node {} has no export {}", self.config.node, attach.export);
+            return refuse(peer, transaction, Status::NotFound, 0, text);
+        };
+        let read_only = attach.flags & attach_flags::READ_ONLY != 0;
+        let e = &self.exports[export];
+        if read_only {
+            let generation = e.writer.generation;
+            return self.grant(peer, transaction, export, generation, true);
+        }
+        if e.read_only || e.volume.geometry().features.read_only {
+            let text = format!("export {} is read-only: attach it read-only", e.name);
+            return refuse(peer, transaction, Status::ReadOnly, 0, text);
+        }
+        match self.decide(now, peer, export, attach) {
+            Ok(generation) => {
+                self.fence_writers(export, generation, session);
+                self.pending.push(PendingAttach {
+                    peer: index,
+                    session,
+                    transaction,
+                    export,
+                    generation,
+                    initiator: peer.initiator,
+                    name: peer.name.clone(),
+                });
+            }
+            Err((status, seconds_left, text)) => {
+                refuse(peer, transaction, status, seconds_left, text);
+            }
+        }
+    }
+
+    /// The generation under which this initiator may write, or why not.
+    fn decide(
+        &self,
+        now: Time,
+        peer: &Peer,
+        export: usize,
+        attach: &Attach<'_>,
+    ) -> Result<u64, (Status, u32, String)> {
+        let e = &self.exports[export];
+        // A grant that waits for the store counts as given.
+        let waiting = self.pending.iter().rev().find(|p| p.export == export);
+        let (generation, holder) = match waiting {
+            Some(p) => (p.generation, p.initiator),
+            None => (e.writer.generation, e.writer.holder),
+        };
+        let same = holder == peer.initiator;
+        if attach.flags & attach_flags::RESUME != 0 {
+            if same && generation == attach.writer_generation {
+                return Ok(generation);
+            }
+            let text = format!("another initiator took export {} over", e.name);
+            return Err((Status::Fenced, 0, text));
+        }
+        let next = generation + 1;
+        if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
+            return Ok(next);
+        }
+        let (name, seconds_left) = match &e.holder {
+            Some(h) if h.initiator == holder => {
+                let silent = now.since(h.last_heard);
+                let left = self.lease().saturating_sub(silent);
+                if left.is_zero() {
+                    return Ok(next);
+                }
+                (h.name.as_str(), left.as_secs() as u32 + 1)
+            }
+            _ => ("an initiator from before this target started", NEVER),
+        };
+        let wait = if seconds_left == NEVER {
+            "it keeps the export until it comes back".to_string()
+        } else {
+            format!("its lease has {seconds_left} s left if it stays silent")
+        };
+        let text = format!("export {} is held by {name}; {wait}; or take it over", e.name);
+        Err((Status::Busy, seconds_left, text))
+    }
+
+    /// All other writers of an export are fenced: their handles mean nothing any more.
+    fn fence_writers(&mut self, export: usize, generation: u64, except_session: u64) {
+        let _ = (generation, except_session);
+        for attachment in &mut self.attachments {
+            if attachment.export == export && !attachment.read_only && attachment.live {
+                attachment.fenced = true;
+                self.stats.fenced += 1;
+            }
+        }
+    }
+
+    /// Grants the attaches whose predecessors' requests have all left the store. Returns true if
+    /// one was granted or refused.
+    pub fn settle_pending(&mut self, now: Time, peers: &mut [Option<Box<Peer>>]) -> bool {
+        let mut progress = false;
+        let mut at = 0;
+        while at < self.pending.len() {
+            if self.writer_outstanding(self.pending[at].export) > 0 {
+                at += 1;
+                continue;
+            }
+            let p = self.pending.remove(at);
+            progress = true;
+            let record = WriterRecord { generation: p.generation, holder: p.initiator };
+            self.tell_fenced(&p, peers);
+            let Some(peer) = peers.get_mut(p.peer).and_then(|s| s.as_deref_mut()) else { continue };
+            if peer.session.local_id() != p.session {
+                continue;
+            }
+            let e = &mut self.exports[p.export];
+            if e.writer != record {
+                if let Err(error) = e.volume.store_writer(record) {
+                    let text = format!("the writer of {} could not be recorded: {error}", e.name);
+                    refuse(peer, p.transaction, Status::Io, 0, text);
+                    continue;
+                }
+                e.writer = record;
+            }
+            e.holder = Some(Holder {
+                initiator: p.initiator,
+                name: p.name,
+                session: p.session,
+                last_heard: now,
+            });
+            self.grant(peer, p.transaction, p.export, p.generation, false);
+        }
+        progress
+    }
+
+    /// Fenced attachments of other initiators learn of it; those of the same one know already.
+    fn tell_fenced(&mut self, p: &PendingAttach, peers: &mut [Option<Box<Peer>>]) {
+        for (at, attachment) in self.attachments.iter_mut().enumerate() {
+            let concerned = attachment.export == p.export && attachment.live && attachment.fenced;
+            if !concerned {
+                continue;
+            }
+            let peer = peers
+                .iter_mut()
+                .flatten()
+                .find(|peer| peer.session.local_id() == attachment.session);
+            if let Some(peer) = peer
+                && peer.initiator != p.initiator
+            {
+                peer.session.send(Item::Event(Event {
+                    code: event_code::FENCED,
+                    reserved: Default::default(),
+                    attachment: at as u32 + 1,
+                    generation: attachment.generation,
+                    value: p.generation,
+                }));
+            }
+        }
+    }
+
+    fn grant(
+        &mut self,
+        peer: &mut Peer,
+        transaction: u32,
+        export: usize,
+        writer_generation: u64,
+        read_only: bool,
+    ) {
+        self.next_generation = self.next_generation.wrapping_add(1);
+        let attachment = Attachment {
+            export,
+            session: peer.session.local_id(),
+            generation: self.next_generation,
+            read_only,
+            fenced: false,
+            live: true,
+            outstanding: 0,
+        };
+        let free = self.attachments.iter().position(|a| !a.live && a.outstanding == 0);
+        let at = match free {
+            Some(at) => {
+                self.attachments[at] = attachment;
+                at
+            }
+            None => {
+                self.attachments.push(attachment);
+                self.attachments.len() - 1
+            }
+        };
+        let e = &self.exports[export];
+        let geometry = e.volume.geometry();
+        let identity = e.identity();
+        let mut features = 0;
+        let f = geometry.features;
+        if read_only || e.read_only || f.read_only {
+            features |= feature::READ_ONLY;
+        }
+        if f.discard {
+            features |= feature::DISCARD;
+        }
+        if f.write_zeroes {
+            features |= feature::WRITE_ZEROES;
+        }
+        if f.block_status {
+            features |= feature::BLOCK_STATUS;
+        }
+        peer.slots.answer(Answer::Granted(Attached {
+            transaction,
+            attachment: at as u32 + 1,
+            generation: self.next_generation,
+            block_bytes: geometry.block_bytes,
+            preferred_bytes: geometry.preferred_bytes,
+            io_bytes_max: geometry.io_bytes_max.min(REQUEST_BYTES_MAX as u32),
+            bytes: geometry.bytes,
+            identity: identity.identity,
+            incarnation: identity.incarnation,
+            writer_generation,
+            verifier: e.verifier,
+            features,
+        }));
+        peer.session.send(Item::AttachAnswer(transaction));
+    }
+
+    /// An orderly end: the export is free for everybody.
+    pub fn detach(&mut self, peer: &Peer, detach: &Detach) {
+        let at = (detach.attachment as usize).wrapping_sub(1);
+        let Some(attachment) = self.attachments.get_mut(at) else { return };
+        let ours = attachment.session == peer.session.local_id()
+            && attachment.generation == detach.generation
+            && attachment.live;
+        if !ours {
+            return;
+        }
+        attachment.live = false;
+        if attachment.read_only || attachment.fenced {
+            return;
+        }
+        let e = &mut self.exports[attachment.export];
+        let record = WriterRecord { generation: e.writer.generation, holder: [0; 16] };
+        // If this cannot be stored the export stays with its last writer, who may come back or be
+        // taken over: safe, if inconvenient.
+        if e.volume.store_writer(record).is_ok() {
+            e.writer = record;
+            e.holder = None;
+        }
+    }
+
+    /// A session is over; what it had open is not used any more, but its writer keeps the export
+    /// until its lease ends.
+    pub fn end_session(&mut self, peer: &Peer) {
+        let session = peer.session.local_id();
+        for attachment in self.attachments.iter_mut().filter(|a| a.session == session) {
+            attachment.live = false;
+        }
+        for export in &mut self.exports {
+            if let Some(holder) = export.holder.as_mut().filter(|h| h.session == session) {
+                holder.last_heard = peer.session.last_heard();
+            }
+        }
+        self.pending.retain(|p| p.session != session);
+    }
+
+    /// Keeps the leases of living sessions fresh.
+    pub fn heard(&mut self, peer: &Peer) {
+        let session = peer.session.local_id();
+        for export in &mut self.exports {
+            if let Some(holder) = export.holder.as_mut().filter(|h| h.session == session) {
+                holder.last_heard = peer.session.last_heard();
+            }
+        }
+    }
+}
+
+fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {
+    peer.slots.answer(Answer::Refused { transaction, status: status as u16, seconds_left, text });
+    peer.session.send(Item::AttachAnswer(transaction));
+}

@@ -1,0 +1,234 @@
+//! Handshake and discovery (`docs/protocol.md`, "Handshake", "Discovery").
+
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, TxBatch};
+use thinwire_proto::{
+    DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
+};
+use thinwire_wire::{
+    Address, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
+    WELCOME_ADDRESSES_MAX, Welcome,
+};
+
+use crate::peer::Peer;
+use crate::slots::{REQUEST_BYTES_MAX, Slots};
+use crate::target::Target;
+
+/// Sessions of one target, at most.
+const SESSIONS_MAX: usize = 1024;
+/// Answers to discovery that wait for their random delay, at most.
+const OFFERS_MAX: usize = 256;
+/// A session whose initiator never used it is forgotten after this.
+pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(5);
+/// One reply to an unknown session in this time; a burst of 32 may come at once.
+const UNKNOWN_EVERY: Duration = Duration::from_millis(2);
+
+/// An answer to a DISCOVER that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingOffer {
+    pub at: Time,
+    pub link: usize,
+    pub to: Addr,
+    pub nonce: u64,
+    pub first: u16,
+}
+
+impl Target {
+    pub(crate) fn on_hello(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        hello: &Hello<'_>,
+    ) -> Result<(), DropReason> {
+        if !hello.node.is_empty() && hello.node != self.house.config.node {
+            return Err(DropReason::OtherNode);
+        }
+        if !self.house.config.insecure || hello.security & 1 == 0 {
+            let who = if self.house.config.insecure { "the initiator" } else { "this target" };
+            let text = format!(
+                "keys do not exist yet and {who} did not say --insecure, so no session is possible"
+            );
+            self.refuse(link, from, hello.nonce, Status::Insecure, &text);
+            return Ok(());
+        }
+        let known = self.peers.iter().flatten().position(|p| {
+            p.nonce == hello.nonce && p.instance == hello.instance && p.initiator == hello.initiator
+        });
+        let index = match known.map(|nth| self.nth_index(nth)) {
+            Some(index) => index,
+            None => match self.open_session(now, link, from, hello) {
+                Some(index) => index,
+                None => {
+                    let text = "this target has no room for another session";
+                    self.refuse(link, from, hello.nonce, Status::TooMany, text);
+                    return Ok(());
+                }
+            },
+        };
+        self.welcome(link, from, index);
+        Ok(())
+    }
+
+    fn nth_index(&self, nth: usize) -> usize {
+        let mut living = (0..self.peers.len()).filter(|&i| self.peers[i].is_some());
+        living.nth(nth).expect("position among the living")
+    }
+
+    fn open_session(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        hello: &Hello<'_>,
+    ) -> Option<usize> {
+        let index = match self.peers.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if self.peers.len() < SESSIONS_MAX => {
+                self.peers.push(None);
+                self.peers.len() - 1
+            }
+            None => return None,
+        };
+        let house = &mut self.house;
+        // The shard is the first byte on the wire, so that a packet filter can steer by it
+        // (rule 10); the index makes the look-up a table access; the rest cannot be guessed.
+        let random = house.rng.next_u64() >> 24;
+        let local_id = u64::from(self.shard) << 56 | (index as u64) << 40 | random;
+        house.next_epoch = house.next_epoch.wrapping_add(1);
+        let config = SessionConfig {
+            role: Role::Target,
+            local_id,
+            remote_id: hello.session,
+            epoch: house.next_epoch,
+            seed: house.rng.next_u64(),
+        };
+        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
+        let mut session = Session::new(now, config, house.room(sessions));
+        let room = Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) };
+        let params = house.links[link];
+        let limit = params.frame_bytes_max.min(hello.frame_bytes_max as usize);
+        session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
+        let c = &house.config;
+        let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
+        session.grant(slots.granted_slots, slots.granted_bytes);
+        house.stats.sessions += 1;
+        self.peers[index] = Some(Box::new(Peer {
+            session,
+            slots,
+            initiator: hello.initiator,
+            instance: hello.instance,
+            nonce: hello.nonce,
+            name: hello.name.to_string(),
+            created: now,
+            confirmed: false,
+            ended: false,
+        }));
+        Some(index)
+    }
+
+    fn welcome(&mut self, link: usize, to: Addr, index: usize) {
+        let peer = self.peers[index].as_ref().expect("just opened");
+        let house = &self.house;
+        let room = house.room(1);
+        let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
+        let mut address_count = 0;
+        let all = house.links.iter().filter_map(|l| addr_to_wire(l.addr));
+        for (place, address) in addresses.iter_mut().zip(all) {
+            *place = address;
+            address_count += 1;
+        }
+        let welcome = Welcome {
+            nonce: peer.nonce,
+            session: peer.session.local_id(),
+            verifier: house.instance,
+            instance: house.instance,
+            epoch: peer.session.epoch(),
+            slots: house.config.slots,
+            frame_bytes_max: house.links[link].frame_bytes_max as u16,
+            request_bytes_max: REQUEST_BYTES_MAX as u32,
+            room_frames: room.frames,
+            room_bytes: room.bytes,
+            credit_bytes: house.config.credit_bytes,
+            node: &house.config.node,
+            address_count,
+            addresses,
+        };
+        outside_frame(&mut self.outside[link], to, Header::new(Kind::Welcome), 0, |out| {
+            welcome.emit(out);
+        });
+    }
+
+    fn refuse(&mut self, link: usize, to: Addr, nonce: u64, status: Status, text: &str) {
+        let refuse = Refuse { nonce, status: status as u16, text };
+        outside_frame(&mut self.outside[link], to, Header::new(Kind::Refuse), 0, |out| {
+            refuse.emit(out);
+        });
+    }
+
+    pub(crate) fn on_discover(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        discover: &Discover<'_>,
+    ) -> Result<(), DropReason> {
+        if !discover.node.is_empty() && discover.node != self.house.config.node {
+            return Err(DropReason::OtherNode);
+        }
+        if self.offers.len() >= OFFERS_MAX {
+            return Err(DropReason::Overload);
+        }
+        let spread = u64::from(discover.spread_ms.min(1000)) * 1_000_000;
+        let delay = Duration::from_nanos(self.house.rng.below(spread + 1));
+        self.offers.push(PendingOffer {
+            at: now + delay,
+            link,
+            to: from,
+            nonce: discover.nonce,
+            first: discover.first,
+        });
+        Ok(())
+    }
+
+    pub(crate) fn send_offers(&mut self, now: Time, out: &mut [TxBatch]) {
+        let house = &self.house;
+        let offers = &mut self.offers;
+        let names: &[String] = &self.offered_names;
+        offers.retain(|offer| {
+            if offer.at > now {
+                return true;
+            }
+            let total = names.len() as u16;
+            let from = names.iter().map(String::as_str).skip(offer.first as usize);
+            let bytes_max = thinwire_wire::BASE_FRAME_BYTES_MIN - thinwire_wire::HEADER_BYTES;
+            outside_frame(&mut out[offer.link], offer.to, Header::new(Kind::Offer), 0, |o| {
+                Offer::emit(
+                    offer.nonce,
+                    house.instance,
+                    &house.config.node,
+                    offer.first,
+                    total,
+                    from,
+                    bytes_max,
+                    o,
+                );
+            });
+            false
+        });
+    }
+
+    /// Tells a sender that its session is not here: at a bounded rate, since anybody can make us.
+    pub(crate) fn unknown_session(&mut self, now: Time, link: usize, to: Addr, session: u64) {
+        self.unknown_at = self.unknown_at.max(now - UNKNOWN_EVERY * 32) + UNKNOWN_EVERY;
+        if self.unknown_at > now {
+            self.unknown_at = self.unknown_at - UNKNOWN_EVERY;
+            return;
+        }
+        let header = Header::new(Kind::UnknownSession);
+        outside_frame(&mut self.outside[link], to, header, 0, |out| {
+            UnknownSession { session }.emit(out);
+        });
+    }
+}

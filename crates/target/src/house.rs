@@ -1,0 +1,160 @@
+//! What all sessions of a target share: exports, attachments, requests in the stores.
+
+use std::time::Duration;
+
+use thinwire_buffer::Pool;
+use thinwire_proto::{Drops, LinkParams, Rng, Room, Time};
+use thinwire_volume::{Completion, Identity, Volume, WriterRecord};
+
+use crate::TargetConfig;
+
+/// Counters of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetStats {
+    /// Dropped frames and messages, by reason.
+    pub drops: Drops,
+    /// Requests given to volumes.
+    pub requests: u64,
+    /// Requests answered from the completion cache.
+    pub repeated: u64,
+    /// Bytes copied in user space on their way to or from a store, stores not counted.
+    pub copied_bytes: u64,
+    /// Sessions opened.
+    pub sessions: u64,
+    /// Writers fenced.
+    pub fenced: u64,
+}
+
+/// Who holds an export for writing, as far as this process knows.
+#[derive(Clone, Debug)]
+pub(crate) struct Holder {
+    pub initiator: [u8; 16],
+    pub name: String,
+    /// The session of its attachment, which may have ended.
+    pub session: u64,
+    /// When that session was last heard, once it has ended.
+    pub last_heard: Time,
+}
+
+pub(crate) struct Export {
+    pub name: String,
+    pub volume: Box<dyn Volume>,
+    pub read_only: bool,
+    /// Changes whenever unflushed writes may have been lost.
+    pub verifier: u64,
+    pub writer: WriterRecord,
+    pub holder: Option<Holder>,
+    pub flush_running: bool,
+    /// Flushes that came while one was running: the next one serves them all (rule 13).
+    pub flush_waiting: Vec<u64>,
+    /// Flushes that the running one serves besides its own.
+    pub flush_riders: Vec<u64>,
+}
+
+impl Export {
+    pub fn identity(&self) -> Identity {
+        self.volume.identity()
+    }
+}
+
+/// One export opened in one session.
+#[derive(Clone, Debug)]
+pub(crate) struct Attachment {
+    pub export: usize,
+    pub session: u64,
+    pub generation: u32,
+    pub read_only: bool,
+    pub fenced: bool,
+    pub live: bool,
+    /// Requests in the store.
+    pub outstanding: usize,
+}
+
+/// A request in a store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub peer: usize,
+    pub session: u64,
+    pub slot: u16,
+    pub sequence: u32,
+    pub attachment: usize,
+    pub op: u8,
+    /// The export's verifier when the request was given to the store.
+    pub verifier: u64,
+    pub length: u32,
+    /// The initiator has its completion already (canary).
+    pub told: bool,
+}
+
+/// An attach that waits until an earlier writer's requests have left the store (rule 2).
+#[derive(Clone, Debug)]
+pub(crate) struct PendingAttach {
+    pub peer: usize,
+    pub session: u64,
+    pub transaction: u32,
+    pub export: usize,
+    pub generation: u64,
+    pub initiator: [u8; 16],
+    pub name: String,
+}
+
+pub(crate) struct House {
+    pub config: TargetConfig,
+    pub links: Vec<LinkParams>,
+    pub pool: Pool,
+    pub rng: Rng,
+    pub instance: u64,
+    pub exports: Vec<Export>,
+    pub attachments: Vec<Attachment>,
+    pub pending: Vec<PendingAttach>,
+    pub operations: Vec<Option<Operation>>,
+    pub operations_free: Vec<usize>,
+    /// Recycled between polls.
+    pub done: Vec<Completion>,
+    pub stats: TargetStats,
+    pub next_epoch: u32,
+    pub next_generation: u32,
+}
+
+impl House {
+    pub fn add_operation(&mut self, operation: Operation) -> u64 {
+        match self.operations_free.pop() {
+            Some(at) => {
+                self.operations[at] = Some(operation);
+                at as u64
+            }
+            None => {
+                self.operations.push(Some(operation));
+                (self.operations.len() - 1) as u64
+            }
+        }
+    }
+
+    pub fn take_operation(&mut self, token: u64) -> Operation {
+        let at = token as usize;
+        let operation = self.operations[at].take().expect("a store completes what it was given");
+        self.operations_free.push(at);
+        operation
+    }
+
+    /// The room that each of `sessions` sessions gets on its paths.
+    pub fn room(&self, sessions: usize) -> Room {
+        let share = sessions.max(1) as u32;
+        let frames = self.links.iter().map(|l| l.room.frames).min().unwrap_or(8);
+        let bytes = self.links.iter().map(|l| l.room.bytes).min().unwrap_or(1 << 16);
+        Room { frames: (frames / share).max(2), bytes: (bytes / share).max(16 * 1024) }
+    }
+
+    /// Requests of attachments to `export` that are in the store, readers' not counted.
+    pub fn writer_outstanding(&self, export: usize) -> usize {
+        self.attachments
+            .iter()
+            .filter(|a| a.export == export && !a.read_only)
+            .map(|a| a.outstanding)
+            .sum()
+    }
+
+    pub fn lease(&self) -> Duration {
+        self.config.lease
+    }
+}

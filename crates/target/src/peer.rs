@@ -1,0 +1,95 @@
+//! One session of a target.
+
+use thinwire_buffer::Segment;
+use thinwire_proto::{DropReason, Item, Session, Time};
+use thinwire_wire::{Bye, Detach, Detached, Frame, Message, Status};
+
+use crate::house::House;
+use crate::slots::{Intake, Slots};
+
+/// The other end of a session, as the target sees it.
+pub(crate) struct Peer {
+    pub session: Session,
+    pub slots: Slots,
+    pub initiator: [u8; 16],
+    pub instance: u64,
+    pub nonce: u64,
+    pub name: String,
+    pub created: Time,
+    /// A frame of the session has arrived: its initiator has the id.
+    pub confirmed: bool,
+    /// Set when the session is over.
+    pub ended: bool,
+}
+
+impl Peer {
+    /// Acts on the messages of an accepted frame.
+    pub fn on_messages(
+        &mut self,
+        now: Time,
+        index: usize,
+        frame: &Frame<'_>,
+        bytes: &Segment,
+        house: &mut House,
+    ) {
+        for message in frame.messages() {
+            if let Err(reason) = self.on_message(now, index, &message, bytes, house) {
+                house.stats.drops.count(reason);
+            }
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        now: Time,
+        index: usize,
+        message: &Message<'_>,
+        bytes: &Segment,
+        house: &mut House,
+    ) -> Result<(), DropReason> {
+        if self.session.on_message(now, message, &mut self.slots) {
+            return Ok(());
+        }
+        match message {
+            Message::Request(request) => {
+                let (slot, sequence) = (request.slot, request.sequence);
+                match self.slots.on_request(request)? {
+                    Intake::Taken => house.try_execute(self, index, slot),
+                    Intake::Repeated => {
+                        house.stats.repeated += 1;
+                        self.session.send(Item::Complete { slot, sequence });
+                    }
+                }
+            }
+            Message::Data(data) => {
+                let before = self.slots.copied_bytes;
+                let taken = self.slots.on_data(data, bytes, &house.pool);
+                house.stats.copied_bytes += self.slots.copied_bytes - before;
+                taken?;
+                house.try_execute(self, index, data.slot);
+            }
+            Message::Reset(reset) => {
+                if self.slots.on_reset(reset)? {
+                    let (slot, sequence) = (reset.slot, reset.sequence);
+                    self.session.send(Item::ResetDone { slot, sequence });
+                }
+            }
+            Message::Attach(attach) => house.on_attach(now, self, index, attach),
+            Message::Detach(detach) => self.on_detach(detach, house),
+            Message::Bye(Bye { .. }) => self.ended = true,
+            _ => return Err(DropReason::Direction),
+        }
+        Ok(())
+    }
+
+    fn on_detach(&mut self, detach: &Detach, house: &mut House) {
+        house.detach(self, detach);
+        self.session.send(Item::Detached(Detached { transaction: detach.transaction }));
+    }
+
+    /// Says goodbye; the session is over once that is sent.
+    pub fn say_bye(&mut self, status: Status) {
+        let bye = Bye { status: status as u16, reserved: Default::default() };
+        self.session.send(Item::Bye(bye));
+    }
+}

@@ -1,0 +1,360 @@
+//! Exactly once: each slot remembers its last use, so that a repeated request is answered and never
+//! executed again (`docs/protocol.md`, "Slots"; NFSv4.1 sessions).
+
+use std::cmp::Ordering;
+
+use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_proto::{Content, DropReason, Item, UNITS_MAX, UnitMap, sequence_order};
+use thinwire_wire::{
+    AttachRefused, Attached, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
+};
+
+/// The longest read or write: what a [`UnitMap`] can keep track of.
+pub(crate) const REQUEST_BYTES_MAX: usize = UNITS_MAX * UNIT_BYTES;
+
+/// Memory that received payloads may keep alive before they are copied out of their frames: a
+/// small payload pins a whole frame, or a whole train of them.
+const PINNED_BYTES_MAX: usize = 24 << 20;
+
+/// Where a use of a slot stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Never used.
+    Free,
+    /// Its request or its data is on the way.
+    Receiving,
+    /// The store has it.
+    Executing,
+    /// Completed; the completion is kept.
+    Done,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub sequence: u32,
+    pub state: State,
+    pub request: Option<Request>,
+    /// Bytes of credit that this use holds.
+    pub charged: u64,
+    /// Received data: pieces in order of offset, and which units are there.
+    pieces: Vec<(u32, Segment)>,
+    units: UnitMap,
+    /// Data to send, kept until it is acknowledged: rule 1.
+    out: SegList,
+    out_bytes: u32,
+    complete: Option<Complete>,
+    pub reset: bool,
+}
+
+impl Slot {
+    fn new() -> Self {
+        Slot {
+            sequence: 0,
+            state: State::Free,
+            request: None,
+            charged: 0,
+            pieces: Vec::new(),
+            units: UnitMap::default(),
+            out: SegList::new(),
+            out_bytes: 0,
+            complete: None,
+            reset: false,
+        }
+    }
+
+    fn begin(&mut self, sequence: u32) {
+        self.sequence = sequence;
+        self.state = State::Receiving;
+        self.request = None;
+        self.pieces.clear();
+        self.units.clear();
+        self.out = SegList::new();
+        self.out_bytes = 0;
+        self.complete = None;
+        self.reset = false;
+    }
+
+    /// All data of a write is there.
+    pub fn is_whole(&self, length: u32) -> bool {
+        self.units.count() >= UnitMap::units(length as usize)
+    }
+
+    /// True if data lies beyond what the request names.
+    pub fn has_excess(&self, length: u32) -> bool {
+        self.pieces.last().is_some_and(|(at, s)| *at as usize + s.len() > length as usize)
+    }
+
+    /// The received data in order.
+    pub fn take_data(&mut self) -> SegList {
+        let mut data = SegList::new();
+        for (_, segment) in self.pieces.drain(..) {
+            data.push(segment);
+        }
+        data
+    }
+}
+
+/// An answer to an attach, kept so that a repeated question is answered alike.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Granted(Attached),
+    Refused { transaction: u32, status: u16, seconds_left: u32, text: String },
+}
+
+impl Answer {
+    fn transaction(&self) -> u32 {
+        match self {
+            Answer::Granted(attached) => attached.transaction,
+            Answer::Refused { transaction, .. } => *transaction,
+        }
+    }
+}
+
+/// What a request or its data leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intake {
+    /// Taken in; look whether the slot is whole.
+    Taken,
+    /// A repetition of something completed: send the completion again.
+    Repeated,
+}
+
+/// All slots of a session, and the other things it has to say.
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    answers: Vec<Answer>,
+    /// Running totals granted to the initiator.
+    pub granted_slots: u32,
+    pub granted_bytes: u64,
+    /// Running total of bytes that requests have taken.
+    used_bytes: u64,
+    pub copied_bytes: u64,
+    no_duplicate_detection: bool,
+}
+
+impl Slots {
+    pub fn new(count: u16, credit_bytes: u64, no_duplicate_detection: bool) -> Self {
+        Slots {
+            slots: (0..count).map(|_| Slot::new()).collect(),
+            answers: Vec::new(),
+            granted_slots: u32::from(count),
+            granted_bytes: credit_bytes,
+            used_bytes: 0,
+            copied_bytes: 0,
+            no_duplicate_detection,
+        }
+    }
+
+    pub fn get(&mut self, slot: u16) -> &mut Slot {
+        &mut self.slots[slot as usize]
+    }
+
+    /// The gate of slots: is this message for the present use, a new one, or neither?
+    fn open(&mut self, slot: u16, sequence: u32) -> Result<Ordering, DropReason> {
+        let fresh = self.no_duplicate_detection;
+        let s = self.slots.get_mut(slot as usize).ok_or(DropReason::Slot)?;
+        match sequence_order(sequence, s.sequence) {
+            Ordering::Less => Err(DropReason::LateDuplicate),
+            Ordering::Equal if s.state == State::Free => Err(DropReason::Slot),
+            // The canary forgets that it has done this before.
+            Ordering::Equal if fresh && s.state == State::Done => {
+                self.finish_use(slot);
+                self.slots[slot as usize].begin(sequence);
+                Ok(Ordering::Greater)
+            }
+            Ordering::Equal => Ok(Ordering::Equal),
+            Ordering::Greater => {
+                let idle = matches!(s.state, State::Free | State::Done);
+                if !idle || sequence != s.sequence.wrapping_add(1) {
+                    return Err(DropReason::Slot);
+                }
+                // Reusing a slot acknowledges its last completion, data included.
+                self.finish_use(slot);
+                self.slots[slot as usize].begin(sequence);
+                Ok(Ordering::Greater)
+            }
+        }
+    }
+
+    /// A REQUEST arrived.
+    pub fn on_request(&mut self, request: &Request) -> Result<Intake, DropReason> {
+        self.open(request.slot, request.sequence)?;
+        let left = self.granted_bytes.saturating_sub(self.used_bytes);
+        let s = &mut self.slots[request.slot as usize];
+        match s.state {
+            State::Receiving if s.request.is_none() => {
+                let data_op = matches!(request.op, 1 | 2);
+                let charge = if data_op { u64::from(request.length) } else { 0 };
+                if charge > left {
+                    return Err(DropReason::Overload);
+                }
+                s.charged = charge;
+                self.used_bytes += charge;
+                s.request = Some(*request);
+                Ok(Intake::Taken)
+            }
+            State::Done => Ok(Intake::Repeated),
+            _ => Err(DropReason::LateDuplicate),
+        }
+    }
+
+    /// A DATA arrived, perhaps before its request. Only units that are missing are placed, by
+    /// reference to the frame.
+    pub fn on_data(
+        &mut self,
+        data: &Data,
+        frame: &Segment,
+        pool: &Pool,
+    ) -> Result<Intake, DropReason> {
+        let (offset, length) = (data.offset as usize, data.length as usize);
+        let unaligned = offset % UNIT_BYTES != 0 || length % UNIT_BYTES != 0;
+        if unaligned || offset + length > REQUEST_BYTES_MAX {
+            return Err(DropReason::Range);
+        }
+        self.open(data.slot, data.sequence)?;
+        let s = &mut self.slots[data.slot as usize];
+        if s.state != State::Receiving {
+            return Err(DropReason::LateDuplicate);
+        }
+        let copy_out = pool.stats().live_bytes > PINNED_BYTES_MAX;
+        let pieces = &mut s.pieces;
+        let copied = &mut self.copied_bytes;
+        let new = s.units.mark(offset, length, |from, to| {
+            let mut piece = frame.slice(data.payload_at + from - offset, to - from);
+            if copy_out {
+                *copied += piece.len() as u64;
+                piece = pool.copy_of(&piece).freeze();
+            }
+            let at = pieces.partition_point(|(o, _)| (*o as usize) < from);
+            pieces.insert(at, (from as u32, piece));
+        });
+        if new == 0 { Err(DropReason::LateDuplicate) } else { Ok(Intake::Taken) }
+    }
+
+    /// A RESET arrived: `true` if it can be confirmed at once, `false` if the store still has it.
+    pub fn on_reset(&mut self, reset: &Reset) -> Result<bool, DropReason> {
+        self.open(reset.slot, reset.sequence)?;
+        let s = &mut self.slots[reset.slot as usize];
+        s.reset = true;
+        match s.state {
+            State::Executing => return Ok(false),
+            State::Receiving => {
+                // The initiator has counted this request; so must we, and give it back.
+                if s.request.is_none() {
+                    self.used_bytes += u64::from(reset.length);
+                    s.charged = u64::from(reset.length);
+                }
+                s.state = State::Done;
+                s.pieces.clear();
+                self.granted_slots = self.granted_slots.wrapping_add(1);
+            }
+            State::Free | State::Done => {}
+        }
+        self.finish_use(reset.slot);
+        Ok(true)
+    }
+
+    /// The use is completed; `out` is the data to send.
+    pub fn complete(&mut self, complete: Complete, out: SegList) {
+        let s = &mut self.slots[complete.slot as usize];
+        s.state = State::Done;
+        s.pieces.clear();
+        s.out_bytes = out.bytes() as u32;
+        s.out = out;
+        s.units.clear();
+        s.complete = Some(complete);
+        if s.out_bytes == 0 {
+            self.give_back(complete.slot);
+        }
+        self.granted_slots = self.granted_slots.wrapping_add(1);
+    }
+
+    /// Nothing of the slot's last use is needed any more.
+    fn finish_use(&mut self, slot: u16) {
+        let s = &mut self.slots[slot as usize];
+        s.out = SegList::new();
+        s.out_bytes = 0;
+        self.give_back(slot);
+    }
+
+    fn give_back(&mut self, slot: u16) {
+        let s = &mut self.slots[slot as usize];
+        self.granted_bytes += std::mem::take(&mut s.charged);
+    }
+
+    /// Remembers the answer to an attach.
+    pub fn answer(&mut self, answer: Answer) {
+        self.answers.retain(|a| a.transaction() != answer.transaction());
+        if self.answers.len() >= 16 {
+            self.answers.remove(0);
+        }
+        self.answers.push(answer);
+    }
+
+    /// Whether an attach was answered before.
+    pub fn has_answer(&self, transaction: u32) -> bool {
+        self.answers.iter().any(|a| a.transaction() == transaction)
+    }
+}
+
+impl Content for Slots {
+    fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
+        match item {
+            Item::Complete { slot, sequence } => {
+                let s = &self.slots[slot as usize];
+                match s.complete {
+                    Some(complete) if s.sequence == sequence => complete.emit(out),
+                    _ => return false,
+                }
+            }
+            Item::ResetDone { slot, sequence } => {
+                ResetDone { slot, reserved: Default::default(), sequence }.emit(out);
+            }
+            Item::AttachAnswer(transaction) => {
+                match self.answers.iter().find(|a| a.transaction() == transaction) {
+                    Some(Answer::Granted(attached)) => attached.emit(out),
+                    Some(Answer::Refused { transaction, status, seconds_left, text }) => {
+                        AttachRefused {
+                            transaction: *transaction,
+                            status: *status,
+                            seconds_left: *seconds_left,
+                            text,
+                        }
+                        .emit(out);
+                    }
+                    None => return false,
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn payload(
+        &mut self,
+        slot: u16,
+        sequence: u32,
+        offset: u32,
+        length: u32,
+        out: &mut SegList,
+    ) -> bool {
+        let s = &self.slots[slot as usize];
+        if s.sequence != sequence || offset + length > s.out_bytes {
+            return false;
+        }
+        s.out.slice_into(offset as usize, length as usize, out);
+        true
+    }
+
+    fn acked(&mut self, item: Item) {
+        let Item::Data { slot, sequence, offset, length } = item else { return };
+        let s = &mut self.slots[slot as usize];
+        if s.sequence != sequence || s.out_bytes == 0 {
+            return;
+        }
+        s.units.mark(offset as usize, length as usize, |_, _| {});
+        if s.units.count() == UnitMap::units(s.out_bytes as usize) {
+            self.finish_use(slot);
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The state machine itself: frames and time in, frames out.
+
+use std::time::Duration;
+
+use thinwire_buffer::{Pool, RxFrame, TxBatch};
+use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, Time, verify};
+use thinwire_volume::Geometry;
+use thinwire_wire::{Frame, Kind, Message, Status};
+
+use crate::greet::{PendingOffer, UNCONFIRMED};
+use crate::house::{Export, House};
+use crate::peer::Peer;
+use crate::{ExportConfig, TargetConfig, TargetStats};
+
+/// How often sessions are looked at for expiry.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+/// A target: one shard's worth of exports and sessions.
+pub struct Target {
+    pub(crate) house: House,
+    pub(crate) peers: Vec<Option<Box<Peer>>>,
+    pub(crate) shard: u8,
+    pub(crate) offers: Vec<PendingOffer>,
+    pub(crate) offered_names: Vec<String>,
+    /// Frames outside sessions that go out with the next turn, per link.
+    pub(crate) outside: Vec<TxBatch>,
+    pub(crate) unknown_at: Time,
+    housekeeping_at: Time,
+    stopping: bool,
+}
+
+/// What a session is, for status.
+#[derive(Clone, Debug)]
+pub struct SessionReport {
+    /// What the initiator calls itself.
+    pub initiator: String,
+    /// Its paths.
+    pub paths: Vec<PathReport>,
+    /// Names of the exports it has open.
+    pub exports: Vec<String>,
+    /// When it was last heard.
+    pub last_heard: Time,
+}
+
+/// What an export is, for status.
+#[derive(Clone, Debug)]
+pub struct ExportReport {
+    /// Its name.
+    pub name: String,
+    /// Shape and abilities.
+    pub geometry: Geometry,
+    /// Offered for reading only.
+    pub read_only: bool,
+    /// The writer's generation.
+    pub generation: u64,
+    /// What the writer calls itself, if it is known.
+    pub writer: Option<String>,
+}
+
+impl Target {
+    /// A target without exports. `links` are the links it is served on, in the order of the
+    /// indices that frames come and go with; `shard` is the first byte of its session ids; `seed`
+    /// must be unpredictable and different for every start.
+    pub fn new(
+        config: TargetConfig,
+        links: Vec<LinkParams>,
+        shard: u8,
+        pool: Pool,
+        seed: u64,
+    ) -> Self {
+        let mut rng = Rng::new(seed);
+        let instance = rng.next_u64();
+        let next_epoch = rng.next_u64() as u32 >> 1;
+        let next_generation = rng.next_u64() as u32 >> 1;
+        let outside = links.iter().map(|_| TxBatch::new()).collect();
+        Target {
+            house: House {
+                config,
+                links,
+                pool,
+                rng,
+                instance,
+                exports: Vec::new(),
+                attachments: Vec::new(),
+                pending: Vec::new(),
+                operations: Vec::new(),
+                operations_free: Vec::new(),
+                done: Vec::new(),
+                stats: TargetStats::default(),
+                next_epoch,
+                next_generation,
+            },
+            peers: Vec::new(),
+            shard,
+            offers: Vec::new(),
+            offered_names: Vec::new(),
+            outside,
+            unknown_at: Time::ZERO,
+            housekeeping_at: Time::ZERO,
+            stopping: false,
+        }
+    }
+
+    /// Offers a volume. Names are unique: the caller has checked.
+    pub fn add_export(&mut self, config: ExportConfig) {
+        let ExportConfig { name, mut volume, read_only } = config;
+        assert!(self.house.exports.iter().all(|e| e.name != name), "export {name} twice");
+        let writer = volume.load_writer();
+        self.offered_names.push(name.clone());
+        self.house.exports.push(Export {
+            name,
+            volume,
+            read_only,
+            verifier: self.house.rng.next_u64(),
+            writer,
+            holder: None,
+            flush_running: false,
+            flush_waiting: Vec::new(),
+            flush_riders: Vec::new(),
+        });
+    }
+
+    /// The names told in answer to discovery, if they are not just this shard's exports.
+    pub fn set_offered_names(&mut self, names: Vec<String>) {
+        self.offered_names = names;
+    }
+
+    /// The number that tells this process from others of the same name.
+    pub fn instance(&self) -> u64 {
+        self.house.instance
+    }
+
+    /// A frame arrived on a link.
+    pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        if let Err(reason) = self.take_frame(now, link, frame) {
+            self.house.stats.drops.count(reason);
+        }
+    }
+
+    fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
+        verify(&rx.bytes).map_err(DropReason::Frame)?;
+        let frame = Frame::parse(&rx.bytes).map_err(DropReason::Frame)?;
+        let header = frame.header();
+        match header.kind {
+            Kind::Session => {
+                let index = self.find_peer(now, link, rx, header.session)?;
+                let peer = self.peers[index].as_deref_mut().expect("found");
+                peer.session.accept(now, link, rx.from, &frame, &mut peer.slots)?;
+                if !peer.confirmed {
+                    self.confirm(index);
+                }
+                let peer = self.peers[index].as_deref_mut().expect("found");
+                peer.on_messages(now, index, &frame, &rx.bytes, &mut self.house);
+                if self.peers[index].as_ref().is_some_and(|p| p.ended) {
+                    self.end(index);
+                }
+                Ok(())
+            }
+            _ => self.take_outside(now, link, rx, &frame),
+        }
+    }
+
+    fn take_outside(
+        &mut self,
+        now: Time,
+        link: usize,
+        rx: &RxFrame,
+        frame: &Frame<'_>,
+    ) -> Result<(), DropReason> {
+        let header = frame.header();
+        match frame.messages().next() {
+            Some(Message::Hello(hello)) if !self.stopping => {
+                self.on_hello(now, link, rx.from, &hello)
+            }
+            Some(Message::Discover(discover)) if !self.stopping => {
+                self.on_discover(now, link, rx.from, &discover)
+            }
+            Some(Message::Probe(probe)) => {
+                let index = self.find_peer(now, link, rx, header.session)?;
+                let params = self.house.links[link];
+                let (base, limit) = (params.frame_bytes_base, params.frame_bytes_max);
+                let peer = self.peers[index].as_deref_mut().expect("found");
+                peer.session.on_probe(now, link, rx.from, header, &probe, base, limit)
+            }
+            Some(Message::ProbeReply(reply)) => {
+                let index = self.find_peer(now, link, rx, header.session)?;
+                let peer = self.peers[index].as_deref_mut().expect("found");
+                peer.session.on_probe_reply(now, link, rx.from, header, &reply)
+            }
+            _ => Err(DropReason::Direction),
+        }
+    }
+
+    fn find_peer(
+        &mut self,
+        now: Time,
+        link: usize,
+        rx: &RxFrame,
+        id: u64,
+    ) -> Result<usize, DropReason> {
+        let index = (id >> 40) as u16 as usize;
+        let found = self
+            .peers
+            .get(index)
+            .and_then(Option::as_ref)
+            .is_some_and(|p| p.session.local_id() == id);
+        if !found {
+            self.unknown_session(now, link, rx.from, id);
+            return Err(DropReason::UnknownSession);
+        }
+        Ok(index)
+    }
+
+    /// The initiator uses the session: whatever the same run of it had before is over.
+    fn confirm(&mut self, index: usize) {
+        let peer = self.peers[index].as_deref_mut().expect("found");
+        peer.confirmed = true;
+        let (initiator, instance) = (peer.initiator, peer.instance);
+        for other in 0..self.peers.len() {
+            let old = self.peers[other].as_ref().is_some_and(|p| {
+                other != index && p.initiator == initiator && p.instance == instance && p.confirmed
+            });
+            if old {
+                self.end(other);
+            }
+        }
+        self.share_room();
+    }
+
+    fn end(&mut self, index: usize) {
+        if let Some(peer) = self.peers[index].take() {
+            self.house.end_session(&peer);
+        }
+        self.share_room();
+    }
+
+    fn share_room(&mut self) {
+        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count();
+        let room = self.house.room(sessions);
+        for peer in self.peers.iter_mut().flatten() {
+            peer.session.set_room(room);
+        }
+    }
+
+    /// The end of a turn: polls the volumes, fires timers, and adds the frames to send to `out`,
+    /// one batch per link. Returns true if volumes completed something.
+    pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) -> bool {
+        let progress = self.poll_volumes();
+        if !self.house.pending.is_empty() {
+            self.house.settle_pending(now, &mut self.peers);
+        }
+        if now >= self.housekeeping_at {
+            self.housekeeping_at = now + HOUSEKEEPING;
+            self.expire(now);
+        }
+        for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
+            for frame in waiting.frames_mut() {
+                let to = batch.push(frame.to);
+                std::mem::swap(&mut to.head, &mut frame.head);
+            }
+            waiting.clear();
+        }
+        if !self.offers.is_empty() {
+            self.send_offers(now, out);
+        }
+        for peer in self.peers.iter_mut().flatten() {
+            peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
+            peer.session.on_time(now);
+            peer.session.transmit(now, &mut peer.slots, out);
+        }
+        progress
+    }
+
+    fn poll_volumes(&mut self) -> bool {
+        let mut progress = false;
+        let mut done = std::mem::take(&mut self.house.done);
+        for export in 0..self.house.exports.len() {
+            let volume = &mut self.house.exports[export].volume;
+            if volume.outstanding() == 0 {
+                continue;
+            }
+            volume.poll(&mut done);
+            for completion in done.drain(..) {
+                progress = true;
+                self.house.on_completion(export, completion, &mut self.peers);
+            }
+        }
+        self.house.done = done;
+        progress
+    }
+
+    fn expire(&mut self, now: Time) {
+        for index in 0..self.peers.len() {
+            let Some(peer) = self.peers[index].as_deref() else { continue };
+            let silent = now.since(peer.session.last_heard());
+            let over = if peer.confirmed {
+                silent > self.house.config.session_timeout
+            } else {
+                now.since(peer.created) > UNCONFIRMED
+            };
+            if over {
+                self.end(index);
+            } else {
+                self.house.heard(peer);
+            }
+        }
+    }
+
+    /// When to call [`Target::turn`] next, at the latest.
+    pub fn deadline(&self, now: Time) -> Time {
+        let mut at = Time(u64::MAX);
+        for peer in self.peers.iter().flatten() {
+            at = at.min(peer.session.deadline(now)).min(self.housekeeping_at);
+        }
+        for offer in &self.offers {
+            at = at.min(offer.at);
+        }
+        if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
+    }
+
+    /// Begins an orderly end: every session is told, nothing new is accepted. The driver keeps
+    /// turning until [`Target::is_idle`], for a bounded time.
+    pub fn shut_down(&mut self) {
+        self.stopping = true;
+        for peer in self.peers.iter_mut().flatten() {
+            peer.say_bye(Status::ShuttingDown);
+        }
+    }
+
+    /// Nothing is on its way to a store or to an initiator.
+    pub fn is_idle(&self) -> bool {
+        self.house.exports.iter().all(|e| e.volume.outstanding() == 0)
+            && self.peers.iter().flatten().all(|p| {
+                p.session.queued() == 0
+                    && p.session.path_reports().all(|path| path.in_flight_bytes == 0)
+            })
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> TargetStats {
+        self.house.stats
+    }
+
+    /// What the exports are.
+    pub fn exports(&self) -> Vec<ExportReport> {
+        let report = |e: &Export| ExportReport {
+            name: e.name.clone(),
+            geometry: e.volume.geometry(),
+            read_only: e.read_only,
+            generation: e.writer.generation,
+            writer: e.holder.as_ref().map(|h| h.name.clone()),
+        };
+        self.house.exports.iter().map(report).collect()
+    }
+
+    /// What the sessions are.
+    pub fn sessions(&self) -> Vec<SessionReport> {
+        let report = |p: &Peer| SessionReport {
+            initiator: p.name.clone(),
+            paths: p.session.path_reports().collect(),
+            exports: self
+                .house
+                .attachments
+                .iter()
+                .filter(|a| a.live && a.session == p.session.local_id())
+                .map(|a| self.house.exports[a.export].name.clone())
+                .collect(),
+            last_heard: p.session.last_heard(),
+        };
+        self.peers.iter().flatten().map(|p| report(p)).collect()
+    }
+}
