@@ -6,6 +6,7 @@ mod error;
 pub mod fault;
 mod mmsg;
 pub mod packet;
+pub mod pcap;
 pub mod rng;
 mod room;
 pub mod sim;
