@@ -1,1 +1,18 @@
-//! To come.
+//! A shard: one thread's event loop. Drives the state machines of target and initiator with real
+//! links, disks and clocks. A frame is carried by one thread all the way: there is no hand-off, no
+//! lock and no allocation between a link and a store.
+//!
+//! * [`serve`]: a target's loop
+//! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
+//!   that would rather wait
+//! * [`lookup`] finds targets
+//! * [`wait`]: sleeping on everything at once, and when to spin instead
+//! * [`disk`]: the disks under file stores
+pub mod blocking;
+pub mod clock;
+pub mod disk;
+pub mod links;
+pub mod lookup;
+pub mod remote;
+pub mod serve;
+pub mod wait;

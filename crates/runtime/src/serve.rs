@@ -1,0 +1,118 @@
+//! A target's loop.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use thinwire_buffer::Pool;
+use thinwire_link::Link;
+use thinwire_target::{ExportConfig, Target, TargetConfig};
+
+use crate::clock::{Clock, entropy};
+use crate::links::Links;
+use crate::wait::{Token, Waiter};
+
+/// Tokens of links start here; below are the others.
+const LINKS: Token = 1 << 32;
+const DISKS: Token = 1;
+const STOP: Token = 0;
+/// How long an orderly end may take.
+const STOP_TIME: Duration = Duration::from_secs(3);
+
+/// One shard of a target: its links, volumes and sessions.
+pub struct TargetShard {
+    target: Target,
+    links: Links,
+    waiter: Waiter,
+    clock: Clock,
+    disks: Vec<Token>,
+}
+
+impl TargetShard {
+    /// A shard on these links. `pool` is where received frames and the data of reads live.
+    pub fn new(
+        config: TargetConfig,
+        links: Vec<Box<dyn Link>>,
+        shard: u8,
+        pool: Pool,
+    ) -> io::Result<Self> {
+        let links = Links::new(links, pool.clone());
+        let mut waiter = Waiter::new()?;
+        links.register(&mut waiter, LINKS)?;
+        let target = Target::new(config, links.params(), shard, pool, entropy());
+        Ok(TargetShard { target, links, waiter, clock: Clock::new(), disks: Vec::new() })
+    }
+
+    /// Offers a volume. `fd` is readable when the volume has completions; it must stay open as long
+    /// as the shard.
+    pub fn add_export(
+        &mut self,
+        export: ExportConfig,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> io::Result<()> {
+        if let Some(fd) = fd {
+            let token = DISKS + self.disks.len() as Token;
+            self.waiter.add(fd, token)?;
+            self.disks.push(token);
+        }
+        self.target.add_export(export);
+        Ok(())
+    }
+
+    /// The state machine, for status.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The state machine, for what is set before serving.
+    pub fn target_mut(&mut self) -> &mut Target {
+        &mut self.target
+    }
+
+    /// One turn: drains every source, acts, sends. Then waits, unless something is to be done at
+    /// once. Returns the tokens' verdict: true if `stop` became readable.
+    fn turn(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let mut stop = false;
+        let Self { target, links, waiter, clock, .. } = self;
+        let now = clock.now();
+        for &token in waiter.ready() {
+            if token >= LINKS {
+                let at = (token - LINKS) as usize;
+                links.receive(at, |link, frame| target.on_frame(now, link, frame))?;
+            } else if token == STOP {
+                stop = true;
+            }
+        }
+        // Memory stores complete at once: a second look costs nothing and saves a turn.
+        target.turn(now, &mut links.out);
+        links.flush()?;
+        let wait = target.deadline(now).since(now);
+        let wait = timeout.map_or(wait, |t| t.min(wait));
+        waiter.wait(if wait > Duration::from_secs(3600) { None } else { Some(wait) })?;
+        Ok(stop)
+    }
+
+    /// Serves until `stop` is readable, then ends in order: initiators are told, what is under way
+    /// is finished (for a bounded time).
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        self.waiter.add(stop, STOP)?;
+        while !self.turn(None)? {}
+        self.waiter.remove(stop)?;
+        self.target.shut_down();
+        let end = self.clock.now() + STOP_TIME;
+        loop {
+            self.turn(Some(Duration::from_millis(20)))?;
+            if self.target.is_idle() || self.clock.now() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Serves for a bounded number of turns; for tests and benchmarks.
+    pub fn run_turns(&mut self, turns: usize, timeout: Duration) -> io::Result<()> {
+        for _ in 0..turns {
+            self.turn(Some(timeout))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! Sleeping on everything at once, and when to spin instead (DESIGN section 5).
+//!
+//! Waking a sleeping thread costs tens of microseconds, more than a small I/O. So after work a
+//! shard spins for a while before it sleeps, as long as that has lately paid: it keeps an estimate
+//! of the time from going idle to the next event, and spins only if that is of the order of what a
+//! wake-up costs. While it spins it yields, so that on a busy machine it spins on nobody's time.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::Timespec;
+
+/// Longest spin, and the estimate above which spinning does not pay. About four times what waking
+/// up both sides of a round trip costs.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+/// Events that one wait can report.
+const EVENTS: usize = 32;
+/// A descriptor's number among those waited for.
+pub type Token = u64;
+
+/// Counters of a waiter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStats {
+    /// Waits that found something at once.
+    pub ready: u64,
+    /// Waits that spun and found something.
+    pub spun: u64,
+    /// Waits that spun for nothing.
+    pub spun_in_vain: u64,
+    /// Waits that slept.
+    pub slept: u64,
+}
+
+/// An epoll descriptor with an adaptive wait.
+pub struct Waiter {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+    ready: Vec<Token>,
+    /// Estimated time from going idle to the next event.
+    gap: Duration,
+    spin: bool,
+    stats: WaitStats,
+}
+
+impl Waiter {
+    /// A waiter without descriptors.
+    pub fn new() -> io::Result<Self> {
+        Ok(Waiter {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            events: Vec::with_capacity(EVENTS),
+            ready: Vec::with_capacity(EVENTS),
+            gap: SPIN_MAX,
+            spin: true,
+            stats: WaitStats::default(),
+        })
+    }
+
+    /// Whether to spin at all. Default: yes, adaptively.
+    pub fn set_spin(&mut self, spin: bool) {
+        self.spin = spin;
+    }
+
+    /// Reports `token` while `fd` is readable. The descriptor must stay open until
+    /// [`Waiter::remove`] or for the life of the waiter.
+    pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    /// Stops reporting a descriptor.
+    pub fn remove(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        epoll::delete(&self.epoll, fd)?;
+        Ok(())
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> WaitStats {
+        self.stats
+    }
+
+    /// The tokens that the last wait found ready.
+    pub fn ready(&self) -> &[Token] {
+        &self.ready
+    }
+
+    /// Readable while any of the descriptors is.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn ask(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        self.events.clear();
+        self.ready.clear();
+        let timeout = timeout
+            .map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
+        let spare = rustix::buffer::spare_capacity(&mut self.events);
+        match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        self.ready.extend(self.events.iter().map(|e| e.data.u64()));
+        Ok(!self.ready.is_empty())
+    }
+
+    /// Looks without waiting.
+    pub fn look(&mut self) -> io::Result<bool> {
+        self.ask(Some(Duration::ZERO))
+    }
+
+    /// Waits until a descriptor is readable or `timeout` (forever if none) is over: looks, spins as
+    /// long as that has lately paid, then sleeps. True if a descriptor is ready.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        if self.look()? {
+            self.stats.ready += 1;
+            return Ok(true);
+        }
+        if timeout.is_some_and(|t| t.is_zero()) {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        let mut left = timeout;
+        if self.spin && self.gap <= SPIN_MAX {
+            let budget = (self.gap * 4).clamp(Duration::from_micros(30), SPIN_MAX);
+            let budget = timeout.map_or(budget, |t| t.min(budget));
+            loop {
+                std::thread::yield_now();
+                if self.look()? {
+                    self.stats.spun += 1;
+                    self.learn(start.elapsed());
+                    return Ok(true);
+                }
+                if start.elapsed() >= budget {
+                    break;
+                }
+            }
+            self.stats.spun_in_vain += 1;
+            left = timeout.map(|t| t.saturating_sub(start.elapsed()));
+        }
+        self.stats.slept += 1;
+        let ready = self.ask(left)?;
+        if ready {
+            self.learn(start.elapsed());
+        } else {
+            // A timer of ours says nothing about when the next event comes, but that it was long.
+            self.learn(start.elapsed().max(SPIN_MAX));
+        }
+        Ok(ready)
+    }
+
+    fn learn(&mut self, gap: Duration) {
+        // What lies far beyond counts only as "too long", so that one pause is soon forgotten.
+        self.gap = (self.gap * 7 + gap.min(SPIN_MAX * 4)) / 8;
+    }
+}
