@@ -1,0 +1,159 @@
+//! The smallest whole system: one initiator, one target, one wire.
+
+use thinwire_buffer::{Pool, RxBatch, SegList, TxBatch};
+use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
+use thinwire_link::Link;
+use thinwire_link::sim::{FaultRates, SimLink, SimNet, StationConfig, WireConfig};
+use thinwire_proto::{LinkParams, Room, Time};
+use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{Completion, Identity, Io, Op, Volume};
+
+struct Pair {
+    net: SimNet,
+    links: [SimLink; 2],
+    batches: [TxBatch; 2],
+    target: Target,
+    initiator: Initiator,
+    pool: Pool,
+    now: u64,
+    done: Vec<Completion>,
+}
+
+fn params(link: &dyn Link) -> LinkParams {
+    let room = link.room();
+    LinkParams {
+        addr: link.local(),
+        frame_bytes_base: link.frame_bytes_base(),
+        frame_bytes_max: link.frame_bytes_max(),
+        room: Room { frames: room.frames, bytes: room.bytes },
+    }
+}
+
+impl Pair {
+    fn new(seed: u64, faults: FaultRates) -> Self {
+        let net = SimNet::new(seed, WireConfig { faults, ..WireConfig::default() });
+        let links = [net.station(StationConfig::default()), net.station(StationConfig::default())];
+        let pool = Pool::new(64 << 20);
+        let config = TargetConfig { insecure: true, ..TargetConfig::default() };
+        let mut target = Target::new(config, vec![params(&links[0])], 0, pool.clone(), seed + 1);
+        let identity = Identity { identity: [7; 16], incarnation: 1 };
+        target.add_export(ExportConfig {
+            name: "disk".into(),
+            volume: Box::new(MemoryStore::new(16 << 20, 512, identity, &pool)),
+            read_only: false,
+        });
+        let name = TargetName::Node("thinwire".into());
+        let config = InitiatorConfig { insecure: true, ..InitiatorConfig::new(name, "disk") };
+        let initiator =
+            Initiator::new(Time(0), config, vec![params(&links[1])], pool.clone(), seed + 2);
+        Pair {
+            net,
+            links,
+            batches: [TxBatch::new(), TxBatch::new()],
+            target,
+            initiator,
+            pool,
+            now: 0,
+            done: Vec::new(),
+        }
+    }
+
+    fn step(&mut self) {
+        let now = Time(self.now);
+        let mut frames = RxBatch::new();
+        self.links[0].recv(&self.pool, 1000, &mut frames).unwrap();
+        for frame in frames.drain(..) {
+            self.target.on_frame(now, 0, &frame);
+        }
+        self.links[1].recv(&self.pool, 1000, &mut frames).unwrap();
+        for frame in frames.drain(..) {
+            self.initiator.on_frame(now, 0, &frame);
+        }
+        self.target.turn(now, &mut self.batches[..1]);
+        self.initiator.turn(now, &mut self.batches[1..]);
+        for (link, batch) in self.links.iter_mut().zip(&mut self.batches) {
+            link.send(batch).unwrap();
+        }
+        self.initiator.poll(&mut self.done);
+        let next = self
+            .target
+            .deadline(now)
+            .min(self.initiator.deadline(now))
+            .0
+            .min(self.net.next_delivery().unwrap_or(u64::MAX));
+        assert!(next < u64::MAX, "nothing will ever happen");
+        self.now = next.max(self.now + 1000);
+        self.net.advance(self.now);
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
+        let limit = self.now + 60_000_000_000;
+        while !done(self) {
+            assert!(
+                self.now < limit,
+                "{what} takes for ever: {:?}",
+                self.initiator.report(Time(self.now))
+            );
+            self.step();
+        }
+    }
+
+    fn run(&mut self, io: Io) -> Completion {
+        self.initiator.submit(io);
+        self.until("an I/O", |p| !p.done.is_empty());
+        assert_eq!(self.done.len(), 1);
+        self.done.pop().unwrap()
+    }
+
+    fn write(&mut self, offset: u64, byte: u8, len: usize) -> Io {
+        let mut buf = self.pool.get(len);
+        buf.fill(byte);
+        let data = SegList::of(buf.freeze());
+        Io { data, ..Io::new(u64::from(byte), Op::Write, offset, len as u64) }
+    }
+}
+
+fn story(faults: FaultRates, seed: u64) -> Pair {
+    let mut p = Pair::new(seed, faults);
+    p.until("the attach", |p| p.initiator.is_open());
+    assert_eq!(p.initiator.geometry().bytes, 16 << 20);
+    for (nth, len) in [512, 4096, 65536, 1 << 20, 1536].into_iter().enumerate() {
+        let byte = nth as u8 + 1;
+        let io = p.write(nth as u64 * (2 << 20), byte, len);
+        p.run(io).result.unwrap();
+    }
+    p.run(Io::new(0, Op::Flush, 0, 0)).result.unwrap();
+    for (nth, len) in [512, 4096, 65536, 1 << 20, 1536].into_iter().enumerate() {
+        let done = p.run(Io::new(9, Op::Read, nth as u64 * (2 << 20), len));
+        done.result.unwrap();
+        assert!(done.data.to_vec().iter().all(|&b| b == nth as u8 + 1));
+        assert_eq!(done.data.bytes() as u64, len);
+    }
+    p
+}
+
+#[test]
+fn attach_write_flush_read() {
+    let p = story(FaultRates::default(), 1);
+    let stats = p.target.stats();
+    assert_eq!((stats.requests, stats.repeated), (11, 0));
+    assert_eq!(stats.drops.iter().count(), 0, "{:?}", stats.drops.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_same_with_two_per_cent_lost() {
+    for seed in 0..20 {
+        let p = story(FaultRates { loss: 0.02, ..FaultRates::default() }, seed);
+        assert_eq!(p.target.stats().requests, 11);
+    }
+}
+
+#[test]
+fn the_same_with_everything_going_wrong() {
+    for seed in 0..20 {
+        let faults = FaultRates { loss: 0.1, dup: 0.1, reorder: 0.1, corrupt: 0.02 };
+        let p = story(faults, seed);
+        assert_eq!(p.target.stats().requests, 11);
+    }
+}
