@@ -17,6 +17,32 @@ pub struct SteeringFilter {
     pub value: u8,
 }
 
+/// Which of several links on the same interface or address this one is: each shard has its own, and
+/// the kernel gives it the frames that carry its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Number of this shard, below `count`.
+    pub index: u8,
+    /// How many shards there are, at least 1.
+    pub count: u8,
+    /// Where in a frame the number of its shard stands.
+    pub offset: u16,
+    /// What this shard receives besides, on packet links: greetings, which carry no number. On udp
+    /// links a frame goes to one socket alone: one without a valid number to shard 0.
+    pub also: Vec<SteeringFilter>,
+}
+
+impl Shard {
+    /// The filters that make a packet link this shard's.
+    pub(crate) fn filters(&self) -> Vec<SteeringFilter> {
+        if self.count <= 1 {
+            return Vec::new();
+        }
+        let own = SteeringFilter { offset: self.offset, value: self.index };
+        std::iter::once(own).chain(self.also.iter().copied()).collect()
+    }
+}
+
 /// At most this many filters in a list: jumps in classic BPF reach 255 instructions.
 pub const STEERING_FILTERS_MAX: usize = 64;
 
@@ -26,6 +52,10 @@ const LD_W_LEN: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const JEQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JGT: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
+const JGE: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
+const RET_A: u16 = (libc::BPF_RET | BPF_A) as u16;
+/// "Return what was loaded"; missing in libc.
+const BPF_A: u32 = 0x10;
 const RET: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
 const ACCEPT: u32 = u32::MAX;
@@ -87,11 +117,41 @@ pub(crate) fn packet_program(
     program
 }
 
+/// Which of the UDP sockets that share a port gets a datagram: the one whose number stands at
+/// `offset`, in the order in which they were bound, else the first.
+pub(crate) fn choose_program(shard: &Shard) -> Vec<libc::sock_filter> {
+    let offset = u32::from(shard.offset);
+    vec![
+        instruction(LD_W_LEN, 0, 0, 0),
+        instruction(JGT, offset, 0, 3),
+        instruction(LD_B_ABS, offset, 0, 0),
+        instruction(JGE, u32::from(shard.count), 1, 0),
+        instruction(RET_A, 0, 0, 0),
+        instruction(RET, 0, 0, 0),
+    ]
+}
+
 /// Attaches `program` to a socket, replacing the one before.
 pub(crate) fn attach(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    attach_as(fd, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Attaches `program` to all sockets that share this one's port.
+pub(crate) fn attach_choice(
+    fd: BorrowedFd<'_>,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
+    attach_as(fd, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+}
+
+fn attach_as(
+    fd: BorrowedFd<'_>,
+    option: libc::c_int,
+    program: &mut [libc::sock_filter],
+) -> io::Result<()> {
     let described =
         libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &described)
+    sys::set_option(fd, libc::SOL_SOCKET, option, &described)
 }
 
 #[cfg(test)]

@@ -26,9 +26,9 @@ pub const HEAD_BYTES: usize = 192;
 /// No link is opened that carries less than this: the smallest MTU that IPv6 allows.
 pub const FRAME_BYTES_MIN: usize = 1280;
 
-pub use bpf::{STEERING_FILTERS_MAX, SteeringFilter};
+pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
-pub use spec::{LinkSpec, SpecError};
+pub use spec::{LinkOptions, LinkSpec, SpecError};
 
 /// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
 /// allows its peers to have in flight from it.
@@ -83,6 +83,11 @@ pub trait Link {
 
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
+
+    /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
+    fn advice(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Counters of a link.
@@ -135,5 +140,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn stats(&self) -> LinkStats {
         (**self).stats()
+    }
+    fn advice(&self) -> Option<String> {
+        (**self).advice()
     }
 }

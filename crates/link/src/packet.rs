@@ -119,6 +119,9 @@ pub struct PacketLink {
     name: String,
     config: PacketConfig,
     interface: Interface,
+    /// Of the MTU at the time of opening: receive buffers are made for it.
+    frame_bytes_max: usize,
+    granted: u32,
     room: Room,
     tx: TxSlots,
     rx: RxSlots,
@@ -167,6 +170,8 @@ impl PacketLink {
             Box::new([v0, v1, e0, e1])
         });
         let mut link = PacketLink {
+            frame_bytes_max,
+            granted,
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
             rx: RxSlots::new(slots, buf_bytes, START, 0, false),
@@ -325,9 +330,9 @@ impl Link for PacketLink {
         Addr::Mac(self.interface.mac)
     }
 
-    /// The MTU: what an Ethernet frame carries is our frame.
+    /// The MTU when the link was opened: what an Ethernet frame carries is our frame.
     fn frame_bytes_max(&self) -> usize {
-        self.interface.mtu.min(FRAME_BYTES_MAX)
+        self.frame_bytes_max
     }
 
     fn frame_bytes_base(&self) -> usize {
@@ -399,6 +404,10 @@ impl Link for PacketLink {
             self.rx_dropped.set(self.rx_dropped.get() + u64::from(dropped));
         }
         LinkStats { rx_dropped: self.stats.rx_dropped + self.rx_dropped.get(), ..self.stats }
+    }
+
+    fn advice(&self) -> Option<String> {
+        room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room)
     }
 }
 

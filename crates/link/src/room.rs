@@ -30,6 +30,22 @@ pub(crate) fn udp(granted: u32, frame_bytes_max: usize) -> Room {
     packet(granted, frame_bytes_max)
 }
 
+/// Less than this many large frames make a link stop and go: a sentence for the user.
+const FRAMES_WANTED: usize = 64;
+
+/// What would help a socket that asked for `asked` bytes and was granted `granted`.
+pub(crate) fn advice(name: &str, asked: u32, granted: u32, room: Room) -> Option<String> {
+    // The kernel counts double: see `sys::set_buffer`.
+    let is_short = u64::from(granted) < 2 * u64::from(asked);
+    (is_short && (room.frames as usize) < FRAMES_WANTED).then(|| {
+        format!(
+            "{name}: the receive buffer holds {} frames only; allow more with: \
+             sysctl -w net.core.rmem_max={asked}",
+            room.frames
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +61,15 @@ mod tests {
     fn there_is_always_room_for_one_and_never_for_the_whole_backlog() {
         assert_eq!(packet(1, 65535).frames, 1);
         assert_eq!(packet(u32::MAX, 1500).frames, 512);
+    }
+
+    #[test]
+    fn advice_is_given_when_a_limit_hurts() {
+        let small = packet(425_984, 9000);
+        let text = advice("udp:x", 4 << 20, 425_984, small).unwrap();
+        assert!(text.contains("udp:x") && text.contains("rmem_max=4194304"), "{text}");
+        // Granted as asked, or enough anyway: nothing to say.
+        assert_eq!(advice("udp:x", 212_992, 425_984, small), None);
+        assert_eq!(advice("udp:x", 4 << 20, 4 << 20, packet(4 << 20, 9000)), None);
     }
 }

@@ -4,9 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
+use crate::fault::{FaultConfig, FaultLink};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
+use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::udp::{UdpConfig, UdpLink};
-use crate::{Link, OpenError, sys};
+use crate::{Link, OpenError, Shard, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
@@ -34,6 +36,21 @@ pub enum LinkSpec {
         /// The local port, if the user chose one: else the side's default.
         port: Option<u16>,
     },
+}
+
+/// What may be wrapped around a link, and its place among shards.
+#[derive(Clone, Default)]
+pub struct LinkOptions {
+    /// Port of udp links whose text names none: [`crate::udp::PORT_DEFAULT`] on targets; 0, which is
+    /// any free one and the default, on initiators.
+    pub default_udp_port: u16,
+    /// Faults to make. They happen above the capture, which shows what really crossed the wire:
+    /// a frame lost in sending is not in it, one lost after it was received is.
+    pub fault: Option<FaultConfig>,
+    /// Where to capture frames. Several links may share a file.
+    pub pcap: Option<SharedPcap>,
+    /// This shard, if there are several.
+    pub shard: Option<Shard>,
 }
 
 /// Why a text is no link.
@@ -195,13 +212,34 @@ impl LinkSpec {
         Some(UdpConfig::new(Self::socket_addr(*ip, *scope, port)))
     }
 
-    /// Opens the link. `default_udp_port` as in [`LinkSpec::udp_config`].
+    /// Opens the link, bare.
     pub fn open(&self, default_udp_port: u16) -> Result<Box<dyn Link>, OpenError> {
-        if let Some(config) = self.packet_config() {
-            return Ok(Box::new(PacketLink::open(&config)?));
+        self.open_with(&LinkOptions { default_udp_port, ..LinkOptions::default() })
+    }
+
+    /// Opens the link with all that the command line offers.
+    pub fn open_with(&self, options: &LinkOptions) -> Result<Box<dyn Link>, OpenError> {
+        let mut link: Box<dyn Link> = match self {
+            LinkSpec::Packet { .. } => {
+                let mut config = self.packet_config().expect("it is a packet link");
+                config.steering = options.shard.as_ref().map_or(Vec::new(), Shard::filters);
+                Box::new(PacketLink::open(&config)?)
+            }
+            LinkSpec::Udp { .. } => {
+                let mut config =
+                    self.udp_config(options.default_udp_port).expect("it is a udp link");
+                config.shard = options.shard.clone();
+                Box::new(UdpLink::open(&config)?)
+            }
+        };
+        if let Some(file) = &options.pcap {
+            link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(self)));
         }
-        let config = self.udp_config(default_udp_port).expect("a link is packet or udp");
-        Ok(Box::new(UdpLink::open(&config)?))
+        if let Some(config) = &options.fault {
+            let faulty = FaultLink::new(link, config, monotonic_clock());
+            link = Box::new(faulty.map_err(OpenError::system("make an alarm for held frames"))?);
+        }
+        Ok(link)
     }
 }
 

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use common::{drain, ip, pattern, receive, send, warm_up, with_cable};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_link::udp::{UdpConfig, UdpLink};
-use thinwire_link::{HEAD_BYTES, Link, OpenError};
+use thinwire_link::{HEAD_BYTES, Link, OpenError, Shard};
 
 fn config(addr: &str) -> UdpConfig {
     UdpConfig::new(addr.parse().unwrap())
@@ -292,4 +292,34 @@ fn room_is_what_really_fits() {
             }
         });
     }
+}
+
+#[test]
+fn shards_share_an_address_and_get_their_own_frames() {
+    let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let shard = |index| {
+        let shard = Some(Shard { index, count: 3, offset: 8, also: Vec::new() });
+        let group_port = bind.port();
+        UdpLink::open(&UdpConfig { shard, group_port, ..UdpConfig::new(bind) })
+    };
+    let mut shards = [shard(0).unwrap(), shard(1).unwrap(), shard(2).unwrap()];
+    // Another program is refused, whether or not it would share.
+    assert!(matches!(UdpLink::open(&UdpConfig::new(bind)), Err(OpenError::AddressInUse { .. })));
+    assert!(matches!(shard(0), Err(OpenError::AddressInUse { .. })));
+    let mut asker =
+        UdpLink::open(&UdpConfig { group_port: bind.port(), ..config("127.0.0.1:0") }).unwrap();
+    let pool = Pool::new(16 << 20);
+    let mut batch = TxBatch::new();
+    for n in [0u8, 1, 2, 1, 2, 2, 9] {
+        let head = &mut batch.push(Addr::Udp(bind)).head;
+        head.resize(100, 0);
+        head[8] = n;
+        // One frame a train: a train goes to one shard as a whole.
+        asker.send(&mut batch).unwrap();
+    }
+    // Too short to carry a number.
+    send(&mut asker, Addr::Udp(bind), b"hi");
+    send(&mut asker, Addr::Group, b"who?");
+    let counts = shards.each_mut().map(|link| drain(link, &pool).len());
+    assert_eq!(counts, [4, 2, 3]);
 }

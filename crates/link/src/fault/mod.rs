@@ -229,6 +229,10 @@ impl<L: Link> Link for FaultLink<L> {
     fn stats(&self) -> LinkStats {
         self.inner.stats()
     }
+
+    fn advice(&self) -> Option<String> {
+        self.inner.advice()
+    }
 }
 
 /// A timer joined to the inner link's descriptor.

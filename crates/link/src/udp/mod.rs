@@ -16,7 +16,7 @@ use rustix::event::epoll;
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
 
 use crate::error::OpenError;
-use crate::{FRAME_BYTES_MIN, Link, LinkStats, Room, room, sys};
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Room, Shard, bpf, room, sys};
 use route::Route;
 use rx::Receiver;
 use tx::Sender;
@@ -48,6 +48,10 @@ pub struct UdpConfig {
     pub rcvbuf_bytes: u32,
     /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit is dropped by `send`.
     pub sndbuf_bytes: u32,
+    /// If several links, one a shard, are to share the address: which of them this is. They must be
+    /// opened in the order of their numbers, and closed together. Without effect on port 0 (each
+    /// shard has an address of its own then). Only shard 0 hears the group.
+    pub shard: Option<Shard>,
     /// Send trains (GSO) where the kernel can; default true. For comparison only.
     pub gso: bool,
     /// Receive trains (GRO) where the kernel can; default true. For comparison only.
@@ -63,6 +67,7 @@ impl UdpConfig {
             group_listen: bind.port() != 0,
             rcvbuf_bytes: 4 << 20,
             sndbuf_bytes: 4 << 20,
+            shard: None,
             gso: true,
             gro: true,
         }
@@ -79,6 +84,8 @@ pub struct UdpLink {
     local: SocketAddr,
     hears_group: bool,
     frame_bytes_max: usize,
+    asked: u32,
+    granted: u32,
     room: Room,
     sender: Sender,
     receiver: Receiver,
@@ -100,7 +107,11 @@ impl UdpLink {
         }
         let socket = new_socket(config.bind)?;
         let fd = socket.as_fd();
-        bind(fd, config.bind)?;
+        let shard = config.shard.as_ref().filter(|s| s.count > 1 && config.bind.port() != 0);
+        match shard {
+            Some(shard) => bind_shard(fd, config.bind, shard)?,
+            None => bind(fd, config.bind)?,
+        }
         let local = sys::local_addr(fd).map_err(OpenError::system("read the socket's address"))?;
         let buffer = |what| OpenError::system(format!("set the {what} buffer of {local}"));
         let granted =
@@ -117,12 +128,13 @@ impl UdpLink {
         let is_same = local.ip().is_unspecified() && local.port() == config.group_port;
         let mut group_socket = None;
         let mut hears_group = false;
-        if config.group_listen && is_same {
+        let group_listen = config.group_listen && shard.is_none_or(|shard| shard.index == 0);
+        if group_listen && is_same {
             // From here on others may listen to the group on the same port. (Before, a second
             // program on our address would have been let in, too.)
             let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32);
             hears_group = route.join(fd, group_ip);
-        } else if config.group_listen {
+        } else if group_listen {
             // Discovery is a convenience: whoever names the target's address can do without.
             if let Ok(found) = open_group(group) {
                 hears_group = route.join(found.as_fd(), group_ip);
@@ -139,6 +151,8 @@ impl UdpLink {
         let frame_bytes_max = (route.mtu - headers).min(rx::FRAME_BYTES_MAX);
         Ok(UdpLink {
             name: format!("udp:{local}"),
+            asked: config.rcvbuf_bytes,
+            granted,
             local,
             hears_group,
             frame_bytes_max,
@@ -223,6 +237,10 @@ impl Link for UdpLink {
         }
         stats
     }
+
+    fn advice(&self) -> Option<String> {
+        room::advice(&self.name, self.asked, self.granted, self.room)
+    }
 }
 
 /// A socket that never fragments, and hears only groups that it joined itself.
@@ -265,6 +283,19 @@ fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), OpenError> {
         }
         _ => OpenError::system(format!("listen on UDP address {addr}"))(e),
     })
+}
+
+/// Joins those that share the address, so that frames are given out by shard number.
+fn bind_shard(fd: BorrowedFd<'_>, addr: SocketAddr, shard: &Shard) -> Result<(), OpenError> {
+    if shard.index == 0 {
+        // A second program must not slip in among our shards: is the address free for one alone?
+        bind(new_socket(addr)?.as_fd(), addr)?;
+    }
+    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)
+        .map_err(OpenError::system("share a UDP port among shards"))?;
+    bind(fd, addr)?;
+    bpf::attach_choice(fd, &mut bpf::choose_program(shard))
+        .map_err(OpenError::system("steer frames to shards"))
 }
 
 /// A socket that hears the group, beside those of other links on this host.
