@@ -2,24 +2,8 @@
 //! and each rule of the module on its own.
 
 use super::*;
+use crate::testing::Rng;
 use crate::{ErrorKind, Features, IoFlags};
-
-/// A small seeded generator (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 /// Blocks in memory. Each I/O takes effect at a random moment and completes at a later random one.
 struct Slow {
@@ -51,7 +35,7 @@ impl Slow {
                 features,
             },
             pool: Pool::new(16 << 20),
-            rng: Rng(seed),
+            rng: Rng::new(seed),
             waiting: Vec::new(),
             effective: Vec::new(),
             seen: Vec::new(),
@@ -174,7 +158,7 @@ struct Sent {
 
 /// Runs one seed; the error says which byte was wrong.
 fn run(seed: u64, without_locks: bool) -> Result<(), String> {
-    let mut rng = Rng(seed);
+    let mut rng = Rng::new(seed);
     let block = [512u32, 4096][rng.below(2) as usize];
     let blocks = 4 + rng.below(8);
     let slow = Slow::new(blocks, block, 1 + rng.below(5) as u32, rng.next());
