@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::samples;
+use common::{fields, fields::with_each_message, samples};
 use thinwire_wire::*;
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
@@ -201,168 +201,6 @@ fn kinds_have_the_numbers_that_the_document_says() {
     assert_eq!(read().numbered("Frame kinds", "kind"), code);
 }
 
-/// Takes a message apart, all of it, into the names of its fields and their bytes.
-macro_rules! fields {
-    ($message:expr, $type:ident { $($field:ident),* } $($reserved:ident),*) => {{
-        let $type { $($field,)* $($reserved: _,)* } = $message;
-        vec![$((stringify!($field), Wire::bytes($field))),*]
-    }};
-}
-
-/// A value as it stands on the wire; `None` where that is more than its bytes.
-trait Wire {
-    fn bytes(&self) -> Option<Vec<u8>>;
-}
-
-macro_rules! integers {
-    ($($t:ty),*) => {$(
-        impl Wire for $t {
-            fn bytes(&self) -> Option<Vec<u8>> {
-                Some(self.to_be_bytes().to_vec())
-            }
-        }
-    )*};
-}
-integers!(u8, u16, u32, u64);
-
-impl Wire for [u8; 16] {
-    fn bytes(&self) -> Option<Vec<u8>> {
-        Some(self.to_vec())
-    }
-}
-
-impl Wire for &str {
-    fn bytes(&self) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-impl Wire for [Address; WELCOME_ADDRESSES_MAX] {
-    fn bytes(&self) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-impl Wire for OfferedExports<'_> {
-    fn bytes(&self) -> Option<Vec<u8>> {
-        None
-    }
-}
-
-/// Names of the fields of a message in the order of the wire, and their bytes if fixed.
-fn fields(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
-    match message {
-        Message::Request(m) => fields!(
-            m,
-            Request { slot, op, op_flags, sequence, attachment, generation, address, length }
-        ),
-        Message::Data(m) => fields!(m, Data { slot, sequence, offset, length } payload_at),
-        Message::Complete(m) => {
-            fields!(m, Complete { slot, status, sequence, verifier, length })
-        }
-        Message::AckRanges(m) => {
-            let mut all = fields!(m, AckRanges { path, count, delay } ranges);
-            all.push(("first", m.ranges[0].0.bytes()));
-            all.push(("last", m.ranges[0].1.bytes()));
-            all.push(("further ranges", None));
-            all
-        }
-        Message::Credit(m) => fields!(m, Credit { path, frames, bytes } reserved_a),
-        Message::Reset(m) => fields!(m, Reset { slot, sequence, length } reserved),
-        Message::ResetDone(m) => fields!(m, ResetDone { slot, sequence } reserved),
-        Message::Event(m) => fields!(m, Event { code, attachment, generation, value } reserved),
-        Message::Ping(Ping {}) => vec![],
-        Message::Attach(m) => {
-            fields!(m, Attach { transaction, flags, writer_generation, export })
-        }
-        Message::Attached(m) => fields!(
-            m,
-            Attached {
-                transaction,
-                attachment,
-                generation,
-                block_bytes,
-                preferred_bytes,
-                io_bytes_max,
-                bytes,
-                identity,
-                incarnation,
-                writer_generation,
-                verifier,
-                features
-            }
-        ),
-        Message::AttachRefused(m) => {
-            fields!(m, AttachRefused { transaction, status, seconds_left, text })
-        }
-        Message::Detach(m) => fields!(m, Detach { transaction, attachment, generation }),
-        Message::Detached(m) => fields!(m, Detached { transaction }),
-        Message::Bye(m) => fields!(m, Bye { status } reserved),
-        Message::Hello(m) => fields!(
-            m,
-            Hello {
-                nonce,
-                session,
-                initiator,
-                instance,
-                frame_bytes_max,
-                security,
-                room_frames,
-                room_bytes,
-                node,
-                export,
-                name
-            }
-        ),
-        Message::Welcome(m) => fields!(
-            m,
-            Welcome {
-                nonce,
-                session,
-                verifier,
-                instance,
-                epoch,
-                slots,
-                frame_bytes_max,
-                request_bytes_max,
-                room_frames,
-                room_bytes,
-                credit_bytes,
-                node,
-                address_count,
-                addresses
-            }
-        ),
-        Message::Refuse(m) => fields!(m, Refuse { nonce, status, text }),
-        Message::UnknownSession(m) => fields!(m, UnknownSession { session }),
-        Message::Discover(m) => fields!(m, Discover { nonce, first, spread_ms, node }),
-        Message::Offer(m) => {
-            let mut all =
-                fields!(m, Offer { nonce, instance, total, first, security, node, exports });
-            // The list carries its length.
-            all.insert(all.len() - 1, ("count", None));
-            all
-        }
-        Message::Probe(m) => fields!(m, Probe { token, size, room_frames, room_bytes } reserved),
-        Message::ProbeReply(m) => {
-            fields!(m, ProbeReply { token, size, room_frames, room_bytes } reserved)
-        }
-    }
-}
-
-/// The sample messages with their names in the document.
-fn with_each_message(mut see: impl FnMut(&str, &Message<'_>, &[u8])) {
-    let offer = common::frame(Header::new(Kind::Offer), &samples::offer(), &[]);
-    let offer = Frame::parse(&offer).unwrap().messages().next().unwrap();
-    let all = samples::messages();
-    for (name, message) in all.iter().map(|(n, m)| (*n, m)).chain([("offer", &offer)]) {
-        let name = name.replace('-', "_").to_uppercase();
-        let mut bytes = Vec::new();
-        common::emit(message, &mut bytes);
-        see(&name, message, &bytes);
-    }
-}
-
 #[test]
 fn messages_are_laid_out_as_the_document_says() {
     let document = read();
@@ -373,7 +211,7 @@ fn messages_are_laid_out_as_the_document_says() {
         titles.insert(title.clone());
         let table = document.tables.iter().find(|t| t.subsection == title);
         let rows = table.map_or(&[][..], |t| &t.rows);
-        let mut expected = fields(message).into_iter();
+        let mut expected = fields::of(message).into_iter();
         let mut at = 4;
         for row in rows {
             let field = row[2].as_str();

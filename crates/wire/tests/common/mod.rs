@@ -4,8 +4,11 @@
 
 use thinwire_wire::*;
 
+pub mod capture;
+pub mod fields;
 pub mod random;
 pub mod samples;
+pub mod stock;
 
 /// Appends `message` as its sender would have written it. With [`Message::Data`] this is the
 /// header alone; the payload is the caller's.
