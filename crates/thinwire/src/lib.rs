@@ -7,10 +7,11 @@
 //! | [`uri`], [`linkspec`], [`export`], [`face`], [`fault`], [`size`] | what users type, checked |
 //! | [`config`] | TOML files and flags become one target configuration |
 //! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
-//! | [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
 //! | [`commands`] | one file for each command |
 
+pub mod attachment;
 pub mod bench;
 pub mod cli;
 pub mod commands;

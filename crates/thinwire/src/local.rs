@@ -1,11 +1,235 @@
-//! Local volumes, opened without any network.
+//! Local volumes, opened without any network: memory, null, files and block devices.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use thinwire_buffer::Pool;
+use thinwire_volume::stores::{MemoryStore, NullStore};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
+
+use crate::control::State;
 use crate::error::{Failure, Outcome};
-use crate::open::{OpenOptions, OpenVolume};
+use crate::export::BLOCK_BYTES_DEFAULT;
+use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::uri::VolumeSpec;
 
-/// Opens a path, `memory:` or `null:` volume.
+/// Memory that a local volume's pool keeps for reuse, in bytes.
+const POOL_FREE_BYTES_MAX: usize = 256 << 20;
+
+/// Opens a path, `memory:` or `null:` volume with blocks of 512 bytes.
 pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVolume>> {
-    let _ = options;
-    Err(Failure::failed(format!("{spec}: local volumes are not part of this build yet")))
+    let pool = Pool::new(POOL_FREE_BYTES_MAX);
+    let block = BLOCK_BYTES_DEFAULT;
+    let volume: Box<dyn Volume> = match spec {
+        VolumeSpec::Memory(bytes) => {
+            Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool))
+        }
+        VolumeSpec::Null(bytes) => Box::new(NullStore::new(*bytes, block)),
+        other => {
+            return Err(Failure::failed(format!("{other}: files are not part of this build yet")));
+        }
+    };
+    let watched = Watched::new().map_err(|e| Failure::failed(format!("cannot use epoll: {e}")))?;
+    let volume = Buffered { inner: volume, ready: Vec::new(), read_only: options.read_only };
+    Ok(match options.any_byte {
+        true => {
+            let volume = Unaligned::new(volume, pool.clone());
+            Box::new(Local { volume, below: Unaligned::inner_mut, watched, pool })
+        }
+        false => Box::new(Local { volume, below: |volume| volume, watched, pool }),
+    })
+}
+
+/// The content is new each time, and so is its name.
+fn random_identity() -> Identity {
+    let mut bytes = [0; 24];
+    // Without entropy the identity is merely not unique, and nobody compares it.
+    let _ = std::fs::File::open("/dev/urandom")
+        .and_then(|mut f| io::Read::read_exact(&mut f, &mut bytes));
+    let (identity, incarnation) = bytes.split_at(16);
+    Identity {
+        identity: identity.try_into().expect("16 bytes"),
+        incarnation: u64::from_ne_bytes(incarnation.try_into().expect("8 bytes")),
+    }
+}
+
+/// Keeps completions that were taken in to find out whether there are any.
+struct Buffered {
+    inner: Box<dyn Volume>,
+    ready: Vec<Completion>,
+    read_only: bool,
+}
+
+impl Volume for Buffered {
+    fn geometry(&self) -> Geometry {
+        let mut geometry = self.inner.geometry();
+        geometry.features.read_only |= self.read_only;
+        geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.inner.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.ready);
+        self.inner.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding() + self.ready.len()
+    }
+
+    fn load_writer(&mut self) -> WriterRecord {
+        self.inner.load_writer()
+    }
+}
+
+/// The descriptors that end a sleep.
+struct Watched {
+    epoll: OwnedFd,
+}
+
+impl Watched {
+    fn new() -> io::Result<Self> {
+        Ok(Watched { epoll: epoll::create(CreateFlags::CLOEXEC)? })
+    }
+
+    fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)?)
+    }
+
+    fn sleep(&self, wait: Wait) -> io::Result<()> {
+        let timeout = match wait {
+            Wait::No => return Ok(()),
+            Wait::Forever => None,
+            Wait::Until(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                Some(Timespec {
+                    tv_sec: left.as_secs() as i64,
+                    tv_nsec: left.subsec_nanos().into(),
+                })
+            }
+        };
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
+        match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// A local volume; `V` is [`Buffered`], or a module over it that `below` looks through.
+struct Local<V> {
+    volume: V,
+    below: fn(&mut V) -> &mut Buffered,
+    watched: Watched,
+    pool: Pool,
+}
+
+impl<V: Volume> Local<V> {
+    fn gather(&mut self) -> bool {
+        let buffered = (self.below)(&mut self.volume);
+        buffered.inner.poll(&mut buffered.ready);
+        !buffered.ready.is_empty()
+    }
+}
+
+impl<V: Volume> OpenVolume for Local<V> {
+    fn volume(&mut self) -> &mut dyn Volume {
+        &mut self.volume
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
+        if self.gather() {
+            return Ok(true);
+        }
+        self.watched.sleep(wait).map_err(|e| Failure::failed(format!("cannot wait: {e}")))?;
+        Ok(wait != Wait::No && self.gather())
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
+        self.watched.add(fd).map_err(|e| Failure::failed(format!("cannot watch: {e}")))
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.watched.epoll.as_fd())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn health(&self) -> VolumeHealth {
+        VolumeHealth { state: State::Attached, paths: Vec::new(), timer: None, detail: None }
+    }
+
+    fn close(&mut self, _force: bool) -> Outcome {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::WireArgs;
+    use std::time::Duration;
+    use thinwire_buffer::SegList;
+    use thinwire_volume::Op;
+
+    fn options() -> OpenOptions {
+        OpenOptions::new(false, &WireArgs::default(), "/nonexistent".into())
+    }
+
+    fn io(open: &mut dyn OpenVolume, io: Io) -> Completion {
+        crate::bench::one_io(open, io, &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn memory_remembers_and_null_forgets() {
+        for (spec, kept) in [("memory:1M", true), ("null:1M", false)] {
+            for any_byte in [false, true] {
+                let options = OpenOptions { any_byte, ..options() };
+                let mut open = open(&spec.parse().unwrap(), &options).unwrap();
+                let geometry = open.volume().geometry();
+                assert_eq!(geometry.block_bytes, if any_byte { 1 } else { 512 });
+                let mut write = Io::new(1, Op::Write, 512, 512);
+                write.data = SegList::of(open.pool().copy_of(&[7; 512]).freeze());
+                assert!(io(&mut *open, write).result.is_ok());
+                let read = io(&mut *open, Io::new(2, Op::Read, 512, 512));
+                assert_eq!(read.data.to_vec()[0] == 7, kept);
+                if any_byte {
+                    assert_eq!(io(&mut *open, Io::new(3, Op::Read, 600, 3)).data.bytes(), 3);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sleep_ends_at_a_watched_descriptor_or_in_time() {
+        let mut open = open(&"null:1M".parse().unwrap(), &options()).unwrap();
+        assert!(!open.turn(Wait::Until(Instant::now() + Duration::from_millis(5))).unwrap());
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        open.watch(reader.as_fd()).unwrap();
+        rustix::io::write(&writer, b"x").unwrap();
+        assert!(!open.turn(Wait::Forever).unwrap());
+    }
+
+    #[test]
+    fn read_only_is_in_the_geometry() {
+        let options = OpenOptions { read_only: true, ..options() };
+        let mut open = open(&"memory:1M".parse().unwrap(), &options).unwrap();
+        assert!(open.volume().geometry().features.read_only);
+    }
 }

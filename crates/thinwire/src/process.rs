@@ -16,9 +16,9 @@ fn parse_start_ticks(stat: &str) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Kills a process with SIGKILL, but only the very one that started at `start_ticks`: the id may
+/// Sends a signal to a process, but only to the very one that started at `start_ticks`: the id may
 /// belong to a stranger by now. `Ok(false)` if it is gone.
-pub fn kill_exactly(pid: i32, ticks: u64) -> io::Result<bool> {
+pub fn signal_exactly(pid: i32, ticks: u64, signal: Signal) -> io::Result<bool> {
     let Some(pid_checked) = Pid::from_raw(pid).filter(|_| pid > 1) else { return Ok(false) };
     // The descriptor pins the process: what is checked after it was opened is what gets the signal.
     let fd = match rustix::process::pidfd_open(pid_checked, PidfdFlags::empty()) {
@@ -29,7 +29,7 @@ pub fn kill_exactly(pid: i32, ticks: u64) -> io::Result<bool> {
     if start_ticks(pid) != Some(ticks) {
         return Ok(false);
     }
-    match rustix::process::pidfd_send_signal(&fd, Signal::KILL) {
+    match rustix::process::pidfd_send_signal(&fd, signal) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::SRCH) => Ok(false),
         Err(e) => Err(e.into()),
@@ -50,10 +50,10 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;
         let ticks = start_ticks(pid).unwrap();
-        assert!(!kill_exactly(pid, ticks + 1).unwrap());
+        assert!(!signal_exactly(pid, ticks + 1, Signal::KILL).unwrap());
         assert!(child.try_wait().unwrap().is_none());
-        assert!(kill_exactly(pid, ticks).unwrap());
+        assert!(signal_exactly(pid, ticks, Signal::KILL).unwrap());
         assert!(!child.wait().unwrap().success());
-        assert!(!kill_exactly(pid, ticks).unwrap());
+        assert!(!signal_exactly(pid, ticks, Signal::KILL).unwrap());
     }
 }

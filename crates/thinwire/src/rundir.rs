@@ -45,6 +45,10 @@ pub struct Record {
     pub pid: i32,
     /// When that process started, in clock ticks since boot: tells it from a later one with its id.
     pub start_ticks: u64,
+    /// When the first attach will be given up, in milliseconds since 1970; `None` if never, or if
+    /// it is done.
+    #[serde(default)]
+    pub gives_up_ms: Option<u64>,
     /// What stays behind if the process is killed.
     pub leftovers: Vec<Leftover>,
 }
@@ -62,6 +66,7 @@ impl Record {
             insecure,
             pid,
             start_ticks: process::start_ticks(pid).unwrap_or(0),
+            gives_up_ms: None,
             leftovers: Vec::new(),
         }
     }

@@ -39,6 +39,15 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// Of which none ever comes: for tests, whose threads share one process.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        let (never, writer) = rustix::pipe::pipe().unwrap();
+        let _ = rustix::fs::fcntl_setfl(&never, rustix::fs::OFlags::NONBLOCK);
+        std::mem::forget(writer);
+        Signals { fd: never }
+    }
+
     /// Readable when a signal waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

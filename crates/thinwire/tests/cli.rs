@@ -1,55 +1,10 @@
 //! The command as users and scripts see it: exit codes, messages, what goes to stdout.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod common;
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
+use std::process::Command;
 
-fn thinwire(words: &[&str]) -> Ran {
-    let output: Output =
-        Command::new(env!("CARGO_BIN_EXE_thinwire")).args(words).output().expect("runs");
-    Ran {
-        code: output.status.code().expect("not killed"),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// A folder of its own for each test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("thinwire-cli-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, content).unwrap();
-        path.to_str().unwrap().to_owned()
-    }
-
-    fn at(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use common::{Folder, thinwire};
 
 #[test]
 fn help_and_version_are_on_stdout() {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::cli::DetachArgs;
@@ -9,7 +10,7 @@ use crate::control::{ControlClient, ControlError, Request, Response};
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
-use crate::process::kill_exactly;
+use crate::process::signal_exactly;
 use crate::rundir::{RunDir, SCHEMA};
 
 /// How long an attachment may take to say whether it will detach.
@@ -85,21 +86,25 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
     let silent = |e: ControlError| {
         Failure::failed(format!("cannot detach `{name}`: {e}; --force ends it in any case"))
     };
-    let mut client =
-        ControlClient::ask(dir, name, Request::Detach { force: false }).map_err(silent)?;
+    let mut client = match ControlClient::ask(dir, name, Request::Detach { force: false }) {
+        Ok(client) => client,
+        // Still at its first attach, which a signal ends in order.
+        Err(ControlError::Absent) => return cancel(dir, name),
+        Err(e) => return Err(silent(e)),
+    };
+    let refused = |why: String| {
+        Failure::failed(format!("`{name}` stays attached: {why}; --force detaches all the same"))
+    };
     match client.answer(PATIENCE).map_err(silent)? {
         Response::Detaching => {}
-        Response::Refused { why } => {
-            return Err(Failure::failed(format!(
-                "`{name}` stays attached: {why}; --force detaches all the same"
-            )));
-        }
+        Response::Refused { why } => return Err(refused(why)),
         other => return Err(silent(ControlError::Garbled(format!("{other:?}")))),
     }
     let mut warned = false;
     loop {
         match client.answer(SLOW) {
             Ok(Response::Detached) => break,
+            Ok(Response::Refused { why }) => return Err(refused(why)),
             Ok(Response::Failed { why }) => {
                 return Err(Failure::failed(format!("`{name}`: {why}")));
             }
@@ -126,6 +131,18 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
         )));
     }
     Ok(End { how: "orderly", detail: None })
+}
+
+/// Ends an attachment that is not usable yet.
+fn cancel(dir: &RunDir, name: &str) -> Outcome<End> {
+    if let Some(record) = dir.record(name) {
+        signal_exactly(record.pid, record.start_ticks, Signal::TERM)
+            .map_err(|e| Failure::failed(format!("cannot end process {}: {e}", record.pid)))?;
+    }
+    match dir.wait_gone(name, Instant::now() + GOODBYE_PATIENCE) {
+        true => Ok(End { how: "orderly", detail: bury(dir, name)? }),
+        false => Err(Failure::failed(format!("`{name}` does not end; --force kills it"))),
+    }
 }
 
 /// The way that always works: asks for a second, then kills.
@@ -157,7 +174,7 @@ fn force(dir: &RunDir, name: &str) -> Outcome<End> {
             dir.path().display()
         ))
     })?;
-    kill_exactly(record.pid, record.start_ticks).map_err(|e| {
+    signal_exactly(record.pid, record.start_ticks, Signal::KILL).map_err(|e| {
         Failure::failed(format!(
             "`{name}` does not answer; cannot kill process {}: {e}",
             record.pid

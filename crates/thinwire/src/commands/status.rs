@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::attachment::unix_ms;
 use crate::cli::StatusArgs;
 use crate::control::{AttachmentStatus, ControlClient, ControlError, State};
 use crate::error::{Failure, Outcome};
@@ -81,6 +82,8 @@ fn bury(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
 }
 
 fn of_record(record: Record, state: State, detail: Option<String>) -> AttachmentStatus {
+    let connecting = state == State::Connecting;
+    let gives_up = record.gives_up_ms.filter(|_| connecting);
     AttachmentStatus {
         name: record.name,
         uri: record.uri,
@@ -89,8 +92,8 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         state,
         insecure: record.insecure,
         paths: Vec::new(),
-        timer: None,
-        seconds_left: None,
+        timer: gives_up.map(|_| "attach".to_owned()),
+        seconds_left: gives_up.map(|ms| ms.saturating_sub(unix_ms()) as f64 / 1000.0),
         read_only: false,
         outstanding: 0,
         pid: record.pid,
@@ -146,10 +149,13 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let claim = dir.claim("a").unwrap().unwrap();
         let mut record = Record::of_this_process("a", "null:512".into(), "nbd", true);
+        record.gives_up_ms = Some(unix_ms() + 60_000);
         record.leftovers.push(Leftover::Socket { path: socket.clone() });
         claim.write(&record).unwrap();
         // Alive, but without a control socket yet.
-        assert_eq!(look(&dir, "a").unwrap().unwrap().state, State::Connecting);
+        let seen = look(&dir, "a").unwrap().unwrap();
+        assert_eq!((seen.state, seen.timer.as_deref()), (State::Connecting, Some("attach")));
+        assert!(seen.seconds_left.is_some_and(|left| (0.0..=60.0).contains(&left)));
         let listener = dir.listen("a").unwrap();
         assert_eq!(look(&dir, "a").unwrap().unwrap().state, State::Unresponsive);
         drop(listener);

@@ -4,7 +4,7 @@
 //! | request | answers |
 //! |---|---|
 //! | `{"op":"status"}` | `{"answer":"status", ...}` |
-//! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`, or `{"answer":"detaching"}` and later, on the same connection, `{"answer":"detached"}` or `{"answer":"failed","why":...}` |
+//! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached`, `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
 //! `refused` and ends the connection.

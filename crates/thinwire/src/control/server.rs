@@ -78,13 +78,21 @@ impl ControlServer {
 
     /// Tells everybody who asked for the detach how it ended.
     pub fn finish(&mut self, result: Result<(), String>) {
-        let response = match result {
+        self.tell(&match result {
             Ok(()) => Response::Detached,
             Err(why) => Response::Failed { why },
-        };
+        });
+    }
+
+    /// Tells everybody who asked for the detach that it will not happen after all.
+    pub fn refuse(&mut self, why: String) {
+        self.tell(&Response::Refused { why });
+    }
+
+    fn tell(&mut self, response: &Response) {
         for connection in self.connections.iter_mut().filter_map(Option::take) {
             if connection.wants_end {
-                let _ = answer(&connection.stream, &response);
+                let _ = answer(&connection.stream, response);
             }
         }
     }

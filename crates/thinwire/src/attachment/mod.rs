@@ -1,0 +1,166 @@
+//! An attachment's process: a volume, a face over it, a control socket, until somebody detaches.
+//!
+//! * [`background`]: a process of its own, and the parent that waits until it is usable
+//! * [`faces`]: from `--nbd`, `--file`, `--block` to a face
+//! * [`serve`]: the loop
+
+pub mod background;
+pub mod faces;
+pub mod serve;
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::cli::AttachArgs;
+use crate::control::ControlServer;
+use crate::error::{Failure, Outcome};
+use crate::face::{FaceSpec, NbdAddress};
+use crate::leftover;
+use crate::open::{ATTACH_PATIENCE, OpenOptions, open_volume};
+use crate::rundir::{Record, RunDir};
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+use serve::{Parts, Server};
+
+/// Whom an attachment tells how it fares, until it is usable.
+pub trait Reporter {
+    /// Something the user should know meanwhile.
+    fn note(&mut self, text: &str);
+
+    /// It is usable under this path. An error ends the attachment.
+    fn ready(&mut self, path: &str) -> Outcome;
+}
+
+/// What was asked for, with all paths absolute: the process will leave its folder.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What the attachment is called.
+    pub name: String,
+    /// The volume.
+    pub volume: VolumeSpec,
+    /// The face.
+    pub face: FaceSpec,
+    /// How to open the volume.
+    pub options: OpenOptions,
+}
+
+impl Wanted {
+    /// From the command line.
+    pub fn new(args: &AttachArgs) -> Outcome<Self> {
+        let name = match &args.name {
+            Some(name) => name.clone(),
+            None => {
+                let name = args.volume.short_name();
+                crate::size::check_name("attachment name", &name)
+                    .map_err(|e| Failure::usage(format!("{e}; give one with --as NAME")))?;
+                name
+            }
+        };
+        let run_dir = absolute(&args.run_dir.run_dir)?;
+        let mut options = OpenOptions::new(args.insecure, &args.wire, run_dir);
+        options.read_only = args.read_only;
+        options.take_over = args.take_over;
+        options.when_away = args.when_away;
+        options.patience = (!args.wait).then_some(ATTACH_PATIENCE);
+        options.any_byte = true;
+        if let Some(pcap) = &mut options.wire.pcap {
+            *pcap = absolute(pcap)?;
+        }
+        let volume = match &args.volume {
+            VolumeSpec::Path(path) => VolumeSpec::Path(absolute(path)?),
+            other => other.clone(),
+        };
+        let face = match args.face() {
+            FaceSpec::Nbd(NbdAddress::Unix(path)) => {
+                FaceSpec::Nbd(NbdAddress::Unix(absolute(&path)?))
+            }
+            FaceSpec::File(path) => FaceSpec::File(absolute(&path)?),
+            other => other,
+        };
+        Ok(Wanted { name, volume, face, options })
+    }
+
+    /// The failure when a live attachment has the name.
+    pub fn taken(&self, dir: &RunDir) -> Failure {
+        let what = match dir.record(&self.name) {
+            Some(record) => format!(
+                " ({} at {})",
+                record.uri,
+                record.path.as_deref().unwrap_or("a place not known yet")
+            ),
+            None => String::new(),
+        };
+        Failure::failed(format!(
+            "an attachment `{}` exists already{what}; detach it first, or name this one with --as",
+            self.name
+        ))
+    }
+}
+
+fn absolute(path: &std::path::Path) -> Outcome<PathBuf> {
+    std::path::absolute(path).map_err(|e| Failure::usage(format!("`{}`: {e}", path.display())))
+}
+
+/// Attaches and serves until detached. Runs in the attachment's own process.
+pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
+    let signals =
+        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let dir = RunDir::create(&wanted.options.run_dir)?;
+    let Some(claim) = dir.claim(&wanted.name)? else { return Err(wanted.taken(&dir)) };
+    if let Some(stale) = claim.stale() {
+        reporter.note(&leftover::clean(stale).describe(&wanted.name));
+    }
+    let mut record = Record::of_this_process(
+        &wanted.name,
+        wanted.volume.to_string(),
+        wanted.face.kind(),
+        wanted.options.insecure && matches!(wanted.volume, VolumeSpec::Remote(_)),
+    );
+    record.leftovers = faces::leftovers(&wanted.face, &dir, &wanted.name);
+    record.gives_up_ms =
+        wanted.options.patience.map(|patience| unix_ms() + patience.as_millis() as u64);
+    claim.write(&record)?;
+
+    let mut open = open_volume(&wanted.volume, &wanted.options, Some(&signals))?;
+    record.gives_up_ms = None;
+    claim.write(&record)?;
+    let started = faces::open_face(wanted, &dir, &mut *open).and_then(|face| {
+        let listener = dir.listen(&wanted.name).and_then(ControlServer::new);
+        let wrong = |e| Failure::failed(format!("cannot make the control socket: {e}"));
+        Ok((face, listener.map_err(wrong)?))
+    });
+    let (face, control) = match started {
+        Ok(started) => started,
+        Err(failure) => {
+            // Nobody used it yet, so there is nothing to flush; but the session ends in order.
+            let _ = open.close(false);
+            return Err(failure);
+        }
+    };
+    protect(&wanted.face);
+    Server::new(Parts { open, face, control, signals: &signals, claim: &claim, record })?
+        .run(reporter)
+}
+
+/// A process that carries a disk must not wait for memory that only its own I/O could free
+/// (DESIGN section 5): what it touches stays in memory, and the kernel may dip into reserves.
+fn protect(face: &FaceSpec) {
+    if matches!(face, FaceSpec::Nbd(_)) {
+        return;
+    }
+    use rustix::mm::MlockAllFlags as Lock;
+    if let Err(e) = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT) {
+        tracing::info!("memory is not locked ({e}): under memory pressure this disk may stall");
+    }
+    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::info!(
+            "not marked as an I/O flusher ({e}): under memory pressure this disk may stall"
+        );
+    }
+}
+
+/// Milliseconds since 1970, for records that other processes read.
+pub fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}

@@ -1,0 +1,289 @@
+//! The loop of an attachment: the face and the volume on one thread, with one sleep for both, the
+//! control socket and signals; and the way out.
+//!
+//! An orderly detach closes the face (which refuses while it is in use), lets everything
+//! outstanding end, flushes, and closes the volume. Force drops all of that. SIGTERM is an orderly
+//! detach that does not ask the face's users; a second signal is force.
+
+use std::io;
+
+use thinwire_frontend::Face;
+use thinwire_volume::{Completion, Io, Op};
+
+use super::Reporter;
+use crate::control::{AttachmentStatus, ControlServer, Controlled, DetachProgress, State};
+use crate::error::{Failure, Outcome};
+use crate::open::{OpenVolume, Wait};
+use crate::rundir::{Claim, Record};
+use crate::signals::{Signals, signal_name};
+
+/// What a [`Server`] is made of.
+pub struct Parts<'a> {
+    /// Takes any byte range.
+    pub open: Box<dyn OpenVolume>,
+    /// Not turned yet.
+    pub face: Box<dyn Face>,
+    /// Listening.
+    pub control: ControlServer,
+    /// Ending signals.
+    pub signals: &'a Signals,
+    /// The attachment's name.
+    pub claim: &'a Claim<'a>,
+    /// Without the path, which is written when the face is ready.
+    pub record: Record,
+}
+
+/// How far the way out is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not begun.
+    Serving,
+    /// The face closes; `evict`: whether it is in use or not.
+    ClosingFace { evict: bool },
+    /// The face is gone; what it left outstanding must end.
+    Draining,
+    /// The last flush is outstanding.
+    Flushing,
+}
+
+/// See the [module](self).
+pub struct Server<'a> {
+    parts: Parts<'a>,
+    phase: Phase,
+    announced: bool,
+    forced: bool,
+    done: Vec<Completion>,
+    /// Why it ends although nobody asked for it.
+    trouble: Option<String>,
+}
+
+/// What the control socket sees of a [`Server`].
+struct View<'b> {
+    open: &'b dyn OpenVolume,
+    face: &'b dyn Face,
+    record: &'b Record,
+    phase: &'b mut Phase,
+    forced: &'b mut bool,
+    announced: bool,
+    outstanding: usize,
+    read_only: bool,
+}
+
+impl<'a> Server<'a> {
+    /// Ready to run.
+    pub fn new(mut parts: Parts<'a>) -> Outcome<Self> {
+        parts.open.watch(parts.face.fd())?;
+        parts.open.watch(parts.control.fd())?;
+        parts.open.watch(parts.signals.fd())?;
+        Ok(Server {
+            parts,
+            phase: Phase::Serving,
+            announced: false,
+            forced: false,
+            done: Vec::new(),
+            trouble: None,
+        })
+    }
+
+    /// Serves until detached. On return the face is gone, the volume closed, and those who asked
+    /// for the detach know how it went.
+    pub fn run(mut self, reporter: &mut dyn Reporter) -> Outcome {
+        let result = self.serve(reporter);
+        let forced = self.forced || result.is_err();
+        let face = self.parts.face.close(true);
+        let volume = self.parts.open.close(forced);
+        let result = match face {
+            Err(e) => {
+                result.and(Err(Failure::failed(format!("the face did not go in order: {e}"))))
+            }
+            Ok(()) => result,
+        };
+        let result = result.and(volume);
+        let result = match (result, self.trouble) {
+            (Ok(()), Some(trouble)) => Err(Failure::failed(trouble)),
+            (result, _) => result,
+        };
+        let told = result.as_ref().map_err(|failure| failure.message.clone());
+        self.parts.control.finish(told.copied());
+        result
+    }
+
+    fn serve(&mut self, reporter: &mut dyn Reporter) -> Outcome {
+        loop {
+            let mut progress = self.turn_face();
+            if !self.announced && self.phase == Phase::Serving {
+                self.announce(reporter)?;
+            }
+            progress |= self.turn_control();
+            if let Some(signal) = self.parts.signals.take() {
+                self.on_signal(signal);
+            }
+            if self.forced {
+                return Ok(());
+            }
+            match self.leave()? {
+                Leaving::Gone => return Ok(()),
+                Leaving::Again => progress = true,
+                Leaving::Waiting => {}
+            }
+            self.parts.open.turn(if progress { Wait::No } else { Wait::Forever })?;
+        }
+    }
+
+    /// Lets the face work; once it is gone, takes what it had outstanding.
+    fn turn_face(&mut self) -> bool {
+        let volume = self.parts.open.volume();
+        if matches!(self.phase, Phase::Draining | Phase::Flushing) {
+            volume.poll(&mut self.done);
+            return !self.done.is_empty();
+        }
+        self.parts.face.turn(volume).unwrap_or_else(|e| {
+            tracing::error!("the face died: {e}");
+            self.trouble = Some(format!("the face died: {e}"));
+            self.phase = Phase::ClosingFace { evict: true };
+            true
+        })
+    }
+
+    /// Says that the attachment is usable, as soon as the face is.
+    fn announce(&mut self, reporter: &mut dyn Reporter) -> Outcome {
+        let path = self.parts.face.path();
+        self.announced = true;
+        self.parts.record.path = Some(path.clone());
+        self.parts.claim.write(&self.parts.record)?;
+        reporter.ready(&path)
+    }
+
+    fn turn_control(&mut self) -> bool {
+        let parts = &mut self.parts;
+        let volume = parts.open.volume();
+        let (outstanding, read_only) = (volume.outstanding(), volume.geometry().features.read_only);
+        let mut view = View {
+            open: &*parts.open,
+            face: &*parts.face,
+            record: &parts.record,
+            phase: &mut self.phase,
+            forced: &mut self.forced,
+            announced: self.announced,
+            outstanding,
+            read_only,
+        };
+        parts.control.turn(&mut view)
+    }
+
+    fn on_signal(&mut self, signal: i32) {
+        tracing::info!("{}", signal_name(signal));
+        match self.phase {
+            Phase::Serving | Phase::ClosingFace { evict: false } => {
+                self.phase = Phase::ClosingFace { evict: true };
+            }
+            _ => self.forced = true,
+        }
+    }
+
+    /// One step of the way out.
+    fn leave(&mut self) -> Outcome<Leaving> {
+        match self.phase {
+            Phase::Serving => Ok(Leaving::Waiting),
+            Phase::ClosingFace { evict } => Ok(self.close_face(evict)),
+            Phase::Draining => {
+                self.done.clear();
+                let volume = self.parts.open.volume();
+                if volume.outstanding() > 0 {
+                    return Ok(Leaving::Waiting);
+                }
+                if volume.geometry().features.read_only {
+                    return Ok(Leaving::Gone);
+                }
+                volume.submit(Io::new(0, Op::Flush, 0, 0));
+                self.phase = Phase::Flushing;
+                Ok(Leaving::Again)
+            }
+            Phase::Flushing => match self.done.pop() {
+                None => Ok(Leaving::Waiting),
+                Some(Completion { result: Ok(()), .. }) => Ok(Leaving::Gone),
+                Some(Completion { result: Err(e), .. }) => {
+                    Err(Failure::failed(format!("writes since the last flush may be lost: {e}")))
+                }
+            },
+        }
+    }
+
+    fn close_face(&mut self, evict: bool) -> Leaving {
+        match self.parts.face.close(evict) {
+            Ok(()) => {
+                self.phase = Phase::Draining;
+                Leaving::Again
+            }
+            // It has to serve the very I/O that closing needs.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Leaving::Waiting,
+            Err(e) if !evict => {
+                let why = match e.kind() {
+                    io::ErrorKind::ResourceBusy => e.to_string(),
+                    _ => format!("closing failed: {e}"),
+                };
+                self.phase = Phase::Serving;
+                self.parts.control.refuse(why);
+                Leaving::Waiting
+            }
+            Err(e) => {
+                tracing::warn!("closing the face: {e}");
+                self.phase = Phase::Draining;
+                Leaving::Again
+            }
+        }
+    }
+}
+
+/// What [`Server::leave`] found.
+enum Leaving {
+    /// All is done.
+    Gone,
+    /// The next step can be taken at once.
+    Again,
+    /// Something else must happen first.
+    Waiting,
+}
+
+impl Controlled for View<'_> {
+    fn status(&self) -> AttachmentStatus {
+        let health = self.open.health();
+        let state = match (*self.phase, self.announced) {
+            (Phase::Serving, true) => health.state,
+            (Phase::Serving, false) => State::Connecting,
+            _ => State::Detaching,
+        };
+        let record = self.record;
+        AttachmentStatus {
+            name: record.name.clone(),
+            uri: record.uri.clone(),
+            frontend: record.frontend.clone(),
+            path: record.path.clone(),
+            state,
+            insecure: record.insecure,
+            paths: health.paths,
+            timer: health.timer.map(|(name, _)| name.to_owned()),
+            seconds_left: health.timer.map(|(_, left)| left.as_secs_f64()),
+            read_only: self.read_only,
+            outstanding: self.outstanding as u64,
+            pid: record.pid,
+            detail: health.detail,
+        }
+    }
+
+    fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {
+        if force {
+            *self.forced = true;
+        } else if *self.phase == Phase::Serving {
+            if let Some(why) = self.face.busy() {
+                return Err(why);
+            }
+            *self.phase = Phase::ClosingFace { evict: false };
+        }
+        Ok(DetachProgress::Started)
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

@@ -1,0 +1,250 @@
+//! Tests of an attachment's loop, with a face of no protocol over a memory volume.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use thinwire_buffer::Pool;
+use thinwire_volume::Volume;
+
+use super::*;
+use crate::control::{ControlClient, Request, Response};
+use crate::open::VolumeHealth;
+use crate::rundir::RunDir;
+use crate::testing::{MemoryVolume, Mischief, TempDir};
+
+const SOON: Duration = Duration::from_secs(10);
+
+/// What a test tells the face and volume, and hears from them.
+#[derive(Default)]
+struct Script {
+    busy: Option<&'static str>,
+    /// What polite closing says, the last first; then Ok.
+    closings: Vec<io::ErrorKind>,
+    dies: bool,
+    fails_flush: bool,
+    /// `force` of each close.
+    closed: Vec<bool>,
+    flushes: u64,
+    volume_closed: Option<bool>,
+}
+
+type Shared = Arc<Mutex<Script>>;
+
+struct FakeFace {
+    script: Shared,
+    fd: OwnedFd,
+    gone: bool,
+}
+
+impl Face for FakeFace {
+    fn path(&self) -> String {
+        "/fake".into()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        volume.poll(&mut Vec::new());
+        match self.script.lock().unwrap().dies {
+            true => Err(io::Error::other("the kernel went away")),
+            false => Ok(false),
+        }
+    }
+
+    fn busy(&self) -> Option<String> {
+        self.script.lock().unwrap().busy.map(str::to_owned)
+    }
+
+    fn close(&mut self, force: bool) -> io::Result<()> {
+        let mut script = self.script.lock().unwrap();
+        if self.gone {
+            return Ok(());
+        }
+        script.closed.push(force);
+        match script.closings.pop().filter(|_| !force) {
+            Some(kind) => Err(io::Error::new(kind, "the node is mounted")),
+            None => {
+                self.gone = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A memory volume that tells the script how it ended.
+struct Told {
+    inner: MemoryVolume,
+    script: Shared,
+}
+
+impl OpenVolume for Told {
+    fn volume(&mut self) -> &mut dyn Volume {
+        &mut self.inner
+    }
+
+    fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+
+    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
+        let mut script = self.script.lock().unwrap();
+        script.flushes = self.inner.flushes();
+        if script.fails_flush {
+            self.inner.mischief = Mischief::FailAll;
+        }
+        drop(script);
+        std::thread::yield_now();
+        self.inner.turn(wait)
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
+        self.inner.watch(fd)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn health(&self) -> VolumeHealth {
+        self.inner.health()
+    }
+
+    fn close(&mut self, force: bool) -> Outcome {
+        let mut script = self.script.lock().unwrap();
+        script.flushes = self.inner.flushes();
+        script.volume_closed = Some(force);
+        Ok(())
+    }
+}
+
+struct Paths(Arc<Mutex<Vec<String>>>);
+
+impl Reporter for Paths {
+    fn note(&mut self, _: &str) {}
+
+    fn ready(&mut self, path: &str) -> Outcome {
+        self.0.lock().unwrap().push(path.to_owned());
+        Ok(())
+    }
+}
+
+/// Serves in another thread while `ask` asks; returns what became of both.
+fn serving<T>(script: &Shared, ask: impl FnOnce(&RunDir) -> T) -> (T, Outcome) {
+    let temp = TempDir::new("serve");
+    let dir = RunDir::create(temp.path()).unwrap();
+    let ready = Arc::new(Mutex::new(Vec::new()));
+    let result = std::thread::scope(|scope| {
+        let (path, ready_there) = (temp.path(), ready.clone());
+        let serving = scope.spawn(move || serve(path, script.clone(), ready_there));
+        let start = Instant::now();
+        while ready.lock().unwrap().is_empty() && !serving.is_finished() {
+            assert!(start.elapsed() < SOON);
+            std::thread::yield_now();
+        }
+        let asked = ask(&dir);
+        (asked, serving.join().unwrap())
+    });
+    assert_eq!(ready.lock().unwrap().first().map(String::as_str), Some("/fake"));
+    assert!(dir.names().unwrap().is_empty(), "the attachment's files are still there");
+    result
+}
+
+fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome {
+    let dir = RunDir::open(path)?.unwrap();
+    let claim = dir.claim("a")?.unwrap();
+    let control = ControlServer::new(dir.listen("a").unwrap()).unwrap();
+    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    let face = FakeFace { script: script.clone(), fd: reader, gone: false };
+    let parts = Parts {
+        open: Box::new(Told { inner: MemoryVolume::new(1 << 20, 512), script }),
+        face: Box::new(face),
+        control,
+        signals: &Signals::none(),
+        claim: &claim,
+        record: Record::of_this_process("a", "memory:1M".into(), "nbd", false),
+    };
+    Server::new(parts)?.run(&mut Paths(ready))
+}
+
+fn detach(dir: &RunDir, force: bool) -> Vec<Response> {
+    let mut client = ControlClient::ask(dir, "a", Request::Detach { force }).unwrap();
+    let mut answers = vec![client.answer(SOON).unwrap()];
+    while answers.last() == Some(&Response::Detaching) {
+        answers.push(client.answer(SOON).unwrap());
+    }
+    answers
+}
+
+#[test]
+fn an_orderly_detach_closes_flushes_and_says_so() {
+    let script = Shared::default();
+    script.lock().unwrap().closings = vec![io::ErrorKind::WouldBlock; 3];
+    let ((status, record, answers), result) = serving(&script, |dir| {
+        let status = ControlClient::status(dir, "a", SOON).unwrap();
+        (status, dir.record("a").unwrap(), detach(dir, false))
+    });
+    assert_eq!(result, Ok(()));
+    assert_eq!((status.state, status.path.as_deref()), (State::Attached, Some("/fake")));
+    assert_eq!(record.path.as_deref(), Some("/fake"));
+    assert_eq!(answers, [Response::Detaching, Response::Detached]);
+    let script = script.lock().unwrap();
+    assert_eq!(script.closed, [false; 4]);
+    assert_eq!((script.flushes, script.volume_closed), (1, Some(false)));
+}
+
+#[test]
+fn a_busy_face_is_left_alone_unless_forced() {
+    let script = Shared::default();
+    script.lock().unwrap().busy = Some("2 NBD clients are connected");
+    let (answers, result) = serving(&script, |dir| (detach(dir, false), detach(dir, true)));
+    assert_eq!(result, Ok(()));
+    assert_eq!(answers.0, [Response::Refused { why: "2 NBD clients are connected".into() }]);
+    assert_eq!(answers.1, [Response::Detaching, Response::Detached]);
+    let script = script.lock().unwrap();
+    assert_eq!((script.closed.as_slice(), script.volume_closed), (&[true][..], Some(true)));
+    assert_eq!(script.flushes, 0);
+}
+
+#[test]
+fn a_face_found_busy_while_closing_serves_on() {
+    let script = Shared::default();
+    script.lock().unwrap().closings = vec![io::ErrorKind::ResourceBusy];
+    let (answers, result) = serving(&script, |dir| {
+        let first = detach(dir, false);
+        let status = ControlClient::status(dir, "a", SOON).unwrap();
+        (first, status.state, detach(dir, false))
+    });
+    assert_eq!(result, Ok(()));
+    let refused = Response::Refused { why: "the node is mounted".into() };
+    assert_eq!(answers.0, [Response::Detaching, refused]);
+    assert_eq!(answers.1, State::Attached);
+    assert_eq!(answers.2, [Response::Detaching, Response::Detached]);
+}
+
+#[test]
+fn a_failed_last_flush_is_told() {
+    let script = Shared::default();
+    let (answers, result) = serving(&script, |dir| {
+        script.lock().unwrap().fails_flush = true;
+        detach(dir, false)
+    });
+    let failure = result.unwrap_err();
+    assert!(failure.message.contains("may be lost"), "{failure}");
+    assert_eq!(answers[1], Response::Failed { why: failure.message });
+}
+
+#[test]
+fn a_dead_face_ends_the_attachment_but_not_the_data() {
+    let script = Shared::default();
+    let ((), result) = serving(&script, |_| script.lock().unwrap().dies = true);
+    assert!(result.unwrap_err().message.contains("the kernel went away"));
+    assert_eq!(script.lock().unwrap().flushes, 1);
+}
