@@ -1,0 +1,185 @@
+//! Numbers in the prose of `docs/protocol.md` against the constants of the crates that implement it.
+//! Those crates lie above this one, so their source is read as text. Whoever changes a constant
+//! changes the sentence, and this table.
+
+use std::path::Path;
+
+fn read(path: &str) -> String {
+    let full = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    std::fs::read_to_string(&full).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Text with all white space as single spaces.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// File below `crates`, what stands in it, what stands in the document.
+const TABLE: &[(&str, &str, &str)] = &[
+    ("proto/src/received.rs", "WINDOW: u64 = 4096;", "replay window is 4096 numbers"),
+    ("proto/src/received.rs", "AHEAD_MAX: u64 = 1 << 32;", "one more than 2^32 above the largest"),
+    ("proto/src/ack.rs", "FRAMES_MAX: u32 = 16;", "after 16 eliciting frames"),
+    (
+        "proto/src/rtt.rs",
+        "ACK_DELAY_MAX: Duration = Duration::from_micros(400);",
+        "at most 400 us after",
+    ),
+    ("proto/src/rtt.rs", "ACK_DELAY_MAX: Duration = Duration::from_micros(400);", "plus 400 us"),
+    (
+        "proto/src/rtt.rs",
+        "GRANULARITY: Duration = Duration::from_micros(300);",
+        "(at least 300 us)",
+    ),
+    (
+        "proto/src/rtt.rs",
+        "INITIAL: Duration = Duration::from_millis(20);",
+        "first sample 20 ms and 10 ms",
+    ),
+    ("proto/src/recovery.rs", "PACKET_THRESHOLD: u64 = 3;", "three or more numbers later"),
+    (
+        "proto/src/congestion.rs",
+        "QUEUE_TARGET: Duration = Duration::from_micros(1000);",
+        "more than 1 ms above the empty delay",
+    ),
+    (
+        "proto/src/congestion.rs",
+        "LOSS_SHARE: f64 = 0.15;",
+        "more than 15 % of the round's frames lost",
+    ),
+    ("proto/src/congestion.rs", "DECREASE_MAX: f64 = 0.5;", "at most to half"),
+    (
+        "proto/src/congestion.rs",
+        "BASE_AGE: Duration = Duration::from_secs(10);",
+        "of the last 10 to 20 s",
+    ),
+    ("proto/src/session.rs", "PATHS_MAX: usize = 16;", "up to 16 paths"),
+    ("proto/src/session.rs", "BLACK_HOLE_FRAMES: u32 = 6;", "When six frames larger"),
+    (
+        "proto/src/probe.rs",
+        "= [60_000, 32_768, 16_384, 8_972, 8_384, 4_288, 1_500, 1_472];",
+        "60000, 32768, 16384, 8972, 8384, 4288, 1500 and 1472 bytes",
+    ),
+    ("proto/src/probe.rs", "TRIES: u32 = 3;", "unanswered three times"),
+    ("proto/src/probe.rs", "RETRY_SIZE: Duration = Duration::from_secs(10);", "again after 10 s"),
+    ("proto/src/probe.rs", "KEEP_ALIVE: Duration = Duration::from_secs(2);", "silent for 2 s"),
+    ("proto/src/units.rs", "UNITS_MAX: usize = 2048;", "(1 MiB in this implementation)"),
+    ("target/src/greet.rs", "SESSIONS_MAX: usize = 1024;", "this implementation: 1024 sessions"),
+    ("target/src/greet.rs", "OFFERS_MAX: usize = 256;", "More than 256 answers waiting"),
+    (
+        "target/src/greet.rs",
+        "UNCONFIRMED: Duration = Duration::from_secs(5);",
+        "forgotten after 5 s",
+    ),
+    (
+        "target/src/greet.rs",
+        "UNKNOWN_EVERY: Duration = Duration::from_millis(2);",
+        "once every 2 ms after a burst of 32",
+    ),
+    ("target/src/requests.rs", "EXTENTS_MAX: usize = 64;", "16 bytes each, at most 64"),
+    ("target/src/config.rs", "lease: Duration::from_secs(30),", "and 30 s longer"),
+    ("target/src/config.rs", "session_timeout: Duration::from_secs(120),", "silent for 120 s"),
+    (
+        "initiator/src/connect.rs",
+        "RETRY: Duration = Duration::from_millis(100);",
+        "after 100 ms, doubling to 1 s",
+    ),
+    (
+        "initiator/src/connect.rs",
+        "RETRY_MAX: Duration = Duration::from_secs(1);",
+        "after 100 ms, doubling to 1 s",
+    ),
+    (
+        "initiator/src/connect.rs",
+        "GATHER: Duration = Duration::from_millis(150);",
+        "gathers OFFERs for 150 ms",
+    ),
+    (
+        "initiator/src/connect.rs",
+        "DEAD_FOR: Duration = Duration::from_secs(3);",
+        "all been silent for 3 s",
+    ),
+    (
+        "initiator/src/connect.rs",
+        "ATTACH_RETRY: Duration = Duration::from_millis(500);",
+        "asks again every 500 ms",
+    ),
+    ("initiator/src/discovery.rs", "ASK_TIMES: u32 = 3;", "`thinwire discover` asks three times"),
+    ("initiator/src/config.rs", "retained_bytes_max: 32 << 20,", "default 32 MiB"),
+    ("link/src/packet.rs", "ETHERTYPE_DEFAULT: u16 = 0x88b5;", "EtherType 0x88B5"),
+    ("link/src/packet.rs", "[0x03, 0x54, 0x57, 0x00, 0x00, 0x01];", "03:54:57:00:00:01"),
+    ("link/src/udp/mod.rs", "PORT_DEFAULT: u16 = 34997;", "port 34997 at the target"),
+    ("link/src/udp/mod.rs", "Ipv4Addr::new(239, 84, 87, 1);", "239.84.87.1"),
+    ("link/src/udp/mod.rs", "Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x5457, 1);", "ff12::5457:1"),
+    (
+        "link/src/udp/mod.rs",
+        "FRAME_BYTES_BASE: usize = 1280 - 48;",
+        "port 34997 | the interface's MTU less the IP and UDP headers | 1232 |",
+    ),
+    ("link/src/lib.rs", "HEAD_BYTES: usize = 192;", "192 bytes before a page border"),
+    ("link/src/lib.rs", "FRAME_BYTES_MIN: usize = 1280;", "MTU below 1280 is not used"),
+];
+
+#[test]
+fn numbers_in_the_prose_are_those_of_the_code() {
+    let document = flat(&read("docs/protocol.md"));
+    let mut faults = Vec::new();
+    for (file, code, prose) in TABLE {
+        if !read(&format!("crates/{file}")).contains(code) {
+            faults.push(format!("crates/{file} does not say {code:?} any more"));
+        }
+        if !document.contains(prose) {
+            faults.push(format!("docs/protocol.md does not say {prose:?} any more"));
+        }
+    }
+    assert!(faults.is_empty(), "the document and the code go apart: {faults:#?}");
+}
+
+#[test]
+fn the_reasons_of_the_state_machines_are_documented() {
+    let code = read("crates/proto/src/drops.rs");
+    let names = code.lines().filter_map(|line| {
+        let rest = line.trim().strip_prefix("(DropReason::")?;
+        rest.split('"').nth(1)
+    });
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 10, "found in the source: {names:?}");
+    let document = read("docs/protocol.md");
+    let section = document.split("\n## ").find(|s| s.starts_with("Refused frames")).unwrap();
+    let table = section.rsplit("| reason |").next().unwrap();
+    let documented: Vec<&str> =
+        table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    assert_eq!(documented, names);
+}
+
+/// Sections that comments of the code cite exist.
+#[test]
+fn cited_sections_exist() {
+    let document = read("docs/protocol.md");
+    let sections: Vec<&str> = document.lines().filter_map(|l| l.strip_prefix("## ")).collect();
+    let mut cited = 0;
+    for name in ["wire", "proto", "target", "initiator", "link"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+        for entry in std::fs::read_dir(folder).unwrap().flatten() {
+            let Ok(text) = std::fs::read_to_string(entry.path()) else { continue };
+            let comments: Vec<&str> = text
+                .lines()
+                .map(|line| line.trim_start())
+                .filter(|line| line.starts_with("//"))
+                .map(|line| line.trim_start_matches(['/', '!', ' ']))
+                .collect();
+            let comments = comments.join(" ");
+            for piece in comments.split("`docs/protocol.md`, ").skip(1) {
+                // "A", "B" and "C": up to what is no longer a list of names.
+                let mut rest = piece;
+                while let Some(inner) = rest.strip_prefix('"') {
+                    let Some((section, tail)) = inner.split_once('"') else { break };
+                    let known = sections.contains(&section);
+                    assert!(known, "{}: no section {section:?}", entry.path().display());
+                    cited += 1;
+                    rest = tail.trim_start_matches([',', ' ']).trim_start_matches("and ");
+                }
+            }
+        }
+    }
+    assert!(cited > 10, "{cited} citations found");
+}
