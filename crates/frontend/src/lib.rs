@@ -2,6 +2,7 @@
 //! protocol (NBD, FUSE), turns it into [`Io`](thinwire_volume::Io)s and answers with the
 //! completions. It never knows what kind of volume it serves.
 
+pub mod fuse;
 pub mod nbd;
 
 use std::io;
@@ -17,6 +18,13 @@ pub trait Face {
     /// What the user opens: a socket path, an address, a file, a device node.
     fn path(&self) -> String;
 
+    /// Whether that can be opened: `None` not yet (go on turning), else its final name, or why it
+    /// never will be. A block device takes a few turns, since the kernel asks for the volume's size
+    /// while it is made; other faces are ready at once.
+    fn ready(&mut self) -> Option<io::Result<String>> {
+        Some(Ok(self.path()))
+    }
+
     /// Readable when [`Face::turn`] has something to do that no completion of the volume announces.
     /// Faces with many descriptors hide them behind an epoll descriptor of their own.
     fn fd(&self) -> BorrowedFd<'_>;
@@ -31,5 +39,10 @@ pub trait Face {
 
     /// Takes the face away: socket unlinked, mount and loop device gone. With `force` even though
     /// it is in use and without waiting for anything outstanding. Idempotent.
+    ///
+    /// Without `force` this may fail with [`io::ErrorKind::WouldBlock`]: closing has begun and needs
+    /// I/O that this very face has to serve. Go on turning it, and call again after each turn
+    /// until it says something else. With [`io::ErrorKind::ResourceBusy`] it is in use after all and
+    /// serves on. With `force` it is final, and takes less than two seconds.
     fn close(&mut self, force: bool) -> io::Result<()>;
 }
