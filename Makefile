@@ -1,0 +1,37 @@
+# Thinwire: the few commands a person needs. `make help` lists them.
+#
+# demo, test and bench need root, for network namespaces and loop devices; they say so, clean up
+# after themselves (also when interrupted) and may be run any number of times.
+
+CARGO ?= cargo
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+.PHONY: help build demo test e2e lint bench clean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the release binary, target/release/thinwire
+	$(CARGO) build --release --locked -p thinwire
+
+demo: ## Show the main job on this machine: a disk across a switch, survives kill -9 (root, 2 minutes)
+	@scripts/demo.sh
+
+test: ## Set up and run all tests; ends with "N passed, N failed" (root)
+	@scripts/test.sh
+
+e2e: build ## Run the end-to-end tests alone; E2E="name ..." selects some (root)
+	@/usr/bin/python3 tests/e2e/run.py $(E2E)
+
+lint: ## Formatting, clippy, arrows between crates, links: all that is fast
+	@scripts/tidy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 10 minutes)
+	@scripts/bench.sh
+
+clean: ## Remove what was built and what the demo left
+	$(CARGO) clean
+	rm -rf .demo
