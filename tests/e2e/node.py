@@ -1,0 +1,159 @@
+"""Thinwire's two sides in a laboratory: a target that serves, attachments of its exports."""
+
+import json
+import os
+import signal
+
+from harness import Failure, check, until, tail
+
+# The program under test; the runner sets it.
+BIN = "thinwire"
+NODE = "node1"
+
+
+def uri(lab, export="disk0", over="packet", links=None, node=NODE, **parameters):
+    """The URI of an export: over raw Ethernet by node name, or over UDP by address."""
+    links = links or list(range(1, lab.links + 1))
+    if over == "udp":
+        # One address in the name; the session learns of the others as further links.
+        base = f"tw+udp://{lab.address('target')}/{export}"
+        pairs = [] if len(links) == 1 else [f"link=udp:{lab.address('initiator', l)}" for l in links]
+    else:
+        base = f"tw://{node}/{export}"
+        pairs = [f"link=eth{l}" for l in links]
+    pairs += [f"{key}={value}" for key, value in parameters.items()]
+    return base + ("?" + "&".join(pairs) if pairs else "")
+
+
+class Target:
+    """`thinwire target` on the target's side. May be killed and started again at will."""
+
+    def __init__(self, lab, *exports, name=NODE, over="packet", extra=(), side="target", start=True):
+        self.lab = lab
+        self.name = name
+        links = [f"udp:{lab.address(side, l)}" if over == "udp" else f"eth{l}" for l in range(1, lab.links + 1)]
+        self.argv = [BIN, "target", "--insecure", "--name", name]
+        for link in links:
+            self.argv += ["--link", link]
+        for export in exports:
+            self.argv += ["--export", export]
+        self.argv += list(extra)
+        self.side = side
+        self.process = None
+        if start:
+            self.start()
+
+    def start(self, timeout=20):
+        """Starts it and waits for `ready NODE`."""
+        self.process = self.lab.start(self.side, *self.argv, name=f"target-{self.name}")
+
+        def ready():
+            if f"ready {self.name}\n" in self.process.stdout:
+                return True
+            if not self.process.running:
+                raise Failure(f"{self.process}: exit {self.process.popen.returncode} before it was ready\n"
+                              f"{tail(self.process.stderr)}")
+            return False
+        until(f"'ready {self.name}' from the target\n{tail(self.process.stderr)}", timeout, ready)
+        return self
+
+    def kill(self):
+        """kill -9."""
+        check(self.process.running, f"the target ended by itself, exit {self.process.popen.returncode}\n"
+                                    f"{tail(self.process.stderr)}")
+        self.process.kill(signal.SIGKILL)
+        self.process.wait(10, expect=None)
+        return self
+
+    def stop(self):
+        """SIGTERM, and an orderly end."""
+        self.process.kill(signal.SIGTERM)
+        self.process.wait(10)
+        return self
+
+
+def thinwire(lab, *argv, expect=0, side="initiator", timeout=30):
+    """Runs a thinwire command to its end and returns it; fails unless it exits with `expect`."""
+    done = lab.run(side, BIN, *argv, check_exit=False, timeout=timeout)
+    if expect is not None and done.returncode != expect:
+        raise Failure(f"thinwire {' '.join(map(str, argv))}\nexit {done.returncode}, expected {expect}\n"
+                      f"{tail(done.stdout)}{tail(done.stderr)}")
+    return done
+
+
+def refused(lab, *argv, says, code=1, side="initiator", timeout=30):
+    """Runs a thinwire command that must fail with `code` and name every word of `says` on stderr."""
+    done = thinwire(lab, *argv, expect=code, side=side, timeout=timeout)
+    check("panicked" not in done.stderr, f"thinwire {' '.join(map(str, argv))} panicked:\n{done.stderr}")
+    for word in [says] if isinstance(says, str) else says:
+        check(word.lower() in done.stderr.lower(),
+              f"thinwire {' '.join(map(str, argv))}: the message does not name '{word}':\n{done.stderr}")
+    return done
+
+
+class Attachment:
+    """`thinwire attach` on the initiator's side, in the background as a user has it."""
+
+    def __init__(self, lab, volume=None, face="nbd", name="disk0", extra=(), timeout=30, run="run"):
+        self.lab = lab
+        self.name = name
+        self.run_dir = lab.path(run)
+        self.face = {
+            "nbd": ["--nbd", f"unix:{lab.path(name + '.sock')}"],
+            "block": ["--block"],
+            "file": ["--file", lab.path(name + ".file")],
+        }[face]
+        done = thinwire(lab, "attach", "--insecure", volume or uri(lab), *self.face, "--as", name,
+                        "--run-dir", self.run_dir, *extra, timeout=timeout)
+        lines = done.stdout.split("\n")
+        check(len(lines) == 2 and lines[1] == "" and lines[0],
+              f"attach must print the path alone on stdout, printed {done.stdout!r}")
+        self.path = lines[0]
+
+    @property
+    def nbd(self):
+        """The NBD URI of the empty export name."""
+        return f"nbd+unix:///?socket={self.path}"
+
+    def status(self):
+        """This attachment's object in `status --json`."""
+        report = json.loads(thinwire(self.lab, "status", "--json", "--run-dir", self.run_dir).stdout)
+        check(report.get("schema"), f"status --json has no schema: {report}")
+        found = [a for a in report["attachments"] if a["name"] == self.name]
+        check(len(found) == 1, f"status --json does not show '{self.name}' once: {report}")
+        return found[0]
+
+    def detach(self, *flags, expect=0, timeout=15):
+        return thinwire(self.lab, "detach", self.name, *flags, "--run-dir", self.run_dir,
+                        expect=expect, timeout=timeout)
+
+    def pid(self):
+        """The process that carries the attachment: the one on the initiator's side that holds our
+        run folder in its command line."""
+        for pid in initiators(self.lab):
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().decode(errors="replace").split("\0")
+            if self.run_dir in words and self.name in words:
+                return pid
+        raise Failure(f"no process carries the attachment '{self.name}'")
+
+
+def initiators(lab):
+    """Process ids of thinwire on the initiator's side."""
+    from harness import processes_in
+    found = []
+    for pid in processes_in(lab.netns("initiator")):
+        try:
+            if os.path.samefile(f"/proc/{pid}/exe", BIN):
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def image(lab, name="disk0.img", mib=128):
+    """A sparse image file."""
+    path = lab.path(name)
+    with open(path, "wb") as file:
+        file.truncate(mib << 20)
+    return path

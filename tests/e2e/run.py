@@ -1,0 +1,122 @@
+#!/usr/bin/python3
+"""Runs the end-to-end tests: real processes, real frames through a switch, strangers' clients.
+
+    tests/e2e/run.py [--bin PATH] [--logs DIR] [--keep] [NAME ...]    a name or a part of one
+    tests/e2e/run.py --list
+
+Needs root. A failed test's logs are kept and their folder named. Ends with `N passed, N failed`.
+"""
+
+import argparse
+import importlib
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+
+import harness  # noqa: E402  (the path is set above)
+import node  # noqa: E402
+from registry import TESTS  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+
+
+def load():
+    for file in sorted(os.listdir(HERE)):
+        if file.startswith("test_") and file.endswith(".py"):
+            importlib.import_module(file[:-3])
+
+
+class Late(BaseException):
+    """The test's time is over. Not an Exception, so that no test swallows it."""
+
+
+def one(test, logs):
+    """Runs one test; returns None or the report of its failure."""
+    def late(_number, _frame):
+        raise Late()
+    signal.signal(signal.SIGALRM, late)
+    lab = None
+    try:
+        signal.alarm(test.seconds)
+        lab = harness.Lab(logs, links=test.links, mtu=test.mtu) if test.links else None
+        test.function(*([lab] if lab else []))
+        return None
+    except Late:
+        where = traceback.format_exc(limit=-4)
+        return f"not done after {test.seconds} s\n{where}"
+    except harness.Failure as failure:
+        frame = traceback.extract_tb(failure.__traceback__)
+        lines = [f"{os.path.basename(f.filename)}:{f.lineno}" for f in frame if f.filename.startswith(HERE)]
+        return f"{failure}\n  at {' < '.join(reversed(lines[1:]))}"
+    except Exception:
+        return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+        if lab:
+            lab.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--list", action="store_true", help="list the tests")
+    parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(
+        os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
+    parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of tests that passed, too")
+    args = parser.parse_args()
+    load()
+    if args.list:
+        for test in TESTS:
+            print(f"{test.name:44} {(test.function.__doc__ or '').strip().splitlines()[0]}")
+        return 0
+    chosen = [t for t in TESTS if not args.names or any(n in t.name for n in args.names)]
+    for name in args.names:
+        if not any(name in t.name for t in TESTS):
+            print(f"run.py: no test's name holds '{name}' (--list shows them)", file=sys.stderr)
+            return 2
+    if os.geteuid() != 0:
+        print("The end-to-end tests need root: they make network namespaces, a bridge and mounts.", file=sys.stderr)
+        return 1
+    node.BIN = os.path.abspath(args.bin)
+    if any(t.needs_binary for t in chosen) and not os.access(node.BIN, os.X_OK):
+        print(f"run.py: no executable {node.BIN}: run 'make build' first, or say --bin PATH", file=sys.stderr)
+        return 1
+    logs = os.path.abspath(args.logs or os.path.join(
+        os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "e2e-logs"))
+    shutil.rmtree(logs, ignore_errors=True)
+    os.makedirs(logs)
+    harness.install()
+
+    passed, failed = 0, []
+    started = time.monotonic()
+    for test in chosen:
+        start = time.monotonic()
+        folder = os.path.join(logs, test.name)
+        report = one(test, folder)
+        seconds = time.monotonic() - start
+        if report is None:
+            passed += 1
+            print(f"ok    {test.name:44} {seconds:6.1f} s", flush=True)
+            if not args.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+        else:
+            failed.append(test.name)
+            print(f"FAIL  {test.name:44} {seconds:6.1f} s  logs: {folder}", flush=True)
+            print("      " + report.strip().replace("\n", "\n      "), flush=True)
+    if failed:
+        print("failed: " + " ".join(failed))
+    print(f"e2e: {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{passed} passed, {len(failed)} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

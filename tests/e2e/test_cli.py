@@ -1,0 +1,360 @@
+"""The command line: what it prints, and what bad input gets: a clear error that names the thing, the
+right exit code, and nobody else disturbed."""
+
+import json
+import os
+import time
+
+import load
+from harness import check, read, run, until
+from node import Attachment, Target, image, refused, thinwire, uri
+import node
+from registry import test
+
+
+@test()
+def bad_uris(lab):
+    """Malformed URIs, unknown parameters and flags: exit 2, and the offending part is named."""
+    for text, says in [
+        ("tw://", "tw://"),
+        ("tw://node1/disk0?link=eth1&jumbo=1", "jumbo"),
+        ("tw://node1/disk0?link=eth1&mtu=99", "mtu"),
+        ("tw://node1", "export"),
+        ("tw://node1/disk0", "link"),
+        ("nbd://node1/disk0", "nbd"),
+        ("tw+udp://10.77.1.2:99999/disk0", "99999"),
+        ("memory:12Q", "12Q"),
+    ]:
+        refused(lab, "attach", "--insecure", text, "--nbd", f"unix:{lab.path('s')}", says=says, code=2)
+        refused(lab, "bench", "--insecure", text, says=says, code=2)
+    volume = uri(lab)
+    refused(lab, "attach", "--insecure", volume, says="--nbd", code=2)
+    refused(lab, "attach", "--insecure", volume, "--nbd", f"unix:{lab.path('s')}", "--block", says="--block", code=2)
+    refused(lab, "attach", "--insecure", volume, "--block", "--when-away", "perhaps", says="perhaps", code=2)
+    refused(lab, "bench", "memory:1M", "--rw", "sideways", says="sideways", code=2)
+    refused(lab, "bench", "memory:1M", "--fault", "loss=200%", says="200%", code=2)
+    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "disk0", says="disk0", code=2)
+    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "a=memory:1M,blocks=512", says="blocks", code=2)
+    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "a=memory:1M", "--export", "a=memory:2M",
+            says="a", code=2)
+
+
+@test()
+def insecure_must_be_said(lab):
+    """Without --insecure both sides refuse, and say why."""
+    Target(lab, "disk0=memory:1M")
+    done = refused(lab, "attach", uri(lab), "--nbd", f"unix:{lab.path('s')}", says="--insecure", code=None)
+    check(done.returncode in (1, 2), f"exit {done.returncode}")
+    done = refused(lab, "target", "--link", "eth1", "--export", "a=memory:1M", says="--insecure", code=None)
+    check(done.returncode in (1, 2), f"exit {done.returncode}")
+    done = refused(lab, "bench", uri(lab), says="--insecure", code=None)
+    check(done.returncode in (1, 2), f"exit {done.returncode}")
+
+
+@test(seconds=90, links=2)
+def bad_links(lab):
+    """A missing interface, one that is down, no privilege, an address not ours: each named, with the remedy."""
+    attach = ["attach", "--insecure", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
+    refused(lab, *attach, "tw://node1/disk0?link=eth7", says="eth7")
+    lab.run("initiator", "ip", "link", "set", "eth2", "down")
+    refused(lab, *attach, "tw://node1/disk0?link=eth2", says=["eth2", "down"])
+    refused(lab, "target", "--insecure", "--link", "eth7", "--export", "a=memory:1M", says="eth7", side="target")
+    refused(lab, "target", "--insecure", "--link", "udp:10.99.0.1", "--export", "a=memory:1M", says="10.99.0.1",
+            side="target")
+    refused(lab, "discover", "--link", "eth7", says="eth7")
+    plain = run(*lab.enter("initiator"), "setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw",
+                node.BIN, *attach, "tw://node1/disk0?link=eth1", check_exit=False)
+    check(plain.returncode == 1, f"without CAP_NET_RAW: exit {plain.returncode}\n{plain.stderr}")
+    check("CAP_NET_RAW" in plain.stderr, f"without CAP_NET_RAW the message must name it: {plain.stderr}")
+    check("udp" in plain.stderr.lower(), f"... and the way without it, UDP: {plain.stderr}")
+
+
+@test()
+def bad_images(lab):
+    """An image missing, unreadable, a folder, or of odd size: the target refuses to start and names it."""
+    target = ["target", "--insecure", "--link", "eth1"]
+    refused(lab, *target, "--export", f"a={lab.path('missing.img')}", says="missing.img", side="target")
+    refused(lab, *target, "--export", f"a={lab.dir}", says=lab.dir, side="target")
+    with open(lab.path("odd.img"), "wb") as file:
+        file.truncate(1000003)
+    refused(lab, *target, "--export", f"a={lab.path('odd.img')}", says=["odd.img", "1000003", "512"], side="target")
+    with open(lab.path("half.img"), "wb") as file:
+        file.truncate(4096 * 3 + 512)
+    refused(lab, *target, "--export", f"a={lab.path('half.img')},block=4096", says=["half.img", "12800", "4096"],
+            side="target")
+    secret = image(lab, "secret.img", mib=1)
+    os.chmod(secret, 0)
+    os.chmod(lab.dir, 0o755)
+    done = run(*lab.enter("target"), "setpriv", "--reuid", "65534", "--inh-caps", "+net_raw", "--ambient-caps",
+               "+net_raw", node.BIN, *target, "--export", f"a={secret}", check_exit=False)
+    if "ermission denied" in done.stderr and "secret.img" not in done.stderr and node.BIN in done.stderr:
+        return  # this checkout cannot be read by nobody: nothing to show here
+    check(done.returncode == 1 and "secret.img" in done.stderr, f"exit {done.returncode}: {done.stderr}")
+
+
+@test()
+def bad_exports(lab):
+    """An export that does not exist or is read-only: refused with its name; nothing is left behind."""
+    Target(lab, "disk0=memory:1M", "fixed=memory:1M,ro")
+    attach = ["attach", "--insecure", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
+    refused(lab, *attach, uri(lab, "nowhere"), says="nowhere")
+    refused(lab, *attach, uri(lab, node="ghost"), says="ghost")
+    fixed = refused(lab, *attach, uri(lab, "fixed"), says=["fixed", "read-only"])
+    check("--read-only" in fixed.stderr, f"the remedy is not named: {fixed.stderr}")
+    thinwire(lab, *attach, uri(lab, "fixed"), "--read-only", "--as", "fixed")
+    thinwire(lab, "detach", "fixed", "--run-dir", lab.path("run"))
+    report = json.loads(thinwire(lab, "status", "--json", "--run-dir", lab.path("run")).stdout)
+    check(report["attachments"] == [], f"a refused attach left something: {report}")
+    check(not os.path.exists(lab.path("s")), "a refused attach left its socket")
+    start = time.monotonic()
+    refused(lab, *attach, "tw+udp://10.77.1.99/disk0", says="10.77.1.99")
+    check(8 < time.monotonic() - start < 15, "a first attach gives up after about 10 s")
+
+
+@test()
+def socket_exists(lab):
+    """A socket path that exists: a live one and a stranger's file are refused, a dead one is taken over."""
+    Target(lab, "disk0=memory:1M", "disk1=memory:1M")
+    attach = ["attach", "--insecure", "--run-dir", lab.path("run")]
+    first = Attachment(lab)
+    refused(lab, *attach, uri(lab, "disk1"), "--nbd", f"unix:{first.path}", says=first.path)
+    refused(lab, *attach, uri(lab, "disk1"), "--nbd", f"unix:{lab.path('other')}", "--as", "disk0", says="disk0")
+    with open(lab.path("precious"), "w", encoding="ascii") as file:
+        file.write("precious")
+    refused(lab, *attach, uri(lab, "disk1"), "--nbd", f"unix:{lab.path('precious')}", says="precious")
+    check(read(lab.path("precious")) == "precious", "a stranger's file was overwritten")
+    os.kill(first.pid(), 9)
+    time.sleep(0.2)
+    check(os.path.exists(first.path), "the dead attachment's socket is there for the next to find")
+    Attachment(lab).detach()
+
+
+@test()
+def config(lab):
+    """TOML: serves from it with conf.d beside it; an unknown key is an error with line and key; --check."""
+    os.mkdir(lab.path("conf.d"))
+    image(lab, "disk0.img", mib=1)
+    def write(name, text):
+        with open(lab.path(name), "w", encoding="utf-8") as file:
+            file.write(text)
+    write("target.toml", 'node = "node1"\ninsecure = true\nlink = ["eth1"]\n\n'
+                         '[[export]]\nname = "disk0"\nvolume = "disk0.img"\n')
+    write("conf.d/more.toml", '[[export]]\nname = "scratch"\nvolume = "memory:1M"\nread_only = true\nblock = 4096\n')
+    argv = ["target", "--config", lab.path("target.toml")]
+    thinwire(lab, *argv, "--check", side="target")
+    target = Target(lab, start=False)
+    target.argv = [node.BIN, *argv]
+    target.start()
+    found = json.loads(thinwire(lab, "discover", "--link", "eth1", "--json").stdout)
+    check(sorted(found["targets"][0]["exports"], key=str) and "scratch" in str(found), f"{found}")
+    target.stop()
+    write("conf.d/bad.toml", '[[export]]\nname = "x"\nvolume = "memory:1M"\nblocksize = 512\n')
+    for extra in ([], ["--check"]):
+        refused(lab, *argv, *extra, says=["bad.toml", "blocksize", "4"], code=2, side="target")
+    write("conf.d/bad.toml", "[[export]\n")
+    refused(lab, *argv, "--check", says=["bad.toml", "1"], code=2, side="target")
+    write("conf.d/bad.toml", '[[export]]\nname = "disk0"\nvolume = "memory:1M"\n')
+    done = refused(lab, *argv, "--check", says="disk0", code=None, side="target")
+    check(done.returncode in (1, 2), f"an export given twice: exit {done.returncode}")
+    write("conf.d/bad.toml", '[[export]]\nname = "y"\nvolume = "missing.img"\n')
+    done = refused(lab, *argv, "--check", says="missing.img", code=None, side="target")
+    check(done.returncode in (1, 2), f"--check of a missing image: exit {done.returncode}")
+
+
+@test(links=2)
+def discover(lab):
+    """discover finds targets by multicast over each link, in a table and in JSON; exit 1 if there is none."""
+    done = thinwire(lab, "discover", "--link", "eth1", "--json", expect=1)
+    check(json.loads(done.stdout)["targets"] == [], f"JSON of nothing: {done.stdout}")
+    thinwire(lab, "discover", "--link", "eth1", expect=1)
+    Target(lab, "disk0=memory:1M", "disk1=memory:2M,ro")
+    for link in ("eth1", "eth2"):
+        report = json.loads(thinwire(lab, "discover", "--link", link, "--json").stdout)
+        check(report.get("schema"), f"no schema: {report}")
+        check(len(report["targets"]) == 1, f"one target, once: {report}")
+        found = report["targets"][0]
+        check(found["name"] == "node1" and "disk0" in str(found["exports"]) and "disk1" in str(found["exports"]), f"{found}")
+        check(found["address"].replace(":", "-").lower().startswith("02-00-00-00-0"), f"its address: {found}")
+    table = thinwire(lab, "discover", "--link", "eth1").stdout
+    check("node1" in table and "disk0" in table, table)
+    # The address found is one that attach takes.
+    address = found["address"].replace(":", "-")
+    thinwire(lab, "bench", "--insecure", f"tw://{address}/disk0?link=eth2", "--runtime", "0.2")
+
+
+@test()
+def node_name_in_use(lab):
+    """A second target with a node name in use refuses to start; the first is not disturbed."""
+    Target(lab, "disk0=memory:1M")
+    refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1")
+    thinwire(lab, "bench", "--insecure", uri(lab), "--runtime", "0.2")
+
+
+@test()
+def pair_by_udp_without_privilege(lab):
+    """Both ends over UDP as an ordinary user, without CAP_NET_RAW."""
+    probe = run("setpriv", "--reuid", "65534", "--clear-groups", node.BIN, "--version", check_exit=False)
+    if probe.returncode:
+        # A checkout below a private home: give nobody a copy they can run.
+        run("install", "-m", "755", node.BIN, lab.path("thinwire"))
+        program = lab.path("thinwire")
+    else:
+        program = node.BIN
+    os.chmod(lab.dir, 0o777)
+    as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    target = Target(lab, "disk0=memory:16M", over="udp", start=False)
+    target.argv = [*as_nobody, program, *target.argv[1:]]
+    target.start()
+    done = lab.run("initiator", *as_nobody, program, "bench", "--insecure", uri(lab, over="udp"), "--rw", "randrw",
+                   "--verify", "--runtime", "1", "--json")
+    report = json.loads(done.stdout)
+    check(report["errors"] == 0 and report["iops"] > 0, f"{report}")
+
+
+@test()
+def bench(lab):
+    """bench of a remote and of local volumes: every pattern, verified; one JSON object, alone on stdout."""
+    Target(lab, "disk0=memory:64M")
+    image(lab, "local.img", mib=64)
+    for volume in (uri(lab), f"file:{lab.path('local.img')}", "memory:64M", "null:64M"):
+        for pattern in ("randread", "randwrite", "read", "write", "randrw"):
+            verify = [] if volume.startswith("null") else ["--verify"]
+            done = thinwire(lab, "bench", "--insecure", volume, "--rw", pattern, "--bs", "16k", "--iodepth", "4",
+                            "--runtime", "0.3s", "--json", *verify)
+            report = json.loads(done.stdout)
+            check(report["schema"] and report["errors"] == 0 and report["iops"] > 0 and report["mib_per_s"] > 0
+                  and report["cpu_us_per_io"] > 0, f"{volume} {pattern}: {report}")
+            latency = report["latency_us"]
+            check(latency["p50"] <= latency["p99"] <= latency["p999"] <= latency["max"] and latency["mean"] > 0,
+                  f"{volume} {pattern}: {latency}")
+    two = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--jobs", "2", "--iodepth", "8", "--runtime", "0.5",
+                              "--json").stdout)
+    check(two["errors"] == 0 and two["iops"] > 0, f"--jobs 2: {two}")
+    plain = thinwire(lab, "bench", "memory:64M", "--runtime", "0.2").stdout
+    check("iops" in plain.lower(), f"the report for people: {plain}")
+
+
+@test()
+def copy(lab):
+    """copy both ways, sparse-aware, verified; a destination too small is refused."""
+    Target(lab, f"disk0={image(lab, mib=64)}", f"small={image(lab, 'small.img', mib=1)}")
+    source, back = lab.path("source"), lab.path("back")
+    with open(source, "wb") as file:
+        file.truncate(64 << 20)
+        for mib in range(0, 64, 8):
+            file.seek(mib << 20)
+            file.write(os.urandom(1 << 20))
+    thinwire(lab, "copy", "--insecure", source, uri(lab), "--verify")
+    run("cmp", source, lab.path("disk0.img"))
+    thinwire(lab, "copy", "--insecure", uri(lab), back)
+    run("cmp", source, back)
+    for path in (lab.path("disk0.img"), back):
+        used = os.stat(path).st_blocks * 512
+        check(used < 24 << 20, f"8 MiB of data take {used >> 20} MiB in {os.path.basename(path)}")
+    refused(lab, "copy", "--insecure", source, uri(lab, "small"), says="small")
+    refused(lab, "copy", "--insecure", lab.path("missing"), uri(lab), says="missing")
+
+
+@test(seconds=90)
+def detach(lab):
+    """detach refuses while a client is connected; --force ends within 2 s, even if the target is gone."""
+    target = Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab)
+    refused(lab, "detach", "nothing", "--run-dir", disk.run_dir, says="nothing")
+    fio = load.Fio(lab, disk.nbd, mib=64, seconds=30)
+    time.sleep(1)
+    refusal = disk.detach(expect=1)
+    check("NBD client" in refusal.stderr and "--force" in refusal.stderr, refusal.stderr)
+    fio.still_running("the forced detach")
+    target.kill()
+    time.sleep(0.5)
+    start = time.monotonic()
+    disk.detach("--force", timeout=10)
+    took = time.monotonic() - start
+    check(took < 2.5, f"--force took {took:.1f} s with the target gone")
+    fio.process.wait(20, expect=None)
+    check(fio.process.popen.returncode != 0, "what was outstanding must fail")
+    check(not os.path.exists(disk.path), "the socket is still there")
+    report = json.loads(thinwire(lab, "status", "--json", "--run-dir", disk.run_dir).stdout)
+    check(report["attachments"] == [], f"status still shows it: {report}")
+
+
+@test()
+def status(lab):
+    """status: JSON with all that is promised, a table with the name; timers run while the target is away."""
+    target = Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab, extra=["--when-away", "fail-after=60"])
+    here = disk.status()
+    for key in ("name", "uri", "frontend", "path", "state", "insecure", "paths", "timer", "seconds_left"):
+        check(key in here, f"status --json lacks '{key}': {here}")
+    check(here["insecure"] is True and here["path"] == disk.path and len(here["paths"]) == 1, f"{here}")
+    check("disk0" in thinwire(lab, "status", "--run-dir", disk.run_dir).stdout, "the table shows it")
+    target.kill()
+    away = until("status shows that the target is away", 15,
+                 lambda: (s := disk.status())["state"] != here["state"] and s["timer"] and s)
+    check(0 < away["seconds_left"] <= 60, f"{away}")
+    target.start()
+    until("status shows that it is back", 15, lambda: disk.status()["state"] == here["state"])
+    disk.detach()
+
+
+@test()
+def foreground(lab):
+    """attach --foreground stays, prints the path, and leaves in order on SIGTERM."""
+    Target(lab, f"disk0={image(lab)}")
+    socket = lab.path("fore.sock")
+    process = lab.start("initiator", node.BIN, "attach", "--insecure", uri(lab), "--nbd", f"unix:{socket}",
+                        "--foreground", "--run-dir", lab.path("run"), name="attach")
+    until("the path on stdout", 15, lambda: process.stdout == socket + "\n")
+    lab.run("initiator", "nbdinfo", "--size", f"nbd+unix:///?socket={socket}")
+    process.kill(15)
+    process.wait(10)
+    check(not os.path.exists(socket), "the socket is still there")
+
+
+@test()
+def attach_waits_for_a_target(lab):
+    """attach --wait is there before its target; the target starts later and it succeeds."""
+    socket = lab.path("w.sock")
+    process = lab.start("initiator", node.BIN, "attach", "--insecure", uri(lab), "--nbd", f"unix:{socket}", "--wait",
+                        "--run-dir", lab.path("run"), name="attach")
+    time.sleep(2)
+    check(process.running, f"it gave up: {process.stderr}")
+    Target(lab, "disk0=memory:1M")
+    process.wait(20)
+    check(process.stdout == socket + "\n", process.stdout)
+
+
+@test()
+def orderly_shutdown(lab):
+    """SIGTERM ends the target in order; the attachment notices at once, waits, and goes on with the next one."""
+    target = Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab)
+    ready = disk.status()["state"]
+    target.stop()
+    until("the attachment notices the shutdown", 3, lambda: disk.status()["state"] != ready)
+    target.start()
+    load.verified(lab, disk.nbd, mib=8)
+    disk.detach()
+
+
+@test()
+def pcap(lab):
+    """--pcap on both sides: a capture that tshark opens, with our frames in it."""
+    path = lab.path("wire.pcap")
+    Target(lab, "disk0=memory:1M")
+    thinwire(lab, "bench", "--insecure", uri(lab), "--runtime", "0.2", "--pcap", path)
+    done = run("tshark", "-r", path, "-T", "fields", "-e", "eth.type", env={**os.environ, "HOME": lab.dir})
+    types = set(done.stdout.split())
+    check(types == {"0x000088b5"} or types == {"0x88b5"}, f"EtherTypes in the capture: {types}\n{done.stderr}")
+
+
+@test(links=0)
+def help_and_man():
+    """Every command has --help with examples; man pages and completions come out."""
+    for command in ("target", "discover", "attach", "detach", "status", "bench", "copy"):
+        text = run(node.BIN, command, "--help").stdout
+        check("Example" in text and f"thinwire {command}" in text, f"thinwire {command} --help has no example")
+    check("thinwire" in run(node.BIN, "--version").stdout, "--version")
+    check(".TH" in run(node.BIN, "man").stdout, "the man page is no man page")
+    check("complete" in run(node.BIN, "completions", "bash").stdout, "the completion for bash")

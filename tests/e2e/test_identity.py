@@ -1,0 +1,181 @@
+"""Who holds a disk, and whether it is still the same disk: memory that is lost, writers that return."""
+
+import os
+import signal
+import time
+
+import load
+from harness import check, run, tail, until
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+
+READ = """
+import nbd, sys
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+try:
+    print("bytes", bytes(h.pread(512, 0))[:8].hex())
+except nbd.Error as error:
+    print("error", error.errnum)
+"""
+WRITE = """
+import nbd, sys
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+try:
+    h.pwrite(sys.argv[2].encode().ljust(512, b"."), 0)
+    print("written")
+    if "flush" in sys.argv: h.flush()
+except nbd.Error as error:
+    print("error", error.errnum)
+"""
+
+
+def nbd(lab, script, disk, *argv, timeout=40):
+    return lab.run("initiator", "/usr/bin/python3", "-c", script, disk.nbd, *argv, timeout=timeout).stdout.strip()
+
+
+@test(seconds=90)
+def memory_export_restarted(lab):
+    """A memory export whose target restarted is another disk: I/O fails, the message says so; no other bytes."""
+    target = Target(lab, "disk0=memory:16M")
+    disk = Attachment(lab)
+    check(nbd(lab, WRITE, disk, "mine", "flush") == "written", "the first write")
+    target.kill()
+    target.start()
+    answer = nbd(lab, READ, disk)
+    check(answer.startswith("error"), f"I/O on a disk that was lost gave {answer}, not an error")
+    said = str(disk.status()) + "".join(log_texts(lab))
+    check(any(word in said.lower() for word in ("incarnation", "another volume", "not the same", "content", "identity")),
+          f"nothing says that the volume is not the one that was attached:\n{said}")
+    disk.detach("--force")
+    # A new attach is a new start.
+    fresh = Attachment(lab, timeout=40)
+    check(nbd(lab, READ, fresh) == "bytes " + "00" * 8, "a new attachment sees the new, empty volume")
+    fresh.detach()
+
+
+def log_texts(lab):
+    for here, _, names in os.walk(lab.path("run")):
+        for name in names:
+            try:
+                with open(os.path.join(here, name), encoding="utf-8", errors="replace") as file:
+                    yield file.read()
+            except OSError:
+                continue  # sockets
+
+
+@test(seconds=60)
+def image_replaced(lab):
+    """The image behind an export is replaced by another file while the target is down: I/O fails."""
+    target = Target(lab, f"disk0={image(lab, mib=16)}")
+    disk = Attachment(lab)
+    check(nbd(lab, WRITE, disk, "mine", "flush") == "written", "the first write")
+    target.kill()
+    os.rename(lab.path("disk0.img"), lab.path("old.img"))
+    image(lab, mib=16)
+    target.start()
+    answer = nbd(lab, READ, disk)
+    check(answer.startswith("error"), f"I/O on another file gave {answer}, not an error")
+    disk.detach("--force")
+
+
+@test(seconds=60)
+def one_writer(lab):
+    """A second writer is refused with the holder named; readers share; the first is not disturbed."""
+    Target(lab, f"disk0={image(lab)}")
+    first = Attachment(lab)
+    fio = load.Fio(lab, first.nbd, mib=32, seconds=8)
+    done = refused(lab, "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
+                   "--run-dir", lab.path("run2"), says="disk0")
+    check("--take-over" in done.stderr, f"the remedy is not named: {done.stderr}")
+    check(any(word in done.stderr.lower() for word in ("in use", "busy", "held", "holds", "attached")), done.stderr)
+    fio.finish()
+    first.detach()
+    a = Attachment(lab, name="a", extra=["--read-only"])
+    b = Attachment(lab, name="b", extra=["--read-only"])
+    check(nbd(lab, READ, a).startswith("bytes") and nbd(lab, READ, b).startswith("bytes"), "two readers")
+    a.detach()
+    b.detach()
+
+
+@test(seconds=60)
+def take_over_fences(lab):
+    """--take-over fences the writer that held it: its I/O fails for good, it never comes back by itself."""
+    Target(lab, f"disk0={image(lab)}")
+    first = Attachment(lab, name="first")
+    check(nbd(lab, WRITE, first, "first", "flush") == "written", "the first write")
+    second = Attachment(lab, name="second", extra=["--take-over"])
+    check(nbd(lab, WRITE, second, "second", "flush") == "written", "the new holder writes")
+    answer = nbd(lab, WRITE, first, "ghost", "flush")
+    check(answer.startswith("error"), f"the fenced writer's write: {answer}")
+    until("the fenced attachment says so", 10, lambda: "fenced" in str(first.status()).lower())
+    time.sleep(2)
+    check(nbd(lab, READ, second) == "bytes " + b"second..".hex(), "the new holder's bytes stand")
+    second.detach()
+    first.detach("--force")
+
+
+@test(seconds=90)
+def frozen_writer_is_fenced(lab):
+    """A writer frozen with unflushed writes, taken over, then thawed: nothing of it reaches the disk."""
+    Target(lab, f"disk0={image(lab)},writeback")
+    first = Attachment(lab, name="first")
+    check(nbd(lab, WRITE, first, "first") == "written", "an unflushed write")
+    pid = first.pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        second = Attachment(lab, name="second", extra=["--take-over"], timeout=40)
+        check(nbd(lab, WRITE, second, "second", "flush") == "written", "the new holder writes")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    time.sleep(3)
+    check(nbd(lab, WRITE, first, "ghost").startswith("error"), "the thawed writer must be refused")
+    check(nbd(lab, READ, second) == "bytes " + b"second..".hex(), "the new holder's bytes stand")
+    first.detach("--force")
+    second.detach()
+
+
+@test(seconds=90)
+def stranger_after_restart(lab):
+    """After a target's restart only the recorded writer comes back without --take-over."""
+    target = Target(lab, f"disk0={image(lab)},writeback")
+    first = Attachment(lab, name="first")
+    check(nbd(lab, WRITE, first, "first") == "written", "an unflushed write")
+    lab.port(1, up=False, side="initiator")
+    os.kill(first.pid(), signal.SIGSTOP)
+    target.kill()
+    target.start()
+    lab.port(1, up=True, side="initiator")
+    refused(lab, "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
+            "--run-dir", lab.path("run2"), says="--take-over")
+    os.kill(first.pid(), signal.SIGCONT)
+    check(nbd(lab, READ, first) == "bytes " + b"first...".hex(), "the recorded writer is back, its write replayed")
+    first.detach()
+
+
+@test(seconds=60)
+def same_initiator_returns(lab):
+    """An attachment killed with -9 is attached again at once by the same machine, without --take-over."""
+    Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab)
+    check(nbd(lab, WRITE, disk, "before", "flush") == "written", "a write")
+    os.kill(disk.pid(), signal.SIGKILL)
+    time.sleep(0.3)
+    start = time.monotonic()
+    again = Attachment(lab)
+    took = time.monotonic() - start
+    check(took < 5, f"it took {took:.1f} s to come back")
+    check(nbd(lab, READ, again) == "bytes " + b"before..".hex(), "the bytes are there")
+    again.detach()
+
+
+@test(seconds=60)
+def two_targets_on_one_image(lab):
+    """Two targets cannot serve one image at once: the second waits for the lock, or refuses; it names the file."""
+    Target(lab, f"disk0={image(lab)}")
+    other = Target(lab, f"disk0={lab.path('disk0.img')}", name="node2", start=False)
+    other.process = lab.start("initiator", *other.argv, name="target-node2")
+    time.sleep(3)
+    check("ready" not in other.process.stdout, "two targets serve the same image")
+    check("disk0.img" in other.process.stderr, f"it does not say what it waits for: {tail(other.process.stderr)}")

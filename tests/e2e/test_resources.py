@@ -1,0 +1,48 @@
+"""What an idle pair costs."""
+
+import os
+import re
+import time
+
+from harness import check
+from node import Attachment, Target, image, uri, thinwire
+from registry import test
+
+
+def cpu_seconds(pid):
+    """utime + stime of a process with all its threads."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@test(seconds=60, each={"packet": {"over": "packet"}, "udp": {"over": "udp"}})
+def idle_cpu(lab, over):
+    """An idle attached pair uses less than 1 % of one core in all."""
+    target = Target(lab, f"disk0={image(lab)}", over=over)
+    disk = Attachment(lab, uri(lab, over=over))
+    lab.run("initiator", "nbdinfo", "--size", disk.nbd)
+    time.sleep(1)
+    pids = (target.process.pid, disk.pid())
+    before = sum(map(cpu_seconds, pids))
+    time.sleep(10)
+    used = sum(map(cpu_seconds, pids)) - before
+    check(used < 0.10, f"an idle pair used {used:.2f} s of CPU in 10 s")
+    disk.detach()
+
+
+@test(seconds=60)
+def target_memory(lab):
+    """The target with a null export and one attachment stays under 64 MiB of resident memory, after load too."""
+    target = Target(lab, "disk0=null:1T")
+    disk = Attachment(lab)
+
+    def resident():
+        with open(f"/proc/{target.process.pid}/status", encoding="ascii") as file:
+            return int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1)) / 1024
+    idle = resident()
+    disk.detach()
+    for pattern, size in (("randread", "128k"), ("randwrite", "128k"), ("randread", "4k")):
+        thinwire(lab, "bench", "--insecure", uri(lab), "--rw", pattern, "--bs", size, "--iodepth", "64", "--runtime", "1")
+    loaded = resident()
+    check(idle < 64 and loaded < 64, f"{idle:.0f} MiB idle, {loaded:.0f} MiB after load")
