@@ -1,3 +1,5 @@
+//! Tests of what NBD clients send and get, byte by byte.
+
 use super::*;
 
 fn option(name: &[u8], rest: &[u8]) -> Vec<u8> {

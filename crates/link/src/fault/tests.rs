@@ -1,3 +1,5 @@
+//! Tests of the fault wrapper: what it is told to do is what it does, the same for the same seed.
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};

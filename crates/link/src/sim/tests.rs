@@ -1,3 +1,5 @@
+//! Tests of the simulated wire.
+
 use std::cell::Cell;
 use std::rc::Rc;
 
