@@ -403,3 +403,11 @@ fn a_second_face_on_the_same_socket_is_refused() {
     assert!(error.contains("in use by a running process"), "{error}");
     Client::open(&server.path, true);
 }
+
+#[test]
+fn texts_that_the_protocol_cannot_carry_are_refused() {
+    let mut config = config();
+    config.name = "x".repeat(4097);
+    let error = NbdFace::bind(config, Pool::new(0)).err().expect("refused").to_string();
+    assert!(error.contains("name") && error.contains("4097"), "{error}");
+}

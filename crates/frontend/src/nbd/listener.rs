@@ -62,6 +62,9 @@ pub enum NbdError {
     /// The path does not fit a socket's address.
     #[error("{0}: too long for a unix socket (at most 107 bytes); choose a shorter path")]
     PathTooLong(PathBuf),
+    /// The protocol has no room for such a text.
+    #[error("the export's {0} has {1} bytes; NBD allows 4096: choose a shorter one")]
+    TextTooLong(&'static str, usize),
     /// The address means nothing, or cannot be listened at.
     #[error("cannot listen on {0}: {1}")]
     Listen(Listen, #[source] io::Error),

@@ -152,8 +152,14 @@ impl NbdFace {
     /// Payloads live in memory of `pool`.
     ///
     /// # Errors
-    /// [`NbdError`]: the path is in use or is no socket, or the address cannot be listened at.
+    /// [`NbdError`]: the path is in use or is no socket, the address cannot be listened at, or the
+    /// name or description is too long.
     pub fn bind(config: NbdConfig, pool: Pool) -> Result<Self, NbdError> {
+        for (what, text) in [("name", &config.name), ("description", &config.description)] {
+            if text.len() > proto::STRING_BYTES_MAX {
+                return Err(NbdError::TextTooLong(what, text.len()));
+            }
+        }
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| NbdError::System("create an epoll descriptor", error.into()))?;
         let listener = Listener::bind(&config.listen)?;

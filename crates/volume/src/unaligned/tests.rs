@@ -310,6 +310,22 @@ fn long_io_is_split_and_completed_once() {
 }
 
 #[test]
+fn long_discards_and_zeroes_go_down_in_gibibytes() {
+    const GIB: u64 = 1 << 30;
+    for (op, first) in [(Op::Discard, 512), (Op::WriteZeroes, 512)] {
+        let mut volume = prompt();
+        volume.inner_mut().geometry.bytes = 8 * GIB;
+        volume.submit(Io::new(1, op, 512, 4 * GIB - 512));
+        let seen: Vec<_> = volume.inner().seen.iter().map(|io| (io.0, io.1, io.2)).collect();
+        let expected = [0, 1, 2, 3].map(|n| {
+            let len = if n == 3 { GIB - 512 } else { GIB };
+            (op, first + n * GIB, len)
+        });
+        assert_eq!(seen, expected);
+    }
+}
+
+#[test]
 fn every_part_is_as_durable_as_the_whole() {
     for (op, parts) in [(Op::Write, 1), (Op::WriteZeroes, 3)] {
         let mut volume = prompt();
