@@ -206,6 +206,7 @@ fn fio_verifies_what_it_wrote() {
                 "--size=16M",
                 "--verify=crc32c",
                 "--verify_fatal=1",
+                "--verify_state_save=0",
                 "--do_verify=1",
                 "--randseed=3",
                 "--output-format=terse",
