@@ -16,28 +16,22 @@ use crate::wait::{Token, WaitStats, Waiter};
 /// Tokens of links start here; below are the caller's own descriptors.
 const LINKS: Token = 1 << 32;
 
-/// A remote volume and its links, driven by the thread that owns it.
-///
-/// Submit I/Os to [`Remote::volume`], call [`Remote::turn`], take completions from
-/// `volume().poll(..)`, and when there is nothing to do call [`Remote::wait`]. Nothing blocks but
-/// `wait`.
-pub struct Remote {
-    initiator: Initiator,
+/// Links, clock and waiting of one attachment. Drives an [`Initiator`] that lives elsewhere, for
+/// example inside a module over it.
+pub struct Driver {
     links: Links,
     waiter: Waiter,
     clock: Clock,
     pool: Pool,
 }
 
-impl Remote {
-    /// Begins to attach. [`Initiator::is_open`] tells when that is done,
-    /// [`Initiator::first_error`] if it failed. `pool` is where received frames and the data of
-    /// reads live; buffers for writes may come from it too.
-    pub fn new(
+impl Driver {
+    /// Begins to attach: see [`Remote::new`].
+    pub fn begin(
         mut config: InitiatorConfig,
         links: Vec<Box<dyn Link>>,
         pool: Pool,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Initiator, Self)> {
         let clock = Clock::new();
         if config.instance == 0 {
             config.instance = entropy();
@@ -47,17 +41,7 @@ impl Remote {
         links.register(&mut waiter, LINKS)?;
         let initiator =
             Initiator::new(clock.now(), config, links.params(), pool.clone(), entropy());
-        Ok(Remote { initiator, links, waiter, clock, pool })
-    }
-
-    /// The volume: submit and poll. Its geometry is known once it is open.
-    pub fn volume(&mut self) -> &mut Initiator {
-        &mut self.initiator
-    }
-
-    /// The volume, to look at.
-    pub fn initiator(&self) -> &Initiator {
-        &self.initiator
+        Ok((initiator, Driver { links, waiter, clock, pool }))
     }
 
     /// Where buffers come from.
@@ -65,19 +49,9 @@ impl Remote {
         &self.pool
     }
 
-    /// The time on this volume's clock.
-    pub fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    /// The clock.
+    /// The clock that the initiator's times are of.
     pub fn clock(&self) -> Clock {
         self.clock
-    }
-
-    /// Figures for status.
-    pub fn report(&self) -> InitiatorReport {
-        self.initiator.report(self.clock.now())
     }
 
     /// The links, for their names and counters.
@@ -90,7 +64,7 @@ impl Remote {
         self.waiter.stats()
     }
 
-    /// Wakes [`Remote::wait`] while `fd` is readable. `token` is below 2^32.
+    /// Ends a wait while `fd` is readable. `token` is below 2^32.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
         assert!(token < LINKS);
         self.waiter.add(fd, token)
@@ -98,8 +72,8 @@ impl Remote {
 
     /// Takes in what the last wait found. Call it before submitting, so that a turn's work goes
     /// into a turn's frames. Returns true if a frame arrived.
-    pub fn receive(&mut self) -> io::Result<bool> {
-        let Self { initiator, links, waiter, clock, .. } = self;
+    pub fn receive(&mut self, initiator: &mut Initiator) -> io::Result<bool> {
+        let Self { links, waiter, clock, .. } = self;
         let now = clock.now();
         let mut frames = 0;
         for &token in waiter.ready() {
@@ -112,48 +86,136 @@ impl Remote {
     }
 
     /// Sends what there is to send.
-    pub fn send(&mut self) -> io::Result<()> {
-        let now = self.clock.now();
-        self.initiator.turn(now, &mut self.links.out);
+    pub fn send(&mut self, initiator: &mut Initiator) -> io::Result<()> {
+        initiator.turn(self.clock.now(), &mut self.links.out);
         self.links.flush()
     }
 
-    /// [`Remote::receive`] and [`Remote::send`] with a look in between: for callers without a loop
-    /// of their own. Returns true if something happened.
-    pub fn turn(&mut self) -> io::Result<bool> {
-        self.waiter.look()?;
-        let got = self.receive()?;
-        self.send()?;
-        Ok(got || self.initiator.has_completions())
-    }
-
-    /// The time until the volume needs a turn although nothing arrives.
-    pub fn timeout(&self) -> Duration {
-        let now = self.clock.now();
-        self.initiator.deadline(now).since(now)
+    /// Looks, without waiting, what [`Driver::receive`] would find.
+    pub fn look(&mut self) -> io::Result<bool> {
+        self.waiter.look()
     }
 
     /// Waits for a frame, a watched descriptor, a timer of the volume, or `timeout` at most.
     /// Spins for a while if that has lately paid. Returns at once if completions wait.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        if self.initiator.has_completions() {
+    pub fn wait(&mut self, initiator: &Initiator, timeout: Option<Duration>) -> io::Result<()> {
+        if initiator.has_completions() {
             self.waiter.look()?;
             return Ok(());
         }
-        let own = self.timeout();
+        let own = self.timeout(initiator);
         let timeout = timeout.map_or(own, |t| t.min(own));
         let bounded = (timeout < Duration::from_secs(3600)).then_some(timeout);
         self.waiter.wait(bounded)?;
         Ok(())
     }
 
-    /// The caller's descriptors that the last wait found readable.
+    /// The time until the volume needs a turn although nothing arrives.
+    pub fn timeout(&self, initiator: &Initiator) -> Duration {
+        let now = self.clock.now();
+        initiator.deadline(now).since(now)
+    }
+
+    /// The watched descriptors that the last wait found readable.
     pub fn ready(&self) -> impl Iterator<Item = Token> + '_ {
         self.waiter.ready().iter().copied().filter(|&token| token < LINKS)
     }
 
-    /// Readable when [`Remote::turn`] has something to do.
+    /// Readable when a turn has something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.waiter.fd()
+    }
+}
+
+/// A remote volume and its links, driven by the thread that owns it.
+///
+/// Submit I/Os to [`Remote::volume`], call [`Remote::turn`], take completions from
+/// `volume().poll(..)`, and when there is nothing to do call [`Remote::wait`]. Nothing blocks but
+/// `wait`.
+pub struct Remote {
+    initiator: Initiator,
+    driver: Driver,
+}
+
+impl Remote {
+    /// Begins to attach. [`Initiator::is_open`] tells when that is done,
+    /// [`Initiator::first_error`] if it failed. `pool` is where received frames and the data of
+    /// reads live; buffers for writes may come from it too.
+    pub fn new(
+        config: InitiatorConfig,
+        links: Vec<Box<dyn Link>>,
+        pool: Pool,
+    ) -> io::Result<Self> {
+        let (initiator, driver) = Driver::begin(config, links, pool)?;
+        Ok(Remote { initiator, driver })
+    }
+
+    /// Takes the two parts apart, for a module that owns the initiator.
+    pub fn into_parts(self) -> (Initiator, Driver) {
+        (self.initiator, self.driver)
+    }
+
+    /// The volume: submit and poll. Its geometry is known once it is open.
+    pub fn volume(&mut self) -> &mut Initiator {
+        &mut self.initiator
+    }
+
+    /// The volume, to look at.
+    pub fn initiator(&self) -> &Initiator {
+        &self.initiator
+    }
+
+    /// Links, clock and pool.
+    pub fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        self.driver.pool()
+    }
+
+    /// The time on this volume's clock.
+    pub fn now(&self) -> Time {
+        self.driver.clock().now()
+    }
+
+    /// Figures for status.
+    pub fn report(&self) -> InitiatorReport {
+        self.initiator.report(self.now())
+    }
+
+    /// Wakes [`Remote::wait`] while `fd` is readable. `token` is below 2^32.
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+        self.driver.watch(fd, token)
+    }
+
+    /// See [`Driver::receive`].
+    pub fn receive(&mut self) -> io::Result<bool> {
+        self.driver.receive(&mut self.initiator)
+    }
+
+    /// See [`Driver::send`].
+    pub fn send(&mut self) -> io::Result<()> {
+        self.driver.send(&mut self.initiator)
+    }
+
+    /// [`Remote::receive`] and [`Remote::send`] with a look before them: for callers without a loop
+    /// of their own. Returns true if something happened.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        self.driver.look()?;
+        let got = self.receive()?;
+        self.send()?;
+        Ok(got || self.initiator.has_completions())
+    }
+
+    /// See [`Driver::wait`].
+    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        self.driver.wait(&self.initiator, timeout)
+    }
+
+    /// See [`Driver::ready`].
+    pub fn ready(&self) -> impl Iterator<Item = Token> + '_ {
+        self.driver.ready()
     }
 }

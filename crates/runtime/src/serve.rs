@@ -1,7 +1,7 @@
 //! A target's loop.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
@@ -43,14 +43,12 @@ impl TargetShard {
         Ok(TargetShard { target, links, waiter, clock: Clock::new(), disks: Vec::new() })
     }
 
-    /// Offers a volume. `fd` is readable when the volume has completions; it must stay open as long
-    /// as the shard.
-    pub fn add_export(
-        &mut self,
-        export: ExportConfig,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> io::Result<()> {
+    /// Offers a volume. `fd` is readable when the volume has completions; it belongs to the volume
+    /// and so stays open as long as the shard.
+    pub fn add_export(&mut self, export: ExportConfig, fd: Option<RawFd>) -> io::Result<()> {
         if let Some(fd) = fd {
+            // SAFETY: the disk that owns the descriptor is inside `export`, alive during this call.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let token = DISKS + self.disks.len() as Token;
             self.waiter.add(fd, token)?;
             self.disks.push(token);

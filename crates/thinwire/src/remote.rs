@@ -1,14 +1,35 @@
-//! Everything that needs the network: remote volumes, discovery, serving. The only file that
-//! knows the protocol's runtime.
+//! Remote volumes and discovery: everything an initiator needs of the network.
 
-use std::time::Duration;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
-use crate::config::TargetConfig;
+use thinwire_buffer::{Addr, Pool};
+use thinwire_initiator::{
+    AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
+};
+use thinwire_proto::{Notice, PathState};
+use thinwire_runtime::lookup;
+use thinwire_runtime::remote::{Driver, Remote};
+use thinwire_volume::{ErrorKind, Unaligned, Volume};
+use thinwire_wire::Status;
+
+use crate::control::{PathStatus, State};
 use crate::error::{Failure, Outcome};
+use crate::identity::{self, InitiatorId};
+use crate::links::{frame_bytes, open_links, udp_toward};
 use crate::linkspec::LinkSpec;
-use crate::open::{OpenOptions, OpenVolume};
+use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
-use crate::uri::RemoteSpec;
+use crate::uri::{Node, RemoteSpec};
+
+/// Memory that an attachment's pool keeps for reuse, in bytes: the retained set, what is
+/// outstanding, and received frames.
+const POOL_FREE_BYTES_MAX: usize = 128 << 20;
+/// How long an orderly end may take.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+/// The caller's descriptors have no numbers of their own: any ends the sleep.
+const WATCHED: u64 = 0;
 
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,22 +48,286 @@ pub fn open(
     options: &OpenOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
-    let _ = (options, signals);
-    Err(Failure::failed(format!("{spec}: remote volumes are not part of this build yet")))
+    let (target, specs) = resolve(spec)?;
+    let fault = options.wire.fault.as_ref();
+    let links = open_links(&specs, 0, fault, options.wire.pcap.as_deref())?;
+    let id = identity::claim(&options.run_dir, &spec.to_string())?;
+    let mut config = InitiatorConfig::new(target, &spec.export);
+    config.initiator = id.bytes;
+    config.name = format!("{} (pid {})", host_name(), std::process::id());
+    config.read_only = options.read_only;
+    config.take_over = options.take_over;
+    config.wait = options.patience.is_none();
+    config.insecure = options.insecure;
+    config.when_away = match options.when_away {
+        crate::cli::WhenAway::Wait => WhenAway::Wait,
+        crate::cli::WhenAway::FailAfter(after) => WhenAway::FailAfter(after),
+    };
+    config.frame_bytes_max =
+        spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
+    let pool = Pool::new(POOL_FREE_BYTES_MAX);
+    let remote = Remote::new(config, links, pool.clone()).map_err(link_failed)?;
+    let remote = wait_open(remote, spec, options, signals)?;
+    let (initiator, driver) = remote.into_parts();
+    let uri = spec.to_string();
+    Ok(if options.any_byte {
+        let volume = Unaligned::new(initiator, pool);
+        let (below, look) = (Unaligned::inner_mut, Unaligned::inner);
+        Box::new(RemoteVolume { volume, below, look, driver, uri, _id: id })
+    } else {
+        Box::new(RemoteVolume { volume: initiator, below: |v| v, look: |v| v, driver, uri, _id: id })
+    })
+}
+
+/// Where the target is, and over which links.
+fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
+    let mut links = spec.links.clone();
+    let target = match &spec.node {
+        Node::Name(name) => TargetName::Node(name.clone()),
+        Node::Mac(mac) => TargetName::Address(Addr::Mac(*mac)),
+        Node::Udp { host, port } => {
+            let wanted = links.iter().find_map(|link| match link {
+                LinkSpec::Udp(ip, _) => Some(ip.is_ipv4()),
+                _ => None,
+            });
+            let to = (host.as_str(), *port)
+                .to_socket_addrs()
+                .map_err(|e| Failure::failed(format!("cannot resolve {host}: {e}")))?
+                .find(|to: &SocketAddr| wanted.is_none_or(|v4| to.is_ipv4() == v4))
+                .ok_or_else(|| Failure::failed(format!("{host} has no usable address")))?;
+            if links.is_empty() {
+                links.push(udp_toward(to)?);
+            }
+            TargetName::Address(Addr::Udp(to))
+        }
+    };
+    Ok((target, links))
+}
+
+/// Drives the first attach to its end, good or bad.
+fn wait_open(
+    mut remote: Remote,
+    spec: &RemoteSpec,
+    options: &OpenOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Remote> {
+    if let Some(signals) = signals {
+        remote.watch(signals.fd(), WATCHED).map_err(link_failed)?;
+    }
+    let start = Instant::now();
+    loop {
+        remote.turn().map_err(link_failed)?;
+        if remote.initiator().is_open() {
+            return Ok(remote);
+        }
+        if let Some(error) = remote.initiator().first_error() {
+            return Err(refused(spec, error));
+        }
+        if signals.is_some_and(|signals| signals.take().is_some()) {
+            return Err(Failure::failed(format!("attaching {spec} was interrupted")));
+        }
+        let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) {
+            let seconds = start.elapsed().as_secs();
+            return Err(Failure::failed(format!(
+                "cannot attach {spec}: no target answered within {seconds} s. Is the target \
+                 running, is the link the one that leads to it, and does a firewall let it \
+                 through? `thinwire discover` shows who answers; --wait waits for longer"
+            )));
+        }
+        let nap = Duration::from_millis(200);
+        remote.wait(Some(left.map_or(nap, |left| left.min(nap)))).map_err(link_failed)?;
+    }
+}
+
+fn refused(spec: &RemoteSpec, error: &AttachError) -> Failure {
+    let remedy = match error {
+        AttachError::Refused { status: Status::Busy, .. } => {
+            ": wait, attach it with --read-only, or say --take-over to fence that writer"
+        }
+        AttachError::Refused { status: Status::ReadOnly, .. } => " (--read-only)",
+        AttachError::Refused { status: Status::NotFound, .. } => {
+            ": `thinwire discover` lists the exports"
+        }
+        _ => "",
+    };
+    Failure::failed(format!("cannot attach {spec}: {error}{remedy}"))
+}
+
+fn link_failed(error: std::io::Error) -> Failure {
+    Failure::failed(format!("a link failed: {error}"))
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// A remote volume; `V` is the initiator, or a module over it that `below` looks through.
+struct RemoteVolume<V> {
+    volume: V,
+    below: fn(&mut V) -> &mut Initiator,
+    look: fn(&V) -> &Initiator,
+    driver: Driver,
+    uri: String,
+    _id: InitiatorId,
+}
+
+impl<V: Volume> RemoteVolume<V> {
+    fn log_notices(&mut self) {
+        let uri = &self.uri;
+        while let Some(notice) = (self.below)(&mut self.volume).take_notice() {
+            match notice {
+                Notice::PathUp(path) => tracing::info!("{uri}: path {path} is up"),
+                Notice::PathDown(path) => tracing::warn!("{uri}: path {path} does not answer"),
+                Notice::FrameSize { path, used, limit } => tracing::warn!(
+                    "{uri}: path {path} carries frames of {used} bytes only, although both ends \
+                     allow {limit}: a switch port or a cable in between has a smaller MTU. I/O \
+                     goes on, slower"
+                ),
+            }
+        }
+    }
+}
+
+impl<V: Volume> OpenVolume for RemoteVolume<V> {
+    fn volume(&mut self) -> &mut dyn Volume {
+        &mut self.volume
+    }
+
+    fn pool(&self) -> &Pool {
+        self.driver.pool()
+    }
+
+    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
+        let initiator = (self.below)(&mut self.volume);
+        // What the caller has submitted since the last turn goes out in this one's frames.
+        self.driver.send(initiator).map_err(link_failed)?;
+        match wait {
+            Wait::No => {
+                self.driver.look().map_err(link_failed)?;
+            }
+            Wait::Forever => self.driver.wait(initiator, None).map_err(link_failed)?,
+            Wait::Until(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                self.driver.wait(initiator, Some(left)).map_err(link_failed)?;
+            }
+        }
+        self.driver.receive(initiator).map_err(link_failed)?;
+        let ready = initiator.has_completions();
+        self.log_notices();
+        Ok(ready)
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
+        self.driver.watch(fd, WATCHED).map_err(link_failed)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.driver.fd())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let clock = self.driver.clock();
+        Some(clock.instant((self.look)(&self.volume).deadline(clock.now())))
+    }
+
+    fn health(&self) -> VolumeHealth {
+        let clock = self.driver.clock();
+        let report = (self.look)(&self.volume).report(clock.now());
+        let links = self.driver.links();
+        let paths = report.paths.iter().map(|path| PathStatus {
+            link: links.name(path.link).to_string(),
+            remote: path.addr.to_string(),
+            state: match path.state {
+                PathState::Active => "up".into(),
+                PathState::Candidate => "probing".into(),
+                PathState::Dead => "down".into(),
+            },
+            frame_bytes: path.frame_bytes as u32,
+            rtt_us: (path.frames_sent > 0).then(|| path.rtt.as_secs_f64() * 1e6),
+            lost: path.frames_lost,
+        });
+        let timer = report.timer.map(|timer| match timer {
+            Timer::FailAfter(left) => ("fail-after", left),
+            Timer::Reconnect(left) => ("reconnect", left),
+        });
+        VolumeHealth {
+            state: match (report.phase, report.failure) {
+                (_, Some(ErrorKind::Fenced)) => State::Fenced,
+                (Phase::Failed, _) => State::Changed,
+                (Phase::Away | Phase::Connecting, _) => State::Away,
+                (Phase::Detaching | Phase::Closed, _) => State::Detaching,
+                (Phase::Attached | Phase::Replaying, _) => State::Attached,
+            },
+            paths: paths.collect(),
+            timer,
+            detail: (report.phase == Phase::Replaying)
+                .then(|| "writing again what the target lost".to_string()),
+        }
+    }
+
+    fn close(&mut self, force: bool) -> Outcome {
+        let initiator = (self.below)(&mut self.volume);
+        if force {
+            initiator.abort();
+            return self.driver.send(initiator).map_err(link_failed);
+        }
+        initiator.close();
+        let end = Instant::now() + CLOSE_PATIENCE;
+        loop {
+            self.driver.send(initiator).map_err(link_failed)?;
+            if initiator.is_closed() {
+                // The goodbye was queued by what has just been received.
+                self.driver.send(initiator).map_err(link_failed)?;
+                return match initiator.close_error() {
+                    None => Ok(()),
+                    Some(kind) => Err(Failure::failed(format!(
+                        "{}: writes that were not yet durable could not be made so: {}",
+                        self.uri,
+                        kind.describe()
+                    ))),
+                };
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let seconds = CLOSE_PATIENCE.as_secs();
+                return Err(Failure::failed(format!(
+                    "{}: the target did not confirm the detach within {seconds} s",
+                    self.uri
+                )));
+            }
+            self.driver.wait(initiator, Some(left)).map_err(link_failed)?;
+            self.driver.receive(initiator).map_err(link_failed)?;
+        }
+    }
 }
 
 /// Asks all links for targets (of one name, or any) and gathers answers until `timeout`.
 pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Outcome<Vec<Found>> {
-    let _ = (links, name, timeout);
-    Err(Failure::failed("discovery is not part of this build yet"))
-}
-
-/// Serves until a signal comes. `ready` is called once, when the exports can be attached.
-pub fn serve(
-    config: &TargetConfig,
-    signals: &Signals,
-    ready: &mut dyn FnMut() -> Outcome,
-) -> Outcome {
-    let _ = (config, signals, ready);
-    Err(Failure::failed("serving is not part of this build yet"))
+    // Any free port: the well-known one belongs to a target on this machine.
+    let any_port = |spec: &LinkSpec| match spec {
+        LinkSpec::Udp(ip, _) => LinkSpec::Udp(*ip, Some(0)),
+        other => other.clone(),
+    };
+    let specs: Vec<_> = links.iter().map(any_port).collect();
+    let links = open_links(&specs, 0, None, None)?;
+    let answers =
+        lookup::discover(links, name.unwrap_or(""), timeout, || false).map_err(link_failed)?;
+    let mut found: Vec<(u64, Found)> = Vec::new();
+    for answer in answers {
+        let address = match answer.addr {
+            Addr::Mac(_) => answer.addr.to_string(),
+            other => other.to_string(),
+        };
+        let known = found.iter().any(|(instance, f)| {
+            *instance == answer.instance && f.name == answer.node && f.address == address
+        });
+        if !known {
+            let exports = answer.exports;
+            found.push((answer.instance, Found { name: answer.node, address, exports }));
+        }
+    }
+    let mut found: Vec<_> = found.into_iter().map(|(_, f)| f).collect();
+    found.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
+    Ok(found)
 }

@@ -1,0 +1,93 @@
+//! From what the user named to open links, with faults and capture around them if asked for.
+
+use std::net::UdpSocket;
+use std::path::Path;
+
+use thinwire_link::sim::FaultRates;
+use thinwire_link::{Link, monotonic_clock};
+use thinwire_link::fault::{FaultConfig, FaultLink};
+use thinwire_link::pcap::{PcapFile, PcapLink, PcapWire, SharedPcap, wall_clock};
+
+use crate::error::{Failure, Outcome};
+use crate::fault::FaultSpec;
+use crate::linkspec::LinkSpec;
+
+/// Overhead of UDP and IP in a packet, which an MTU counts and a frame does not.
+const UDP_V4_BYTES: usize = 28;
+const UDP_V6_BYTES: usize = 48;
+
+/// Opens links in order. `default_udp_port` is for UDP links whose port the user left open.
+pub fn open_links(
+    specs: &[LinkSpec],
+    default_udp_port: u16,
+    fault: Option<&FaultSpec>,
+    pcap: Option<&Path>,
+) -> Outcome<Vec<Box<dyn Link>>> {
+    let capture = pcap.map(capture_to).transpose()?;
+    let mut links = Vec::with_capacity(specs.len());
+    for (at, spec) in specs.iter().enumerate() {
+        let text = spec.to_string();
+        let wire: thinwire_link::LinkSpec =
+            text.parse().map_err(|e| Failure::usage(format!("{e}")))?;
+        let mut link = wire
+            .open(default_udp_port)
+            .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;
+        if let Some(fault) = fault {
+            let config = FaultConfig { seed: fault.seed.wrapping_add(at as u64), ..faults(fault) };
+            link = Box::new(
+                FaultLink::new(link, &config, monotonic_clock())
+                    .map_err(|e| Failure::failed(format!("cannot make faults on {text}: {e}")))?,
+            );
+        }
+        if let Some(file) = &capture {
+            link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(&wire)));
+        }
+        links.push(link);
+    }
+    Ok(links)
+}
+
+fn capture_to(path: &Path) -> Outcome<SharedPcap> {
+    PcapFile::create(path, wall_clock())
+        .map_err(|e| Failure::failed(format!("cannot record frames into {}: {e}", path.display())))
+}
+
+fn faults(spec: &FaultSpec) -> FaultConfig {
+    let delay = spec.delay.as_nanos() as u64;
+    FaultConfig {
+        rates: FaultRates {
+            loss: spec.loss,
+            dup: spec.dup,
+            reorder: spec.reorder,
+            corrupt: spec.corrupt,
+        },
+        delay_ns_min: delay,
+        delay_ns_max: delay,
+        seed: spec.seed,
+    }
+}
+
+/// The largest frame that fits an MTU on the way that `spec` names.
+pub fn frame_bytes(spec: &LinkSpec, mtu: u32) -> usize {
+    let overhead = match spec {
+        LinkSpec::Udp(ip, _) if ip.is_ipv4() => UDP_V4_BYTES,
+        LinkSpec::Udp(..) => UDP_V6_BYTES,
+        _ => 0,
+    };
+    mtu as usize - overhead
+}
+
+/// The UDP link that routing would choose to reach `to`.
+pub fn udp_toward(to: std::net::SocketAddr) -> Outcome<LinkSpec> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let local = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(to)?;
+        socket.local_addr()
+    });
+    match local {
+        Ok(local) => Ok(LinkSpec::Udp(local.ip(), None)),
+        Err(e) => Err(Failure::failed(format!(
+            "there is no way to {to}: {e}; name a local address with ?link=udp:ADDRESS"
+        ))),
+    }
+}
