@@ -141,11 +141,7 @@ impl Remote {
     /// Begins to attach. [`Initiator::is_open`] tells when that is done,
     /// [`Initiator::first_error`] if it failed. `pool` is where received frames and the data of
     /// reads live; buffers for writes may come from it too.
-    pub fn new(
-        config: InitiatorConfig,
-        links: Vec<Box<dyn Link>>,
-        pool: Pool,
-    ) -> io::Result<Self> {
+    pub fn new(config: InitiatorConfig, links: Vec<Box<dyn Link>>, pool: Pool) -> io::Result<Self> {
         let (initiator, driver) = Driver::begin(config, links, pool)?;
         Ok(Remote { initiator, driver })
     }

@@ -62,12 +62,16 @@ impl Waiter {
         self.spin = spin;
     }
 
-    /// Reports `token` while `fd` is readable. The descriptor must stay open until
-    /// [`Waiter::remove`] or for the life of the waiter.
+    /// Reports `token` while `fd` is readable; adding it again changes the token. The descriptor
+    /// must stay open until [`Waiter::remove`] or for the life of the waiter.
     pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
-        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?;
-        Ok(())
+        match epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN) {
+            Err(rustix::io::Errno::EXIST) => {
+                Ok(epoll::modify(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+            }
+            added => Ok(added?),
+        }
     }
 
     /// Stops reporting a descriptor.

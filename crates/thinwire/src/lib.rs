@@ -25,6 +25,7 @@ pub mod fault;
 pub mod guard;
 pub mod identity;
 pub mod leftover;
+pub mod links;
 pub mod linkspec;
 pub mod local;
 pub mod log;
@@ -33,6 +34,7 @@ pub mod output;
 pub mod process;
 pub mod remote;
 pub mod rundir;
+pub mod serve;
 pub mod signals;
 pub mod size;
 #[cfg(test)]

@@ -3,10 +3,10 @@
 use std::net::UdpSocket;
 use std::path::Path;
 
+use thinwire_link::fault::FaultConfig;
+use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
 use thinwire_link::sim::FaultRates;
-use thinwire_link::{Link, monotonic_clock};
-use thinwire_link::fault::{FaultConfig, FaultLink};
-use thinwire_link::pcap::{PcapFile, PcapLink, PcapWire, SharedPcap, wall_clock};
+use thinwire_link::{Link, LinkOptions};
 
 use crate::error::{Failure, Outcome};
 use crate::fault::FaultSpec;
@@ -29,18 +29,16 @@ pub fn open_links(
         let text = spec.to_string();
         let wire: thinwire_link::LinkSpec =
             text.parse().map_err(|e| Failure::usage(format!("{e}")))?;
-        let mut link = wire
-            .open(default_udp_port)
+        // Each link draws faults of its own.
+        let fault =
+            fault.map(|f| FaultConfig { seed: f.seed.wrapping_add(at as u64), ..faults(f) });
+        let options =
+            LinkOptions { default_udp_port, fault, pcap: capture.clone(), ..Default::default() };
+        let link = wire
+            .open_with(&options)
             .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;
-        if let Some(fault) = fault {
-            let config = FaultConfig { seed: fault.seed.wrapping_add(at as u64), ..faults(fault) };
-            link = Box::new(
-                FaultLink::new(link, &config, monotonic_clock())
-                    .map_err(|e| Failure::failed(format!("cannot make faults on {text}: {e}")))?,
-            );
-        }
-        if let Some(file) = &capture {
-            link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(&wire)));
+        if let Some(advice) = link.advice() {
+            tracing::info!("link {text}: {advice}");
         }
         links.push(link);
     }

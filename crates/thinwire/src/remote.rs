@@ -75,7 +75,14 @@ pub fn open(
         let (below, look) = (Unaligned::inner_mut, Unaligned::inner);
         Box::new(RemoteVolume { volume, below, look, driver, uri, _id: id })
     } else {
-        Box::new(RemoteVolume { volume: initiator, below: |v| v, look: |v| v, driver, uri, _id: id })
+        Box::new(RemoteVolume {
+            volume: initiator,
+            below: |v| v,
+            look: |v| v,
+            driver,
+            uri,
+            _id: id,
+        })
     })
 }
 

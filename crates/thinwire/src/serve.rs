@@ -36,8 +36,7 @@ pub fn serve(
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
     refuse_taken_name(config)?;
-    let links =
-        open_links(&config.links, UDP_PORT, config.fault.as_ref(), config.pcap.as_deref())?;
+    let links = open_links(&config.links, UDP_PORT, config.fault.as_ref(), config.pcap.as_deref())?;
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let settings = thinwire_target::TargetConfig {
         node: config.node.clone(),

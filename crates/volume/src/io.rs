@@ -235,3 +235,33 @@ pub trait Volume {
         Ok(())
     }
 }
+
+impl<V: Volume + ?Sized> Volume for Box<V> {
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        (**self).identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        (**self).submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        (**self).poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        (**self).outstanding()
+    }
+
+    fn load_writer(&mut self) -> WriterRecord {
+        (**self).load_writer()
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        (**self).store_writer(record)
+    }
+}

@@ -7,8 +7,8 @@ use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::open::require_insecure;
 use crate::output;
-use crate::remote;
 use crate::rundir::SCHEMA;
+use crate::serve;
 use crate::signals::Signals;
 
 /// `target --check --json`.
@@ -38,7 +38,7 @@ pub fn run(args: &TargetArgs) -> Outcome {
     // Before any other thread exists, so that all inherit it.
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
-    remote::serve(&config, &signals, &mut || {
+    serve::serve(&config, &signals, &mut || {
         announce();
         match args.json {
             true => output::say_json(&Ready { schema: SCHEMA, ready: &config.node }),
