@@ -1,1 +1,24 @@
-//! To come.
+//! Real disks: files and block devices of this machine, behind the [`Disk`] interface.
+//!
+//! [`open`] finds out what a path is, locks it, and learns its size, alignment, identity and writer
+//! record; [`open_store`] makes a volume of it. System calls go through io_uring, or through a few
+//! threads where that is refused.
+//!
+//! [`Disk`]: thinwire_volume::Disk
+
+mod align;
+mod any;
+mod engine;
+mod error;
+mod identity;
+mod lock;
+mod open;
+mod real;
+mod slots;
+mod threads;
+mod uring;
+mod writer;
+
+pub use any::AnyDisk;
+pub use error::OpenError;
+pub use open::{Backend, OpenOptions, OpenedDisk, open, open_store};

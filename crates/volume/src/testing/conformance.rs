@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use thinwire_buffer::{Pool, SegList};
 
 use super::Rng;
-use crate::{Completion, ErrorKind, Geometry, Io, IoError, Op, Token, Volume};
+use crate::{Completion, Geometry, Io, Op, Token, Volume};
 
 /// The exercise stays within this much of the volume's start.
 const AREA_BYTES: u64 = 2 << 20;
@@ -356,7 +356,7 @@ fn holds(got: &[u8], stamp: u64, number: usize) -> bool {
 mod tests {
     use super::*;
     use crate::stores::MemoryStore;
-    use crate::{Identity, IoFlags};
+    use crate::{ErrorKind, Identity, IoError, IoFlags};
 
     enum Fault {
         None,

@@ -1,0 +1,31 @@
+//! How system calls on a disk are made without waiting for them.
+
+use std::os::fd::RawFd;
+
+use super::slots::Request;
+
+/// Makes the system calls of up to [`SLOTS`] operations at once, in any order.
+pub(super) trait Engine {
+    /// Takes a call for a slot. It need not begin before [`Engine::enter`].
+    ///
+    /// # Safety
+    /// The memory that `request` points to stays valid, is not written, and (for a read) not looked
+    /// at, until [`Engine::reap`] has returned the slot. A slot has one call at a time.
+    unsafe fn start(&mut self, slot: u32, request: Request);
+
+    /// Makes sure that what was started gets going, in at most one system call.
+    fn enter(&mut self);
+
+    /// Appends the slots whose calls have ended, each with its count or negative errno.
+    fn reap(&mut self, ended: &mut Vec<(u32, i32)>);
+
+    /// Waits until a call has ended. Only called while one runs.
+    fn wait(&mut self);
+
+    /// Readable when [`Engine::reap`] would return something.
+    fn fd(&self) -> RawFd;
+}
+
+/// Operations that one disk has in the kernel at once; more wait their turn. Enough for the deepest
+/// device queues; a slot costs a few hundred bytes.
+pub(super) const SLOTS: usize = 128;

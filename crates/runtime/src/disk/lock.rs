@@ -1,0 +1,119 @@
+//! The lock that keeps two writers apart.
+//!
+//! DESIGN rule "dead processes still write": a killed process's io_uring goes on writing. Its lock
+//! lives on the same open file description as its I/O, so it is gone only when that I/O is done; a
+//! successor waits for it here.
+
+use std::fs::File;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Stat, flock, fstat, major, minor};
+use rustix::io::Errno;
+
+use super::OpenError;
+
+/// How often a taken lock is tried again.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Takes the lock of an open file: shared for readers, exclusive for writers. Waits up to `wait`;
+/// says so through `notify` once.
+pub(super) fn acquire(
+    file: &File,
+    path: &Path,
+    read_only: bool,
+    wait: Duration,
+    notify: &mut dyn FnMut(&str),
+) -> Result<(), OpenError> {
+    let operation = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    retry(path, wait, notify, || fstat(file).map(|stat| holder(&stat)), || flock(file, operation))
+        .map_err(|error| match error {
+            OpenError::Os { path, source, .. } => OpenError::NoLocks { path, source },
+            other => other,
+        })
+}
+
+/// Tries `attempt` until it is no longer refused because somebody else has the file.
+pub(super) fn retry<T>(
+    path: &Path,
+    wait: Duration,
+    notify: &mut dyn FnMut(&str),
+    holder: impl Fn() -> Result<String, Errno>,
+    mut attempt: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, OpenError> {
+    let begin = Instant::now();
+    let mut told = false;
+    loop {
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(Errno::AGAIN | Errno::BUSY) => {}
+            Err(Errno::INTR) => continue,
+            Err(errno) => {
+                let path = path.to_owned();
+                return Err(OpenError::Os { path, what: "lock it", source: errno.into() });
+            }
+        }
+        let waited = begin.elapsed();
+        if waited >= wait {
+            let holder = holder().unwrap_or_else(|_| "another process".into());
+            return Err(OpenError::Busy { path: path.to_owned(), holder, waited });
+        }
+        if !told {
+            told = true;
+            let holder = holder().unwrap_or_else(|_| "another process".into());
+            notify(&format!(
+                "{}: is in use by {holder}; waiting up to {} s for it",
+                path.display(),
+                wait.as_secs()
+            ));
+        }
+        std::thread::sleep(RETRY.min(wait - waited));
+    }
+}
+
+/// Who holds a lock on this file: `process 123 (thinwire)`, as far as /proc/locks tells.
+fn holder(stat: &Stat) -> String {
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    match find_holder(&locks, major(stat.st_dev), minor(stat.st_dev), stat.st_ino) {
+        Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
+            Ok(name) => format!("process {pid} ({})", name.trim_end()),
+            Err(_) => format!("process {pid} (gone; its last I/O is not finished yet)"),
+        },
+        None => "another process".into(),
+    }
+}
+
+/// The first process with a flock on that inode. A line of /proc/locks:
+/// `1: FLOCK  ADVISORY  WRITE 1234 fe:00:131 0 EOF`, the device in hexadecimal.
+fn find_holder(locks: &str, major: u32, minor: u32, inode: u64) -> Option<u32> {
+    let wanted = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        // Lines with an arrow are those who wait.
+        (words.next()? == "FLOCK").then_some(())?;
+        let pid = words.nth(2)?;
+        (words.next()? == wanted).then_some(())?;
+        pid.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_found_among_others() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 fe:00:131 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 12 fe:00:132 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ 13 fe:10:131 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 14 fe:10:131 0 EOF\n";
+        assert_eq!(find_holder(locks, 0xfe, 0, 132), Some(12));
+        assert_eq!(find_holder(locks, 0xfe, 0x10, 131), Some(13));
+        assert_eq!(find_holder(locks, 0xfe, 0, 131), None);
+        assert_eq!(find_holder("garbage\n\n1: FLOCK", 0xfe, 0, 131), None);
+    }
+}

@@ -1,0 +1,280 @@
+//! Opening a path as a disk.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{
+    FallocateFlags, Mode, OFlags, SeekFrom, fallocate, ioctl_blksszget, major, minor, seek,
+};
+use rustix::io::Errno;
+use thinwire_buffer::Pool;
+use thinwire_volume::stores::{FileStore, FileStoreError};
+use thinwire_volume::{DiskInfo, Identity, Volume};
+
+use super::any::AnyDisk;
+use super::real::{Parts, RealDisk};
+use super::threads::Threads;
+use super::uring::Uring;
+use super::writer::WriterStore;
+use super::{OpenError, align, identity, lock};
+
+/// Who makes the system calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// io_uring, or threads where it is refused.
+    #[default]
+    Auto,
+    /// io_uring or nothing.
+    Uring,
+    /// A few threads.
+    Threads,
+}
+
+/// How to open a disk. `Default` is right for most.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Without write access, and with a lock that other readers share. Default: false.
+    pub read_only: bool,
+    /// Logical block: 512 or 4096 bytes. Default: 512. Where direct I/O needs larger units than
+    /// this, it is left off, and every byte goes through the page cache.
+    pub block_bytes: u32,
+    /// Direct I/O where it can be had. Default: true. Without it reads may be faster, being cached
+    /// twice, and the machine's memory fills with what it serves.
+    pub direct: bool,
+    /// How long to wait for the lock, for example of a killed predecessor whose last I/O is not
+    /// finished. Default: 30 s.
+    pub wait_lock: Duration,
+    /// Where the writer records of block devices, and of files without extended attributes, are
+    /// kept. Default: `/var/lib/thinwire`. Made when needed.
+    pub state_dir: PathBuf,
+    /// Who makes the system calls. Default: io_uring, or threads where it is refused.
+    pub backend: Backend,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions {
+            read_only: false,
+            block_bytes: 512,
+            direct: true,
+            wait_lock: Duration::from_secs(30),
+            state_dir: PathBuf::from("/var/lib/thinwire"),
+            backend: Backend::Auto,
+        }
+    }
+}
+
+/// A disk, ready for a store.
+#[derive(Debug)]
+pub struct OpenedDisk {
+    /// The disk. It belongs to the thread that opened it.
+    pub disk: AnyDisk,
+    /// I/O goes to the device directly.
+    pub direct: bool,
+    /// What the user should know: why I/O is not direct, or threads do it.
+    pub notes: Vec<String>,
+}
+
+/// Opens a regular file or block device, locks it, and learns what it is like. May block for
+/// [`OpenOptions::wait_lock`]; `notify` gets one sentence for the user when it begins to wait.
+///
+/// The lock is on the very descriptor that does the I/O; it goes when the disk is dropped, or, when
+/// the process dies, when the last of its I/O has ended.
+pub fn open(
+    path: &Path,
+    options: &OpenOptions,
+    notify: &mut dyn FnMut(&str),
+) -> Result<OpenedDisk, OpenError> {
+    assert!(matches!(options.block_bytes, 512 | 4096), "logical block of 512 or 4096 bytes");
+    let os = |what, source| OpenError::Os { path: path.to_owned(), what, source };
+    check_kind(path, &std::fs::metadata(path).map_err(|error| refused(path, options, error))?)?;
+    let file = open_file(path, options, notify)?;
+    let metadata = file.metadata().map_err(|error| os("look at it", error))?;
+    check_kind(path, &metadata)?;
+    let device = metadata.file_type().is_block_device();
+    lock::acquire(&file, path, options.read_only, options.wait_lock, notify)?;
+
+    let bytes =
+        seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
+    check_size(path, bytes, options.block_bytes)?;
+    let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
+    if device {
+        let sector_bytes =
+            ioctl_blksszget(&file).map_err(|error| os("learn its sector size", error.into()))?;
+        let block_bytes = options.block_bytes;
+        if sector_bytes > block_bytes {
+            return Err(OpenError::Sector { path: path.to_owned(), sector_bytes, block_bytes });
+        }
+    }
+
+    let mut notes = Vec::new();
+    let mut align_bytes = 1;
+    if options.direct {
+        match align::go_direct(&file, bytes, options.block_bytes) {
+            Ok(align) => align_bytes = align,
+            Err(why) => {
+                notes.push(format!("{}: goes through the page cache: {why}", path.display()))
+            }
+        }
+    }
+
+    let id = if device {
+        identity::of_device(Path::new("/sys/dev/block"), major, minor, bytes)
+    } else {
+        identity::of_file(&file, path, options.read_only)?
+    };
+    let writer = WriterStore::open(&file, path, device, &id, &options.state_dir)?;
+    let info = DiskInfo {
+        bytes,
+        align_bytes,
+        identity: Identity { identity: id, incarnation: 0 },
+        read_only: options.read_only,
+        punch_hole: !options.read_only
+            && if device { device_zeroes(major, minor) } else { file_punches(&file, bytes) },
+        zero_range: !options.read_only,
+    };
+    let file = Arc::new(file);
+    let parts = Parts { file, path: path.to_owned(), info, device, writer };
+    let disk = with_backend(parts, options.backend, &mut notes)?;
+    Ok(OpenedDisk { disk, direct: align_bytes > 1, notes })
+}
+
+/// Opens a path as a volume, reading into memory of `pool`. The descriptor is readable when
+/// [`Volume::poll`] has something to take in; it stays valid as long as the volume.
+///
+/// What the user should know of it goes to `notify`.
+pub fn open_store(
+    path: &Path,
+    options: &OpenOptions,
+    pool: &Pool,
+    notify: &mut dyn FnMut(&str),
+) -> Result<(Box<dyn Volume>, Option<RawFd>), OpenError> {
+    let opened = open(path, options, notify)?;
+    opened.notes.iter().for_each(|note| notify(note));
+    let fd = opened.disk.fd();
+    let store = FileStore::new(opened.disk, options.block_bytes, pool).map_err(|error| {
+        let path = path.to_owned();
+        match error {
+            FileStoreError::Empty => OpenError::Empty { path },
+            FileStoreError::OddSize { bytes, block_bytes } => {
+                OpenError::OddSize { path, bytes, block_bytes }
+            }
+            FileStoreError::Alignment { align_bytes, block_bytes } => {
+                OpenError::Sector { path, sector_bytes: align_bytes, block_bytes }
+            }
+        }
+    })?;
+    Ok((Box::new(store), Some(fd)))
+}
+
+fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<(), OpenError> {
+    let kind = metadata.file_type();
+    let kind = if kind.is_file() || kind.is_block_device() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a directory"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "of an unknown kind"
+    };
+    Err(OpenError::Kind { path: path.to_owned(), kind })
+}
+
+fn check_size(path: &Path, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
+    let path = path.to_owned();
+    if bytes == 0 {
+        return Err(OpenError::Empty { path });
+    }
+    if !bytes.is_multiple_of(u64::from(block_bytes)) {
+        return Err(OpenError::OddSize { path, bytes, block_bytes });
+    }
+    Ok(())
+}
+
+fn open_file(
+    path: &Path,
+    options: &OpenOptions,
+    notify: &mut dyn FnMut(&str),
+) -> Result<File, OpenError> {
+    let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+    flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    if device && !options.read_only {
+        // Refused while it is mounted, or part of something else.
+        flags |= OFlags::EXCL;
+    }
+    let holder = || Ok("a mount, a RAID, a volume group or another process".to_owned());
+    let attempt = || rustix::fs::open(path, flags, Mode::empty());
+    match lock::retry(path, options.wait_lock, notify, holder, attempt) {
+        Ok(fd) => Ok(File::from(fd)),
+        Err(OpenError::Os { source, .. }) => Err(refused(path, options, source)),
+        Err(other) => Err(other),
+    }
+}
+
+fn refused(path: &Path, options: &OpenOptions, source: io::Error) -> OpenError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ENXIO) => OpenError::Missing { path },
+        Some(libc::EACCES | libc::EPERM) => {
+            OpenError::Denied { path, read_only: options.read_only }
+        }
+        Some(libc::EROFS) => OpenError::ReadOnly { path },
+        Some(libc::EISDIR) => OpenError::Kind { path, kind: "a directory" },
+        _ => OpenError::Os { path, what: "open it", source },
+    }
+}
+
+/// Whether holes can be punched: tried beyond the end, where nothing can be lost.
+fn file_punches(file: &File, bytes: u64) -> bool {
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let beyond = bytes.next_multiple_of(4096);
+    !matches!(
+        fallocate(file, mode, beyond, 4096),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
+    )
+}
+
+/// Whether the device can zero a range by itself, which is what punching does on devices.
+fn device_zeroes(major: u32, minor: u32) -> bool {
+    let own = format!("/sys/dev/block/{major}:{minor}");
+    ["queue", "../queue"].iter().any(|queue| {
+        std::fs::read_to_string(format!("{own}/{queue}/write_zeroes_max_bytes"))
+            .is_ok_and(|text| text.trim().parse().is_ok_and(|bytes: u64| bytes > 0))
+    })
+}
+
+fn with_backend(
+    parts: Parts,
+    backend: Backend,
+    notes: &mut Vec<String>,
+) -> Result<AnyDisk, OpenError> {
+    if backend != Backend::Threads {
+        match Uring::new(&parts.file) {
+            Ok(uring) => return Ok(AnyDisk::uring(RealDisk::new(parts, uring))),
+            Err(source) if backend == Backend::Uring => return Err(OpenError::NoUring { source }),
+            Err(error) => notes.push(format!(
+                "{}: io_uring is refused here ({error}), so threads do the disk I/O, which costs \
+                 more CPU; allow it with sysctl kernel.io_uring_disabled=0 or in the container's \
+                 seccomp profile",
+                parts.path.display()
+            )),
+        }
+    }
+    match Threads::new(&parts.file) {
+        Ok(threads) => Ok(AnyDisk::threads(RealDisk::new(parts, threads))),
+        Err(source) => {
+            Err(OpenError::Os { path: parts.path, what: "start threads for its I/O", source })
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Operations on their way through the kernel: who owns the memory, what is left to do.
+
+use thinwire_volume::{DiskOp, DiskOpKind};
+
+/// One call of the kernel writes at most this many pieces (IOV_MAX).
+const PIECES_MAX: usize = 1024;
+
+/// One system call, with pointers into memory that the slot owns until the call has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request {
+    /// pread.
+    Read { at: *mut u8, len: u32, offset: u64 },
+    /// pwritev2.
+    Write { pieces: *const libc::iovec, count: u32, offset: u64, durable: bool },
+    /// fdatasync.
+    Sync,
+    /// fallocate.
+    Allocate { mode: i32, offset: u64, len: u64 },
+}
+
+/// What comes after a system call.
+pub(super) enum Step {
+    /// The operation has ended.
+    Done(DiskOp, Result<(), i32>),
+    /// Another call is needed for the rest.
+    Again,
+}
+
+/// One operation in flight. It owns the memory that the kernel reads or fills, and the list of
+/// pieces that describes it; neither may be touched while a call runs.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    op: Option<DiskOp>,
+    /// Bytes that earlier calls have moved.
+    moved: u64,
+    pieces: Vec<libc::iovec>,
+}
+
+impl Slot {
+    /// Takes an operation in.
+    pub fn load(&mut self, op: DiskOp) {
+        debug_assert!(self.op.is_none());
+        self.moved = 0;
+        self.op = Some(op);
+    }
+
+    /// The next system call for this operation. The pointers in it stay valid until
+    /// [`Slot::advance`] is called: the operation is not moved out or changed before.
+    pub fn request(&mut self) -> Request {
+        let op = self.op.as_mut().expect("a loaded slot");
+        let offset = op.offset + self.moved;
+        match &mut op.kind {
+            DiskOpKind::Read(buf) => {
+                assert_eq!(buf.len() as u64, op.len, "a read fills its buffer");
+                let rest = &mut buf[self.moved as usize..];
+                Request::Read { at: rest.as_mut_ptr(), len: rest.len() as u32, offset }
+            }
+            DiskOpKind::Write { data, fua } => {
+                self.pieces.clear();
+                let mut skip = self.moved as usize;
+                for segment in data.iter() {
+                    if skip >= segment.len() {
+                        skip -= segment.len();
+                        continue;
+                    }
+                    if self.pieces.len() == PIECES_MAX {
+                        break;
+                    }
+                    let rest = &segment[skip..];
+                    skip = 0;
+                    self.pieces.push(libc::iovec {
+                        iov_base: rest.as_ptr().cast_mut().cast(),
+                        iov_len: rest.len(),
+                    });
+                }
+                Request::Write {
+                    pieces: self.pieces.as_ptr(),
+                    count: self.pieces.len() as u32,
+                    offset,
+                    durable: *fua,
+                }
+            }
+            DiskOpKind::Flush => Request::Sync,
+            DiskOpKind::PunchHole => Request::Allocate {
+                mode: libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset,
+                len: op.len,
+            },
+            DiskOpKind::ZeroRange => Request::Allocate {
+                mode: libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
+                offset,
+                len: op.len,
+            },
+        }
+    }
+
+    /// Takes in the result of a call: a count or a negative errno.
+    pub fn advance(&mut self, result: i32) -> Step {
+        let op = self.op.as_ref().expect("a loaded slot");
+        let transfer = matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Write { .. });
+        if result == -libc::EINTR || result == -libc::EAGAIN {
+            return Step::Again;
+        }
+        if result < 0 {
+            // The rest of a file that was cut at an odd place cannot be asked for directly.
+            let cut = result == -libc::EINVAL && self.moved > 0;
+            return self.done(Err(if cut { libc::EIO } else { -result }));
+        }
+        if !transfer {
+            return self.done(Ok(()));
+        }
+        if result == 0 && self.moved < op.len {
+            return self.done(Err(libc::EIO));
+        }
+        self.moved += result as u64;
+        debug_assert!(self.moved <= op.len);
+        if self.moved < op.len { Step::Again } else { self.done(Ok(())) }
+    }
+
+    fn done(&mut self, result: Result<(), i32>) -> Step {
+        Step::Done(self.op.take().expect("a loaded slot"), result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::{Pool, SegList};
+
+    use super::*;
+
+    fn pieces(request: Request) -> (Vec<(usize, usize)>, u64) {
+        let Request::Write { pieces, count, offset, .. } = request else { panic!() };
+        // SAFETY: the slot that made the request is alive and was not touched since.
+        let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+        (pieces.iter().map(|p| (p.iov_base as usize, p.iov_len)).collect(), offset)
+    }
+
+    fn write(parts: &[usize]) -> (DiskOp, Vec<usize>) {
+        let pool = Pool::new(0);
+        let mut data = SegList::new();
+        for &len in parts {
+            data.push(pool.get_zeroed(len).freeze());
+        }
+        let at = data.iter().map(|s| s.as_ptr() as usize).collect();
+        let len = data.bytes() as u64;
+        (DiskOp { token: 1, offset: 8192, len, kind: DiskOpKind::Write { data, fua: true } }, at)
+    }
+
+    #[test]
+    fn a_short_write_goes_on_where_it_stopped() {
+        let (op, at) = write(&[512, 1024, 512]);
+        let mut slot = Slot::default();
+        slot.load(op);
+        assert_eq!(pieces(slot.request()).0.len(), 3);
+        assert!(matches!(slot.advance(1024), Step::Again));
+        assert_eq!(pieces(slot.request()), (vec![(at[1] + 512, 512), (at[2], 512)], 8192 + 1024));
+        assert!(matches!(slot.advance(-libc::EINTR), Step::Again));
+        assert!(matches!(slot.advance(-libc::ENOSPC), Step::Done(_, Err(libc::ENOSPC))));
+    }
+
+    #[test]
+    fn more_pieces_than_one_call_takes_are_written_by_several() {
+        let (op, _) = write(&[512; 1500]);
+        let mut slot = Slot::default();
+        slot.load(op);
+        assert_eq!(pieces(slot.request()).0.len(), 1024);
+        assert!(matches!(slot.advance(1024 * 512), Step::Again));
+        assert_eq!(pieces(slot.request()).0.len(), 476);
+        assert!(matches!(slot.advance(476 * 512), Step::Done(_, Ok(()))));
+    }
+
+    #[test]
+    fn a_read_that_meets_the_end_of_a_shrunk_file_is_an_error() {
+        for last in [0, -libc::EINVAL] {
+            let kind = DiskOpKind::Read(Pool::new(0).get(4096));
+            let mut slot = Slot::default();
+            slot.load(DiskOp { token: 1, offset: 0, len: 4096, kind });
+            let Request::Read { at, .. } = slot.request() else { panic!() };
+            assert!(matches!(slot.advance(1000), Step::Again));
+            let Request::Read { at: rest, len, offset } = slot.request() else { panic!() };
+            assert_eq!((rest as usize - at as usize, len, offset), (1000, 3096, 1000));
+            assert!(matches!(slot.advance(last), Step::Done(_, Err(libc::EIO))));
+        }
+    }
+
+    #[test]
+    fn an_operation_without_bytes_ends_with_its_call() {
+        let mut slot = Slot::default();
+        slot.load(DiskOp { token: 1, offset: 0, len: 1 << 40, kind: DiskOpKind::PunchHole });
+        assert!(matches!(slot.request(), Request::Allocate { len, .. } if len == 1 << 40));
+        assert!(matches!(slot.advance(0), Step::Done(_, Ok(()))));
+        slot.load(DiskOp { token: 1, offset: 0, len: 0, kind: DiskOpKind::Flush });
+        assert!(matches!(slot.advance(-libc::EIO), Step::Done(_, Err(libc::EIO))));
+    }
+}
