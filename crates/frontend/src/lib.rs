@@ -2,6 +2,7 @@
 //! protocol (NBD, FUSE), turns it into [`Io`](thinwire_volume::Io)s and answers with the
 //! completions. It never knows what kind of volume it serves.
 
+pub mod block;
 pub mod fuse;
 pub mod nbd;
 

@@ -8,7 +8,7 @@ pub mod volume;
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -109,6 +109,12 @@ impl Served {
     /// kill -9.
     pub fn kill(mut self) {
         self.end();
+    }
+
+    /// Closes its input and waits for it to end by itself.
+    pub fn end_of_input(&mut self) -> ExitStatus {
+        self.stdin = None;
+        self.child.wait().unwrap()
     }
 
     fn end(&mut self) {

@@ -1,0 +1,431 @@
+//! A volume as a block device: a loop device over the FUSE file (`attach URI --block`).
+//!
+//! * `keeper.rs`: the thread that sets up, syncs and lets go of the loop device, because each of
+//!   these waits for I/O that the shard serves
+//! * `loop_device.rs`: the loop driver's ioctls
+//! * `usage.rs`: who uses the device
+//! * `stale.rs`: what a killed attachment leaves
+//! * `process.rs`: what a process that carries a disk owes to a machine short of memory
+//!
+//! Both layers do direct I/O: nothing of the volume is cached twice, and what the page cache holds
+//! of the device is the same as over any disk. Discards and write-zeroes pass through both.
+
+mod error;
+mod keeper;
+mod loop_device;
+mod process;
+mod stale;
+mod usage;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+use thinwire_buffer::Pool;
+use thinwire_volume::{Geometry, Volume};
+
+pub use error::BlockError;
+pub use process::{Refusal, prepare_process};
+pub use stale::clean_stale;
+
+use crate::Face;
+use crate::fuse::{FuseConfig, FuseFace};
+use keeper::{Answer, Keeper, Setup};
+use loop_device::node_of;
+
+/// How often the shard looks for an answer of the keeper while it waits for one.
+const LOOK_EVERY_NS: i64 = 5_000_000;
+
+/// How long [`Face::busy`] waits for the keeper before it says that it cannot tell.
+const USAGE_WAIT: Duration = Duration::from_millis(500);
+
+/// How long a forced close waits for the keeper before it goes on without it.
+const FORCE_WAIT: Duration = Duration::from_millis(1200);
+
+/// How long the file may stay open after the device let go of it.
+const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
+
+/// What to attach.
+#[derive(Clone, Debug)]
+pub struct BlockConfig {
+    /// Where the file under the device is mounted, as `NAME.disk`. Absolute; must exist.
+    pub run_dir: PathBuf,
+    /// The attachment's name.
+    pub name: String,
+    /// Shown as the source of that mount, for example the volume's URI.
+    pub source: String,
+    /// The volume's shape. The size may grow later; the device follows.
+    pub geometry: Geometry,
+    /// The device's logical block: 512 or 4096, the volume's own.
+    pub block_bytes: u32,
+    /// No writes, whatever the volume could do.
+    pub read_only: bool,
+}
+
+/// How a block device can be made here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockChoice {
+    /// The way.
+    pub backend: BlockBackend,
+    /// Why this one, for the log.
+    pub why: String,
+}
+
+/// Ways to make a block device of a volume in user space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockBackend {
+    /// A loop device over a FUSE file.
+    Loop,
+}
+
+/// Chooses how to make a block device: ublk would be best but is not in this build yet, so a loop
+/// device over a FUSE file wherever the machine has both.
+///
+/// # Errors
+/// What is missing, with the remedy.
+pub fn choose_block_backend() -> Result<BlockChoice, BlockError> {
+    if !Path::new("/dev/loop-control").exists() {
+        return Err(BlockError::NoLoopControl);
+    }
+    crate::fuse::mount::open_device()?;
+    let why = if Path::new("/dev/ublk-control").exists() {
+        "a loop device over a FUSE file: the kernel has ublk, but this build does not use it yet"
+    } else {
+        "a loop device over a FUSE file: the kernel has no ublk (/dev/ublk-control)"
+    };
+    Ok(BlockChoice { backend: BlockBackend::Loop, why: why.to_owned() })
+}
+
+/// Where the file under an attachment's device is mounted.
+pub fn disk_file(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(format!("{name}.disk"))
+}
+
+#[derive(Debug)]
+enum State {
+    /// The keeper sets the device up.
+    Starting,
+    /// The device can be used.
+    Serving,
+    /// The keeper writes back and lets go.
+    Closing,
+    /// The device is gone; the file under it is about to be free.
+    Unbound { since: Instant },
+    /// There is no device and will be none.
+    Failed { kind: io::ErrorKind, why: String },
+    /// Everything is gone.
+    Closed,
+}
+
+/// A volume as a block device. Lives on the shard's thread; a second thread keeps the loop device,
+/// off the I/O path. Dropping it takes the device away by force.
+pub struct BlockFace {
+    fuse: FuseFace,
+    keeper: Keeper,
+    state: State,
+    poll: OwnedFd,
+    timer: OwnedFd,
+    timer_runs: bool,
+    number: Option<u32>,
+    bytes: u64,
+    resizing: bool,
+    /// Why the last orderly close failed.
+    refusal: Option<BlockError>,
+    questions: Cell<u64>,
+    /// Answers that [`Face::busy`] came across while it waited for its own.
+    heard: RefCell<VecDeque<Answer>>,
+}
+
+impl BlockFace {
+    /// Mounts the file and begins to set up the device over it, which takes a few turns:
+    /// [`Face::ready`] tells when it is done, or why it cannot be.
+    ///
+    /// # Errors
+    /// See [`BlockError`]; nothing is left behind then.
+    pub fn attach(config: BlockConfig, pool: Pool) -> Result<Self, BlockError> {
+        let BlockConfig { run_dir, name, source, geometry, block_bytes, read_only } = config;
+        let bytes = geometry.bytes;
+        if !matches!(block_bytes, 512 | 4096)
+            || bytes == 0
+            || !bytes.is_multiple_of(u64::from(block_bytes))
+        {
+            return Err(BlockError::BadBlock { bytes, block_bytes });
+        }
+        choose_block_backend()?;
+        let read_only = read_only || geometry.features.read_only;
+        let fuse = FuseFace::mount(
+            FuseConfig {
+                path: disk_file(&run_dir, &name),
+                source,
+                geometry,
+                read_only,
+                allow_other: false,
+            },
+            pool,
+        )?;
+        let cannot_watch = || BlockError::system("cannot make a poll set");
+        let (poll, timer) = poll_set(&fuse).map_err(io::Error::from).map_err(cannot_watch())?;
+        let setup = Setup { backing: PathBuf::from(fuse.path()), block_bytes, read_only };
+        let keeper = Keeper::start(setup).map_err(BlockError::system("cannot start a thread"))?;
+        let mut face = BlockFace {
+            fuse,
+            keeper,
+            state: State::Starting,
+            poll,
+            timer,
+            timer_runs: false,
+            number: None,
+            bytes,
+            resizing: false,
+            refusal: None,
+            questions: Cell::new(0),
+            heard: RefCell::default(),
+        };
+        face.set_timer().map_err(BlockError::system("cannot start a timer"))?;
+        Ok(face)
+    }
+
+    fn node(&self) -> String {
+        match self.number {
+            Some(number) => node_of(number),
+            None => "the loop device".to_owned(),
+        }
+    }
+
+    /// Takes in what the keeper said. True if it said something.
+    fn hear(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let stashed = self.heard.get_mut().pop_front();
+            let answer = match stashed {
+                Some(answer) => answer,
+                None => match self.keeper.answer() {
+                    Ok(Some(answer)) => answer,
+                    Ok(None) => return any,
+                    Err(_) => return any | self.keeper_gone(),
+                },
+            };
+            self.take_in(answer);
+            any = true;
+        }
+    }
+
+    fn take_in(&mut self, answer: Answer) {
+        match answer {
+            Answer::Ready(Ok(number)) => {
+                self.number = Some(number);
+                self.state = State::Serving;
+            }
+            Answer::Ready(Err(e)) => self.fail(e),
+            Answer::Resized(outcome) => {
+                self.resizing = false;
+                if let Err(e) = outcome {
+                    tracing::warn!("the volume has grown, {} has not: {e}", self.node());
+                }
+            }
+            Answer::Closed(Ok(())) => self.state = State::Unbound { since: Instant::now() },
+            Answer::Closed(Err(e)) => {
+                self.refusal = Some(e);
+                self.state = State::Serving;
+            }
+            // Late: nobody waits for them any more.
+            Answer::Usage(..) | Answer::Forced(_) => {}
+        }
+    }
+
+    fn fail(&mut self, e: BlockError) {
+        let e = io::Error::from(e);
+        self.state = State::Failed { kind: e.kind(), why: e.to_string() };
+    }
+
+    /// The keeper ends by itself only after its last answer. True if that is news.
+    fn keeper_gone(&mut self) -> bool {
+        let early = matches!(self.state, State::Starting | State::Serving | State::Closing);
+        if early {
+            self.fail(BlockError::KeeperGone(self.node()));
+        }
+        early
+    }
+
+    /// The timer runs while an answer is awaited.
+    fn set_timer(&mut self) -> io::Result<()> {
+        let wanted = self.resizing
+            || matches!(self.state, State::Starting | State::Closing | State::Unbound { .. });
+        if wanted != self.timer_runs {
+            let period = Timespec { tv_sec: 0, tv_nsec: if wanted { LOOK_EVERY_NS } else { 0 } };
+            let spec = Itimerspec { it_interval: period, it_value: period };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec)?;
+            self.timer_runs = wanted;
+        }
+        Ok(())
+    }
+
+    /// One step of an orderly close.
+    fn close_step(&mut self) -> io::Result<()> {
+        match &self.state {
+            State::Closed => Ok(()),
+            State::Starting | State::Closing => Err(io::ErrorKind::WouldBlock.into()),
+            State::Serving => {
+                if let Some(refusal) = self.refusal.take() {
+                    return Err(refusal.into());
+                }
+                self.keeper.close();
+                self.state = State::Closing;
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            State::Failed { .. } => {
+                self.fuse.close(true)?;
+                self.state = State::Closed;
+                Ok(())
+            }
+            State::Unbound { since } => {
+                let patient = since.elapsed() < UNMOUNT_WAIT;
+                match self.fuse.close(false) {
+                    // The loop driver closes its file a moment later.
+                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy && patient => {
+                        Err(io::ErrorKind::WouldBlock.into())
+                    }
+                    // Everything is written; whoever still looks at the device has lost nothing.
+                    Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                        tracing::warn!("{} is still open somewhere; leaving anyway", self.node());
+                        self.fuse.close(true)?;
+                        self.state = State::Closed;
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
+                    Ok(()) => {
+                        self.state = State::Closed;
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    /// First the connection is aborted, so that nobody waits for the volume any longer, the loop
+    /// driver and the keeper included; then the device is let go of.
+    fn close_by_force(&mut self) -> io::Result<()> {
+        if matches!(self.state, State::Closed) {
+            return Ok(());
+        }
+        let unmounted = self.fuse.close(true);
+        self.state = State::Closed;
+        self.keeper.force();
+        let deadline = Instant::now() + FORCE_WAIT;
+        loop {
+            match self.keeper.answer_until(deadline) {
+                Ok(Answer::Ready(Ok(number))) => self.number = Some(number),
+                Ok(Answer::Forced(Some(user))) => {
+                    tracing::warn!(
+                        "{user}; I/O fails there, and the device goes with its last user"
+                    );
+                    break;
+                }
+                Ok(Answer::Forced(None)) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!("{} takes its time to go", self.node());
+                    break;
+                }
+            }
+        }
+        unmounted
+    }
+}
+
+impl Face for BlockFace {
+    fn path(&self) -> String {
+        match self.number {
+            Some(number) => node_of(number),
+            None => self.fuse.path(),
+        }
+    }
+
+    fn ready(&mut self) -> Option<io::Result<String>> {
+        self.hear();
+        match &self.state {
+            State::Starting => None,
+            State::Failed { kind, why } => Some(Err(io::Error::new(*kind, why.clone()))),
+            _ => Some(Ok(self.path())),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.poll.as_fd()
+    }
+
+    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        let mut progress = self.fuse.turn(volume)?;
+        if self.timer_runs && rustix::io::read(&self.timer, &mut [0; 8]).is_ok() {
+            // Who waits for readiness or for the end looks again after a turn that did something.
+            progress = true;
+            self.hear();
+        }
+        let bytes = volume.geometry().bytes;
+        if bytes != self.bytes && matches!(self.state, State::Serving) && !self.resizing {
+            self.bytes = bytes;
+            self.resizing = true;
+            self.keeper.resize();
+        }
+        self.set_timer()?;
+        Ok(progress)
+    }
+
+    fn busy(&self) -> Option<String> {
+        if !matches!(self.state, State::Serving) {
+            return None;
+        }
+        let number = self.questions.get() + 1;
+        self.questions.set(number);
+        self.keeper.ask_usage(number);
+        let deadline = Instant::now() + USAGE_WAIT;
+        loop {
+            match self.keeper.answer_until(deadline) {
+                Ok(Answer::Usage(to, usage)) if to == number => return usage,
+                Ok(Answer::Usage(..)) => {}
+                Ok(other) => self.heard.borrow_mut().push_back(other),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    return Some(format!("{} is in use, or slow to tell", self.node()));
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, force: bool) -> io::Result<()> {
+        if force {
+            return self.close_by_force();
+        }
+        self.hear();
+        let outcome = self.close_step();
+        self.set_timer()?;
+        outcome
+    }
+}
+
+impl Drop for BlockFace {
+    fn drop(&mut self) {
+        if let Err(e) = self.close_by_force() {
+            tracing::warn!("cannot take {} away: {e}", self.node());
+        }
+    }
+}
+
+fn poll_set(fuse: &FuseFace) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+    let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+    for fd in [fuse.fd(), timer.as_fd()] {
+        epoll::add(&poll, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok((poll, timer))
+}

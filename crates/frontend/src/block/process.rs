@@ -1,0 +1,110 @@
+//! What a process owes to the machine when it carries a disk: under pressure the kernel writes
+//! pages to that disk to get memory, so serving the write must not wait for memory.
+
+use std::fs;
+use std::io;
+
+use rustix::mm::MlockAllFlags;
+
+/// Something the machine did not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What was tried.
+    pub what: &'static str,
+    /// What happened.
+    pub why: String,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}; {}", self.what, self.why, self.remedy)
+    }
+}
+
+/// From `linux/prctl.h`.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// Number of CAP_IPC_LOCK.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Makes the process fit to carry a disk, as far as it is allowed to, and says what was refused.
+///
+/// * Its memory is locked as it is touched, so that it is never itself swapped to the disk that it
+///   carries.
+/// * The calling thread, and those it starts later, are marked as I/O flushers: an allocation of
+///   theirs never waits for writes to a disk.
+///
+/// To be called once, on the shard's thread, before it starts others. Nothing else changes if
+/// something is refused: the disk works, but a machine short of memory might lock up.
+pub fn prepare_process() -> Vec<Refusal> {
+    let mut refused = Vec::new();
+    if let Err(why) = lock_memory() {
+        refused.push(Refusal {
+            what: "locking memory (mlockall)",
+            why,
+            remedy: "run as root or grant CAP_IPC_LOCK (LimitMEMLOCK=infinity in a unit)",
+        });
+    }
+    if let Err(e) = mark_io_flusher() {
+        refused.push(Refusal {
+            what: "marking the thread as one that frees memory (PR_SET_IO_FLUSHER)",
+            why: e.to_string(),
+            remedy: match e.raw_os_error() {
+                Some(libc::EINVAL) => "Linux 5.6 or later is needed",
+                _ => "run as root or grant CAP_SYS_RESOURCE",
+            },
+        });
+    }
+    refused
+}
+
+/// Pages are locked as they are touched (MCL_ONFAULT), not whole thread stacks in advance.
+fn lock_memory() -> Result<(), String> {
+    // Under a limit the call would succeed, and later allocations fail: worse than not locking.
+    let unlimited =
+        rustix::process::getrlimit(rustix::process::Resource::Memlock).current.is_none();
+    if !unlimited && !has_capability(CAP_IPC_LOCK) {
+        return Err("the memory that may be locked is limited".to_owned());
+    }
+    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
+    rustix::mm::mlockall(flags).map_err(|e| e.to_string())
+}
+
+fn has_capability(number: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> number & 1 == 1)
+}
+
+fn mark_io_flusher() -> io::Result<()> {
+    let (on, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    // SAFETY: the call takes four integers and touches no memory of ours.
+    let result = unsafe { libc::prctl(PR_SET_IO_FLUSHER, on, unused, unused, unused) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Alone in this process's tests to lock memory; nothing depends on its being unlocked.
+    #[test]
+    fn what_is_allowed_takes_effect() {
+        let locked = || {
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find(|line| line.starts_with("VmLck:")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+        };
+        let before = locked();
+        let refused = prepare_process();
+        let lock_refused = refused.iter().any(|r| r.what.contains("mlockall"));
+        assert_eq!(lock_refused, locked() <= before, "{refused:?}");
+        for refusal in &refused {
+            assert!(!refusal.to_string().is_empty());
+        }
+        rustix::mm::munlockall().unwrap();
+    }
+}
