@@ -251,7 +251,7 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                 PathState::Dead => "down".into(),
             },
             frame_bytes: path.frame_bytes as u32,
-            rtt_us: (path.frames_sent > 0).then(|| path.rtt.as_secs_f64() * 1e6),
+            rtt_us: (path.frames_sent > 0).then_some(path.rtt.as_secs_f64() * 1e6),
             lost: path.frames_lost,
         });
         let timer = report.timer.map(|timer| match timer {
