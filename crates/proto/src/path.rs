@@ -108,8 +108,9 @@ pub struct Path {
     pub(crate) pto_frames: u32,
     pub(crate) paced_until: Time,
     pub(crate) last_heard: Time,
-    /// Large frames lost in a row while small ones passed (rule 11).
+    /// Times in a row that large frames were lost and none acknowledged, and since when (rule 11).
     pub(crate) large_lost: u32,
+    pub(crate) large_lost_since: Time,
     pub(crate) frames_sent: u64,
     pub(crate) frames_lost: u64,
 }
@@ -145,6 +146,7 @@ impl Path {
             paced_until: Time::ZERO,
             last_heard: now,
             large_lost: 0,
+            large_lost_since: Time::ZERO,
             frames_sent: 0,
             frames_lost: 0,
         }
@@ -165,6 +167,14 @@ impl Path {
         in_flight + self.frame_bytes <= self.window.bytes()
             && self.sent.in_flight_frames < self.peer_room.frames as usize
             && in_flight + self.frame_bytes <= self.peer_room.bytes as usize
+    }
+
+    /// Large frames were lost.
+    pub(crate) fn lose_large(&mut self, now: Time) {
+        if self.large_lost == 0 {
+            self.large_lost_since = now;
+        }
+        self.large_lost += 1;
     }
 
     /// Expected time for a further frame to be answered, for choosing among paths.

@@ -15,8 +15,11 @@ use crate::{Content, DropReason, Item, Rng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
 const PATHS_MAX: usize = 16;
-/// Large frames lost in a row, while small ones pass, that make a black hole (rule 11).
-const BLACK_HOLE_FRAMES: u32 = 6;
+/// Losses of large frames in a row, while small ones pass, that make a black hole (rule 11). One
+/// burst that overflows a buffer is one loss, however many frames it takes.
+const BLACK_HOLE_LOSSES: u32 = 4;
+/// And they spread over at least this long.
+const BLACK_HOLE_TIME: Duration = Duration::from_millis(30);
 /// Until the peer says how much it can take in.
 const ROOM_UNKNOWN: Room = Room { frames: 8, bytes: 64 * 1024 };
 
@@ -403,7 +406,9 @@ impl Session {
         if outcome.frames > 0 {
             path.window.on_lost(outcome.frames);
             path.frames_lost += u64::from(outcome.frames);
-            path.large_lost += outcome.large;
+            if outcome.large > 0 {
+                path.lose_large(now);
+            }
             self.stats.frames_lost += u64::from(outcome.frames);
             self.requeue_lost();
             self.check_black_hole(now, at);
@@ -420,7 +425,8 @@ impl Session {
     fn check_black_hole(&mut self, now: Time, at: usize) {
         let path = &mut self.paths[at];
         let recently = path.rtt.probe_timeout() * 8;
-        if path.large_lost < BLACK_HOLE_FRAMES
+        if path.large_lost < BLACK_HOLE_LOSSES
+            || now.since(path.large_lost_since) < BLACK_HOLE_TIME
             || path.frame_bytes == path.frame_bytes_base
             || now.since(path.last_heard) > recently.max(Duration::from_millis(200))
         {
@@ -575,7 +581,7 @@ impl Session {
         let path = &mut self.paths[at];
         self.queue.push_front(Item::Ping);
         if path.sent.only_large_in_flight(path.frame_bytes_base) {
-            path.large_lost += 1;
+            path.lose_large(now);
         }
         let silence = if others { 30 } else { 300 };
         if path.pto_count >= 3 && now.since(path.last_heard) > Duration::from_millis(silence) {

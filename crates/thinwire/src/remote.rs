@@ -180,6 +180,23 @@ struct RemoteVolume<V> {
 }
 
 impl<V: Volume> RemoteVolume<V> {
+    /// What the attachment did, for whoever asks with `-v`.
+    fn log_figures(&self) {
+        let report = (self.look)(&self.volume).report(self.driver.clock().now());
+        let (stats, session, waits) = (report.stats, report.session, self.driver.wait_stats());
+        tracing::debug!("{}: {session:?} {waits:?}", self.uri);
+        for path in &report.paths {
+            tracing::debug!("{}: {path:?}", self.uri);
+        }
+        for (reason, count) in stats.drops.iter() {
+            tracing::debug!("{}: dropped as {reason}: {count}", self.uri);
+        }
+        for at in 0..self.driver.links().len() {
+            let links = self.driver.links();
+            tracing::debug!("{}: link {}: {:?}", self.uri, links.name(at), links.stats(at));
+        }
+    }
+
     fn log_notices(&mut self) {
         let uri = &self.uri;
         while let Some(notice) = (self.below)(&mut self.volume).take_notice() {
@@ -274,6 +291,7 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
     }
 
     fn close(&mut self, force: bool) -> Outcome {
+        self.log_figures();
         let initiator = (self.below)(&mut self.volume);
         if force {
             initiator.abort();

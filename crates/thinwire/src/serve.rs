@@ -51,7 +51,23 @@ pub fn serve(
         shard.add_export(export, fd).map_err(failed)?;
     }
     ready()?;
-    shard.run(signals.fd()).map_err(failed)
+    let served = shard.run(signals.fd()).map_err(failed);
+    let stats = shard.target().stats();
+    tracing::debug!(
+        "{} requests, {} repeated, {} bytes copied, {} sessions, {} writers fenced",
+        stats.requests,
+        stats.repeated,
+        stats.copied_bytes,
+        stats.sessions,
+        stats.fenced
+    );
+    for (reason, count) in stats.drops.iter() {
+        tracing::debug!("dropped as {reason}: {count}");
+    }
+    for session in shard.target().sessions() {
+        tracing::debug!("{session:?}");
+    }
+    served
 }
 
 fn refuse_taken_name(config: &TargetConfig) -> Outcome {
