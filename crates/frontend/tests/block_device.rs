@@ -117,6 +117,26 @@ fn odd_blocks_are_refused() {
     assert!(choose_block_backend().unwrap().why.contains("loop device"));
 }
 
+#[test]
+fn what_the_machine_lacks_is_named() {
+    let scratch = Scratch::new("lacks");
+    let spec = [scratch.dir().to_str().unwrap(), "1048576", "512"];
+    let without = |what: &str| {
+        format!("unshare --mount sh -c 'mount -t tmpfs none /mnt; {what} exec \"$0\" \"$@\"'")
+    };
+    let keep = |node: &str| format!("cp -a {node} /mnt; mount --bind /mnt /dev;");
+    for (command, word) in [
+        (without(&keep("/dev/fuse")), "/dev/loop-control does not exist"),
+        (without(&keep("/dev/loop-control")), "/dev/fuse: it does not exist"),
+        ("setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin".to_owned(), "CAP_SYS_ADMIN"),
+        ("setpriv --reuid=65534 --regid=65534 --clear-groups".to_owned(), "CAP_SYS_ADMIN"),
+    ] {
+        let error = Served::start_under(&command, &spec).err().unwrap();
+        assert!(error.contains(word), "{command}: {error}");
+    }
+    assert_eq!(fs::read_dir(scratch.dir()).unwrap().count(), 0);
+}
+
 /// Makes a file system, copies a tree to it, and has it checked by its own tool.
 fn carries(name: &str, mkfs: &str, fsck: &str) {
     let scratch = Scratch::new(name);

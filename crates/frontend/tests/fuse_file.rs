@@ -8,16 +8,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use support::shard::drive;
+use support::shard::{drive, drive_any};
 use support::volume::MemoryVolume;
 use support::{Scratch, Served, eventually, mounts_below, sh, try_sh};
 use thinwire_buffer::Pool;
 use thinwire_frontend::fuse::{FuseConfig, FuseFace, clean_stale};
-use thinwire_volume::Volume;
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{Identity, Unaligned, Volume};
 
 const MIB: u64 = 1 << 20;
 
-/// Serves PATH BYTES, and `ro` or `others`.
+/// Serves PATH BYTES, and `ro` or `others`, or `blocks`: a volume of blocks of 4096 bytes.
 #[test]
 fn child() {
     support::child(|words| {
@@ -30,6 +31,14 @@ fn child() {
             read_only: words[2..].contains(&"ro"),
             allow_other: words[2..].contains(&"others"),
         };
+        if words[2..].contains(&"blocks") {
+            let store = MemoryStore::new(volume.geometry().bytes, 4096, Identity::default(), &pool);
+            let mut volume = Unaligned::new(store, pool.clone());
+            let config = FuseConfig { geometry: volume.geometry(), ..config };
+            let mut face = FuseFace::mount(config, pool)?;
+            println!("= serving");
+            return drive_any(&mut face, &mut volume);
+        }
         let mut face = FuseFace::mount(config, pool)?;
         println!("= serving");
         drive(&mut face, &mut volume)
@@ -208,6 +217,26 @@ fn fio_finds_what_it_wrote() {
     fio(1, "libaio", "");
     fio(0, "psync", "--numjobs=1");
     fio(1, "libaio", "--numjobs=4 --size=16M --offset_increment=16M --io_size=12M");
+}
+
+#[test]
+fn bytes_over_blocks_are_exact() {
+    let scratch = Scratch::new("blocks");
+    let disk = scratch.path("disk0");
+    let _shard = mount_with(&disk, 32 * MIB, "blocks");
+    sh(&format!(
+        "cd {}; timeout -s KILL 60 fio --name=t --filename={} --direct=0 --ioengine=psync \
+         --size=32M --io_size=16M --verify=crc32c --rw=randrw --bsrange=512-256k \
+         --bs_unaligned=1 --randseed=3 --numjobs=1",
+        scratch.dir().display(),
+        disk.display()
+    ));
+    let file = open(&disk);
+    file.write_all_at(&[1; 3 * 4096], 4096).unwrap();
+    sh(&format!("fallocate -p -o 4100 -l 8200 {}", disk.display()));
+    let mut back = [2; 3 * 4096];
+    file.read_exact_at(&mut back, 4096).unwrap();
+    assert!((0..back.len()).all(|n| back[n] == u8::from(!(4..8204).contains(&n))));
 }
 
 #[test]

@@ -20,12 +20,14 @@ pub enum FuseError {
     NoKernelSupport,
     /// The process may not mount.
     #[error(
-        "mounting a file at {} was not permitted; run as root (CAP_SYS_ADMIN), or use --nbd, \
-         which needs no privilege",
+        "{what} {} was not permitted; run as root (CAP_SYS_ADMIN), or use --nbd, which needs no \
+         privilege",
         path.display()
     )]
     NoPrivilege {
-        /// Where it should have been.
+        /// What was tried.
+        what: &'static str,
+        /// On what.
         path: PathBuf,
     },
     /// Something is there that must not be covered.

@@ -58,7 +58,7 @@ pub fn open_device() -> Result<OwnedFd, FuseError> {
         Err(Errno::NOENT) => Err(FuseError::NoDevice),
         Err(Errno::NODEV | Errno::NXIO) => Err(FuseError::NoKernelSupport),
         Err(Errno::PERM | Errno::ACCESS) => {
-            Err(FuseError::NoPrivilege { path: PathBuf::from("/dev/fuse") })
+            Err(FuseError::NoPrivilege { what: "opening", path: PathBuf::from("/dev/fuse") })
         }
         Err(e) => Err(FuseError::system("cannot open", "/dev/fuse")(e.into())),
     }
@@ -99,7 +99,9 @@ pub fn mount(
     if let Err(e) = rustix::mount::mount(source.as_str(), &path, FSTYPE, flags, data.as_c_str()) {
         remove_placeholder(&path);
         return Err(match e {
-            Errno::PERM | Errno::ACCESS => FuseError::NoPrivilege { path },
+            Errno::PERM | Errno::ACCESS => {
+                FuseError::NoPrivilege { what: "mounting a file at", path }
+            }
             Errno::NODEV => FuseError::NoKernelSupport,
             e => FuseError::system("cannot mount a file at", path)(e.into()),
         });

@@ -48,7 +48,15 @@ pub struct Served {
 impl Served {
     /// Starts a child of this test program; returns once it serves, or with its error.
     pub fn start(spec: &[&str]) -> Result<Served, String> {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Served::start_under("", spec)
+    }
+
+    /// The same; the child runs under a command such as `setpriv --...`, given as shell words.
+    pub fn start_under(command: &str, spec: &[&str]) -> Result<Served, String> {
+        let mut child = Command::new("sh")
+            .arg("-c")
+            .arg(format!("exec {command} \"$0\" \"$@\""))
+            .arg(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
             .env(SPEC, spec.join("\n"))
             .stdin(Stdio::piped())

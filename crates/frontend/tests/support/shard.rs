@@ -7,8 +7,26 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use thinwire_frontend::Face;
+use thinwire_volume::Volume;
 
 use super::volume::MemoryVolume;
+
+/// Turns `face` over any volume until the input ends; no commands.
+#[allow(dead_code)]
+pub fn drive_any(face: &mut dyn Face, volume: &mut dyn Volume) -> io::Result<()> {
+    let stdin = io::stdin();
+    loop {
+        let mut fds = [
+            PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(face.fd(), PollFlags::IN),
+        ];
+        poll(&mut fds, None)?;
+        if !fds[0].revents().is_empty() {
+            return Ok(());
+        }
+        while face.turn(volume)? {}
+    }
+}
 
 /// Serves until the input ends.
 pub fn drive(face: &mut dyn Face, volume: &mut MemoryVolume) -> io::Result<()> {
