@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use thinwire_buffer::Pool;
+use thinwire_runtime::disk;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
 
@@ -19,20 +20,39 @@ use crate::uri::VolumeSpec;
 /// Memory that a local volume's pool keeps for reuse, in bytes.
 const POOL_FREE_BYTES_MAX: usize = 256 << 20;
 
+/// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Opens a path, `memory:` or `null:` volume with blocks of 512 bytes.
 pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVolume>> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let block = BLOCK_BYTES_DEFAULT;
-    let volume: Box<dyn Volume> = match spec {
+    let (volume, fd): (Box<dyn Volume>, _) = match spec {
         VolumeSpec::Memory(bytes) => {
-            Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool))
+            (Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool)), None)
         }
-        VolumeSpec::Null(bytes) => Box::new(NullStore::new(*bytes, block)),
-        other => {
-            return Err(Failure::failed(format!("{other}: files are not part of this build yet")));
+        VolumeSpec::Null(bytes) => (Box::new(NullStore::new(*bytes, block)), None),
+        VolumeSpec::Path(path) => {
+            let options = disk::OpenOptions {
+                read_only: options.read_only,
+                block_bytes: block,
+                wait_lock: LOCK_PATIENCE,
+                ..disk::OpenOptions::default()
+            };
+            let mut notify = |note: &str| tracing::info!("{note}");
+            disk::open_store(path, &options, &pool, &mut notify)
+                .map_err(|e| Failure::failed(e.to_string()))?
         }
+        VolumeSpec::Remote(remote) => unreachable!("{remote} is opened by open_volume"),
     };
-    let watched = Watched::new().map_err(|e| Failure::failed(format!("cannot use epoll: {e}")))?;
+    let unusable = |e| Failure::failed(format!("cannot use epoll: {e}"));
+    let watched = Watched::new().map_err(unusable)?;
+    if let Some(fd) = fd {
+        // SAFETY: the descriptor is valid as long as the volume, which lives beyond this call;
+        // epoll forgets it by itself when it is closed.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        watched.add(fd).map_err(unusable)?;
+    }
     let volume = Buffered { inner: volume, ready: Vec::new(), read_only: options.read_only };
     Ok(match options.any_byte {
         true => {
@@ -184,7 +204,6 @@ impl<V: Volume> OpenVolume for Local<V> {
 mod tests {
     use super::*;
     use crate::cli::WireArgs;
-    use std::time::Duration;
     use thinwire_buffer::SegList;
     use thinwire_volume::Op;
 
@@ -214,6 +233,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_file_is_written_through_and_locked() {
+        let dir = crate::testing::TempDir::new("local");
+        let path = dir.path().join("disk.img");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let spec = VolumeSpec::Path(path.clone());
+        let mut first = open(&spec, &options()).unwrap();
+        let mut write = Io::new(1, Op::Write, 4096, 4096);
+        write.data = SegList::of(first.pool().copy_of(&[7; 4096]).freeze());
+        assert!(io(&mut *first, write).result.is_ok());
+        assert!(io(&mut *first, Io::new(2, Op::Flush, 0, 0)).result.is_ok());
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(bytes[4096..8192] == [7; 4096] && bytes[..4096] == [0; 4096]);
+        let error = open(&spec, &options()).err().expect("locked").to_string();
+        assert!(error.contains("disk.img") && error.contains("in use"), "{error}");
+        drop(first);
+        assert!(open(&spec, &options()).is_ok());
     }
 
     #[test]

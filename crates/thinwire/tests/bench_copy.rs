@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::thinwire;
+use common::{Folder, thinwire};
 use serde_json::Value;
 
 #[test]
@@ -87,6 +87,76 @@ fn copy_refuses_a_smaller_destination_and_says_both_sizes() {
     let ran = thinwire(&["copy", "memory:2M", "memory:1M"]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("1048576") && ran.err.contains("2097152"), "{}", ran.err);
+}
+
+#[test]
+fn copy_makes_a_sparse_file_and_verifies() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = Folder::new("copy");
+    let mut bytes = vec![0; 4 << 20];
+    for at in [0, 5000, (1 << 20) + 777, (4 << 20) - 1] {
+        bytes[at] = 0xa5;
+    }
+    let source = folder.file("source.img", &bytes);
+    let copy = folder.at("copy.img");
+    let ran = thinwire(&["copy", &source, &copy, "--verify", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["data_bytes"], 3 * (128 << 10));
+    assert!(std::fs::read(&copy).unwrap() == bytes);
+    assert!(std::fs::metadata(&copy).unwrap().blocks() * 512 <= 3 * (128 << 10));
+
+    // The other way, onto something that is there and holds other bytes.
+    let back = folder.file("back.img", vec![0xee; 5 << 20]);
+    let ran = thinwire(&["copy", &copy, &back]);
+    assert!(ran.code == 0 && ran.out.contains("copied 4 MiB"), "{}{}", ran.out, ran.err);
+    let back = std::fs::read(&back).unwrap();
+    assert!(back[..4 << 20] == bytes && back[4 << 20..] == vec![0xee; 1 << 20]);
+}
+
+#[test]
+fn copy_leaves_nothing_half_made() {
+    let folder = Folder::new("copy-bad");
+    let source = folder.file("source.img", vec![1; 1 << 20]);
+    let small = folder.file("small.img", vec![2; 4096]);
+    let ran = thinwire(&["copy", &source, &small]);
+    assert!(ran.code == 1 && ran.err.contains("too small"), "{}", ran.err);
+    assert!(std::fs::read(&small).unwrap() == [2; 4096]);
+    let ran = thinwire(&["copy", &source, &source]);
+    assert!(ran.code == 1 && ran.err.contains("same file"), "{}", ran.err);
+    let odd = folder.file("odd.img", vec![1; 1000]);
+    let ran = thinwire(&["copy", &odd, &folder.at("new.img")]);
+    assert!(ran.code == 1 && ran.err.contains("1000"), "{}", ran.err);
+    let ran = thinwire(&["copy", &folder.at("missing.img"), &folder.at("new.img")]);
+    assert!(ran.code == 1 && ran.err.contains("missing.img"), "{}", ran.err);
+    assert!(!folder.path().join("new.img").exists());
+}
+
+#[test]
+fn bench_verifies_a_file() {
+    let folder = Folder::new("bench-file");
+    let image = folder.at("disk.img");
+    std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+    let words = [
+        "bench",
+        &image,
+        "--rw",
+        "randrw",
+        "--iodepth",
+        "8",
+        "--runtime",
+        "0.5",
+        "--verify",
+        "--json",
+    ];
+    for _ in 0..2 {
+        let ran = thinwire(&words);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+        let json: Value = serde_json::from_str(&ran.out).unwrap();
+        assert!(json["verified"].as_u64().unwrap() > 0);
+    }
+    let ran = thinwire(&["bench", &folder.at("missing.img")]);
+    assert!(ran.code == 1 && ran.err.contains("missing.img"), "{}", ran.err);
 }
 
 #[test]
