@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use thinwire_link::LinkSpec;
+use thinwire_link::fault::FaultConfig;
 
 use crate::error::ParseError;
 use crate::export::ExportSpec;
 use crate::face::{FaceSpec, NbdAddress};
-use crate::fault::FaultSpec;
-use crate::linkspec::LinkSpec;
 use crate::size::{check_name, parse_duration, parse_size};
 use crate::uri::VolumeSpec;
 
@@ -27,7 +27,7 @@ Volumes:
   Parameters: link=LINK (several: all are used at once), mtu=BYTES
 
 Links:
-  IFACE, packet:IFACE, xdp:IFACE      an Ethernet interface
+  IFACE, packet:IFACE                 an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
   udp:ADDRESS[:PORT]                  a UDP socket bound to a local address
 
 Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)";
@@ -82,9 +82,9 @@ pub enum Command {
 /// Flags that every command on the wire has for tests.
 #[derive(Args, Clone, Debug, Default)]
 pub struct WireArgs {
-    /// Make faults on purpose: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=1ms,seed=N
+    /// Make faults on purpose: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=100us,seed=N
     #[arg(long, value_name = "FAULTS")]
-    pub fault: Option<FaultSpec>,
+    pub fault: Option<FaultConfig>,
     /// Record all frames into a file that tcpdump and Wireshark open
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
@@ -125,7 +125,7 @@ pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
     pub name: Option<String>,
-    /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
+    /// Where to listen: IFACE, packet:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
     /// NAME=VOLUME[,ro][,block=512|4096][,writeback]; repeatable
@@ -160,7 +160,7 @@ pub struct DiscoverArgs {
     /// Ask for this node only
     #[arg(value_name = "NODE")]
     pub name: Option<String>,
-    /// Where to ask: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
+    /// Where to ask: IFACE, packet:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK", required = true)]
     pub link: Vec<LinkSpec>,
     /// How long to wait for answers, in seconds

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use thinwire_link::LinkSpec;
+use thinwire_link::fault::FaultConfig;
 use toml::Spanned;
 
 use crate::cli::TargetArgs;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
-use crate::fault::FaultSpec;
-use crate::linkspec::LinkSpec;
 use crate::size::{check_name, parse_mac};
 use crate::uri::VolumeSpec;
 
@@ -31,7 +31,7 @@ pub struct TargetConfig {
     /// Threads, each with its own links and sessions.
     pub shards: u32,
     /// Faults made on purpose.
-    pub fault: Option<FaultSpec>,
+    pub fault: Option<FaultConfig>,
     /// Record all frames here.
     pub pcap: Option<PathBuf>,
 }
@@ -149,7 +149,7 @@ impl Gathered {
             let spec = link
                 .get_ref()
                 .parse()
-                .map_err(|e| wrong(link.span(), &e as &crate::error::ParseError))?;
+                .map_err(|e| wrong(link.span(), &e as &thinwire_link::SpecError))?;
             self.add_link(spec, &at(Some(link.span())))?;
         }
         let folder = path.parent().unwrap_or(Path::new(""));
@@ -335,8 +335,11 @@ block = 4096
             ("node = \n", "target.toml:1: "),
             ("\nnode = \"a b\"\n", "target.toml:2: `a b`"),
             ("node = \"02-00-00-00-00-02\"\n", "Ethernet address"),
-            ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: `tcp:x`"),
-            ("link = [\"eth1\",\n \"eth1\"]\n", "target.toml:2: the link `eth1` is given twice"),
+            ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: link \"tcp:x\""),
+            (
+                "link = [\"eth1\",\n \"eth1\"]\n",
+                "target.toml:2: the link `packet:eth1` is given twice",
+            ),
             ("insecure = \"yes\"\n", "target.toml:1: invalid type"),
             ("shards = 0\n", "target.toml:1: `0`"),
             ("[[export]]\nname = \"a/b\"\nvolume = \"x\"\n", "target.toml:2: `a/b`"),

@@ -4,7 +4,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`cli`] | commands, flags, help |
-//! | [`uri`], [`linkspec`], [`export`], [`face`], [`fault`], [`size`] | what users type, checked |
+//! | [`uri`], [`export`], [`face`], [`size`] | what users type, checked |
 //! | [`config`] | TOML files and flags become one target configuration |
 //! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
@@ -21,12 +21,10 @@ pub mod copy;
 pub mod error;
 pub mod export;
 pub mod face;
-pub mod fault;
 pub mod guard;
 pub mod identity;
 pub mod leftover;
 pub mod links;
-pub mod linkspec;
 pub mod local;
 pub mod log;
 pub mod open;

@@ -5,12 +5,9 @@ use std::path::Path;
 
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
-use thinwire_link::sim::FaultRates;
-use thinwire_link::{Link, LinkOptions};
+use thinwire_link::{Link, LinkOptions, LinkSpec};
 
 use crate::error::{Failure, Outcome};
-use crate::fault::FaultSpec;
-use crate::linkspec::LinkSpec;
 
 /// Overhead of UDP and IP in a packet, which an MTU counts and a frame does not.
 const UDP_V4_BYTES: usize = 28;
@@ -20,21 +17,18 @@ const UDP_V6_BYTES: usize = 48;
 pub fn open_links(
     specs: &[LinkSpec],
     default_udp_port: u16,
-    fault: Option<&FaultSpec>,
+    fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
 ) -> Outcome<Vec<Box<dyn Link>>> {
     let capture = pcap.map(capture_to).transpose()?;
     let mut links = Vec::with_capacity(specs.len());
     for (at, spec) in specs.iter().enumerate() {
         let text = spec.to_string();
-        let wire: thinwire_link::LinkSpec =
-            text.parse().map_err(|e| Failure::usage(format!("{e}")))?;
         // Each link draws faults of its own.
-        let fault =
-            fault.map(|f| FaultConfig { seed: f.seed.wrapping_add(at as u64), ..faults(f) });
+        let fault = fault.map(|f| FaultConfig { seed: f.seed.wrapping_add(at as u64), ..*f });
         let options =
             LinkOptions { default_udp_port, fault, pcap: capture.clone(), ..Default::default() };
-        let link = wire
+        let link = spec
             .open_with(&options)
             .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;
         if let Some(advice) = link.advice() {
@@ -50,26 +44,11 @@ fn capture_to(path: &Path) -> Outcome<SharedPcap> {
         .map_err(|e| Failure::failed(format!("cannot record frames into {}: {e}", path.display())))
 }
 
-fn faults(spec: &FaultSpec) -> FaultConfig {
-    let delay = spec.delay.as_nanos() as u64;
-    FaultConfig {
-        rates: FaultRates {
-            loss: spec.loss,
-            dup: spec.dup,
-            reorder: spec.reorder,
-            corrupt: spec.corrupt,
-        },
-        delay_ns_min: delay,
-        delay_ns_max: delay,
-        seed: spec.seed,
-    }
-}
-
 /// The largest frame that fits an MTU on the way that `spec` names.
 pub fn frame_bytes(spec: &LinkSpec, mtu: u32) -> usize {
     let overhead = match spec {
-        LinkSpec::Udp(ip, _) if ip.is_ipv4() => UDP_V4_BYTES,
-        LinkSpec::Udp(..) => UDP_V6_BYTES,
+        LinkSpec::Udp { ip, .. } if ip.is_ipv4() => UDP_V4_BYTES,
+        LinkSpec::Udp { .. } => UDP_V6_BYTES,
         _ => 0,
     };
     mtu as usize - overhead
@@ -83,9 +62,17 @@ pub fn udp_toward(to: std::net::SocketAddr) -> Outcome<LinkSpec> {
         socket.local_addr()
     });
     match local {
-        Ok(local) => Ok(LinkSpec::Udp(local.ip(), None)),
+        Ok(local) => Ok(LinkSpec::Udp { ip: local.ip(), scope: scope_of(local), port: None }),
         Err(e) => Err(Failure::failed(format!(
             "there is no way to {to}: {e}; name a local address with ?link=udp:ADDRESS"
         ))),
+    }
+}
+
+/// The interface of a link-local address, which means nothing without it.
+fn scope_of(local: std::net::SocketAddr) -> u32 {
+    match local {
+        std::net::SocketAddr::V6(v6) => v6.scope_id(),
+        std::net::SocketAddr::V4(_) => 0,
     }
 }

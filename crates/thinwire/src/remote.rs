@@ -8,6 +8,7 @@ use thinwire_buffer::{Addr, Pool};
 use thinwire_initiator::{
     AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
 };
+use thinwire_link::LinkSpec;
 use thinwire_proto::{Notice, PathState};
 use thinwire_runtime::lookup;
 use thinwire_runtime::remote::{Driver, Remote};
@@ -18,7 +19,6 @@ use crate::control::{PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
 use crate::links::{frame_bytes, open_links, udp_toward};
-use crate::linkspec::LinkSpec;
 use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
 use crate::uri::{Node, RemoteSpec};
@@ -51,7 +51,7 @@ pub fn open(
     let (target, specs) = resolve(spec)?;
     let fault = options.wire.fault.as_ref();
     let links = open_links(&specs, 0, fault, options.wire.pcap.as_deref())?;
-    let id = identity::claim(&options.run_dir, &spec.to_string())?;
+    let id = identity::claim(&options.run_dir, &format!("{}/{}", spec.node, spec.export))?;
     let mut config = InitiatorConfig::new(target, &spec.export);
     config.initiator = id.bytes;
     config.name = format!("{} (pid {})", host_name(), std::process::id());
@@ -94,7 +94,7 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
         Node::Mac(mac) => TargetName::Address(Addr::Mac(*mac)),
         Node::Udp { host, port } => {
             let wanted = links.iter().find_map(|link| match link {
-                LinkSpec::Udp(ip, _) => Some(ip.is_ipv4()),
+                LinkSpec::Udp { ip, .. } => Some(ip.is_ipv4()),
                 _ => None,
             });
             let to = (host.as_str(), *port)
@@ -331,7 +331,7 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
 pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Outcome<Vec<Found>> {
     // Any free port: the well-known one belongs to a target on this machine.
     let any_port = |spec: &LinkSpec| match spec {
-        LinkSpec::Udp(ip, _) => LinkSpec::Udp(*ip, Some(0)),
+        LinkSpec::Udp { ip, scope, .. } => LinkSpec::Udp { ip: *ip, scope: *scope, port: Some(0) },
         other => other.clone(),
     };
     let specs: Vec<_> = links.iter().map(any_port).collect();

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
+use thinwire_link::udp::PORT_DEFAULT;
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, OpenOptions};
 use thinwire_runtime::serve::TargetShard;
@@ -15,7 +16,6 @@ use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::links::open_links;
-use crate::linkspec::UDP_PORT;
 use crate::remote::discover;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -36,7 +36,8 @@ pub fn serve(
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
     refuse_taken_name(config)?;
-    let links = open_links(&config.links, UDP_PORT, config.fault.as_ref(), config.pcap.as_deref())?;
+    let links =
+        open_links(&config.links, PORT_DEFAULT, config.fault.as_ref(), config.pcap.as_deref())?;
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let settings = thinwire_target::TargetConfig {
         node: config.node.clone(),

@@ -6,8 +6,10 @@ use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use thinwire_link::LinkSpec;
+use thinwire_link::udp::PORT_DEFAULT as UDP_PORT;
+
 use crate::error::ParseError;
-use crate::linkspec::{LinkSpec, UDP_PORT};
 use crate::size::{check_name, parse_mac, parse_size};
 
 /// The parameters a `tw` URI may have.
@@ -126,7 +128,8 @@ fn parse_remote(rest: &str, udp: bool) -> Result<RemoteSpec, String> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         parse_parameter(pair, &mut spec)?;
     }
-    if udp && let Some(link) = spec.links.iter().find(|link| !matches!(link, LinkSpec::Udp(..))) {
+    if udp && let Some(link) = spec.links.iter().find(|link| !matches!(link, LinkSpec::Udp { .. }))
+    {
         return Err(format!(
             "`link={link}`: tw+udp goes over UDP links only, as in link=udp:10.0.0.1"
         ));
@@ -142,7 +145,8 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
     let (key, value) = (decode(key)?, decode(value)?);
     match key.as_str() {
         "link" => {
-            let link: LinkSpec = value.parse().map_err(|e: ParseError| format!("link {e}"))?;
+            let link: LinkSpec =
+                value.parse().map_err(|e: thinwire_link::SpecError| e.to_string())?;
             if spec.links.contains(&link) {
                 return Err(format!("`{pair}`: this link is given twice"));
             }
@@ -344,10 +348,7 @@ mod tests {
         let spec = remote("tw://node1/disk0?link=eth1&link=packet:eth2&mtu=9000");
         assert_eq!(spec.node, Node::Name("node1".into()));
         assert_eq!(spec.export, "disk0");
-        assert_eq!(
-            spec.links,
-            [LinkSpec::Interface("eth1".into()), LinkSpec::Packet("eth2".into())]
-        );
+        assert_eq!(spec.links, ["eth1".parse().unwrap(), "packet:eth2".parse().unwrap()]);
         assert_eq!(spec.mtu, Some(9000));
         assert_eq!(
             remote("tw://02-00-00-00-00-02/d?link=eth1").node,
@@ -367,10 +368,10 @@ mod tests {
     #[test]
     fn shown_as_they_can_be_typed_again() {
         for text in [
-            "tw://node1/disk0?link=eth1&link=udp:10.0.0.1:7&mtu=9000",
+            "tw://node1/disk0?link=packet:eth1&link=udp:10.0.0.1:7&mtu=9000",
             "tw://02-00-00-00-00-0a/disk0?link=packet:eth1",
             "tw+udp://10.0.0.2/disk0",
-            "tw+udp://[fe80::1]:7/disk0?link=udp:[fe80::2]",
+            "tw+udp://[fe80::1]:7/disk0?link=udp:fe80::2",
             "tw+udp://host.example:7/disk0",
             "file:/srv/disk0.img",
             "memory:4096",
@@ -396,8 +397,8 @@ mod tests {
             ("tw://node1/?link=eth1", "export is missing"),
             ("tw://node1/disk0", "no link"),
             ("tw://node1/a/b?link=eth1", "`a/b`"),
-            ("tw://node1/disk0?link=", "not an interface name"),
-            ("tw://node1/disk0?link=tcp:eth1", "`tcp`"),
+            ("tw://node1/disk0?link=", "interface is missing"),
+            ("tw://node1/disk0?link=tcp:eth1", "tcp"),
             ("tw://node1/disk0?link=eth1&link=eth1", "twice"),
             ("tw://node1/disk0?link=eth1&mtu=100", "`mtu=100`"),
             ("tw://node1/disk0?link=eth1&mtu=1500&mtu=9000", "twice"),
@@ -417,7 +418,7 @@ mod tests {
             ("tw+udp://h:0/disk0", "`0`"),
             ("tw+udp://h:99999/disk0", "`99999`"),
             ("tw+udp://u@h/disk0", "'@'"),
-            ("tw+udp://h/disk0?link=eth1", "`link=eth1`"),
+            ("tw+udp://h/disk0?link=eth1", "`link=packet:eth1`"),
         ] {
             let error = text.parse::<VolumeSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");
