@@ -187,7 +187,11 @@ impl Slots {
         let s = self.live(data.slot, data.sequence)?;
         let (offset, length) = (data.offset as usize, data.length as usize);
         let Some(buf) = &mut s.buf else { return Err(DropReason::LateDuplicate) };
-        if offset % UNIT_BYTES != 0 || offset + length > buf.len() {
+        // Only the end of a list of extents is no multiple of the unit. Elsewhere a short piece
+        // would mark a unit as received whose rest is old memory.
+        let list = s.io.as_ref().is_some_and(|io| io.op == Op::BlockStatus) && offset == 0;
+        let uneven = offset % UNIT_BYTES != 0 || (length % UNIT_BYTES != 0 && !list);
+        if uneven || offset + length > buf.len() {
             return Err(DropReason::Range);
         }
         let mut copied = 0;

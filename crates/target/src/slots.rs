@@ -39,6 +39,8 @@ pub(crate) struct Slot {
     /// Received data: pieces in order of offset, and which units are there.
     pieces: Vec<(u32, Segment)>,
     units: UnitMap,
+    /// Bytes in `pieces` while the request has not arrived.
+    unrequested: u64,
     /// Data to send, kept until it is acknowledged: rule 1.
     out: SegList,
     out_bytes: u32,
@@ -55,6 +57,7 @@ impl Slot {
             charged: 0,
             pieces: Vec::new(),
             units: UnitMap::default(),
+            unrequested: 0,
             out: SegList::new(),
             out_bytes: 0,
             complete: None,
@@ -128,6 +131,8 @@ pub(crate) struct Slots {
     pub granted_bytes: u64,
     /// Running total of bytes that requests have taken.
     used_bytes: u64,
+    /// Bytes of data that wait for their request: they count against the same credit (rule 9).
+    unrequested_bytes: u64,
     pub copied_bytes: u64,
     no_duplicate_detection: bool,
 }
@@ -140,6 +145,7 @@ impl Slots {
             granted_slots: u32::from(count),
             granted_bytes: credit_bytes,
             used_bytes: 0,
+            unrequested_bytes: 0,
             copied_bytes: 0,
             no_duplicate_detection,
         }
@@ -190,6 +196,7 @@ impl Slots {
                 }
                 s.charged = charge;
                 self.used_bytes += charge;
+                self.unrequested_bytes -= std::mem::take(&mut s.unrequested);
                 s.request = Some(*request);
                 Ok(Intake::Taken)
             }
@@ -216,6 +223,13 @@ impl Slots {
         if s.state != State::Receiving {
             return Err(DropReason::LateDuplicate);
         }
+        if s.request.is_none() {
+            // An honest initiator holds credit for the request that is still on its way.
+            let left = self.granted_bytes.saturating_sub(self.used_bytes);
+            if self.unrequested_bytes + u64::from(data.length) > left {
+                return Err(DropReason::Overload);
+            }
+        }
         let copy_out = pool.stats().live_bytes > PINNED_BYTES_MAX;
         let pieces = &mut s.pieces;
         let copied = &mut self.copied_bytes;
@@ -228,7 +242,15 @@ impl Slots {
             let at = pieces.partition_point(|(o, _)| (*o as usize) < from);
             pieces.insert(at, (from as u32, piece));
         });
-        if new == 0 { Err(DropReason::LateDuplicate) } else { Ok(Intake::Taken) }
+        if new == 0 {
+            return Err(DropReason::LateDuplicate);
+        }
+        if s.request.is_none() {
+            let bytes = (new * UNIT_BYTES) as u64;
+            s.unrequested += bytes;
+            self.unrequested_bytes += bytes;
+        }
+        Ok(Intake::Taken)
     }
 
     /// A RESET arrived: `true` if it can be confirmed at once, `false` if the store still has it.
@@ -244,6 +266,7 @@ impl Slots {
                     self.used_bytes += u64::from(reset.length);
                     s.charged = u64::from(reset.length);
                 }
+                self.unrequested_bytes -= std::mem::take(&mut s.unrequested);
                 s.state = State::Done;
                 s.pieces.clear();
                 self.granted_slots = self.granted_slots.wrapping_add(1);
