@@ -11,7 +11,7 @@ use common::{Dir, Store, backends, open_disk, wait};
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk::OpenOptions;
 use thinwire_volume::stores::{FileStore, Writeback};
-use thinwire_volume::testing::exercise;
+use thinwire_volume::testing::{Overlap, exercise, exercise_with};
 use thinwire_volume::{Disk, ErrorKind, Io, IoFlags, Op};
 
 const MIB: u64 = 1 << 20;
@@ -25,9 +25,12 @@ fn files_conform() {
         {
             let path = dir.image(&format!("{backend:?}-{seed}"), 5 * MIB);
             let options = OpenOptions { backend, block_bytes, direct, ..dir.options() };
+            let direct = open_disk(&path, &options).unwrap().direct;
             let mut store = Store::open(&path, &options);
             let fd = store.fd;
-            let report = exercise(&mut *store.volume, &mut || wait(fd), seed, 1200);
+            let overlap = if direct { Overlap::Whole } else { Overlap::Torn };
+            let wait = &mut || wait(fd);
+            let report = exercise_with(&mut *store.volume, wait, seed, 1200, overlap);
             assert!(report.ios > 1200 && report.blocks_checked > 1000, "{report:?}");
         }
     }

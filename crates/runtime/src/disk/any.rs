@@ -38,7 +38,8 @@ impl AnyDisk {
         AnyDisk(Way::Threads(Box::new(disk)))
     }
 
-    /// Readable when [`Disk::poll`] has something to take in. Valid as long as the disk.
+    /// Readable when [`Disk::poll`] has something to take in. Valid as long as the disk. A sleep on
+    /// it (epoll_wait) may also end with EINTR when a completion arrives; poll the disk then, too.
     pub fn fd(&self) -> RawFd {
         either!(&self.0, disk => disk.fd())
     }

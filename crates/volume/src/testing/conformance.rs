@@ -46,10 +46,21 @@ struct Outstanding {
     stamp: u64,
 }
 
+/// What a read may see of a block that is written at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// The block of one of the writes, or of before. Memory and direct I/O do this.
+    Whole,
+    /// Words of several of them. The page cache does this: it copies without a lock. No harm comes
+    /// of it, since initiators never have a write outstanding together with an overlapping request.
+    Torn,
+}
+
 struct Exercise<'a> {
     volume: &'a mut dyn Volume,
     wait: &'a mut dyn FnMut(),
     geometry: Geometry,
+    overlap: Overlap,
     pool: Pool,
     rng: Rng,
     clock: u64,
@@ -69,12 +80,24 @@ pub fn exercise(
     seed: u64,
     steps: usize,
 ) -> Report {
+    exercise_with(volume, wait, seed, steps, Overlap::Whole)
+}
+
+/// As [`exercise`], for volumes that promise less to reads that overlap writes.
+pub fn exercise_with(
+    volume: &mut dyn Volume,
+    wait: &mut dyn FnMut(),
+    seed: u64,
+    steps: usize,
+    overlap: Overlap,
+) -> Report {
     let geometry = volume.geometry();
     let count = (geometry.bytes.min(AREA_BYTES) / u64::from(geometry.block_bytes)) as usize;
     let mut exercise = Exercise {
         volume,
         wait,
         geometry,
+        overlap,
         pool: Pool::new(16 << 20),
         rng: Rng::new(seed),
         clock: 1,
@@ -261,9 +284,15 @@ impl Exercise<'_> {
         for (i, got) in bytes.chunks(block).enumerate() {
             let number = io.first + i;
             let all = &self.blocks[number];
-            let fits =
-                |c: &Candidate| possible(c, all, io.submitted) && holds(got, c.stamp, number);
-            if !all.iter().any(fits) {
+            let possible = all.iter().filter(|c| possible(c, all, io.submitted));
+            let whole = possible.clone().any(|c| holds(got, c.stamp, number));
+            let torn = self.overlap == Overlap::Torn
+                && possible.clone().any(|c| c.completed > io.submitted)
+                && got
+                    .chunks_exact(8)
+                    .enumerate()
+                    .all(|(i, word)| possible.clone().any(|c| word == word_of(c.stamp, number, i)));
+            if !whole && !torn {
                 panic!(
                     "block {number} reads as {:02x?}..., which none of these wrote: {all:?} \
                      (submitted at {})",
@@ -334,21 +363,22 @@ fn possible(candidate: &Candidate, all: &[Candidate], seen: u64) -> bool {
 }
 
 /// The content that a write gives a block: every word tells the write, the block and the place.
-fn fill(place: &mut [u8], stamp: u64, number: usize) {
+fn word_of(stamp: u64, number: usize, index: usize) -> [u8; 8] {
+    if stamp == 0 {
+        return [0; 8];
+    }
     let base = Rng::new(stamp.wrapping_mul(0x1_0001) ^ (number as u64) << 40).next();
+    base.wrapping_add(index as u64).to_le_bytes()
+}
+
+fn fill(place: &mut [u8], stamp: u64, number: usize) {
     for (i, word) in place.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&base.wrapping_add(i as u64).to_le_bytes());
+        word.copy_from_slice(&word_of(stamp, number, i));
     }
 }
 
 fn holds(got: &[u8], stamp: u64, number: usize) -> bool {
-    if stamp == 0 {
-        return got.iter().all(|&byte| byte == 0);
-    }
-    let base = Rng::new(stamp.wrapping_mul(0x1_0001) ^ (number as u64) << 40).next();
-    got.chunks_exact(8)
-        .enumerate()
-        .all(|(i, word)| word == base.wrapping_add(i as u64).to_le_bytes())
+    got.chunks_exact(8).enumerate().all(|(i, word)| word == word_of(stamp, number, i))
 }
 
 /// A volume with a fault: the exercise must notice.
