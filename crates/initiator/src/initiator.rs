@@ -114,6 +114,8 @@ pub struct InitiatorStats {
     pub requests: u64,
     /// Writes sent again after a restart of the target.
     pub replayed: u64,
+    /// Of those, how many failed: the next flush says so.
+    pub replay_failures: u64,
     /// Sessions opened.
     pub sessions: u64,
     /// Bytes copied in user space.
@@ -135,6 +137,8 @@ pub struct InitiatorReport {
     pub outstanding: usize,
     /// Bytes of unflushed writes that are kept.
     pub retained_bytes: usize,
+    /// The generation under which it writes; 0 before the first attach.
+    pub writer_generation: u64,
     /// Counters.
     pub stats: InitiatorStats,
     /// Counters of the present session.
@@ -493,6 +497,7 @@ impl Initiator {
             timer: self.timer(now),
             outstanding: self.user_outstanding,
             retained_bytes: self.retained.bytes(),
+            writer_generation: self.attached.map_or(0, |a| a.writer_generation),
             stats: self.stats,
             session: self.session.as_ref().map(Session::stats).unwrap_or_default(),
         }

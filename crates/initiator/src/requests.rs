@@ -217,6 +217,7 @@ impl Initiator {
             if result.is_err() {
                 // The write was acknowledged once and is lost now: the next flush must say so.
                 self.replay_failed = true;
+                self.stats.replay_failures += 1;
             }
             if let Some(effect) = self.retained.get_mut(number) {
                 effect.verifier = if result.is_ok() { verifier } else { self.verifier };
