@@ -1,1 +1,31 @@
-//! To come.
+//! Whole systems in one process: targets, initiators, wires and disks under virtual time, with
+//! everything going wrong that can, and a checker that knows every acknowledged and every flushed
+//! write.
+//!
+//! What runs here are the shipped state machines, the simulated link, the fault wrapper and the
+//! stores. A seed decides everything: [`run_seed`] repeats exactly.
+//!
+//! * `medium.rs`: a disk that forgets, tears, fails and outlives its process
+//! * `stamp.rs`, `model.rs`: what the clients write, and what may be read
+//! * `client.rs`: an initiator with a workload, checked
+//! * `server.rs`: a target on its machine
+//! * `world.rs`: time, and all of them together; scripted tests begin here
+//! * `swarm.rs`: what a seed draws
+//! * `chaos.rs`: what happens to whom, and when
+//! * `run.rs`: the course of a run, and its verdict
+#![forbid(unsafe_code)]
+
+pub mod chaos;
+pub mod client;
+pub mod coverage;
+pub mod machine;
+pub mod medium;
+pub mod model;
+pub mod run;
+pub mod server;
+pub mod stamp;
+pub mod swarm;
+pub mod world;
+
+pub use coverage::Coverage;
+pub use run::{Canary, Report, run_seed};

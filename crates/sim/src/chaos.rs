@@ -1,0 +1,214 @@
+//! What happens to whom, and when: events drawn one after the other, and what ends them.
+
+use std::collections::BTreeMap;
+
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::FaultRates;
+
+use crate::model::Violation;
+use crate::server::Crash;
+use crate::swarm::{Plan, pick};
+use crate::world::{Host, MS, SECOND, World};
+
+/// How many kinds of events there are.
+pub const EVENTS: usize = 14;
+
+/// What ends later.
+#[derive(Clone, Debug)]
+enum Later {
+    StartServer(usize),
+    StartClient(usize, bool),
+    OpenWay(Host, Host),
+    LinkUp(u32),
+    Faults,
+    FrameLimit(usize),
+}
+
+/// The rest of the story.
+pub struct Chaos {
+    rng: Rng,
+    plan: Plan,
+    later: BTreeMap<(u64, u64), Later>,
+    count: u64,
+}
+
+impl Chaos {
+    /// Draws from `rng` what `plan` allows.
+    pub fn new(rng: Rng, plan: Plan) -> Self {
+        Chaos { rng, plan, later: BTreeMap::new(), count: 0 }
+    }
+
+    fn later(&mut self, at: u64, what: Later) {
+        self.count += 1;
+        self.later.insert((at, self.count), what);
+    }
+
+    /// Lets things go wrong until the plan's time is over.
+    pub fn run(&mut self, world: &mut World) -> Result<(), Violation> {
+        let end = world.now + self.plan.duration_ns;
+        let mut next_event = world.now + self.gap();
+        while world.now < end {
+            let due = self.later.keys().next().map_or(u64::MAX, |&(at, _)| at);
+            world.step(end.min(due).min(next_event).max(world.now + 1))?;
+            while let Some(entry) = self.later.first_entry()
+                && entry.key().0 <= world.now
+            {
+                let what = entry.remove();
+                self.finish(world, what);
+            }
+            self.restart_ended(world);
+            if world.now >= next_event {
+                next_event = world.now + self.gap();
+                self.event(world);
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything ends that goes wrong.
+    pub fn heal(&mut self, world: &mut World) {
+        while let Some((_, what)) = self.later.pop_first() {
+            self.finish(world, what);
+        }
+        world.open_all_ways();
+        world.net.set_faults(FaultRates::default());
+        for export in &world.exports {
+            if let Some(medium) = export.medium() {
+                medium.end_failures();
+            }
+        }
+        for server in 0..world.servers.len() {
+            let machine = &mut world.servers[server].machine;
+            machine.frozen_until = 0;
+            machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
+            world.start_server(server);
+        }
+        for client in 0..world.clients.len() {
+            let machine = &mut world.clients[client].machine;
+            machine.frozen_until = 0;
+            machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
+            world.clients[client].config.take_over = false;
+            world.start_client(client);
+        }
+    }
+
+    fn gap(&mut self) -> u64 {
+        self.rng.between(1, 2 * self.plan.gap_ns)
+    }
+
+    fn a_while(&mut self) -> u64 {
+        let scale = pick(&mut self.rng, &[5 * MS, 100 * MS, SECOND, 4 * SECOND]);
+        self.rng.between(scale / 4, scale)
+    }
+
+    /// Whoever has failed or was refused tries again, perhaps harder.
+    fn restart_ended(&mut self, world: &mut World) {
+        while let Some((client, _)) = world.ended.pop() {
+            let at = world.now + self.a_while();
+            let take_over = self.rng.chance(0.2);
+            self.later(at, Later::StartClient(client, take_over));
+        }
+    }
+
+    fn finish(&mut self, world: &mut World, what: Later) {
+        match what {
+            Later::StartServer(server) => world.start_server(server),
+            Later::StartClient(client, take_over) => {
+                if world.clients[client].initiator.is_none() {
+                    world.clients[client].config.take_over = take_over;
+                    world.start_client(client);
+                }
+            }
+            Later::OpenWay(from, to) => world.set_way(from, to, true),
+            Later::LinkUp(station) => world.net.set_up(station, true),
+            Later::Faults => world.net.set_faults(self.plan.faults),
+            Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
+        }
+    }
+
+    fn event(&mut self, world: &mut World) {
+        let total: u64 = self.plan.weights.iter().sum();
+        if total == 0 {
+            return;
+        }
+        let mut left = self.rng.below(total);
+        let kind = self.plan.weights.iter().position(|&weight| {
+            let found = left < weight;
+            left = left.saturating_sub(weight);
+            found
+        });
+        let server = self.rng.below(world.servers.len() as u64) as usize;
+        let client = self.rng.below(world.clients.len() as u64) as usize;
+        let until = world.now + self.a_while();
+        match kind.expect("the sum of the weights") {
+            0 => self.server_ends(world, server, Crash::Power, until),
+            1 => self.server_ends(world, server, Crash::Kill, until),
+            2 => {
+                world.shut_down_server(server, 500 * MS);
+                self.later(until, Later::StartServer(server));
+            }
+            3 => world.freeze(Host::Server(server), until),
+            4 => {
+                world.crash_client(client);
+                self.later(until, Later::StartClient(client, false));
+            }
+            5 => world.freeze(Host::Client(client), until),
+            6 => world.clients[client].close(),
+            7 => world.clients[client].abort(),
+            8 => self.take_over(world, client),
+            9 | 10 => self.partition(world, server, client, until),
+            11 => {
+                let host =
+                    if self.rng.chance(0.5) { Host::Server(server) } else { Host::Client(client) };
+                let station = pick(&mut self.rng, world.stations_of(host));
+                world.trace.note(world.now, "link", "goes down", u64::from(station));
+                world.net.set_up(station, false);
+                world.coverage.link_cuts += 1;
+                self.later(until, Later::LinkUp(station));
+            }
+            12 => {
+                let loss = pick(&mut self.rng, &[0.05, 0.3, 0.7]);
+                let rates = FaultRates { loss, dup: 0.1, reorder: 0.3, corrupt: 0.02 };
+                world.trace.note(world.now, "wire", "gets worse", (loss * 100.0) as u64);
+                world.net.set_faults(rates);
+                self.later(until, Later::Faults);
+            }
+            _ => {
+                let before = world.net.wire().transit_bytes_max;
+                let limit = pick(&mut self.rng, &[1500, 1500, 4400]);
+                world.trace.note(world.now, "wire", "carries only", limit as u64);
+                world.net.set_wire(|wire| wire.transit_bytes_max = limit);
+                self.later(until, Later::FrameLimit(before.max(9000)));
+            }
+        }
+    }
+
+    fn server_ends(&mut self, world: &mut World, server: usize, how: Crash, until: u64) {
+        world.crash_server(server, how);
+        self.later(until, Later::StartServer(server));
+    }
+
+    fn partition(&mut self, world: &mut World, server: usize, client: usize, until: u64) {
+        let (a, b) = (Host::Server(server), Host::Client(client));
+        world.coverage.partitions += 1;
+        let one_way = self.rng.chance(0.4);
+        let first = self.rng.chance(0.5);
+        world.coverage.one_way_partitions += u64::from(one_way);
+        for (from, to, cut) in [(a, b, !one_way || first), (b, a, !one_way || !first)] {
+            if cut {
+                world.set_way(from, to, false);
+                self.later(until, Later::OpenWay(from, to));
+            }
+        }
+    }
+
+    /// Another client of the same export takes it over; what it had itself is crashed before.
+    fn take_over(&mut self, world: &mut World, client: usize) {
+        if world.clients[client].config.read_only {
+            return;
+        }
+        world.crash_client(client);
+        world.clients[client].config.take_over = true;
+        world.start_client(client);
+    }
+}

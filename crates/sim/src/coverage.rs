@@ -1,0 +1,142 @@
+//! What the runs have exercised, so that a check that checks nothing is found out.
+
+/// Defines the counters, their names and their sum.
+macro_rules! coverage {
+    ($($(#[$doc:meta])+ $field:ident,)+) => {
+        /// Counters of one run, or of many.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Coverage {
+            $($(#[$doc])+ pub $field: u64,)+
+        }
+
+        impl Coverage {
+            /// Adds another run's.
+            pub fn add(&mut self, other: &Coverage) {
+                $(self.$field += other.$field;)+
+            }
+
+            /// All counters with their names.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($field), self.$field),)+].into_iter()
+            }
+        }
+    };
+}
+
+coverage! {
+    /// I/Os that clients submitted.
+    requests,
+    /// Reads whose content was checked.
+    reads_checked,
+    /// Writes acknowledged.
+    writes,
+    /// Writes with FUA acknowledged.
+    fua_writes,
+    /// Flushes acknowledged.
+    flushes,
+    /// Discards acknowledged.
+    discards,
+    /// Write-zeroes acknowledged.
+    zeroes,
+    /// Block status answers checked.
+    statuses,
+    /// I/Os submitted while an overlapping one was outstanding.
+    overlaps,
+    /// I/Os that failed with an error that was due.
+    errors,
+    /// I/Os that failed because the target was away too long.
+    away_errors,
+    /// Power failures of targets.
+    power_failures,
+    /// Targets killed.
+    kills,
+    /// Orderly shutdowns of targets.
+    shutdowns,
+    /// Starts that had to wait for the lock.
+    lock_waits,
+    /// Operations of dead targets that landed after their death.
+    landed_late,
+    /// Writes torn by a power failure.
+    torn_writes,
+    /// Sectors lost by power failures and failed flushes.
+    sectors_lost,
+    /// Flushes that failed in a store.
+    flush_failures,
+    /// Writes that failed in a store.
+    write_failures,
+    /// Writer records that could not be stored.
+    record_failures,
+    /// Crashes of initiators.
+    client_crashes,
+    /// Processes of either side frozen for a while.
+    freezes,
+    /// Take-overs asked for.
+    take_overs,
+    /// Runs that ended fenced.
+    fenced,
+    /// Runs that ended since the content was another.
+    content_changed,
+    /// Attaches refused since another holds the export.
+    refused_busy,
+    /// Attachments granted.
+    attached,
+    /// Orderly detaches.
+    detached,
+    /// Attachments aborted.
+    aborted,
+    /// Reads through read-only attachments.
+    reader_reads,
+    /// Writes refused to read-only attachments.
+    reader_writes_refused,
+    /// Sessions opened by initiators.
+    sessions,
+    /// Unflushed writes sent again after a target had lost them.
+    replayed,
+    /// Replays that failed.
+    replay_failures,
+    /// Requests that arrived again after they had been completed.
+    repeated,
+    /// Late duplicates that were dropped.
+    late_duplicates,
+    /// Frames that arrived twice.
+    duplicate_frames,
+    /// Frames refused at the gate.
+    damaged_frames,
+    /// Frames of sessions that are not known (any more).
+    unknown_sessions,
+    /// Frames sent.
+    frames_sent,
+    /// Frames lost at random.
+    frames_lost,
+    /// Frames that met a cut.
+    frames_cut,
+    /// Frames too long for the switch.
+    frames_too_long,
+    /// Frames overtaken by later ones.
+    frames_reordered,
+    /// Frames dropped for lack of room.
+    frames_no_room,
+    /// Links taken down.
+    link_cuts,
+    /// Partitions, one-way ones counted too.
+    partitions,
+    /// One-way partitions.
+    one_way_partitions,
+    /// Paths that stopped answering.
+    paths_down,
+    /// Paths that carried frames (again).
+    paths_up,
+    /// Paths that fell back to, or settled on, smaller frames than their links allow.
+    frame_size_fallbacks,
+}
+
+/// Counters that may be zero in any number of runs.
+const RARE: [&str; 0] = [];
+
+impl Coverage {
+    /// What these runs should have exercised and have not.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let zero = self.iter().filter(|&(name, count)| count == 0 && !RARE.contains(&name));
+        zero.map(|(name, _)| name).collect()
+    }
+}

@@ -1,0 +1,164 @@
+//! What a simulated machine has whatever runs on it: links, and a moment to wake up.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_link::Link;
+use thinwire_link::fault::{FaultConfig, FaultLink};
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::SimNet;
+use thinwire_proto::{LinkParams, Room};
+
+/// Links of one process on a machine, and when it runs.
+pub struct Machine {
+    /// The numbers of its stations on the simulated wire, one for each link.
+    pub stations: Vec<u32>,
+    /// It does not run before this (SIGSTOP); 0 if it does.
+    pub frozen_until: u64,
+    /// Turns of its loop so far.
+    pub turns: u64,
+    /// Its process asks to be turned at this time at the latest.
+    pub deadline: u64,
+    /// It has something to do at once.
+    pub dirty: bool,
+    links: Vec<Box<dyn Link>>,
+    batches: Vec<TxBatch>,
+    received: RxBatch,
+    /// The fault wrapper holds frames back until it is called; so many more calls.
+    holds: u32,
+    is_wrapped: bool,
+    called_at: u64,
+    wake_at: Option<u64>,
+}
+
+impl Machine {
+    /// A machine with a station of the network on each of its links.
+    pub fn new(stations: Vec<u32>) -> Self {
+        Machine {
+            stations,
+            frozen_until: 0,
+            turns: 0,
+            deadline: u64::MAX,
+            dirty: false,
+            links: Vec::new(),
+            batches: Vec::new(),
+            received: RxBatch::new(),
+            holds: 0,
+            is_wrapped: false,
+            called_at: 0,
+            wake_at: None,
+        }
+    }
+
+    /// A new process opens the links; the links of an old one are dead. Returns what the protocol
+    /// needs to know of them.
+    pub fn open_links(
+        &mut self,
+        net: &SimNet,
+        faults: Option<&FaultConfig>,
+        clock: &Rc<Cell<u64>>,
+    ) -> Vec<LinkParams> {
+        self.links.clear();
+        self.is_wrapped = faults.is_some();
+        self.batches.clear();
+        for &station in &self.stations {
+            let link = net.reopen(station);
+            let link: Box<dyn Link> = match faults {
+                None => Box::new(link),
+                Some(faults) => {
+                    let seed = faults.seed + u64::from(station) + clock.get();
+                    let clock = clock.clone();
+                    let clock = Box::new(move || clock.get());
+                    let config = FaultConfig { seed, ..*faults };
+                    Box::new(FaultLink::new(link, &config, clock).expect("no descriptor needed"))
+                }
+            };
+            self.links.push(link);
+            self.batches.push(TxBatch::new());
+        }
+        self.dirty = true;
+        self.deadline = 0;
+        self.links.iter().map(|link| link_params(link.as_ref())).collect()
+    }
+
+    /// Hands all frames that wait to `take`, with the number of their link.
+    pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
+        for (at, link) in self.links.iter_mut().enumerate() {
+            link.recv(pool, 512, &mut self.received).expect("simulated links do not fail");
+            if self.is_wrapped && !self.received.is_empty() {
+                self.holds = 20;
+            }
+            for frame in self.received.drain(..) {
+                take(at, &frame);
+            }
+        }
+    }
+
+    /// One batch for each link, to be filled.
+    pub fn batches(&mut self) -> &mut [TxBatch] {
+        &mut self.batches
+    }
+
+    /// Sends what was filled in; returns how many frames.
+    pub fn send(&mut self) -> u64 {
+        let mut frames = 0;
+        self.holds = self.holds.saturating_sub(1);
+        for (link, batch) in self.links.iter_mut().zip(&mut self.batches) {
+            frames += batch.len() as u64;
+            link.send(batch).expect("simulated links do not fail");
+        }
+        if frames > 0 && self.is_wrapped {
+            self.holds = 20;
+        }
+        frames
+    }
+
+    /// Whether it is turned now. It is once something is due, after a delay of its scheduler.
+    pub fn wakes(&mut self, now: u64, net: &SimNet, is_due: bool, rng: &mut Rng, lag: u64) -> bool {
+        if self.frozen_until > now {
+            return false;
+        }
+        let is_due = is_due
+            || self.dirty
+            || self.deadline <= now
+            || (self.holds > 0 && self.called_at + 100_000 <= now)
+            || self.stations.iter().any(|&s| net.waiting(s) > 0);
+        if !is_due {
+            self.wake_at = None;
+            return false;
+        }
+        let at = *self.wake_at.get_or_insert_with(|| now + rng.between(lag / 8, lag));
+        if at > now {
+            return false;
+        }
+        // The next turn is later, however much there is to do.
+        self.wake_at = None;
+        self.dirty = false;
+        self.called_at = now;
+        self.turns += 1;
+        true
+    }
+
+    /// When it may have something to do, unless frames arrive.
+    pub fn next_time(&self, now: u64) -> u64 {
+        let at = match self.wake_at {
+            Some(at) => at,
+            None if self.dirty => now + 1_000,
+            None if self.holds > 0 => self.deadline.clamp(now + 1_000, now + 100_000),
+            None => self.deadline.max(now + 1_000),
+        };
+        at.max(self.frozen_until)
+    }
+}
+
+/// What the protocol needs to know of a link.
+pub fn link_params(link: &dyn Link) -> LinkParams {
+    let room = link.room();
+    LinkParams {
+        addr: link.local(),
+        frame_bytes_base: link.frame_bytes_base(),
+        frame_bytes_max: link.frame_bytes_max(),
+        room: Room { frames: room.frames, bytes: room.bytes },
+    }
+}

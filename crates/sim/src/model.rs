@@ -1,0 +1,515 @@
+//! The checker: what every sector of one export may hold, from what its clients were told.
+//!
+//! Each write, discard and write-zeroes gets a version, in the order of submission, which is the
+//! order in which a remote volume lets overlapping ones take effect. What is promised:
+//!
+//! * A read sees, in every sector, the newest version that the same run had submitted before it and
+//!   that succeeded, or one of unknown outcome that is newer still; never one submitted later.
+//! * What a flush, FUA or an orderly detach has saved is *durable*: nothing older is ever seen
+//!   again, by anybody, whatever crashes.
+//!
+//! A run that ends without order (crash, fenced) is promised nothing but that. An effect whose
+//! outcome is unknown may be seen until something newer is known to be written. Between two reads
+//! of a run, without anything that may lose data, an old run's sector must not change: nothing of
+//! a fenced writer lands after the grant.
+
+use crate::stamp::{SECTOR_BYTES, Seen, look, stamp};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+type Check = Result<(), Violation>;
+
+/// What an effect leaves in a sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A stamp with its version.
+    Data,
+    /// Zeroes.
+    Zeroes,
+    /// What was there, or zeroes.
+    Discard,
+}
+
+/// How far an effect is known to have happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not answered yet.
+    Open,
+    /// Acknowledged.
+    Done,
+    /// Failed, or its run ended: it may have happened, or may not.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    version: u64,
+    effect: Effect,
+    state: State,
+    run: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Sector {
+    /// In order of version.
+    history: Vec<Entry>,
+    durable: u64,
+    /// What a read saw, and the life of the store in which it did.
+    observed: Option<(u64, u64)>,
+}
+
+/// A range of sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First sector.
+    pub first: usize,
+    /// How many.
+    pub count: usize,
+}
+
+impl Range {
+    fn iter(self) -> std::ops::Range<usize> {
+        self.first..self.first + self.count
+    }
+}
+
+/// What a read needs to remember until it completes.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    /// Versions up to this were submitted before.
+    before: u64,
+    /// The run that reads, if it is the writer.
+    run: Option<u32>,
+    life: u64,
+    /// For readers: the durable floor of each sector at submission.
+    floors: Vec<u64>,
+}
+
+impl Ticket {
+    /// Forgets the first `count` sectors.
+    pub fn skip(&mut self, count: usize) {
+        self.floors.drain(..count.min(self.floors.len()));
+    }
+}
+
+/// One content (an export in one incarnation).
+#[derive(Debug)]
+pub struct Model {
+    name: String,
+    sectors: Vec<Sector>,
+    last_version: u64,
+    run: u32,
+    /// The writer generation of that run.
+    generation: u64,
+    /// Acknowledged, not yet flushed effects of the present run, in order of completion.
+    unflushed: Vec<(Range, u64)>,
+    /// How many of them were dropped in front by flushes.
+    unflushed_base: u64,
+    /// A replay failed: a flush must say so before one succeeds. The mark below which no flush
+    /// counts.
+    owed: Option<u64>,
+    flush_count: u64,
+}
+
+impl Model {
+    /// Content of zeroes.
+    pub fn new(name: impl Into<String>, bytes: u64) -> Self {
+        Model {
+            name: name.into(),
+            sectors: vec![Sector::default(); bytes as usize / SECTOR_BYTES],
+            last_version: 0,
+            run: 0,
+            generation: 0,
+            unflushed: Vec::new(),
+            unflushed_base: 0,
+            owed: None,
+            flush_count: 0,
+        }
+    }
+
+    /// How many sectors there are.
+    pub fn sectors(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// The run that writes at present, 0 if none does.
+    pub fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// A writer has been granted the export under this generation: whoever was it before is not
+    /// any more. False if a later one has been granted it already.
+    pub fn run_started(&mut self, run: u32, generation: u64) -> bool {
+        if generation <= self.generation {
+            return false;
+        }
+        self.drop_run();
+        self.run = run;
+        self.generation = generation;
+        true
+    }
+
+    /// A writer has crashed, was fenced or has failed.
+    pub fn run_ended(&mut self, run: u32) {
+        if self.run == run {
+            self.drop_run();
+            self.run = 0;
+        }
+    }
+
+    fn drop_run(&mut self) {
+        self.unflushed.clear();
+        self.owed = None;
+        for sector in &mut self.sectors {
+            sector.observed = None;
+            for entry in &mut sector.history {
+                if entry.state == State::Open {
+                    entry.state = State::Unknown;
+                }
+            }
+        }
+    }
+
+    /// A writer has detached in order: everything it was told is durable.
+    pub fn run_detached(&mut self, run: u32) {
+        if self.run == run {
+            let all = std::mem::take(&mut self.unflushed);
+            for (range, version) in all {
+                self.raise_durable(range, version);
+            }
+            self.run = 0;
+        }
+    }
+
+    /// A write of `run` is submitted: its version, and for data the bytes to write.
+    pub fn begin_write(&mut self, run: u32, range: Range, effect: Effect) -> u64 {
+        self.last_version += 1;
+        let version = self.last_version;
+        // One that has been taken over writes nothing any more, whatever it believes.
+        if run == self.run {
+            for at in range.iter() {
+                let entry = Entry { version, effect, state: State::Open, run };
+                self.sectors[at].history.push(entry);
+            }
+        }
+        version
+    }
+
+    /// The bytes of a write.
+    pub fn fill(&self, run: u32, range: Range, version: u64, out: &mut [u8]) {
+        for (at, bytes) in range.iter().zip(out.chunks_exact_mut(SECTOR_BYTES)) {
+            stamp(bytes, at as u64, run, version);
+        }
+    }
+
+    /// A write of `run` is answered.
+    pub fn end_write(&mut self, run: u32, range: Range, version: u64, ok: bool, fua: bool) {
+        if run != self.run {
+            return;
+        }
+        let state = if ok { State::Done } else { State::Unknown };
+        for at in range.iter() {
+            let sector = &mut self.sectors[at];
+            if let Some(entry) = sector.history.iter_mut().rfind(|e| e.version == version) {
+                entry.state = state;
+            }
+        }
+        if ok && fua {
+            self.raise_durable(range, version);
+        } else if ok {
+            self.unflushed.push((range, version));
+        }
+    }
+
+    fn raise_durable(&mut self, range: Range, version: u64) {
+        for at in range.iter() {
+            let sector = &mut self.sectors[at];
+            let entry = sector.history.iter().rfind(|e| e.version == version);
+            // A discard promises nothing about what is read.
+            if entry.is_some_and(|e| e.effect != Effect::Discard) {
+                sector.durable = sector.durable.max(version);
+            }
+        }
+    }
+
+    /// A flush is submitted; returns what it covers, for [`Model::end_flush`].
+    pub fn begin_flush(&mut self) -> (u64, u64) {
+        self.flush_count += 1;
+        (self.unflushed_base + self.unflushed.len() as u64, self.flush_count)
+    }
+
+    /// A flush of `run` is answered.
+    pub fn end_flush(&mut self, run: u32, mark: (u64, u64), ok: bool) -> Check {
+        if run != self.run {
+            return Ok(());
+        }
+        if !ok {
+            self.owed = None;
+            return Ok(());
+        }
+        if self.owed.is_some_and(|owed| mark.1 > owed) {
+            return self.fail("a flush succeeded though a replay had failed and nobody was told");
+        }
+        let count = mark.0.saturating_sub(self.unflushed_base) as usize;
+        self.unflushed_base += count as u64;
+        let covered: Vec<_> = self.unflushed.drain(..count).collect();
+        for (range, version) in covered {
+            self.raise_durable(range, version);
+        }
+        Ok(())
+    }
+
+    /// The initiator could not write unflushed data again: the next flush must fail, and until
+    /// then it is not known what is there.
+    pub fn replay_failed(&mut self, run: u32) {
+        if run != self.run {
+            return;
+        }
+        self.owed = Some(self.flush_count);
+        self.unflushed_base += self.unflushed.len() as u64;
+        for (range, _) in std::mem::take(&mut self.unflushed) {
+            for at in range.iter() {
+                let sector = &mut self.sectors[at];
+                sector.observed = None;
+                for entry in &mut sector.history {
+                    if entry.state == State::Done && entry.version > sector.durable {
+                        entry.state = State::Unknown;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A read is submitted: by the writer `run`, or by a reader. `life` counts the moments at
+    /// which the store may have lost something.
+    pub fn begin_read(&self, run: Option<u32>, range: Range, life: u64) -> Ticket {
+        let floors = match run {
+            Some(_) => Vec::new(),
+            None => range.iter().map(|at| self.sectors[at].durable).collect(),
+        };
+        Ticket { before: self.last_version, run, life, floors }
+    }
+
+    /// A read is answered with `data`.
+    pub fn end_read(&mut self, ticket: &Ticket, range: Range, data: &[u8], life: u64) -> Check {
+        if data.len() != range.count * SECTOR_BYTES {
+            return self.fail(&format!("a read of {range:?} returned {} bytes", data.len()));
+        }
+        for (nth, (at, bytes)) in range.iter().zip(data.chunks_exact(SECTOR_BYTES)).enumerate() {
+            let seen = look(bytes);
+            self.check_seen(ticket, nth, at, seen)?;
+            if let Some(run) = ticket.run
+                && run == self.run
+            {
+                self.observe(ticket, at, seen, life)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_seen(&self, ticket: &Ticket, nth: usize, at: usize, seen: Seen) -> Check {
+        let sector = &self.sectors[at];
+        let (floor, ceiling) = match ticket.run {
+            Some(run) if run == self.run => {
+                let done = sector.history.iter().rev().find(|e| {
+                    e.version <= ticket.before
+                        && e.state == State::Done
+                        && e.run == run
+                        && e.effect != Effect::Discard
+                });
+                // After a failed replay nothing is `Done` above the floor.
+                let floor = done.map_or(sector.durable, |e| e.version);
+                (floor.max(sector.durable.min(ticket.before)), ticket.before)
+            }
+            // The run has ended meanwhile: only what holds for everybody.
+            Some(_) => (0, u64::MAX),
+            None => (ticket.floors[nth], u64::MAX),
+        };
+        if self.allowed(sector, at, seen, floor, ceiling) {
+            return Ok(());
+        }
+        let history: Vec<_> = sector.history.iter().rev().take(12).collect();
+        self.fail(&format!(
+            "sector {at}: {seen:?} was read, allowed are versions {floor}..={ceiling}; durable \
+             is {}; newest first: {history:?}",
+            sector.durable
+        ))
+    }
+
+    fn allowed(&self, sector: &Sector, at: usize, seen: Seen, floor: u64, ceiling: u64) -> bool {
+        let within = |e: &&Entry| e.version >= floor && e.version <= ceiling;
+        match seen {
+            Seen::Garbage => false,
+            // Zeroes: from before everything, or by an effect that makes them.
+            Seen::Zero => {
+                floor == 0 || sector.history.iter().filter(within).any(|e| e.effect != Effect::Data)
+            }
+            Seen::Stamp { address, run, version } => {
+                let found = sector.history.iter().filter(within);
+                address == at as u64
+                    && found
+                        .filter(|e| e.effect == Effect::Data)
+                        .any(|e| e.version == version && e.run == run)
+            }
+        }
+    }
+
+    /// A sector that this run has not written does not change under it.
+    fn observe(&mut self, ticket: &Ticket, at: usize, seen: Seen, life: u64) -> Check {
+        let run = self.run;
+        let sector = &mut self.sectors[at];
+        let value = match seen {
+            Seen::Stamp { version, .. } => version,
+            _ => 0,
+        };
+        if sector.history.iter().any(|e| e.run == run) || life != ticket.life {
+            sector.observed = None;
+            return Ok(());
+        }
+        match sector.observed {
+            Some((before, then)) if then == life && before != value => {
+                let text = format!(
+                    "sector {at} changed from version {before} to {value} without being written \
+                     by run {run}: an earlier writer is not fenced"
+                );
+                self.fail(&text)
+            }
+            _ => {
+                sector.observed = Some((value, life));
+                Ok(())
+            }
+        }
+    }
+
+    /// Extents that read as zeroes must be able to.
+    pub fn check_zero(&self, ticket: &Ticket, range: Range) -> Check {
+        for (nth, at) in range.iter().enumerate() {
+            self.check_seen(ticket, nth, at, Seen::Zero)?;
+        }
+        Ok(())
+    }
+
+    /// The image that is left at the end: everything that was ever flushed is there.
+    pub fn check_image(&self, image: &[u8]) -> Check {
+        assert_eq!(image.len(), self.sectors.len() * SECTOR_BYTES);
+        for (at, bytes) in image.chunks_exact(SECTOR_BYTES).enumerate() {
+            let sector = &self.sectors[at];
+            let seen = look(bytes);
+            if !self.allowed(sector, at, seen, sector.durable, u64::MAX) {
+                return self.fail(&format!(
+                    "sector {at} of the image holds {seen:?}, but version {} was flushed; {:?}",
+                    sector.durable, sector.history
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&self, text: &str) -> Check {
+        Err(Violation(format!("export {}: {text}", self.name)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const R: Range = Range { first: 3, count: 1 };
+
+    fn bytes(m: &Model, version: u64) -> Vec<u8> {
+        let mut out = vec![0; SECTOR_BYTES];
+        if version > 0 {
+            m.fill(1, R, version, &mut out);
+        }
+        out
+    }
+
+    fn read(m: &mut Model, version: u64) -> Check {
+        let ticket = m.begin_read(Some(1), R, 0);
+        let data = bytes(m, version);
+        m.end_read(&ticket, R, &data, 0)
+    }
+
+    fn written(count: u64) -> Model {
+        let mut m = Model::new("x", 8192);
+        assert!(m.run_started(1, 1));
+        for _ in 0..count {
+            let v = m.begin_write(1, R, Effect::Data);
+            m.end_write(1, R, v, true, false);
+        }
+        m
+    }
+
+    #[test]
+    fn a_read_sees_the_newest_acknowledged_write() {
+        let mut m = written(2);
+        assert!(read(&mut m, 2).is_ok());
+        assert!(read(&mut m, 1).is_err() && read(&mut m, 0).is_err() && read(&mut m, 3).is_err());
+        let open = m.begin_write(1, R, Effect::Data);
+        assert!(read(&mut m, open).is_ok(), "the read waits for it, or not");
+        m.end_write(1, R, open, false, false);
+        assert!(read(&mut m, 2).is_ok() && read(&mut m, open).is_ok());
+        let mut torn = bytes(&m, 2);
+        torn[300] ^= 1;
+        let ticket = m.begin_read(Some(1), R, 0);
+        assert!(m.end_read(&ticket, R, &torn, 0).is_err());
+    }
+
+    #[test]
+    fn a_crash_of_the_run_leaves_what_was_flushed() {
+        for (last, allowed) in [(0, false), (1, true), (2, true)] {
+            let mut m = written(1);
+            let mark = m.begin_flush();
+            let v = m.begin_write(1, R, Effect::Data);
+            m.end_write(1, R, v, true, false);
+            m.end_flush(1, mark, true).unwrap();
+            m.run_ended(1);
+            assert_eq!(m.check_image(&image(&m, last)).is_ok(), allowed);
+        }
+    }
+
+    fn image(m: &Model, version: u64) -> Vec<u8> {
+        let mut image = vec![0; 8192];
+        image[3 * SECTOR_BYTES..4 * SECTOR_BYTES].copy_from_slice(&bytes(m, version));
+        image
+    }
+
+    #[test]
+    fn a_discard_leaves_the_old_or_zeroes() {
+        let mut m = written(1);
+        let v = m.begin_write(1, R, Effect::Discard);
+        m.end_write(1, R, v, true, true);
+        assert!(read(&mut m, 0).is_ok() && read(&mut m, 1).is_ok());
+        let v = m.begin_write(1, R, Effect::Zeroes);
+        m.end_write(1, R, v, true, true);
+        assert!(read(&mut m, 0).is_ok() && read(&mut m, 1).is_err());
+    }
+
+    #[test]
+    fn a_failed_replay_must_be_told() {
+        let mut m = written(1);
+        m.replay_failed(1);
+        assert!(read(&mut m, 0).is_ok() && read(&mut m, 1).is_ok());
+        let mark = m.begin_flush();
+        assert!(m.end_flush(1, mark, true).is_err());
+        m.end_flush(1, mark, false).unwrap();
+        assert!(m.end_flush(1, mark, true).is_ok());
+    }
+
+    #[test]
+    fn an_old_writer_must_not_write_after_the_grant() {
+        let mut m = written(2);
+        m.run_ended(1);
+        assert!(m.run_started(2, 2) && !m.run_started(3, 1));
+        let see = |m: &mut Model, version, life| {
+            let ticket = m.begin_read(Some(2), R, life);
+            let data = bytes(m, version);
+            m.end_read(&ticket, R, &data, life)
+        };
+        see(&mut m, 1, 0).unwrap();
+        assert!(see(&mut m, 2, 0).is_err());
+        see(&mut m, 2, 1).unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! The course of a run: build, let things go wrong, heal, and see whether every promise was kept.
+
+use thinwire_link::rng::Rng;
+
+use crate::chaos::Chaos;
+use crate::coverage::Coverage;
+use crate::model::Violation;
+use crate::server::{Crash, Store};
+use crate::swarm;
+use crate::world::{MS, SECOND, World};
+
+/// A fault built into the system under test, which the checker must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Canary {
+    /// None: the system as it is.
+    #[default]
+    None,
+    /// The target executes repeated requests again.
+    NoDuplicateDetection,
+    /// The initiator forgets unflushed writes that the target has lost.
+    NoReplay,
+    /// The target acknowledges writes before its store has them.
+    EarlyCompletion,
+}
+
+/// What a run that kept all promises looked like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// What it exercised.
+    pub coverage: Coverage,
+    /// A number that differs if anything went differently.
+    pub trace_hash: u64,
+}
+
+/// All I/O is answered and everybody is attached this long after all is well again.
+const RECOVERY_NS: u64 = 60 * SECOND;
+/// How long the quiet system is watched.
+const QUIET_NS: u64 = 4 * SECOND;
+/// Turns of a loop in that time without any I/O.
+const QUIET_TURNS_MAX: u64 = 200;
+
+/// Runs a seed. `prints` writes what happens to stderr.
+pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Violation> {
+    let mut rng = Rng::new(seed);
+    let (mut world, plan) = swarm::build(&mut rng, prints);
+    for server in &mut world.servers {
+        server.config.canary_no_duplicate_detection = canary == Canary::NoDuplicateDetection;
+        server.config.canary_early_completion = canary == Canary::EarlyCompletion;
+    }
+    for client in &mut world.clients {
+        client.config.canary_no_replay = canary == Canary::NoReplay;
+    }
+    if prints {
+        world.describe_settings();
+        eprintln!("{plan:?}");
+    }
+    for server in 0..world.servers.len() {
+        world.start_server(server);
+    }
+    for client in 0..world.clients.len() {
+        world.start_client(client);
+    }
+    let mut chaos = Chaos::new(Rng::new(rng.bits()), plan);
+    chaos.run(&mut world)?;
+    world.trace.note(world.now, "world", "heals", 0);
+    chaos.heal(&mut world);
+    recover(&mut world)?;
+    stay_quiet(&mut world)?;
+    end(&mut world)?;
+    Ok(Report { coverage: world.figures(), trace_hash: world.trace_hash() })
+}
+
+/// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.
+fn recover(world: &mut World) -> Result<(), Violation> {
+    for client in &mut world.clients {
+        client.add_budget(12);
+    }
+    world.run_until("recovery", RECOVERY_NS, |w| {
+        let served = |export: usize| {
+            let mut writers =
+                w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
+            writers.any(|c| c.is_open)
+        };
+        let settled = w.clients.iter().all(|c| match c.initiator {
+            None => true,
+            Some(_) if c.is_open => c.is_finished() && c.outstanding() == 0,
+            // It waits for its turn.
+            Some(_) => !c.config.read_only && served(c.export),
+        });
+        settled && (0..w.exports.len()).all(served)
+    })
+}
+
+/// A pair without I/O costs next to nothing.
+fn stay_quiet(world: &mut World) -> Result<(), Violation> {
+    world.run_for(SECOND)?;
+    let turns = |w: &World| {
+        let servers = w.servers.iter().map(|s| s.machine.turns);
+        servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()
+    };
+    let before = turns(world);
+    world.run_for(QUIET_NS)?;
+    for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
+        // A server turns for each of its sessions.
+        let sessions = if nth < world.servers.len() { world.clients.len() as u64 } else { 1 };
+        if after - before > QUIET_TURNS_MAX * sessions {
+            return Err(Violation(format!(
+                "machine {nth} turned {} times in {} ms without I/O",
+                after - before,
+                QUIET_NS / MS
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Everybody detaches in order, and the images hold what was promised.
+fn end(world: &mut World) -> Result<(), Violation> {
+    for client in &mut world.clients {
+        client.close();
+    }
+    world
+        .run_until("detaching", RECOVERY_NS, |w| w.clients.iter().all(|c| c.initiator.is_none()))?;
+    for server in 0..world.servers.len() {
+        world.shut_down_server(server, SECOND);
+    }
+    world.run_until("shutdown", 2 * SECOND, |w| w.servers.iter().all(|s| s.target.is_none()))?;
+    for server in 0..world.servers.len() {
+        world.crash_server(server, Crash::Power);
+    }
+    for export in &world.exports {
+        match &export.store {
+            Store::Memory => {}
+            Store::File(medium) | Store::Writeback(medium, _) => {
+                export.models[0].check_image(&medium.durable())?;
+            }
+        }
+    }
+    Ok(())
+}

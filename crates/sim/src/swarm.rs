@@ -1,0 +1,177 @@
+//! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
+//! out most of what can go wrong, so that the rest gets to happen in every combination.
+
+use std::time::Duration;
+
+use thinwire_initiator::WhenAway;
+use thinwire_link::fault::FaultConfig;
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::{FaultRates, StationConfig, WireConfig};
+use thinwire_target::TargetConfig;
+
+use crate::client::Workload;
+use crate::medium::{MediumConfig, MediumHandle};
+use crate::server::Store;
+use crate::world::{MS, SECOND, World};
+
+/// One of `choices`.
+pub fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
+    choices[rng.below(choices.len() as u64) as usize]
+}
+
+/// What a run is like, besides the world itself.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How long things go wrong, in ns.
+    pub duration_ns: u64,
+    /// What goes wrong on the wire all that time.
+    pub faults: FaultRates,
+    /// Weights of the events of `chaos.rs`.
+    pub weights: [u64; crate::chaos::EVENTS],
+    /// Mean time between two events, in ns.
+    pub gap_ns: u64,
+}
+
+fn rates(rng: &mut Rng) -> FaultRates {
+    let mut rate = |most: f64| {
+        if rng.chance(0.5) {
+            return 0.0;
+        }
+        most * pick(rng, &[0.05, 0.2, 0.5, 1.0])
+    };
+    FaultRates { loss: rate(0.1), dup: rate(0.1), reorder: rate(0.2), corrupt: rate(0.03) }
+}
+
+/// Builds the world of a seed.
+pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
+    let faults = if rng.chance(0.25) { FaultRates::default() } else { rates(rng) };
+    let latency = pick(rng, &[2_000, 10_000, 10_000, 50_000, 500_000]);
+    let wire = WireConfig {
+        latency_ns_min: latency,
+        latency_ns_max: latency * pick(rng, &[1, 2, 5]),
+        port_bytes_per_s: pick(rng, &[0, 125_000_000, 1_250_000_000]),
+        port_queue_bytes: pick(rng, &[32 << 10, 256 << 10, 1 << 20]),
+        transit_bytes_max: if rng.chance(0.1) {
+            pick(rng, &[1500, 4400, 9000])
+        } else {
+            usize::MAX
+        },
+        faults,
+        reorder_ns_max: pick(rng, &[50_000, 200_000, 3_000_000]),
+        pads: rng.chance(0.8),
+    };
+    let mut world = World::new(rng.bits(), wire, prints);
+    world.lag_ns = pick(rng, &[0, 2_000, 50_000, 50_000, 1_000_000, 5_000_000]);
+    let links = pick(rng, &[1, 1, 1, 2, 2, 3]);
+    let station = StationConfig {
+        frame_bytes_max: pick(rng, &[1500, 9000, 9000, 9000, 65_535]),
+        frame_bytes_base: pick(rng, &[1280, 1500]),
+        room_frames: pick(rng, &[8, 32, 256, 256, 1024]),
+    };
+    let wrapped = rng.chance(0.25).then(|| FaultConfig {
+        rates: FaultRates { loss: 0.01, dup: 0.01, reorder: 0.02, corrupt: 0.002 },
+        delay_ns_min: 0,
+        delay_ns_max: pick(rng, &[0, 0, 100_000]),
+        seed: rng.bits() >> 8,
+    });
+    let duration_ns = rng.between(SECOND / 2, 6 * SECOND);
+    let servers = pick(rng, &[1, 1, 1, 2]);
+    for server in 0..servers {
+        let config = TargetConfig {
+            node: format!("node{server}"),
+            insecure: true,
+            slots: pick(rng, &[1, 4, 32, 128]),
+            credit_bytes: pick(rng, &[1 << 20, 2 << 20, 8 << 20]),
+            lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
+            session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
+            ..TargetConfig::default()
+        };
+        world.add_server(links, station, config, wrapped);
+        for _ in 0..pick(rng, &[1, 1, 2]) {
+            add_export(&mut world, server, rng);
+        }
+    }
+    for export in 0..world.exports.len() {
+        let writers = pick(rng, &[1, 1, 2]);
+        world.exports[export].writers = writers as usize;
+        let readers = u64::from(rng.chance(0.3));
+        for nth in 0..writers + readers {
+            let budget = rng.between(60, 400);
+            let workload = workload(rng, budget, duration_ns);
+            let client = world.add_client(links, station, export, workload);
+            let c = &mut world.clients[client];
+            c.faults = wrapped;
+            c.config.read_only = nth >= writers;
+            c.config.wait = rng.chance(0.3);
+            c.config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
+            if rng.chance(0.25) {
+                let away = Duration::from_millis(rng.between(300, 4000));
+                c.config.when_away = WhenAway::FailAfter(away);
+            }
+            if rng.chance(0.1) {
+                c.config.frame_bytes_max = Some(1500);
+            }
+        }
+    }
+    let mut weights = [0; crate::chaos::EVENTS];
+    for weight in &mut weights {
+        *weight = if rng.chance(0.5) { 0 } else { rng.between(1, 4) };
+    }
+    let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
+    (world, Plan { duration_ns, faults, weights, gap_ns })
+}
+
+fn add_export(world: &mut World, server: usize, rng: &mut Rng) {
+    let bytes = pick(rng, &[64 << 10, 256 << 10, 1 << 20, 3 << 20]);
+    let block_bytes = pick(rng, &[512, 512, 512, 4096]);
+    let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
+    let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
+    let (read_failure, record_failure) = (rate(0.02), rate(0.3));
+    let config = MediumConfig {
+        bytes,
+        latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),
+        slow: pick(rng, &[0.0, 0.0, 0.002, 0.02]),
+        flush_failure,
+        write_failure,
+        no_space,
+        read_failure,
+        record_failure,
+        punch_hole: rng.chance(0.8),
+        zero_range: rng.chance(0.8),
+        lands_late_ns: pick(rng, &[0, 10 * MS, 2 * SECOND]),
+    };
+    let identity = [world.exports.len() as u8 + 1; 16];
+    let medium = MediumHandle::new(rng.bits(), identity, config);
+    let store = match rng.below(4) {
+        0 => Store::Memory,
+        1 => Store::Writeback(medium, pick(rng, &[0, 64 << 20])),
+        _ => Store::File(medium),
+    };
+    let may_fail = [flush_failure, write_failure, no_space, read_failure, record_failure];
+    let may_fail = !matches!(store, Store::Memory) && may_fail.iter().any(|&rate| rate > 0.0);
+    let export = world.add_export(server, bytes, block_bytes, store);
+    world.exports[export].may_fail = may_fail;
+}
+
+fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
+    let mut weight = |most: u64| if rng.chance(0.3) { 0 } else { 1 + rng.below(most) };
+    let (flushes, discards, zeroes, statuses) = (weight(10), weight(6), weight(6), weight(4));
+    let (reads, writes) = (rng.between(5, 60), rng.between(5, 60));
+    let pauses = pick(rng, &[0.02, 0.1, 0.5]);
+    Workload {
+        depth: pick(rng, &[1, 4, 16, 48]),
+        budget,
+        reads,
+        writes,
+        flushes,
+        discards,
+        zeroes,
+        statuses,
+        fua: pick(rng, &[0.0, 0.1, 0.5]),
+        sectors_max: pick(rng, &[8, 64, 512, 2048]),
+        hot_sectors: pick(rng, &[16, 64, 512]),
+        pauses,
+        // Spread over the time in which things go wrong.
+        pause_ns_max: (2.0 * duration_ns as f64 / (budget as f64 * pauses)) as u64,
+    }
+}

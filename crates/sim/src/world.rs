@@ -1,0 +1,533 @@
+//! All machines, the wire between them, and time.
+//!
+//! Order of calls: build with [`World::new`], [`World::add_server`], [`World::add_export`],
+//! [`World::add_client`]; start processes; then [`World::step`] or [`World::run_until`] as long as
+//! wanted. Whatever a client is told is checked as it is told; the first broken promise is the
+//! error of the step.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
+use thinwire_link::fault::FaultConfig;
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::{SimNet, StationConfig, Verdict, WireConfig};
+use thinwire_target::{Target, TargetConfig};
+use thinwire_volume::Op;
+
+use crate::client::{Client, End, Workload};
+use crate::coverage::Coverage;
+use crate::medium::MediumHandle;
+use crate::model::{Range, Violation};
+use crate::server::{Crash, Export, Server, Store, harvest};
+
+/// One millisecond in the unit of the world's time.
+pub const MS: u64 = 1_000_000;
+/// One second.
+pub const SECOND: u64 = 1_000 * MS;
+
+/// Pairs of stations between which frames vanish, in one direction.
+type Ways = Rc<RefCell<BTreeSet<(u32, u32)>>>;
+
+/// What a scripted test wants to happen to a frame: sender, receiver and bytes in, its fate out.
+pub type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
+
+/// What happened, as a hash for comparing runs and as text for reading.
+pub struct Trace {
+    hash: u64,
+    prints: bool,
+}
+
+impl Trace {
+    /// Takes note of something.
+    pub fn note(&mut self, now: u64, who: &str, what: &str, value: u64) {
+        for word in [now, value] {
+            self.hash = (self.hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(5);
+        }
+        for byte in who.bytes().chain(what.bytes()) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+        }
+        if self.prints && !(what == "sent" && value == 0) {
+            eprintln!("{:>12.6} {who:<10} {what} {}", now as f64 / 1e9, readable(what, value));
+        }
+    }
+}
+
+/// I/Os carry token, first sector and count in one number; completions token and error.
+fn readable(what: &str, value: u64) -> String {
+    match what {
+        "reads" | "writes" | "flushes" | "discards" | "zeroes" | "asks" => {
+            let (first, count) = (value >> 16 & 0xff_ffff, value & 0xffff);
+            format!("#{} {first}+{count}", value >> 40)
+        }
+        "completed" if value & 0xff == 0 => format!("#{}", value >> 8),
+        "completed" => format!("#{} with error {}", value >> 8, value & 0xff),
+        _ => value.to_string(),
+    }
+}
+
+/// A machine of the world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// A server, by its index.
+    Server(usize),
+    /// A client, by its index.
+    Client(usize),
+}
+
+/// Everything.
+pub struct World {
+    /// Now, in ns.
+    pub now: u64,
+    /// The wire.
+    pub net: SimNet,
+    /// Machines with targets.
+    pub servers: Vec<Server>,
+    /// What they export.
+    pub exports: Vec<Export>,
+    /// Machines with initiators.
+    pub clients: Vec<Client>,
+    /// What has been exercised.
+    pub coverage: Coverage,
+    /// What happened.
+    pub trace: Trace,
+    /// Longest delay between something being due and its process running, in ns.
+    pub lag_ns: u64,
+    /// Runs of clients that ended since the last look, with how.
+    pub ended: Vec<(usize, End)>,
+    clock: Rc<Cell<u64>>,
+    rng: Rng,
+    closed_ways: Ways,
+    judge: Rc<RefCell<Option<Judge>>>,
+    runs: u32,
+    /// Servers that wait for the lock, and since when their start is wanted.
+    starting: Vec<(usize, u64)>,
+}
+
+impl World {
+    /// An empty world at time 0. `prints` writes what happens to stderr.
+    pub fn new(seed: u64, wire: WireConfig, prints: bool) -> Self {
+        let mut rng = Rng::new(seed);
+        let net = SimNet::new(rng.bits(), wire);
+        let closed_ways = Ways::default();
+        let judge: Rc<RefCell<Option<Judge>>> = Rc::default();
+        let (ways, by_hand) = (closed_ways.clone(), judge.clone());
+        net.set_judge(move |from, to, bytes| {
+            if ways.borrow().contains(&(from, to)) {
+                return Verdict::Drop;
+            }
+            by_hand.borrow_mut().as_mut().map_or(Verdict::Pass, |judge| judge(from, to, bytes))
+        });
+        World {
+            now: 0,
+            net,
+            servers: Vec::new(),
+            exports: Vec::new(),
+            clients: Vec::new(),
+            coverage: Coverage::default(),
+            trace: Trace { hash: 0xcbf2_9ce4_8422_2325, prints },
+            lag_ns: 0,
+            ended: Vec::new(),
+            clock: Rc::new(Cell::new(0)),
+            rng,
+            closed_ways,
+            judge,
+            runs: 0,
+            starting: Vec::new(),
+        }
+    }
+
+    fn stations(&self, links: usize, station: StationConfig) -> Vec<u32> {
+        (0..links).map(|_| self.net.station(station).number()).collect()
+    }
+
+    /// A machine for a target; [`World::start_server`] starts it.
+    pub fn add_server(
+        &mut self,
+        links: usize,
+        station: StationConfig,
+        config: TargetConfig,
+        faults: Option<FaultConfig>,
+    ) -> usize {
+        let stations = self.stations(links, station);
+        self.servers.push(Server::new(stations, config, faults));
+        self.servers.len() - 1
+    }
+
+    /// An export of a server that has not been started yet.
+    pub fn add_export(
+        &mut self,
+        server: usize,
+        bytes: u64,
+        block_bytes: u32,
+        store: Store,
+    ) -> usize {
+        let index = self.exports.len();
+        let export = Export::new(format!("disk{index}"), server, bytes, block_bytes, store);
+        self.exports.push(export);
+        index
+    }
+
+    /// A machine for an initiator of an export, with an identity of its own;
+    /// [`World::start_client`] starts it. The server is found by its name.
+    pub fn add_client(
+        &mut self,
+        links: usize,
+        station: StationConfig,
+        export: usize,
+        workload: Workload,
+    ) -> usize {
+        let stations = self.stations(links, station);
+        let index = self.clients.len();
+        let e = &self.exports[export];
+        let node = self.servers[e.server].config.node.clone();
+        let mut config = InitiatorConfig::new(TargetName::Node(node), e.name.clone());
+        config.insecure = true;
+        config.initiator = [index as u8 + 0x11; 16];
+        config.name = format!("client{index}");
+        let rng = Rng::new(self.rng.bits());
+        let name = config.name.clone();
+        self.clients.push(Client::new(name, stations, config, export, workload, rng));
+        index
+    }
+
+    /// Starts a server's process as soon as the locks of its exports are free.
+    pub fn start_server(&mut self, server: usize) {
+        if self.servers[server].target.is_none()
+            && self.starting.iter().all(|&(other, _)| other != server)
+        {
+            self.starting.push((server, self.now));
+            self.start_servers();
+        }
+    }
+
+    fn start_servers(&mut self) {
+        let waiting = std::mem::take(&mut self.starting);
+        for (index, since) in waiting {
+            let server = &mut self.servers[index];
+            if server.locked_until(index, &self.exports) > self.now {
+                self.starting.push((index, since));
+                continue;
+            }
+            self.coverage.lock_waits += u64::from(self.now > since);
+            let seed = self.rng.bits();
+            server.start(index, &mut self.exports, &self.net, &self.clock, seed);
+            self.trace.note(self.now, &format!("server{index}"), "starts", seed);
+        }
+    }
+
+    /// Ends a server's process at once.
+    pub fn crash_server(&mut self, server: usize, how: Crash) {
+        self.starting.retain(|&(other, _)| other != server);
+        if self.servers[server].target.is_none() {
+            return;
+        }
+        match how {
+            Crash::Kill => self.coverage.kills += 1,
+            Crash::Power => self.coverage.power_failures += 1,
+        }
+        self.trace.note(self.now, &format!("server{server}"), "crashes", how as u64);
+        self.servers[server].crash(server, how, &mut self.exports, &mut self.coverage);
+    }
+
+    /// Begins the orderly end of a server's process, which takes at most so long.
+    pub fn shut_down_server(&mut self, server: usize, within_ns: u64) {
+        self.trace.note(self.now, &format!("server{server}"), "shuts down", 0);
+        self.servers[server].shut_down(self.now + within_ns);
+    }
+
+    /// Starts a run of a client.
+    pub fn start_client(&mut self, client: usize) {
+        if self.clients[client].initiator.is_some() {
+            return;
+        }
+        self.runs += 1;
+        let seed = self.rng.bits();
+        let c = &mut self.clients[client];
+        self.coverage.take_overs += u64::from(c.config.take_over);
+        self.trace.note(self.now, &c.name, "starts run", u64::from(self.runs));
+        c.start(self.now, self.runs, seed, &self.net, &self.clock);
+    }
+
+    /// Ends a client's process at once.
+    pub fn crash_client(&mut self, client: usize) {
+        let c = &mut self.clients[client];
+        if c.initiator.is_some() {
+            self.coverage.client_crashes += 1;
+            self.trace.note(self.now, &c.name, "crashes", u64::from(c.run));
+            c.crash(&mut self.exports[c.export], &mut self.coverage);
+        }
+    }
+
+    /// Stops a process for a while.
+    pub fn freeze(&mut self, host: Host, until: u64) {
+        let name = self.name(host);
+        self.trace.note(self.now, &name, "is frozen", until);
+        self.coverage.freezes += 1;
+        match host {
+            Host::Server(at) => self.servers[at].machine.frozen_until = until,
+            Host::Client(at) => self.clients[at].machine.frozen_until = until,
+        }
+    }
+
+    fn name(&self, host: Host) -> String {
+        match host {
+            Host::Server(at) => format!("server{at}"),
+            Host::Client(at) => self.clients[at].name.clone(),
+        }
+    }
+
+    /// The stations of a machine.
+    pub fn stations_of(&self, host: Host) -> &[u32] {
+        match host {
+            Host::Server(at) => &self.servers[at].machine.stations,
+            Host::Client(at) => &self.clients[at].machine.stations,
+        }
+    }
+
+    /// Closes or opens the way from one machine to another, in this direction.
+    pub fn set_way(&mut self, from: Host, to: Host, is_open: bool) {
+        let mut ways = self.closed_ways.borrow_mut();
+        for &a in self.stations_of(from) {
+            for &b in self.stations_of(to) {
+                if is_open {
+                    ways.remove(&(a, b));
+                } else {
+                    ways.insert((a, b));
+                }
+            }
+        }
+        drop(ways);
+        let what = if is_open { "is reached again" } else { "is cut off" };
+        self.trace.note(self.now, &self.name(to), what, 0);
+    }
+
+    /// Opens all ways.
+    pub fn open_all_ways(&mut self) {
+        self.closed_ways.borrow_mut().clear();
+    }
+
+    /// Lets a scripted test decide about single frames.
+    pub fn set_judge(&mut self, judge: impl FnMut(u32, u32, &[u8]) -> Verdict + 'static) {
+        *self.judge.borrow_mut() = Some(Box::new(judge));
+    }
+
+    /// Ends that.
+    pub fn clear_judge(&mut self) {
+        *self.judge.borrow_mut() = None;
+    }
+
+    /// Submits an I/O by hand; returns its token.
+    pub fn submit(&mut self, client: usize, op: Op, range: Range, fua: bool) -> u64 {
+        let c = &mut self.clients[client];
+        let export = &mut self.exports[c.export];
+        c.submit(self.now, op, range, fua, export, &mut self.coverage)
+    }
+
+    /// A client's initiator, which runs.
+    pub fn initiator(&self, client: usize) -> &Initiator {
+        self.clients[client].initiator.as_ref().expect("it runs")
+    }
+
+    /// A server's target, which runs.
+    pub fn target(&self, server: usize) -> &Target {
+        self.servers[server].target.as_ref().expect("it runs")
+    }
+
+    fn media(&self) -> impl Iterator<Item = &MediumHandle> {
+        self.exports.iter().filter_map(Export::medium)
+    }
+
+    /// When something happens next, `limit` at the latest.
+    fn next_time(&self, limit: u64) -> u64 {
+        let mut at = limit.min(self.net.next_delivery().unwrap_or(u64::MAX));
+        for medium in self.media() {
+            at = at.min(medium.next_event().unwrap_or(u64::MAX));
+        }
+        for server in self.servers.iter().filter(|s| s.target.is_some()) {
+            at = at.min(server.machine.next_time(self.now));
+        }
+        for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
+            at = at.min(client.machine.next_time(self.now));
+        }
+        if !self.starting.is_empty() {
+            at = at.min(self.now + MS);
+        }
+        at.max(self.now + 1)
+    }
+
+    /// Time goes on to the next event, `limit` at the latest, and everybody who has something to
+    /// do does it.
+    pub fn step(&mut self, limit: u64) -> Result<(), Violation> {
+        self.now = self.next_time(limit);
+        self.clock.set(self.now);
+        self.net.advance(self.now);
+        for medium in self.media() {
+            medium.advance(self.now);
+        }
+        if !self.starting.is_empty() {
+            self.start_servers();
+        }
+        self.turn_servers();
+        self.turn_clients()?;
+        for export in &self.exports {
+            if let Some(breach) = export.medium().and_then(MediumHandle::breach) {
+                return Err(Violation(format!("export {}: {breach}", export.name)));
+            }
+        }
+        Ok(())
+    }
+
+    fn turn_servers(&mut self) {
+        for (index, server) in self.servers.iter_mut().enumerate() {
+            if server.target.is_none() {
+                continue;
+            }
+            let mine = self.exports.iter().filter(|e| e.server == index);
+            let is_due = mine.filter_map(Export::medium).any(MediumHandle::is_ready);
+            if server.machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
+                let sent = server.turn(self.now);
+                let who = ["server0", "server1", "server2", "server3"][index];
+                self.trace.note(self.now, who, "sent", sent);
+            }
+            if server.has_stopped(self.now) {
+                self.coverage.shutdowns += 1;
+                server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
+                self.trace.note(self.now, "server", "has stopped", index as u64);
+            }
+        }
+    }
+
+    fn turn_clients(&mut self) -> Result<(), Violation> {
+        for (index, client) in self.clients.iter_mut().enumerate() {
+            let runs = client.initiator.is_some();
+            if !runs
+                || !client.machine.wakes(self.now, &self.net, false, &mut self.rng, self.lag_ns)
+            {
+                continue;
+            }
+            let (now, trace) = (self.now, &mut self.trace);
+            let name = client.name.clone();
+            let mut note = |what: &str, value: u64| trace.note(now, &name, what, value);
+            let export = &mut self.exports[client.export];
+            if let Some(end) = client.turn(now, export, &mut self.coverage, &mut note)? {
+                note(&format!("ends: {end:?}"), 0);
+                match &end {
+                    End::Failed(thinwire_volume::ErrorKind::Fenced) => self.coverage.fenced += 1,
+                    End::Failed(_) => self.coverage.content_changed += 1,
+                    End::Refused(_) => self.coverage.refused_busy += 1,
+                    End::Closed => {}
+                }
+                self.ended.push((index, end));
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps until `done`, or fails after `within_ns`.
+    pub fn run_until(
+        &mut self,
+        what: &str,
+        within_ns: u64,
+        mut done: impl FnMut(&World) -> bool,
+    ) -> Result<(), Violation> {
+        let limit = self.now + within_ns;
+        while !done(self) {
+            if self.now >= limit {
+                let clients: Vec<_> = self.clients.iter().map(|c| self.describe(c)).collect();
+                return Err(Violation(format!(
+                    "{what}: not within {} ms; {}",
+                    within_ns / MS,
+                    clients.join("; ")
+                )));
+            }
+            self.step(limit)?;
+        }
+        Ok(())
+    }
+
+    /// Steps for a time.
+    pub fn run_for(&mut self, ns: u64) -> Result<(), Violation> {
+        let limit = self.now + ns;
+        while self.now < limit {
+            self.step(limit)?;
+        }
+        Ok(())
+    }
+
+    fn describe(&self, client: &Client) -> String {
+        match &client.initiator {
+            None => format!("{} is down", client.name),
+            Some(initiator) => {
+                let r = initiator.report(thinwire_proto::Time(self.now));
+                format!(
+                    "{} (run {}) is {} with {} outstanding, the oldest since {} ms, {} bytes \
+                     retained, timer {:?}, paths {:?}",
+                    client.name,
+                    client.run,
+                    r.phase.name(),
+                    r.outstanding,
+                    (self.now - client.oldest().unwrap_or(self.now)) / MS,
+                    r.retained_bytes,
+                    r.timer,
+                    r.paths
+                )
+            }
+        }
+    }
+
+    /// Writes to stderr what the world is made of.
+    pub fn describe_settings(&self) {
+        eprintln!("{:?}, lag {} ns", self.net.wire(), self.lag_ns);
+        for (index, server) in self.servers.iter().enumerate() {
+            eprintln!("server{index}: {:?}, faults {:?}", server.config, server.faults);
+        }
+        for e in &self.exports {
+            let store = match &e.store {
+                Store::Memory => "memory".to_string(),
+                Store::File(medium) => format!("file on {:?}", medium.config()),
+                Store::Writeback(medium, max) => {
+                    format!("write-back of {max} on {:?}", medium.config())
+                }
+            };
+            let Export { name, server, bytes, block_bytes, .. } = e;
+            eprintln!("{name} of server{server}: {bytes} bytes in {block_bytes}, {store}");
+        }
+        for c in &self.clients {
+            eprintln!("{} on export {}: {:?}, {:?}", c.name, c.export, c.config, c.workload);
+        }
+    }
+
+    /// What was exercised, those included who still run.
+    pub fn figures(&mut self) -> Coverage {
+        for server in 0..self.servers.len() {
+            if let Some(target) = &self.servers[server].target {
+                harvest(target, &mut self.coverage);
+            }
+        }
+        let mut all = self.coverage;
+        let wire = self.net.stats();
+        all.frames_sent = wire.sent;
+        all.frames_lost = wire.lost;
+        all.frames_cut = wire.cut;
+        all.frames_too_long = wire.too_long;
+        all.frames_reordered = wire.reordered;
+        all.frames_no_room = wire.no_room + wire.port_full;
+        for medium in self.media() {
+            let stats = medium.stats();
+            all.landed_late += stats.landed_late;
+            all.torn_writes += stats.torn;
+            all.sectors_lost += stats.sectors_lost;
+            all.flush_failures += stats.flush_failures;
+            all.write_failures += stats.write_failures;
+            all.record_failures += stats.record_failures;
+        }
+        all
+    }
+
+    /// A number that differs if anything went differently.
+    pub fn trace_hash(&self) -> u64 {
+        self.trace.hash
+    }
+}
