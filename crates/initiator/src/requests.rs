@@ -188,6 +188,15 @@ impl Initiator {
             Op::Flush => self.on_flush_finished(io, complete.verifier, mark, result),
             op if op.is_write() => self.on_write_finished(io, complete.verifier, result),
             _ => {
+                // What it has seen may lack unflushed writes: they are sent again, then it reads
+                // again.
+                if result.is_ok() && complete.verifier != self.verifier {
+                    self.on_verifier(complete.verifier);
+                }
+                if self.replay.is_some() {
+                    self.waiting.push_front(io);
+                    return;
+                }
                 let mut completion = self.completion(&io, result);
                 if let (Ok(()), Some(buf)) = (result, data) {
                     if io.op == Op::BlockStatus {

@@ -166,7 +166,7 @@ impl House {
         completion: Completion,
         peers: &mut [Option<Box<Peer>>],
     ) {
-        let is_flush = operation.op == OpCode::Flush as u8;
+        let op = OpCode::from_number(operation.op).expect("only known operations reach a store");
         self.attachments[operation.attachment].outstanding -= 1;
         if operation.told {
             return;
@@ -184,8 +184,12 @@ impl House {
         let reset = slot.reset;
         let request = slot.request.expect("an executing slot has its request");
         // A write reports the verifier under which it was started, a flush the one under which it
-        // ended: so neither can vouch for data that a failed flush in between has lost.
-        let verifier = if is_flush { self.exports[export].verifier } else { operation.verifier };
+        // ended: so neither can vouch for data that a failed flush in between has lost. A read that
+        // may have missed such data says so, too.
+        let verifier = match op {
+            OpCode::Flush | OpCode::Read | OpCode::BlockStatus => self.exports[export].verifier,
+            OpCode::Write | OpCode::Discard | OpCode::WriteZeroes => operation.verifier,
+        };
         match completion.result {
             Ok(()) => {
                 let data = if operation.op == OpCode::BlockStatus as u8 {
