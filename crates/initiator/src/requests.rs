@@ -243,6 +243,11 @@ impl Initiator {
         if !io.flags.fua || !self.retained.is_empty() {
             let Pending { op, flags, offset, len, data, .. } = io;
             self.retained.push(Effect { op, flags, offset, len, data, verifier });
+            // A replay that runs goes on to here: older effects that it writes again must not end
+            // up over this one.
+            if let Some(replay) = &mut self.replay {
+                replay.end = self.retained.mark();
+            }
         }
         self.done.push(completion);
     }
