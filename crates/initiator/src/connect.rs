@@ -322,7 +322,7 @@ impl Initiator {
 
     fn start_replay(&mut self) {
         let (end, next) = (self.retained.mark(), self.retained.first());
-        self.replay = Some(crate::requests::Replay { end, next, outstanding: 0 });
+        self.replay = Some(crate::requests::Replay { end, next, from: 0, outstanding: 0 });
     }
 
     pub(crate) fn ask_attach(&mut self) {

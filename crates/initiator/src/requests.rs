@@ -7,7 +7,7 @@ use thinwire_volume::{Completion, ErrorKind, Extent, IoError, IoFlags, Op};
 use thinwire_wire::Status;
 
 use crate::Initiator;
-use crate::retained::{ENTRIES_MAX, Effect};
+use crate::retained::{ENTRIES_MAX, Effect, Standing};
 use crate::slots::{Finished, Owner, Pending, charge};
 use crate::volume::MODULE;
 
@@ -24,6 +24,8 @@ pub(crate) struct Replay {
     pub end: u64,
     /// The next one.
     pub next: u64,
+    /// And the byte in it from which on it is to be sent.
+    pub from: u64,
     pub outstanding: usize,
 }
 
@@ -53,25 +55,29 @@ impl Initiator {
                 return;
             }
             let number = replay.next;
-            let Some(effect) = self.retained.get_mut(number) else {
-                replay.next += 1;
+            let Some((offset, len)) = self.retained.uncovered(number, replay.from) else {
+                (replay.next, replay.from) = (number + 1, 0);
                 self.replay = Some(replay);
                 continue;
             };
-            let io = Pending {
-                owner: Owner::Replay(number),
-                op: effect.op,
-                flags: IoFlags { fua: false, ..effect.flags },
-                offset: effect.offset,
-                len: effect.len,
-                data: effect.data.clone(),
-            };
+            let effect = self.retained.get_mut(number).expect("a part of it is uncovered");
+            let mut data = SegList::new();
+            if !effect.data.is_empty() {
+                let skip = (offset - effect.offset) as usize;
+                effect.data.slice_into(skip, len as usize, &mut data);
+            }
+            let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
+            let io = Pending { owner, op, flags, offset, len, data };
             if self.slots.conflicts(&io) || !self.can_start(&io) {
                 return;
             }
+            if replay.from == 0 {
+                let effect = self.retained.get_mut(number).expect("just there");
+                effect.standing = Standing::Asked;
+                self.stats.replayed += 1;
+            }
             self.start(io);
-            self.stats.replayed += 1;
-            replay.next += 1;
+            replay.from = offset + len;
             replay.outstanding += 1;
             self.replay = Some(replay);
         }
@@ -160,8 +166,12 @@ impl Initiator {
         // The whole log, also what was written under the new verifier: an older write must not end
         // up over a newer one.
         let outstanding = self.replay.map_or(0, |r| r.outstanding);
-        self.replay =
-            Some(Replay { end: self.retained.mark(), next: self.retained.first(), outstanding });
+        self.replay = Some(Replay {
+            end: self.retained.mark(),
+            next: self.retained.first(),
+            from: 0,
+            outstanding,
+        });
     }
 
     pub(crate) fn on_finished(&mut self, finished: Finished) {
@@ -229,7 +239,7 @@ impl Initiator {
                 self.stats.replay_failures += 1;
             }
             if let Some(effect) = self.retained.get_mut(number) {
-                effect.verifier = if result.is_ok() { verifier } else { self.verifier };
+                effect.replayed(if result.is_ok() { verifier } else { self.verifier });
             }
             return;
         }
@@ -239,10 +249,15 @@ impl Initiator {
             return;
         }
         let completion = self.completion(&io, Ok(()));
-        // A durable write is kept only if a replay could put something older over it.
+        // A durable effect is not kept, but nothing older may be replayed over it.
         if !io.flags.fua || !self.retained.is_empty() {
-            let Pending { op, flags, offset, len, data, .. } = io;
-            self.retained.push(Effect { op, flags, offset, len, data, verifier });
+            let Pending { op, flags, offset, len, mut data, .. } = io;
+            let mut standing = Standing::Done;
+            if flags.fua {
+                standing = Standing::Durable;
+                data = SegList::new();
+            }
+            self.retained.push(Effect { op, flags, offset, len, data, verifier, standing });
             // A replay that runs goes on to here: older effects that it writes again must not end
             // up over this one.
             if let Some(replay) = &mut self.replay {

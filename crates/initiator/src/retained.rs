@@ -6,6 +6,10 @@
 //! effect; a flush covers a prefix of it. Compared with a map from ranges to effects it allocates
 //! nothing and costs O(1) a write; what it costs is memory for blocks written more than once
 //! between two flushes, which the bound limits.
+//!
+//! An effect with FUA is durable and needs no replay, but what it overlaps must not be replayed
+//! either: not even for the moment until it is written again, since the initiator may die in it. So
+//! it stays in the log as a *cover*, without its data, and older effects are replayed around it.
 
 use std::collections::VecDeque;
 
@@ -26,6 +30,43 @@ pub(crate) struct Effect {
     pub data: SegList,
     /// The target's verifier under which it took effect.
     pub verifier: u64,
+    pub standing: Standing,
+}
+
+/// What a replay has to know of an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It took effect under its verifier.
+    Done,
+    /// It is being sent again; no part of it has been answered.
+    Asked,
+    /// Parts of it took effect under different verifiers: none vouches for it.
+    Mixed,
+    /// Durable from the start: a cover.
+    Durable,
+}
+
+impl Effect {
+    fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// A part of it that was sent again took effect.
+    pub fn replayed(&mut self, verifier: u64) {
+        match self.standing {
+            Standing::Asked => (self.verifier, self.standing) = (verifier, Standing::Done),
+            Standing::Done if self.verifier != verifier => self.standing = Standing::Mixed,
+            Standing::Done | Standing::Mixed | Standing::Durable => {}
+        }
+    }
+
+    fn is_under(&self, verifier: u64) -> bool {
+        match self.standing {
+            Standing::Durable => true,
+            Standing::Mixed => false,
+            Standing::Asked | Standing::Done => self.verifier == verifier,
+        }
+    }
 }
 
 /// See the module.
@@ -35,11 +76,14 @@ pub(crate) struct Retained {
     /// Number of the first entry since the beginning.
     first: u64,
     bytes: usize,
+    /// Numbers of the covers.
+    covers: VecDeque<u64>,
 }
 
 impl Retained {
     pub fn new() -> Self {
-        Retained { log: VecDeque::with_capacity(ENTRIES_MAX + 1024), first: 0, bytes: 0 }
+        let log = VecDeque::with_capacity(ENTRIES_MAX + 1024);
+        Retained { log, first: 0, bytes: 0, covers: VecDeque::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -66,13 +110,37 @@ impl Retained {
 
     pub fn push(&mut self, effect: Effect) {
         self.bytes += Self::weight(&effect);
+        if effect.standing == Standing::Durable {
+            self.covers.push_back(self.mark());
+        }
         self.log.push_back(effect);
+    }
+
+    /// The first part of an entry, from `from` on, that no later cover covers: its offset and
+    /// length. Covers have none.
+    pub fn uncovered(&self, number: u64, from: u64) -> Option<(u64, u64)> {
+        let effect = self.log.get(number.checked_sub(self.first)? as usize)?;
+        if effect.standing == Standing::Durable {
+            return None;
+        }
+        let later = self.covers.partition_point(|&cover| cover <= number);
+        let covers = || {
+            let numbers = self.covers.range(later..);
+            numbers.map(|&cover| &self.log[(cover - self.first) as usize])
+        };
+        let mut start = effect.offset.max(from);
+        while let Some(over) = covers().find(|c| c.offset <= start && start < c.end()) {
+            start = over.end();
+        }
+        let next = covers().map(|c| c.offset).filter(|&offset| offset > start).min();
+        let end = next.unwrap_or(u64::MAX).min(effect.end());
+        (start < end).then(|| (start, end - start))
     }
 
     /// True if every entry below `mark` has this verifier.
     pub fn all_under(&self, mark: u64, verifier: u64) -> bool {
         let count = (mark.saturating_sub(self.first) as usize).min(self.log.len());
-        self.log.iter().take(count).all(|e| e.verifier == verifier)
+        self.log.iter().take(count).all(|e| e.is_under(verifier))
     }
 
     /// A flush covered everything below `mark`.
@@ -81,6 +149,9 @@ impl Retained {
             let Some(effect) = self.log.pop_front() else { break };
             self.first += 1;
             self.bytes -= Self::weight(&effect);
+        }
+        while self.covers.front().is_some_and(|&cover| cover < self.first) {
+            self.covers.pop_front();
         }
     }
 
@@ -105,7 +176,44 @@ mod tests {
 
     fn effect(offset: u64, verifier: u64) -> Effect {
         let (op, flags) = (Op::Discard, IoFlags::default());
-        Effect { op, flags, offset, len: 512, data: SegList::new(), verifier }
+        let (len, data, standing) = (512, SegList::new(), Standing::Done);
+        Effect { op, flags, offset, len, data, verifier, standing }
+    }
+
+    #[test]
+    fn older_effects_are_replayed_around_covers() {
+        let mut r = Retained::new();
+        r.push(Effect { len: 4096, ..effect(1024, 1) });
+        let cover = Standing::Durable;
+        r.push(Effect { standing: cover, ..effect(2048, 1) });
+        r.push(Effect { standing: cover, ..effect(2560, 1) });
+        r.push(Effect { standing: cover, ..effect(512, 1) });
+        r.push(Effect { len: 1024, ..effect(2048, 1) });
+        let pieces = |number| {
+            let mut pieces = vec![];
+            let mut from = 0;
+            while let Some((offset, len)) = r.uncovered(number, from) {
+                pieces.push((offset, len));
+                from = offset + len;
+            }
+            pieces
+        };
+        assert_eq!(pieces(0), [(1024, 1024), (3072, 2048)]);
+        assert_eq!((pieces(1), pieces(3)), (vec![], vec![]));
+        assert_eq!(pieces(4), [(2048, 1024)], "the newest of all");
+        r.flushed(2);
+        assert!(r.uncovered(0, 0).is_none() && r.all_under(5, 1) && !r.all_under(5, 2));
+    }
+
+    #[test]
+    fn parts_under_different_verifiers_vouch_for_nothing() {
+        let mut r = Retained::new();
+        r.push(Effect { standing: Standing::Asked, ..effect(0, 1) });
+        let e = r.get_mut(0).unwrap();
+        e.replayed(2);
+        assert!(e.is_under(2) && !e.is_under(1));
+        e.replayed(3);
+        assert!(!e.is_under(2) && !e.is_under(3));
     }
 
     #[test]
