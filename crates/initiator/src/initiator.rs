@@ -424,6 +424,10 @@ impl Initiator {
             return;
         }
         self.detach_sent = true;
+        if std::mem::take(&mut self.replay_failed) {
+            // No flush has told anybody yet.
+            self.close_error = Some(ErrorKind::Io);
+        }
         let (attachment, generation) = (self.slots.attachment, self.slots.generation);
         let detach = Detach { transaction: 0, attachment, generation };
         self.session.as_mut().expect("attached").send(thinwire_proto::Item::Detach(detach));

@@ -292,7 +292,9 @@ impl Initiator {
         }
         if result.is_ok() {
             self.retained.flushed(mark);
-            if std::mem::take(&mut self.replay_failed) {
+            // Only a flush that somebody hears of may take the bad news away.
+            if self.replay_failed && (!forced || self.closing) {
+                self.replay_failed = false;
                 result = Err(ErrorKind::Io);
             }
         }
