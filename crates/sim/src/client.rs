@@ -398,7 +398,7 @@ impl Client {
         }
         let end = self.ended(export)?;
         if end.is_some() {
-            self.end(export, coverage, end == Some(End::Closed));
+            self.end(export, coverage, end == Some(End::Closed))?;
         }
         Ok(end)
     }
@@ -600,23 +600,29 @@ impl Client {
         }
     }
 
-    fn end(&mut self, export: &mut Export, coverage: &mut Coverage, closed: bool) {
+    fn end(
+        &mut self,
+        export: &mut Export,
+        coverage: &mut Coverage,
+        closed: bool,
+    ) -> Result<(), Violation> {
         let initiator = self.initiator.take().expect("it ran");
         harvest(&initiator, coverage);
         self.machine.deadline = u64::MAX;
         let was_open = std::mem::take(&mut self.is_open);
         self.pending.clear();
         if !was_open || self.config.read_only {
-            return;
+            return Ok(());
         }
         let model = export.model_at(self.incarnation);
         if closed && !self.aborted && initiator.close_error().is_none() {
             coverage.detached += 1;
-            export.models[model].run_detached(self.run);
+            export.models[model].run_detached(self.run).map_err(|v| self.violation(v.0))?;
         } else {
             coverage.aborted += u64::from(self.aborted);
             export.models[model].run_ended(self.run);
         }
+        Ok(())
     }
 
     fn violation(&self, text: String) -> Violation {

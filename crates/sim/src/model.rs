@@ -173,14 +173,18 @@ impl Model {
     }
 
     /// A writer has detached in order: everything it was told is durable.
-    pub fn run_detached(&mut self, run: u32) {
+    pub fn run_detached(&mut self, run: u32) -> Check {
         if self.run == run {
+            if self.owed.is_some() {
+                return self.fail("it was detached in order though a replay had failed");
+            }
             let all = std::mem::take(&mut self.unflushed);
             for (range, version) in all {
                 self.raise_durable(range, version);
             }
             self.run = 0;
         }
+        Ok(())
     }
 
     /// A write of `run` is submitted: its version, and for data the bytes to write.

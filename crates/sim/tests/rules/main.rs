@@ -1,0 +1,5 @@
+//! The thirteen rules that keep data (`docs/design.md`), each with the sequence that breaks without
+//! it, and the sequences in which the simulator has caught us.
+
+mod rule_04_replay;
+mod scene;

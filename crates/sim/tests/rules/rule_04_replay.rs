@@ -1,0 +1,172 @@
+//! Rule 4: what a flush acknowledged is durable, and a restart of the target is invisible.
+
+use thinwire_sim::server::Crash;
+use thinwire_volume::{ErrorKind, Op};
+
+use crate::scene::{Scene, at, ms};
+
+#[test]
+fn rule_04_unflushed_writes_are_sent_again_before_anything_else() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    assert_eq!(s.flush(), Ok(()));
+    s.write(at(4, 8));
+    s.run(Op::WriteZeroes, at(6, 2)).unwrap();
+    s.run(Op::Discard, at(20, 8)).unwrap();
+    s.restart(Crash::Power);
+    s.read(at(0, 32));
+    assert_eq!(s.stats(0).replayed, 3);
+    assert_eq!(s.flush(), Ok(()));
+    s.restart(Crash::Power);
+    s.read(at(0, 32));
+    assert_eq!(s.stats(0).replayed, 3, "what was flushed is not kept");
+    s.end();
+}
+
+#[test]
+fn rule_04_a_flush_that_ran_after_the_loss_does_not_vouch() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    let flush = s.submit(0, Op::Flush, at(0, 0));
+    s.restart(Crash::Power);
+    assert_eq!(s.outcome(0, flush).result, Ok(()));
+    assert_eq!(s.stats(0).replayed, 1);
+    s.end();
+}
+
+#[test]
+fn rule_04_a_failed_flush_changes_the_verifier() {
+    let mut s = Scene::new().with_client();
+    for round in 0..20 {
+        s.write(at(round, 8));
+        s.medium.set_flush_failure(1.0);
+        assert_eq!(s.flush(), Err(ErrorKind::Io));
+        s.medium.set_flush_failure(0.0);
+        s.read(at(0, 40));
+        assert_eq!(s.flush(), Ok(()));
+    }
+    assert!(s.stats(0).replayed >= 20);
+    s.end();
+}
+
+/// Somebody else's flush failed: the first the writer hears of it is the answer to a read.
+#[test]
+fn rule_04_a_read_tells_that_unflushed_writes_are_gone() {
+    let mut s = Scene::new().with_client();
+    let reader = s.client();
+    s.world.clients[reader].config.read_only = true;
+    s.attach(reader);
+    for round in 0..10 {
+        s.write(at(round, 8));
+        s.medium.set_flush_failure(1.0);
+        let flush = s.submit(reader, Op::Flush, at(0, 0));
+        assert_eq!(s.outcome(reader, flush).result, Err(ErrorKind::Io));
+        s.medium.set_flush_failure(0.0);
+        s.read(at(0, 40));
+    }
+    s.end();
+}
+
+/// The older of two writes must not be replayed over the newer, which was on its way when the loss
+/// became known.
+#[test]
+fn rule_04_a_write_that_completes_during_a_replay_is_replayed_too() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    s.medium.set_latency(20_000_000, 20_000_000);
+    let second = s.submit(0, Op::Write, at(0, 8));
+    let medium = s.medium.clone();
+    s.until("the store has it", move |_| medium.in_flight() == 1);
+    s.medium.set_latency(20_000, 20_000);
+    s.medium.set_flush_failure(1.0);
+    assert_eq!(s.flush(), Err(ErrorKind::Io));
+    s.medium.set_flush_failure(0.0);
+    assert_eq!(s.outcome(0, second).result, Ok(()));
+    s.read(at(0, 8));
+    s.end();
+}
+
+/// A write with FUA is durable: an older, unflushed one is not replayed over it, not even for a
+/// moment in which the initiator may die.
+#[test]
+fn rule_04_a_replay_never_writes_under_fua() {
+    for cut in 0..12 {
+        let mut s = Scene::new().with_client();
+        s.write(at(0, 16));
+        s.write_fua(at(4, 4));
+        s.write(at(30, 2));
+        s.write_fua(at(0, 2));
+        s.restart(Crash::Power);
+        let medium = s.medium.clone();
+        let before = medium.stats().operations;
+        s.world
+            .run_until("the replay", 10_000_000_000, move |_| {
+                medium.stats().operations >= before + cut
+            })
+            .ok();
+        s.world.crash_client(0);
+        s.restart(Crash::Kill);
+        s.attach(0);
+        s.read(at(0, 32));
+        s.end();
+    }
+}
+
+#[test]
+fn rule_04_a_failed_replay_fails_the_next_flush() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    s.medium.set_no_space(1.0);
+    s.restart(Crash::Power);
+    s.until("the replay has failed", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).stats.replay_failures == 1
+    });
+    s.medium.set_no_space(0.0);
+    assert_eq!(s.flush(), Err(ErrorKind::Io));
+    assert_eq!(s.flush(), Ok(()));
+    s.end();
+}
+
+/// The flush that the bound of the retained set asks for is nobody's: it must not swallow the news.
+#[test]
+fn rule_04_a_forced_flush_does_not_hide_a_failed_replay() {
+    let mut s = Scene::new();
+    let client = s.client();
+    s.world.clients[client].config.retained_bytes_max = 64 << 10;
+    s.attach(client);
+    s.write(at(0, 8));
+    s.medium.set_no_space(1.0);
+    s.restart(Crash::Power);
+    s.until("the replay has failed", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).stats.replay_failures == 1
+    });
+    s.medium.set_no_space(0.0);
+    for nth in 0..20 {
+        s.write(at(100 + nth * 8, 8));
+    }
+    s.pass(ms(50));
+    assert_eq!(s.flush(), Err(ErrorKind::Io));
+    assert_eq!(s.flush(), Ok(()));
+    s.end();
+}
+
+#[test]
+fn rule_04_a_detach_does_not_hide_a_failed_replay() {
+    let mut s = Scene::new();
+    let client = s.client();
+    s.world.clients[client].config.retained_bytes_max = 64 << 10;
+    s.attach(client);
+    s.write(at(0, 8));
+    s.medium.set_no_space(1.0);
+    s.restart(Crash::Power);
+    s.until("the replay has failed", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).stats.replay_failures == 1
+    });
+    s.medium.set_no_space(0.0);
+    // More than half of the bound: a flush that nobody hears of runs.
+    s.write(at(100, 80));
+    s.until("a forced flush", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).retained_bytes == 0
+    });
+    s.end();
+}
