@@ -38,7 +38,7 @@ impl House {
         }
         match self.decide(now, peer, export, attach) {
             Ok(generation) => {
-                self.fence_writers(export, generation, session);
+                self.fence_writers(export);
                 self.pending.push(PendingAttach {
                     peer: index,
                     session,
@@ -102,11 +102,11 @@ impl House {
         Err((Status::Busy, seconds_left, text))
     }
 
-    /// All other writers of an export are fenced: their handles mean nothing any more.
-    fn fence_writers(&mut self, export: usize, generation: u64, except_session: u64) {
-        let _ = (generation, except_session);
+    /// All writers of an export are fenced: their handles mean nothing any more.
+    fn fence_writers(&mut self, export: usize) {
         for attachment in &mut self.attachments {
-            if attachment.export == export && !attachment.read_only && attachment.live {
+            let is_writer = attachment.export == export && !attachment.read_only;
+            if is_writer && attachment.live && !attachment.fenced {
                 attachment.fenced = true;
                 self.stats.fenced += 1;
             }
@@ -126,6 +126,8 @@ impl House {
             let p = self.pending.remove(at);
             progress = true;
             let record = WriterRecord { generation: p.generation, holder: p.initiator };
+            // Another one that waited too may have been granted since this one asked.
+            self.fence_writers(p.export);
             self.tell_fenced(&p, peers);
             let Some(peer) = peers.get_mut(p.peer).and_then(|s| s.as_deref_mut()) else { continue };
             if peer.session.local_id() != p.session {
