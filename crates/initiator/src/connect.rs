@@ -396,10 +396,10 @@ impl Initiator {
         }
         let status = Status::from_number(refused.status);
         if self.is_open() {
-            if status == Status::Fenced {
-                self.die(ErrorKind::Fenced);
-            } else {
-                self.retry_attach_at = Some(now + ATTACH_RETRY);
+            match status {
+                Status::Fenced => self.die(ErrorKind::Fenced),
+                Status::OtherContent => self.die(ErrorKind::ContentChanged),
+                _ => self.retry_attach_at = Some(now + ATTACH_RETRY),
             }
             return Ok(());
         }

@@ -72,8 +72,13 @@ impl House {
         };
         let same = holder == peer.initiator;
         if attach.flags & attach_flags::RESUME != 0 {
-            if same && generation == attach.writer_generation {
+            // The last writer may come back, also if it had detached and was not told so.
+            if generation == attach.writer_generation && (same || holder == [0; 16]) {
                 return Ok(generation);
+            }
+            if generation < attach.writer_generation {
+                let text = format!("export {} began anew and holds other content", e.name);
+                return Err((Status::OtherContent, 0, text));
             }
             let text = format!("another initiator took export {} over", e.name);
             return Err((Status::Fenced, 0, text));

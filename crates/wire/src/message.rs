@@ -85,6 +85,8 @@ pub enum Status {
     TooMany = 13,
     /// The export is served by another shard: open a session of its own for it.
     WrongShard = 14,
+    /// A re-attach found other content than the initiator was using; final.
+    OtherContent = 15,
 }
 
 impl Status {
@@ -105,6 +107,7 @@ impl Status {
             12 => Status::Version,
             13 => Status::TooMany,
             14 => Status::WrongShard,
+            15 => Status::OtherContent,
             _ => Status::Io,
         }
     }
