@@ -314,6 +314,7 @@ impl Initiator {
         }
         self.orphans = orphans;
         self.forced_flush = false;
+        self.detach_sent = false;
         if self.replay.take().is_some() {
             self.start_replay();
         }

@@ -173,7 +173,8 @@ pub struct Initiator {
     pub(crate) away_since: Option<Time>,
     pub(crate) gave_up: bool,
     pub(crate) closing: bool,
-    detach_sent: bool,
+    /// In this session.
+    pub(crate) detach_sent: bool,
     pub(crate) close_error: Option<ErrorKind>,
     pub(crate) closed: bool,
     pub(crate) outside: Vec<TxBatch>,
