@@ -152,6 +152,7 @@ impl Initiator {
             at = at.min(retry);
         }
         if let (Some(since), WhenAway::FailAfter(limit)) = (self.away_since, self.config.when_away)
+            && self.is_open()
             && !self.gave_up
         {
             at = at.min(since + limit);
