@@ -101,6 +101,8 @@ pub struct Session {
     pub(crate) room: Room,
     pub(crate) granted: (u32, u64),
     pub(crate) granted_sent: (u32, u64),
+    /// Bytes that are worth a message of their own: a quarter of the first grant.
+    grant_step: u64,
     peer_granted: (u32, u64),
     pub(crate) rng: Rng,
     pub(crate) stats: SessionStats,
@@ -123,6 +125,7 @@ impl Session {
             room,
             granted: (0, 0),
             granted_sent: (0, 0),
+            grant_step: 1,
             peer_granted: (0, 0),
             rng,
             stats: SessionStats::default(),
@@ -240,11 +243,14 @@ impl Session {
 
     /// Raises what the peer may send, as running totals of requests and of their bytes.
     pub fn grant(&mut self, slots: u32, bytes: u64) {
+        if self.granted == (0, 0) {
+            self.grant_step = (bytes / 4).min(1 << 20);
+        }
         self.granted = (slots, bytes);
         // Frames carry the totals anyway; when a quarter is waiting to be told, tell it reliably.
         let untold = bytes.saturating_sub(self.granted_sent.1);
         let slots_untold = slots.wrapping_sub(self.granted_sent.0);
-        if untold >= 1 << 20 || slots_untold >= 32 {
+        if untold >= self.grant_step || slots_untold >= 32 {
             self.granted_sent = self.granted;
             if let Some(path) = self.paths.first() {
                 self.queue.push_back(Item::Credit(path.id));

@@ -16,7 +16,8 @@ pub struct TargetConfig {
     /// which a fast disk saturates. Each costs about 600 bytes. Bound: 1 to 1024.
     pub slots: u16,
     /// Bytes of requests a session may have outstanding. Default 8 MiB: keeps 100 Gb/s busy over a
-    /// round trip of 600 us. This is memory of the target, once for every session.
+    /// round trip of 600 us. This is memory of the target, once for every session. Bound: at least
+    /// 2 MiB, twice the longest request, since up to a quarter may not have been told yet.
     pub credit_bytes: u64,
     /// How long a silent writer keeps its volume before another may have it. Default 30 s: longer
     /// than a reboot of a switch, shorter than a person's patience.

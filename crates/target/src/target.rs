@@ -10,6 +10,7 @@ use thinwire_wire::{Frame, Kind, Message, Status};
 use crate::greet::{PendingOffer, UNCONFIRMED};
 use crate::house::{Export, House};
 use crate::peer::Peer;
+use crate::slots::REQUEST_BYTES_MAX;
 use crate::{ExportConfig, TargetConfig, TargetStats};
 
 /// How often sessions are looked at for expiry.
@@ -73,6 +74,8 @@ impl Target {
         let next_epoch = rng.next_u64() as u32 >> 1;
         let next_generation = rng.next_u64() as u32 >> 1;
         let outside = links.iter().map(|_| TxBatch::new()).collect();
+        let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
+        let config = TargetConfig { credit_bytes, ..config };
         Target {
             house: House {
                 config,
