@@ -1,0 +1,129 @@
+//! Rule 3: who may come back, and who may not.
+
+use thinwire_sim::client::End;
+use thinwire_sim::server::Crash;
+use thinwire_sim::world::{Host, SECOND};
+use thinwire_volume::{ErrorKind, Op};
+use thinwire_wire::Status;
+
+use crate::scene::{Scene, at, ms};
+
+fn take_over(s: &mut Scene, client: usize) {
+    s.world.clients[client].config.take_over = true;
+    s.attach(client);
+}
+
+#[test]
+fn rule_03_a_fenced_writer_does_not_replay() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.write(at(0, 8));
+    // A is away while the target restarts and B takes over.
+    s.set_reach(0, false);
+    s.restart(Crash::Power);
+    take_over(&mut s, b);
+    let token = s.submit(b, Op::Write, at(0, 8));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    s.set_reach(0, true);
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
+    let token = s.submit(b, Op::Read, at(0, 8));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    s.end();
+}
+
+#[test]
+fn rule_03_a_frozen_writer_wakes_up_fenced_and_stays_so() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.write(at(0, 8));
+    let mut pending: Vec<_> = (0..8).map(|n| s.submit(0, Op::Write, at(n * 8, 8))).collect();
+    s.world.freeze(Host::Client(0), s.world.now + 3 * SECOND);
+    take_over(&mut s, b);
+    let token = s.submit(b, Op::Write, at(0, 64));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
+    pending.retain(|&token| s.outcome(0, token).result != Err(ErrorKind::Fenced));
+    assert!(pending.is_empty());
+    let token = s.submit(b, Op::Read, at(0, 64));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    s.end();
+}
+
+#[test]
+fn rule_03_only_the_recorded_writer_attaches_after_a_restart() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.write(at(0, 8));
+    s.world.freeze(Host::Client(0), s.world.now + 2 * SECOND);
+    s.restart(Crash::Kill);
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Busy));
+    s.read(at(0, 8));
+    s.end();
+}
+
+/// Two grants that wait for the store at the same time: the first of them is fenced by the second
+/// all the same.
+#[test]
+fn rule_03_two_take_overs_at_once_leave_one_writer() {
+    for lag in 0..40 {
+        let mut s = Scene::new().with_client();
+        let (b, c) = (s.client(), s.client());
+        // Both have to wait until this write has left the store.
+        s.medium.set_latency(400_000_000, 400_000_000);
+        s.submit(0, Op::Write, at(0, 8));
+        let medium = s.medium.clone();
+        s.until("the store has it", move |_| medium.in_flight() == 1);
+        s.medium.set_latency(20_000, 200_000);
+        for client in [b, c] {
+            s.world.clients[client].config.take_over = true;
+            s.world.start_client(client);
+            s.pass(ms(lag) / 10);
+        }
+        s.until("both attached", |w| {
+            [b, c].iter().all(|&c| w.clients[c].is_open || w.clients[c].initiator.is_none())
+        });
+        let mut fenced = 0;
+        for client in [b, c] {
+            if s.world.clients[client].initiator.is_none() {
+                fenced += 1;
+                continue;
+            }
+            let token = s.submit(client, Op::Write, at(0, 8));
+            fenced += usize::from(s.outcome(client, token).result == Err(ErrorKind::Fenced));
+        }
+        assert_eq!(fenced, 1);
+    }
+}
+
+#[test]
+fn rule_03_memory_that_began_anew_is_other_content() {
+    let mut s = Scene::in_memory().with_client();
+    s.write(at(0, 8));
+    s.restart(Crash::Kill);
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::ContentChanged));
+}
+
+#[test]
+fn rule_03_memory_that_began_anew_under_other_readers() {
+    let mut s = Scene::in_memory().with_client();
+    let reader = s.client();
+    s.world.clients[reader].config.read_only = true;
+    s.attach(reader);
+    s.restart(Crash::Kill);
+    assert_eq!(s.until_ended(reader), End::Failed(ErrorKind::ContentChanged));
+}
+
+#[test]
+fn rule_03_the_same_initiator_takes_over_from_its_former_run_at_once() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    assert_eq!(s.flush(), Ok(()));
+    s.write(at(4, 8));
+    s.world.crash_client(0);
+    let before = s.world.now;
+    s.attach(0);
+    assert!(s.world.now < before + SECOND);
+    s.read(at(0, 16));
+    s.end();
+}
