@@ -10,7 +10,7 @@ use thinwire_sim::client::{End, Outcome, Workload};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::model::Range;
 use thinwire_sim::server::{Crash, Store};
-use thinwire_sim::world::{Host, MS, SECOND, World};
+use thinwire_sim::world::{Host, SECOND, World};
 use thinwire_target::TargetConfig;
 use thinwire_volume::{ErrorKind, Op};
 
@@ -133,14 +133,6 @@ impl Scene {
         self.world.start_server(0);
     }
 
-    /// Until the client has heard of a new session.
-    pub fn until_back(&mut self, client: usize) {
-        self.until("back", move |w| {
-            let r = w.initiator(client).report(Time(w.now));
-            r.phase == thinwire_initiator::Phase::Attached
-        });
-    }
-
     pub fn until_ended(&mut self, client: usize) -> End {
         self.until("its end", move |w| w.clients[client].initiator.is_none());
         let at = self.world.ended.iter().position(|(who, _)| *who == client).expect("it ended");
@@ -172,5 +164,3 @@ impl Scene {
 pub const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
-
-pub const SOON: u64 = 100 * MS;
