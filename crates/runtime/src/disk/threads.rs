@@ -60,7 +60,8 @@ impl Threads {
             some_ended: Condvar::new(),
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let mut threads = Threads { shared, started: Vec::new(), threads: Vec::new() };
+        let mut threads =
+            Threads { shared, started: Vec::with_capacity(SLOTS), threads: Vec::new() };
         for number in 0..THREADS {
             let shared = threads.shared.clone();
             let builder = std::thread::Builder::new().name(format!("disk-{number}"));

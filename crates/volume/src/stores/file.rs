@@ -14,6 +14,10 @@ const MODULE: &str = "file";
 /// Written zeroes go out of one buffer of this size, used many times over.
 const ZERO_BYTES: usize = 64 << 10;
 
+/// Room for this many I/Os is there from the start: how many complete together is a matter of luck,
+/// and luck must not allocate.
+const IOS_USUAL: usize = 256;
+
 /// The errnos this store tells apart, in Linux's numbers (MIPS and SPARC differ in the last three).
 mod errno {
     pub const EBADF: i32 = 9;
@@ -139,10 +143,10 @@ impl<D: Disk> FileStore<D> {
             },
             pool: pool.clone(),
             zeroes: None,
-            running: Vec::new(),
-            free: Vec::new(),
-            ready: Vec::new(),
-            disk_done: Vec::new(),
+            running: Vec::with_capacity(IOS_USUAL),
+            free: Vec::with_capacity(IOS_USUAL),
+            ready: Vec::with_capacity(IOS_USUAL),
+            disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
             copied_bytes: 0,
         })

@@ -1,0 +1,112 @@
+//! Stores allocate nothing once they are warm (DESIGN section 2). A test program of its own, since
+//! it counts every allocation of the process.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{Dir, backends, wait};
+use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_runtime::disk::{OpenOptions, open_store};
+use thinwire_volume::stores::{MemoryStore, NullStore};
+use thinwire_volume::{Completion, Identity, Io, Op, Volume};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator; counting changes nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(at, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const DEPTH: u64 = 16;
+const IO_BYTES: u64 = 16384;
+
+/// Reads and writes in turn, [`DEPTH`] at once, with a flush now and then.
+fn work(
+    volume: &mut dyn Volume,
+    fd: Option<i32>,
+    payload: &[Segment],
+    done: &mut Vec<Completion>,
+) -> u64 {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for round in 0..40 {
+        for at in 0..DEPTH {
+            let op = if (round + at) % 2 == 0 { Op::Write } else { Op::Read };
+            let mut io = Io::new(at, op, at * IO_BYTES, IO_BYTES);
+            if op == Op::Write {
+                let mut data = SegList::new();
+                payload.iter().for_each(|segment| data.push(segment.clone()));
+                io.data = data;
+            }
+            io.flags.fua = op == Op::Write && at == 0;
+            volume.submit(io);
+        }
+        if round % 4 == 0 {
+            volume.submit(Io::new(DEPTH, Op::Flush, 0, 0));
+            volume.submit(Io::new(DEPTH + 1, Op::WriteZeroes, DEPTH * IO_BYTES, IO_BYTES));
+        }
+        loop {
+            volume.poll(done);
+            done.drain(..).for_each(|completion| completion.result.unwrap());
+            if volume.outstanding() == 0 {
+                break;
+            }
+            wait(fd.expect("memory completes at once"));
+        }
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+/// One test, so that no other thread of the program allocates meanwhile.
+#[test]
+fn warm_stores_allocate_nothing() {
+    let dir = Dir::new();
+    let pool = Pool::new(16 << 20);
+    let mut volumes: Vec<(String, Box<dyn Volume>, Option<i32>)> = vec![
+        ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
+        (
+            "memory".into(),
+            Box::new(MemoryStore::new(1 << 20, 512, Identity::default(), &pool)),
+            None,
+        ),
+    ];
+    for backend in backends() {
+        let path = dir.image(&format!("{backend:?}"), 1 << 20);
+        let options = OpenOptions { backend, ..dir.options() };
+        let (volume, fd) = open_store(&path, &options, &pool, &mut |_| {}).unwrap();
+        volumes.push((format!("file, {backend:?}"), volume, fd));
+    }
+    let payload: Vec<Segment> = (0..4).map(|_| pool.get_zeroed(4096).freeze()).collect();
+    let mut done = Vec::with_capacity(64);
+    for (name, volume, fd) in &mut volumes {
+        let cold = work(&mut **volume, *fd, &payload, &mut done);
+        let warm = work(&mut **volume, *fd, &payload, &mut done);
+        println!("{name}: {cold} allocations cold, {warm} warm");
+        assert!(warm == 0, "{name}: {warm} allocations when warm");
+        assert!(cold > 0, "{name}: the count is broken");
+    }
+}
