@@ -1,16 +1,14 @@
 //! What an attachment whose process was killed leaves in the system, and how it is taken away.
 
-use std::fmt;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
+use thinwire_frontend::{block, fuse};
 
 use crate::rundir::Record;
-use crate::signals::clear_loop;
 
 /// One thing that outlives a killed process. Recorded before it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,56 +19,37 @@ pub enum Leftover {
         /// Where it is.
         path: PathBuf,
     },
-    /// A FUSE mount whose server is gone.
-    Mount {
-        /// The mount point, a file or a folder.
-        path: PathBuf,
-    },
-    /// A loop device over a file of this folder (its number is the kernel's choice).
-    Loop {
-        /// The folder or file that backs it.
-        backing: PathBuf,
-    },
-    /// An empty file that was made as a mount point.
+    /// A file mounted through FUSE, whose server is gone, and the empty file under it.
     File {
         /// Where it is.
         path: PathBuf,
     },
-    /// An empty folder that was made as a mount point.
-    Folder {
-        /// Where it is.
-        path: PathBuf,
+    /// A loop device, and the file under it.
+    Device {
+        /// Where that file is mounted.
+        run_dir: PathBuf,
+        /// The attachment's name.
+        name: String,
     },
 }
 
-impl fmt::Display for Leftover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Leftover::Socket { path } => write!(f, "socket {}", path.display()),
-            Leftover::Mount { path } => write!(f, "mount {}", path.display()),
-            Leftover::Loop { backing } => write!(f, "loop device over {}", backing.display()),
-            Leftover::File { path } => write!(f, "file {}", path.display()),
-            Leftover::Folder { path } => write!(f, "folder {}", path.display()),
-        }
-    }
-}
-
 impl Leftover {
-    /// Takes it away. `Ok(false)` if it is not there, or is somebody else's now.
-    fn remove(&self) -> io::Result<bool> {
+    /// Takes it away: what was done, a phrase each. Nothing if it is not there, or is somebody
+    /// else's now.
+    fn remove(&self) -> Result<Vec<String>, String> {
         match self {
-            Leftover::Socket { path } => remove_socket(path),
-            Leftover::Mount { path } => remove_mount(path),
-            Leftover::Loop { backing } => remove_loops(backing),
-            Leftover::File { path } => match std::fs::symlink_metadata(path) {
-                Ok(meta) if meta.is_file() && meta.len() == 0 => gone(std::fs::remove_file(path)),
-                Ok(_) => Ok(false),
-                Err(e) => gone(Err(e)),
+            Leftover::Socket { path } => match remove_socket(path) {
+                Ok(true) => Ok(vec![format!("removed socket {}", path.display())]),
+                Ok(false) => Ok(Vec::new()),
+                Err(e) => Err(format!("socket {}: {e}", path.display())),
             },
-            Leftover::Folder { path } => match std::fs::remove_dir(path) {
-                Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
-                result => gone(result),
-            },
+            Leftover::File { path } => {
+                let report = fuse::clean_stale(path).map_err(|e| e.to_string())?;
+                Ok(report.into_iter().collect())
+            }
+            Leftover::Device { run_dir, name } => {
+                block::clean_stale(run_dir, name).map_err(|e| e.to_string())
+            }
         }
     }
 }
@@ -89,31 +68,22 @@ impl Cleaned {
     pub fn describe(&self, name: &str) -> String {
         let mut text = format!("attachment `{name}` was left by a process that is gone");
         if !self.removed.is_empty() {
-            text += &format!("; cleaned up: {}", self.removed.join(", "));
+            text += &format!("; cleaned up: {}", self.removed.join("; "));
         }
         if !self.failed.is_empty() {
-            text += &format!("; could not clean up: {}", self.failed.join(", "));
+            text += &format!("; could not clean up: {}", self.failed.join("; "));
         }
         text
     }
 }
 
-/// Takes away what a dead process left. The caller holds the attachment's claim. Loop devices go
-/// before the mounts under them, mounts before their mount points.
+/// Takes away what a dead process left. The caller holds the attachment's claim.
 pub fn clean(record: &Record) -> Cleaned {
     let mut cleaned = Cleaned::default();
-    let mut leftovers: Vec<_> = record.leftovers.iter().collect();
-    leftovers.sort_by_key(|leftover| match leftover {
-        Leftover::Loop { .. } => 0,
-        Leftover::Mount { .. } => 1,
-        Leftover::Socket { .. } | Leftover::File { .. } => 2,
-        Leftover::Folder { .. } => 3,
-    });
-    for leftover in leftovers {
+    for leftover in &record.leftovers {
         match leftover.remove() {
-            Ok(true) => cleaned.removed.push(leftover.to_string()),
-            Ok(false) => {}
-            Err(e) => cleaned.failed.push(format!("{leftover} ({e})")),
+            Ok(removed) => cleaned.removed.extend(removed),
+            Err(why) => cleaned.failed.push(why),
         }
     }
     cleaned
@@ -139,34 +109,6 @@ fn remove_socket(path: &Path) -> io::Result<bool> {
         // Somebody listens: it is theirs.
         _ => Ok(false),
     }
-}
-
-fn remove_mount(path: &Path) -> io::Result<bool> {
-    let mut removed = false;
-    // Several dead ones may lie on top of each other.
-    while mounts()?.iter().any(|m| m.point == path && m.kind.starts_with("fuse")) {
-        rustix::mount::unmount(path, UnmountFlags::DETACH)?;
-        removed = true;
-    }
-    Ok(removed)
-}
-
-fn remove_loops(backing: &Path) -> io::Result<bool> {
-    let mut removed = false;
-    let Ok(devices) = std::fs::read_dir("/sys/block") else { return Ok(false) };
-    for device in devices {
-        let device = device?;
-        let Ok(file) = std::fs::read_to_string(device.path().join("loop/backing_file")) else {
-            continue;
-        };
-        // The kernel marks files it can no longer find.
-        let file = file.trim_end_matches('\n').trim_end_matches(" (deleted)");
-        if Path::new(file).starts_with(backing) {
-            clear_loop(&std::fs::File::open(Path::new("/dev").join(device.file_name()))?)?;
-            removed = true;
-        }
-    }
-    Ok(removed)
 }
 
 /// One line of `/proc/self/mountinfo`.
@@ -244,25 +186,21 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         drop(UnixListener::bind(at("dead")).unwrap());
         let _alive = UnixListener::bind(at("alive")).unwrap();
-        std::fs::write(at("used"), "data").unwrap();
-        std::fs::write(at("point"), "").unwrap();
-        std::fs::create_dir(at("folder")).unwrap();
+        std::fs::write(at("file"), "data").unwrap();
         let mut record = Record::of_this_process("x", "null:512".into(), "nbd", false);
         record.leftovers = vec![
-            Leftover::Folder { path: at("folder") },
-            Leftover::File { path: at("point") },
-            Leftover::File { path: at("used") },
             Leftover::Socket { path: at("dead") },
             Leftover::Socket { path: at("alive") },
+            Leftover::Socket { path: at("file") },
             Leftover::Socket { path: at("missing") },
-            Leftover::Mount { path: dir.path().into() },
-            Leftover::Loop { backing: dir.path().into() },
+            Leftover::File { path: at("file") },
+            Leftover::File { path: at("missing") },
+            Leftover::Device { run_dir: dir.path().into(), name: "x".into() },
         ];
         let cleaned = clean(&record);
-        assert_eq!(cleaned.failed, Vec::<String>::new());
-        assert_eq!(cleaned.removed.len(), 3, "{cleaned:?}");
-        assert!(!at("dead").exists() && !at("point").exists() && !at("folder").exists());
-        assert!(at("alive").exists() && at("used").exists());
+        let removed = vec![format!("removed socket {}", at("dead").display())];
+        assert_eq!(cleaned, Cleaned { removed, failed: Vec::new() });
+        assert!(!at("dead").exists() && at("alive").exists() && at("file").exists());
         assert_eq!(clean(&record), Cleaned::default());
         assert!(cleaned.describe("x").contains("`x`"));
     }

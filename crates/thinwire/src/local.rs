@@ -53,13 +53,14 @@ pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVol
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         watched.add(fd).map_err(unusable)?;
     }
+    let block_bytes = volume.geometry().block_bytes;
     let volume = Buffered { inner: volume, ready: Vec::new(), read_only: options.read_only };
     Ok(match options.any_byte {
         true => {
             let volume = Unaligned::new(volume, pool.clone());
-            Box::new(Local { volume, below: Unaligned::inner_mut, watched, pool })
+            Box::new(Local { volume, below: Unaligned::inner_mut, watched, pool, block_bytes })
         }
-        false => Box::new(Local { volume, below: |volume| volume, watched, pool }),
+        false => Box::new(Local { volume, below: |volume| volume, watched, pool, block_bytes }),
     })
 }
 
@@ -152,6 +153,7 @@ struct Local<V> {
     below: fn(&mut V) -> &mut Buffered,
     watched: Watched,
     pool: Pool,
+    block_bytes: u32,
 }
 
 impl<V: Volume> Local<V> {
@@ -165,6 +167,10 @@ impl<V: Volume> Local<V> {
 impl<V: Volume> OpenVolume for Local<V> {
     fn volume(&mut self) -> &mut dyn Volume {
         &mut self.volume
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.block_bytes
     }
 
     fn pool(&self) -> &Pool {

@@ -84,6 +84,10 @@ pub trait OpenVolume {
     /// The volume itself. Its completions are taken by the caller through [`Volume::poll`].
     fn volume(&mut self) -> &mut dyn Volume;
 
+    /// Logical block of the volume itself, in bytes, whatever [`OpenOptions::any_byte`] has put
+    /// over it.
+    fn block_bytes(&self) -> u32;
+
     /// Where the buffers of writes come from.
     fn pool(&self) -> &Pool;
 

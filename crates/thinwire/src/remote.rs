@@ -218,6 +218,10 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
         &mut self.volume
     }
 
+    fn block_bytes(&self) -> u32 {
+        (self.look)(&self.volume).geometry().block_bytes
+    }
+
     fn pool(&self) -> &Pool {
         self.driver.pool()
     }

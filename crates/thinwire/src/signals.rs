@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP as something to poll instead of something that interrupts.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The signals that ask a process to end.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -73,15 +73,6 @@ pub fn signal_name(signal: i32) -> &'static str {
         libc::SIGHUP => "SIGHUP",
         _ => "a signal",
     }
-}
-
-/// Detaches the loop device behind `device` from its file. If it is in use, the kernel does so
-/// when the last user closes it.
-pub fn clear_loop(device: &impl AsFd) -> io::Result<()> {
-    const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
-    // SAFETY: LOOP_CLR_FD takes no argument; the descriptor is live for the call.
-    let failed = unsafe { libc::ioctl(device.as_fd().as_raw_fd(), LOOP_CLR_FD as _, 0) };
-    if failed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

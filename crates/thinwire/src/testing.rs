@@ -211,6 +211,10 @@ impl OpenVolume for MemoryVolume {
         self
     }
 
+    fn block_bytes(&self) -> u32 {
+        self.geometry.block_bytes
+    }
+
     fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -45,6 +45,8 @@ pub struct RemoteSpec {
     pub links: Vec<LinkSpec>,
     /// Never use frames for more than this MTU, in bytes.
     pub mtu: Option<u32>,
+    /// The URI as it was typed: how it is shown.
+    text: String,
 }
 
 /// How the target is named.
@@ -85,9 +87,10 @@ impl FromStr for VolumeSpec {
                 let Some(rest) = rest.strip_prefix("//") else {
                     return bad("`//` must follow the scheme, as in tw://node1/disk0?link=eth1");
                 };
-                parse_remote(rest, scheme.0 == "tw+udp")
-                    .map(VolumeSpec::Remote)
-                    .map_err(|e| ParseError::new(text, e))
+                let mut spec = parse_remote(rest, scheme.0 == "tw+udp")
+                    .map_err(|e| ParseError::new(text, e))?;
+                spec.text = text.to_owned();
+                Ok(VolumeSpec::Remote(spec))
             }
             (other, _) => bad(&format!(
                 "unknown kind of volume `{other}:`; there are file:PATH, memory:SIZE, null:SIZE, \
@@ -124,7 +127,7 @@ fn parse_remote(rest: &str, udp: bool) -> Result<RemoteSpec, String> {
     }
     let export = decode(export)?;
     check_name("export name", &export).map_err(|e| e.to_string())?;
-    let mut spec = RemoteSpec { node, export, links: Vec::new(), mtu: None };
+    let mut spec = RemoteSpec { node, export, links: Vec::new(), mtu: None, text: String::new() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         parse_parameter(pair, &mut spec)?;
     }
@@ -286,16 +289,7 @@ impl fmt::Display for VolumeSpec {
 
 impl fmt::Display for RemoteSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.node, self.export)?;
-        let mut separator = '?';
-        for link in &self.links {
-            write!(f, "{separator}link={link}")?;
-            separator = '&';
-        }
-        if let Some(mtu) = self.mtu {
-            write!(f, "{separator}mtu={mtu}")?;
-        }
-        Ok(())
+        f.write_str(&self.text)
     }
 }
 
@@ -354,7 +348,11 @@ mod tests {
             remote("tw://02-00-00-00-00-02/d?link=eth1").node,
             Node::Mac([2, 0, 0, 0, 0, 2])
         );
-        assert_eq!(remote("tw://n/%64isk%30?link=eth%31"), remote("tw://n/disk0?link=eth1"));
+        let spec = remote("tw://n/%64isk%30?link=eth%31");
+        assert_eq!(
+            (spec.export.as_str(), &spec.links),
+            ("disk0", &remote("tw://n/d?link=eth1").links)
+        );
         assert_eq!(
             remote("tw+udp://10.0.0.2/disk0").node,
             Node::Udp { host: "10.0.0.2".into(), port: UDP_PORT }
@@ -368,7 +366,7 @@ mod tests {
     #[test]
     fn shown_as_they_can_be_typed_again() {
         for text in [
-            "tw://node1/disk0?link=packet:eth1&link=udp:10.0.0.1:7&mtu=9000",
+            "tw://node1/disk0?link=eth1&link=udp:10.0.0.1:7&mtu=9000",
             "tw://02-00-00-00-00-0a/disk0?link=packet:eth1",
             "tw+udp://10.0.0.2/disk0",
             "tw+udp://[fe80::1]:7/disk0?link=udp:fe80::2",

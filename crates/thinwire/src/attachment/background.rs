@@ -54,13 +54,16 @@ pub fn run_child(wanted: &Wanted) -> Outcome {
     let _ = rustix::process::setsid();
     let mut pipe = Pipe { open: true };
     let result = super::run(wanted, &mut pipe);
-    match &result {
+    let told = match &result {
+        Ok(()) => true,
         Err(failure) if pipe.open => {
-            pipe.say(&Said::Failed { failed: failure.message.clone(), code: failure.exit_code() });
+            let (failed, code) = (failure.message.clone(), failure.exit_code());
+            pipe.say(&Said::Failed { failed, code })
         }
-        _ => {}
-    }
-    if result.is_ok() {
+        Err(_) => false,
+    };
+    // Nobody needs the log of what went well, or of what the user has read already.
+    if told {
         let _ = std::fs::remove_file(log_path(wanted));
     }
     result

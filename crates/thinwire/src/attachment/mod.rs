@@ -138,26 +138,8 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
             return Err(failure);
         }
     };
-    protect(&wanted.face);
     Server::new(Parts { open, face, control, signals: &signals, claim: &claim, record })?
         .run(reporter)
-}
-
-/// A process that carries a disk must not wait for memory that only its own I/O could free
-/// (DESIGN section 5): what it touches stays in memory, and the kernel may dip into reserves.
-fn protect(face: &FaceSpec) {
-    if matches!(face, FaceSpec::Nbd(_)) {
-        return;
-    }
-    use rustix::mm::MlockAllFlags as Lock;
-    if let Err(e) = rustix::mm::mlockall(Lock::CURRENT | Lock::FUTURE | Lock::ONFAULT) {
-        tracing::info!("memory is not locked ({e}): under memory pressure this disk may stall");
-    }
-    if let Err(e) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::info!(
-            "not marked as an I/O flusher ({e}): under memory pressure this disk may stall"
-        );
-    }
 }
 
 /// Milliseconds since 1970, for records that other processes read.

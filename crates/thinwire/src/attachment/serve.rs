@@ -147,7 +147,11 @@ impl<'a> Server<'a> {
 
     /// Says that the attachment is usable, as soon as the face is.
     fn announce(&mut self, reporter: &mut dyn Reporter) -> Outcome {
-        let path = self.parts.face.path();
+        let path = match self.parts.face.ready() {
+            None => return Ok(()),
+            Some(Ok(path)) => path,
+            Some(Err(e)) => return Err(Failure::failed(e.to_string())),
+        };
         self.announced = true;
         self.parts.record.path = Some(path.clone());
         self.parts.claim.write(&self.parts.record)?;

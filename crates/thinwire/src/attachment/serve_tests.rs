@@ -86,6 +86,10 @@ impl OpenVolume for Told {
         &mut self.inner
     }
 
+    fn block_bytes(&self) -> u32 {
+        self.inner.block_bytes()
+    }
+
     fn pool(&self) -> &Pool {
         self.inner.pool()
     }

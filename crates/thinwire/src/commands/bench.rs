@@ -62,7 +62,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
     } else {
         output::say(&report.text())?;
     }
-    for complaint in &tally.complaints {
+    // The first is in the failure itself.
+    for complaint in tally.complaints.iter().skip(1) {
         output::complain(complaint);
     }
     failure(&tally).map_or(Ok(()), Err)

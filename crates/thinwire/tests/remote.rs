@@ -1,0 +1,206 @@
+//! Target and initiator as two processes on this machine, over UDP on the loopback interface,
+//! which needs no privileges. Namespaces, raw links and file systems: see the end-to-end tests.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use common::{Folder, Ran, thinwire};
+use serde_json::Value;
+
+/// A target process, killed when dropped, and a folder for what is attached to it.
+struct Pair {
+    folder: Folder,
+    target: Child,
+    address: String,
+}
+
+impl Pair {
+    fn new(name: &str, exports: &[&str]) -> Self {
+        // A loopback address of its own for each test, so that names are not found by others.
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let process = std::process::id() as u8;
+        let ip = format!("127.{}.77.{}", process.max(1), COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = UdpSocket::bind((ip.as_str(), 0)).unwrap().local_addr().unwrap().port();
+        let address = format!("{ip}:{port}");
+        let link = format!("udp:{address}");
+        let mut words = vec!["target", "--insecure", "--name", name, "--link", &link];
+        exports.iter().for_each(|export| words.extend(["--export", export]));
+        let mut target = Command::new(env!("CARGO_BIN_EXE_thinwire"))
+            .args(words)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, format!("ready {name}\n"));
+        Pair { folder: Folder::new(&format!("remote-{name}")), target, address }
+    }
+
+    fn uri(&self, export: &str) -> String {
+        format!("tw+udp://{}/{export}", self.address)
+    }
+
+    fn run(&self, words: &[&str]) -> Ran {
+        let run_dir = self.folder.at("run");
+        thinwire(&[words, &["--run-dir", &run_dir]].concat())
+    }
+
+    fn attach(&self, export: &str, more: &[&str]) -> Ran {
+        let address = format!("unix:{}", self.folder.at("s.nbd"));
+        let uri = self.uri(export);
+        self.run(&[&["attach", "--insecure", &uri, "--nbd", &address], more].concat())
+    }
+
+    fn status(&self) -> Value {
+        let ran = self.run(&["status", "--json"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["attachments"].take()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.target.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for attachment in self.status().as_array().unwrap() {
+            self.run(&["detach", attachment["name"].as_str().unwrap(), "--force"]);
+        }
+        let _ = self.target.kill();
+        let _ = self.target.wait();
+    }
+}
+
+#[test]
+fn bench_and_copy_reach_a_target() {
+    let pair = Pair::new("bench", &["a=memory:64M", "ro=memory:1M,ro"]);
+    let uri = pair.uri("a");
+    let words =
+        ["bench", "--insecure", &uri, "--rw", "randrw", "--iodepth", "8", "--runtime", "0.5"];
+    let ran = pair.run(&[&words[..], &["--verify", "--json"]].concat());
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&json["errors"], &json["uri"]), (&0.into(), &uri.as_str().into()));
+    assert!(json["verified"].as_u64().unwrap() > 0);
+
+    let bytes: Vec<u8> = (0..4 << 20).map(|n: u32| (n >> 12) as u8).collect();
+    let source = pair.folder.file("source.img", &bytes);
+    let ran = pair.run(&["copy", "--insecure", &source, &uri, "--verify"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let back = pair.folder.at("back.img");
+    let ran = pair.run(&["copy", "--insecure", &uri, &back, "--verify"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(std::fs::read(&back).unwrap()[..4 << 20] == bytes);
+
+    let ran = pair.run(&["copy", "--insecure", &source, &pair.uri("ro")]);
+    assert!(ran.code == 1 && ran.err.contains("read-only"), "{}", ran.err);
+    let ran = pair.run(&["bench", "--insecure", &pair.uri("nope")]);
+    assert!(ran.code == 1 && ran.err.contains("nope"), "{}", ran.err);
+}
+
+#[test]
+fn an_attachment_shows_its_paths_and_detaches() {
+    let pair = Pair::new("attach", &["a=memory:64M"]);
+    let ran = pair.attach("a", &[]);
+    assert_eq!((ran.code, ran.out), (0, format!("{}\n", pair.folder.at("s.nbd"))), "{}", ran.err);
+    let status = pair.status();
+    assert_eq!(status[0]["uri"], pair.uri("a").as_str());
+    assert_eq!((&status[0]["state"], &status[0]["insecure"]), (&"attached".into(), &true.into()));
+    assert_eq!(status[0]["paths"][0]["remote"], pair.address.as_str());
+    assert_eq!(pair.run(&["detach", "a"]).code, 0);
+    assert_eq!(pair.status(), Value::Array(Vec::new()));
+    // Nothing of it is held at the target.
+    assert_eq!(pair.attach("a", &[]).code, 0);
+}
+
+#[test]
+fn a_second_writer_is_refused_unless_it_takes_over() {
+    let pair = Pair::new("writers", &["a=memory:64M"]);
+    assert_eq!(pair.attach("a", &["--as", "first"]).code, 0);
+    let other = format!("unix:{}", pair.folder.at("other.nbd"));
+    let uri = pair.uri("a");
+    let words = ["attach", "--insecure", &uri, "--nbd", &other, "--as", "second"];
+    let ran = pair.run(&words);
+    assert_eq!(ran.code, 1);
+    assert!(ran.err.contains("--take-over") && ran.err.contains("held by"), "{}", ran.err);
+    let ran = pair.run(&[&words[..], &["--take-over"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let start = std::time::Instant::now();
+    while pair.status()[0]["state"] != "fenced" {
+        assert!(start.elapsed().as_secs() < 20, "{}", pair.status());
+    }
+    assert_eq!(pair.status()[1]["state"], "attached");
+}
+
+#[test]
+fn force_works_while_the_target_is_silent() {
+    let pair = Pair::new("silent", &["a=memory:64M"]);
+    assert_eq!(pair.attach("a", &["--when-away", "fail-after=60"]).code, 0);
+    pair.signal("-STOP");
+    let start = std::time::Instant::now();
+    while pair.status()[0]["state"] != "away" {
+        assert!(start.elapsed().as_secs() < 60, "{}", pair.status());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let status = pair.status();
+    assert_eq!(status[0]["timer"], "fail-after");
+    assert!((0.0..=60.0).contains(&status[0]["seconds_left"].as_f64().unwrap()));
+    let ran = pair.run(&["detach", "a", "--force", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(pair.status(), Value::Array(Vec::new()));
+    pair.signal("-CONT");
+}
+
+#[test]
+fn waiting_for_a_target_can_be_called_off() {
+    let folder = Folder::new("remote-nobody");
+    let run_dir = folder.at("run");
+    // Nobody listens there.
+    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (uri, nbd) = (format!("tw+udp://{address}/a"), format!("unix:{}", folder.at("s.nbd")));
+    let status = || {
+        let ran = thinwire(&["status", "--json", "--run-dir", &run_dir]);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["attachments"].take()
+    };
+    for detach in [true, false] {
+        let mut attach = Command::new(env!("CARGO_BIN_EXE_thinwire"))
+            .args(["attach", "--insecure", "--wait", &uri, "--nbd", &nbd, "--run-dir", &run_dir])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = std::time::Instant::now();
+        while status()[0]["state"] != "connecting" {
+            assert!(start.elapsed().as_secs() < 20, "{}", status());
+        }
+        if detach {
+            assert_eq!(thinwire(&["detach", "a", "--run-dir", &run_dir]).code, 0);
+        } else {
+            let pid = attach.id().to_string();
+            assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        }
+        assert_eq!(attach.wait().unwrap().code(), Some(1));
+        assert_eq!(status(), Value::Array(Vec::new()));
+    }
+}
+
+#[test]
+fn a_target_says_what_it_cannot_serve() {
+    let folder = Folder::new("remote-bad");
+    let odd = format!("a={}", folder.file("odd.img", vec![0; 1000]));
+    for (words, named) in [
+        (&["--link", "udp:127.0.0.1:0", "--export", &odd][..], "1000 bytes"),
+        (&["--link", "udp:127.0.0.1:0", "--export", "a=/no/such/file"], "/no/such/file"),
+        (&["--link", "no-such-if0", "--export", "a=null:1M"], "no-such-if0"),
+        (&["--link", "udp:192.0.2.1", "--export", "a=null:1M"], "192.0.2.1"),
+    ] {
+        let ran = thinwire(&[&["target", "--insecure", "--name", "bad"], words].concat());
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{words:?}");
+        assert!(ran.err.contains(named), "{words:?}: {}", ran.err);
+    }
+}
