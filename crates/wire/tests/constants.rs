@@ -53,7 +53,12 @@ const TABLE: &[(&str, &str, &str)] = &[
         "of the last 10 to 20 s",
     ),
     ("proto/src/session.rs", "PATHS_MAX: usize = 16;", "up to 16 paths"),
-    ("proto/src/session.rs", "BLACK_HOLE_FRAMES: u32 = 6;", "When six frames larger"),
+    ("proto/src/session.rs", "BLACK_HOLE_LOSSES: u32 = 4;", "were lost four times in a row"),
+    (
+        "proto/src/session.rs",
+        "BLACK_HOLE_TIME: Duration = Duration::from_millis(30);",
+        "and over at least 30 ms",
+    ),
     (
         "proto/src/probe.rs",
         "= [60_000, 32_768, 16_384, 8_972, 8_384, 4_288, 1_500, 1_472];",
