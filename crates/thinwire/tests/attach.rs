@@ -184,10 +184,20 @@ fn force_ends_an_attachment_that_hangs() {
 }
 
 #[test]
-fn a_signal_detaches_in_order() {
+fn a_signal_detaches_in_order_and_a_second_one_evicts() {
     let machine = Machine::new("signal");
     assert_eq!(machine.attach("disk0").code, 0);
+    machine.signal("-TERM");
+    machine.wait_empty();
+    assert_eq!(machine.attach("disk0").code, 0);
     let _client = client(&machine.socket("disk0"));
+    machine.signal("-TERM");
+    let log = machine.folder.path().join("run/disk0.log");
+    let start = Instant::now();
+    while !std::fs::read_to_string(&log).unwrap().contains("a second signal") {
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+    assert_eq!(machine.status()[0]["state"], "attached");
     machine.signal("-TERM");
     machine.wait_empty();
     assert!(!std::path::Path::new(&machine.socket("disk0")).exists());

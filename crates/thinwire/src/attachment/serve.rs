@@ -2,8 +2,9 @@
 //! control socket and signals; and the way out.
 //!
 //! An orderly detach closes the face (which refuses while it is in use), lets everything
-//! outstanding end, flushes, and closes the volume. Force drops all of that. SIGTERM is an orderly
-//! detach that does not ask the face's users; a second signal is force.
+//! outstanding end, flushes, and closes the volume. Force drops all of that. A signal is an orderly
+//! detach, refused while the face is in use; the second evicts the users, but flushes; the third
+//! is force.
 
 use std::io;
 
@@ -52,6 +53,7 @@ pub struct Server<'a> {
     phase: Phase,
     announced: bool,
     forced: bool,
+    signals_taken: u32,
     done: Vec<Completion>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
@@ -80,6 +82,7 @@ impl<'a> Server<'a> {
             phase: Phase::Serving,
             announced: false,
             forced: false,
+            signals_taken: 0,
             done: Vec::new(),
             trouble: None,
         })
@@ -176,13 +179,25 @@ impl<'a> Server<'a> {
     }
 
     fn on_signal(&mut self, signal: i32) {
-        tracing::info!("{}", signal_name(signal));
-        match self.phase {
-            Phase::Serving | Phase::ClosingFace { evict: false } => {
+        let signal = signal_name(signal);
+        tracing::info!("{signal}");
+        self.signals_taken += 1;
+        match (self.phase, self.signals_taken) {
+            (Phase::Serving, 1) => match self.parts.face.busy() {
+                Some(why) => self.stay(&why),
+                None => self.phase = Phase::ClosingFace { evict: false },
+            },
+            (Phase::Serving | Phase::ClosingFace { evict: false }, 2..) => {
                 self.phase = Phase::ClosingFace { evict: true };
             }
+            (_, 1) => {}
             _ => self.forced = true,
         }
+    }
+
+    /// Says that a signal, or a detach that had begun, does not end it.
+    fn stay(&mut self, why: &str) {
+        tracing::warn!("stays attached: {why}; a second signal detaches all the same");
     }
 
     /// One step of the way out.
@@ -227,6 +242,7 @@ impl<'a> Server<'a> {
                     _ => format!("closing failed: {e}"),
                 };
                 self.phase = Phase::Serving;
+                self.stay(&why);
                 self.parts.control.refuse(why);
                 Leaving::Waiting
             }
