@@ -61,8 +61,17 @@ impl Inner {
     }
 }
 
+/// The memory of one class.
+#[derive(Default)]
+struct Class {
+    /// Returned and waiting. Has room for all that was made, so that returning never allocates.
+    free: Vec<Rc<Inner>>,
+    /// How many there are, handed out or free.
+    made: usize,
+}
+
 struct Shared {
-    free: RefCell<[Vec<Rc<Inner>>; CLASS_COUNT]>,
+    classes: RefCell<[Class; CLASS_COUNT]>,
     free_bytes: Cell<usize>,
     free_bytes_max: usize,
     live_bytes: Cell<usize>,
@@ -73,9 +82,12 @@ impl Shared {
     fn take_back(&self, inner: Rc<Inner>) {
         let bytes = class_bytes(inner.class);
         self.live_bytes.set(self.live_bytes.get() - bytes);
+        let class = &mut self.classes.borrow_mut()[inner.class];
         if self.free_bytes.get() + bytes <= self.free_bytes_max {
             self.free_bytes.set(self.free_bytes.get() + bytes);
-            self.free.borrow_mut()[inner.class].push(inner);
+            class.free.push(inner);
+        } else {
+            class.made -= 1;
         }
     }
 }
@@ -106,7 +118,7 @@ impl Pool {
     pub fn new(free_bytes_max: usize) -> Self {
         Pool {
             shared: Rc::new(Shared {
-                free: RefCell::new(Default::default()),
+                classes: RefCell::new(Default::default()),
                 free_bytes: Cell::new(0),
                 free_bytes_max,
                 live_bytes: Cell::new(0),
@@ -140,7 +152,7 @@ impl Pool {
 
     fn take(&self, class: usize, len: usize) -> Buf {
         let bytes = class_bytes(class);
-        let recycled = self.shared.free.borrow_mut()[class].pop();
+        let recycled = self.shared.classes.borrow_mut()[class].free.pop();
         self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
         let inner = match recycled {
             Some(inner) => {
@@ -149,6 +161,9 @@ impl Pool {
             }
             None => {
                 self.shared.allocations.set(self.shared.allocations.get() + 1);
+                let Class { free, made } = &mut self.shared.classes.borrow_mut()[class];
+                *made += 1;
+                free.reserve(*made);
                 Rc::new(Inner::new(class, Rc::downgrade(&self.shared)))
             }
         };

@@ -89,13 +89,44 @@ impl std::fmt::Debug for Segment {
     }
 }
 
+/// Storage comes with room for 8, 16, 32 ... 4096 segments.
+const CLASS_COUNT: usize = 10;
+const CLASS_0_SEGMENTS: usize = 8;
+
 thread_local! {
-    /// Emptied vectors, kept so that a payload list costs no allocation once warm.
-    static SPARE: RefCell<Vec<Vec<Segment>>> = const { RefCell::new(Vec::new()) };
+    /// Emptied vectors by class, kept so that a payload list costs no allocation once warm.
+    static SPARE: RefCell<[Vec<Vec<Segment>>; CLASS_COUNT]> =
+        const { RefCell::new([const { Vec::new() }; CLASS_COUNT]) };
 }
 
-/// More than this many idle vectors are not worth keeping.
-const SPARE_MAX: usize = 4096;
+/// More room for idle segments in a class than this is not worth its memory, 2 MiB. It is 16,384
+/// lists of the smallest class: what an attachment keeps for replay, at most.
+const SPARE_SEGMENTS_MAX: usize = 128 << 10;
+
+/// The class of storage of exactly this room; `None` for storage that is not ours to recycle.
+fn class_of(capacity: usize) -> Option<usize> {
+    let class = (capacity / CLASS_0_SEGMENTS).checked_ilog2()? as usize;
+    (class < CLASS_COUNT && CLASS_0_SEGMENTS << class == capacity).then_some(class)
+}
+
+/// Empty storage of a class.
+fn storage(class: usize) -> Vec<Segment> {
+    let spare = SPARE.try_with(|spare| spare.borrow_mut()[class].pop());
+    spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(CLASS_0_SEGMENTS << class))
+}
+
+/// Takes emptied storage back, if it is worth keeping.
+fn recycle(segments: Vec<Segment>) {
+    let capacity = segments.capacity();
+    let Some(class) = class_of(capacity) else { return };
+    // At thread exit the spare lists may be gone already; then the vector is simply freed.
+    let _ = SPARE.try_with(|spare| {
+        let spare = &mut spare.borrow_mut()[class];
+        if (spare.len() + 1) * capacity <= SPARE_SEGMENTS_MAX {
+            spare.push(segments);
+        }
+    });
+}
 
 /// A payload: segments in order. Its storage is recycled per thread.
 #[derive(Debug, Default)]
@@ -116,17 +147,40 @@ impl SegList {
         list
     }
 
+    /// Makes sure that this thread has storage for `count` more lists of up to `segments` segments,
+    /// so that as many can be filled without allocating.
+    pub fn warm(segments: usize, count: usize) {
+        let class = segments.div_ceil(CLASS_0_SEGMENTS).max(1).next_power_of_two().ilog2() as usize;
+        for class in 0..=class.min(CLASS_COUNT - 1) {
+            let lists: Vec<_> = (0..count).map(|_| storage(class)).collect();
+            lists.into_iter().for_each(recycle);
+        }
+    }
+
     /// Appends a segment; empty ones are skipped.
     pub fn push(&mut self, segment: Segment) {
         if segment.is_empty() {
             return;
         }
-        if self.segments.capacity() == 0 {
-            self.segments = SPARE
-                .with(|spare| spare.borrow_mut().pop())
-                .unwrap_or_else(|| Vec::with_capacity(8));
+        if self.segments.len() == self.segments.capacity() {
+            self.grow();
         }
         self.segments.push(segment);
+    }
+
+    /// Moves to storage of the next class.
+    fn grow(&mut self) {
+        let class = match self.segments.capacity() {
+            0 => 0,
+            // The vector grows by itself beyond the largest class.
+            capacity => match class_of(capacity) {
+                Some(class) if class + 1 < CLASS_COUNT => class + 1,
+                _ => return,
+            },
+        };
+        let mut larger = storage(class);
+        larger.append(&mut self.segments);
+        recycle(std::mem::replace(&mut self.segments, larger));
     }
 
     /// Length of the whole payload in bytes.
@@ -225,13 +279,7 @@ impl Drop for SegList {
         }
         let mut segments = std::mem::take(&mut self.segments);
         segments.clear();
-        // At thread exit the spare list may be gone already; then the vector is simply freed.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < SPARE_MAX {
-                spare.push(segments);
-            }
-        });
+        recycle(segments);
     }
 }
 
@@ -254,6 +302,27 @@ mod tests {
                 list.slice_into(from, to - from, &mut out);
                 assert_eq!(out.to_vec(), b"abcdefghi"[from..to]);
             }
+        }
+    }
+
+    #[test]
+    fn storage_of_every_size_is_used_again() {
+        let pool = Pool::new(1 << 20);
+        let one = pool.copy_of(b"x").freeze();
+        let list_of = |count: usize| {
+            let mut list = SegList::new();
+            (0..count).for_each(|_| list.push(one.clone()));
+            list
+        };
+        // Two alive at once, one of them beyond the largest class.
+        for count in [1, 8, 9, 300, 5000] {
+            let lists = [list_of(count), list_of(count)];
+            assert!(lists.iter().all(|list| list.bytes() == count));
+            let at = lists.each_ref().map(|list| list.segments.as_ptr());
+            drop(lists);
+            let again = [list_of(count), list_of(count)];
+            let recycled = again.iter().all(|list| at.contains(&list.segments.as_ptr()));
+            assert!(recycled || count > CLASS_0_SEGMENTS << (CLASS_COUNT - 1), "{count}");
         }
     }
 
