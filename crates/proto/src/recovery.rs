@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use crate::{Item, Time};
 
+/// Items in one frame, at most: a frame's list never grows, and its headers stay below the 2 KiB
+/// that a frame to send begins with.
+pub(crate) const ITEMS_MAX: usize = 48;
+
 /// A frame is lost when this many sent after it were acknowledged.
 const PACKET_THRESHOLD: u64 = 3;
 
@@ -73,13 +77,14 @@ impl Sent {
 
     /// An empty list for the items of the next frame.
     pub fn items(&mut self) -> Vec<Item> {
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(16))
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ITEMS_MAX))
     }
 
     /// Takes back a list that was not used.
     pub fn return_items(&mut self, mut items: Vec<Item>) {
         items.clear();
-        if self.spare.len() < 4096 {
+        // A closed frame has given its list back already; what is left of it has no storage.
+        if items.capacity() > 0 && self.spare.len() < 4096 {
             self.spare.push(items);
         }
     }

@@ -10,7 +10,7 @@ use thinwire_wire::{AckRanges, Frame, Header, Message, Probe, ProbeReply, flags}
 use crate::path::{Path, PathReport, PathState, Room};
 use crate::probe::ProbeEvent;
 use crate::received::Verdict;
-use crate::recovery::AckOutcome;
+use crate::recovery::{AckOutcome, ITEMS_MAX};
 use crate::{Content, DropReason, Item, Rng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
@@ -131,7 +131,7 @@ impl Session {
             stats: SessionStats::default(),
             notices: VecDeque::new(),
             last_heard: now,
-            lost: Vec::new(),
+            lost: Vec::with_capacity(4 * ITEMS_MAX),
         }
     }
 

@@ -7,6 +7,7 @@ use thinwire_wire::{
 };
 
 use crate::path::PathState;
+use crate::recovery::ITEMS_MAX;
 use crate::session::{Role, Session};
 use crate::{Content, Item, Time, outside_frame, seal};
 
@@ -133,6 +134,9 @@ impl Session {
         }
         let mut payload = 0;
         while let (Some(content), Some(&item)) = (content.as_deref_mut(), self.queue.front()) {
+            if items.len() == ITEMS_MAX {
+                break;
+            }
             let start = frame.head.len();
             if let Item::Data { slot, sequence, offset, length } = item {
                 let room = (frame_bytes - DATA_OFFSET).saturating_sub(payload);
