@@ -16,6 +16,9 @@ use crate::{ExportConfig, TargetConfig, TargetStats};
 /// How often sessions are looked at for expiry.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
+/// Flushes of an export that wait together before a list of them must grow.
+const FLUSHES: usize = 64;
+
 /// A target: one shard's worth of exports and sessions.
 pub struct Target {
     pub(crate) house: House,
@@ -118,8 +121,8 @@ impl Target {
             writer,
             holder: None,
             flush_running: false,
-            flush_waiting: Vec::new(),
-            flush_riders: Vec::new(),
+            flush_waiting: Vec::with_capacity(FLUSHES),
+            flush_riders: Vec::with_capacity(FLUSHES),
         });
     }
 
