@@ -1,5 +1,7 @@
 //! What links move: frames received and frames to send, in batches.
 
+use std::time::Duration;
+
 use crate::{Addr, SegList, Segment};
 
 /// A frame that arrived. `bytes` starts at the protocol's version byte (link headers are already
@@ -10,6 +12,9 @@ pub struct RxFrame {
     pub from: Addr,
     /// The frame, and possibly padding.
     pub bytes: Segment,
+    /// How long it had lain in the kernel's queue when it was taken out: time that the receiving
+    /// machine spent, not the network. Zero where the link cannot tell.
+    pub waited: Duration,
 }
 
 /// Frames in the order of their arrival. Filled by a link, drained by the protocol.

@@ -297,7 +297,7 @@ impl Initiator {
         let header = frame.header();
         if header.kind == Kind::Session {
             let (session, slots) = self.session_for(header.session)?;
-            session.accept(now, link, rx.from, &frame, slots)?;
+            session.accept(now, link, rx.from, rx.waited, &frame, slots)?;
             for message in frame.messages() {
                 if let Err(reason) = self.on_message(now, &message, &rx.bytes) {
                     self.stats.drops.count(reason);

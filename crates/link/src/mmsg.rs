@@ -4,6 +4,7 @@
 use std::io;
 use std::mem;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thinwire_buffer::{Buf, Pool};
 
@@ -15,6 +16,9 @@ use crate::sys;
 struct Control([u8; CONTROL_BYTES]);
 
 const CONTROL_BYTES: usize = 64;
+
+/// A frame that seems to have waited for longer was stamped by another clock.
+const WAITED_MAX: Duration = Duration::from_secs(5);
 
 /// More pieces than this in one message are refused by the kernel (`IOV_MAX`).
 pub(crate) const PIECES_MAX: usize = 1024;
@@ -149,6 +153,8 @@ pub(crate) struct Received {
     pub(crate) is_truncated: bool,
     /// Segment size if it is a train.
     pub(crate) segment_bytes: Option<usize>,
+    /// How long it lay in the kernel.
+    pub(crate) waited: Duration,
 }
 
 /// Messages waiting to be filled by `recvmmsg`, each with a buffer of its own.
@@ -160,7 +166,8 @@ pub(crate) struct RxSlots {
     bufs: Vec<Option<Buf>>,
     spill: Vec<u8>,
     spill_bytes: usize,
-    wants_control: bool,
+    /// Wall clock at the last receive, as the kernel stamps arrivals.
+    received_at: Duration,
     buf_bytes: usize,
     start: usize,
     /// Slots `..spent` gave their buffer away since the last call.
@@ -172,13 +179,7 @@ pub(crate) struct RxSlots {
 impl RxSlots {
     /// `count` slots with buffers of `buf_bytes`, filled from `start` on. What exceeds a buffer
     /// goes to `spill_bytes` of ordinary memory per slot.
-    pub(crate) fn new(
-        count: usize,
-        buf_bytes: usize,
-        start: usize,
-        spill_bytes: usize,
-        wants_control: bool,
-    ) -> Self {
+    pub(crate) fn new(count: usize, buf_bytes: usize, start: usize, spill_bytes: usize) -> Self {
         RxSlots {
             msgs: vec![empty_msg(); count],
             names: vec![sys::empty_addr(); count],
@@ -187,7 +188,7 @@ impl RxSlots {
             bufs: (0..count).map(|_| None).collect(),
             spill: vec![0; count * spill_bytes],
             spill_bytes,
-            wants_control,
+            received_at: Duration::ZERO,
             buf_bytes,
             start,
             spent: 0,
@@ -217,10 +218,8 @@ impl RxSlots {
         header.msg_iov = &mut self.iovs[2 * i];
         header.msg_iovlen = pieces as _;
         header.msg_flags = 0;
-        if self.wants_control {
-            header.msg_control = self.controls[i].0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_BYTES as _;
-        }
+        header.msg_control = self.controls[i].0.as_mut_ptr().cast();
+        header.msg_controllen = CONTROL_BYTES as _;
     }
 
     /// Receives up to `want` messages in one call into slots from 0 on; returns how many. Each must
@@ -242,7 +241,9 @@ impl RxSlots {
         self.cold = self.cold.max(want);
         // SAFETY: slots ..want were armed above or earlier: their pointers lead into buffers held
         // in `bufs` and into our own vectors, which never grow; no reference to them is alive.
-        unsafe { sys::recv_many(fd, &mut self.msgs[..want]) }
+        let got = unsafe { sys::recv_many(fd, &mut self.msgs[..want]) }?;
+        self.received_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(got)
     }
 
     /// Who sent what is in slot `i`.
@@ -260,28 +261,55 @@ impl RxSlots {
         debug_assert_eq!(i, self.spent, "slots are taken in order");
         self.spent = i + 1;
         let header = &self.msgs[i].msg_hdr;
+        let about = About::of(header);
         Received {
             buf: self.bufs[i].take().expect("an armed slot has a buffer"),
             bytes: self.msgs[i].msg_len as usize,
             is_truncated: header.msg_flags & libc::MSG_TRUNC != 0,
-            segment_bytes: if self.wants_control { segment_bytes(header) } else { None },
+            segment_bytes: about.segment_bytes,
+            // The wall clock may be set while we run: such a frame has waited for nothing.
+            waited: about
+                .arrived
+                .and_then(|at| self.received_at.checked_sub(at))
+                .filter(|&waited| waited < WAITED_MAX)
+                .unwrap_or_default(),
         }
     }
 }
 
-/// The segment size that the kernel reports for a train put together by GRO.
-fn segment_bytes(header: &libc::msghdr) -> Option<usize> {
-    // SAFETY: control pointer and length of `header` are as the kernel left them: within our
-    // aligned control buffer, filled with whole control messages.
-    unsafe {
-        let mut control = libc::CMSG_FIRSTHDR(header);
-        while !control.is_null() {
-            if (*control).cmsg_level == libc::SOL_UDP && (*control).cmsg_type == sys::UDP_GRO {
-                let bytes = libc::CMSG_DATA(control).cast::<libc::c_int>().read_unaligned();
-                return usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+/// What the kernel says about a message besides its bytes.
+#[derive(Default)]
+struct About {
+    /// Segment size of a train put together by GRO.
+    segment_bytes: Option<usize>,
+    /// When it entered the machine, by the wall clock.
+    arrived: Option<Duration>,
+}
+
+impl About {
+    fn of(header: &libc::msghdr) -> About {
+        let mut about = About::default();
+        // SAFETY: control pointer and length of `header` are as the kernel left them: within our
+        // aligned control buffer, filled with whole control messages.
+        unsafe {
+            let mut control = libc::CMSG_FIRSTHDR(header);
+            while !control.is_null() {
+                let data = libc::CMSG_DATA(control);
+                match ((*control).cmsg_level, (*control).cmsg_type) {
+                    (libc::SOL_UDP, sys::UDP_GRO) => {
+                        let bytes = data.cast::<libc::c_int>().read_unaligned();
+                        about.segment_bytes =
+                            usize::try_from(bytes).ok().filter(|&bytes| bytes > 0);
+                    }
+                    (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) => {
+                        let at = data.cast::<libc::timespec>().read_unaligned();
+                        about.arrived = Some(Duration::new(at.tv_sec as u64, at.tv_nsec as u32));
+                    }
+                    _ => {}
+                }
+                control = libc::CMSG_NXTHDR(header, control);
             }
-            control = libc::CMSG_NXTHDR(header, control);
         }
+        about
     }
-    None
 }

@@ -151,6 +151,8 @@ impl PacketLink {
         // EtherType already keep our own frames out.
         let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
         let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
+        // So that time in our own queue is not taken for time on the wire.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32);
         let buffer = |what| OpenError::system(format!("set the {what} buffer of {ifname}"));
         let granted =
             sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
@@ -174,7 +176,7 @@ impl PacketLink {
             granted,
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
-            rx: RxSlots::new(slots, buf_bytes, START, 0, false),
+            rx: RxSlots::new(slots, buf_bytes, START, 0),
             socket,
             name,
             config: config.clone(),
@@ -383,9 +385,10 @@ impl Link for PacketLink {
             }
             let mut mac = [0; 6];
             mac.copy_from_slice(&from.sll_addr[..6]);
+            let waited = received.waited;
             let bytes = received.buf.freeze().slice(START, received.bytes);
             self.stats.rx_bytes += received.bytes as u64;
-            out.push_back(RxFrame { from: Addr::Mac(mac), bytes });
+            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, waited });
             frames += 1;
         }
         self.stats.rx_frames += frames as u64;

@@ -25,10 +25,10 @@ pub(crate) struct AckState {
 }
 
 impl AckState {
-    /// A frame arrived.
-    pub fn on_received(&mut self, now: Time, verdict: Verdict, eliciting: bool) {
+    /// A frame was taken in, which had entered this machine at `arrived`.
+    pub fn on_received(&mut self, now: Time, arrived: Time, verdict: Verdict, eliciting: bool) {
         if verdict == Verdict::InOrder || self.pending == 0 {
-            self.largest_at = now;
+            self.largest_at = arrived;
         }
         if !eliciting {
             return;

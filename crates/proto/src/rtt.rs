@@ -25,9 +25,11 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// A sample; `ack_delay` is what the peer says it waited.
-    pub fn sample(&mut self, rtt: Duration, ack_delay: Duration) {
-        let rtt = rtt.saturating_sub(ack_delay.min(rtt / 2)).max(Duration::from_micros(1));
+    /// A sample: from sending to having the acknowledgement in hand, the peer's delay included.
+    /// Unlike RFC 9002 nothing is subtracted: on a switch the ends, not the network, take most of
+    /// the time, and a timer that does not allow for it fires for nothing.
+    pub fn sample(&mut self, rtt: Duration) {
+        let rtt = rtt.max(Duration::from_micros(1));
         self.latest = rtt;
         if !self.sampled {
             self.sampled = true;

@@ -269,13 +269,15 @@ impl Session {
     }
 
     /// Takes in the header of a frame of this session: epoch, path, packet number,
-    /// acknowledgements, credits. On `Ok` the caller acts on all messages of the frame, in order;
+    /// acknowledgements, credits. `waited` is how long the frame had lain in this machine's queues:
+    /// congestion control counts the network's time only (Swift's fabric delay). On `Ok` the caller acts on all messages of the frame, in order;
     /// on `Err` on none of them.
     pub fn accept(
         &mut self,
         now: Time,
         link: usize,
         from: Addr,
+        waited: Duration,
         frame: &Frame<'_>,
         content: &mut dyn Content,
     ) -> Result<(), DropReason> {
@@ -292,7 +294,7 @@ impl Session {
         match verdict {
             Verdict::Duplicate => {
                 // Its acknowledgement may have been lost.
-                path.ack.on_received(now, Verdict::OutOfOrder, true);
+                path.ack.on_received(now, now - waited, Verdict::OutOfOrder, true);
                 return Err(DropReason::Duplicate);
             }
             Verdict::TooOld => return Err(DropReason::TooOld),
@@ -300,7 +302,7 @@ impl Session {
             Verdict::InOrder | Verdict::OutOfOrder => {}
         }
         let eliciting = frame.messages().any(|m| !matches!(m, Message::AckRanges(_)));
-        path.ack.on_received(now, verdict, eliciting);
+        path.ack.on_received(now, now - waited, verdict, eliciting);
         path.last_heard = now;
         self.last_heard = now;
         self.stats.frames_received += 1;
@@ -308,7 +310,7 @@ impl Session {
             self.take_grant(header);
         }
         if header.flags & flags::ACK != 0 {
-            self.on_header_ack(now, header, content);
+            self.on_header_ack(now, waited, header, content);
         }
         Ok(())
     }
@@ -346,7 +348,13 @@ impl Session {
         self.paths.iter().position(|p| p.id == id)
     }
 
-    fn on_header_ack(&mut self, now: Time, header: &Header, content: &mut dyn Content) {
+    fn on_header_ack(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        header: &Header,
+        content: &mut dyn Content,
+    ) {
         let Some(at) = self.path_at(header.ack_path) else { return };
         let mut outcome = AckOutcome::default();
         let sent = &mut self.paths[at].sent;
@@ -369,7 +377,7 @@ impl Session {
             known = sent.on_ack_range(now, first, last, &mut outcome, &mut acked);
             below = first;
         }
-        self.after_ack(now, at, outcome, header.ack_delay);
+        self.after_ack(now, waited, at, outcome, header.ack_delay);
     }
 
     fn on_ack_ranges(&mut self, now: Time, ranges: &AckRanges, content: &mut dyn Content) {
@@ -382,10 +390,17 @@ impl Session {
                 break;
             }
         }
-        self.after_ack(now, at, outcome, ranges.delay);
+        self.after_ack(now, Duration::ZERO, at, outcome, ranges.delay);
     }
 
-    fn after_ack(&mut self, now: Time, at: usize, outcome: AckOutcome, delay_units: u16) {
+    fn after_ack(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        at: usize,
+        outcome: AckOutcome,
+        delay_units: u16,
+    ) {
         let path = &mut self.paths[at];
         if outcome.frames > 0 {
             path.pto_count = 0;
@@ -393,12 +408,13 @@ impl Session {
             if outcome.frame_bytes_largest as usize > path.frame_bytes_base {
                 path.large_lost = 0;
             }
-            let delay = Duration::from_micros(u64::from(delay_units) * 4);
+            // Timers need the whole time, with what both ends took; the window only the network's.
             if let Some(rtt) = outcome.rtt {
-                path.rtt.sample(rtt, delay);
+                path.rtt.sample(rtt);
             }
-            let rtt = outcome.rtt.map(|_| path.rtt.latest);
-            path.window.on_acked(now, outcome.frames, rtt, path.rtt.smoothed, path.frame_bytes);
+            let ends = waited + Duration::from_micros(u64::from(delay_units) * 4);
+            let fabric = outcome.rtt.map(|rtt| rtt.saturating_sub(ends));
+            path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.frame_bytes);
         }
         self.detect_loss(now, at);
     }
@@ -529,7 +545,7 @@ impl Session {
         if path.state != PathState::Active {
             path.state = PathState::Active;
             path.pto_count = 0;
-            path.rtt.sample(rtt, Duration::ZERO);
+            path.rtt.sample(rtt);
             path.window.restart(path.frame_bytes);
             self.notice(Notice::PathUp(id));
         }

@@ -151,7 +151,7 @@ impl Target {
             Kind::Session => {
                 let index = self.find_peer(now, link, rx, header.session)?;
                 let peer = self.peers[index].as_deref_mut().expect("found");
-                peer.session.accept(now, link, rx.from, &frame, &mut peer.slots)?;
+                peer.session.accept(now, link, rx.from, rx.waited, &frame, &mut peer.slots)?;
                 if !peer.confirmed {
                     self.confirm(index);
                 }

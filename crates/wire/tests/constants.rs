@@ -53,6 +53,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "of the last 10 to 20 s",
     ),
     ("proto/src/session.rs", "PATHS_MAX: usize = 16;", "up to 16 paths"),
+    ("proto/src/congestion.rs", "DELAY_FRAMES_MIN: f64 = 8.0;", "not below 8 frames"),
     ("proto/src/session.rs", "BLACK_HOLE_LOSSES: u32 = 4;", "were lost four times in a row"),
     (
         "proto/src/session.rs",

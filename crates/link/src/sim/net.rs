@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
@@ -402,7 +403,7 @@ impl Link for SimLink {
             let mut buf = pool.get(START + bytes.len());
             buf[START..].copy_from_slice(&bytes);
             let frame = buf.freeze().slice(START, bytes.len());
-            out.push_back(RxFrame { from: Addr::Sim(from), bytes: frame });
+            out.push_back(RxFrame { from: Addr::Sim(from), bytes: frame, waited: Duration::ZERO });
             station.stats.rx_frames += 1;
             station.stats.rx_bytes += bytes.len() as u64;
             net.spare.push(bytes);

@@ -119,7 +119,12 @@ impl UdpLink {
                 .map_err(buffer("receive"))?;
         sys::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.sndbuf_bytes)
             .map_err(buffer("send"))?;
-        let gro = config.gro && sys::set_option(fd, libc::SOL_UDP, sys::UDP_GRO, &1i32).is_ok();
+        // So that time in our own queue is not taken for time on the wire.
+        let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32);
+        if config.gro {
+            // Where the kernel cannot, frames come one by one.
+            let _ = sys::set_option(fd, libc::SOL_UDP, sys::UDP_GRO, &1i32);
+        }
 
         let group_ip: IpAddr = if local.is_ipv4() { GROUP_V4.into() } else { GROUP_V6.into() };
         let group = SocketAddr::new(group_ip, config.group_port);
@@ -158,7 +163,7 @@ impl UdpLink {
             frame_bytes_max,
             room: room::udp(granted, frame_bytes_max),
             sender: Sender::new(group, route, config.gso),
-            receiver: Receiver::of_trains(gro),
+            receiver: Receiver::of_trains(),
             group_receiver: group_socket.is_some().then(Receiver::of_group),
             socket,
             group_socket,

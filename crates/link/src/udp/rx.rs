@@ -40,12 +40,12 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn of_trains(gro: bool) -> Self {
-        Receiver::new(RxSlots::new(SLOTS, BUF_BYTES, START, SPILL_BYTES, gro), TRAIN_BYTES_MAX)
+    pub(super) fn of_trains() -> Self {
+        Receiver::new(RxSlots::new(SLOTS, BUF_BYTES, START, SPILL_BYTES), TRAIN_BYTES_MAX)
     }
 
     pub(super) fn of_group() -> Self {
-        let slots = RxSlots::new(GROUP_SLOTS, GROUP_BUF_BYTES, START, 0, false);
+        let slots = RxSlots::new(GROUP_SLOTS, GROUP_BUF_BYTES, START, 0);
         Receiver::new(slots, GROUP_BUF_BYTES - START)
     }
 
@@ -111,7 +111,7 @@ impl Receiver {
         pool: &Pool,
         out: &mut RxBatch,
     ) -> usize {
-        let Received { buf, bytes, is_truncated, segment_bytes } = received;
+        let Received { buf, bytes, is_truncated, segment_bytes, waited } = received;
         if is_truncated {
             self.dropped += 1;
             return 0;
@@ -128,7 +128,7 @@ impl Receiver {
             } else {
                 self.assemble(i, &whole, at, len, pool)
             };
-            out.push_back(RxFrame { from: Addr::Udp(from), bytes: frame });
+            out.push_back(RxFrame { from: Addr::Udp(from), bytes: frame, waited });
             at += len;
             frames += 1;
         }
@@ -188,7 +188,7 @@ mod tests {
             slots.train_of(size as u16);
             // SAFETY: `bytes` outlives the call.
             assert_eq!(unsafe { slots.send(from.as_fd(), 0) }.unwrap(), 1);
-            let mut receiver = Receiver::of_trains(true);
+            let mut receiver = Receiver::of_trains();
             let mut out = RxBatch::new();
             let pool = Pool::new(1 << 20);
             let count = receiver.recv(to.as_fd(), &pool, 64, None, &mut out).unwrap();
