@@ -59,6 +59,8 @@ pub struct ExportReport {
     pub generation: u64,
     /// What the writer calls itself, if it is known.
     pub writer: Option<String>,
+    /// Bytes that the volume had to copy in user space.
+    pub copied_bytes: u64,
 }
 
 impl Target {
@@ -355,6 +357,7 @@ impl Target {
             read_only: e.read_only,
             generation: e.writer.generation,
             writer: e.holder.as_ref().map(|h| h.name.clone()),
+            copied_bytes: e.volume.copied_bytes(),
         };
         self.house.exports.iter().map(report).collect()
     }

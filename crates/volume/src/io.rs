@@ -257,6 +257,10 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
         (**self).outstanding()
     }
 
+    fn copied_bytes(&self) -> u64 {
+        (**self).copied_bytes()
+    }
+
     fn load_writer(&mut self) -> WriterRecord {
         (**self).load_writer()
     }

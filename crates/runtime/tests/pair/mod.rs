@@ -8,6 +8,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use thinwire_buffer::Pool;
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
 use thinwire_link::Link;
+use thinwire_proto::Time;
 use thinwire_runtime::clock::Clock;
 use thinwire_runtime::links::Links;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
@@ -66,6 +67,11 @@ impl Pair {
             pair.turn();
         }
         pair
+    }
+
+    /// The time on the clock of both.
+    pub fn now(&self) -> Time {
+        self.clock.now()
     }
 
     /// One turn of each side.

@@ -1,0 +1,126 @@
+//! Bytes are copied as seldom as promised (DESIGN, rule 6), all counters of both sides and their
+//! links added up.
+
+mod common;
+mod pair;
+
+use std::time::Duration;
+
+use common::Dir;
+use pair::{Pair, enter_cable};
+use thinwire_buffer::{Pool, SegList};
+use thinwire_link::{Link, LinkOptions, LinkSpec};
+use thinwire_runtime::disk::open_store;
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{Identity, Io, Op, Volume};
+
+const VOLUME_BYTES: u64 = 16 << 20;
+const LENGTHS: [u64; 4] = [512, 4096, 64 << 10, 1 << 20];
+const IOS: u64 = 64;
+
+fn link(spec: &str) -> Box<dyn Link> {
+    spec.parse::<LinkSpec>().unwrap().open_with(&LinkOptions::default()).unwrap()
+}
+
+/// Copies per byte: what was copied at the target and at the initiator while this ran.
+fn copied(pair: &mut Pair, work: impl FnOnce(&mut Pair)) -> (u64, u64) {
+    let count = |pair: &Pair| {
+        let stores: u64 = pair.target.exports().iter().map(|export| export.copied_bytes).sum();
+        let target = pair.target.stats().copied_bytes + pair.target_links.stats(0).copied_bytes;
+        let links = pair.initiator_links.stats(0).copied_bytes;
+        let initiator = pair.initiator.report(pair.now()).stats.copied_bytes;
+        (stores + target, links + initiator)
+    };
+    let before = count(pair);
+    work(pair);
+    let after = count(pair);
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// I/Os of one length, four at a time. Writes are of whole buffers.
+fn run(pair: &mut Pair, op: Op, len: u64) {
+    let mut done = Vec::new();
+    let content = pair.initiator_pool.get_zeroed(len as usize).freeze();
+    for first in (0..IOS).step_by(4) {
+        for at in first..first + 4 {
+            let mut io = Io::new(at, op, at * len % VOLUME_BYTES, len);
+            if op == Op::Write {
+                io.data = SegList::of(content.clone());
+            }
+            pair.initiator.submit(io);
+        }
+        let mut left = 4;
+        while left > 0 {
+            pair.wait(&mut done);
+            left -= done.len();
+            done.drain(..).for_each(|completion| completion.result.unwrap());
+        }
+    }
+    // The counters are brought up to date by a turn.
+    pair.turn();
+}
+
+/// Writes, then reads, of every length: `(length, copies at the target, at the initiator)` a byte.
+fn copies(pair: &mut Pair, op: Op) -> Vec<(u64, f64, f64)> {
+    let per_byte = |len| {
+        let (target, initiator) = copied(pair, |pair| run(pair, op, len));
+        let bytes = (len * IOS) as f64;
+        (len, target as f64 / bytes, initiator as f64 / bytes)
+    };
+    LENGTHS.into_iter().map(per_byte).collect()
+}
+
+fn all(target: f64, initiator: f64) -> Vec<(u64, f64, f64)> {
+    LENGTHS.into_iter().map(|len| (len, target, initiator)).collect()
+}
+
+fn memory() -> (Box<dyn Volume>, Pool) {
+    let pool = Pool::new(64 << 20);
+    let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
+    (Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, &pool)), pool)
+}
+
+#[test]
+fn a_file_over_a_raw_link_is_written_without_a_copy_and_read_with_one() {
+    if !enter_cable(9000) {
+        return;
+    }
+    let dir = Dir::new();
+    let pool = Pool::new(64 << 20);
+    let path = dir.image("disk", VOLUME_BYTES);
+    let (volume, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let mut pair = Pair::new(volume, pool, link("packet:left"), link("packet:right"));
+    // The path learns that it carries jumbo frames.
+    pair.rest(Duration::from_millis(300));
+    assert_eq!(copies(&mut pair, Op::Write), all(0.0, 0.0));
+    assert_eq!(copies(&mut pair, Op::Read), all(0.0, 1.0));
+}
+
+#[test]
+fn memory_over_a_raw_link_is_written_with_one_copy_and_read_with_one() {
+    if !enter_cable(9000) {
+        return;
+    }
+    let (volume, pool) = memory();
+    let mut pair = Pair::new(volume, pool, link("packet:left"), link("packet:right"));
+    pair.rest(Duration::from_millis(300));
+    // The first round also finds out that fresh pages are no copies.
+    assert_eq!(copies(&mut pair, Op::Write), all(1.0, 0.0));
+    assert_eq!(copies(&mut pair, Op::Read), all(0.0, 1.0));
+}
+
+#[test]
+fn nothing_is_copied_twice_over_udp() {
+    let dir = Dir::new();
+    let pool = Pool::new(64 << 20);
+    let path = dir.image("disk", VOLUME_BYTES);
+    let (file, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    for (volume, pool) in [(file, pool), memory()] {
+        let mut pair = Pair::new(volume, pool, link("udp:127.0.0.1"), link("udp:127.0.0.1"));
+        pair.rest(Duration::from_millis(300));
+        for (len, target, initiator) in copies(&mut pair, Op::Write) {
+            assert!(target <= 1.0 && initiator == 0.0, "writes of {len}: {target}, {initiator}");
+        }
+        assert_eq!(copies(&mut pair, Op::Read), all(0.0, 1.0));
+    }
+}
