@@ -215,6 +215,7 @@ class Lab:
 
     def drop(self, percent):
         """From now on the switch drops this share of the frames it forwards (0: none)."""
+        chosen = "" if percent >= 100 else f"numgen random mod 1000 < {int(percent * 10)}"
         self.run("switch", "nft", "-f", "-", input="table bridge tw {}\ndelete table bridge tw\n" + (f"""
             table bridge tw {{
                 counter seen {{}}
@@ -222,7 +223,7 @@ class Lab:
                 chain forward {{
                     type filter hook forward priority 0; policy accept;
                     counter name seen
-                    numgen random mod 1000 < {int(percent * 10)} counter name dropped drop
+                    {chosen} counter name dropped drop
                 }}
             }}""" if percent else ""))
 
@@ -248,9 +249,9 @@ class Lab:
         if self.closed:
             return
         self.closed = True
-        for process in reversed(self.processes):
-            process.end(timeout=2)
         teardown(self.tag)
+        for process in self.processes:
+            process.end(timeout=1)  # what is left to do is to reap them
         if self in LABS:
             LABS.remove(self)
 
@@ -269,13 +270,13 @@ def teardown(tag):
     work = os.path.join(WORK_ROOT, tag)
     # File systems first, so that a disk is not pulled from under them while its server still lives.
     unmount(work, keep_fuse=True)
+    # The initiator's first: an attachment leaves in order while its target still answers.
     for name in names:
         for pid in processes_in(name):
             signal_quietly(pid, signal.SIGTERM)
-    end = time.monotonic() + 3
-    while time.monotonic() < end and any(processes_in(name) for name in names):
-        time.sleep(0.05)
-    for name in names:
+        end = time.monotonic() + 2
+        while time.monotonic() < end and processes_in(name):
+            time.sleep(0.02)
         for pid in processes_in(name):
             signal_quietly(pid, signal.SIGKILL)
     unmount(work, keep_fuse=False)

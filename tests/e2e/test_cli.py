@@ -206,7 +206,7 @@ def pair_by_udp_without_privilege(lab):
     target.argv = [*as_nobody, program, *target.argv[1:]]
     target.start()
     done = lab.run("initiator", *as_nobody, program, "bench", "--insecure", uri(lab, over="udp"), "--rw", "randrw",
-                   "--verify", "--runtime", "1", "--json")
+                   "--verify", "--runtime", "1", "--json", "--run-dir", lab.path("run"))
     report = json.loads(done.stdout)
     check(report["errors"] == 0 and report["iops"] > 0, f"{report}")
 
@@ -340,13 +340,23 @@ def orderly_shutdown(lab):
 
 @test()
 def pcap(lab):
-    """--pcap on both sides: a capture that tshark opens, with our frames in it."""
+    """--pcap: a capture that tshark opens; our dissector understands each frame of it and refuses none."""
     path = lab.path("wire.pcap")
     Target(lab, "disk0=memory:1M")
-    thinwire(lab, "bench", "--insecure", uri(lab), "--runtime", "0.2", "--pcap", path)
-    done = run("tshark", "-r", path, "-T", "fields", "-e", "eth.type", env={**os.environ, "HOME": lab.dir})
-    types = set(done.stdout.split())
-    check(types == {"0x000088b5"} or types == {"0x88b5"}, f"EtherTypes in the capture: {types}\n{done.stderr}")
+    for pattern in ("randread", "randwrite"):
+        thinwire(lab, "bench", "--insecure", uri(lab), "--rw", pattern, "--iodepth", "8", "--runtime", "0.1", "--pcap", path)
+        def tshark(*words):
+            dissector = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/wireshark/thinwire.lua")
+            done = run("tshark", "-X", f"lua_script:{dissector}", "-r", path, *words, env={**os.environ, "HOME": lab.dir})
+            return done.stdout.split("\n")[:-1]
+        types = set(tshark("-T", "fields", "-e", "eth.type"))
+        check(types == {"0x88b5"} or types == {"0x000088b5"}, f"EtherTypes in the capture: {types}")
+        everything = tshark("-T", "fields", "-e", "frame.number")
+        understood = tshark("-Y", "thinwire && !_ws.malformed", "-T", "fields", "-e", "frame.number")
+        check(len(everything) > 50 and understood == everything,
+              f"of {len(everything)} frames the dissector understands {len(understood)}")
+        refused_frames = tshark("-Y", "thinwire.expert.refused")
+        check(not refused_frames, f"the dissector refuses frames that were sent: {refused_frames[:3]}")
 
 
 @test(links=0)
