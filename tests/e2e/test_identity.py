@@ -46,7 +46,7 @@ def memory_export_restarted(lab):
     answer = nbd(lab, READ, disk)
     check(answer.startswith("error"), f"I/O on a disk that was lost gave {answer}, not an error")
     said = str(disk.status()) + "".join(log_texts(lab))
-    check(any(word in said.lower() for word in ("incarnation", "another volume", "not the same", "content", "identity")),
+    check(any(word in said.lower() for word in ("changed", "incarnation", "another volume", "not the same", "identity")),
           f"nothing says that the volume is not the one that was attached:\n{said}")
     disk.detach("--force")
     # A new attach is a new start.
