@@ -186,6 +186,8 @@ starts=0
 serve() {
   starts=$((starts + 1))
   prompt target "${serve[@]}" '&'
+  # Not left to the redirection below, which comes whenever the background shell gets to it.
+  : >"$demo/ready"
   # The binary itself, by exec: the process id is the target's own, so that kill -9 kills it.
   nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" \
     </dev/null >"$demo/ready" 2>"$demo/target$starts.log" &
