@@ -1,0 +1,137 @@
+//! The documents do not drift: every command they show is one that `thinwire` understands, the
+//! configuration they show is valid, every file they name is there, and every function or test they
+//! name exists.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use thinwire::cli::{Cli, Command};
+use thinwire::config::TargetConfig;
+
+const DOCUMENTS: [&str; 8] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/design.md",
+    "docs/performance.md",
+    "docs/testing.md",
+    "docs/wireshark.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(document: &str) -> String {
+    std::fs::read_to_string(root().join(document)).unwrap_or_else(|e| panic!("{document}: {e}"))
+}
+
+/// The words of a command line as a shell sees them; single quotes only, a comment ends it.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quoted = false;
+    for c in line.chars() {
+        match c {
+            '\'' => quoted = !quoted,
+            ' ' if !quoted => words.push(String::new()),
+            '#' if !quoted && words.last().is_some_and(String::is_empty) => break,
+            c => words.last_mut().expect("never empty").push(c),
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Lines of code that begin with `thinwire` and one blank.
+fn commands(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .filter(|line| line.starts_with("thinwire ") && !line.starts_with("thinwire  "))
+}
+
+#[test]
+fn every_command_shown_is_understood() {
+    let mut shown = 0;
+    for document in DOCUMENTS {
+        for line in commands(&read(document)) {
+            shown += 1;
+            Cli::try_parse_from(words(line)).unwrap_or_else(|e| panic!("{document}: {line}\n{e}"));
+        }
+    }
+    assert!(shown >= 15, "only {shown} commands found: does this test still find them?");
+}
+
+#[test]
+fn the_configuration_shown_is_valid() {
+    let readme = read("README.md");
+    let start = readme.find("    node = ").expect("the README shows a configuration");
+    let shown = readme[start..].lines().take_while(|l| l.is_empty() || l.starts_with("    "));
+    let toml: String = shown.map(|line| line.trim_start().to_owned() + "\n").collect();
+    let path = std::env::temp_dir().join(format!("thinwire-documents-{}.toml", std::process::id()));
+    std::fs::write(&path, &toml).unwrap();
+    let cli = Cli::parse_from(["thinwire", "target", "--config", path.to_str().unwrap()]);
+    let Command::Target(args) = cli.command else { unreachable!("asked for the target") };
+    let config = TargetConfig::assemble(&args);
+    std::fs::remove_file(&path).unwrap();
+    let config = config.unwrap_or_else(|e| panic!("{e}\n{toml}"));
+    assert_eq!(config.exports.len(), toml.matches("[[export]]").count());
+}
+
+/// Everything in the tree but what was built, relative to the root.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap_or_default();
+        match path.is_dir() {
+            true if matches!(name, "target" | ".git" | "__pycache__") && folder == root() => {}
+            true => files(&path, found),
+            false => found.push(path.strip_prefix(root()).unwrap().to_owned()),
+        }
+    }
+}
+
+/// What stands between backticks, outside of code blocks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter(|l| !l.starts_with("    ")).flat_map(|l| l.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn every_file_and_function_named_is_there() {
+    let mut all = Vec::new();
+    files(&root(), &mut all);
+    let code: String = all
+        .iter()
+        .filter(|path| path.extension().is_some_and(|e| e == "rs" || e == "py" || e == "sh"))
+        .filter(|path| !path.ends_with("tests/documents.rs"))
+        .filter_map(|path| std::fs::read_to_string(root().join(path)).ok())
+        .collect();
+    // `on_frame`, and with dots the names of end-to-end tests.
+    let is_name = |word: &str| {
+        word.contains('_')
+            && word.chars().all(|c| c == '_' || c == '.' || c.is_ascii_alphanumeric())
+    };
+    let (mut named, mut missing) = (0, Vec::new());
+    for document in DOCUMENTS {
+        let text = read(document);
+        for word in quoted(&text) {
+            if document == "docs/wireshark.md" && !word.starts_with("tools/") {
+                continue; // names of Wireshark's own
+            }
+            let is_file = [".rs", ".py", ".sh", ".md", ".lua"].iter().any(|e| word.ends_with(e));
+            let there = if is_file && !word.contains([' ', '*']) {
+                all.iter().any(|path| path.ends_with(word))
+            } else if is_name(word) {
+                word.split('.').all(|part| code.contains(part))
+            } else {
+                continue;
+            };
+            named += 1;
+            if !there {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "named, but not there: {missing:#?}");
+    assert!(named >= 60, "only {named} names found: does this test still find them?");
+}
