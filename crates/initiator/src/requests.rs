@@ -56,6 +56,9 @@ impl Initiator {
             }
             let number = replay.next;
             let Some((offset, len)) = self.retained.uncovered(number, replay.from) else {
+                if replay.from == 0 {
+                    self.retained.superseded(number);
+                }
                 (replay.next, replay.from) = (number + 1, 0);
                 self.replay = Some(replay);
                 continue;

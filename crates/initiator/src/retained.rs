@@ -137,6 +137,15 @@ impl Retained {
         (start < end).then(|| (start, end - start))
     }
 
+    /// All of an entry lies under later covers: it needs no replay, and nobody to vouch for it.
+    pub fn superseded(&mut self, number: u64) {
+        let Some(effect) = self.get_mut(number) else { return };
+        effect.standing = Standing::Durable;
+        let weight = Self::weight(effect);
+        effect.data = SegList::new();
+        self.bytes -= weight;
+    }
+
     /// True if every entry below `mark` has this verifier.
     pub fn all_under(&self, mark: u64, verifier: u64) -> bool {
         let count = (mark.saturating_sub(self.first) as usize).min(self.log.len());
@@ -189,7 +198,7 @@ mod tests {
         r.push(Effect { standing: cover, ..effect(2560, 1) });
         r.push(Effect { standing: cover, ..effect(512, 1) });
         r.push(Effect { len: 1024, ..effect(2048, 1) });
-        let pieces = |number| {
+        let pieces = |r: &Retained, number| {
             let mut pieces = vec![];
             let mut from = 0;
             while let Some((offset, len)) = r.uncovered(number, from) {
@@ -198,11 +207,16 @@ mod tests {
             }
             pieces
         };
-        assert_eq!(pieces(0), [(1024, 1024), (3072, 2048)]);
-        assert_eq!((pieces(1), pieces(3)), (vec![], vec![]));
-        assert_eq!(pieces(4), [(2048, 1024)], "the newest of all");
+        assert_eq!(pieces(&r, 0), [(1024, 1024), (3072, 2048)]);
+        assert_eq!((pieces(&r, 1), pieces(&r, 3)), (vec![], vec![]));
+        assert_eq!(pieces(&r, 4), [(2048, 1024)], "the newest of all");
+        r.push(Effect { standing: cover, ..effect(2048, 1) });
+        r.push(Effect { standing: cover, ..effect(2560, 1) });
+        assert_eq!(pieces(&r, 4), []);
+        r.superseded(4);
+        assert!(r.all_under(5, 1) && !r.all_under(5, 2), "of the first alone");
         r.flushed(2);
-        assert!(r.uncovered(0, 0).is_none() && r.all_under(5, 1) && !r.all_under(5, 2));
+        assert!(r.uncovered(0, 0).is_none() && r.all_under(7, 2), "the rest is durable");
     }
 
     #[test]
