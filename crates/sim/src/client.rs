@@ -269,7 +269,7 @@ impl Client {
         let run = (!reader).then_some(self.run);
         let kind = match op {
             Op::Read => Kind::Read(model.begin_read(run, range, life)),
-            Op::BlockStatus => Kind::Status(model.begin_read(run, range, life)),
+            Op::BlockStatus => Kind::Status(model.begin_status(run, range, life)),
             Op::Flush => {
                 io.len = 0;
                 io.offset = 0;

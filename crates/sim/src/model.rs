@@ -296,6 +296,21 @@ impl Model {
         Ticket { before: self.last_version, run, life, floors }
     }
 
+    /// A block status is submitted. It is not ordered with writes that are outstanding: what was
+    /// acknowledged before must be seen, what came later may be.
+    pub fn begin_status(&self, run: Option<u32>, range: Range, life: u64) -> Ticket {
+        let known = |at: usize| {
+            let sector = &self.sectors[at];
+            let mine = |e: &&Entry| {
+                e.state == State::Done && Some(e.run) == run && e.effect != Effect::Discard
+            };
+            let done = sector.history.iter().rev().find(mine).map_or(0, |e| e.version);
+            done.max(sector.durable)
+        };
+        let floors = range.iter().map(known).collect();
+        Ticket { before: self.last_version, run: None, life, floors }
+    }
+
     /// A read is answered with `data`.
     pub fn end_read(&mut self, ticket: &Ticket, range: Range, data: &[u8], life: u64) -> Check {
         if data.len() != range.count * SECTOR_BYTES {
@@ -343,6 +358,10 @@ impl Model {
     }
 
     fn allowed(&self, sector: &Sector, at: usize, seen: Seen, floor: u64, ceiling: u64) -> bool {
+        // What is discarded may read as anything that ever was there.
+        let discards =
+            |e: &Entry| e.effect == Effect::Discard && e.version > floor && e.version <= ceiling;
+        let floor = if sector.history.iter().any(discards) { 0 } else { floor };
         let within = |e: &&Entry| e.version >= floor && e.version <= ceiling;
         match seen {
             Seen::Garbage => false,

@@ -170,3 +170,17 @@ fn rule_04_a_detach_does_not_hide_a_failed_replay() {
     });
     s.end();
 }
+
+/// A write that durable ones cover whole is not replayed, and nobody waits for it.
+#[test]
+fn rule_04_what_fua_covers_whole_needs_no_replay() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    s.write(at(20, 1));
+    s.write_fua(at(0, 6));
+    s.write_fua(at(4, 6));
+    s.restart(Crash::Power);
+    assert_eq!(s.flush(), Ok(()));
+    assert_eq!(s.stats(0).replayed, 1);
+    s.end();
+}
