@@ -48,6 +48,8 @@ pub(crate) struct Attempt {
     discover_nonce: u64,
     candidates: Vec<Candidate>,
     session_id: u64,
+    /// Offers of different instances came, and it has asked again.
+    asked_twice: bool,
 }
 
 impl Initiator {
@@ -83,6 +85,7 @@ impl Initiator {
             discover_nonce: self.rng.next_u64(),
             candidates,
             session_id,
+            asked_twice: false,
         });
     }
 
@@ -182,9 +185,16 @@ impl Initiator {
                     }
                 }
                 if attempt.candidates.iter().any(|c| Some(c.instance) != first) {
-                    self.first_error = Some(AttachError::Ambiguous(addresses));
-                    self.attempt = None;
-                    return;
+                    // Or is it one that has been restarted while it answered over several links?
+                    if std::mem::replace(&mut attempt.asked_twice, true) {
+                        self.first_error = Some(AttachError::Ambiguous(addresses));
+                        self.attempt = None;
+                        return;
+                    }
+                    attempt.candidates.clear();
+                    attempt.started = now;
+                    attempt.backoff = RETRY;
+                    attempt.discover_nonce = self.rng.next_u64();
                 }
             }
             // The name may be at another place by now: ask again, also while greeting.
