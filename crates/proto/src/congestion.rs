@@ -97,13 +97,16 @@ impl Window {
         let frame = frame_bytes as f64;
         let delay_target = self.base.saturating_add(QUEUE_TARGET);
         let share = f64::from(self.round_lost) / f64::from(self.round_acked + self.round_lost);
-        if share > LOSS_SHARE && self.round_lost > 2 {
+        let floor = frame * DELAY_FRAMES_MIN;
+        let is_small = self.bytes < floor;
+        if share > LOSS_SHARE && (self.round_lost > 2 || (is_small && share >= DECREASE_MAX)) {
             self.bytes *= DECREASE_MAX;
             self.growing_fast = false;
+        } else if is_small {
+            self.bytes = (self.bytes + frame).min(floor);
         } else if self.round_min > delay_target {
             let excess = (self.round_min - delay_target).as_secs_f64();
             let factor = 1.0 - 0.8 * excess / self.round_min.as_secs_f64();
-            let floor = (frame * DELAY_FRAMES_MIN).min(self.bytes);
             self.bytes = (self.bytes * factor.max(DECREASE_MAX)).max(floor);
             self.growing_fast = false;
         } else if self.round_limited {
@@ -152,6 +155,19 @@ mod tests {
         // Heavy loss goes on below that, and below one frame.
         rounds(&mut w, at, 8, 5_000, 25);
         assert!(w.bytes() < 9000 && w.bytes() > 0, "{}", w.bytes());
+    }
+
+    /// Whatever the delay is, a few frames stay allowed; only loss goes below, and it comes back.
+    #[test]
+    fn late_wake_ups_do_not_starve_a_path_but_loss_paces_it() {
+        let mut w = Window::new(9000);
+        let at = rounds(&mut w, 0, 3, 100, 0);
+        let at = rounds(&mut w, at, 200, 20_000, 0);
+        assert_eq!(w.bytes(), 8 * 9000);
+        let at = rounds(&mut w, at, 200, 100, 100);
+        assert!(w.bytes() < 9000, "{}", w.bytes());
+        rounds(&mut w, at, 10, 20_000, 0);
+        assert_eq!(w.bytes(), 8 * 9000);
     }
 
     #[test]

@@ -435,16 +435,18 @@ impl World {
         let limit = self.now + within_ns;
         while !done(self) {
             if self.now >= limit {
-                let clients: Vec<_> = self.clients.iter().map(|c| self.describe(c)).collect();
-                return Err(Violation(format!(
-                    "{what}: not within {} ms; {}",
-                    within_ns / MS,
-                    clients.join("; ")
-                )));
+                return Err(self.not_within(what, within_ns));
             }
             self.step(limit)?;
         }
         Ok(())
+    }
+
+    /// The failure of something that takes too long.
+    pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
+        let clients: Vec<_> = self.clients.iter().map(|c| self.describe(c)).collect();
+        let clients = clients.join("; ");
+        Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 
     /// Steps for a time.
