@@ -79,6 +79,8 @@ pub(crate) struct Operation {
     pub sequence: u32,
     pub attachment: usize,
     pub op: u8,
+    /// It is durable once completed.
+    pub fua: bool,
     /// The export's verifier when the request was given to the store.
     pub verifier: u64,
     pub length: u32,

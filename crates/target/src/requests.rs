@@ -72,6 +72,7 @@ impl House {
             sequence: request.sequence,
             attachment,
             op: request.op,
+            fua: io.flags.fua,
             verifier,
             length: request.length,
             told,
@@ -132,12 +133,14 @@ impl House {
         peers: &mut [Option<Box<Peer>>],
     ) {
         let operation = self.take_operation(completion.token);
-        if operation.op != OpCode::Flush as u8 {
-            return self.deliver(export, operation, completion, peers);
-        }
-        if completion.result.is_err() {
-            // fdatasync fails once and then succeeds with the data gone (rule 4).
+        let is_flush = operation.op == OpCode::Flush as u8;
+        if completion.result.is_err() && (is_flush || operation.fua) {
+            // fdatasync fails once and then succeeds with the data gone (rule 4). Stores flush for
+            // FUA, too, and lose what others have written with it.
             self.exports[export].verifier = self.rng.next_u64();
+        }
+        if !is_flush {
+            return self.deliver(export, operation, completion, peers);
         }
         let mut riders = std::mem::take(&mut self.exports[export].flush_riders);
         for token in riders.drain(..) {

@@ -184,3 +184,19 @@ fn rule_04_what_fua_covers_whole_needs_no_replay() {
     assert_eq!(s.stats(0).replayed, 1);
     s.end();
 }
+
+/// The store makes a discard durable with a flush of its own, which takes others' writes with it
+/// when it fails.
+#[test]
+fn rule_04_a_failed_fua_changes_the_verifier() {
+    let mut s = Scene::new().with_client();
+    for round in 0..10 {
+        s.write(at(round, 8));
+        s.medium.set_flush_failure(1.0);
+        let token = s.world.submit(0, Op::Discard, at(100, 8), true);
+        assert_eq!(s.outcome(0, token).result, Err(ErrorKind::Io));
+        s.medium.set_flush_failure(0.0);
+        s.read(at(0, 40));
+    }
+    s.end();
+}
