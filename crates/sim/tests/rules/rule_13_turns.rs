@@ -62,3 +62,16 @@ fn rule_13_a_detach_survives_a_restart_of_the_target() {
         s.end();
     }
 }
+
+#[test]
+fn rule_13_a_pair_without_io_hardly_turns() {
+    let mut s = Scene::with(2, |_| {}).with_client();
+    s.write(at(0, 8));
+    s.pass(Duration::from_secs(2));
+    let turns = |s: &Scene| (s.world.servers[0].machine.turns, s.world.clients[0].machine.turns);
+    let before = turns(&s);
+    s.pass(Duration::from_secs(20));
+    let after = turns(&s);
+    let (server, client) = (after.0 - before.0, after.1 - before.1);
+    assert!(server < 100 && client < 100, "{server} and {client} turns in twenty seconds");
+}
