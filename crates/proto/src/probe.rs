@@ -72,6 +72,14 @@ impl Prober {
         self.backoff = Duration::from_millis(20);
     }
 
+    /// The other side has been heard: ask whether it hears us, unless that has just been asked.
+    pub fn ask_again(&mut self, now: Time) {
+        let just = Duration::from_millis(20);
+        if self.asked.is_none_or(|asked| asked.sent_at + just <= now) {
+            self.ask_now(now);
+        }
+    }
+
     /// The frame size in use stopped working: search again later.
     pub fn search_size_later(&mut self, now: Time) {
         self.size = None;
@@ -91,6 +99,7 @@ impl Prober {
         now: Time,
         state: PathState,
         rtt: Duration,
+        keep_alive: bool,
         sizes: (usize, usize, usize),
     ) -> ProbeEvent {
         let (base, current, limit) = sizes;
@@ -100,9 +109,10 @@ impl Prober {
         }
         asked.tries += 1;
         if state != PathState::Active {
+            // Who keeps the path alive also brings it back; the other side only answers in time.
             let backoff_max = match state {
-                PathState::Candidate => Duration::from_secs(5),
-                _ => Duration::from_millis(500),
+                PathState::Dead if keep_alive => Duration::from_millis(500),
+                _ => Duration::from_secs(5),
             };
             self.backoff = (self.backoff * 2).min(backoff_max);
             self.asked = None;

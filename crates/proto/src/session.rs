@@ -498,6 +498,9 @@ impl Session {
         path.last_heard = now;
         path.peer_room = room;
         self.last_heard = now;
+        if path.state == PathState::Dead && self.config.role == Role::Target {
+            path.prober.ask_again(now);
+        }
         if self.replies.len() < 64 {
             self.replies.push(Reply {
                 link,
@@ -566,7 +569,8 @@ impl Session {
     fn path_on_time(&mut self, now: Time, at: usize) {
         let path = &mut self.paths[at];
         let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
-        match path.prober.on_time(now, path.state, path.rtt.smoothed, sizes) {
+        let keep_alive = self.config.role == Role::Initiator;
+        match path.prober.on_time(now, path.state, path.rtt.smoothed, keep_alive, sizes) {
             ProbeEvent::None => {}
             ProbeEvent::Silent => {
                 self.path_dead(now, at);

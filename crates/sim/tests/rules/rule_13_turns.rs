@@ -75,3 +75,18 @@ fn rule_13_a_pair_without_io_hardly_turns() {
     let (server, client) = (after.0 - before.0, after.1 - before.1);
     assert!(server < 100 && client < 100, "{server} and {client} turns in twenty seconds");
 }
+
+/// Four paths to nowhere: who is gone is asked less and less often.
+#[test]
+fn rule_13_an_initiator_that_is_gone_hardly_turns_the_target() {
+    let mut s = Scene::with(2, |_| {}).with_client();
+    let tokens: Vec<_> = (0..8).map(|n| s.submit(0, Op::Read, at(n * 256, 256))).collect();
+    s.pass(Duration::from_micros(300));
+    assert!(s.world.clients[0].outstanding() > 0 && !tokens.is_empty());
+    s.world.crash_client(0);
+    s.pass(Duration::from_secs(15));
+    let before = s.world.servers[0].machine.turns;
+    s.pass(Duration::from_secs(20));
+    let turns = s.world.servers[0].machine.turns - before;
+    assert!(turns < 100, "{turns} turns in twenty seconds");
+}
