@@ -387,7 +387,9 @@ impl Model {
             Seen::Stamp { version, .. } => version,
             _ => 0,
         };
-        if sector.history.iter().any(|e| e.run == run) || life != ticket.life {
+        // What was discarded may change by itself (when a cache passes the discard on, say).
+        let may_change = |e: &Entry| e.run == run || e.effect == Effect::Discard;
+        if sector.history.iter().any(may_change) || life != ticket.life {
             sector.observed = None;
             return Ok(());
         }

@@ -37,7 +37,7 @@ const RECOVERY_NS: u64 = 60 * SECOND;
 /// How long the quiet system is watched.
 const QUIET_NS: u64 = 4 * SECOND;
 /// Turns of a loop in that time without any I/O.
-const QUIET_TURNS_MAX: u64 = 200;
+const QUIET_TURNS_MAX: u64 = 400;
 
 /// Runs a seed. `prints` writes what happens to stderr.
 pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Violation> {
