@@ -99,17 +99,30 @@ def backing(node):
         return ""
 
 
-@test(seconds=120, each={"ext4": {"kind": "ext4"}, "xfs": {"kind": "xfs"}})
+# Three seconds' worth of writes, each flushed before the next: whatever comes between shows.
+STEADY_WRITER = """
+import os, sys, time
+with open(sys.argv[1], "wb", buffering=0) as file:
+    for _ in range(150):
+        file.write(os.urandom(300000))
+        os.fsync(file.fileno())
+        time.sleep(0.02)
+"""
+
+
+@test(seconds=120, each=KINDS)
 def outage_under_a_file_system(lab, kind):
     """The target is killed while files are written, comes back 5 s later; the file system stays writable."""
     target = Target(lab, f"disk0={image(lab, mib=512)},writeback")
     disk = Attachment(lab, face="block")
     run(*MKFS[kind], disk.path, timeout=120)
     folder = mount(lab, disk.path)
-    writer = lab.start("initiator", "dd", "if=/dev/urandom", f"of={folder}/blob", "bs=64k", "count=2000", "conv=fsync")
-    time.sleep(0.7)
+    writer = lab.start("initiator", "/usr/bin/python3", "-c", STEADY_WRITER, folder + "/blob", name="writer")
+    time.sleep(1)
+    check(writer.running, "the writer was done before the target was killed, so the test shows nothing")
     target.kill()
     time.sleep(5)
+    check(writer.running, "the writer ended while the target was away: its fsync cannot have been true")
     target.start()
     writer.wait(60)
     with open(folder + "/blob", "rb") as file:
@@ -158,15 +171,18 @@ def forced_detach_of_a_mounted_disk(lab, there):
     disk = Attachment(lab, face="block")
     run(*MKFS["ext4"], disk.path)
     folder = mount(lab, disk.path)
-    lab.start("initiator", "dd", "if=/dev/zero", f"of={folder}/blob", "bs=1M", "count=200", "oflag=direct")
-    time.sleep(0.5)
+    writer = lab.start("initiator", "/usr/bin/python3", "-c", STEADY_WRITER, folder + "/blob", name="writer")
+    time.sleep(0.7)
     if not there:
         target.kill()
         time.sleep(0.5)
+    check(writer.running, "nothing was being written any more, so the test shows nothing")
     start = time.monotonic()
     disk.detach("--force", timeout=10)
     took = time.monotonic() - start
     check(took < 3, f"detach --force took {took:.1f} s")
+    writer.wait(20, expect=None)
+    check(writer.popen.returncode != 0, "what was being written must fail")
     report = thinwire(lab, "status", "--json", "--run-dir", disk.run_dir).stdout
     check('"disk0"' not in report, f"it is still there: {report}")
     run("umount", "-l", folder, check_exit=False)
