@@ -1,14 +1,163 @@
-//! `thinwire-sim`: runs seeds.
-fn main() {
-    let seed = std::env::args().nth(1).unwrap().parse().unwrap();
-    let to = std::env::args().nth(2).map(|n| n.parse().unwrap());
-    let prints = to.is_none();
-    for seed in seed..to.unwrap_or(seed + 1) {
-        match std::panic::catch_unwind(|| thinwire_sim::run_seed(seed, Default::default(), prints))
-        {
-            Ok(Ok(_)) => {}
-            Ok(Err(v)) => println!("seed {seed}: {}", v.0),
-            Err(_) => println!("seed {seed}: panic"),
+//! `thinwire-sim`: runs seeds, and replays one.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use thinwire_sim::{Canary, Coverage, Report, run_seed};
+
+/// Runs whole simulated systems, each drawn from a seed, and checks every promise.
+///
+/// A failure names the seed and the commit: together they repeat the run exactly.
+#[derive(Parser)]
+#[command(name = "thinwire-sim", version)]
+struct Args {
+    /// Run the seeds from A up to, but not including, B.
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds, conflicts_with = "seed")]
+    seeds: Option<Range<u64>>,
+    /// Run one seed.
+    #[arg(long, value_name = "S", required_unless_present = "seeds")]
+    seed: Option<u64>,
+    /// Threads that share the seeds.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+    /// Print what happens (with --seed).
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let parts = text.split_once("..").and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+    match parts {
+        Some((a, b)) if a < b => Ok(a..b),
+        _ => Err("expected A..B with A below B, for example 0..2000".into()),
+    }
+}
+
+/// So many seeds must have exercised everything.
+const SEEDS_FOR_COVERAGE: u64 = 200;
+
+thread_local! {
+    /// Where the last panic of this thread was.
+    static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Runs a seed; a panic of the system under test is a failure like any other.
+fn run(seed: u64, prints: bool) -> Result<Report, String> {
+    match panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, Canary::None, prints))) {
+        Ok(Ok(report)) => Ok(report),
+        Ok(Err(violation)) => Err(violation.0),
+        Err(_) => Err(PANIC.with_borrow(|text| format!("panic: {text}"))),
+    }
+}
+
+/// The commit this was built from, or the one checked out where it runs.
+fn commit() -> String {
+    if let Some(commit) = option_env!("THINWIRE_COMMIT") {
+        return commit.to_string();
+    }
+    let output = Command::new("git").args(["rev-parse", "HEAD"]).output();
+    let commit = output.ok().filter(|o| o.status.success());
+    commit
+        .map_or_else(|| "unknown".into(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
+}
+
+struct Shared {
+    next: AtomicU64,
+    end: u64,
+    done: AtomicU64,
+    stop: AtomicBool,
+    coverage: Mutex<Coverage>,
+    failures: Mutex<Vec<(u64, String)>>,
+}
+
+fn work(shared: &Shared) {
+    let mut sum = Coverage::default();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let seed = shared.next.fetch_add(1, Ordering::Relaxed);
+        if seed >= shared.end {
+            break;
         }
+        match run(seed, false) {
+            Ok(report) => sum.add(&report.coverage),
+            Err(text) => {
+                shared.failures.lock().expect("nobody panics with it").push((seed, text));
+                shared.stop.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.done.fetch_add(1, Ordering::Relaxed);
+    }
+    shared.coverage.lock().expect("nobody panics with it").add(&sum);
+}
+
+fn run_seeds(seeds: Range<u64>, threads: u32) -> ExitCode {
+    let (count, started) = (seeds.end - seeds.start, Instant::now());
+    let shared = Shared {
+        next: AtomicU64::new(seeds.start),
+        end: seeds.end,
+        done: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        coverage: Mutex::default(),
+        failures: Mutex::default(),
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work(&shared))).collect();
+        let mut told = Instant::now();
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            std::thread::sleep(Duration::from_millis(20));
+            if told.elapsed() > Duration::from_secs(5) {
+                told = Instant::now();
+                eprintln!("{} of {count} seeds", shared.done.load(Ordering::Relaxed));
+            }
+        }
+    });
+    let failures = shared.failures.into_inner().expect("all threads have ended");
+    if let Some((seed, text)) = failures.iter().min() {
+        return fail(*seed, text);
+    }
+    let coverage = shared.coverage.into_inner().expect("all threads have ended");
+    let counts: Vec<_> = coverage.iter().map(|(name, count)| format!("{name}={count}")).collect();
+    println!(
+        "{count} seeds passed in {:.1} s: {}",
+        started.elapsed().as_secs_f64(),
+        counts.join(" ")
+    );
+    let missing = coverage.missing();
+    if count >= SEEDS_FOR_COVERAGE && !missing.is_empty() {
+        println!("these seeds never exercised: {}", missing.join(", "));
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn fail(seed: u64, text: &str) -> ExitCode {
+    println!("seed {seed} failed at commit {}: {text}", commit());
+    println!("repeat it with: cargo run --release -p thinwire-sim -- --seed {seed} -v");
+    ExitCode::FAILURE
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    panic::set_hook(Box::new(|info| {
+        PANIC.with_borrow_mut(|text| *text = info.to_string());
+    }));
+    if let Some(seeds) = args.seeds {
+        return run_seeds(seeds, args.threads);
+    }
+    let seed = args.seed.expect("one of the two is required");
+    match run(seed, args.verbose) {
+        Ok(report) => {
+            for (name, count) in report.coverage.iter().filter(|&(_, count)| count > 0) {
+                println!("{name:<24} {count}");
+            }
+            println!("seed {seed} passed, trace {:016x}", report.trace_hash);
+            ExitCode::SUCCESS
+        }
+        Err(text) => fail(seed, &text),
     }
 }
