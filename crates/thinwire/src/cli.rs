@@ -96,8 +96,9 @@ pub struct WireArgs {
 /// Where attachments keep their state.
 #[derive(Args, Clone, Debug)]
 pub struct RunDirArg {
-    /// Folder of attachments' state and control sockets
-    #[arg(long, value_name = "FOLDER", default_value = "/run/thinwire")]
+    /// Folder of attachments' state and control sockets (without root, in the user's own runtime
+    /// folder)
+    #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
 }
 

@@ -29,7 +29,7 @@ pub fn claim(run_dir: &Path, what: &str) -> Outcome<InitiatorId> {
 }
 
 fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
-    let folder = run_dir.join("ids");
+    let folder = crate::rundir::RunDir::create(run_dir)?.path().join("ids");
     let wrong = |e: std::io::Error| {
         Failure::failed(format!(
             "cannot lock an initiator identity in {}: {e}; run as root or give --run-dir",

@@ -72,6 +72,19 @@ impl Record {
     }
 }
 
+/// `/run/thinwire` for root; for others, who cannot write there, `thinwire` in their own runtime
+/// folder, or `/tmp/thinwire-UID` if they have none.
+pub fn default_path() -> PathBuf {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return "/run/thinwire".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Path::new(&folder).join("thinwire"),
+        None => format!("/tmp/thinwire-{}", user.as_raw()).into(),
+    }
+}
+
 /// An open run directory.
 #[derive(Debug)]
 pub struct RunDir {
@@ -88,7 +101,24 @@ impl RunDir {
                 path.display()
             ))
         })?;
-        Self::open(path)?.ok_or_else(|| Failure::failed(format!("{} vanished", path.display())))
+        let dir = Self::open(path)?
+            .ok_or_else(|| Failure::failed(format!("{} vanished", path.display())))?;
+        dir.refuse_strangers()?;
+        Ok(dir)
+    }
+
+    /// A folder of another user (in `/tmp` anybody can make one) is not to be trusted with locks.
+    fn refuse_strangers(&self) -> Outcome {
+        let stat = rustix::fs::fstat(&self.fd)
+            .map_err(|e| Failure::failed(format!("{}: {e}", self.path.display())))?;
+        if stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw() {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "the run directory {} belongs to another user (id {}); give another with --run-dir",
+            self.path.display(),
+            stat.st_uid
+        )))
     }
 
     /// Opens the folder; `None` if there is none, which means that there are no attachments.
@@ -331,6 +361,18 @@ mod tests {
         // A dead one's socket is no obstacle.
         drop(listener);
         dir.listen("a").unwrap();
+    }
+
+    #[test]
+    fn a_stranger_s_folder_is_refused() {
+        let temp = TempDir::new("rundir-stranger");
+        // Only root can give a folder away.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::chown(temp.path(), Some(65534), None).unwrap();
+        let error = RunDir::create(temp.path()).unwrap_err();
+        assert!(error.message.contains("another user (id 65534)"), "{error}");
     }
 
     #[test]
