@@ -70,10 +70,11 @@ pub fn open(
     let remote = wait_open(remote, spec, options, signals)?;
     let (initiator, driver) = remote.into_parts();
     let uri = spec.to_string();
+    let logged = Phase::Attached;
     Ok(if options.any_byte {
         let volume = Unaligned::new(initiator, pool);
         let (below, look) = (Unaligned::inner_mut, Unaligned::inner);
-        Box::new(RemoteVolume { volume, below, look, driver, uri, _id: id })
+        Box::new(RemoteVolume { volume, below, look, driver, uri, logged, _id: id })
     } else {
         Box::new(RemoteVolume {
             volume: initiator,
@@ -81,6 +82,7 @@ pub fn open(
             look: |v| v,
             driver,
             uri,
+            logged,
             _id: id,
         })
     })
@@ -176,6 +178,8 @@ struct RemoteVolume<V> {
     look: fn(&V) -> &Initiator,
     driver: Driver,
     uri: String,
+    /// The phase that the log knows of.
+    logged: Phase,
     _id: InitiatorId,
 }
 
@@ -209,6 +213,25 @@ impl<V: Volume> RemoteVolume<V> {
                      goes on, slower"
                 ),
             }
+        }
+        self.log_phase();
+    }
+
+    /// Says when the target goes away, comes back, or is lost for good.
+    fn log_phase(&mut self) {
+        let initiator = (self.look)(&self.volume);
+        let (phase, uri) = (initiator.phase(), &self.uri);
+        if phase == self.logged {
+            return;
+        }
+        self.logged = phase;
+        match (phase, initiator.failure()) {
+            (Phase::Failed, Some(kind)) => tracing::error!("{uri}: {}", kind.describe()),
+            (Phase::Failed, None) => tracing::error!("{uri}: lost for good"),
+            (Phase::Away, _) => tracing::warn!("{uri}: the target does not answer; I/O waits"),
+            (Phase::Replaying, _) => tracing::warn!("{uri}: writing again what the target lost"),
+            (Phase::Attached, _) => tracing::warn!("{uri}: attached again"),
+            (Phase::Connecting | Phase::Detaching | Phase::Closed, _) => {}
         }
     }
 }
@@ -289,8 +312,13 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
             },
             paths: paths.collect(),
             timer,
-            detail: (report.phase == Phase::Replaying)
-                .then(|| "writing again what the target lost".to_string()),
+            detail: match (report.failure, report.phase) {
+                (Some(kind), _) => {
+                    Some(format!("{}; I/O fails until it is detached", kind.describe()))
+                }
+                (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),
+                _ => None,
+            },
         }
     }
 
