@@ -327,14 +327,9 @@ impl Initiator {
         self.forced_flush = false;
         self.detach_sent = false;
         if self.replay.take().is_some() {
-            self.start_replay();
+            self.start_replay(0);
         }
         self.ask_attach();
-    }
-
-    fn start_replay(&mut self) {
-        let (end, next) = (self.retained.mark(), self.retained.first());
-        self.replay = Some(crate::requests::Replay { end, next, from: 0, outstanding: 0 });
     }
 
     pub(crate) fn ask_attach(&mut self) {

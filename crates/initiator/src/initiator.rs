@@ -161,6 +161,8 @@ pub struct Initiator {
     pub(crate) user_outstanding: usize,
     pub(crate) retained: Retained,
     pub(crate) replay: Option<Replay>,
+    /// Replays begun so far.
+    pub(crate) replays: u64,
     pub(crate) replay_failed: bool,
     pub(crate) forced_flush: bool,
     pub(crate) verifier: u64,
@@ -211,6 +213,7 @@ impl Initiator {
             user_outstanding: 0,
             retained: Retained::new(),
             replay: None,
+            replays: 0,
             replay_failed: false,
             forced_flush: false,
             verifier: 0,

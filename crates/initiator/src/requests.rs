@@ -8,7 +8,7 @@ use thinwire_wire::Status;
 
 use crate::Initiator;
 use crate::retained::{ENTRIES_MAX, Effect, Standing};
-use crate::slots::{Finished, Owner, Pending, charge};
+use crate::slots::{Finished, Mark, Owner, Pending, charge};
 use crate::volume::MODULE;
 
 /// How many waiting I/Os are looked at for one that may start before those ahead of it.
@@ -148,7 +148,8 @@ impl Initiator {
         self.used_bytes += charge(&io);
         self.stats.requests += 1;
         let length = if io.op == Op::Write { io.len as u32 } else { 0 };
-        let (slot, sequence) = self.slots.start(io, buf, self.retained.mark());
+        let mark = Mark { number: self.retained.mark(), replays: self.replays };
+        let (slot, sequence) = self.slots.start(io, buf, mark);
         let session = self.session.as_mut().expect("attached");
         session.send(Item::Request { slot, sequence });
         if length > 0 {
@@ -168,13 +169,15 @@ impl Initiator {
         }
         // The whole log, also what was written under the new verifier: an older write must not end
         // up over a newer one.
-        let outstanding = self.replay.map_or(0, |r| r.outstanding);
-        self.replay = Some(Replay {
-            end: self.retained.mark(),
-            next: self.retained.first(),
-            from: 0,
-            outstanding,
-        });
+        self.start_replay(self.replay.map_or(0, |r| r.outstanding));
+    }
+
+    /// Sends the log again from its beginning; so many requests of an earlier replay are still
+    /// outstanding.
+    pub(crate) fn start_replay(&mut self, outstanding: usize) {
+        let (end, next) = (self.retained.mark(), self.retained.first());
+        self.replays += 1;
+        self.replay = Some(Replay { end, next, from: 0, outstanding });
     }
 
     pub(crate) fn on_finished(&mut self, finished: Finished) {
@@ -274,11 +277,12 @@ impl Initiator {
         &mut self,
         io: Pending,
         verifier: u64,
-        mark: u64,
+        mark: Mark,
         result: Result<(), ErrorKind>,
     ) {
         let forced = io.owner == Owner::Flush;
-        let covered = self.retained.all_under(mark, verifier);
+        let covered =
+            mark.replays == self.replays && self.retained.all_under(mark.number, verifier);
         if verifier != self.verifier || !covered {
             self.on_verifier(verifier);
         }
@@ -294,7 +298,7 @@ impl Initiator {
             return;
         }
         if result.is_ok() {
-            self.retained.flushed(mark);
+            self.retained.flushed(mark.number);
             // Only a flush that somebody hears of may take the bad news away.
             if self.replay_failed && (!forced || self.closing) {
                 self.replay_failed = false;

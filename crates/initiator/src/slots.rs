@@ -51,6 +51,15 @@ pub(crate) enum State {
     GivenUp,
 }
 
+/// What a flush covers, if it succeeds: taken when it is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The entries of the log below this,
+    pub number: u64,
+    /// unless a replay has begun since: it writes them again behind the flush.
+    pub replays: u64,
+}
+
 pub(crate) struct Slot {
     pub sequence: u32,
     pub state: State,
@@ -59,8 +68,8 @@ pub(crate) struct Slot {
     buf: Option<Buf>,
     units: UnitMap,
     complete: Option<Complete>,
-    /// With a flush: the log's mark when it was issued.
-    pub mark: u64,
+    /// With a flush: what it covers.
+    pub mark: Mark,
 }
 
 impl Slot {
@@ -72,7 +81,7 @@ impl Slot {
             buf: None,
             units: UnitMap::default(),
             complete: None,
-            mark: 0,
+            mark: Mark::default(),
         }
     }
 }
@@ -82,7 +91,7 @@ pub(crate) struct Finished {
     pub io: Pending,
     pub complete: Complete,
     pub data: Option<Buf>,
-    pub mark: u64,
+    pub mark: Mark,
 }
 
 /// All slots of a session.
@@ -148,7 +157,7 @@ impl Slots {
     }
 
     /// Gives an I/O a slot. `buf` receives the data of a read.
-    pub fn start(&mut self, io: Pending, buf: Option<Buf>, mark: u64) -> (u16, u32) {
+    pub fn start(&mut self, io: Pending, buf: Option<Buf>, mark: Mark) -> (u16, u32) {
         let slot = self.free.pop().expect("the caller has looked");
         let s = &mut self.slots[slot as usize];
         s.sequence = s.sequence.wrapping_add(1);

@@ -31,6 +31,12 @@ impl Scene {
         Scene::with(1, |_| {})
     }
 
+    /// As [`Scene::new`], with other dice for the disk.
+    pub fn seeded(seed: u64) -> Self {
+        let medium = MediumHandle::new(seed, [9; 16], MediumConfig::default());
+        Scene::on(1, Store::File(medium.clone()), medium, |_| {})
+    }
+
     pub fn with(links: usize, change: impl FnOnce(&mut TargetConfig)) -> Self {
         let medium = MediumHandle::new(1, [9; 16], MediumConfig::default());
         Scene::on(links, Store::File(medium.clone()), medium, change)
