@@ -106,6 +106,9 @@ fn absolute(path: &std::path::Path) -> Outcome<PathBuf> {
 pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    if wanted.options.wire.shards.is_some_and(|shards| shards > 1) {
+        tracing::warn!("an attachment lives on one shard; --shards changes nothing here");
+    }
     let dir = RunDir::create(&wanted.options.run_dir)?;
     let Some(claim) = dir.claim(&wanted.name)? else { return Err(wanted.taken(&dir)) };
     if let Some(stale) = claim.stale() {

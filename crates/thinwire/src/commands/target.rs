@@ -35,6 +35,9 @@ pub fn run(args: &TargetArgs) -> Outcome {
         return check(&config, args.json);
     }
     require_insecure(config.insecure, "serving")?;
+    if config.shards > 1 {
+        tracing::warn!("this build serves on one shard, not on {}", config.shards);
+    }
     // Before any other thread exists, so that all inherit it.
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
