@@ -33,6 +33,7 @@ pub struct TxFrame {
 
 impl TxFrame {
     /// Length of the whole frame in bytes.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.head.len() + self.data.bytes()
     }
@@ -52,6 +53,7 @@ impl TxBatch {
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
+    #[inline]
     pub fn push(&mut self, to: Addr) -> &mut TxFrame {
         if self.len == self.frames.len() {
             self.frames.push(TxFrame { to, head: Vec::with_capacity(2048), data: SegList::new() });
@@ -73,6 +75,7 @@ impl TxBatch {
     }
 
     /// The frames in order.
+    #[inline]
     pub fn frames(&self) -> &[TxFrame] {
         &self.frames[..self.len]
     }

@@ -44,15 +44,18 @@ impl Inner {
         Inner { memory, start, class, home }
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.memory[self.start..self.start + class_bytes(self.class)]
     }
 
+    #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.memory[self.start..self.start + class_bytes(self.class)]
     }
 
     /// Back to the pool it came from, if that still exists and has room; else freed.
+    #[inline]
     pub(crate) fn recycle(this: Rc<Inner>) {
         debug_assert_eq!(Rc::strong_count(&this), 1);
         if let Some(home) = this.home.upgrade() {
@@ -214,6 +217,7 @@ impl Buf {
     }
 
     /// Gives up the right to write; the whole visible part becomes a segment. Copies nothing.
+    #[inline]
     pub fn freeze(mut self) -> Segment {
         let inner = self.inner.take().expect("live");
         Segment::whole(inner, self.len)
@@ -227,12 +231,14 @@ impl Buf {
 
 impl Deref for Buf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.inner.as_ref().expect("live").bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let inner = Rc::get_mut(self.inner.as_mut().expect("live")).expect("a Buf has one owner");
         &mut inner.bytes_mut()[..self.len]

@@ -24,6 +24,7 @@ impl Segment {
     ///
     /// # Panics
     /// If it does not lie within: callers have checked lengths that came from outside.
+    #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Segment {
         assert!(offset + len <= self.len as usize, "slice outside its segment");
         Segment { inner: self.inner.clone(), offset: self.offset + offset as u32, len: len as u32 }
@@ -60,6 +61,7 @@ impl Segment {
 }
 
 impl Clone for Segment {
+    #[inline]
     fn clone(&self) -> Self {
         Segment { inner: self.inner.clone(), offset: self.offset, len: self.len }
     }
@@ -67,6 +69,7 @@ impl Clone for Segment {
 
 impl Deref for Segment {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         let start = self.offset as usize;
         &self.inner.as_ref().expect("live").bytes()[start..start + self.len as usize]
@@ -74,6 +77,7 @@ impl Deref for Segment {
 }
 
 impl Drop for Segment {
+    #[inline]
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take()
             && Rc::strong_count(&inner) == 1
@@ -158,6 +162,7 @@ impl SegList {
     }
 
     /// Appends a segment; empty ones are skipped.
+    #[inline]
     pub fn push(&mut self, segment: Segment) {
         if segment.is_empty() {
             return;
@@ -184,16 +189,19 @@ impl SegList {
     }
 
     /// Length of the whole payload in bytes.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.segments.iter().map(|s| s.len()).sum()
     }
 
     /// True if there is no payload.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty()
     }
 
     /// The segments in order.
+    #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
         self.segments.iter()
     }

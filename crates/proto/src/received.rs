@@ -79,13 +79,16 @@ impl Received {
 
     /// The bitmap below the largest: bit `i` is number `largest - 1 - i`.
     pub fn bitmap(&self) -> u64 {
-        let mut bits = 0;
-        // The 64 numbers below the largest lie in two neighbouring words.
-        for i in 0..64 {
-            let Some(number) = self.largest.checked_sub(1 + i) else { break };
-            bits |= u64::from(self.contains(number)) << i;
+        // Numbers `largest - 64 ..= largest - 1` lie in two neighbouring words of the ring. Number
+        // `largest - 1` is to become bit 0, the one below it bit 1: the order is reversed.
+        let Some(last) = self.largest.checked_sub(1) else { return 0 };
+        let word = |n: u64| self.words[(n % WORDS as u64) as usize];
+        let (high, shift) = (last / 64, last % 64);
+        let mut bits = word(high) << (63 - shift);
+        if shift < 63 && high > 0 {
+            bits |= word(high - 1) >> (shift + 1);
         }
-        bits
+        bits.reverse_bits()
     }
 
     /// Fills `out` with the received ranges from the largest down; returns how many.
