@@ -86,9 +86,6 @@ impl Machine {
     pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
         for (at, link) in self.links.iter_mut().enumerate() {
             link.recv(pool, 512, &mut self.received).expect("simulated links do not fail");
-            if self.is_wrapped && !self.received.is_empty() {
-                self.holds = 20;
-            }
             for frame in self.received.drain(..) {
                 take(at, &frame);
             }
@@ -119,11 +116,15 @@ impl Machine {
         if self.frozen_until > now {
             return false;
         }
+        let arrived = self.stations.iter().any(|&s| net.waiting(s) > 0);
+        if arrived && self.is_wrapped {
+            self.holds = 20;
+        }
         let is_due = is_due
+            || arrived
             || self.dirty
             || self.deadline <= now
-            || (self.holds > 0 && self.called_at + 100_000 <= now)
-            || self.stations.iter().any(|&s| net.waiting(s) > 0);
+            || (self.holds > 0 && self.called_at + 100_000 <= now);
         if !is_due {
             self.wake_at = None;
             return false;
