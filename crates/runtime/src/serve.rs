@@ -47,10 +47,8 @@ impl TargetShard {
     /// and so stays open as long as the shard.
     pub fn add_export(&mut self, export: ExportConfig, fd: Option<RawFd>) -> io::Result<()> {
         if let Some(fd) = fd {
-            // SAFETY: the disk that owns the descriptor is inside `export`, alive during this call.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             let token = DISKS + self.disks.len() as Token;
-            self.waiter.add(fd, token)?;
+            self.waiter.add_disk(fd, token)?;
             self.disks.push(token);
         }
         self.target.add_export(export);

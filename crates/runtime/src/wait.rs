@@ -6,7 +6,7 @@
 //! wake-up costs. While it spins it yields, so that on a busy machine it spins on nobody's time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -72,6 +72,14 @@ impl Waiter {
             }
             added => Ok(added?),
         }
+    }
+
+    /// [`Waiter::add`] for the descriptor of a disk, which [`crate::disk::open_store`] gives as a
+    /// number, since it belongs to the volume. It must be open during this call; when the volume
+    /// closes it, it is no longer reported.
+    pub fn add_disk(&mut self, fd: RawFd, token: Token) -> io::Result<()> {
+        // SAFETY: borrowed for this call only, in which the kernel checks the number itself.
+        self.add(unsafe { BorrowedFd::borrow_raw(fd) }, token)
     }
 
     /// Stops reporting a descriptor.

@@ -1,13 +1,12 @@
 //! Local volumes, opened without any network: memory, null, files and block devices.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk;
+use thinwire_runtime::wait::{Token, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
 
@@ -19,6 +18,9 @@ use crate::uri::VolumeSpec;
 
 /// Memory that a local volume's pool keeps for reuse, in bytes.
 const POOL_FREE_BYTES_MAX: usize = 256 << 20;
+
+/// The token of all descriptors: any ends the sleep.
+const ANY: Token = 0;
 
 /// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
@@ -46,21 +48,18 @@ pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVol
         VolumeSpec::Remote(remote) => unreachable!("{remote} is opened by open_volume"),
     };
     let unusable = |e| Failure::failed(format!("cannot use epoll: {e}"));
-    let watched = Watched::new().map_err(unusable)?;
+    let mut waiter = Waiter::new().map_err(unusable)?;
     if let Some(fd) = fd {
-        // SAFETY: the descriptor is valid as long as the volume, which lives beyond this call;
-        // epoll forgets it by itself when it is closed.
-        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-        watched.add(fd).map_err(unusable)?;
+        waiter.add_disk(fd, ANY).map_err(unusable)?;
     }
     let block_bytes = volume.geometry().block_bytes;
     let volume = Buffered { inner: volume, ready: Vec::new(), read_only: options.read_only };
     Ok(match options.any_byte {
         true => {
             let volume = Unaligned::new(volume, pool.clone());
-            Box::new(Local { volume, below: Unaligned::inner_mut, watched, pool, block_bytes })
+            Box::new(Local { volume, below: Unaligned::inner_mut, waiter, pool, block_bytes })
         }
-        false => Box::new(Local { volume, below: |volume| volume, watched, pool, block_bytes }),
+        false => Box::new(Local { volume, below: |volume| volume, waiter, pool, block_bytes }),
     })
 }
 
@@ -113,45 +112,11 @@ impl Volume for Buffered {
     }
 }
 
-/// The descriptors that end a sleep.
-struct Watched {
-    epoll: OwnedFd,
-}
-
-impl Watched {
-    fn new() -> io::Result<Self> {
-        Ok(Watched { epoll: epoll::create(CreateFlags::CLOEXEC)? })
-    }
-
-    fn add(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, EventData::new_u64(0), EventFlags::IN)?)
-    }
-
-    fn sleep(&self, wait: Wait) -> io::Result<()> {
-        let timeout = match wait {
-            Wait::No => return Ok(()),
-            Wait::Forever => None,
-            Wait::Until(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                Some(Timespec {
-                    tv_sec: left.as_secs() as i64,
-                    tv_nsec: left.subsec_nanos().into(),
-                })
-            }
-        };
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
-        match epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
-    }
-}
-
 /// A local volume; `V` is [`Buffered`], or a module over it that `below` looks through.
 struct Local<V> {
     volume: V,
     below: fn(&mut V) -> &mut Buffered,
-    watched: Watched,
+    waiter: Waiter,
     pool: Pool,
     block_bytes: u32,
 }
@@ -181,16 +146,24 @@ impl<V: Volume> OpenVolume for Local<V> {
         if self.gather() {
             return Ok(true);
         }
-        self.watched.sleep(wait).map_err(|e| Failure::failed(format!("cannot wait: {e}")))?;
-        Ok(wait != Wait::No && self.gather())
+        let failed = |e| Failure::failed(format!("cannot wait: {e}"));
+        match wait {
+            Wait::No => return Ok(false),
+            Wait::Forever => self.waiter.wait(None).map_err(failed)?,
+            Wait::Until(end) => {
+                let left = end.saturating_duration_since(Instant::now());
+                self.waiter.wait(Some(left)).map_err(failed)?
+            }
+        };
+        Ok(self.gather())
     }
 
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
-        self.watched.add(fd).map_err(|e| Failure::failed(format!("cannot watch: {e}")))
+        self.waiter.add(fd, ANY).map_err(|e| Failure::failed(format!("cannot watch: {e}")))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watched.epoll.as_fd())
+        Some(self.waiter.fd())
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -210,6 +183,7 @@ impl<V: Volume> OpenVolume for Local<V> {
 mod tests {
     use super::*;
     use crate::cli::WireArgs;
+    use std::os::fd::AsFd;
     use thinwire_buffer::SegList;
     use thinwire_volume::Op;
 
