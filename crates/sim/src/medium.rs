@@ -455,6 +455,29 @@ impl Medium {
         self.current.copy_from_slice(&self.durable);
     }
 
+    /// The disk does overlapping operations in any order: two writes are never given to it together
+    /// (rule 5).
+    fn watch_overlap(&mut self, owner: u32, op: &DiskOp) {
+        let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Flush);
+        let overlaps = |f: &&Flight| {
+            f.owner == owner
+                && f.result.is_none()
+                && writes(&f.op)
+                && f.op.offset < op.offset + op.len
+                && op.offset < f.op.offset + f.op.len
+        };
+        if writes(op)
+            && let Some(other) = self.flights.iter().find(overlaps)
+        {
+            self.breach.get_or_insert_with(|| {
+                format!(
+                    "the disk was given a write of {} bytes at {} while it had one of {} at {}",
+                    op.len, op.offset, other.op.len, other.op.offset
+                )
+            });
+        }
+    }
+
     fn watch_fence(&mut self, bytes: &[u8]) {
         if self.granted_run == 0 {
             return;
@@ -504,6 +527,7 @@ impl Disk for SimDisk {
             };
             assert!(data.iter().all(aligned), "direct I/O needs aligned memory");
         }
+        m.watch_overlap(self.owner, &op);
         let (least, most) = m.config.latency_ns;
         let factor = if m.rng.chance(m.config.slow) { 100 } else { 1 };
         let effect_at = m.now + m.rng.between(least, most) * factor;

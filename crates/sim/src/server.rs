@@ -90,7 +90,7 @@ impl Export {
         }
     }
 
-    fn open(&mut self, index: usize, pool: &Pool) -> Box<dyn Volume> {
+    fn open(&mut self, index: usize, ignores_lock: bool, pool: &Pool) -> Box<dyn Volume> {
         match &self.store {
             Store::Memory => {
                 self.models.push(Model::new(&self.name, self.bytes));
@@ -99,7 +99,8 @@ impl Export {
                 Box::new(MemoryStore::new(self.bytes, self.block_bytes, identity, pool))
             }
             Store::File(medium) => {
-                Box::new(FileStore::new(medium.open(), self.block_bytes, pool).expect("it fits"))
+                let disk = if ignores_lock { medium.open_without_lock() } else { medium.open() };
+                Box::new(FileStore::new(disk, self.block_bytes, pool).expect("it fits"))
             }
             Store::Writeback(medium, bytes_max) => {
                 let file = FileStore::new(medium.open(), self.block_bytes, pool);
@@ -128,6 +129,8 @@ pub struct Server {
     pub config: TargetConfig,
     /// Faults of its links, if they are wrapped.
     pub faults: Option<FaultConfig>,
+    /// It does not wait for the lock of its files: what rule 2 forbids.
+    pub ignores_lock: bool,
     /// It stops at this time at the latest.
     stop_by: Option<u64>,
     pool: Pool,
@@ -141,6 +144,7 @@ impl Server {
             target: None,
             config,
             faults,
+            ignores_lock: false,
             stop_by: None,
             pool: Pool::new(16 << 20),
         }
@@ -148,6 +152,9 @@ impl Server {
 
     /// When the locks of its exports are free.
     pub fn locked_until(&self, me: usize, exports: &[Export]) -> u64 {
+        if self.ignores_lock {
+            return 0;
+        }
         let mine = exports.iter().filter(|e| e.server == me);
         mine.filter_map(|e| e.medium()).map(MediumHandle::locked_until).max().unwrap_or(0)
     }
@@ -166,7 +173,7 @@ impl Server {
         let shard = me as u8;
         let mut target = Target::new(self.config.clone(), params, shard, self.pool.clone(), seed);
         for (index, export) in exports.iter_mut().enumerate().filter(|(_, e)| e.server == me) {
-            let volume = export.open(index, &self.pool);
+            let volume = export.open(index, self.ignores_lock, &self.pool);
             let (name, read_only) = (export.name.clone(), export.read_only);
             target.add_export(ExportConfig { name, volume, read_only });
         }

@@ -1,8 +1,17 @@
 //! The thirteen rules that keep data (`docs/design.md`), each with the sequence that breaks without
 //! it, and the sequences in which the simulator has caught us.
 
+mod rule_01_late_data;
+mod rule_02_dead_processes;
 mod rule_03_writers;
 mod rule_04_replay;
+mod rule_05_overlap;
+mod rule_06_acknowledgement;
+mod rule_07_attachment;
+mod rule_08_breaks;
 mod rule_09_credits;
+mod rule_10_steering;
+mod rule_11_black_holes;
+mod rule_12_keys;
 mod rule_13_turns;
 mod scene;

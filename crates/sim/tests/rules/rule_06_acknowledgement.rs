@@ -1,0 +1,60 @@
+//! Rule 6: acknowledgements name what arrived, and lost ones do no harm.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use thinwire_link::sim::{FaultRates, Verdict};
+use thinwire_sim::world::Host;
+use thinwire_volume::Op;
+
+use crate::scene::{Scene, at, ms};
+
+/// Hundreds of frames without a single acknowledgement getting back.
+#[test]
+fn rule_06_acknowledgements_are_lost_for_a_while() {
+    let mut s = Scene::new().with_client();
+    let tokens: Vec<_> = (0..4).map(|n| s.submit(0, Op::Write, at(n * 500, 500))).collect();
+    s.pass(std::time::Duration::from_micros(300));
+    s.world.set_way(Host::Server(0), Host::Client(0), false);
+    s.pass(ms(250));
+    s.world.set_way(Host::Server(0), Host::Client(0), true);
+    for token in tokens {
+        s.outcome(0, token).result.unwrap();
+    }
+    s.read(at(0, 2000));
+    assert_eq!(s.world.target(0).stats().requests, 5);
+    s.end();
+}
+
+/// Every third frame is lost, both ways: holes everywhere, more than 64 numbers in the air.
+#[test]
+fn rule_06_holes_are_mended_one_by_one() {
+    let mut s = Scene::with(1, |c| c.credit_bytes = 8 << 20).with_client();
+    let count = Rc::new(Cell::new(0u32));
+    s.world.set_judge(move |_, _, _| {
+        count.set(count.get() + 1);
+        if count.get() % 3 == 0 { Verdict::Drop } else { Verdict::Pass }
+    });
+    let tokens: Vec<_> = (0..4)
+        .flat_map(|n| [(Op::Write, n), (Op::Read, n)])
+        .map(|(op, n)| s.submit(0, op, at(n * 500, 500)))
+        .collect();
+    for token in tokens {
+        s.outcome(0, token).result.unwrap();
+    }
+    assert_eq!(s.world.target(0).stats().requests, 8);
+    s.world.clear_judge();
+    s.end();
+}
+
+#[test]
+fn rule_06_duplicates_and_disorder_change_nothing() {
+    let mut s = Scene::new().with_client();
+    s.world.net.set_faults(FaultRates { dup: 0.5, reorder: 0.5, ..FaultRates::default() });
+    for n in 0..50 {
+        s.write(at(n * 7, 20));
+        s.read(at(n * 7, 20));
+    }
+    assert_eq!(s.world.target(0).stats().requests, 100);
+    s.end();
+}
