@@ -420,11 +420,8 @@ impl Initiator {
     }
 
     fn progress_closing(&mut self) {
-        let quiet = self.waiting.is_empty()
-            && self.slots.in_use.is_empty()
-            && self.retained.is_empty()
-            && self.replay.is_none();
-        if !self.closing || self.detach_sent || !quiet || !self.is_attached() {
+        let is_clean = self.is_quiet() && self.retained.is_empty() && self.replay.is_none();
+        if !self.closing || self.detach_sent || !is_clean || !self.is_attached() {
             return;
         }
         self.detach_sent = true;

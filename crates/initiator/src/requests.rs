@@ -90,7 +90,7 @@ impl Initiator {
     fn force_flush(&mut self) {
         let half = self.retained.bytes() > self.config.retained_bytes_max / 2
             || self.retained.len() > ENTRIES_MAX / 2;
-        let wanted = half || (self.closing && !self.retained.is_empty());
+        let wanted = half || (self.closing && !self.retained.is_empty() && self.is_quiet());
         if wanted && !self.forced_flush {
             let io = Pending {
                 owner: Owner::Flush,
@@ -105,6 +105,11 @@ impl Initiator {
                 self.start(io);
             }
         }
+    }
+
+    /// No I/O waits or is outstanding.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.slots.in_use.is_empty()
     }
 
     fn retained_full(&self) -> bool {
@@ -315,7 +320,7 @@ impl Initiator {
 
     /// The flush that the bound asked for failed: writes that wait for it fail.
     fn fail_held_writes(&mut self, kind: ErrorKind) {
-        if self.closing {
+        if self.closing && self.is_quiet() {
             self.close_error = Some(kind);
             self.retained.clear();
             return;

@@ -1,6 +1,7 @@
 //! Rule 4: what a flush acknowledged is durable, and a restart of the target is invisible.
 
-use thinwire_sim::server::Crash;
+use thinwire_sim::medium::{MediumConfig, MediumHandle};
+use thinwire_sim::server::{Crash, Store};
 use thinwire_volume::{ErrorKind, Op};
 
 use crate::scene::{Scene, at, ms};
@@ -229,4 +230,25 @@ fn flush_before_replay(seed: u64) {
     s.attach(0);
     s.read(at(0, 8));
     s.end();
+}
+
+/// While a detach waits for what was submitted before it, a failed flush gives nothing up yet.
+#[test]
+fn rule_04_a_detach_keeps_unflushed_writes_until_the_last_io() {
+    for seed in 0..10 {
+        let medium = MediumHandle::new(seed, [9; 16], MediumConfig::default());
+        let store = Store::File(medium.clone());
+        let mut s = Scene::on(1, store, medium, |c| c.slots = 1).with_client();
+        s.write(at(0, 8));
+        s.medium.set_latency(20_000_000, 20_000_000);
+        let reads = [s.submit(0, Op::Read, at(100, 8)), s.submit(0, Op::Read, at(0, 8))];
+        let medium = s.medium.clone();
+        s.until("the first runs", move |_| medium.in_flight() == 1);
+        s.medium.set_latency(20_000, 20_000);
+        s.medium.set_flush_failure(1.0);
+        s.world.clients[0].close();
+        for token in reads {
+            s.outcome(0, token).result.unwrap();
+        }
+    }
 }
