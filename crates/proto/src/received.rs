@@ -4,7 +4,8 @@
 const WINDOW: u64 = 4096;
 /// A number this far ahead of the largest is not from an honest peer.
 const AHEAD_MAX: u64 = 1 << 32;
-const WORDS: usize = (WINDOW / 64) as usize;
+/// One more than the window's length in words: it seldom begins at a border.
+const WORDS: usize = (WINDOW / 64) as usize + 1;
 
 /// What [`Received::insert`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,20 @@ mod tests {
         assert_eq!(r.insert(u64::MAX), Verdict::TooFarAhead);
         assert_eq!(r.insert(1_000_000), Verdict::OutOfOrder);
         assert!(!r.contains(71) && !r.contains(999_999) && r.contains(1_000_000));
+    }
+
+    /// Every number of the window is remembered, wherever its borders lie.
+    #[test]
+    fn nothing_of_the_window_is_taken_twice() {
+        for last in 4090..4300 {
+            let mut r = Received::default();
+            assert!((1..=last).all(|n| r.insert(n) == Verdict::InOrder));
+            for n in 1..=last {
+                let expected =
+                    if n + WINDOW <= last { Verdict::TooOld } else { Verdict::Duplicate };
+                assert_eq!(r.insert(n), expected, "{n} of {last}");
+            }
+        }
     }
 
     #[test]
