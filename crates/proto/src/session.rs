@@ -310,7 +310,13 @@ impl Session {
             self.take_grant(header);
         }
         if header.flags & flags::ACK != 0 {
-            self.on_header_ack(now, waited, header, content);
+            let at = self.on_header_ack(now, waited, header, content);
+            // What the header has no room for may be in the long form behind it: nothing is lost
+            // before that has been read.
+            let more = frame.messages().any(|m| matches!(m, Message::AckRanges(_)));
+            if let Some(at) = at.filter(|_| !more) {
+                self.detect_loss(now, at);
+            }
         }
         Ok(())
     }
@@ -354,8 +360,8 @@ impl Session {
         waited: Duration,
         header: &Header,
         content: &mut dyn Content,
-    ) {
-        let Some(at) = self.path_at(header.ack_path) else { return };
+    ) -> Option<usize> {
+        let at = self.path_at(header.ack_path)?;
         let mut outcome = AckOutcome::default();
         let sent = &mut self.paths[at].sent;
         let mut acked = |item| content.acked(item);
@@ -378,6 +384,7 @@ impl Session {
             below = first;
         }
         self.after_ack(now, waited, at, outcome, header.ack_delay);
+        Some(at)
     }
 
     fn on_ack_ranges(&mut self, now: Time, ranges: &AckRanges, content: &mut dyn Content) {
@@ -391,6 +398,7 @@ impl Session {
             }
         }
         self.after_ack(now, Duration::ZERO, at, outcome, ranges.delay);
+        self.detect_loss(now, at);
     }
 
     fn after_ack(
@@ -416,7 +424,6 @@ impl Session {
             let fabric = outcome.rtt.map(|rtt| rtt.saturating_sub(ends));
             path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.frame_bytes);
         }
-        self.detect_loss(now, at);
     }
 
     fn detect_loss(&mut self, now: Time, at: usize) {
