@@ -1,0 +1,138 @@
+//! Single frames: past, expected and future numbers, strangers, credits.
+
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, SegList, TxFrame};
+use thinwire_proto::{DropReason, seal};
+
+use crate::stage::{BASE, Fate, Pair, addr};
+
+/// The newest frame of side 0 that carries a session, changed and sealed anew.
+fn forged(p: &Pair, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let newest = p.sent.iter().rev().find(|(side, _, bytes)| *side == 0 && bytes[1] == 1);
+    let mut head = newest.expect("something was sent").2.clone();
+    change(&mut head);
+    head[16..20].fill(0);
+    let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
+    seal(&mut frame);
+    frame.head
+}
+
+fn numbered(p: &Pair, number: u64) -> Vec<u8> {
+    forged(p, |head| head[24..32].copy_from_slice(&number.to_be_bytes()))
+}
+
+/// 5000 frames of one item each.
+fn long_session() -> Pair {
+    let mut p = Pair::new(1, BASE);
+    for n in 1..5001 {
+        p.say(0, n..n + 1);
+        p.run(Duration::from_micros(20));
+    }
+    p.until("hearing", |p| p.sides[1].heard.len() == 5000);
+    p.run(Duration::from_millis(50));
+    p.drops.clear();
+    p
+}
+
+fn throw(p: &mut Pair, bytes: &[u8]) -> Option<DropReason> {
+    let heard = p.sides[1].heard.len();
+    p.deliver(1, 0, addr(0, 0), bytes);
+    let reason = p.drops.pop();
+    assert_eq!(p.sides[1].heard.len() == heard, reason.is_some(), "all of it, or nothing");
+    reason
+}
+
+#[test]
+fn past_expected_and_future_packet_numbers() {
+    let mut p = long_session();
+    let newest = p.sent.iter().rev().find(|(side, _, bytes)| *side == 0 && bytes[1] == 1);
+    let newest = u64::from_be_bytes(newest.unwrap().2[24..32].try_into().unwrap());
+    assert!(newest >= 5000);
+    let frame = forged(&p, |_| {});
+    assert_eq!(throw(&mut p, &frame), Some(DropReason::Duplicate));
+    for (number, expected) in [
+        (0, Some(DropReason::TooOld)),
+        (1, Some(DropReason::TooOld)),
+        (newest - 4096, Some(DropReason::TooOld)),
+        (newest - 4095, Some(DropReason::Duplicate)),
+        (newest - 1, Some(DropReason::Duplicate)),
+        (newest + (1 << 33), Some(DropReason::TooFarAhead)),
+        (u64::MAX, Some(DropReason::TooFarAhead)),
+        (newest + 1, None),
+        (newest + 100, None),
+        (newest + 50, None),
+        (newest + 50, Some(DropReason::Duplicate)),
+    ] {
+        let frame = numbered(&p, number);
+        // Only the item of an accepted frame is heard again.
+        assert_eq!(throw(&mut p, &frame), expected, "number {number} after {newest}");
+    }
+}
+
+#[test]
+fn frames_of_other_epochs_paths_and_stations_are_refused() {
+    let mut p = long_session();
+    let other_epoch = forged(&p, |head| head[20..24].copy_from_slice(&8u32.to_be_bytes()));
+    assert_eq!(throw(&mut p, &other_epoch), Some(DropReason::Epoch));
+    let other_path = forged(&p, |head| head[32] = 3);
+    assert_eq!(throw(&mut p, &other_path), Some(DropReason::Path));
+    let fresh = numbered(&p, 1 << 20);
+    p.deliver(1, 0, addr(0, 9), &fresh);
+    assert_eq!(p.drops.pop(), Some(DropReason::Path), "from another station");
+    assert_eq!(throw(&mut p, &fresh), None, "and it did no harm");
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+    let mut p = Pair::new(1, BASE);
+    p.say(0, 1..2);
+    p.say(1, 1..2);
+    p.run(Duration::from_millis(50));
+    p.judge(|_| Fate::Drop);
+    p.say(1, 2..30);
+    p.step(p.now + Duration::from_micros(1));
+    let before = p.path(1, 0).in_flight_bytes;
+    assert!(before > 0);
+    let lie = forged(&p, |head| {
+        head[24..32].copy_from_slice(&900u64.to_be_bytes());
+        head[3] |= 1;
+        head[40..48].copy_from_slice(&u64::MAX.to_be_bytes());
+        head[48..56].fill(0xff);
+    });
+    p.deliver(1, 0, addr(0, 0), &lie);
+    assert_eq!(p.path(1, 0).in_flight_bytes, before);
+    // Nor is anything lost by it.
+    p.judge(|_| Fate::Pass);
+    p.until("hearing", |p| p.sides[0].heard.len() >= 29);
+}
+
+#[test]
+fn credits_are_absolute_and_the_highest_wins() {
+    let mut p = Pair::new(1, BASE);
+    let mut flip = 0;
+    p.judge(move |sent| {
+        flip += 1;
+        match (sent.side, flip % 4) {
+            (1, 0) => Fate::Drop,
+            (1, 1) => Fate::Late(Duration::from_millis(3)),
+            (1, 2) => Fate::Twice(Duration::from_millis(2)),
+            _ => Fate::Pass,
+        }
+    });
+    let mut seen = (0, 0);
+    for step in 1..400u32 {
+        p.sessions[1].grant(step * 3, u64::from(step) << 19);
+        if step % 3 == 0 {
+            p.say(1, step..step + 1);
+        }
+        p.run(Duration::from_micros(100));
+        let now = p.sessions[0].peer_grant();
+        assert!(now.0 >= seen.0 && now.1 >= seen.1, "{now:?} after {seen:?}");
+        seen = now;
+    }
+    p.run(Duration::from_millis(100));
+    let (slots, bytes) = p.sessions[0].peer_grant();
+    // What is worth a message of its own has been told: less than 32 slots or a quarter is missing.
+    assert!(slots > 399 * 3 - 40 && bytes >= 398 << 19, "{slots} {bytes}");
+}

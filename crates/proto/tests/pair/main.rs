@@ -1,0 +1,7 @@
+//! Two sessions over a wire that does what it is told, under a virtual clock.
+
+mod congestion;
+mod events;
+mod loss;
+mod paths;
+mod stage;

@@ -1,0 +1,99 @@
+//! Several paths: probing, failing over, coming back, and the frame sizes they carry.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thinwire_proto::{Notice, PathState};
+
+use crate::stage::{BASE, Fate, Pair};
+
+fn notices(p: &mut Pair) -> Vec<Notice> {
+    std::iter::from_fn(|| p.sessions[0].take_notice()).collect()
+}
+
+#[test]
+fn a_second_path_is_probed_and_used() {
+    let mut p = Pair::new(2, 9000);
+    p.run(Duration::from_millis(200));
+    assert_eq!(p.sessions[0].active_paths(), 2);
+    assert_eq!(p.sessions[1].active_paths(), 2, "the target learns of it");
+    p.transfer(0, 1, 4 << 20);
+    p.until("arriving", |p| p.arrived(1, 1) == 4 << 20);
+    for id in 0..2 {
+        let frames = p.path(0, id).frames_sent;
+        assert!(frames > 50, "path {id} carried {frames}");
+    }
+}
+
+#[test]
+fn a_dead_path_s_information_moves_to_the_other_and_it_returns() {
+    let mut p = Pair::new(2, 9000);
+    p.run(Duration::from_millis(200));
+    let cut = Rc::new(Cell::new(true));
+    let is_cut = cut.clone();
+    p.judge(move |sent| if sent.link == 0 && is_cut.get() { Fate::Drop } else { Fate::Pass });
+    p.transfer(0, 1, 2 << 20);
+    let before = p.now;
+    p.until("arriving", |p| p.arrived(1, 1) == 2 << 20);
+    assert!(p.now.since(before) < Duration::from_secs(1), "{:?}", p.now.since(before));
+    p.until("noticing", |p| p.path(0, 0).state == PathState::Dead);
+    assert!(notices(&mut p).contains(&Notice::PathDown(0)));
+    cut.set(false);
+    p.until("returning", |p| p.path(0, 0).state == PathState::Active);
+    assert!(notices(&mut p).contains(&Notice::PathUp(0)));
+    p.transfer(0, 2, 4 << 20);
+    let carried = p.path(0, 0).frames_sent;
+    p.until("arriving", |p| p.arrived(1, 2) == 4 << 20);
+    assert!(p.path(0, 0).frames_sent > carried + 20, "it is used again");
+}
+
+#[test]
+fn when_all_paths_break_what_waits_is_sent_afterwards() {
+    let mut p = Pair::new(2, 9000);
+    p.run(Duration::from_millis(200));
+    p.judge(|_| Fate::Drop);
+    p.say(0, 1..101);
+    p.transfer(1, 4, 1 << 20);
+    p.run(Duration::from_secs(5));
+    assert!(!p.sessions[0].is_connected() && p.sides[1].heard.is_empty());
+    p.judge(|_| Fate::Pass);
+    p.until("hearing", |p| p.sides[1].heard.len() >= 100 && p.arrived(0, 4) == 1 << 20);
+}
+
+#[test]
+fn the_frame_size_is_what_passes() {
+    for (carries, found) in [(65_535, 9000), (9000, 9000), (8999, 8972), (4400, 4288), (1500, 1500)]
+    {
+        let mut p = Pair::new(1, 9000);
+        p.judge(move |sent| if sent.bytes.len() > carries { Fate::Drop } else { Fate::Pass });
+        p.run(Duration::from_secs(5));
+        assert_eq!(p.path(0, 0).frame_bytes, found, "a wire of {carries}");
+        assert_eq!(p.sessions[0].stats().frames_lost, 0, "probes are no loss");
+        let warned = notices(&mut p).iter().any(|n| matches!(n, Notice::FrameSize { .. }));
+        assert_eq!(warned, found < 9000);
+        p.transfer(0, 1, 1 << 20);
+        p.until("arriving", |p| p.arrived(1, 1) == 1 << 20);
+    }
+}
+
+/// Rule 11: small frames pass, large ones vanish.
+#[test]
+fn a_black_hole_drops_to_the_base_size_and_data_is_cut_anew() {
+    let mut p = Pair::new(1, 9000);
+    p.run(Duration::from_secs(1));
+    assert_eq!(p.path(0, 0).frame_bytes, 9000);
+    let hole = Rc::new(Cell::new(true));
+    let is_hole = hole.clone();
+    p.judge(
+        move |sent| {
+            if is_hole.get() && sent.bytes.len() > BASE { Fate::Drop } else { Fate::Pass }
+        },
+    );
+    p.transfer(0, 1, 1 << 20);
+    p.until("arriving", |p| p.arrived(1, 1) == 1 << 20);
+    assert_eq!(p.path(0, 0).frame_bytes, BASE);
+    hole.set(false);
+    p.run(Duration::from_secs(90));
+    assert_eq!(p.path(0, 0).frame_bytes, 9000, "tried again later");
+}

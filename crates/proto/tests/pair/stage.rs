@@ -1,0 +1,276 @@
+//! Two sessions, a wire between them, and a virtual clock. Side 0 is the initiator.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, Pool, SegList, TxBatch};
+use thinwire_proto::{
+    Content, DropReason, Item, PathReport, Role, Room, Session, SessionConfig, Time, verify,
+};
+use thinwire_wire::{Attach, Frame, Kind, Message};
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Pass,
+    Drop,
+    /// Arrives so much later than it would have.
+    Late(Duration),
+    /// Arrives, and once more so much later.
+    Twice(Duration),
+}
+
+/// A frame on its way, as a judge sees it.
+pub struct Sent<'a> {
+    pub now: Time,
+    /// Side that sent it.
+    pub side: usize,
+    pub link: usize,
+    pub bytes: &'a [u8],
+}
+
+impl Sent<'_> {
+    pub fn has(&self, wanted: impl Fn(&Message<'_>) -> bool) -> bool {
+        Frame::parse(self.bytes).is_ok_and(|f| f.messages().any(|m| wanted(&m)))
+    }
+}
+
+/// What one side has to say, and has heard.
+#[derive(Default)]
+pub struct Side {
+    /// Transactions of the ATTACH messages that arrived, in order.
+    pub heard: Vec<u32>,
+    /// Bytes of DATA that arrived, by slot and offset, with how often.
+    pub data: BTreeMap<(u16, u32), (u32, u32)>,
+    pub acked: Vec<Item>,
+    /// What DATA is cut from.
+    source: Option<SegList>,
+}
+
+impl Content for Side {
+    fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
+        let Item::Attach(transaction) = item else { return false };
+        Attach { transaction, flags: 0, writer_generation: 0, export: "disk" }.emit(out);
+        true
+    }
+
+    fn payload(&mut self, _: u16, _: u32, offset: u32, length: u32, out: &mut SegList) -> bool {
+        let source = self.source.as_ref().expect("a test that sends data");
+        source.slice_into(offset as usize, length as usize, out);
+        true
+    }
+
+    fn acked(&mut self, item: Item) {
+        self.acked.push(item);
+    }
+}
+
+struct Flight {
+    to: usize,
+    link: usize,
+    bytes: Vec<u8>,
+}
+
+type Judge = Box<dyn FnMut(&Sent<'_>) -> Fate>;
+
+pub struct Pair {
+    pub now: Time,
+    pub sessions: [Session; 2],
+    pub sides: [Side; 2],
+    pub drops: Vec<DropReason>,
+    pub latency: Duration,
+    /// Everything that was sent, for tests that replay it.
+    pub sent: Vec<(usize, usize, Vec<u8>)>,
+    pub frames: u64,
+    judge: Judge,
+    flights: BTreeMap<(Time, u64), Flight>,
+    batches: [Vec<TxBatch>; 2],
+    limit: usize,
+}
+
+pub const BASE: usize = 1500;
+
+pub fn addr(side: usize, link: usize) -> Addr {
+    Addr::Sim((side * 100 + link) as u32)
+}
+
+pub fn room() -> Room {
+    Room { frames: 4096, bytes: 64 << 20 }
+}
+
+impl Pair {
+    pub fn new(links: usize, limit: usize) -> Self {
+        let config = |role, local_id, remote_id| SessionConfig {
+            role,
+            local_id,
+            remote_id,
+            epoch: 7,
+            seed: local_id,
+        };
+        let now = Time(1_000_000);
+        let mut sessions = [
+            Session::new(now, config(Role::Initiator, 1, 2), room()),
+            Session::new(now, config(Role::Target, 2, 1), room()),
+        ];
+        for link in 0..links {
+            let known = (link == 0).then_some(room());
+            sessions[0].add_path(now, link, addr(1, link), known, BASE, limit);
+        }
+        sessions[1].add_path(now, 0, addr(0, 0), Some(room()), BASE, limit);
+        let batches = || (0..links).map(|_| TxBatch::new()).collect();
+        Pair {
+            now,
+            sessions,
+            sides: Default::default(),
+            drops: Vec::new(),
+            latency: Duration::from_micros(50),
+            sent: Vec::new(),
+            frames: 0,
+            judge: Box::new(|_| Fate::Pass),
+            flights: BTreeMap::new(),
+            batches: [batches(), batches()],
+            limit,
+        }
+    }
+
+    pub fn judge(&mut self, judge: impl FnMut(&Sent<'_>) -> Fate + 'static) {
+        self.judge = Box::new(judge);
+    }
+
+    pub fn path(&self, side: usize, id: u8) -> PathReport {
+        self.sessions[side].path_reports().find(|p| p.id == id).expect("there is such a path")
+    }
+
+    /// Sends small items with these numbers.
+    pub fn say(&mut self, side: usize, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            self.sessions[side].send(Item::Attach(number));
+        }
+    }
+
+    /// Sends one transfer of `length` bytes.
+    pub fn transfer(&mut self, side: usize, slot: u16, length: u32) {
+        let source = Pool::new(0).get_zeroed(4 << 20).freeze();
+        self.sides[side].source = Some(SegList::of(source));
+        self.sessions[side].send(Item::Data { slot, sequence: 1, offset: 0, length });
+    }
+
+    /// Bytes of a transfer that have arrived, from its beginning without a hole.
+    pub fn arrived(&self, side: usize, slot: u16) -> u32 {
+        let mut end = 0;
+        for (&(of, offset), &(length, _)) in &self.sides[side].data {
+            if of == slot && offset <= end {
+                end = end.max(offset + length);
+            }
+        }
+        end
+    }
+
+    /// Hands a frame to a side.
+    pub fn deliver(&mut self, to: usize, link: usize, from: Addr, bytes: &[u8]) {
+        if let Err(reason) = self.take(to, link, from, bytes) {
+            self.drops.push(reason);
+        }
+    }
+
+    fn take(&mut self, to: usize, link: usize, from: Addr, bytes: &[u8]) -> Result<(), DropReason> {
+        verify(bytes).map_err(DropReason::Frame)?;
+        let frame = Frame::parse(bytes).map_err(DropReason::Frame)?;
+        let (now, header) = (self.now, *frame.header());
+        let (session, side) = (&mut self.sessions[to], &mut self.sides[to]);
+        match header.kind {
+            Kind::Session => {
+                session.accept(now, link, from, Duration::ZERO, &frame, side)?;
+                for message in frame.messages() {
+                    match message {
+                        _ if session.on_message(now, &message, side) => {}
+                        Message::Attach(attach) => side.heard.push(attach.transaction),
+                        Message::Data(data) => {
+                            let piece = side.data.entry((data.slot, data.offset)).or_insert((0, 0));
+                            *piece = (piece.0.max(data.length), piece.1 + 1);
+                        }
+                        other => panic!("{other:?} was not sent"),
+                    }
+                }
+                Ok(())
+            }
+            _ => match frame.messages().next() {
+                Some(Message::Probe(probe)) => {
+                    session.on_probe(now, link, from, &header, &probe, BASE, self.limit)
+                }
+                Some(Message::ProbeReply(reply)) => {
+                    session.on_probe_reply(now, link, from, &header, &reply)
+                }
+                _ => Err(DropReason::Direction),
+            },
+        }
+    }
+
+    /// One turn of both sides, then on to the next event, at `limit` at the latest.
+    pub fn step(&mut self, limit: Time) {
+        for side in 0..2 {
+            self.sessions[side].on_time(self.now);
+            let content = &mut self.sides[side];
+            self.sessions[side].transmit(self.now, content, &mut self.batches[side]);
+            for link in 0..self.batches[side].len() {
+                self.send(side, link);
+            }
+        }
+        let mut next = limit;
+        for session in &self.sessions {
+            next = next.min(session.deadline(self.now));
+        }
+        if let Some(&(at, _)) = self.flights.keys().next() {
+            next = next.min(at);
+        }
+        self.now = next.max(self.now + Duration::from_micros(1)).min(limit.max(self.now));
+        while let Some(entry) = self.flights.first_entry()
+            && entry.key().0 <= self.now
+        {
+            let Flight { to, link, bytes } = entry.remove();
+            self.deliver(to, link, addr(1 - to, link), &bytes);
+        }
+    }
+
+    fn send(&mut self, side: usize, link: usize) {
+        let mut batch = std::mem::take(&mut self.batches[side][link]);
+        for frame in batch.frames() {
+            assert_eq!(frame.to, addr(1 - side, link));
+            let mut bytes = frame.head.clone();
+            bytes.extend(frame.data.to_vec());
+            assert!(bytes.len() <= self.limit, "a frame of {} bytes", bytes.len());
+            let sent = Sent { now: self.now, side, link, bytes: &bytes };
+            let fate = (self.judge)(&sent);
+            self.frames += 1;
+            let arrival = self.now + self.latency;
+            let times = match fate {
+                Fate::Drop => vec![],
+                Fate::Pass => vec![arrival],
+                Fate::Late(more) => vec![arrival + more],
+                Fate::Twice(more) => vec![arrival, arrival + more],
+            };
+            for (nth, at) in times.into_iter().enumerate() {
+                let key = (at, self.frames * 2 + nth as u64);
+                self.flights.insert(key, Flight { to: 1 - side, link, bytes: bytes.clone() });
+            }
+            self.sent.push((side, link, bytes));
+        }
+        batch.clear();
+        self.batches[side][link] = batch;
+    }
+
+    pub fn run(&mut self, time: Duration) {
+        let limit = self.now + time;
+        while self.now < limit {
+            self.step(limit);
+        }
+    }
+
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
+        let limit = self.now + Duration::from_secs(60);
+        while !done(self) {
+            assert!(self.now < limit, "{what} takes for ever: {:?}", self.sessions);
+            self.step(limit);
+        }
+    }
+}
