@@ -30,12 +30,22 @@ pub struct Chaos {
     plan: Plan,
     later: BTreeMap<(u64, u64), Later>,
     count: u64,
+    /// A crash that waits, for a while, until the server's disks are busy.
+    ambush: Option<Ambush>,
+}
+
+#[derive(Clone, Copy)]
+struct Ambush {
+    server: usize,
+    how: Crash,
+    until: u64,
+    patience: u64,
 }
 
 impl Chaos {
     /// Draws from `rng` what `plan` allows.
     pub fn new(rng: Rng, plan: Plan) -> Self {
-        Chaos { rng, plan, later: BTreeMap::new(), count: 0 }
+        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -57,6 +67,7 @@ impl Chaos {
                 self.finish(world, what);
             }
             self.restart_ended(world);
+            self.spring_ambush(world);
             if world.now >= next_event {
                 next_event = world.now + self.gap();
                 self.event(world);
@@ -184,8 +195,22 @@ impl Chaos {
     }
 
     fn server_ends(&mut self, world: &mut World, server: usize, how: Crash, until: u64) {
-        world.crash_server(server, how);
-        self.later(until, Later::StartServer(server));
+        // Often at once, so that what the dead process left behind meets its successor.
+        let until = if self.rng.chance(0.3) { world.now + MS } else { until };
+        let patience = world.now + 200 * MS;
+        self.ambush = Some(Ambush { server, how, until, patience });
+        self.spring_ambush(world);
+    }
+
+    fn spring_ambush(&mut self, world: &mut World) {
+        let Some(Ambush { server, how, until, patience }) = self.ambush else { return };
+        let mut media = world.exports.iter().filter(|e| e.server == server);
+        let is_busy = media.any(|e| e.medium().is_some_and(|medium| medium.in_flight() > 0));
+        if is_busy || world.now >= patience {
+            self.ambush = None;
+            world.crash_server(server, how);
+            self.later(until.max(world.now + 1), Later::StartServer(server));
+        }
     }
 
     fn partition(&mut self, world: &mut World, server: usize, client: usize, until: u64) {

@@ -96,7 +96,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
         world.exports[export].writers = writers as usize;
         let readers = u64::from(rng.chance(0.3));
         for nth in 0..writers + readers {
-            let budget = rng.between(60, 400);
+            let budget = rng.between(60, 1000);
             let workload = workload(rng, budget, duration_ns);
             let client = world.add_client(links, station, export, workload);
             let c = &mut world.clients[client];
