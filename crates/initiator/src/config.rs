@@ -27,6 +27,7 @@ pub enum TargetName {
 pub struct InitiatorConfig {
     /// Which initiator this is: the same over restarts of this attachment, different for others.
     /// Whoever presents it again takes the volume over from its former self at once.
+    /// Zeroes, the default, name nobody: the runtime then draws a new name.
     pub initiator: [u8; 16],
     /// Which run of it: new for every start.
     pub instance: u64,

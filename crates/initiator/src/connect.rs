@@ -154,6 +154,9 @@ impl Initiator {
         if let Some(retry) = self.retry_attach_at {
             at = at.min(retry);
         }
+        if self.wants_forced_flush() {
+            at = at.min(self.forced_flush_after);
+        }
         if let (Some(since), WhenAway::FailAfter(limit)) = (self.away_since, self.config.when_away)
             && self.is_open()
             && !self.gave_up
@@ -313,6 +316,9 @@ impl Initiator {
         self.stats.sessions += 1;
         self.session = Some(session);
         self.granted = false;
+        // A retry that was meant for the former session would ask a second time in this one, and
+        // the target would fence the first grant.
+        self.retry_attach_at = None;
         self.used_slots = 0;
         self.used_bytes = 0;
         let mut orphans = std::mem::take(&mut self.orphans);
@@ -334,6 +340,7 @@ impl Initiator {
 
     pub(crate) fn ask_attach(&mut self) {
         let Some(session) = &mut self.session else { return };
+        debug_assert!(!self.granted, "asked for what is granted");
         let transaction = self.slots.attach.transaction.wrapping_add(1).max(1);
         let resume = self.attached.filter(|_| !self.config.read_only).map(|c| c.writer_generation);
         self.slots.attach = AttachAsk {
@@ -384,6 +391,7 @@ impl Initiator {
         self.slots.attachment = a.attachment;
         self.slots.generation = a.generation;
         self.granted = true;
+        self.retry_attach_at = None;
         if first {
             self.verifier = a.verifier;
         } else {

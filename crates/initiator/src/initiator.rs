@@ -165,6 +165,8 @@ pub struct Initiator {
     pub(crate) replays: u64,
     pub(crate) replay_failed: bool,
     pub(crate) forced_flush: bool,
+    /// One that failed is not repeated before this.
+    pub(crate) forced_flush_after: Time,
     pub(crate) verifier: u64,
     pub(crate) attached: Option<Content>,
     /// This session has the attachment open.
@@ -216,6 +218,7 @@ impl Initiator {
             replays: 0,
             replay_failed: false,
             forced_flush: false,
+            forced_flush_after: Time::ZERO,
             verifier: 0,
             attached: None,
             granted: false,

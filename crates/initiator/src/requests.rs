@@ -1,6 +1,8 @@
 //! Which request may start, and what a completion means
 //! (`docs/protocol.md`, "Credits", "Restart and replay"; rules 4, 5, 8 and 9).
 
+use std::time::Duration;
+
 use thinwire_buffer::SegList;
 use thinwire_proto::Item;
 use thinwire_volume::{Completion, ErrorKind, Extent, IoError, IoFlags, Op};
@@ -13,6 +15,8 @@ use crate::volume::MODULE;
 
 /// How many waiting I/Os are looked at for one that may start before those ahead of it.
 const LOOK_AHEAD: usize = 64;
+/// How long after a failed forced flush the next may follow.
+const FLUSH_RETRY: Duration = Duration::from_secs(1);
 /// Room for a list of extents: what fits the smallest frame.
 const EXTENT_LIST_BYTES: usize = 1024;
 const EXTENT_BYTES: usize = 16;
@@ -88,10 +92,7 @@ impl Initiator {
 
     /// The bound of the retained set forces a flush.
     fn force_flush(&mut self) {
-        let half = self.retained.bytes() > self.config.retained_bytes_max / 2
-            || self.retained.len() > ENTRIES_MAX / 2;
-        let wanted = half || (self.closing && !self.retained.is_empty() && self.is_quiet());
-        if wanted && !self.forced_flush {
+        if self.wants_forced_flush() && self.now >= self.forced_flush_after {
             let io = Pending {
                 owner: Owner::Flush,
                 op: Op::Flush,
@@ -110,6 +111,14 @@ impl Initiator {
     /// No I/O waits or is outstanding.
     pub(crate) fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.slots.in_use.is_empty()
+    }
+
+    /// Enough is retained for a flush, and none is under way.
+    pub(crate) fn wants_forced_flush(&self) -> bool {
+        let half = self.retained.bytes() > self.config.retained_bytes_max / 2
+            || self.retained.len() > ENTRIES_MAX / 2;
+        let wanted = half || (self.closing && !self.retained.is_empty() && self.is_quiet());
+        wanted && !self.forced_flush && self.is_attached() && self.replay.is_none()
     }
 
     fn retained_full(&self) -> bool {
@@ -221,7 +230,8 @@ impl Initiator {
                 let mut completion = self.completion(&io, result);
                 if let (Ok(()), Some(buf)) = (result, data) {
                     if io.op == Op::BlockStatus {
-                        completion.extents = decode_extents(&buf, io.len);
+                        let block = self.attached.map_or(512, |a| a.geometry.block_bytes);
+                        completion.extents = decode_extents(&buf, io.len, u64::from(block));
                     } else {
                         completion.data = SegList::of(buf.freeze());
                     }
@@ -314,6 +324,9 @@ impl Initiator {
             let completion = self.completion(&io, result);
             self.done.push(completion);
         } else if let Err(kind) = result {
+            // Every failed flush is followed by a replay of the log: a store that keeps failing
+            // must not make that an endless storm.
+            self.forced_flush_after = self.now + FLUSH_RETRY;
             self.fail_held_writes(kind);
         }
     }
@@ -384,13 +397,13 @@ fn kind_of(status: Status) -> Option<ErrorKind> {
 }
 
 /// Extents from the wire, clipped to what was asked; a peer's nonsense yields an empty list.
-fn decode_extents(bytes: &[u8], asked: u64) -> Vec<Extent> {
+fn decode_extents(bytes: &[u8], asked: u64, block: u64) -> Vec<Extent> {
     let mut left = asked;
     let mut extents = Vec::with_capacity(bytes.len() / EXTENT_BYTES);
     for entry in bytes.chunks_exact(EXTENT_BYTES) {
         let len = u64::from_be_bytes(entry[..8].try_into().expect("eight bytes")).min(left);
         let flags = entry[11];
-        if len == 0 {
+        if len == 0 || len % block != 0 {
             break;
         }
         extents.push(Extent { len, hole: flags & 1 != 0, zero: flags & 2 != 0 });

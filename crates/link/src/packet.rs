@@ -338,7 +338,9 @@ impl Link for PacketLink {
     }
 
     fn frame_bytes_base(&self) -> usize {
-        self.frame_bytes_max().min(1500)
+        // Not 1500: tunnels and provider networks carry a little less, and whole units of payload
+        // fit no better into 1500 than into this.
+        self.frame_bytes_max().min(FRAME_BYTES_MIN)
     }
 
     fn room(&self) -> Room {

@@ -17,7 +17,7 @@ fn frames_cross_in_one_call_and_payloads_arrive_on_a_page() {
         let mut a = open("left");
         cable.enter(1);
         let mut b = open("right");
-        assert_eq!((a.frame_bytes_max(), a.frame_bytes_base()), (9000, 1500));
+        assert_eq!((a.frame_bytes_max(), a.frame_bytes_base()), (9000, 1280));
         let pool = Pool::new(8 << 20);
         let mut batch = TxBatch::new();
         for i in 0..32 {

@@ -126,6 +126,8 @@ impl Path {
         limit: usize,
         peer_room: Room,
     ) -> Self {
+        // A user may know of less than the link's own base.
+        let base = base.min(limit);
         Path {
             id,
             link,
@@ -140,7 +142,7 @@ impl Path {
             peer_room,
             frame_bytes: base,
             frame_bytes_base: base,
-            frame_bytes_limit: limit.max(base),
+            frame_bytes_limit: limit,
             pto_count: 0,
             pto_frames: 0,
             paced_until: Time::ZERO,

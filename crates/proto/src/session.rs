@@ -291,19 +291,23 @@ impl Session {
             return Err(DropReason::Path);
         }
         let verdict = path.received.insert(header.packet_number);
+        let eliciting = frame.messages().any(|m| !matches!(m, Message::AckRanges(_)));
         match verdict {
             Verdict::Duplicate => {
                 // Its acknowledgement may have been lost.
-                path.ack.on_received(now, now - waited, Verdict::OutOfOrder, true);
+                path.ack.on_received(now, now - waited, Verdict::OutOfOrder, eliciting);
                 return Err(DropReason::Duplicate);
             }
             Verdict::TooOld => return Err(DropReason::TooOld),
             Verdict::TooFarAhead => return Err(DropReason::TooFarAhead),
             Verdict::InOrder | Verdict::OutOfOrder => {}
         }
-        let eliciting = frame.messages().any(|m| !matches!(m, Message::AckRanges(_)));
         path.ack.on_received(now, now - waited, verdict, eliciting);
         path.last_heard = now;
+        if path.state == PathState::Dead && self.config.role == Role::Target {
+            // The initiator sends on it, so it may well be back: find out.
+            path.prober.ask_again(now);
+        }
         self.last_heard = now;
         self.stats.frames_received += 1;
         if header.flags & flags::CREDIT != 0 {

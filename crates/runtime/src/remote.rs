@@ -36,6 +36,11 @@ impl Driver {
         if config.instance == 0 {
             config.instance = entropy();
         }
+        if config.initiator == [0; 16] {
+            // Zeroes name nobody: an attachment without a name of its own is somebody new.
+            config.initiator[..8].copy_from_slice(&entropy().to_be_bytes());
+            config.initiator[8..].copy_from_slice(&entropy().to_be_bytes());
+        }
         let links = Links::new(links, pool.clone());
         let mut waiter = Waiter::new()?;
         links.register(&mut waiter, LINKS)?;

@@ -11,10 +11,19 @@ use crate::slots::{Answer, REQUEST_BYTES_MAX};
 
 /// The writer is gone and nothing counts down until another may have the volume.
 const NEVER: u32 = u32::MAX;
+/// Exports that one session may have open.
+const ATTACHMENTS_MAX: usize = 64;
 
 impl House {
     pub fn on_attach(&mut self, now: Time, peer: &mut Peer, index: usize, attach: &Attach<'_>) {
         let transaction = attach.transaction;
+        let own = peer.session.local_id();
+        let open = self.attachments.iter().filter(|a| a.session == own && a.live).count()
+            + self.pending.iter().filter(|p| p.session == own).count();
+        if open >= ATTACHMENTS_MAX {
+            let text = "this session has too many attachments".to_string();
+            return refuse(peer, transaction, Status::TooMany, 0, text);
+        }
         if peer.slots.has_answer(transaction) {
             return peer.session.send(Item::AttachAnswer(transaction));
         }
@@ -89,7 +98,8 @@ impl House {
         }
         let (name, seconds_left) = match &e.holder {
             Some(h) if h.initiator == holder => {
-                let silent = now.since(h.last_heard);
+                // Whoever is about to be granted it is not silent.
+                let silent = now.since(if waiting.is_some() { now } else { h.last_heard });
                 let left = self.lease().saturating_sub(silent);
                 if left.is_zero() {
                     return Ok(next);

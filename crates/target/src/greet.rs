@@ -53,6 +53,11 @@ impl Target {
             self.refuse(link, from, hello.nonce, Status::Insecure, &text);
             return Ok(());
         }
+        if hello.initiator == [0; 16] {
+            let text = "an initiator must have an identity, and zeroes are none";
+            self.refuse(link, from, hello.nonce, Status::Invalid, text);
+            return Ok(());
+        }
         let known = self.peers.iter().flatten().position(|p| {
             p.nonce == hello.nonce && p.instance == hello.instance && p.initiator == hello.initiator
         });
@@ -131,7 +136,8 @@ impl Target {
     fn welcome(&mut self, link: usize, to: Addr, index: usize) {
         let peer = self.peers[index].as_ref().expect("just opened");
         let house = &self.house;
-        let room = house.room(1);
+        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
+        let room = house.room(sessions);
         let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
         let mut address_count = 0;
         let all = house.links.iter().filter_map(|l| addr_to_wire(l.addr));

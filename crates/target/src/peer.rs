@@ -7,6 +7,10 @@ use thinwire_wire::{Bye, Detach, Detached, Frame, Message, Status};
 use crate::house::House;
 use crate::slots::{Intake, Slots};
 
+/// Answers that may wait to be sent before further messages of the peer are dropped: several for
+/// each of the most slots that a session can have.
+const QUEUED_MAX: usize = 8192;
+
 /// The other end of a session, as the target sees it.
 pub(crate) struct Peer {
     pub session: Session,
@@ -49,6 +53,11 @@ impl Peer {
     ) -> Result<(), DropReason> {
         if self.session.on_message(now, message, &mut self.slots) {
             return Ok(());
+        }
+        // What repeats itself costs us an answer each time, and a peer that takes none in must not
+        // make us keep them.
+        if self.session.queued() > QUEUED_MAX {
+            return Err(DropReason::Overload);
         }
         match message {
             Message::Request(request) => {
