@@ -32,6 +32,14 @@ impl House {
             return;
         }
         let Some(export) = self.exports.iter().position(|e| e.name == attach.export) else {
+            if let Some(shard) = self.other_shard(attach.export) {
+                let text = format!(
+                    "export {} is served by shard {shard} of node {}: a session for it begins with \
+                     a greeting that names it",
+                    attach.export, self.config.node
+                );
+                return refuse(peer, transaction, Status::WrongShard, 0, text);
+            }
             let text = format!("node {} has no export {}", self.config.node, attach.export);
             return refuse(peer, transaction, Status::NotFound, 0, text);
         };

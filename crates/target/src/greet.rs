@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, TxBatch};
+use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
     DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
 };
@@ -39,9 +39,10 @@ impl Target {
         &mut self,
         now: Time,
         link: usize,
-        from: Addr,
+        rx: &RxFrame,
         hello: &Hello<'_>,
     ) -> Result<(), DropReason> {
+        let from = rx.from;
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
@@ -57,6 +58,9 @@ impl Target {
             let text = "an initiator must have an identity, and zeroes are none";
             self.refuse(link, from, hello.nonce, Status::Invalid, text);
             return Ok(());
+        }
+        if let Some(shard) = self.house.other_shard(hello.export) {
+            return self.forward(shard, link, from, &rx.bytes);
         }
         let known = self.peers.iter().flatten().position(|p| {
             p.nonce == hello.nonce && p.instance == hello.instance && p.initiator == hello.initiator

@@ -107,6 +107,8 @@ pub(crate) struct House {
     pub rng: Rng,
     pub instance: u64,
     pub exports: Vec<Export>,
+    /// Exports of other shards, and which.
+    pub elsewhere: Vec<(String, u8)>,
     pub attachments: Vec<Attachment>,
     pub pending: Vec<PendingAttach>,
     pub operations: Vec<Option<Operation>>,

@@ -10,6 +10,7 @@
 //! * `requests.rs`: from a whole request to its completion
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
 //! * `greet.rs`: handshake and discovery
+//! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
 
 mod attach;
@@ -18,9 +19,11 @@ mod greet;
 mod house;
 mod peer;
 mod requests;
+mod shards;
 mod slots;
 mod target;
 
 pub use config::{ExportConfig, TargetConfig};
 pub use house::TargetStats;
+pub use shards::Forward;
 pub use target::{ExportReport, SessionReport, Target};

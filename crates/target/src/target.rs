@@ -1,5 +1,6 @@
 //! The state machine itself: frames and time in, frames out.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
@@ -10,6 +11,7 @@ use thinwire_wire::{Frame, Kind, Message, Status};
 use crate::greet::{PendingOffer, UNCONFIRMED};
 use crate::house::{Export, House};
 use crate::peer::Peer;
+use crate::shards::Forward;
 use crate::slots::REQUEST_BYTES_MAX;
 use crate::{ExportConfig, TargetConfig, TargetStats};
 
@@ -28,6 +30,7 @@ pub struct Target {
     pub(crate) shard: u8,
     pub(crate) offers: Vec<PendingOffer>,
     pub(crate) offered_names: Vec<String>,
+    pub(crate) forwards: VecDeque<Forward>,
     /// Frames outside sessions that go out with the next turn, per link.
     pub(crate) outside: Vec<TxBatch>,
     pub(crate) unknown_at: Time,
@@ -91,6 +94,7 @@ impl Target {
                 rng,
                 instance,
                 exports: Vec::new(),
+                elsewhere: Vec::new(),
                 attachments: Vec::new(),
                 pending: Vec::new(),
                 operations: Vec::new(),
@@ -104,6 +108,7 @@ impl Target {
             shard,
             offers: Vec::new(),
             offered_names: Vec::new(),
+            forwards: VecDeque::new(),
             outside,
             unknown_at: Time::ZERO,
             housekeeping_at: Time::ZERO,
@@ -128,11 +133,6 @@ impl Target {
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
         });
-    }
-
-    /// The names told in answer to discovery, if they are not just this shard's exports.
-    pub fn set_offered_names(&mut self, names: Vec<String>) {
-        self.offered_names = names;
     }
 
     /// The number that tells this process from others of the same name.
@@ -179,9 +179,7 @@ impl Target {
     ) -> Result<(), DropReason> {
         let header = frame.header();
         match frame.messages().next() {
-            Some(Message::Hello(hello)) if !self.stopping => {
-                self.on_hello(now, link, rx.from, &hello)
-            }
+            Some(Message::Hello(hello)) if !self.stopping => self.on_hello(now, link, rx, &hello),
             Some(Message::Discover(discover)) if !self.stopping => {
                 self.on_discover(now, link, rx.from, &discover)
             }
@@ -344,11 +342,15 @@ impl Target {
         }
     }
 
-    /// Nothing is on its way to a store, and everything there was to say has been sent. Whether it
-    /// arrived is not waited for: an initiator that misses the goodbye finds out by itself.
+    /// Nothing is on its way to a store, and everything there was to say to those who can be reached
+    /// has been sent. Whether it arrived is not waited for: an initiator that misses the goodbye
+    /// finds out by itself.
     pub fn is_idle(&self) -> bool {
         self.house.exports.iter().all(|e| e.volume.outstanding() == 0)
-            && self.peers.iter().flatten().all(|p| p.session.queued() == 0)
+            && self.peers.iter().flatten().all(|p| {
+                let unreachable = !p.session.is_connected();
+                p.session.queued() == 0 || unreachable
+            })
     }
 
     /// Counters.
