@@ -2,7 +2,7 @@
 //! links, disks and clocks. A frame is carried by one thread all the way: there is no hand-off, no
 //! lock and no allocation between a link and a store.
 //!
-//! * [`serve`]: a target's loop
+//! * [`serve`]: a target's loop; [`shards`]: several of them, one a thread
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
 //! * [`lookup`] finds targets
@@ -15,4 +15,5 @@ pub mod links;
 pub mod lookup;
 pub mod remote;
 pub mod serve;
+pub mod shards;
 pub mod wait;

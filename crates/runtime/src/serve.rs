@@ -10,10 +10,12 @@ use thinwire_target::{ExportConfig, Target, TargetConfig};
 
 use crate::clock::{Clock, entropy};
 use crate::links::Links;
+use crate::shards::Mail;
 use crate::wait::{Token, Waiter};
 
 /// Tokens of links start here; below are the others.
 const LINKS: Token = 1 << 32;
+const MAIL: Token = 1 << 31;
 const DISKS: Token = 1;
 const STOP: Token = 0;
 /// How long an orderly end may take.
@@ -26,6 +28,8 @@ pub struct TargetShard {
     waiter: Waiter,
     clock: Clock,
     disks: Vec<Token>,
+    mail: Option<Mail>,
+    pool: Pool,
 }
 
 impl TargetShard {
@@ -39,8 +43,23 @@ impl TargetShard {
         let links = Links::new(links, pool.clone());
         let mut waiter = Waiter::new()?;
         links.register(&mut waiter, LINKS)?;
-        let target = Target::new(config, links.params(), shard, pool, entropy());
-        Ok(TargetShard { target, links, waiter, clock: Clock::new(), disks: Vec::new() })
+        let target = Target::new(config, links.params(), shard, pool.clone(), entropy());
+        Ok(TargetShard {
+            target,
+            links,
+            waiter,
+            clock: Clock::new(),
+            disks: Vec::new(),
+            mail: None,
+            pool,
+        })
+    }
+
+    /// Joins the other shards of the target: greetings go to and fro through `mail`.
+    pub(crate) fn join(&mut self, mail: Mail) -> io::Result<()> {
+        self.waiter.add(mail.bell(), MAIL)?;
+        self.mail = Some(mail);
+        Ok(())
     }
 
     /// Offers a volume. `fd` is readable when the volume has completions; it belongs to the volume
@@ -69,7 +88,7 @@ impl TargetShard {
     /// once. Returns the tokens' verdict: true if `stop` became readable.
     fn turn(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let mut stop = false;
-        let Self { target, links, waiter, clock, .. } = self;
+        let Self { target, links, waiter, clock, mail, pool, .. } = self;
         let now = clock.now();
         for &token in waiter.ready() {
             if token >= LINKS {
@@ -77,6 +96,13 @@ impl TargetShard {
                 links.receive(at, |link, frame| target.on_frame(now, link, frame))?;
             } else if token == STOP {
                 stop = true;
+            } else if let (MAIL, Some(mail)) = (token, mail.as_ref()) {
+                mail.receive(pool, |link, frame| target.on_frame(now, link, frame));
+            }
+        }
+        if let Some(mail) = mail {
+            while let Some(forward) = target.next_forward() {
+                mail.send(forward);
             }
         }
         // Memory stores complete at once: a second look costs nothing and saves a turn.

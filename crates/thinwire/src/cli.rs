@@ -88,8 +88,8 @@ pub struct WireArgs {
     /// Record all frames into a file that tcpdump and Wireshark open
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Threads, each with its own links and sessions: for bench patterns that only read; target and
-    /// attach run on one so far [default: 1]
+    /// Threads, each with its own links and sessions. A target deals its exports out to them; bench
+    /// attaches once for each, so its pattern must only read; attach runs on one [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: Option<u32>,
 }

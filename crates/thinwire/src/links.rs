@@ -5,7 +5,7 @@ use std::path::Path;
 
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
-use thinwire_link::{Link, LinkOptions, LinkSpec};
+use thinwire_link::{Link, LinkOptions, LinkSpec, Shard};
 
 use crate::error::{Failure, Outcome};
 
@@ -20,14 +20,27 @@ pub fn open_links(
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
 ) -> Outcome<Vec<Box<dyn Link>>> {
+    open_shard_links(specs, default_udp_port, fault, pcap, None)
+}
+
+/// The same for one shard of several.
+pub fn open_shard_links(
+    specs: &[LinkSpec],
+    default_udp_port: u16,
+    fault: Option<&FaultConfig>,
+    pcap: Option<&Path>,
+    shard: Option<&Shard>,
+) -> Outcome<Vec<Box<dyn Link>>> {
     let capture = pcap.map(capture_to).transpose()?;
+    let links_before = shard.map_or(0, |shard| usize::from(shard.index)) * specs.len();
     let mut links = Vec::with_capacity(specs.len());
     for (at, spec) in specs.iter().enumerate() {
         let text = spec.to_string();
         // Each link draws faults of its own.
-        let fault = fault.map(|f| FaultConfig { seed: f.seed.wrapping_add(at as u64), ..*f });
-        let options =
-            LinkOptions { default_udp_port, fault, pcap: capture.clone(), ..Default::default() };
+        let fault = fault
+            .map(|f| FaultConfig { seed: f.seed.wrapping_add((links_before + at) as u64), ..*f });
+        let (pcap, shard) = (capture.clone(), shard.cloned());
+        let options = LinkOptions { default_udp_port, fault, pcap, shard };
         let link = spec
             .open_with(&options)
             .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;

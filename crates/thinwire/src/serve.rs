@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_link::udp::PORT_DEFAULT;
+use thinwire_link::{Link, LinkSpec, Shard};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, OpenOptions};
 use thinwire_runtime::serve::TargetShard;
+use thinwire_runtime::shards::{self, OpenedExport, Opener, Service};
 use thinwire_target::ExportConfig;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
@@ -15,7 +17,7 @@ use thinwire_volume::{Identity, Volume};
 use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
-use crate::links::open_links;
+use crate::links::open_shard_links;
 use crate::remote::discover;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -35,40 +37,84 @@ pub fn serve(
     signals: &Signals,
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
+    refuse_any_port(config)?;
     refuse_taken_name(config)?;
-    let links =
-        open_links(&config.links, PORT_DEFAULT, config.fault.as_ref(), config.pcap.as_deref())?;
-    let pool = Pool::new(POOL_FREE_BYTES_MAX);
-    let settings = thinwire_target::TargetConfig {
-        node: config.node.clone(),
-        insecure: config.insecure,
-        ..Default::default()
+    let names: Vec<_> = config.exports.iter().map(|export| export.name.clone()).collect();
+    let service = Service {
+        config: thinwire_target::TargetConfig {
+            node: config.node.clone(),
+            insecure: config.insecure,
+            ..Default::default()
+        },
+        shards: u8::try_from(config.shards).unwrap_or(u8::MAX),
+        exports: &names,
+        pool_free_bytes_max: POOL_FREE_BYTES_MAX,
     };
-    let failed = |e: std::io::Error| Failure::failed(format!("cannot serve: {e}"));
-    let mut shard = TargetShard::new(settings, links, 0, pool.clone()).map_err(failed)?;
-    for spec in &config.exports {
-        let (volume, fd) = open_export(spec, &pool)?;
-        let export = ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only };
-        shard.add_export(export, fd).map_err(failed)?;
+    shards::serve(&service, &Configured(config), signals.fd(), ready)
+}
+
+/// Opens what the configuration names.
+struct Configured<'a>(&'a TargetConfig);
+
+impl Opener for Configured<'_> {
+    type Error = Failure;
+
+    fn failed(&self, error: std::io::Error) -> Failure {
+        Failure::failed(format!("cannot serve: {error}"))
     }
-    ready()?;
-    let served = shard.run(signals.fd()).map_err(failed);
-    let stats = shard.target().stats();
-    tracing::debug!(
-        "{} requests, {} repeated, {} bytes copied, {} sessions, {} writers fenced",
-        stats.requests,
-        stats.repeated,
-        stats.copied_bytes,
-        stats.sessions,
-        stats.fenced
-    );
-    for (reason, count) in stats.drops.iter() {
-        tracing::debug!("dropped as {reason}: {count}");
+
+    fn links(&self, shard: &Shard) -> Outcome<Vec<Box<dyn Link>>> {
+        let config = self.0;
+        // A capture file has one writer: the first shard's has the name that was asked for.
+        let pcap = config.pcap.as_ref().map(|path| match shard.index {
+            0 => path.clone(),
+            index => {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{index}"));
+                name.into()
+            }
+        });
+        let fault = config.fault.as_ref();
+        open_shard_links(&config.links, PORT_DEFAULT, fault, pcap.as_deref(), Some(shard))
     }
-    for session in shard.target().sessions() {
-        tracing::debug!("{session:?}");
+
+    fn export(&self, number: usize, pool: &Pool) -> Outcome<OpenedExport> {
+        let spec = &self.0.exports[number];
+        let (volume, fd) = open_export(spec, pool)?;
+        Ok((ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only }, fd))
     }
-    served
+
+    fn ended(&self, index: u8, shard: &TargetShard) {
+        let stats = shard.target().stats();
+        tracing::debug!(
+            "shard {index}: {} requests, {} repeated, {} bytes copied, {} sessions, {} writers \
+             fenced",
+            stats.requests,
+            stats.repeated,
+            stats.copied_bytes,
+            stats.sessions,
+            stats.fenced
+        );
+        for (reason, count) in stats.drops.iter() {
+            tracing::debug!("shard {index}: dropped as {reason}: {count}");
+        }
+        for session in shard.target().sessions() {
+            tracing::debug!("shard {index}: {session:?}");
+        }
+    }
+}
+
+/// Shards are told apart behind one address, so it must be known before the first one takes it.
+fn refuse_any_port(config: &TargetConfig) -> Outcome {
+    let any = |link: &&LinkSpec| matches!(link, LinkSpec::Udp { port: Some(0), .. });
+    match config.links.iter().find(any) {
+        Some(link) if config.shards > 1 => Err(Failure::usage(format!(
+            "link {link}: shards share one port, so with --shards {} it cannot be left to chance: \
+             name one",
+            config.shards
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn refuse_taken_name(config: &TargetConfig) -> Outcome {

@@ -35,8 +35,13 @@ pub fn run(args: &TargetArgs) -> Outcome {
         return check(&config, args.json);
     }
     require_insecure(config.insecure, "serving")?;
-    if config.shards > 1 {
-        tracing::warn!("this build serves on one shard, not on {}", config.shards);
+    if config.shards as usize > config.exports.len() {
+        tracing::warn!(
+            "an export lives on one shard, so {} of the {} shards would have nothing to do and are \
+             left out",
+            config.shards as usize - config.exports.len(),
+            config.shards
+        );
     }
     // Before any other thread exists, so that all inherit it.
     let signals =

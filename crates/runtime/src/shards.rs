@@ -1,0 +1,332 @@
+//! Several shards of one target (DESIGN section 5, rule 10): threads with links, exports and
+//! sessions of their own, which share nothing but a name, an instance number and the mail.
+//!
+//! A frame of a session carries its shard in the first byte of the session id, and the kernel gives
+//! it to that shard's socket. Frames outside sessions carry none and come to shard 0. It answers
+//! discovery for all, and hands a greeting for another shard's export to that shard, which answers
+//! from its own link on the same interface or address: only greetings ever cross threads.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use thinwire_buffer::{Pool, RxFrame};
+use thinwire_link::{Link, Shard};
+use thinwire_target::{ExportConfig, Forward, TargetConfig};
+
+use crate::clock::entropy;
+use crate::serve::TargetShard;
+use crate::wait::Waiter;
+
+/// Where the shard stands in a frame: the first byte of the session id.
+const SHARD_OFFSET: u16 = 8;
+/// Letters that wait for one shard, at most. A greeting that finds no room is lost, as on a wire.
+const LETTERS_MAX: usize = 64;
+
+/// Which shard of `count` opens a link.
+pub fn link_shard(index: u8, count: u8) -> Shard {
+    Shard { index, count, offset: SHARD_OFFSET, also: Vec::new() }
+}
+
+/// The end of the mail that a shard has.
+pub(crate) struct Mail {
+    inbox: Receiver<Forward>,
+    bell: Arc<OwnedFd>,
+    /// By shard; our own, too.
+    others: Vec<Post>,
+}
+
+/// The way to one shard.
+#[derive(Clone)]
+struct Post {
+    letters: SyncSender<Forward>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Mail {
+    /// One for each of `count` shards.
+    fn between(count: u8) -> io::Result<Vec<Mail>> {
+        let mut posts = Vec::new();
+        let mut inboxes = Vec::new();
+        for _ in 0..count {
+            let (letters, inbox) = sync_channel(LETTERS_MAX);
+            posts.push(Post { letters, bell: Arc::new(new_bell()?) });
+            inboxes.push(inbox);
+        }
+        let mail = |(inbox, post): (_, &Post)| Mail {
+            inbox,
+            bell: post.bell.clone(),
+            others: posts.clone(),
+        };
+        Ok(inboxes.into_iter().zip(&posts).map(mail).collect())
+    }
+
+    /// Readable when letters wait.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Hands a frame to its shard.
+    pub fn send(&self, letter: Forward) {
+        let post = &self.others[usize::from(letter.shard)];
+        if post.letters.try_send(letter).is_ok() {
+            ring(&post.bell);
+        }
+    }
+
+    /// Takes in what has come, at most what fits the box at once.
+    pub fn receive(&self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        for letter in self.inbox.try_iter().take(LETTERS_MAX) {
+            let bytes = pool.copy_of(&letter.frame).freeze();
+            let waited = Duration::ZERO;
+            take(letter.link, &RxFrame { from: letter.from, bytes, waited });
+        }
+    }
+}
+
+fn new_bell() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}
+
+fn ring(bell: &OwnedFd) {
+    // It fails only when it has been rung 2^64 times and nobody listens.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// A volume to offer and, if it has one, the descriptor that tells of its completions.
+pub type OpenedExport = (ExportConfig, Option<RawFd>);
+
+/// What serving needs from whoever knows what the user asked for. The functions run on the thread
+/// of the shard, whose number they get; what they open never leaves it.
+pub trait Opener: Sync {
+    /// Why serving failed.
+    type Error: Send;
+
+    /// What failed was not to open something, but to serve.
+    fn failed(&self, error: io::Error) -> Self::Error;
+
+    /// Opens the links, in the same order on every shard. Shards do this one after the other, in
+    /// order of their numbers. `shard` goes into the options of each.
+    fn links(&self, shard: &Shard) -> Result<Vec<Box<dyn Link>>, Self::Error>;
+
+    /// Opens an export, by its number in the list given to [`serve`]. `pool` is the shard's.
+    fn export(&self, number: usize, pool: &Pool) -> Result<OpenedExport, Self::Error>;
+
+    /// The shard has ended: for figures.
+    fn ended(&self, index: u8, shard: &TargetShard) {
+        let _ = (index, shard);
+    }
+}
+
+/// What is served, and how.
+pub struct Service<'a> {
+    /// Settings of all shards.
+    pub config: TargetConfig,
+    /// Threads, this one included. Those that would have no export are left out.
+    pub shards: u8,
+    /// Names of the exports, unique: the one with number `n` is on shard `n % shards`.
+    pub exports: &'a [String],
+    /// Memory that each shard's pool keeps for reuse, in bytes.
+    pub pool_free_bytes_max: usize,
+}
+
+/// What a shard tells the first.
+enum Told<E> {
+    Linked,
+    Serving,
+    Failed(E),
+    Ended,
+}
+
+/// A shard's way to tell. When it goes, however its thread ends, the shard has ended, and so must
+/// all.
+struct Teller<'a, E> {
+    tell: Sender<Told<E>>,
+    end: &'a OwnedFd,
+}
+
+impl<E> Teller<'_, E> {
+    fn tell(&self, what: Told<E>) {
+        // Nobody listens any more if another shard could not begin.
+        let _ = self.tell.send(what);
+    }
+}
+
+impl<E> Drop for Teller<'_, E> {
+    fn drop(&mut self) {
+        self.tell(Told::Ended);
+        ring(self.end);
+    }
+}
+
+/// The first shard's view of the others while they begin.
+struct Others<E> {
+    told: Receiver<Told<E>>,
+    serving: usize,
+    /// Opened: they may serve. Closed: they may let go of their links.
+    gates: Vec<Sender<()>>,
+}
+
+impl<E> Others<E> {
+    /// Waits until one shard has opened its links, or, with `serving`, all have opened everything.
+    fn wait(&mut self, serving: bool) -> Result<(), Option<E>> {
+        while !serving || self.serving < self.gates.len() {
+            match self.told.recv() {
+                Ok(Told::Linked) => return Ok(()),
+                Ok(Told::Serving) => self.serving += 1,
+                Ok(Told::Failed(error)) => return Err(Some(error)),
+                // A thread that ends without a word has panicked.
+                Ok(Told::Ended) | Err(_) => return Err(None),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all have ended; the first error that one of them told.
+    fn wait_end(&mut self) -> Option<E> {
+        let (mut ended, mut first) = (0, None);
+        while ended < self.gates.len() {
+            match self.told.recv() {
+                Ok(Told::Ended) => ended += 1,
+                Ok(Told::Failed(error)) => first = first.or(Some(error)),
+                Ok(Told::Linked | Told::Serving) => {}
+                Err(_) => break,
+            }
+        }
+        first
+    }
+}
+
+/// Serves on this thread and `shards - 1` others until `stop` is readable, then ends all in order.
+/// `ready` is called once, when every shard serves.
+///
+/// # Errors
+/// The first error of any shard; all have ended then, or not begun.
+///
+/// # Panics
+/// If a shard does.
+pub fn serve<O: Opener>(
+    service: &Service<'_>,
+    opener: &O,
+    stop: BorrowedFd<'_>,
+    ready: &mut dyn FnMut() -> Result<(), O::Error>,
+) -> Result<(), O::Error> {
+    let count = service.shards.max(1).min(service.exports.len().clamp(1, 255) as u8);
+    let shard_of = |number: usize| (number % usize::from(count)) as u8;
+    let all: Vec<(String, u8)> =
+        service.exports.iter().cloned().enumerate().map(|(n, e)| (e, shard_of(n))).collect();
+    let end = new_bell().map_err(|e| opener.failed(e))?;
+    let mut mail = Mail::between(count).map_err(|e| opener.failed(e))?.into_iter();
+    let own_mail = mail.next().expect("at least one shard");
+    let house = House { service, opener, all: &all, count, instance: entropy(), stop, end: &end };
+    let panicked = || opener.failed(io::Error::other("a shard ended by itself"));
+    thread::scope(|scope| {
+        let (tell, told) = channel();
+        let mut others = Others { told, serving: 0, gates: Vec::new() };
+        // However this ends, the others end, too.
+        let teller = Teller { tell, end: &end };
+        let links = house.links(0)?;
+        for (index, mail) in (1..count).zip(mail) {
+            let (gate, opens) = channel();
+            others.gates.push(gate);
+            let teller = Teller { tell: teller.tell.clone(), end: &end };
+            let house = &house;
+            let life = move || house.live(index, mail, teller, &opens);
+            let thread = thread::Builder::new().name(format!("shard-{index}"));
+            thread.spawn_scoped(scope, life).map_err(|e| opener.failed(e))?;
+            // Links are opened in the order of the shards.
+            others.wait(false).map_err(|error| error.unwrap_or_else(panicked))?;
+        }
+        let mut shard = house.open(0, links, own_mail)?;
+        others.wait(true).map_err(|error| error.unwrap_or_else(panicked))?;
+        ready()?;
+        for gate in &others.gates {
+            let _ = gate.send(());
+        }
+        let served = house.run(&mut shard, 0);
+        ring(&end);
+        let other = others.wait_end();
+        served.and(other.map_or(Ok(()), Err))
+    })
+}
+
+/// What all shards' threads look at.
+struct House<'a, O> {
+    service: &'a Service<'a>,
+    opener: &'a O,
+    all: &'a [(String, u8)],
+    count: u8,
+    instance: u64,
+    /// Readable when the user wants the end, or when a shard has ended.
+    stop: BorrowedFd<'a>,
+    end: &'a OwnedFd,
+}
+
+impl<O: Opener> House<'_, O> {
+    fn links(&self, index: u8) -> Result<Vec<Box<dyn Link>>, O::Error> {
+        self.opener.links(&link_shard(index, self.count))
+    }
+
+    /// Opens the exports of a shard.
+    fn open(
+        &self,
+        index: u8,
+        links: Vec<Box<dyn Link>>,
+        mail: Mail,
+    ) -> Result<TargetShard, O::Error> {
+        let failed = |e| self.opener.failed(e);
+        let pool = Pool::new(self.service.pool_free_bytes_max);
+        let config = self.service.config.clone();
+        let mut shard = TargetShard::new(config, links, index, pool.clone()).map_err(failed)?;
+        shard.target_mut().set_instance(self.instance);
+        for (number, _) in self.all.iter().enumerate().filter(|(_, (_, at))| *at == index) {
+            let (export, fd) = self.opener.export(number, &pool)?;
+            shard.add_export(export, fd).map_err(failed)?;
+        }
+        shard.target_mut().set_all_exports(self.all);
+        if self.count > 1 {
+            shard.join(mail).map_err(failed)?;
+        }
+        Ok(shard)
+    }
+
+    /// The life of a shard other than the first.
+    fn live(&self, index: u8, mail: Mail, teller: Teller<'_, O::Error>, opens: &Receiver<()>) {
+        let opened = self.links(index).and_then(|links| {
+            teller.tell(Told::Linked);
+            self.open(index, links, mail)
+        });
+        let mut shard = match opened {
+            Ok(shard) => shard,
+            Err(error) => return teller.tell(Told::Failed(error)),
+        };
+        teller.tell(Told::Serving);
+        // Closed instead of opened: another shard could not begin.
+        if opens.recv().is_err() {
+            return;
+        }
+        if let Err(error) = self.run(&mut shard, index) {
+            teller.tell(Told::Failed(error));
+        }
+        drop(teller);
+        // Sockets that share an address are told apart by their order: all go together.
+        let _ = opens.recv();
+    }
+
+    fn run(&self, shard: &mut TargetShard, index: u8) -> Result<(), O::Error> {
+        let serve = |shard: &mut TargetShard| {
+            let mut either = Waiter::new()?;
+            either.add(self.stop, 0)?;
+            either.add(self.end.as_fd(), 1)?;
+            shard.run(either.fd())
+        };
+        let ran = serve(shard);
+        self.opener.ended(index, shard);
+        ran.map_err(|e| self.opener.failed(e))
+    }
+}

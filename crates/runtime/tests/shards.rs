@@ -1,0 +1,267 @@
+//! Several shards of one target: each export is found, attached and used, whichever shard has it.
+
+mod pair;
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use pair::enter_cable;
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
+use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Room, Shard};
+use thinwire_runtime::blocking::{Blocking, OpenError};
+use thinwire_runtime::lookup::discover;
+use thinwire_runtime::serve::TargetShard;
+use thinwire_runtime::shards::{OpenedExport, Opener, Service, serve};
+use thinwire_target::{ExportConfig, TargetConfig};
+use thinwire_volume::Identity;
+use thinwire_volume::stores::MemoryStore;
+use thinwire_wire::Status;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const EXPORTS: [&str; 3] = ["one", "two", "three"];
+
+fn link(spec: &str, shard: Option<Shard>) -> io::Result<Box<dyn Link>> {
+    let options = LinkOptions { shard, ..LinkOptions::default() };
+    spec.parse::<LinkSpec>().unwrap().open_with(&options).map_err(io::Error::other)
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, PartialEq)]
+enum Bad {
+    /// This export cannot be opened.
+    Export(usize),
+    /// The link of this shard fails when something arrives.
+    Link(u8),
+}
+
+/// Opens links by text and volumes in memory.
+struct Memory {
+    links: Vec<String>,
+    bad: Option<Bad>,
+    /// What ended, with the number of sessions it had.
+    ended: mpsc::Sender<(u8, u64)>,
+}
+
+impl Opener for Memory {
+    type Error = io::Error;
+
+    fn failed(&self, error: io::Error) -> io::Error {
+        error
+    }
+
+    fn links(&self, shard: &Shard) -> io::Result<Vec<Box<dyn Link>>> {
+        let open = |spec: &String| -> io::Result<Box<dyn Link>> {
+            let link = link(spec, Some(shard.clone()))?;
+            match self.bad == Some(Bad::Link(shard.index)) {
+                true => Ok(Box::new(BrokenLink(link))),
+                false => Ok(link),
+            }
+        };
+        self.links.iter().map(open).collect()
+    }
+
+    fn export(&self, number: usize, pool: &Pool) -> io::Result<OpenedExport> {
+        if self.bad == Some(Bad::Export(number)) {
+            return Err(io::Error::other("this disk is broken"));
+        }
+        let identity = Identity { identity: [number as u8; 16], incarnation: 1 };
+        let volume = Box::new(MemoryStore::new(1 << 20, 512, identity, pool));
+        Ok((ExportConfig { name: EXPORTS[number].into(), volume, read_only: false }, None))
+    }
+
+    fn ended(&self, index: u8, shard: &TargetShard) {
+        let _ = self.ended.send((index, shard.target().stats().sessions));
+    }
+}
+
+/// Fails when something arrives.
+struct BrokenLink(Box<dyn Link>);
+
+impl Link for BrokenLink {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn local(&self) -> Addr {
+        self.0.local()
+    }
+    fn frame_bytes_max(&self) -> usize {
+        self.0.frame_bytes_max()
+    }
+    fn frame_bytes_base(&self) -> usize {
+        self.0.frame_bytes_base()
+    }
+    fn room(&self) -> Room {
+        self.0.room()
+    }
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        self.0.send(batch)
+    }
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        match self.0.recv(pool, max, out)? {
+            0 => Ok(0),
+            _ => Err(io::Error::other("this link is broken")),
+        }
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd()
+    }
+    fn stats(&self) -> LinkStats {
+        self.0.stats()
+    }
+}
+
+/// A target on threads of its own, in the namespace of the caller.
+struct Served {
+    stop: Option<OwnedFd>,
+    thread: JoinHandle<io::Result<()>>,
+    ended: mpsc::Receiver<(u8, u64)>,
+    ready: mpsc::Receiver<()>,
+}
+
+fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
+    let (stop_read, stop) = rustix::pipe::pipe().unwrap();
+    let (tell, ready) = mpsc::channel();
+    let (tell_end, ended) = mpsc::channel();
+    let links = links.iter().map(ToString::to_string).collect();
+    let thread = std::thread::spawn(move || {
+        let opener = Memory { links, bad, ended: tell_end };
+        let exports = EXPORTS.map(String::from);
+        let service = Service {
+            config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
+            shards,
+            exports: &exports,
+            pool_free_bytes_max: 8 << 20,
+        };
+        serve(&service, &opener, stop_read.as_fd(), &mut || {
+            tell.send(()).unwrap();
+            Ok(())
+        })
+    });
+    Served { stop: Some(stop), thread, ended, ready }
+}
+
+impl Served {
+    /// Stops the target; how many sessions each shard had, by shard.
+    fn end(mut self) -> Vec<u64> {
+        // The other end becomes readable when this one is closed.
+        drop(self.stop.take());
+        self.thread.join().unwrap().unwrap();
+        let mut ended: Vec<_> = self.ended.iter().collect();
+        ended.sort_unstable();
+        assert!(ended.iter().enumerate().all(|(at, (index, _))| at == *index as usize));
+        ended.into_iter().map(|(_, sessions)| sessions).collect()
+    }
+}
+
+fn attach(links: &[&str], target: TargetName, export: &str) -> Result<Blocking, OpenError> {
+    let links = links.iter().map(|spec| link(spec, None).unwrap()).collect();
+    let mut config = InitiatorConfig::new(target, export);
+    config.insecure = true;
+    config.initiator = *b"initiator-000000";
+    Blocking::open(config, links, Pool::new(8 << 20), PATIENCE)
+}
+
+fn fill(volume: &mut Blocking, seed: u8) -> Vec<u8> {
+    let mut all = Vec::new();
+    for block in 0..64u64 {
+        let mut buf = volume.buffer(16384);
+        buf.iter_mut().enumerate().for_each(|(i, b)| *b = seed ^ (i / 512) as u8 ^ block as u8);
+        all.extend_from_slice(&buf);
+        volume.write(block * 16384, buf).unwrap();
+    }
+    volume.flush().unwrap();
+    all
+}
+
+/// The story of all tests: discover, attach every export, use them side by side, end in order.
+fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
+    let served = start(target, 2, None);
+    served.ready.recv_timeout(PATIENCE).expect("ready");
+    if let TargetName::Node(node) = name {
+        let links = initiator.iter().map(|spec| link(spec, None).unwrap()).collect();
+        let found = discover(links, node, Duration::from_millis(300), || false).unwrap();
+        assert!(!found.is_empty(), "nobody answers");
+        assert!(found.iter().all(|found| found.exports == EXPORTS));
+        assert!(found.iter().all(|other| other.instance == found[0].instance));
+    }
+    let mut volumes = EXPORTS.map(|export| attach(initiator, name.clone(), export).unwrap());
+    let mut contents = Vec::new();
+    for (seed, volume) in volumes.iter_mut().enumerate() {
+        contents.push(fill(volume, seed as u8 * 77));
+    }
+    for (volume, content) in volumes.iter_mut().zip(&contents) {
+        let read = volume.read(0, 1 << 20).unwrap().to_vec();
+        assert!(&read == content, "other content");
+    }
+    match attach(initiator, name.clone(), "none") {
+        Err(OpenError::Attach(AttachError::Refused { status, .. })) => {
+            assert_eq!(status, Status::NotFound);
+        }
+        other => panic!("{:?}", other.err()),
+    }
+    for volume in volumes {
+        volume.close(PATIENCE).unwrap();
+    }
+    // The refused one and the first and third export; the second.
+    assert_eq!(served.end(), [3, 1]);
+}
+
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn exports_of_all_shards_are_used_over_udp() {
+    let port = free_port();
+    let address = TargetName::Address(Addr::Udp(format!("127.0.0.1:{port}").parse().unwrap()));
+    story(&[&format!("udp:127.0.0.1:{port}")], &["udp:127.0.0.1"], &address);
+}
+
+#[test]
+fn exports_of_all_shards_are_found_and_used_over_raw_links() {
+    if enter_cable(9000) {
+        story(&["packet:left"], &["packet:right"], &TargetName::Node("node".into()));
+    }
+}
+
+#[test]
+fn an_error_of_one_shard_ends_all() {
+    for broken in 0..3 {
+        let served =
+            start(&[&format!("udp:127.0.0.1:{}", free_port())], 3, Some(Bad::Export(broken)));
+        let error = served.thread.join().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "this disk is broken");
+        assert!(served.ready.recv().is_err(), "it said that it was ready");
+        assert_eq!(served.ended.iter().count(), 0);
+    }
+}
+
+#[test]
+fn a_link_that_cannot_be_opened_is_an_error() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let served = start(&[&format!("udp:{}", taken.local_addr().unwrap())], 2, None);
+    let error = served.thread.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("in use"), "{error}");
+}
+
+/// Any shard's end is everybody's.
+#[test]
+fn a_shard_that_fails_while_it_serves_ends_all() {
+    for failing in 0..3 {
+        let address = format!("127.0.0.1:{}", free_port());
+        let served = start(&[&format!("udp:{address}")], 3, Some(Bad::Link(failing)));
+        served.ready.recv_timeout(PATIENCE).expect("ready");
+        // No frame, but steered like one.
+        let mut bytes = [0; 20];
+        bytes[8] = failing;
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&bytes, &address).unwrap();
+        let error = served.thread.join().unwrap().unwrap_err();
+        assert_eq!(error.to_string(), "this link is broken");
+        assert_eq!(served.ended.iter().count(), 3);
+    }
+}
