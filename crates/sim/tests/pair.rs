@@ -44,7 +44,8 @@ impl Pair {
             read_only: false,
         });
         let name = TargetName::Node("thinwire".into());
-        let config = InitiatorConfig { insecure: true, ..InitiatorConfig::new(name, "disk") };
+        let defaults = InitiatorConfig::new(name, "disk");
+        let config = InitiatorConfig { insecure: true, initiator: [1; 16], ..defaults };
         let initiator =
             Initiator::new(Time(0), config, vec![params(&links[1])], pool.clone(), seed + 2);
         Pair {
