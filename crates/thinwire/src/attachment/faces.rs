@@ -1,5 +1,6 @@
 //! From `--nbd`, `--file`, `--block` to a face.
 
+use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
 use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
@@ -31,13 +32,13 @@ pub fn open_face(
             Ok(Box::new(NbdFace::bind(config, pool).map_err(|e| failed(&e))?))
         }
         FaceSpec::File(path) => {
-            carry_disk();
+            carry_disk(&pool);
             let path = path.clone();
             let config = FuseConfig { path, source, geometry, read_only, allow_other: false };
             Ok(Box::new(FuseFace::mount(config, pool).map_err(|e| failed(&e))?))
         }
         FaceSpec::Block => {
-            carry_disk();
+            carry_disk(&pool);
             let choice = choose_block_backend().map_err(|e| failed(&e))?;
             tracing::info!("{}", choice.why);
             let config = BlockConfig {
@@ -64,11 +65,35 @@ fn listen(address: &NbdAddress) -> Listen {
 }
 
 /// Pages may be written to this disk to free memory: so it must not wait for memory itself
-/// (DESIGN section 5).
-fn carry_disk() {
+/// (DESIGN section 5). Memory is locked first, then taken.
+fn carry_disk(pool: &Pool) {
     for refusal in prepare_process() {
         tracing::info!("a machine short of memory may stall on this disk: {refusal}");
     }
+    warm(pool);
+}
+
+/// Writes of 1 MiB, each in buffers of 4, 4, 8 ... 512 KiB: unflushed ones are kept up to 32 MiB,
+/// and half of that starts a flush.
+const LONG_WRITES: usize = 16;
+/// Reads and writes of 4 KiB: 8 MiB, which is what a target lets us have outstanding.
+const SHORT_IOS: usize = 2048;
+/// Received frames that wait for their turn, and trains of them.
+const FRAMES: usize = 64;
+/// Lists of payload pieces: one for each write that may be kept.
+const LISTS: usize = 16 << 10;
+
+/// Takes the memory that serving needs, about 40 MiB. What a burst of short writes against a slow
+/// target needs beyond that is allocated, from the reserves if the process may use them.
+fn warm(pool: &Pool) {
+    for bytes in (12..=19).map(|shift| 1 << shift) {
+        pool.warm(bytes, if bytes == 4096 { SHORT_IOS } else { LONG_WRITES });
+    }
+    // A packet link's buffers, a UDP link's; both also hold short runs of blocks.
+    for bytes in [16 << 10, 64 << 10] {
+        pool.warm(bytes, LONG_WRITES + FRAMES);
+    }
+    SegList::warm(1, LISTS);
 }
 
 /// What stays behind if the process is killed while it shows this face.
@@ -80,5 +105,33 @@ pub fn leftovers(face: &FaceSpec, dir: &RunDir, name: &str) -> Vec<Leftover> {
         FaceSpec::Block => {
             vec![Leftover::Device { run_dir: dir.path().to_owned(), name: name.to_owned() }]
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_attachment_takes_long_writes_and_frames_without_allocating() {
+        let pool = Pool::new(128 << 20);
+        warm(&pool);
+        let made = pool.stats().allocations;
+        assert!(made > 0);
+        let mut held = Vec::new();
+        for _ in 0..LONG_WRITES {
+            held.push(pool.get(4096));
+            held.extend((12..=19).map(|shift| pool.get(1 << shift)));
+        }
+        for _ in 0..FRAMES {
+            held.push(pool.get(64 << 10));
+            held.push(pool.get(16 << 10));
+        }
+        held.extend((0..SHORT_IOS - 2 * LONG_WRITES).map(|_| pool.get(4096)));
+        assert_eq!(pool.stats().allocations, made);
+        // One more than there is.
+        held.push(pool.get(4096));
+        assert_eq!(pool.stats().allocations, made + 1);
+        assert!(pool.stats().live_bytes < 40 << 20);
     }
 }
