@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{SegList, Segment};
 use thinwire_proto::Item;
-use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoFlags, Op};
+use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoError, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
 use crate::house::{House, Operation};
@@ -166,7 +166,7 @@ impl House {
         &mut self,
         export: usize,
         operation: Operation,
-        completion: Completion,
+        mut completion: Completion,
         peers: &mut [Option<Box<Peer>>],
     ) {
         let op = OpCode::from_number(operation.op).expect("only known operations reach a store");
@@ -193,6 +193,17 @@ impl House {
             OpCode::Flush | OpCode::Read | OpCode::BlockStatus => self.exports[export].verifier,
             OpCode::Write | OpCode::Discard | OpCode::WriteZeroes => operation.verifier,
         };
+        // A failed flush that ran beside a FUA operation may have lost its data before its own flush
+        // came, which then succeeds: it cannot be called durable.
+        if operation.fua && operation.verifier != self.exports[export].verifier {
+            completion.result = Err(IoError {
+                kind: ErrorKind::Io,
+                op: Op::Write,
+                offset: request.address,
+                len: u64::from(request.length),
+                module: "target",
+            });
+        }
         match completion.result {
             Ok(()) => {
                 let data = if operation.op == OpCode::BlockStatus as u8 {
