@@ -179,8 +179,13 @@ impl Path {
         self.large_lost += 1;
     }
 
-    /// Expected time for a further frame to be answered, for choosing among paths.
-    pub(crate) fn expected_delay(&self) -> Duration {
+    /// Expected time for a further frame to be answered, for choosing among paths. A path that has
+    /// not been used for a while is worth a try: without one, a single late answer would keep it
+    /// out of use for good.
+    pub(crate) fn expected_delay(&self, now: Time) -> Duration {
+        if self.sent.in_flight_frames == 0 && self.rtt.is_old(now) {
+            return Duration::ZERO;
+        }
         let load = self.sent.in_flight_bytes as f64 / self.window.bytes().max(1) as f64;
         self.rtt.smoothed.mul_f64(1.0 + load)
     }

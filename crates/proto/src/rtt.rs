@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Time;
+
 /// Timers finer than this would fire for nothing: a sleeping thread wakes up about this late.
 pub(crate) const GRANULARITY: Duration = Duration::from_micros(300);
 /// How long an acknowledgement may be held back (our side promises it, the peer counts on it).
@@ -9,18 +11,22 @@ pub(crate) const ACK_DELAY_MAX: Duration = Duration::from_micros(400);
 /// Before the first sample: as if on a slow switch.
 const INITIAL: Duration = Duration::from_millis(20);
 
+/// An estimate older than this says nothing about the path any more.
+const AGE_MAX: Duration = Duration::from_millis(250);
+
 /// The estimate of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Rtt {
     pub smoothed: Duration,
     pub variation: Duration,
     pub latest: Duration,
-    sampled: bool,
+    /// When the last sample was taken; none before the first.
+    sampled_at: Option<Time>,
 }
 
 impl Default for Rtt {
     fn default() -> Self {
-        Rtt { smoothed: INITIAL, variation: INITIAL / 2, latest: INITIAL, sampled: false }
+        Rtt { smoothed: INITIAL, variation: INITIAL / 2, latest: INITIAL, sampled_at: None }
     }
 }
 
@@ -28,18 +34,33 @@ impl Rtt {
     /// A sample: from sending to having the acknowledgement in hand, the peer's delay included.
     /// Unlike RFC 9002 nothing is subtracted: on a switch the ends, not the network, take most of
     /// the time, and a timer that does not allow for it fires for nothing.
-    pub fn sample(&mut self, rtt: Duration) {
+    pub fn sample(&mut self, now: Time, rtt: Duration) {
         let rtt = rtt.max(Duration::from_micros(1));
         self.latest = rtt;
-        if !self.sampled {
-            self.sampled = true;
-            self.smoothed = rtt;
+        let was_old = self.is_old(now);
+        if self.sampled_at.replace(now).is_none() {
             self.variation = rtt / 2;
+        }
+        if was_old {
+            // The doubt that there was stays: a timer that fires too early helps nobody.
+            self.smoothed = rtt;
+            self.variation = self.variation.max(rtt / 2);
             return;
         }
         let error = self.smoothed.abs_diff(rtt);
         self.variation = (self.variation * 3 + error) / 4;
         self.smoothed = (self.smoothed * 7 + rtt) / 8;
+    }
+
+    /// The path was away, or is new: what was known of it is forgotten, and this is the first sample.
+    pub fn restart(&mut self, now: Time, rtt: Duration) {
+        *self = Rtt::default();
+        self.sample(now, rtt);
+    }
+
+    /// Nothing has been sampled for so long that the path may well be another by now.
+    pub fn is_old(&self, now: Time) -> bool {
+        self.sampled_at.is_none_or(|at| now.since(at) > AGE_MAX)
     }
 
     /// After how long without an answer to ask again.

@@ -422,7 +422,7 @@ impl Session {
             }
             // Timers need the whole time, with what both ends took; the window only the network's.
             if let Some(rtt) = outcome.rtt {
-                path.rtt.sample(rtt);
+                path.rtt.sample(now, rtt);
             }
             let ends = waited + Duration::from_micros(u64::from(delay_units) * 4);
             let fabric = outcome.rtt.map(|rtt| rtt.saturating_sub(ends));
@@ -559,7 +559,7 @@ impl Session {
         if path.state != PathState::Active {
             path.state = PathState::Active;
             path.pto_count = 0;
-            path.rtt.sample(rtt);
+            path.rtt.restart(now, rtt);
             path.window.restart(path.frame_bytes);
             self.notice(Notice::PathUp(id));
         }

@@ -62,7 +62,7 @@ impl Session {
         }
         (0..self.paths.len())
             .filter(|&at| self.paths[at].can_send(now))
-            .min_by_key(|&at| self.paths[at].expected_delay())
+            .min_by_key(|&at| self.paths[at].expected_delay(now))
     }
 
     fn send_replies(&mut self, out: &mut [TxBatch]) {

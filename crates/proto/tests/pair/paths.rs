@@ -48,6 +48,48 @@ fn a_dead_path_s_information_moves_to_the_other_and_it_returns() {
     assert!(p.path(0, 0).frames_sent > carried + 20, "it is used again");
 }
 
+/// With so little to send that either path would do, the slower is left alone, but not for good.
+#[test]
+fn a_path_that_was_slow_once_is_tried_again() {
+    let mut p = Pair::new(2, 9000);
+    p.run(Duration::from_millis(200));
+    let slow = Rc::new(Cell::new(true));
+    let is_slow = slow.clone();
+    p.judge(move |sent| match sent.link == 1 && is_slow.get() {
+        true => Fate::Late(Duration::from_millis(4)),
+        false => Fate::Pass,
+    });
+    // One at a time, both ways.
+    let mut said = 0;
+    let mut chat = |p: &mut Pair, time: Duration| {
+        let end = p.now + time;
+        while p.now < end {
+            said += 1;
+            p.say(0, said..said + 1);
+            p.say(1, said..said + 1);
+            p.run(Duration::from_millis(1));
+        }
+    };
+    chat(&mut p, Duration::from_secs(1));
+    let carried = |p: &Pair, side| p.path(side, 1).frames_sent;
+    let before = [carried(&p, 0), carried(&p, 1)];
+    chat(&mut p, Duration::from_secs(2));
+    let while_slow = [carried(&p, 0) - before[0], carried(&p, 1) - before[1]];
+    slow.set(false);
+    // It is the faster one from now on.
+    p.judge(
+        |sent| if sent.link == 0 { Fate::Late(Duration::from_micros(100)) } else { Fate::Pass },
+    );
+    chat(&mut p, Duration::from_secs(1));
+    let before = [carried(&p, 0), carried(&p, 1)];
+    chat(&mut p, Duration::from_secs(2));
+    for side in 0..2 {
+        assert!((1..20).contains(&while_slow[side]), "slow: {while_slow:?} of 2000");
+        let since = carried(&p, side) - before[side];
+        assert!(since > 1900, "side {side}: fast, but only {since} of 2000");
+    }
+}
+
 #[test]
 fn when_all_paths_break_what_waits_is_sent_afterwards() {
     let mut p = Pair::new(2, 9000);
