@@ -3,9 +3,12 @@
 //!     echo server --link udp:10.0.0.2
 //!     echo client --link udp:10.0.0.1 --to 10.0.0.2:34997 --size 64 --reply 4288 --depth 32
 //!
-//! The server answers every frame with one of the size that the client wants. The client keeps
-//! `--depth` frames outstanding for `--seconds` and prints one JSON object. Without `--to` it asks
-//! the group, and takes who answers first. Both spin unless `--sleep` is given.
+//! The server answers every request with as many frames of such a size as the client wants:
+//! `--reply 8384 --replies 16` is how a large read travels, `--size 8384 --frames 16 --reply 64` how
+//! a large write does. The client keeps `--depth` requests outstanding for `--seconds` and prints
+//! one JSON object. Without `--to` it asks the group, and takes who answers first. Both spin unless
+//! `--sleep` is given. What travels is taken from random places of `--memory` MiB, as the blocks of
+//! a disk are: a frame's worth of memory that is always the same would never leave the cache.
 
 use std::error::Error;
 use std::io::Write;
@@ -13,27 +16,32 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, Timespec, clock_gettime};
-use thinwire_buffer::{Addr, Pool, RxBatch, SegList, Segment, TxBatch};
-use thinwire_link::{Link, LinkSpec, udp};
+use thinwire_buffer::{Addr, Pool, RxBatch, Segment, TxBatch, TxFrame};
+use thinwire_link::{HEAD_BYTES, Link, LinkSpec, udp};
 
-/// Sequence number, size of the answer.
-const HEADER_BYTES: usize = 12;
+/// Sequence number (8), size of an answer's frames (4), how many they are (2), how many frames of
+/// this request are still to come (2).
+const HEADER_BYTES: usize = 16;
 const FRAMES_PER_CALL: usize = 64;
 /// What did not come back after this long is lost.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 const USAGE: &str = "\
 usage: echo server --link LINK [--seconds N] [--sleep]
-       echo client --link LINK [--to ADDRESS] [--size BYTES] [--reply BYTES] [--depth N]
-                   [--seconds N] [--sleep]";
+       echo client --link LINK [--to ADDRESS] [--size BYTES] [--frames N] [--reply BYTES]
+                   [--replies N] [--depth N] [--seconds N] [--sleep]
+both:  [--memory MIB]";
 
 struct Options {
     is_server: bool,
     link: LinkSpec,
     to: Option<Addr>,
     size: usize,
+    frames: u16,
     reply: Option<usize>,
+    replies: u16,
     depth: usize,
+    memory_mib: usize,
     seconds: Option<f64>,
     sleeps: bool,
 }
@@ -47,6 +55,7 @@ fn options() -> Result<Options, Box<dyn Error>> {
     };
     let (mut link, mut to, mut reply, mut seconds) = (None, None, None, None);
     let (mut size, mut depth, mut sleeps) = (64, 1, false);
+    let (mut frames, mut replies, mut memory_mib) = (1, 1, 1);
     while let Some(flag) = args.next() {
         if flag == "--sleep" {
             sleeps = true;
@@ -58,6 +67,9 @@ fn options() -> Result<Options, Box<dyn Error>> {
             "--to" => to = Some(address(&value).ok_or_else(|| format!("no address: {value}"))?),
             "--size" => size = value.parse()?,
             "--reply" => reply = Some(value.parse()?),
+            "--frames" => frames = value.parse()?,
+            "--replies" => replies = value.parse()?,
+            "--memory" => memory_mib = value.parse()?,
             "--depth" => depth = value.parse()?,
             "--seconds" => seconds = Some(value.parse()?),
             _ => return Err(format!("unknown flag {flag}\n{USAGE}").into()),
@@ -67,7 +79,22 @@ fn options() -> Result<Options, Box<dyn Error>> {
     if depth == 0 || size < HEADER_BYTES || reply.is_some_and(|reply| reply < HEADER_BYTES) {
         return Err(format!("depth must be 1 or more, sizes {HEADER_BYTES} or more").into());
     }
-    Ok(Options { is_server, link, to, size, reply, depth, seconds, sleeps })
+    if frames == 0 || replies == 0 || memory_mib == 0 {
+        return Err("--frames, --replies and --memory must be 1 or more".into());
+    }
+    Ok(Options {
+        is_server,
+        link,
+        to,
+        size,
+        frames,
+        reply,
+        replies,
+        depth,
+        memory_mib,
+        seconds,
+        sleeps,
+    })
 }
 
 /// `02-00-00-00-00-02`, with dashes or colons, or `10.0.0.2:34997`.
@@ -92,16 +119,52 @@ fn idle(link: &dyn Link, sleeps: bool) {
     }
 }
 
-/// Fills a frame of `bytes`: the header, then a part of `filler` by reference.
-fn fill(head: &mut Vec<u8>, data: &mut SegList, header: &[u8], bytes: usize, filler: &Segment) {
-    head.extend_from_slice(header);
-    data.push(filler.slice(0, bytes - header.len()));
+/// Where the content of frames comes from, by reference.
+struct Filler {
+    /// Pieces of a MiB.
+    memory: Vec<Segment>,
+    state: u64,
+}
+
+impl Filler {
+    const BLOCK_BYTES: usize = 4096;
+
+    fn new(options: &Options, pool: &Pool) -> Self {
+        let memory = (0..options.memory_mib).map(|_| pool.get_zeroed(1 << 20).freeze());
+        Filler { memory: memory.collect(), state: 1 }
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        self.state = self.state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.state >> 33) as usize % bound
+    }
+
+    /// Puts a frame of `bytes`, at most 64 KiB, together: the header, then some blocks.
+    fn fill(&mut self, frame: &mut TxFrame, header: &[u8; HEADER_BYTES], bytes: usize) {
+        frame.head.extend_from_slice(header);
+        // The kernel copies slowly what changes its place in a cache line: as in Thinwire's frames.
+        frame.head.resize(bytes.min(HEAD_BYTES), 0);
+        let bytes = bytes - frame.head.len();
+        let piece = self.below(self.memory.len());
+        let blocks = ((1 << 20) - bytes) / Self::BLOCK_BYTES;
+        let at = self.below(blocks) * Self::BLOCK_BYTES;
+        frame.data.push(self.memory[piece].slice(at, bytes));
+    }
+}
+
+fn header(number: u64, reply: usize, replies: u16, more: u16) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&number.to_be_bytes());
+    header[8..12].copy_from_slice(&(reply as u32).to_be_bytes());
+    header[12..14].copy_from_slice(&replies.to_be_bytes());
+    header[14..].copy_from_slice(&more.to_be_bytes());
+    header
 }
 
 fn server(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut link = options.link.open(udp::PORT_DEFAULT)?;
     let pool = Pool::new(64 << 20);
-    let filler = pool.get_zeroed(link.frame_bytes_max()).freeze();
+    let mut filler = Filler::new(options, &pool);
     let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
     println!("ready {}", link.local());
     std::io::stdout().flush()?;
@@ -117,10 +180,13 @@ fn server(options: &Options) -> Result<(), Box<dyn Error>> {
         }
         for frame in rx.drain(..) {
             let Some(header) = frame.bytes.get(..HEADER_BYTES) else { continue };
-            let wanted = u32::from_be_bytes(header[8..].try_into()?) as usize;
+            let header: &[u8; HEADER_BYTES] = header.try_into()?;
+            let [b0, b1, b2, b3, r0, r1, 0, 0] = header[8..] else { continue };
+            let wanted = u32::from_be_bytes([b0, b1, b2, b3]) as usize;
             let bytes = wanted.clamp(HEADER_BYTES, link.frame_bytes_max());
-            let answer = tx.push(frame.from);
-            fill(&mut answer.head, &mut answer.data, header, bytes, &filler);
+            for _ in 0..u16::from_be_bytes([r0, r1]) {
+                filler.fill(tx.push(frame.from), header, bytes);
+            }
         }
         link.send(&mut tx)?;
     }
@@ -176,9 +242,7 @@ impl Histogram {
 fn find(link: &mut dyn Link, pool: &Pool) -> Result<Addr, Box<dyn Error>> {
     let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
     for _ in 0..50 {
-        let mut header = [0; HEADER_BYTES];
-        header[11] = HEADER_BYTES as u8;
-        tx.push(Addr::Group).head.extend_from_slice(&header);
+        tx.push(Addr::Group).head.extend_from_slice(&header(0, HEADER_BYTES, 1, 0));
         link.send(&mut tx)?;
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(100) {
@@ -207,9 +271,10 @@ fn client(options: &Options) -> Result<(), Box<dyn Error>> {
         Some(to) => to,
         None => find(&mut link, &pool)?,
     };
-    let filler = pool.get_zeroed(size).freeze();
+    let mut filler = Filler::new(options, &pool);
     let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
-    let mut sent_at = vec![Instant::now(); depth];
+    // When a request was sent, and how many frames of its answer are still to come.
+    let mut sent = vec![(Instant::now(), 0u16); depth];
     let mut histogram = Histogram::new();
     let mut lost = 0u64;
     let mut next = 0u64;
@@ -227,12 +292,10 @@ fn client(options: &Options) -> Result<(), Box<dyn Error>> {
             break;
         }
         while outstanding < depth {
-            let frame = tx.push(to);
-            let mut header = [0; HEADER_BYTES];
-            header[..8].copy_from_slice(&next.to_be_bytes());
-            header[8..].copy_from_slice(&(reply as u32).to_be_bytes());
-            fill(&mut frame.head, &mut frame.data, &header, size, &filler);
-            sent_at[next as usize % depth] = now;
+            for more in (0..options.frames).rev() {
+                filler.fill(tx.push(to), &header(next, reply, options.replies, more), size);
+            }
+            sent[next as usize % depth] = (now, options.replies);
             next += 1;
             outstanding += 1;
         }
@@ -254,36 +317,42 @@ fn client(options: &Options) -> Result<(), Box<dyn Error>> {
         for frame in rx.drain(..) {
             let Some(header) = frame.bytes.get(..8) else { continue };
             let number = u64::from_be_bytes(header.try_into()?);
-            if (oldest..next).contains(&number) && outstanding > 0 {
-                outstanding -= 1;
-                let trip = now.saturating_duration_since(sent_at[number as usize % depth]);
-                histogram.add(trip.as_nanos() as u64);
+            let (at, left) = &mut sent[number as usize % depth];
+            if (oldest..next).contains(&number) && outstanding > 0 && *left > 0 {
+                *left -= 1;
+                if *left == 0 {
+                    outstanding -= 1;
+                    histogram.add(now.saturating_duration_since(*at).as_nanos() as u64);
+                }
             }
         }
     }
     let seconds = start.elapsed().as_secs_f64();
     let cpu_us = (cpu_ns() - cpu_before) as f64 / 1e3;
     let stats = link.stats();
-    let frames = histogram.total as f64;
+    let requests = histogram.total as f64;
+    let request_bytes =
+        (size * usize::from(options.frames)).max(reply * usize::from(options.replies));
     let h = &histogram;
     println!(
         "{{\"schema\":1,\"link\":\"{}\",\"size\":{size},\"reply\":{reply},\"depth\":{depth},\
-         \"seconds\":{seconds:.3},\"frames_per_s\":{:.0},\"mib_per_s\":{:.1},\
+         \"seconds\":{seconds:.3},\"requests_per_s\":{:.0},\"mib_per_s\":{:.1},\
          \"latency_us\":{{\"mean\":{:.1},\"p50\":{:.1},\"p99\":{:.1},\"p999\":{:.1},\"max\":{:.1}}},\
-         \"cpu_us_per_frame\":{:.2},\"lost\":{lost},\"tx_frames_per_call\":{:.1},\
+         \"cpu_us_per_request\":{:.2},\"lost\":{lost},\"tx_frames_per_call\":{:.1},\
          \"rx_frames_per_call\":{:.1}}}",
         link.name(),
-        frames / seconds,
-        frames * size.max(reply) as f64 / seconds / f64::from(1 << 20),
+        requests / seconds,
+        requests * request_bytes as f64 / seconds / f64::from(1 << 20),
         h.mean_us(),
         h.quantile_us(0.5),
         h.quantile_us(0.99),
         h.quantile_us(0.999),
         h.max_ns as f64 / 1e3,
-        cpu_us / frames.max(1.0),
+        cpu_us / requests.max(1.0),
         (stats.tx_frames - before.tx_frames) as f64
             / (stats.tx_calls - before.tx_calls).max(1) as f64,
-        frames / (stats.rx_calls - before.rx_calls).max(1) as f64,
+        (stats.rx_frames - before.rx_frames) as f64
+            / (stats.rx_calls - before.rx_calls).max(1) as f64,
     );
     if histogram.total == 0 {
         return Err(format!("{to} does not answer").into());
