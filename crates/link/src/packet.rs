@@ -1,9 +1,12 @@
 //! The `packet` link: Ethernet frames through AF_PACKET.
 //!
-//! The socket is of kind `SOCK_DGRAM`: the kernel writes and removes the Ethernet header, so a
-//! received frame starts exactly where we want it in its buffer and a sent one needs no piece for
-//! the header. 802.1Q tags are written by us (EtherType 0x8100, then four bytes) and removed by the
-//! kernel before a socket sees the frame, whether or not the interface does it in hardware.
+//! We receive on a socket of kind `SOCK_DGRAM`: the kernel removes the Ethernet header, so a frame
+//! starts exactly where we want it in its buffer. And it removes 802.1Q tags before a socket sees
+//! the frame, whether or not the interface does that in hardware.
+//!
+//! We send on one of kind `SOCK_RAW` and write the header ourselves: only there can be said how much
+//! of a frame goes into one piece of kernel memory ([`Envelope`]), and it is bound to its interface,
+//! so that the kernel need not look it up for each frame.
 
 use std::cell::Cell;
 use std::io;
@@ -26,6 +29,11 @@ pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
 pub const GROUP_MAC: [u8; 6] = [0x03, 0x54, 0x57, 0x00, 0x00, 0x01];
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
+/// A socket option that libc lacks.
+const PACKET_VNET_HDR: libc::c_int = 15;
+/// Frames up to this size go into one piece of kernel memory, which with the kernel's own parts is
+/// then no more than 16 KiB: allocating that is always tried hard enough to succeed.
+const ONE_PIECE_MAX: usize = 15 << 10;
 /// Most messages in one system call, each way.
 const BATCH_FRAMES: usize = 64;
 /// Memory that waiting receive buffers may take: bounds the batch where frames are huge.
@@ -110,12 +118,52 @@ impl PacketConfig {
     }
 }
 
+/// What stands before each frame that is sent: how the kernel shall take it in, and the Ethernet
+/// header.
+///
+/// Left alone, the kernel gathers a frame larger than a page in pages of its own, one by one, which
+/// for a jumbo frame costs a sixth more time than one piece does. A `virtio_net_hdr` tells it how
+/// much to put into one piece; all its other fields are zero.
+#[derive(Clone, Copy)]
+struct Envelope {
+    bytes: [u8; Envelope::BYTES_MAX],
+    len: usize,
+}
+
+impl Envelope {
+    /// `virtio_net_hdr`: flags, kind of segmentation, then the length of the first piece and three
+    /// other fields of two bytes each, in the machine's byte order.
+    const VIRTIO_BYTES: usize = 10;
+    const BYTES_MAX: usize = Self::VIRTIO_BYTES + 6 + 6 + 4 + 2;
+
+    fn new(to: [u8; 6], from: [u8; 6], vlan: Option<u16>, ethertype: u16, frame: usize) -> Self {
+        let mut envelope = Envelope { bytes: [0; Self::BYTES_MAX], len: Self::VIRTIO_BYTES };
+        let tag = vlan.map(|vlan| [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()]);
+        let tag = tag.as_ref().map_or(&[][..], |tag| tag.as_flattened());
+        for field in [&to[..], &from, tag, &ethertype.to_be_bytes()] {
+            envelope.bytes[envelope.len..][..field.len()].copy_from_slice(field);
+            envelope.len += field.len();
+        }
+        let all = envelope.len - Self::VIRTIO_BYTES + frame;
+        if let (true, Ok(all)) = (all <= ONE_PIECE_MAX, u16::try_from(all)) {
+            envelope.bytes[2..4].copy_from_slice(&all.to_ne_bytes());
+        }
+        envelope
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// An interface opened for Thinwire's frames.
 ///
 /// Goes on when the interface goes down: frames are dropped and counted until it is up again, also
 /// when it was removed and made anew under the same name.
 pub struct PacketLink {
     socket: OwnedFd,
+    /// Sends, and receives nothing.
+    sender: OwnedFd,
     name: String,
     config: PacketConfig,
     interface: Interface,
@@ -125,8 +173,8 @@ pub struct PacketLink {
     room: Room,
     tx: TxSlots,
     rx: RxSlots,
-    /// The 802.1Q tag and our EtherType, the first bytes of what we send on a VLAN.
-    tag: Option<Box<[u8; 4]>>,
+    /// Of the frame in each of the slots to send.
+    envelopes: Box<[Envelope; BATCH_FRAMES]>,
     stats: LinkStats,
     /// Drops the kernel told us about; reading its counter clears it.
     rx_dropped: Cell<u64>,
@@ -138,18 +186,21 @@ impl PacketLink {
         config.check()?;
         let ifname = config.ifname.clone();
         let interface = look_up(&ifname)?;
-        // Protocol 0: nothing arrives before the filter is there and the socket bound.
-        let socket = match sys::socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0) {
-            Ok(socket) => socket,
+        // Protocol 0: nothing arrives before the filter is there and the socket bound, and on the
+        // one that sends never.
+        let open = |kind| match sys::socket(libc::AF_PACKET, kind, 0) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(OpenError::NoPrivilege { ifname });
+                Err(OpenError::NoPrivilege { ifname: ifname.clone() })
             }
-            Err(e) => return Err(OpenError::system("open a packet socket")(e)),
+            opened => opened.map_err(OpenError::system("open a packet socket")),
         };
-        let fd = socket.as_fd();
+        let (socket, sender) = (open(libc::SOCK_DGRAM)?, open(libc::SOCK_RAW)?);
+        sys::set_option(sender.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &1i32)
+            .map_err(OpenError::system(format!("prepare to send on {ifname}")))?;
         // Neither is needed for correctness, and old kernels lack the second: the filter and the
         // EtherType already keep our own frames out.
-        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
+        let _ = sys::set_option(sender.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
+        let fd = socket.as_fd();
         let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         // So that time in our own queue is not taken for time on the wire.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32);
@@ -157,7 +208,8 @@ impl PacketLink {
         let granted =
             sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
                 .map_err(buffer("receive"))?;
-        sys::set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, config.sndbuf_bytes)
+        let sndbuf = config.sndbuf_bytes;
+        sys::set_buffer(sender.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, sndbuf)
             .map_err(buffer("send"))?;
         let frame_bytes_max = interface.mtu.min(FRAME_BYTES_MAX);
         // 802.1Q frames and mangled ones may exceed the MTU a little: see them whole.
@@ -167,21 +219,18 @@ impl PacketLink {
             Some(vlan) => format!("packet:{ifname},vlan={vlan}"),
             None => format!("packet:{ifname}"),
         };
-        let tag = config.vlan.map(|vlan| {
-            let ([v0, v1], [e0, e1]) = (vlan.to_be_bytes(), config.ethertype.to_be_bytes());
-            Box::new([v0, v1, e0, e1])
-        });
         let mut link = PacketLink {
             frame_bytes_max,
             granted,
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
             rx: RxSlots::new(slots, buf_bytes, START, 0),
+            envelopes: Box::new([Envelope::new([0; 6], [0; 6], None, 0, 0); BATCH_FRAMES]),
             socket,
+            sender,
             name,
             config: config.clone(),
             interface,
-            tag,
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
@@ -215,8 +264,10 @@ impl PacketLink {
             None => self.config.ethertype,
         };
         let mut at = sys::empty_addr();
-        let len = sys::store_addr(&mut at, &station(&self.interface, protocol, [0; 6]));
+        let len = sys::store_addr(&mut at, &whole_interface(&self.interface, protocol));
         sys::bind(fd, &at, len)?;
+        let len = sys::store_addr(&mut at, &whole_interface(&self.interface, 0));
+        sys::bind(self.sender.as_fd(), &at, len)?;
         let mut address = [0; 8];
         address[..6].copy_from_slice(&self.config.group);
         let group = libc::packet_mreq {
@@ -261,12 +312,12 @@ impl PacketLink {
             if !self.tx.has_room(pieces) {
                 return i;
             }
-            let protocol = if self.tag.is_some() { ETHERTYPE_VLAN } else { self.config.ethertype };
-            let address = station(&self.interface, protocol, to);
-            self.tx.begin(|name| sys::store_addr(name, &address));
-            if let Some(tag) = &self.tag {
-                self.tx.piece(&tag[..]);
-            }
+            let (from, vlan, ethertype) =
+                (self.interface.mac, self.config.vlan, self.config.ethertype);
+            let envelope = &mut self.envelopes[self.tx.len()];
+            *envelope = Envelope::new(to, from, vlan, ethertype, frame.bytes());
+            self.tx.begin(|_| 0);
+            self.tx.piece(envelope.as_bytes());
             self.tx.piece(&frame.head);
             for segment in segments {
                 self.tx.piece(segment);
@@ -277,16 +328,16 @@ impl PacketLink {
 
     /// Sends what is in the slots. Frames the kernel does not take are dropped.
     fn flush(&mut self, retries: &mut u32) -> io::Result<()> {
-        let tag_bytes = self.tag.as_ref().map_or(0, |tag| tag.len() as u64);
         let mut at = 0;
         while at < self.tx.len() {
-            // SAFETY: the slots were loaded from frames that `send` borrows until it returns.
-            match unsafe { self.tx.send(self.socket.as_fd(), at) } {
+            // SAFETY: the slots were loaded from frames that `send` borrows until it returns, and
+            // from `envelopes`, which stay where they are.
+            match unsafe { self.tx.send(self.sender.as_fd(), at) } {
                 Ok(sent) => {
                     self.stats.tx_calls += 1;
                     self.stats.tx_frames += sent as u64;
                     for i in at..at + sent {
-                        self.stats.tx_bytes += self.tx.sent_bytes(i) - tag_bytes;
+                        self.stats.tx_bytes += self.tx.sent_bytes(i) - self.envelopes[i].len as u64;
                     }
                     at += sent;
                 }
@@ -437,16 +488,14 @@ fn look_up(ifname: &str) -> Result<Interface, OpenError> {
     Ok(found)
 }
 
-fn station(interface: &Interface, protocol: u16, mac: [u8; 6]) -> libc::sockaddr_ll {
-    let mut address = [0; 8];
-    address[..6].copy_from_slice(&mac);
+fn whole_interface(interface: &Interface, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: protocol.to_be(),
         sll_ifindex: interface.index as libc::c_int,
         sll_hatype: 0,
         sll_pkttype: 0,
-        sll_halen: 6,
-        sll_addr: address,
+        sll_halen: 0,
+        sll_addr: [0; 8],
     }
 }
