@@ -30,7 +30,6 @@ mod rng;
 mod rtt;
 mod session;
 mod time;
-mod transmit;
 mod units;
 
 pub use checksum::{seal, verify};

@@ -2,6 +2,11 @@
 
 use alloc::vec::Vec;
 
+/// Longest node or export name in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest explanation in bytes.
+pub const TEXT_BYTES_MAX: usize = 200;
+
 /// A value of fixed width on the wire.
 pub(crate) trait Field: Copy {
     const BYTES: usize;

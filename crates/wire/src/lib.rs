@@ -12,19 +12,23 @@
 
 extern crate alloc;
 
-mod control;
+mod ack_ranges;
+mod attaching;
+mod discovery;
 mod error;
 mod field;
 mod frame;
+mod greeting;
 mod header;
 mod message;
 
-pub use control::{
-    ACK_RANGES_MAX, AckRanges, Address, Attach, AttachRefused, Attached, Discover, Hello,
-    NAME_BYTES_MAX, Offer, OfferedExports, Refuse, TEXT_BYTES_MAX, WELCOME_ADDRESSES_MAX, Welcome,
-};
+pub use ack_ranges::{ACK_RANGES_MAX, AckRanges};
+pub use attaching::{Attach, AttachRefused, Attached};
+pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
+pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub use frame::{Data, Frame, Message, MessageIter, message_type};
+pub use greeting::{Address, Hello, Refuse, WELCOME_ADDRESSES_MAX, Welcome};
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
     checksum_split, flags,

@@ -6,9 +6,9 @@ use thinwire_wire::{
     Credit, DATA_OFFSET, DataHeader, Header, Kind, Ping, Probe, ProbeReply, UNIT_BYTES, flags,
 };
 
+use super::{Role, Session};
 use crate::path::PathState;
 use crate::recovery::ITEMS_MAX;
-use crate::session::{Role, Session};
 use crate::{Content, Item, Time, outside_frame, seal};
 
 /// Frames that one session sends in one turn, at most, so that sessions share a turn (rule 13).

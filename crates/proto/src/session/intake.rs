@@ -1,0 +1,224 @@
+//! What an arriving frame of the session brings: packet number, acknowledgements, credits, and what
+//! they say about what was lost (`docs/protocol.md`, "Acknowledgement and loss").
+
+use std::time::Duration;
+
+use thinwire_buffer::Addr;
+use thinwire_wire::{AckRanges, Frame, Header, Message, flags};
+
+use super::{Notice, Role, Session};
+use crate::path::{PathState, Room};
+use crate::received::Verdict;
+use crate::recovery::AckOutcome;
+use crate::{Content, DropReason, Time};
+
+/// Losses of large frames in a row, while small ones pass, that make a black hole (rule 11). One
+/// burst that overflows a buffer is one loss, however many frames it takes.
+const BLACK_HOLE_LOSSES: u32 = 4;
+/// And they spread over at least this long.
+const BLACK_HOLE_TIME: Duration = Duration::from_millis(30);
+
+impl Session {
+    /// Takes in the header of a frame of this session: epoch, path, packet number,
+    /// acknowledgements, credits. `waited` is how long the frame had lain in this machine's queues:
+    /// congestion control counts the network's time only (Swift's fabric delay). On `Ok` the caller
+    /// acts on all messages of the frame, in order; on `Err` on none of them.
+    pub fn accept(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        waited: Duration,
+        frame: &Frame<'_>,
+        content: &mut dyn Content,
+    ) -> Result<(), DropReason> {
+        let header = frame.header();
+        if header.epoch != self.config.epoch {
+            return Err(DropReason::Epoch);
+        }
+        let at = self.path_at(header.path).ok_or(DropReason::Path)?;
+        let path = &mut self.paths[at];
+        if path.link != link || path.addr != from {
+            return Err(DropReason::Path);
+        }
+        let verdict = path.received.insert(header.packet_number);
+        let eliciting = frame.messages().any(|m| !matches!(m, Message::AckRanges(_)));
+        match verdict {
+            Verdict::Duplicate => {
+                // Its acknowledgement may have been lost.
+                path.ack.on_received(now, now - waited, Verdict::OutOfOrder, eliciting);
+                return Err(DropReason::Duplicate);
+            }
+            Verdict::TooOld => return Err(DropReason::TooOld),
+            Verdict::TooFarAhead => return Err(DropReason::TooFarAhead),
+            Verdict::InOrder | Verdict::OutOfOrder => {}
+        }
+        path.ack.on_received(now, now - waited, verdict, eliciting);
+        path.last_heard = now;
+        if path.state == PathState::Dead && self.config.role == Role::Target {
+            // The initiator sends on it, so it may well be back: find out.
+            path.prober.ask_again(now);
+        }
+        self.last_heard = now;
+        self.stats.frames_received += 1;
+        if header.flags & flags::CREDIT != 0 {
+            self.take_grant(header);
+        }
+        if header.flags & flags::ACK != 0 {
+            let at = self.on_header_ack(now, waited, header, content);
+            // What the header has no room for may be in the long form behind it: nothing is lost
+            // before that has been read.
+            let more = frame.messages().any(|m| matches!(m, Message::AckRanges(_)));
+            if let Some(at) = at.filter(|_| !more) {
+                self.detect_loss(now, at);
+            }
+        }
+        Ok(())
+    }
+
+    fn take_grant(&mut self, header: &Header) {
+        let (slots, bytes) = &mut self.peer_granted;
+        if (header.credit_slots.wrapping_sub(*slots) as i32) > 0 {
+            *slots = header.credit_slots;
+        }
+        *bytes = (*bytes).max(header.credit_bytes);
+    }
+
+    /// Acts on the messages that concern the session itself; false for all others.
+    pub fn on_message(
+        &mut self,
+        now: Time,
+        message: &Message<'_>,
+        content: &mut dyn Content,
+    ) -> bool {
+        match message {
+            Message::AckRanges(ranges) => self.on_ack_ranges(now, ranges, content),
+            Message::Credit(credit) => {
+                if let Some(at) = self.path_at(credit.path) {
+                    self.paths[at].peer_room =
+                        Room { frames: credit.frames.max(1), bytes: credit.bytes.max(2048) };
+                }
+            }
+            Message::Ping(_) => {}
+            _ => return false,
+        }
+        true
+    }
+
+    fn on_header_ack(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        header: &Header,
+        content: &mut dyn Content,
+    ) -> Option<usize> {
+        let at = self.path_at(header.ack_path)?;
+        let mut outcome = AckOutcome::default();
+        let sent = &mut self.paths[at].sent;
+        let mut acked = |item| content.acked(item);
+        let largest = header.ack_largest;
+        let mut known = sent.on_ack_range(now, largest, largest, &mut outcome, &mut acked);
+        // Runs of ones in the bitmap are ranges below the largest.
+        let mut bits = header.ack_bitmap;
+        let mut below = largest;
+        while bits != 0 && known.is_some() {
+            let gap = u64::from(bits.trailing_zeros());
+            bits = if gap == 64 { 0 } else { bits >> gap };
+            let run = u64::from(bits.trailing_ones());
+            bits = if run == 64 { 0 } else { bits >> run };
+            let Some(last) = below.checked_sub(gap + 1) else { break };
+            let first = last.saturating_sub(run - 1).max(1);
+            if last == 0 {
+                break;
+            }
+            known = sent.on_ack_range(now, first, last, &mut outcome, &mut acked);
+            below = first;
+        }
+        self.after_ack(now, waited, at, outcome, header.ack_delay);
+        Some(at)
+    }
+
+    fn on_ack_ranges(&mut self, now: Time, ranges: &AckRanges, content: &mut dyn Content) {
+        let Some(at) = self.path_at(ranges.path) else { return };
+        let mut outcome = AckOutcome::default();
+        for &(first, last) in ranges.ranges() {
+            let sent = &mut self.paths[at].sent;
+            let acked = |item| content.acked(item);
+            if sent.on_ack_range(now, first, last, &mut outcome, acked).is_none() {
+                break;
+            }
+        }
+        self.after_ack(now, Duration::ZERO, at, outcome, ranges.delay);
+        self.detect_loss(now, at);
+    }
+
+    fn after_ack(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        at: usize,
+        outcome: AckOutcome,
+        delay_units: u16,
+    ) {
+        let path = &mut self.paths[at];
+        if outcome.frames > 0 {
+            path.pto_count = 0;
+            path.pto_frames = 0;
+            if outcome.frame_bytes_largest as usize > path.frame_bytes_base {
+                path.large_lost = 0;
+            }
+            // Timers need the whole time, with what both ends took; the window only the network's.
+            if let Some(rtt) = outcome.rtt {
+                path.rtt.sample(now, rtt);
+            }
+            let ends = waited + Duration::from_micros(u64::from(delay_units) * 4);
+            let fabric = outcome.rtt.map(|rtt| rtt.saturating_sub(ends));
+            path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.frame_bytes);
+        }
+    }
+
+    pub(super) fn detect_loss(&mut self, now: Time, at: usize) {
+        let path = &mut self.paths[at];
+        let threshold = path.rtt.time_threshold();
+        let base = path.frame_bytes_base;
+        let lost = &mut self.lost;
+        let outcome = path.sent.detect_loss(now, threshold, base, |item| lost.push(item));
+        if outcome.frames > 0 {
+            path.window.on_lost(outcome.frames);
+            path.frames_lost += u64::from(outcome.frames);
+            if outcome.large > 0 {
+                path.lose_large(now);
+            }
+            self.stats.frames_lost += u64::from(outcome.frames);
+            self.requeue_lost();
+            self.check_black_hole(now, at);
+        }
+    }
+
+    /// Lost information goes before new information.
+    pub(super) fn requeue_lost(&mut self) {
+        while let Some(item) = self.lost.pop() {
+            self.queue.push_front(item);
+        }
+    }
+
+    pub(super) fn check_black_hole(&mut self, now: Time, at: usize) {
+        let path = &mut self.paths[at];
+        let recently = path.rtt.probe_timeout() * 8;
+        if path.large_lost < BLACK_HOLE_LOSSES
+            || now.since(path.large_lost_since) < BLACK_HOLE_TIME
+            || path.frame_bytes == path.frame_bytes_base
+            || now.since(path.last_heard) > recently.max(Duration::from_millis(200))
+        {
+            return;
+        }
+        path.frame_bytes = path.frame_bytes_base;
+        path.large_lost = 0;
+        path.prober.search_size_later(now);
+        let (id, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
+        let lost = &mut self.lost;
+        path.sent.lose_all(|item| lost.push(item));
+        self.requeue_lost();
+        self.notice(Notice::FrameSize { path: id, used, limit });
+    }
+}

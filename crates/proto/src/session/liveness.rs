@@ -1,0 +1,185 @@
+//! Which paths are there, and what they carry: probes, their answers, and the timers that fire when
+//! nothing is heard (`docs/protocol.md`, "Paths and probing").
+
+use std::time::Duration;
+
+use thinwire_buffer::Addr;
+use thinwire_wire::{Header, Probe, ProbeReply};
+
+use super::{Notice, PATHS_MAX, Reply, Role, Session};
+use crate::path::{PathState, Room};
+use crate::probe::ProbeEvent;
+use crate::{DropReason, Item, Time};
+
+impl Session {
+    /// A probe for this session arrived; the answer goes out with the next transmit. A target
+    /// learns of a new path by it. `base` and `limit` are the link's frame sizes.
+    pub fn on_probe(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        header: &Header,
+        probe: &Probe,
+        base: usize,
+        limit: usize,
+    ) -> Result<(), DropReason> {
+        if header.epoch != self.config.epoch {
+            return Err(DropReason::Epoch);
+        }
+        if probe.size != header.length {
+            return Err(DropReason::Range);
+        }
+        let room = Room { frames: probe.room_frames.max(1), bytes: probe.room_bytes.max(2048) };
+        let at = match self.path_at(header.path) {
+            Some(at) => at,
+            None if self.config.role == Role::Target && self.paths.len() < PATHS_MAX => {
+                self.insert_path(now, header.path, link, from, Some(room), base, limit);
+                self.paths.len() - 1
+            }
+            None => return Err(DropReason::Path),
+        };
+        let path = &mut self.paths[at];
+        if path.link != link || path.addr != from {
+            return Err(DropReason::Path);
+        }
+        path.last_heard = now;
+        path.peer_room = room;
+        self.last_heard = now;
+        if path.state == PathState::Dead && self.config.role == Role::Target {
+            path.prober.ask_again(now);
+        }
+        if self.replies.len() < 64 {
+            self.replies.push(Reply {
+                link,
+                addr: from,
+                path: header.path,
+                token: probe.token,
+                size: probe.size,
+            });
+        }
+        Ok(())
+    }
+
+    /// An answer to one of our probes arrived.
+    pub fn on_probe_reply(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        header: &Header,
+        reply: &ProbeReply,
+    ) -> Result<(), DropReason> {
+        if header.epoch != self.config.epoch {
+            return Err(DropReason::Epoch);
+        }
+        let at = self.path_at(header.path).ok_or(DropReason::Path)?;
+        let path = &mut self.paths[at];
+        if path.link != link || path.addr != from {
+            return Err(DropReason::Path);
+        }
+        let (size, rtt) = path
+            .prober
+            .on_reply(now, reply.token, path.frame_bytes_limit)
+            .ok_or(DropReason::Unasked)?;
+        path.last_heard = now;
+        path.peer_room =
+            Room { frames: reply.room_frames.max(1), bytes: reply.room_bytes.max(2048) };
+        if size > path.frame_bytes {
+            path.frame_bytes = size;
+            path.window.restart(size);
+        }
+        let id = path.id;
+        let limit = path.frame_bytes_limit;
+        let used = path.frame_bytes;
+        let settled_low = size > 0 && path.prober.size_settled() && used < limit;
+        if path.state != PathState::Active {
+            path.state = PathState::Active;
+            path.pto_count = 0;
+            path.rtt.restart(now, rtt);
+            path.window.restart(path.frame_bytes);
+            self.notice(Notice::PathUp(id));
+        }
+        self.last_heard = now;
+        if settled_low {
+            self.notice(Notice::FrameSize { path: id, used, limit });
+        }
+        Ok(())
+    }
+
+    /// Lets time pass: timers that are due fire.
+    pub fn on_time(&mut self, now: Time) {
+        for at in 0..self.paths.len() {
+            self.path_on_time(now, at);
+        }
+    }
+
+    fn path_on_time(&mut self, now: Time, at: usize) {
+        let path = &mut self.paths[at];
+        let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
+        let keep_alive = self.config.role == Role::Initiator;
+        match path.prober.on_time(now, path.state, path.rtt.smoothed, keep_alive, sizes) {
+            ProbeEvent::None => {}
+            ProbeEvent::Silent => {
+                self.path_dead(now, at);
+                return;
+            }
+            ProbeEvent::SizeSettled => {
+                let (path, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
+                self.notice(Notice::FrameSize { path, used, limit });
+            }
+        }
+        let path = &mut self.paths[at];
+        if path.sent.loss_at.is_some_and(|due| due <= now) {
+            self.detect_loss(now, at);
+        } else if path.pto_at().is_some_and(|due| due <= now) {
+            self.on_probe_timeout(now, at);
+        }
+    }
+
+    fn on_probe_timeout(&mut self, now: Time, at: usize) {
+        self.stats.probe_timeouts += 1;
+        let others = self
+            .paths
+            .iter()
+            .enumerate()
+            .any(|(other, p)| other != at && p.state == PathState::Active && p.pto_count < 2);
+        let path = &mut self.paths[at];
+        path.pto_count += 1;
+        path.pto_frames = 2;
+        // The timer runs from here, also if nothing is wanted any more of what is in flight.
+        path.sent.last_eliciting = now;
+        let lost = &mut self.lost;
+        path.sent.oldest(2, |item| lost.push(item));
+        self.requeue_lost();
+        let path = &mut self.paths[at];
+        self.queue.push_front(Item::Ping);
+        if path.sent.only_large_in_flight(path.frame_bytes_base) {
+            path.lose_large(now);
+        }
+        let silence = if others { 30 } else { 300 };
+        if path.pto_count >= 3 && now.since(path.last_heard) > Duration::from_millis(silence) {
+            self.path_dead(now, at);
+        } else {
+            if path.pto_count == 2 {
+                path.prober.ask_now(now);
+            }
+            self.check_black_hole(now, at);
+        }
+    }
+
+    fn path_dead(&mut self, now: Time, at: usize) {
+        let path = &mut self.paths[at];
+        path.state = PathState::Dead;
+        path.pto_count = 0;
+        path.pto_frames = 0;
+        path.prober.ask_now(now);
+        let lost = &mut self.lost;
+        let outcome = path.sent.lose_all(|item| lost.push(item));
+        path.frames_lost += u64::from(outcome.frames);
+        self.stats.frames_lost += u64::from(outcome.frames);
+        let id = path.id;
+        self.requeue_lost();
+        self.notice(Notice::PathDown(id));
+    }
+}

@@ -1,0 +1,297 @@
+//! One end of a session: what it is made of, what its owner asks for, when it wants to be called.
+//! What arrives is in `intake.rs`, the paths' coming and going in `liveness.rs`, sending in
+//! `transmit.rs`.
+
+mod intake;
+mod liveness;
+mod transmit;
+
+use std::collections::VecDeque;
+
+use thinwire_buffer::Addr;
+
+use crate::path::{Path, PathReport, PathState, Room};
+use crate::recovery::ITEMS_MAX;
+use crate::{Item, Rng, Time};
+
+/// Paths of one session, at most: a path number is never reused within an epoch.
+const PATHS_MAX: usize = 16;
+/// Until the peer says how much it can take in.
+const ROOM_UNKNOWN: Room = Room { frames: 8, bytes: 64 * 1024 };
+
+/// Which end this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Adds paths, keeps idle ones alive.
+    Initiator,
+    /// Learns paths from probes.
+    Target,
+}
+
+/// What both ends agreed on in the handshake.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Which end this is.
+    pub role: Role,
+    /// The id on frames that we receive.
+    pub local_id: u64,
+    /// The id on frames that we send.
+    pub remote_id: u64,
+    /// Which life of the session.
+    pub epoch: u32,
+    /// Seed for probe tokens.
+    pub seed: u64,
+}
+
+/// Counters of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Frames sent.
+    pub frames_sent: u64,
+    /// Items sent in them.
+    pub items_sent: u64,
+    /// Frames sent for an acknowledgement only.
+    pub ack_frames: u64,
+    /// Frames received and accepted.
+    pub frames_received: u64,
+    /// Frames declared lost.
+    pub frames_lost: u64,
+    /// Probe timeouts.
+    pub probe_timeouts: u64,
+}
+
+/// Something a person may want to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A path carries frames (again).
+    PathUp(u8),
+    /// A path stopped answering.
+    PathDown(u8),
+    /// A path does not carry frames as large as its links do: the frame size in use, and the limit.
+    FrameSize {
+        /// Which path.
+        path: u8,
+        /// Bytes of the largest frame in use.
+        used: usize,
+        /// Bytes of the largest frame that both links allow.
+        limit: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply {
+    pub link: usize,
+    pub addr: Addr,
+    pub path: u8,
+    pub token: u64,
+    pub size: u16,
+}
+
+/// One end of a session. Time never goes backwards between calls.
+#[derive(Debug)]
+pub struct Session {
+    pub(crate) config: SessionConfig,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) queue: VecDeque<Item>,
+    pub(crate) replies: Vec<Reply>,
+    pub(crate) room: Room,
+    pub(crate) granted: (u32, u64),
+    pub(crate) granted_sent: (u32, u64),
+    /// Bytes that are worth a message of their own: a quarter of the first grant.
+    grant_step: u64,
+    peer_granted: (u32, u64),
+    pub(crate) rng: Rng,
+    pub(crate) stats: SessionStats,
+    notices: VecDeque<Notice>,
+    last_heard: Time,
+    /// Items that were lost, in the order they are to be sent again; kept for its storage.
+    lost: Vec<Item>,
+}
+
+impl Session {
+    /// A session that has just been agreed on, without paths. `room` is what this end can take in
+    /// on each path.
+    pub fn new(now: Time, config: SessionConfig, room: Room) -> Self {
+        let rng = Rng::new(config.seed);
+        Session {
+            config,
+            paths: Vec::new(),
+            queue: VecDeque::with_capacity(256),
+            replies: Vec::new(),
+            room,
+            granted: (0, 0),
+            granted_sent: (0, 0),
+            grant_step: 1,
+            peer_granted: (0, 0),
+            rng,
+            stats: SessionStats::default(),
+            notices: VecDeque::new(),
+            last_heard: now,
+            lost: Vec::with_capacity(4 * ITEMS_MAX),
+        }
+    }
+
+    /// The id on frames that this end receives.
+    pub fn local_id(&self) -> u64 {
+        self.config.local_id
+    }
+
+    /// The id on frames that this end sends.
+    pub fn remote_id(&self) -> u64 {
+        self.config.remote_id
+    }
+
+    /// Which life of the session this is.
+    pub fn epoch(&self) -> u32 {
+        self.config.epoch
+    }
+
+    /// When the peer was last heard on any path.
+    pub fn last_heard(&self) -> Time {
+        self.last_heard
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> SessionStats {
+        self.stats
+    }
+
+    /// Figures of all paths.
+    pub fn path_reports(&self) -> impl Iterator<Item = PathReport> + '_ {
+        self.paths.iter().map(Path::report)
+    }
+
+    /// True if some path carries frames.
+    pub fn is_connected(&self) -> bool {
+        self.paths.iter().any(|p| p.state == PathState::Active)
+    }
+
+    /// The next thing a person may want to read.
+    pub fn take_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        if self.notices.len() < 64 {
+            self.notices.push_back(notice);
+        }
+    }
+
+    /// Adds a path to `addr` over `link`. `known` paths (the handshake went over them) carry frames
+    /// at once; others are probed first. Returns false if there are too many, or it is there.
+    /// `base` and `limit` are frame sizes in bytes.
+    pub fn add_path(
+        &mut self,
+        now: Time,
+        link: usize,
+        addr: Addr,
+        known: Option<Room>,
+        base: usize,
+        limit: usize,
+    ) -> bool {
+        let there = self.paths.iter().any(|p| p.link == link && p.addr == addr);
+        if there || self.paths.len() >= PATHS_MAX {
+            return false;
+        }
+        let id = self.paths.len() as u8;
+        self.insert_path(now, id, link, addr, known, base, limit);
+        true
+    }
+
+    fn insert_path(
+        &mut self,
+        now: Time,
+        id: u8,
+        link: usize,
+        addr: Addr,
+        known: Option<Room>,
+        base: usize,
+        limit: usize,
+    ) {
+        let state = if known.is_some() { PathState::Active } else { PathState::Candidate };
+        let room = known.unwrap_or(ROOM_UNKNOWN);
+        self.paths.push(Path::new(now, id, link, addr, state, base, limit, room));
+        if known.is_some() {
+            self.notice(Notice::PathUp(id));
+        }
+    }
+
+    /// This end's room on every path is now `room` (it is shared by the sessions on a socket).
+    pub fn set_room(&mut self, room: Room) {
+        if self.room == room {
+            return;
+        }
+        self.room = room;
+        for at in 0..self.paths.len() {
+            self.queue.push_back(Item::Credit(self.paths[at].id));
+        }
+    }
+
+    /// Queues an item behind those that wait.
+    pub fn send(&mut self, item: Item) {
+        self.queue.push_back(item);
+    }
+
+    /// Items that wait to be sent.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Raises what the peer may send, as running totals of requests and of their bytes.
+    pub fn grant(&mut self, slots: u32, bytes: u64) {
+        if self.granted == (0, 0) {
+            self.grant_step = (bytes / 4).min(1 << 20);
+        }
+        self.granted = (slots, bytes);
+        // Frames carry the totals anyway; when a quarter is waiting to be told, tell it reliably.
+        let untold = bytes.saturating_sub(self.granted_sent.1);
+        let slots_untold = slots.wrapping_sub(self.granted_sent.0);
+        if untold >= self.grant_step || slots_untold >= 32 {
+            self.granted_sent = self.granted;
+            if let Some(path) = self.paths.first() {
+                self.queue.push_back(Item::Credit(path.id));
+            }
+        }
+    }
+
+    /// What the peer allows this end: running totals of requests and of their bytes.
+    pub fn peer_grant(&self) -> (u32, u64) {
+        self.peer_granted
+    }
+
+    /// The first grant, from the handshake.
+    pub fn set_peer_grant(&mut self, slots: u32, bytes: u64) {
+        self.peer_granted = (slots, bytes);
+    }
+
+    pub(crate) fn path_at(&self, id: u8) -> Option<usize> {
+        self.paths.iter().position(|p| p.id == id)
+    }
+
+    /// When to call [`Session::on_time`] and [`Session::transmit`] next, at the latest. In the past
+    /// if there is something to send now.
+    pub fn deadline(&self, now: Time) -> Time {
+        let mut at = Time(u64::MAX);
+        let keep_alive = self.config.role == Role::Initiator;
+        for path in &self.paths {
+            let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
+            let timers = [
+                path.ack.deadline(),
+                path.sent.loss_at,
+                path.pto_at(),
+                path.prober.deadline(
+                    path.state,
+                    path.rtt.smoothed,
+                    path.last_heard,
+                    keep_alive,
+                    sizes,
+                ),
+                (!self.queue.is_empty() && path.state == PathState::Active)
+                    .then(|| if path.can_send(now) { now } else { path.paced_until.max(now) })
+                    .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),
+            ];
+            at = timers.into_iter().flatten().fold(at, Time::min);
+        }
+        if !self.replies.is_empty() { now } else { at }
+    }
+}
