@@ -1,5 +1,6 @@
 """What an idle pair costs."""
 
+import json
 import os
 import re
 import time
@@ -46,3 +47,19 @@ def target_memory(lab):
         thinwire(lab, "bench", "--insecure", uri(lab), "--rw", pattern, "--bs", size, "--iodepth", "64", "--runtime", "1")
     loaded = resident()
     check(idle < 64 and loaded < 64, f"{idle:.0f} MiB idle, {loaded:.0f} MiB after load")
+
+
+@test(seconds=60)
+def neighbours_are_left_alone(lab):
+    """On an interface that several attachments share, and a target, one's traffic costs the others nothing."""
+    Target(lab, "disk0=memory:64M", "disk1=memory:64M")
+    local = Target(lab, "disk2=memory:1M", name="node2", side="initiator")
+    idle = Attachment(lab, uri(lab, "disk1"), name="disk1")
+    pids = (idle.pid(), local.process.pid)
+    before = list(map(cpu_seconds, pids))
+    done = thinwire(lab, "bench", "--insecure", uri(lab), "--rw", "randread", "--iodepth", "32", "--runtime", "4", "--json")
+    used = [after - earlier for after, earlier in zip(map(cpu_seconds, pids), before)]
+    ios = json.loads(done.stdout)["iops"] * 4
+    check(ios > 10000, f"only {ios:.0f} I/Os: that would not be noticed")
+    check(max(used) < 0.08, f"an idle attachment and a target beside {ios:.0f} I/Os of another used {used} s of CPU")
+    idle.detach()

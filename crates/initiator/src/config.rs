@@ -31,6 +31,10 @@ pub struct InitiatorConfig {
     pub initiator: [u8; 16],
     /// Which run of it: new for every start.
     pub instance: u64,
+    /// The upper half of the ids of all its sessions, so that its sockets can refuse the frames of
+    /// others on the same interface (`docs/protocol.md`, "Frame header"). Its top bit should be set.
+    /// 0, the default, for one that is drawn: then no socket may filter by it.
+    pub lane: u32,
     /// What a person calls it; shown to others who want the export.
     pub name: String,
     /// Where the target is.
@@ -63,6 +67,7 @@ impl InitiatorConfig {
         InitiatorConfig {
             initiator: [0; 16],
             instance: 0,
+            lane: 0,
             name: String::new(),
             target,
             export: export.into(),

@@ -47,7 +47,8 @@ pub(crate) struct Attempt {
     backoff: Duration,
     discover_nonce: u64,
     candidates: Vec<Candidate>,
-    session_id: u64,
+    /// The lower half of the first candidate's session id.
+    session_low: u32,
     /// Offers of different instances came, and it has asked again.
     asked_twice: bool,
 }
@@ -77,14 +78,14 @@ impl Initiator {
             TargetName::Node(_) => Vec::new(),
             TargetName::Address(addr) => self.candidates_at(addr),
         };
-        let session_id = self.rng.next_u64() | 1;
+        let session_low = self.rng.next_u64() as u32;
         self.attempt = Some(Attempt {
             started: now,
             next_at: now,
             backoff: RETRY,
             discover_nonce: self.rng.next_u64(),
             candidates,
-            session_id,
+            session_low,
             asked_twice: false,
         });
     }
@@ -215,13 +216,18 @@ impl Initiator {
         }
     }
 
+    /// The id of the session that is asked of a candidate.
+    fn session_id(&self, low: u32, candidate: usize) -> u64 {
+        u64::from(self.config.lane) << 32 | u64::from(low.wrapping_add(candidate as u32))
+    }
+
     fn greet(&mut self, at: usize) {
         let attempt = self.attempt.as_ref().expect("called during one");
         let candidate = attempt.candidates[at];
         let params = self.links[candidate.link];
         let hello = Hello {
             nonce: candidate.nonce,
-            session: attempt.session_id.wrapping_add(2 * at as u64),
+            session: self.session_id(attempt.session_low, at),
             initiator: self.config.initiator,
             instance: self.config.instance,
             frame_bytes_max: self.limit(candidate.link) as u16,
@@ -284,7 +290,7 @@ impl Initiator {
         let attempt = self.attempt.take().expect("just looked");
         let config = SessionConfig {
             role: Role::Initiator,
-            local_id: attempt.session_id.wrapping_add(2 * at as u64),
+            local_id: self.session_id(attempt.session_low, at),
             remote_id: welcome.session,
             epoch: welcome.epoch,
             seed: self.rng.next_u64(),

@@ -200,11 +200,16 @@ impl Initiator {
     ) -> Self {
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let first_error = (!config.insecure).then_some(AttachError::Insecure);
+        let mut rng = Rng::new(seed);
+        let mut config = config;
+        if config.lane == 0 {
+            config.lane = rng.next_u64() as u32 | 1 << 31;
+        }
         let mut initiator = Initiator {
             config,
             links,
             pool,
-            rng: Rng::new(seed),
+            rng,
             session: None,
             attempt: None,
             slots: Slots::new(),

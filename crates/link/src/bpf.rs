@@ -2,19 +2,39 @@
 //! Written as a handful of instructions; the kernel compiles them.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 
 use crate::sys;
 
-/// Accepts frames whose byte at `offset` (counted from the frame's first byte, after the Ethernet
-/// header) equals `value`. A list of these accepts what any of them accepts: one for the shard
-/// byte of the session id, others for the frame kinds that this shard handles for all.
+/// Accepts frames in which the number at an offset (counted from the frame's first byte, after the
+/// Ethernet header) lies in a range. A list of these accepts what any of them accepts: one for the
+/// session ids that this socket's owner receives on, others for what it handles besides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeringFilter {
-    /// Bytes from the start of the frame.
-    pub offset: u16,
-    /// What must stand there.
-    pub value: u8,
+    offset: u16,
+    /// The number has four bytes, in network byte order, instead of one.
+    is_word: bool,
+    first: u32,
+    last: u32,
+}
+
+impl SteeringFilter {
+    /// The byte at `offset` lies in `range`.
+    pub const fn byte(offset: u16, range: RangeInclusive<u8>) -> Self {
+        let (first, last) = (*range.start() as u32, *range.end() as u32);
+        SteeringFilter { offset, is_word: false, first, last }
+    }
+
+    /// The four bytes from `offset` on lie in `range`, as a number in network byte order.
+    pub const fn word(offset: u16, range: RangeInclusive<u32>) -> Self {
+        SteeringFilter { offset, is_word: true, first: *range.start(), last: *range.end() }
+    }
+
+    /// The offset of the number's last byte.
+    fn end(&self) -> u32 {
+        u32::from(self.offset) + if self.is_word { 3 } else { 0 }
+    }
 }
 
 /// Which of several links on the same interface or address this one is: each shard has its own, and
@@ -33,12 +53,15 @@ pub struct Shard {
 }
 
 impl Shard {
+    /// Number of the last shard there can be. Frames with a larger one are an initiator's on the
+    /// same machine.
+    pub const LAST: u8 = 127;
+
     /// The filters that make a packet link this shard's.
     pub(crate) fn filters(&self) -> Vec<SteeringFilter> {
-        if self.count <= 1 {
-            return Vec::new();
-        }
-        let own = SteeringFilter { offset: self.offset, value: self.index };
+        // A single one also gets what is left of when there were several.
+        let range = if self.count <= 1 { 0..=Self::LAST } else { self.index..=self.index };
+        let own = SteeringFilter::byte(self.offset, range);
         std::iter::once(own).chain(self.also.iter().copied()).collect()
     }
 }
@@ -104,12 +127,14 @@ pub(crate) fn packet_program(
         return program;
     }
     for filter in steering {
+        let load = if filter.is_word { LD_W_ABS } else { LD_B_ABS };
         // A load beyond the end would refuse the frame whatever the filters after it say.
         program.extend([
             instruction(LD_W_LEN, 0, 0, 0),
-            instruction(JGT, u32::from(filter.offset), 0, 3),
-            instruction(LD_B_ABS, u32::from(filter.offset), 0, 0),
-            instruction(JEQ, u32::from(filter.value), 0, 1),
+            instruction(JGT, filter.end(), 0, 4),
+            instruction(load, u32::from(filter.offset), 0, 0),
+            instruction(JGE, filter.first, 0, 2),
+            instruction(JGT, filter.last, 1, 0),
             instruction(RET, ACCEPT, 0, 0),
         ]);
     }
@@ -174,8 +199,7 @@ mod tests {
 
     #[test]
     fn steering_accepts_what_any_filter_accepts() {
-        let list =
-            [SteeringFilter { offset: 3, value: 7 }, SteeringFilter { offset: 0, value: b'h' }];
+        let list = [SteeringFilter::byte(3, 7..=7), SteeringFilter::byte(0, b'h'..=b'h')];
         assert!(passes(&list, &[0, 0, 0, 7]));
         assert!(passes(&list, b"h"));
         assert!(passes(&list, b"hello"));
@@ -186,7 +210,20 @@ mod tests {
 
     #[test]
     fn the_longest_list_is_a_valid_program() {
-        let list = [SteeringFilter { offset: 65535, value: 1 }; STEERING_FILTERS_MAX];
+        let list = [SteeringFilter::word(65535, 1..=1); STEERING_FILTERS_MAX];
         assert!(!passes(&list, &[1; 64]));
+    }
+
+    #[test]
+    fn ranges_include_their_ends_and_words_are_read_whole() {
+        let bytes = [SteeringFilter::byte(1, 5..=7)];
+        for (value, wanted) in [(4, false), (5, true), (6, true), (7, true), (8, false)] {
+            assert_eq!(passes(&bytes, &[0, value]), wanted, "{value}");
+        }
+        let words = [SteeringFilter::word(1, 0x8000_0001..=0x8000_00ff)];
+        assert!(passes(&words, &[0, 0x80, 0, 0, 1]));
+        assert!(passes(&words, &[0, 0x80, 0, 0, 0xff, 9]));
+        assert!(!passes(&words, &[0, 0x80, 0, 1, 0]));
+        assert!(!passes(&words, &[0, 0x80, 0, 0]), "cut off");
     }
 }

@@ -8,7 +8,7 @@ use crate::fault::{FaultConfig, FaultLink};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::udp::{UdpConfig, UdpLink};
-use crate::{Link, OpenError, Shard, monotonic_clock, sys};
+use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
@@ -51,6 +51,9 @@ pub struct LinkOptions {
     pub pcap: Option<SharedPcap>,
     /// This shard, if there are several.
     pub shard: Option<Shard>,
+    /// What packet links receive, besides what `shard` says; empty, the default, for everything.
+    /// UDP links have a port of their own and need no such thing.
+    pub steering: Vec<SteeringFilter>,
 }
 
 /// Why a text is no link.
@@ -223,6 +226,7 @@ impl LinkSpec {
             LinkSpec::Packet { .. } => {
                 let mut config = self.packet_config().expect("it is a packet link");
                 config.steering = options.shard.as_ref().map_or(Vec::new(), Shard::filters);
+                config.steering.extend(&options.steering);
                 Box::new(PacketLink::open(&config)?)
             }
             LinkSpec::Udp { .. } => {

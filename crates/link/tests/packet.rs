@@ -149,9 +149,9 @@ fn steering_shares_an_interface_among_shards() {
         cable.enter(1);
         let mut shards = [open("right"), open("right")];
         for (shard, link) in shards.iter_mut().enumerate() {
-            let mut filters = vec![SteeringFilter { offset: 8, value: shard as u8 }];
+            let mut filters = vec![SteeringFilter::byte(8, shard as u8..=shard as u8)];
             if shard == 0 {
-                filters.push(SteeringFilter { offset: 1, value: b'D' });
+                filters.push(SteeringFilter::byte(1, b'D'..=b'D'));
             }
             link.set_steering(&filters).unwrap();
         }

@@ -5,7 +5,7 @@
 //! * [`serve`]: a target's loop; [`shards`]: several of them, one a thread
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
-//! * [`lookup`] finds targets
+//! * [`lookup`] finds targets; [`steering`] keeps frames of others away
 //! * [`wait`]: sleeping on everything at once, and when to spin instead
 //! * [`disk`]: the disks under file stores
 pub mod blocking;
@@ -16,4 +16,5 @@ pub mod lookup;
 pub mod remote;
 pub mod serve;
 pub mod shards;
+pub mod steering;
 pub mod wait;

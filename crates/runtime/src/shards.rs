@@ -20,17 +20,11 @@ use thinwire_target::{ExportConfig, Forward, TargetConfig};
 
 use crate::clock::entropy;
 use crate::serve::TargetShard;
+use crate::steering::link_shard;
 use crate::wait::Waiter;
 
-/// Where the shard stands in a frame: the first byte of the session id.
-const SHARD_OFFSET: u16 = 8;
 /// Letters that wait for one shard, at most. A greeting that finds no room is lost, as on a wire.
 const LETTERS_MAX: usize = 64;
-
-/// Which shard of `count` opens a link.
-pub fn link_shard(index: u8, count: u8) -> Shard {
-    Shard { index, count, offset: SHARD_OFFSET, also: Vec::new() }
-}
 
 /// The end of the mail that a shard has.
 pub(crate) struct Mail {

@@ -344,7 +344,14 @@ impl Model {
             }
             // The run has ended meanwhile: only what holds for everybody.
             Some(_) => (0, u64::MAX),
-            None => (ticket.floors[nth], u64::MAX),
+            None => {
+                // What was acknowledged when it was submitted may have been lost since, by a
+                // replay that failed: the next flush says so.
+                let floor = ticket.floors[nth];
+                let is_lost = |e: &Entry| e.version == floor && e.state == State::Unknown;
+                let lost = sector.history.iter().any(is_lost);
+                (if lost { sector.durable } else { floor }, u64::MAX)
+            }
         };
         if self.allowed(sector, at, seen, floor, ceiling) {
             return Ok(());
@@ -521,6 +528,20 @@ mod tests {
         assert!(m.end_flush(1, mark, true).is_err());
         m.end_flush(1, mark, false).unwrap();
         assert!(m.end_flush(1, mark, true).is_ok());
+    }
+
+    /// Acknowledged when the status was asked for, lost when it was answered.
+    #[test]
+    fn a_status_may_miss_what_a_failed_replay_has_lost() {
+        for lost in [false, true] {
+            let mut m = written(2);
+            let ticket = m.begin_status(Some(1), R, 0);
+            assert!(m.check_zero(&ticket, R).is_err());
+            if lost {
+                m.replay_failed(1);
+            }
+            assert_eq!(m.check_zero(&ticket, R).is_ok(), lost);
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
-use thinwire_link::{Link, LinkOptions, LinkSpec, Shard};
+use thinwire_link::udp::PORT_DEFAULT;
+use thinwire_link::{Link, LinkOptions, LinkSpec, Shard, SteeringFilter};
 
 use crate::error::{Failure, Outcome};
 
@@ -13,34 +14,45 @@ use crate::error::{Failure, Outcome};
 const UDP_V4_BYTES: usize = 28;
 const UDP_V6_BYTES: usize = 48;
 
-/// Opens links in order. `default_udp_port` is for UDP links whose port the user left open.
-pub fn open_links(
+/// Opens an initiator's links in order. Those on raw interfaces receive what `steering` accepts:
+/// other initiators' frames arrive there, too.
+pub fn open_initiator_links(
     specs: &[LinkSpec],
-    default_udp_port: u16,
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
+    steering: &[SteeringFilter],
 ) -> Outcome<Vec<Box<dyn Link>>> {
-    open_shard_links(specs, default_udp_port, fault, pcap, None)
+    open(specs, fault, pcap, &LinkOptions { steering: steering.to_vec(), ..LinkOptions::default() })
 }
 
-/// The same for one shard of several.
-pub fn open_shard_links(
+/// Opens the links of a target's shard in order.
+pub fn open_target_links(
     specs: &[LinkSpec],
-    default_udp_port: u16,
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
-    shard: Option<&Shard>,
+    shard: &Shard,
+) -> Outcome<Vec<Box<dyn Link>>> {
+    let shard = Some(shard.clone());
+    let options = LinkOptions { default_udp_port: PORT_DEFAULT, shard, ..LinkOptions::default() };
+    open(specs, fault, pcap, &options)
+}
+
+fn open(
+    specs: &[LinkSpec],
+    fault: Option<&FaultConfig>,
+    pcap: Option<&Path>,
+    options: &LinkOptions,
 ) -> Outcome<Vec<Box<dyn Link>>> {
     let capture = pcap.map(capture_to).transpose()?;
-    let links_before = shard.map_or(0, |shard| usize::from(shard.index)) * specs.len();
+    let shard = options.shard.as_ref().map_or(0, |shard| usize::from(shard.index));
+    let links_before = shard * specs.len();
     let mut links = Vec::with_capacity(specs.len());
     for (at, spec) in specs.iter().enumerate() {
         let text = spec.to_string();
         // Each link draws faults of its own.
         let fault = fault
             .map(|f| FaultConfig { seed: f.seed.wrapping_add((links_before + at) as u64), ..*f });
-        let (pcap, shard) = (capture.clone(), shard.cloned());
-        let options = LinkOptions { default_udp_port, fault, pcap, shard };
+        let options = LinkOptions { fault, pcap: capture.clone(), ..options.clone() };
         let link = spec
             .open_with(&options)
             .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;

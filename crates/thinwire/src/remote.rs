@@ -10,15 +10,15 @@ use thinwire_initiator::{
 };
 use thinwire_link::LinkSpec;
 use thinwire_proto::{Notice, PathState};
-use thinwire_runtime::lookup;
 use thinwire_runtime::remote::{Driver, Remote};
+use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{ErrorKind, Unaligned, Volume};
 use thinwire_wire::Status;
 
 use crate::control::{PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
-use crate::links::{frame_bytes, open_links, udp_toward};
+use crate::links::{frame_bytes, open_initiator_links, udp_toward};
 use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
 use crate::uri::{Node, RemoteSpec};
@@ -50,10 +50,13 @@ pub fn open(
 ) -> Outcome<Box<dyn OpenVolume>> {
     let (target, specs) = resolve(spec)?;
     let fault = options.wire.fault.as_ref();
-    let links = open_links(&specs, 0, fault, options.wire.pcap.as_deref())?;
+    let lane = steering::draw_lane();
+    let accept = steering::lane_filters(lane);
+    let links = open_initiator_links(&specs, fault, options.wire.pcap.as_deref(), &accept)?;
     let id = identity::claim(&options.run_dir, &format!("{}/{}", spec.node, spec.export))?;
     let mut config = InitiatorConfig::new(target, &spec.export);
     config.initiator = id.bytes;
+    config.lane = lane;
     config.name = format!("{} (pid {})", host_name(), std::process::id());
     config.read_only = options.read_only;
     config.take_over = options.take_over;
@@ -367,7 +370,7 @@ pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Ou
         other => other.clone(),
     };
     let specs: Vec<_> = links.iter().map(any_port).collect();
-    let links = open_links(&specs, 0, None, None)?;
+    let links = open_initiator_links(&specs, None, None, &steering::outside_filters())?;
     let answers =
         lookup::discover(links, name.unwrap_or(""), timeout, || false).map_err(link_failed)?;
     let mut found: Vec<(u64, Found)> = Vec::new();

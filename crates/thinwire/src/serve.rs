@@ -4,7 +4,6 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_link::udp::PORT_DEFAULT;
 use thinwire_link::{Link, LinkSpec, Shard};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, OpenOptions};
@@ -17,7 +16,7 @@ use thinwire_volume::{Identity, Volume};
 use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
-use crate::links::open_shard_links;
+use crate::links::open_target_links;
 use crate::remote::discover;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -75,7 +74,7 @@ impl Opener for Configured<'_> {
             }
         });
         let fault = config.fault.as_ref();
-        open_shard_links(&config.links, PORT_DEFAULT, fault, pcap.as_deref(), Some(shard))
+        open_target_links(&config.links, fault, pcap.as_deref(), shard)
     }
 
     fn export(&self, number: usize, pool: &Pool) -> Outcome<OpenedExport> {

@@ -1,0 +1,35 @@
+//! Which socket gets which frame, on an interface that several share: shards of a target, and all
+//! initiators of a machine (`docs/protocol.md`, "Frame header"; DESIGN section 4, rule 10).
+//!
+//! A socket of a raw link sees every frame of our EtherType. Unless it refuses those of others in
+//! the kernel, each attachment of a machine is woken by the traffic of all of them.
+
+use thinwire_link::{Shard, SteeringFilter};
+
+use crate::clock::entropy;
+
+/// Where the receiver's session id stands in a frame. Its first byte is a target's shard.
+const SESSION_OFFSET: u16 = 8;
+/// The upper half of an initiator's session ids begins with this bit; a target's with none.
+const INITIATOR: u32 = 1 << 31;
+
+/// Which shard of `count` opens a link.
+pub fn link_shard(index: u8, count: u8) -> Shard {
+    Shard { index, count, offset: SESSION_OFFSET, also: Vec::new() }
+}
+
+/// The upper half of the ids of all sessions of one initiator: see
+/// [`thinwire_initiator::InitiatorConfig::lane`]. Drawn anew by each call.
+pub fn draw_lane() -> u32 {
+    entropy() as u32 | INITIATOR
+}
+
+/// What the raw links of an initiator receive: frames of its sessions, and those outside sessions.
+pub fn lane_filters(lane: u32) -> [SteeringFilter; 2] {
+    [SteeringFilter::word(SESSION_OFFSET, lane..=lane), SteeringFilter::word(SESSION_OFFSET, 0..=0)]
+}
+
+/// What a raw link receives of which only greetings and answers to questions matter.
+pub fn outside_filters() -> [SteeringFilter; 1] {
+    [SteeringFilter::word(SESSION_OFFSET, 0..=0)]
+}
