@@ -118,7 +118,8 @@ fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     }
     // Whoever gets its turn only now has nothing to do.
     world.clients.iter_mut().for_each(|client| client.add_budget(0));
-    world.run_for(SECOND)?;
+    // And the last late frame has arrived.
+    world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max)?;
     let turns = |w: &World| {
         let servers = w.servers.iter().map(|s| s.machine.turns);
         servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()

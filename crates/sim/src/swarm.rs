@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use thinwire_initiator::WhenAway;
+use thinwire_buffer::Addr;
+use thinwire_initiator::{TargetName, WhenAway};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{FaultRates, StationConfig, WireConfig};
@@ -57,7 +58,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             usize::MAX
         },
         faults,
-        reorder_ns_max: pick(rng, &[50_000, 200_000, 3_000_000]),
+        // As long as a frame may live: over restarts and take-overs.
+        reorder_ns_max: pick(rng, &[50_000, 200_000, 3 * MS, 500 * MS, 5 * SECOND]),
         pads: rng.chance(0.8),
     };
     let mut world = World::new(rng.bits(), wire, prints);
@@ -110,6 +112,11 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             }
             if rng.chance(0.1) {
                 c.config.frame_bytes_max = Some(1500);
+            }
+            if rng.chance(0.2) {
+                let server = world.exports[export].server;
+                let station = pick(rng, &world.servers[server].machine.stations);
+                c.config.target = TargetName::Address(Addr::Sim(station));
             }
         }
     }
