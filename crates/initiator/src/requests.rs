@@ -281,8 +281,14 @@ impl Initiator {
             self.retained.push(Effect { op, flags, offset, len, data, verifier, standing });
             // A replay that runs goes on to here: older effects that it writes again must not end
             // up over this one.
-            if let Some(replay) = &mut self.replay {
-                replay.end = self.retained.mark();
+            match &mut self.replay {
+                Some(replay) => replay.end = self.retained.mark(),
+                // Told late, under a verifier that is over, and whose replay has ended without it:
+                // it may be lost like the others. Or under a new one, and they may be lost.
+                None if verifier != self.verifier && !self.config.canary_no_replay => {
+                    self.start_replay(0);
+                }
+                None => {}
             }
         }
         self.done.push(completion);
@@ -314,8 +320,10 @@ impl Initiator {
         }
         if result.is_ok() {
             self.retained.flushed(mark.number);
-            // Only a flush that somebody hears of may take the bad news away.
-            if self.replay_failed && (!forced || self.closing) {
+            // Only a flush that somebody hears of may take the bad news away: a forced one is heard
+            // of if it is the last thing before a detach.
+            let heard = !forced || (self.closing && self.is_quiet());
+            if self.replay_failed && heard {
                 self.replay_failed = false;
                 result = Err(ErrorKind::Io);
             }

@@ -1,8 +1,14 @@
 //! Rule 4: what a flush acknowledged is durable, and a restart of the target is invisible.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thinwire_link::sim::Verdict;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::server::{Crash, Store};
 use thinwire_volume::{ErrorKind, Op};
+use thinwire_wire::{Frame, Message};
 
 use crate::scene::{Scene, at, ms};
 
@@ -85,6 +91,76 @@ fn rule_04_a_write_that_completes_during_a_replay_is_replayed_too() {
     assert_eq!(s.outcome(0, second).result, Ok(()));
     s.read(at(0, 8));
     s.end();
+}
+
+/// A write that the store had and lost, whose completion arrives when the replay of all others has
+/// long ended: it is replayed by itself, before anybody reads.
+#[test]
+fn rule_04_a_completion_told_after_the_replay_is_replayed_too() {
+    let mut s = Scene::new().with_client();
+    let reader = s.client();
+    s.world.clients[reader].config.read_only = true;
+    s.attach(reader);
+    s.write(at(0, 8));
+    // Its completion does not get through for now.
+    let (held, late) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(None)));
+    let (is_held, which) = (held.clone(), late.clone());
+    let server = s.world.servers[0].machine.stations[0];
+    s.world.set_judge(move |from, _, bytes| {
+        let complete = |bytes| {
+            Frame::parse(bytes).ok()?.messages().find_map(|m| match m {
+                Message::Complete(c) => Some((c.slot, c.sequence)),
+                _ => None,
+            })
+        };
+        let Some(now) = complete(bytes).filter(|_| from == server && is_held.get()) else {
+            return Verdict::Pass;
+        };
+        if which.get().is_none() {
+            which.set(Some(now));
+        }
+        if which.get() == Some(now) { Verdict::Drop } else { Verdict::Pass }
+    });
+    let second = s.submit(0, Op::Write, at(20, 8));
+    s.until("the completion was sent", move |_| late.get().is_some());
+    s.medium.set_flush_failure(1.0);
+    let flush = s.submit(reader, Op::Flush, at(0, 0));
+    assert_eq!(s.outcome(reader, flush).result, Err(ErrorKind::Io));
+    s.medium.set_flush_failure(0.0);
+    s.read(at(100, 8));
+    assert_eq!(s.stats(0).replayed, 1, "the first, and the replay has ended");
+    held.set(false);
+    assert_eq!(s.outcome(0, second).result, Ok(()));
+    s.read(at(0, 32));
+    assert_eq!(s.stats(0).replayed, 3);
+    assert_eq!(s.flush(), Ok(()));
+    s.end();
+}
+
+/// A flush that the bound forced, and that ends while the attachment closes and other I/O is still
+/// outstanding, tells nobody of a failed replay: the detach must.
+#[test]
+fn rule_04_a_failed_replay_is_told_at_the_latest_by_the_detach() {
+    let mut s = Scene::new();
+    let client = s.client();
+    s.world.clients[client].config.retained_bytes_max = 64 << 10;
+    s.attach(client);
+    s.write(at(0, 60));
+    s.medium.set_no_space(1.0);
+    s.restart(Crash::Power);
+    s.until("the replay has failed", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).stats.replay_failures == 1
+    });
+    s.medium.set_no_space(0.0);
+    let slow = Duration::from_millis(50).as_nanos() as u64;
+    s.medium.set_latency(slow, slow);
+    s.submit(0, Op::Read, at(300, 500));
+    let medium = s.medium.clone();
+    s.until("the store has the read", move |_| medium.in_flight() == 1);
+    s.medium.set_latency(slow / 20, slow / 20);
+    s.write(at(100, 70));
+    s.world.clients[client].close();
+    s.until("detached", |w| w.clients[0].initiator.is_none());
 }
 
 /// A write with FUA is durable: an older, unflushed one is not replayed over it, not even for a
