@@ -53,6 +53,14 @@ impl House {
             let text = format!("export {} is read-only: attach it read-only", e.name);
             return refuse(peer, transaction, Status::ReadOnly, 0, text);
         }
+        if self.is_stale(peer, export) {
+            // Whoever asked here has gone on to another session and was granted it there, or has
+            // died: granting it again would fence its present self.
+            let resumes = attach.flags & attach_flags::RESUME != 0;
+            let status = if resumes { Status::Fenced } else { Status::Busy };
+            let text = format!("a later session of the same initiator has export {}", e.name);
+            return refuse(peer, transaction, status, 0, text);
+        }
         match self.decide(now, peer, export, attach) {
             Ok(generation) => {
                 self.fence_writers(export);
@@ -63,6 +71,7 @@ impl House {
                     export,
                     generation,
                     initiator: peer.initiator,
+                    session_number: peer.number,
                     name: peer.name.clone(),
                 });
             }
@@ -70,6 +79,14 @@ impl House {
                 refuse(peer, transaction, status, seconds_left, text);
             }
         }
+    }
+
+    /// An attach that comes late, in a session that its initiator has left behind.
+    fn is_stale(&self, peer: &Peer, export: usize) -> bool {
+        let waiting = self.pending.iter().filter(|p| p.export == export);
+        let waiting = waiting.map(|p| (p.initiator, p.session_number));
+        let mut grants = self.exports[export].granted.iter().copied().chain(waiting);
+        grants.any(|(initiator, number)| initiator == peer.initiator && number > peer.number)
     }
 
     /// The generation under which this initiator may write, or why not.
@@ -165,6 +182,7 @@ impl House {
                 }
                 e.writer = record;
             }
+            e.note_grant(p.initiator, p.session_number);
             e.holder = Some(Holder {
                 initiator: p.initiator,
                 name: p.name,

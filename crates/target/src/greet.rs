@@ -122,6 +122,7 @@ impl Target {
         let c = &house.config;
         let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
         session.grant(slots.granted_slots, slots.granted_bytes);
+        let number = house.stats.sessions;
         house.stats.sessions += 1;
         self.peers[index] = Some(Box::new(Peer {
             session,
@@ -129,6 +130,7 @@ impl Target {
             initiator: hello.initiator,
             instance: hello.instance,
             nonce: hello.nonce,
+            number,
             name: hello.name.to_string(),
             created: now,
             confirmed: false,

@@ -1,5 +1,6 @@
 //! What all sessions of a target share: exports, attachments, requests in the stores.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
@@ -36,6 +37,9 @@ pub(crate) struct Holder {
     pub last_heard: Time,
 }
 
+/// Initiators of which an export remembers the last grant.
+const GRANTS_KEPT: usize = 64;
+
 pub(crate) struct Export {
     pub name: String,
     pub volume: Box<dyn Volume>,
@@ -44,6 +48,8 @@ pub(crate) struct Export {
     pub verifier: u64,
     pub writer: WriterRecord,
     pub holder: Option<Holder>,
+    /// Initiators that were granted it for writing, and in which of their sessions last, by number.
+    pub granted: VecDeque<([u8; 16], u64)>,
     pub flush_running: bool,
     /// Flushes that came while one was running: the next one serves them all (rule 13).
     pub flush_waiting: Vec<u64>,
@@ -54,6 +60,15 @@ pub(crate) struct Export {
 impl Export {
     pub fn identity(&self) -> Identity {
         self.volume.identity()
+    }
+
+    /// Takes note of a grant for writing.
+    pub fn note_grant(&mut self, initiator: [u8; 16], session_number: u64) {
+        self.granted.retain(|(known, _)| *known != initiator);
+        if self.granted.len() == GRANTS_KEPT {
+            self.granted.pop_front();
+        }
+        self.granted.push_back((initiator, session_number));
     }
 }
 
@@ -97,6 +112,7 @@ pub(crate) struct PendingAttach {
     pub export: usize,
     pub generation: u64,
     pub initiator: [u8; 16],
+    pub session_number: u64,
     pub name: String,
 }
 

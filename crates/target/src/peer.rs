@@ -18,6 +18,8 @@ pub(crate) struct Peer {
     pub initiator: [u8; 16],
     pub instance: u64,
     pub nonce: u64,
+    /// How many sessions this target had opened before.
+    pub number: u64,
     pub name: String,
     pub created: Time,
     /// A frame of the session has arrived: its initiator has the id.

@@ -129,6 +129,7 @@ impl Target {
             verifier: self.house.rng.next_u64(),
             writer,
             holder: None,
+            granted: VecDeque::new(),
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),

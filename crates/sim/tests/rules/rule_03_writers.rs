@@ -1,10 +1,14 @@
 //! Rule 3: who may come back, and who may not.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
+use thinwire_link::sim::Verdict;
 use thinwire_sim::client::End;
 use thinwire_sim::server::Crash;
 use thinwire_sim::world::{Host, SECOND};
 use thinwire_volume::{ErrorKind, Op};
-use thinwire_wire::Status;
+use thinwire_wire::{Frame, Message, Status};
 
 use crate::scene::{Scene, at, ms};
 
@@ -125,5 +129,35 @@ fn rule_03_the_same_initiator_takes_over_from_its_former_run_at_once() {
     s.attach(0);
     assert!(s.world.now < before + SECOND);
     s.read(at(0, 16));
+    s.end();
+}
+
+/// The attach of a run that died waits on the wire while the next run is granted the export.
+#[test]
+fn rule_03_a_late_attach_of_a_former_run_fences_nobody() {
+    let mut s = Scene::new();
+    let client = s.client();
+    let (slow, seen) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+    let (is_slow, count) = (slow.clone(), seen.clone());
+    s.world.set_judge(move |_, _, bytes| {
+        let is_attach = Frame::parse(bytes)
+            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
+        if is_attach && is_slow.get() {
+            count.set(count.get() + 1);
+            return Verdict::Delay(SECOND);
+        }
+        Verdict::Pass
+    });
+    s.world.start_client(client);
+    let sent = seen.clone();
+    s.until("the attach was sent", move |_| sent.get() > 0);
+    s.world.crash_client(client);
+    slow.set(false);
+    s.attach(client);
+    s.write(at(0, 8));
+    s.pass(ms(1500));
+    s.write(at(4, 8));
+    s.read(at(0, 16));
+    assert_eq!(s.world.target(0).stats().fenced, 0);
     s.end();
 }
