@@ -1,0 +1,187 @@
+//! Work for an instruction counter: 4 KiB I/Os through both state machines, over a wire that is a
+//! queue in memory and under a clock that only the turns move, into a memory store. Nothing in it
+//! depends on the machine's speed, so a counter shows what an I/O costs, to the instruction:
+//! `scripts/instructions` runs it under callgrind and compares.
+//!
+//!     instructions read|write COUNT
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, Segment, TxBatch};
+use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
+use thinwire_link::{HEAD_BYTES, Link, LinkStats, Room};
+use thinwire_proto::Time;
+use thinwire_runtime::links::Links;
+use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{Identity, Io, Op, Volume};
+
+const BLOCK_BYTES: u64 = 4096;
+const VOLUME_BYTES: u64 = 16 << 20;
+const DEPTH: u64 = 32;
+/// A turn of both sides takes as long as on a good day.
+const TURN: Duration = Duration::from_micros(20);
+
+type Queue = Rc<RefCell<VecDeque<Segment>>>;
+
+/// One end of the wire. A frame is copied once, as the kernel would.
+struct Wire {
+    local: u32,
+    out: Queue,
+    into: Queue,
+    pool: Pool,
+}
+
+impl Link for Wire {
+    fn name(&self) -> &str {
+        "wire"
+    }
+
+    fn local(&self) -> Addr {
+        Addr::Sim(self.local)
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        9000
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        1500
+    }
+
+    fn room(&self) -> Room {
+        Room { frames: 512, bytes: 512 * 9000 }
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        let start = PAGE_BYTES - HEAD_BYTES;
+        for frame in batch.frames() {
+            let mut buf = self.pool.get(start + frame.bytes());
+            let mut at = start;
+            let pieces = std::iter::once(&frame.head[..]).chain(frame.data.iter().map(|s| &s[..]));
+            for piece in pieces {
+                buf[at..at + piece.len()].copy_from_slice(piece);
+                at += piece.len();
+            }
+            self.out.borrow_mut().push_back(buf.freeze().slice(start, at - start));
+        }
+        batch.clear();
+        Ok(())
+    }
+
+    fn recv(&mut self, _: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        let mut into = self.into.borrow_mut();
+        let count = into.len().min(max);
+        for bytes in into.drain(..count) {
+            let from = Addr::Sim(1 - self.local);
+            out.push_back(RxFrame { from, bytes, waited: Duration::ZERO });
+        }
+        Ok(count)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn stats(&self) -> LinkStats {
+        LinkStats::default()
+    }
+}
+
+struct Pair {
+    now: Time,
+    target: Target,
+    target_links: Links,
+    initiator: Initiator,
+    initiator_links: Links,
+}
+
+impl Pair {
+    fn new(pool: &Pool) -> Self {
+        let (there, back) = (Queue::default(), Queue::default());
+        let end = |local, out: &Queue, into: &Queue| {
+            let (out, into, pool) = (out.clone(), into.clone(), pool.clone());
+            let link: Box<dyn Link> = Box::new(Wire { local, out, into, pool });
+            Links::new(vec![link], Pool::new(0))
+        };
+        let initiator_links = end(0, &there, &back);
+        let target_links = end(1, &back, &there);
+        let config = TargetConfig { node: "node".into(), insecure: true, ..Default::default() };
+        let mut target = Target::new(config, target_links.params(), 0, pool.clone(), 1);
+        let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
+        let volume = Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, pool));
+        target.add_export(ExportConfig { name: "disk".into(), volume, read_only: false });
+        let mut config = InitiatorConfig::new(TargetName::Address(Addr::Sim(1)), "disk");
+        config.initiator = [1; 16];
+        config.instance = 1;
+        config.insecure = true;
+        let params = initiator_links.params();
+        let now = Time(1_000_000_000);
+        let initiator = Initiator::new(now, config, params, pool.clone(), 2);
+        Pair { now, target, target_links, initiator, initiator_links }
+    }
+
+    fn turn(&mut self) {
+        let Pair { now, target, target_links, initiator, initiator_links } = self;
+        let at = *now;
+        initiator.turn(at, &mut initiator_links.out);
+        initiator_links.flush().expect("memory takes everything");
+        let took = target_links.receive_all(|link, frame| target.on_frame(at, link, frame));
+        took.expect("memory gives everything");
+        target.turn(at, &mut target_links.out);
+        target_links.flush().expect("memory takes everything");
+        let took = initiator_links.receive_all(|link, frame| initiator.on_frame(at, link, frame));
+        took.expect("memory gives everything");
+        *now = at + TURN;
+    }
+
+    fn run(&mut self, op: Op, count: u64, content: &Segment) {
+        let (mut submitted, mut completed) = (0, 0);
+        let mut done = Vec::with_capacity(2 * DEPTH as usize);
+        let mut state = 1u64;
+        while completed < count {
+            while submitted < count && submitted - completed < DEPTH {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let offset = (state >> 33) % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+                let mut io = Io::new(submitted, op, offset, BLOCK_BYTES);
+                if op == Op::Write {
+                    io.data = SegList::of(content.clone());
+                }
+                self.initiator.submit(io);
+                submitted += 1;
+            }
+            self.turn();
+            self.initiator.poll(&mut done);
+            for completion in done.drain(..) {
+                completion.result.expect("nothing goes wrong on this wire");
+                completed += 1;
+            }
+        }
+    }
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let (op, count) = match (args.next().as_deref(), args.next().map(|n| n.parse())) {
+        (Some("read"), Some(Ok(count))) => (Op::Read, count),
+        (Some("write"), Some(Ok(count))) => (Op::Write, count),
+        _ => {
+            eprintln!("usage: instructions read|write COUNT");
+            std::process::exit(2);
+        }
+    };
+    let pool = Pool::new(64 << 20);
+    let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
+    let mut pair = Pair::new(&pool);
+    while !pair.initiator.is_open() {
+        pair.turn();
+    }
+    // Frame sizes are probed meanwhile, and everything exists afterwards.
+    pair.run(Op::Write, 2 * VOLUME_BYTES / BLOCK_BYTES, &content);
+    pair.run(op, count, &content);
+}
