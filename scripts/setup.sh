@@ -57,6 +57,7 @@ if [ "$want" = test ]; then
   need xfsprogs "'mkfs.xfs', 'xfs_repair'" have mkfs.xfs
   need tshark "the dissector's test" have tshark
   need ethtool "offload settings" have ethtool
+  need valgrind "instructions an I/O takes" have valgrind
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then

@@ -4,7 +4,7 @@
 # was counted. Exit status 0 only if nothing failed.
 #
 #   scripts/test.sh              all parts
-#   scripts/test.sh NAME...      some of: tidy fmt clippy unit build sim e2e
+#   scripts/test.sh NAME...      some of: tidy fmt clippy unit build sim instructions e2e
 #
 # TW_SEEDS=A..B changes the simulator's seeds.
 set -uo pipefail
@@ -71,10 +71,11 @@ run_clippy() { part clippy cargo clippy --workspace --all-targets --locked -- -D
 run_unit() { part unit cargo test --workspace --locked --no-fail-fast; }
 run_build() { part build cargo build --release --locked -p thinwire -p thinwire-sim; }
 run_sim() { part sim cargo run --release --locked -p thinwire-sim -- --seeds "${TW_SEEDS:-0..2000}"; }
+run_instructions() { part instructions scripts/instructions; }
 run_e2e() { part e2e /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/e2e"; }
 
 wanted=("$@")
-[ $# -gt 0 ] || wanted=(tidy fmt clippy unit build sim e2e)
+[ $# -gt 0 ] || wanted=(tidy fmt clippy unit build sim instructions e2e)
 
 if ! scripts/setup.sh --test </dev/null; then
   echo "0 passed, 1 failed"
@@ -82,8 +83,8 @@ if ! scripts/setup.sh --test </dev/null; then
 fi
 for name in "${wanted[@]}"; do
   case "$name" in
-    tidy | fmt | clippy | unit | build | sim | e2e) "run_$name" ;;
-    *) echo "test: no part named '$name'; known: tidy fmt clippy unit build sim e2e" >&2; exit 2 ;;
+    tidy | fmt | clippy | unit | build | sim | instructions | e2e) "run_$name" ;;
+    *) echo "test: no part named '$name'; known: tidy fmt clippy unit build sim instructions e2e" >&2; exit 2 ;;
   esac
 done
 

@@ -123,13 +123,16 @@ impl<'a> Message<'a> {
 pub struct Frame<'a> {
     header: Header,
     bytes: &'a [u8],
+    has_ack_ranges: bool,
+    has_others: bool,
 }
 
 impl<'a> Frame<'a> {
     /// Checks a received frame whole. `bytes` may be longer than the frame (link padding).
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
         let header = Header::parse(bytes)?;
-        let frame = Frame { header, bytes: &bytes[..header.length as usize] };
+        let bytes = &bytes[..header.length as usize];
+        let mut frame = Frame { header, bytes, has_ack_ranges: false, has_others: false };
         let mut walk = frame.messages();
         let mut count = 0;
         loop {
@@ -142,6 +145,10 @@ impl<'a> Frame<'a> {
                         && probe.size != header.length
                     {
                         return Err(FrameError::MessageValue);
+                    }
+                    match message {
+                        Message::AckRanges(_) => frame.has_ack_ranges = true,
+                        _ => frame.has_others = true,
                     }
                     count += 1;
                 }
@@ -172,6 +179,16 @@ impl<'a> Frame<'a> {
     /// The header.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// True if the long form of an acknowledgement is among the messages.
+    pub fn has_ack_ranges(&self) -> bool {
+        self.has_ack_ranges
+    }
+
+    /// True if there is a message that is itself to be acknowledged: any but an acknowledgement.
+    pub fn is_eliciting(&self) -> bool {
+        self.has_others
     }
 
     /// The messages in order. Cannot fail: the frame was checked whole.

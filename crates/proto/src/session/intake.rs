@@ -42,7 +42,7 @@ impl Session {
             return Err(DropReason::Path);
         }
         let verdict = path.received.insert(header.packet_number);
-        let eliciting = frame.messages().any(|m| !matches!(m, Message::AckRanges(_)));
+        let eliciting = frame.is_eliciting();
         match verdict {
             Verdict::Duplicate => {
                 // Its acknowledgement may have been lost.
@@ -68,8 +68,7 @@ impl Session {
             let at = self.on_header_ack(now, waited, header, content);
             // What the header has no room for may be in the long form behind it: nothing is lost
             // before that has been read.
-            let more = frame.messages().any(|m| matches!(m, Message::AckRanges(_)));
-            if let Some(at) = at.filter(|_| !more) {
+            if let Some(at) = at.filter(|_| !frame.has_ack_ranges()) {
                 self.detect_loss(now, at);
             }
         }
