@@ -303,7 +303,7 @@ impl Initiator {
         // All other ways to it: where else it answered, and the addresses it names.
         let mut others: Vec<(usize, Addr)> =
             attempt.candidates.iter().map(|c| (c.link, c.addr)).collect();
-        for &address in welcome.addresses() {
+        for address in welcome.addresses.iter() {
             let addr = addr_from_wire(address);
             let reach = (0..self.links.len()).filter(|&l| same_kind(self.links[l].addr, addr));
             others.extend(reach.map(|l| (l, addr)));

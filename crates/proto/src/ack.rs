@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Header, flags};
+use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Header, Ranges, flags};
 
 use crate::Time;
 use crate::received::{Received, Verdict};
@@ -64,11 +64,12 @@ impl AckState {
         u16::try_from(units).unwrap_or(u16::MAX)
     }
 
-    /// The long form.
-    pub fn ranges(&self, now: Time, path: u8, received: &Received) -> AckRanges {
-        let mut ranges = [(0, 0); ACK_RANGES_MAX];
-        let count = received.ranges(&mut ranges) as u8;
-        AckRanges { path, delay: self.delay(now), count, ranges }
+    /// Appends the long form.
+    pub fn emit_ranges(&self, now: Time, path: u8, received: &Received, out: &mut Vec<u8>) {
+        let mut list = [(0, 0); ACK_RANGES_MAX];
+        let count = received.ranges(&mut list);
+        let ranges = Ranges::new(&list[..count]);
+        AckRanges { path, delay: self.delay(now), ranges }.emit(out);
     }
 
     /// Fills in the header's acknowledgement and takes note that it goes out.

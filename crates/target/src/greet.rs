@@ -7,7 +7,7 @@ use thinwire_proto::{
     DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
-    Address, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
+    Address, Addresses, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
     WELCOME_ADDRESSES_MAX, Welcome,
 };
 
@@ -145,11 +145,11 @@ impl Target {
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let room = house.room(sessions);
         let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
-        let mut address_count = 0;
+        let mut count = 0;
         let all = house.links.iter().filter_map(|l| addr_to_wire(l.addr));
         for (place, address) in addresses.iter_mut().zip(all) {
             *place = address;
-            address_count += 1;
+            count += 1;
         }
         let welcome = Welcome {
             nonce: peer.nonce,
@@ -164,8 +164,7 @@ impl Target {
             room_bytes: room.bytes,
             credit_bytes: house.config.credit_bytes,
             node: &house.config.node,
-            address_count,
-            addresses,
+            addresses: Addresses::new(&addresses[..count]),
         };
         outside_frame(&mut self.outside[link], to, Header::new(Kind::Welcome), 0, |out| {
             welcome.emit(out);

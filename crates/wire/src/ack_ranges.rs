@@ -1,70 +1,121 @@
 //! The long form of an acknowledgement (`docs/protocol.md`, "Acknowledgement and loss").
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::FrameError;
 use crate::field::{Field, Reader, put_variable};
 
 /// Most ranges in an ACK.
 pub const ACK_RANGES_MAX: usize = 32;
+const RANGE_BYTES: usize = 16;
 
-/// Further acknowledged ranges of a path, largest first.
+/// First and last packet number of ranges, inclusive, largest first: a list to send, or the bytes
+/// of a received one, so that a message stays small enough to be handed around by value.
+#[derive(Clone, Copy)]
+pub struct Ranges<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    List(&'a [(u64, u64)]),
+    Wire(&'a [u8]),
+}
+
+impl<'a> Ranges<'a> {
+    /// To send: 1 to [`ACK_RANGES_MAX`] ranges.
+    pub fn new(list: &'a [(u64, u64)]) -> Self {
+        Ranges(Source::List(list))
+    }
+
+    /// How many there are.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Source::List(list) => list.len(),
+            Source::Wire(bytes) => bytes.len() / RANGE_BYTES,
+        }
+    }
+
+    fn get(&self, nth: usize) -> (u64, u64) {
+        match self.0 {
+            Source::List(list) => list[nth],
+            Source::Wire(bytes) => {
+                let mut r = Reader(&bytes[nth * RANGE_BYTES..]);
+                // Whole ranges only, see `AckRanges::parse`: there are two numbers here.
+                (r.get().unwrap_or(0), r.get().unwrap_or(0))
+            }
+        }
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
+        (0..self.len()).map(move |nth| self.get(nth))
+    }
+}
+
+impl PartialEq for Ranges<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Ranges<'_> {}
+
+impl fmt::Debug for Ranges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// Further acknowledged ranges of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckRanges {
+pub struct AckRanges<'a> {
     /// Which path.
     pub path: u8,
     /// Units of 4 us between the arrival of the largest and this message.
     pub delay: u16,
-    /// How many of `ranges` count.
-    pub count: u8,
-    /// First and last packet number of each range, inclusive.
-    pub ranges: [(u64, u64); ACK_RANGES_MAX],
+    /// What was received.
+    pub ranges: Ranges<'a>,
 }
 
-impl AckRanges {
+impl<'a> AckRanges<'a> {
     /// The message type number.
     pub const TYPE: u8 = 0x04;
 
     /// Length on the wire for `count` ranges.
     pub const fn bytes(count: usize) -> usize {
-        8 + 16 * count
-    }
-
-    /// The ranges that count.
-    pub fn ranges(&self) -> &[(u64, u64)] {
-        &self.ranges[..self.count as usize]
+        8 + RANGE_BYTES * count
     }
 
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
+        debug_assert!((1..=ACK_RANGES_MAX).contains(&self.ranges.len()));
         put_variable(Self::TYPE, out, |out| {
             self.path.put(out);
-            self.count.put(out);
+            (self.ranges.len() as u8).put(out);
             self.delay.put(out);
-            for &(first, last) in self.ranges() {
+            for (first, last) in self.ranges.iter() {
                 first.put(out);
                 last.put(out);
             }
         });
     }
 
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, FrameError> {
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut r = Reader(body);
         let (path, count, delay) = (r.get()?, r.get::<u8>()?, r.get()?);
         if count == 0 || count as usize > ACK_RANGES_MAX {
             return Err(FrameError::MessageValue);
         }
-        let mut ranges = [(0, 0); ACK_RANGES_MAX];
+        let ranges = Ranges(Source::Wire(r.take(RANGE_BYTES * count as usize)?));
         let mut below = u64::MAX;
-        for range in &mut ranges[..count as usize] {
-            let (first, last): (u64, u64) = (r.get()?, r.get()?);
+        for (first, last) in ranges.iter() {
             if first > last || last >= below {
                 return Err(FrameError::MessageValue);
             }
             below = first;
-            *range = (first, last);
         }
         r.end()?;
-        Ok(AckRanges { path, delay, count, ranges })
+        Ok(AckRanges { path, delay, ranges })
     }
 }

@@ -34,7 +34,7 @@ pub enum Message<'a> {
     Request(Request),
     Data(Data),
     Complete(Complete),
-    AckRanges(AckRanges),
+    AckRanges(AckRanges<'a>),
     Credit(Credit),
     Reset(Reset),
     ResetDone(ResetDone),

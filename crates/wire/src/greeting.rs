@@ -1,6 +1,7 @@
 //! Opening a session: HELLO, WELCOME, REFUSE (`docs/protocol.md`, "Handshake").
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use crate::field::{Field, Reader, put_text, put_variable};
 use crate::{BASE_FRAME_BYTES_MIN, FrameError, NAME_BYTES_MAX, TEXT_BYTES_MAX};
@@ -53,6 +54,61 @@ impl Address {
             4 => Address::Sim(r.get()?),
             _ => return Err(FrameError::MessageValue),
         })
+    }
+}
+
+/// Addresses: a list to send, or the bytes of a received one, so that a message stays small enough to
+/// be handed around by value.
+#[derive(Clone, Copy)]
+pub struct Addresses<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    List(&'a [Address]),
+    Wire { count: u8, bytes: &'a [u8] },
+}
+
+impl<'a> Addresses<'a> {
+    /// To send: at most [`WELCOME_ADDRESSES_MAX`], the others are left out.
+    pub fn new(list: &'a [Address]) -> Self {
+        Addresses(Source::List(&list[..list.len().min(WELCOME_ADDRESSES_MAX)]))
+    }
+
+    fn get(r: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let count = r.get::<u8>()?;
+        if usize::from(count) > WELCOME_ADDRESSES_MAX {
+            return Err(FrameError::MessageValue);
+        }
+        let bytes = r.0;
+        for _ in 0..count {
+            Address::get(r)?;
+        }
+        Ok(Addresses(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
+    }
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = Address> + use<'a> {
+        let (list, count, bytes) = match self.0 {
+            Source::List(list) => (list, 0, &[][..]),
+            Source::Wire { count, bytes } => (&[][..], count, bytes),
+        };
+        let mut r = Reader(bytes);
+        let parsed = (0..count).map_while(move |_| Address::get(&mut r).ok());
+        list.iter().copied().chain(parsed)
+    }
+}
+
+impl PartialEq for Addresses<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Addresses<'_> {}
+
+impl fmt::Debug for Addresses<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 
@@ -168,20 +224,13 @@ pub struct Welcome<'a> {
     pub credit_bytes: u64,
     /// The target's node name.
     pub node: &'a str,
-    /// How many of `addresses` count.
-    pub address_count: u8,
     /// All addresses of the target, for further paths.
-    pub addresses: [Address; WELCOME_ADDRESSES_MAX],
+    pub addresses: Addresses<'a>,
 }
 
 impl<'a> Welcome<'a> {
     /// The message type number.
     pub const TYPE: u8 = 0x21;
-
-    /// The addresses that count.
-    pub fn addresses(&self) -> &[Address] {
-        &self.addresses[..self.address_count as usize]
-    }
 
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
@@ -198,8 +247,8 @@ impl<'a> Welcome<'a> {
             self.room_bytes.put(out);
             self.credit_bytes.put(out);
             put_text(self.node, NAME_BYTES_MAX, out);
-            self.address_count.put(out);
-            for address in self.addresses() {
+            (self.addresses.iter().count() as u8).put(out);
+            for address in self.addresses.iter() {
                 address.put(out);
             }
         });
@@ -207,7 +256,7 @@ impl<'a> Welcome<'a> {
 
     pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut r = Reader(body);
-        let mut welcome = Welcome {
+        let welcome = Welcome {
             nonce: r.get()?,
             session: r.get()?,
             verifier: r.get()?,
@@ -220,19 +269,14 @@ impl<'a> Welcome<'a> {
             room_bytes: r.get()?,
             credit_bytes: r.get()?,
             node: r.text(NAME_BYTES_MAX)?,
-            address_count: r.get()?,
-            addresses: [Address::Sim(0); WELCOME_ADDRESSES_MAX],
+            addresses: Addresses::get(&mut r)?,
         };
-        if welcome.address_count as usize > WELCOME_ADDRESSES_MAX
-            || welcome.session == 0
+        if welcome.session == 0
             || welcome.slots == 0
             || usize::from(welcome.frame_bytes_max) < BASE_FRAME_BYTES_MIN
             || (welcome.request_bytes_max as usize) < crate::UNIT_BYTES
         {
             return Err(FrameError::MessageValue);
-        }
-        for address in &mut welcome.addresses[..welcome.address_count as usize] {
-            *address = Address::get(&mut r)?;
         }
         r.end()?;
         Ok(welcome)

@@ -22,13 +22,13 @@ mod greeting;
 mod header;
 mod message;
 
-pub use ack_ranges::{ACK_RANGES_MAX, AckRanges};
+pub use ack_ranges::{ACK_RANGES_MAX, AckRanges, Ranges};
 pub use attaching::{Attach, AttachRefused, Attached};
 pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
 pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub use frame::{Data, Frame, Message, MessageIter, message_type};
-pub use greeting::{Address, Hello, Refuse, WELCOME_ADDRESSES_MAX, Welcome};
+pub use greeting::{Address, Addresses, Hello, Refuse, WELCOME_ADDRESSES_MAX, Welcome};
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
     checksum_split, flags,

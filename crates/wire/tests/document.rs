@@ -326,9 +326,8 @@ fn address_families_are_what_the_document_says() {
     };
     for (row, (name, address)) in table.rows.iter().zip(families) {
         let mut bytes = Vec::new();
-        let mut addresses = welcome.addresses;
-        addresses[0] = address;
-        Welcome { address_count: 1, addresses, node: "", ..welcome }.emit(&mut bytes);
+        let addresses = [address];
+        Welcome { addresses: Addresses::new(&addresses), node: "", ..welcome }.emit(&mut bytes);
         // Behind an empty node name and the count.
         let family = bytes[66];
         // "4 of IPv4 address, 2 of UDP port": the numbers outside of words add up.

@@ -107,9 +107,7 @@ proptest! {
 
     #[test]
     fn ack_ranges(path: u8, delay: u16, list in ranges()) {
-        let mut ranges = [(0, 0); ACK_RANGES_MAX];
-        ranges[..list.len()].copy_from_slice(&list);
-        comes_back(Message::AckRanges(AckRanges { path, delay, count: list.len() as u8, ranges }))?;
+        comes_back(Message::AckRanges(AckRanges { path, delay, ranges: Ranges::new(&list) }))?;
     }
 
     #[test]
@@ -185,12 +183,10 @@ proptest! {
         node in text(NAME_BYTES_MAX),
         list in proptest::collection::vec(address(), 0..=WELCOME_ADDRESSES_MAX),
     ) {
-        let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
-        addresses[..list.len()].copy_from_slice(&list);
         comes_back(Message::Welcome(Welcome {
             nonce, session, verifier, instance, epoch, slots, frame_bytes_max, request_bytes_max,
             room_frames: room.0, room_bytes: room.1, credit_bytes, node: &node,
-            address_count: list.len() as u8, addresses,
+            addresses: Addresses::new(&list),
         }))?;
     }
 

@@ -137,10 +137,10 @@ impl Session {
         Some(at)
     }
 
-    fn on_ack_ranges(&mut self, now: Time, ranges: &AckRanges, content: &mut dyn Content) {
+    fn on_ack_ranges(&mut self, now: Time, ranges: &AckRanges<'_>, content: &mut dyn Content) {
         let Some(at) = self.path_at(ranges.path) else { return };
         let mut outcome = AckOutcome::default();
-        for &(first, last) in ranges.ranges() {
+        for (first, last) in ranges.ranges.iter() {
             let sent = &mut self.paths[at].sent;
             let acked = |item| content.acked(item);
             if sent.on_ack_range(now, first, last, &mut outcome, acked).is_none() {

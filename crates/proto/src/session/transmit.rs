@@ -130,7 +130,7 @@ impl Session {
         Header::reserve(&mut frame.head);
         let acked = &self.paths[ack_at];
         if content.is_none() && acked.ack.needs_ranges(&acked.received) {
-            acked.ack.ranges(now, acked.id, &acked.received).emit(&mut frame.head);
+            acked.ack.emit_ranges(now, acked.id, &acked.received, &mut frame.head);
         }
         let mut payload = 0;
         while let (Some(content), Some(&item)) = (content.as_deref_mut(), self.queue.front()) {

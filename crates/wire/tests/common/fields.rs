@@ -39,7 +39,7 @@ impl Wire for &str {
     }
 }
 
-impl Wire for [Address; WELCOME_ADDRESSES_MAX] {
+impl Wire for Addresses<'_> {
     fn bytes(&self) -> Option<Vec<u8>> {
         None
     }
@@ -63,9 +63,11 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
             fields!(m, Complete { slot, status, sequence, verifier, length })
         }
         Message::AckRanges(m) => {
-            let mut all = fields!(m, AckRanges { path, count, delay } ranges);
-            all.push(("first", m.ranges[0].0.bytes()));
-            all.push(("last", m.ranges[0].1.bytes()));
+            let mut all = fields!(m, AckRanges { path, delay } ranges);
+            all.insert(1, ("count", (m.ranges.len() as u8).bytes()));
+            let (first, last) = m.ranges.iter().next().expect("never empty");
+            all.push(("first", first.bytes()));
+            all.push(("last", last.bytes()));
             all.push(("further ranges", None));
             all
         }
@@ -116,25 +118,29 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
                 name
             }
         ),
-        Message::Welcome(m) => fields!(
-            m,
-            Welcome {
-                nonce,
-                session,
-                verifier,
-                instance,
-                epoch,
-                slots,
-                frame_bytes_max,
-                request_bytes_max,
-                room_frames,
-                room_bytes,
-                credit_bytes,
-                node,
-                address_count,
-                addresses
-            }
-        ),
+        Message::Welcome(m) => {
+            let mut all = fields!(
+                m,
+                Welcome {
+                    nonce,
+                    session,
+                    verifier,
+                    instance,
+                    epoch,
+                    slots,
+                    frame_bytes_max,
+                    request_bytes_max,
+                    room_frames,
+                    room_bytes,
+                    credit_bytes,
+                    node,
+                    addresses
+                }
+            );
+            let count = m.addresses.iter().count() as u8;
+            all.insert(all.len() - 1, ("address_count", count.bytes()));
+            all
+        }
         Message::Refuse(m) => fields!(m, Refuse { nonce, status, text }),
         Message::UnknownSession(m) => fields!(m, UnknownSession { session }),
         Message::Discover(m) => fields!(m, Discover { nonce, first, spread_ms, node }),

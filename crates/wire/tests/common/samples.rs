@@ -10,16 +10,15 @@ pub const SESSION: u64 = 0x0102_0304_0506_0708;
 /// Every message of fixed or plain variable form, with its file name among the golden vectors.
 /// OFFER is missing: its value can only be had by parsing (see [`offer`]).
 pub fn messages() -> Vec<(&'static str, Message<'static>)> {
-    let mut ranges = [(0, 0); ACK_RANGES_MAX];
-    ranges[0] = (0x1122_3344_5566_7780, 0x1122_3344_5566_7788);
-    ranges[1] = (0x21, 0x2f);
-    let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
-    addresses[0] = Address::Mac([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
-    addresses[1] = Address::V4([10, 0, 0, 2], 34997);
-    let mut v6 = [0; 16];
-    (v6[0], v6[1], v6[15]) = (0xfe, 0x80, 2);
-    addresses[2] = Address::V6(v6, 34997);
-    addresses[3] = Address::Sim(0x0a0b_0c0d);
+    const RANGES: [(u64, u64); 2] = [(0x1122_3344_5566_7780, 0x1122_3344_5566_7788), (0x21, 0x2f)];
+    const V6: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    const ADDRESSES: [Address; 4] = [
+        Address::Mac([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]),
+        Address::V4([10, 0, 0, 2], 34997),
+        Address::V6(V6, 34997),
+        Address::Sim(0x0a0b_0c0d),
+    ];
+    let ranges = Ranges::new(&RANGES);
     let id = *b"\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f";
     vec![
         (
@@ -55,7 +54,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 length: 0x7172_7374,
             }),
         ),
-        ("ack-ranges", Message::AckRanges(AckRanges { path: 3, delay: 0x0405, count: 2, ranges })),
+        ("ack-ranges", Message::AckRanges(AckRanges { path: 3, delay: 0x0405, ranges })),
         (
             "credit",
             Message::Credit(Credit {
@@ -172,8 +171,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 room_bytes: 0x1112_1314,
                 credit_bytes: 0x2122_2324_2526_2728,
                 node: "node1",
-                address_count: 4,
-                addresses,
+                addresses: Addresses::new(&ADDRESSES),
             }),
         ),
         (
