@@ -25,6 +25,8 @@ const GATHER: Duration = Duration::from_millis(150);
 /// A session whose paths have all been dead for this long is not waited for alone: the target may
 /// have moved to another address, or forgotten the session without being able to say so.
 const DEAD_FOR: Duration = Duration::from_secs(3);
+/// A target that answers at all is given this long to show that it knows the session.
+const DOUBT: Duration = Duration::from_millis(100);
 /// A refused re-attach is asked again after this.
 const ATTACH_RETRY: Duration = Duration::from_millis(500);
 /// Offers and addresses tried in one attempt, at most.
@@ -51,6 +53,8 @@ pub(crate) struct Attempt {
     session_low: u32,
     /// Offers of different instances came, and it has asked again.
     asked_twice: bool,
+    /// The old session has been given its chance to resume.
+    hesitated: bool,
 }
 
 impl Initiator {
@@ -87,6 +91,7 @@ impl Initiator {
             candidates,
             session_low,
             asked_twice: false,
+            hesitated: false,
         });
     }
 
@@ -104,6 +109,7 @@ impl Initiator {
         if self.first_error.is_some() && !self.is_open() {
             return;
         }
+        self.settle_doubt(now);
         let connected = self.session.as_ref().is_some_and(Session::is_connected);
         if connected && self.granted {
             self.came_back();
@@ -131,6 +137,25 @@ impl Initiator {
         self.drive_attempt(now);
     }
 
+    /// The session in use has been heard since `then`: nothing need take its place.
+    fn lives_since(&self, then: Time) -> bool {
+        let heard = |s: &Session| s.is_connected() && s.last_heard() > then;
+        self.granted && self.session.as_ref().is_some_and(heard)
+    }
+
+    fn settle_doubt(&mut self, now: Time) {
+        if self.attempt.as_ref().is_some_and(|attempt| self.lives_since(attempt.started)) {
+            self.attempt = None;
+        }
+        let Some(since) = self.doubt else { return };
+        if self.session.is_none() || self.lives_since(since) {
+            self.doubt = None;
+        } else if now >= since + DOUBT {
+            self.doubt = None;
+            self.begin_attempt(now);
+        }
+    }
+
     fn came_back(&mut self) {
         if self.away_since.take().is_none() {
             return;
@@ -154,6 +179,9 @@ impl Initiator {
         }
         if let Some(retry) = self.retry_attach_at {
             at = at.min(retry);
+        }
+        if let Some(since) = self.doubt {
+            at = at.min(since + DOUBT);
         }
         if self.wants_forced_flush() {
             at = at.min(self.forced_flush_after);
@@ -287,6 +315,20 @@ impl Initiator {
         let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
         let place = |c: &Candidate| c.nonce == welcome.nonce && c.link == link && c.addr == from;
         let at = attempt.candidates.iter().position(place).ok_or(DropReason::Unasked)?;
+        if self.lives_since(attempt.started) {
+            return Err(DropReason::Unasked);
+        }
+        // The same process of the target: it may well know the old session, in which requests are
+        // executed once. It resumes if one of its paths answers now.
+        let resumes = welcome.instance == self.target_instance && self.granted;
+        if let (Some(session), true, false) = (&mut self.session, resumes, attempt.hesitated) {
+            session.ask(now);
+            let attempt = self.attempt.as_mut().expect("just looked");
+            attempt.hesitated = true;
+            attempt.next_at = now + DOUBT;
+            return Ok(());
+        }
+        self.target_instance = welcome.instance;
         let attempt = self.attempt.take().expect("just looked");
         let config = SessionConfig {
             role: Role::Initiator,
@@ -322,6 +364,7 @@ impl Initiator {
         self.stats.sessions += 1;
         self.session = Some(session);
         self.granted = false;
+        self.doubt = None;
         // A retry that was meant for the former session would ask a second time in this one, and
         // the target would fence the first grant.
         self.retry_attach_at = None;
@@ -458,11 +501,15 @@ impl Initiator {
         Ok(())
     }
 
-    /// Anybody can send this: it only starts a handshake beside the old session.
+    /// Anybody can send this, also another target that shares the interface with ours: the session
+    /// is asked, and only if it stays silent a handshake begins beside it.
     pub(crate) fn on_unknown_session(&mut self, now: Time, id: u64) -> Result<(), DropReason> {
-        match &self.session {
+        match &mut self.session {
             Some(session) if session.remote_id() == id => {
-                self.begin_attempt(now);
+                if self.doubt.is_none() {
+                    self.doubt = Some(now);
+                    session.ask(now);
+                }
                 Ok(())
             }
             _ => Err(DropReason::Unasked),

@@ -174,6 +174,10 @@ pub struct Initiator {
     pub(crate) retry_attach_at: Option<Time>,
     pub(crate) first_error: Option<AttachError>,
     pub(crate) dead: Option<ErrorKind>,
+    /// Which process of the target opened the session.
+    pub(crate) target_instance: u64,
+    /// Since when somebody says that the target does not know the session.
+    pub(crate) doubt: Option<Time>,
     pub(crate) away_since: Option<Time>,
     pub(crate) gave_up: bool,
     pub(crate) closing: bool,
@@ -230,6 +234,8 @@ impl Initiator {
             retry_attach_at: None,
             first_error,
             dead: None,
+            target_instance: 0,
+            doubt: None,
             away_since: Some(now),
             gave_up: false,
             closing: false,

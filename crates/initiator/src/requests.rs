@@ -216,7 +216,7 @@ impl Initiator {
         };
         match io.op {
             Op::Flush => self.on_flush_finished(io, complete.verifier, mark, result),
-            op if op.is_write() => self.on_write_finished(io, complete.verifier, result),
+            op if op.is_write() => self.on_write_finished(io, complete.verifier, mark, result),
             _ => {
                 // What it has seen may lack unflushed writes: they are sent again, then it reads
                 // again.
@@ -249,7 +249,13 @@ impl Initiator {
         }
     }
 
-    fn on_write_finished(&mut self, io: Pending, verifier: u64, result: Result<(), ErrorKind>) {
+    fn on_write_finished(
+        &mut self,
+        io: Pending,
+        verifier: u64,
+        mark: Mark,
+        result: Result<(), ErrorKind>,
+    ) {
         if let Owner::Replay(number) = io.owner {
             if let Some(replay) = &mut self.replay {
                 replay.outstanding = replay.outstanding.saturating_sub(1);
@@ -259,8 +265,20 @@ impl Initiator {
                 self.replay_failed = true;
                 self.stats.replay_failures += 1;
             }
+            // This tells of a change, or is the first to tell under which verifier all of them are
+            // now. It must be known: else each further write would seem to tell of a change.
+            let news = result.is_ok() && mark.replays == self.replays && verifier != self.verifier;
+            if news {
+                self.verifier = verifier;
+            }
             if let Some(effect) = self.retained.get_mut(number) {
                 effect.replayed(if result.is_ok() { verifier } else { self.verifier });
+            }
+            if let Some(replay) = self.replay.filter(|_| news)
+                && !self.retained.replayed_under(replay.next, verifier)
+            {
+                // What this replay had sent before is lost again.
+                self.start_replay(replay.outstanding);
             }
             return;
         }

@@ -152,6 +152,13 @@ impl Retained {
         self.log.iter().take(count).all(|e| e.is_under(verifier))
     }
 
+    /// True if every entry below `next` whose replay has completed has this verifier.
+    pub fn replayed_under(&self, next: u64, verifier: u64) -> bool {
+        let count = (next.saturating_sub(self.first) as usize).min(self.log.len());
+        let mut replayed = self.log.iter().take(count).filter(|e| e.standing != Standing::Asked);
+        replayed.all(|e| e.is_under(verifier))
+    }
+
     /// A flush covered everything below `mark`.
     pub fn flushed(&mut self, mark: u64) {
         while self.first < mark {

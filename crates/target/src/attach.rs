@@ -17,19 +17,18 @@ const ATTACHMENTS_MAX: usize = 64;
 impl House {
     pub fn on_attach(&mut self, now: Time, peer: &mut Peer, index: usize, attach: &Attach<'_>) {
         let transaction = attach.transaction;
-        let own = peer.session.local_id();
-        let open = self.attachments.iter().filter(|a| a.session == own && a.live).count()
-            + self.pending.iter().filter(|p| p.session == own).count();
-        if open >= ATTACHMENTS_MAX {
-            let text = "this session has too many attachments".to_string();
-            return refuse(peer, transaction, Status::TooMany, 0, text);
-        }
         if peer.slots.has_answer(transaction) {
             return peer.session.send(Item::AttachAnswer(transaction));
         }
         let session = peer.session.local_id();
         if self.pending.iter().any(|p| p.session == session && p.transaction == transaction) {
             return;
+        }
+        let open = self.attachments.iter().filter(|a| a.session == session && a.live).count()
+            + self.pending.iter().filter(|p| p.session == session).count();
+        if open >= ATTACHMENTS_MAX {
+            let text = "this session has too many attachments".to_string();
+            return refuse(peer, transaction, Status::TooMany, 0, text);
         }
         let Some(export) = self.exports.iter().position(|e| e.name == attach.export) else {
             if let Some(shard) = self.other_shard(attach.export) {

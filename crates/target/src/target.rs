@@ -160,7 +160,7 @@ impl Target {
                 if !peer.confirmed {
                     self.confirm(index);
                 }
-                let peer = self.peers[index].as_deref_mut().expect("found");
+                let peer = self.peers[index].as_deref_mut().ok_or(DropReason::UnknownSession)?;
                 peer.on_messages(now, index, &frame, &rx.bytes, &mut self.house);
                 if self.peers[index].as_ref().is_some_and(|p| p.ended) {
                     self.end(index);
@@ -224,13 +224,16 @@ impl Target {
     fn confirm(&mut self, index: usize) {
         let peer = self.peers[index].as_deref_mut().expect("found");
         peer.confirmed = true;
-        let (initiator, instance) = (peer.initiator, peer.instance);
+        let (initiator, instance, number) = (peer.initiator, peer.instance, peer.number);
         for other in 0..self.peers.len() {
-            let old = self.peers[other].as_ref().is_some_and(|p| {
+            let same = self.peers[other].as_ref().filter(|p| {
                 other != index && p.initiator == initiator && p.instance == instance && p.confirmed
             });
-            if old {
-                self.end(other);
+            match same.map(|p| p.number) {
+                Some(earlier) if earlier < number => self.end(other),
+                // This one is what was left behind, and a late frame of it has arrived.
+                Some(_) => return self.end(index),
+                None => {}
             }
         }
         self.share_room();

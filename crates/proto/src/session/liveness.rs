@@ -107,6 +107,14 @@ impl Session {
         Ok(())
     }
 
+    /// Asks on every path whether the peer is there and still knows the session: for an owner that has
+    /// reason to doubt it. [`Session::last_heard`] tells of the answer.
+    pub fn ask(&mut self, now: Time) {
+        for path in &mut self.paths {
+            path.prober.ask_now(now);
+        }
+    }
+
     /// Lets time pass: timers that are due fire.
     pub fn on_time(&mut self, now: Time) {
         for at in 0..self.paths.len() {

@@ -328,3 +328,22 @@ fn rule_04_a_detach_keeps_unflushed_writes_until_the_last_io() {
         }
     }
 }
+
+/// What somebody else's failed flush did is mended by one replay, however many writes follow.
+#[test]
+fn rule_04_one_change_of_the_verifier_makes_one_replay() {
+    let mut s = Scene::new().with_client();
+    let reader = s.client();
+    s.world.clients[reader].config.read_only = true;
+    s.attach(reader);
+    s.write(at(0, 8));
+    s.medium.set_flush_failure(1.0);
+    let flush = s.submit(reader, Op::Flush, at(0, 0));
+    assert_eq!(s.outcome(reader, flush).result, Err(ErrorKind::Io));
+    s.medium.set_flush_failure(0.0);
+    for n in 1..50 {
+        s.write(at(n * 8, 8));
+    }
+    assert_eq!(s.stats(0).replayed, 2, "the first write, and the one that told of the change");
+    s.end();
+}
