@@ -51,6 +51,8 @@ pub(crate) struct Prober {
     size: Option<usize>,
     size_retry_at: Option<Time>,
     warned: bool,
+    /// A sign of life is wanted although the path is in use.
+    doubted: bool,
 }
 
 impl Prober {
@@ -62,6 +64,7 @@ impl Prober {
             size: Some(usize::MAX),
             size_retry_at: None,
             warned: false,
+            doubted: false,
         }
     }
 
@@ -70,6 +73,17 @@ impl Prober {
         self.asked = None;
         self.next_at = now;
         self.backoff = Duration::from_millis(20);
+    }
+
+    /// Ask for a sign of life, also of a path in use; whatever is asked already will do.
+    pub fn doubt(&mut self, now: Time, state: PathState) {
+        match state {
+            PathState::Active => {
+                self.doubted = true;
+                self.next_at = self.next_at.min(now);
+            }
+            PathState::Candidate | PathState::Dead => self.ask_now(now),
+        }
     }
 
     /// The other side has been heard: ask whether it hears us, unless that has just been asked.
@@ -176,6 +190,7 @@ impl Prober {
         }
         let purpose = match (state, self.size) {
             (PathState::Candidate | PathState::Dead, _) => Purpose::Liveness,
+            (PathState::Active, _) if std::mem::take(&mut self.doubted) => Purpose::Liveness,
             (PathState::Active, Some(size)) if size.min(limit) > current => {
                 Purpose::Size(size.min(limit))
             }

@@ -1,11 +1,17 @@
 //! Rule 13: bounded turns, handshakes beside the old session, flushes that share nothing they must
 //! not; and the quiet that follows.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
+use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_initiator::WhenAway;
+use thinwire_link::sim::Verdict;
+use thinwire_proto::{Time, outside_frame};
 use thinwire_sim::server::Crash;
 use thinwire_volume::Op;
+use thinwire_wire::{Frame, Header, Kind, UnknownSession};
 
 use crate::scene::{Scene, at, ms};
 
@@ -89,4 +95,45 @@ fn rule_13_an_initiator_that_is_gone_hardly_turns_the_target() {
     s.pass(Duration::from_secs(20));
     let turns = s.world.servers[0].machine.turns - before;
     assert!(turns < 100, "{turns} turns in twenty seconds");
+}
+
+/// Somebody says all the time that the session means nothing: a forger, or another target that hears
+/// the same frames. The session goes on, and nothing is executed twice.
+#[test]
+fn rule_13_unknown_session_ends_no_session_that_lives() {
+    let mut s = Scene::new();
+    let client = s.client();
+    let server = s.world.servers[0].machine.stations[0];
+    let id = Rc::new(Cell::new(0));
+    let seen = id.clone();
+    s.world.set_judge(move |_, to, bytes| {
+        if let (true, Ok(frame)) = (to == server, Frame::parse(bytes))
+            && frame.header().session != 0
+        {
+            seen.set(frame.header().session);
+        }
+        Verdict::Pass
+    });
+    s.attach(client);
+    s.write(at(0, 8));
+    let mut batch = TxBatch::new();
+    outside_frame(&mut batch, Addr::Group, Header::new(Kind::UnknownSession), 0, |out| {
+        UnknownSession { session: id.get() }.emit(out);
+    });
+    let bytes = Pool::new(0).copy_of(&batch.frames()[0].head).freeze();
+    s.medium.set_latency(20_000_000, 20_000_000);
+    let tokens: Vec<_> = (0..64).map(|n| s.submit(0, Op::Write, at(n * 8, 8))).collect();
+    for round in 0..600 {
+        let frame = RxFrame { from: Addr::Sim(99), bytes: bytes.clone(), waited: Duration::ZERO };
+        let now = Time(s.world.now);
+        s.world.clients[0].initiator.as_mut().expect("it runs").on_frame(now, 0, &frame);
+        s.world.clients[0].machine.dirty = true;
+        // Also through a pause, in which only probes are answered.
+        s.pass(if round < 300 { Duration::from_micros(300) } else { ms(3) });
+    }
+    for token in tokens {
+        s.outcome(0, token).result.unwrap();
+    }
+    assert_eq!((s.stats(0).sessions, s.world.target(0).stats().requests), (1, 65));
+    s.end();
 }
