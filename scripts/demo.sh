@@ -36,6 +36,10 @@ mounts_below() { awk -v at="$1/" 'index($2 "/", at) == 1 { print $2 }' /proc/sel
 remove() {
   local folder=$1 name pid point device
   shift
+  # A disk in use whose target may be gone: what is written back to it would wait for ever.
+  if [ -x "$folder/bin/thinwire" ] && [ -n "$(mounts_below "$folder/mnt")" ]; then
+    timeout 10 "$folder/bin/thinwire" detach --force disk0
+  fi
   for point in $(mounts_below "$folder/mnt"); do umount "$point" || umount -l "$point"; done
   for signal in TERM KILL; do
     for name in "$@"; do
@@ -56,16 +60,18 @@ remove() {
 
 at_exit() {
   local code=$?
-  trap - EXIT INT TERM HUP
+  # A second interrupt must not leave half of it behind.
+  trap - EXIT
+  trap '' INT TERM HUP
   set +e
   if [ $code -ne 0 ]; then
-    printf '\n%sThe demo did not get through (exit %s).%s\n' "$red" "$code" "$plain"
+    printf '\n%sThe demo did not get through (exit %s); removing what it made.%s\n' "$red" "$code" "$plain"
     for log in "$demo"/target*.log; do
       [ -s "$log" ] && { echo "The end of ${log##*/}:"; tail -n 10 "$log"; }
     done
   fi
   remove "$demo" "${namespace[@]}" >/dev/null 2>&1
-  [ $code -eq 0 ] && echo "${dim}Everything the demo made has been removed.${plain}"
+  echo "${dim}Everything the demo made has been removed.${plain}"
   exit $code
 }
 trap at_exit EXIT
@@ -121,7 +127,7 @@ at_line() {
 
 scripts/setup.sh --demo
 echo "building thinwire (release; the first time takes a few minutes)"
-cargo build --release --locked --quiet -p thinwire </dev/null
+cargo build --release --locked -p thinwire </dev/null
 binary=$(realpath "${CARGO_TARGET_DIR:-target}")/release/thinwire
 
 mkdir -p "$demo/bin" "$demo/mnt" "$demo/tree"
@@ -130,7 +136,7 @@ mkdir -p "$demo/bin" "$demo/mnt" "$demo/tree"
 cat >"$demo/bin/thinwire" <<WRAPPER
 #!/bin/sh
 case "\$1" in
-  attach | detach | status) exec "$binary" "\$@" --run-dir "$demo/run" ;;
+  attach | detach | status | bench) exec "$binary" "\$@" --run-dir "$demo/run" ;;
   *) exec "$binary" "\$@" ;;
 esac
 WRAPPER
@@ -188,8 +194,9 @@ serve() {
   prompt target "${serve[@]}" '&'
   # Not left to the redirection below, which comes whenever the background shell gets to it.
   : >"$demo/ready"
-  # The binary itself, by exec: the process id is the target's own, so that kill -9 kills it.
-  nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" \
+  # The binary itself, by exec: the process id is the target's own, so that kill -9 kills it. In a
+  # session of its own: an interrupt at the terminal must not take it away before the disk is.
+  setsid nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" \
     </dev/null >"$demo/ready" 2>"$demo/target$starts.log" &
   target_pid=$!
   for _ in $(seq 200); do

@@ -12,7 +12,7 @@ use thinwire_wire::{
     AttachRefused, Attached, Discover, Header, Hello, Kind, Offer, Refuse, Status, Welcome,
 };
 
-use crate::initiator::{AttachError, Content};
+use crate::initiator::{AttachError, CLOSE_PATIENCE, Content};
 use crate::slots::{AttachAsk, Owner, Slots};
 use crate::volume::features;
 use crate::{Initiator, TargetName, WhenAway};
@@ -20,6 +20,9 @@ use crate::{Initiator, TargetName, WhenAway};
 /// First wait between two questions of an attempt; doubles up to the largest.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// A target that is restarted while it answers over several links looks like two for a moment; two
+/// of one name go on to do so.
+const CONTRADICTIONS_MAX: u32 = 4;
 /// How long the first attach gathers offers, so that a name in double use is noticed.
 const GATHER: Duration = Duration::from_millis(150);
 /// A session whose paths have all been dead for this long is not waited for alone: the target may
@@ -51,8 +54,8 @@ pub(crate) struct Attempt {
     candidates: Vec<Candidate>,
     /// The lower half of the first candidate's session id.
     session_low: u32,
-    /// Offers of different instances came, and it has asked again.
-    asked_twice: bool,
+    /// How often offers of different instances have come.
+    contradictions: u32,
     /// The old session has been given its chance to resume.
     hesitated: bool,
 }
@@ -90,7 +93,7 @@ impl Initiator {
             discover_nonce: self.rng.next_u64(),
             candidates,
             session_low,
-            asked_twice: false,
+            contradictions: 0,
             hesitated: false,
         });
     }
@@ -183,6 +186,9 @@ impl Initiator {
         if let Some(since) = self.doubt {
             at = at.min(since + DOUBT);
         }
+        if let (Some(since), Some(_)) = (self.closing_since, self.away_since) {
+            at = at.min(since + CLOSE_PATIENCE);
+        }
         if self.wants_forced_flush() {
             at = at.min(self.forced_flush_after);
         }
@@ -218,7 +224,8 @@ impl Initiator {
                 }
                 if attempt.candidates.iter().any(|c| Some(c.instance) != first) {
                     // Or is it one that has been restarted while it answered over several links?
-                    if std::mem::replace(&mut attempt.asked_twice, true) {
+                    attempt.contradictions += 1;
+                    if attempt.contradictions == CONTRADICTIONS_MAX {
                         self.first_error = Some(AttachError::Ambiguous(addresses));
                         self.attempt = None;
                         return;

@@ -181,6 +181,8 @@ pub struct Initiator {
     pub(crate) away_since: Option<Time>,
     pub(crate) gave_up: bool,
     pub(crate) closing: bool,
+    /// Since when there is nothing left to do but to tell the target.
+    pub(crate) closing_since: Option<Time>,
     /// In this session.
     pub(crate) detach_sent: bool,
     pub(crate) close_error: Option<ErrorKind>,
@@ -191,6 +193,10 @@ pub struct Initiator {
     pub(crate) stats: InitiatorStats,
     notices: VecDeque<Notice>,
 }
+
+/// A detach that has nothing left to do is ended after this long without a target to be told of it.
+/// Until then one that is just being restarted may come back, and learn that its export is free.
+pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Initiator {
     /// An attachment that begins to look for its target with the first turn. `links` in the order
@@ -239,6 +245,7 @@ impl Initiator {
             away_since: Some(now),
             gave_up: false,
             closing: false,
+            closing_since: None,
             detach_sent: false,
             close_error: None,
             closed: false,
@@ -435,7 +442,15 @@ impl Initiator {
 
     fn progress_closing(&mut self) {
         let is_clean = self.is_quiet() && self.retained.is_empty() && self.replay.is_none();
-        if !self.closing || self.detach_sent || !is_clean || !self.is_attached() {
+        if !self.closing || !is_clean {
+            return;
+        }
+        let since = *self.closing_since.get_or_insert(self.now);
+        if self.away_since.is_some() && !self.replay_failed && self.now >= since + CLOSE_PATIENCE {
+            // Nothing is left to be done, and nobody is there to be told.
+            return self.finish_closing();
+        }
+        if self.detach_sent || !self.is_attached() {
             return;
         }
         self.detach_sent = true;

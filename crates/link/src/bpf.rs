@@ -45,25 +45,11 @@ pub struct Shard {
     pub index: u8,
     /// How many shards there are, at least 1.
     pub count: u8,
-    /// Where in a frame the number of its shard stands.
+    /// Where in a frame the number of its shard stands: by it the kernel chooses among the udp
+    /// sockets that share a port. One without a valid number goes to shard 0.
     pub offset: u16,
-    /// What this shard receives besides, on packet links: greetings, which carry no number. On udp
-    /// links a frame goes to one socket alone: one without a valid number to shard 0.
-    pub also: Vec<SteeringFilter>,
-}
-
-impl Shard {
-    /// Number of the last shard there can be. Frames with a larger one are an initiator's on the
-    /// same machine.
-    pub const LAST: u8 = 127;
-
-    /// The filters that make a packet link this shard's.
-    pub(crate) fn filters(&self) -> Vec<SteeringFilter> {
-        // A single one also gets what is left of when there were several.
-        let range = if self.count <= 1 { 0..=Self::LAST } else { self.index..=self.index };
-        let own = SteeringFilter::byte(self.offset, range);
-        std::iter::once(own).chain(self.also.iter().copied()).collect()
-    }
+    /// What this shard receives on packet links.
+    pub accepts: Vec<SteeringFilter>,
 }
 
 /// At most this many filters in a list: jumps in classic BPF reach 255 instructions.

@@ -11,6 +11,7 @@
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch, TxFrame};
 
@@ -45,6 +46,10 @@ const FRAME_BYTES_MAX: usize = 65535;
 /// How often a send call tries again, in all, when the kernel's queue is full. Each time it spins
 /// for about a microsecond: as long as a 10 Gb/s wire takes for a kilobyte.
 const RETRIES_PER_SEND: u32 = 16;
+
+/// A changed station address (a bond that fails over, a machine that moves) is noticed after this
+/// long, in which nothing that we send can be answered.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How to open a [`PacketLink`].
 #[derive(Clone, Debug)]
@@ -167,6 +172,7 @@ pub struct PacketLink {
     name: String,
     config: PacketConfig,
     interface: Interface,
+    looked_at: Instant,
     /// Of the MTU at the time of opening: receive buffers are made for it.
     frame_bytes_max: usize,
     granted: u32,
@@ -231,6 +237,7 @@ impl PacketLink {
             name,
             config: config.clone(),
             interface,
+            looked_at: Instant::now(),
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
@@ -279,13 +286,15 @@ impl PacketLink {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
     }
 
-    /// The interface is gone: if there is one of that name again, use it. Cheap enough to be tried
-    /// whenever a send fails for this reason.
-    fn try_return(&mut self) {
-        if let Ok(Some(found)) = sys::interface(&self.config.ifname)
-            && found.index != self.interface.index
-            && found.is_ethernet
-        {
+    /// Looks at the interface again. It may have another station address, which we write into every
+    /// frame; or it may be gone, and made anew under the same name. Cheap enough to be done whenever
+    /// a send fails for such a reason.
+    fn look_again(&mut self) {
+        self.looked_at = Instant::now();
+        let Ok(Some(found)) = sys::interface(&self.config.ifname) else { return };
+        if found.index == self.interface.index {
+            self.interface.mac = found.mac;
+        } else if found.is_ethernet {
             let before = std::mem::replace(&mut self.interface, found);
             if self.bind().is_err() {
                 self.interface = before;
@@ -349,11 +358,9 @@ impl PacketLink {
                             std::hint::spin_loop();
                         }
                     }
-                    libc::EAGAIN | libc::ENOBUFS | libc::ENETDOWN => {
-                        return self.drop_rest(at);
-                    }
-                    libc::ENXIO | libc::ENODEV => {
-                        self.try_return();
+                    libc::EAGAIN | libc::ENOBUFS => return self.drop_rest(at),
+                    libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
+                        self.look_again();
                         return self.drop_rest(at);
                     }
                     libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(e),
@@ -399,6 +406,9 @@ impl Link for PacketLink {
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        if self.looked_at.elapsed() > LOOK_EVERY {
+            self.look_again();
+        }
         let mut frames = batch.frames();
         let mut retries = RETRIES_PER_SEND;
         let mut result = Ok(());
@@ -422,7 +432,7 @@ impl Link for PacketLink {
             Err(e) => match e.raw_os_error().unwrap_or(0) {
                 libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL => return Err(e),
                 libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
-                    self.try_return();
+                    self.look_again();
                     return Ok(0);
                 }
                 _ => return Ok(0),

@@ -225,8 +225,8 @@ impl LinkSpec {
         let mut link: Box<dyn Link> = match self {
             LinkSpec::Packet { .. } => {
                 let mut config = self.packet_config().expect("it is a packet link");
-                config.steering = options.shard.as_ref().map_or(Vec::new(), Shard::filters);
-                config.steering.extend(&options.steering);
+                let shard = options.shard.as_ref().map_or(&[][..], |shard| &shard.accepts);
+                config.steering = [shard, &options.steering].concat();
                 Box::new(PacketLink::open(&config)?)
             }
             LinkSpec::Udp { .. } => {

@@ -298,7 +298,7 @@ fn room_is_what_really_fits() {
 fn shards_share_an_address_and_get_their_own_frames() {
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let shard = |index| {
-        let shard = Some(Shard { index, count: 3, offset: 8, also: Vec::new() });
+        let shard = Some(Shard { index, count: 3, offset: 8, accepts: Vec::new() });
         let group_port = bind.port();
         UdpLink::open(&UdpConfig { shard, group_port, ..UdpConfig::new(bind) })
     };

@@ -263,7 +263,7 @@ struct House<'a, O> {
 
 impl<O: Opener> House<'_, O> {
     fn links(&self, index: u8) -> Result<Vec<Box<dyn Link>>, O::Error> {
-        self.opener.links(&link_shard(index, self.count))
+        self.opener.links(&link_shard(&self.service.config.node, index, self.count))
     }
 
     /// Opens the exports of a shard.

@@ -5,6 +5,7 @@
 //! the kernel, each attachment of a machine is woken by the traffic of all of them.
 
 use thinwire_link::{Shard, SteeringFilter};
+use thinwire_target::{SESSION_NUMBER, session_lane};
 
 use crate::clock::entropy;
 
@@ -13,9 +14,15 @@ const SESSION_OFFSET: u16 = 8;
 /// The upper half of an initiator's session ids begins with this bit; a target's with none.
 const INITIATOR: u32 = 1 << 31;
 
-/// Which shard of `count` opens a link.
-pub fn link_shard(index: u8, count: u8) -> Shard {
-    Shard { index, count, offset: SESSION_OFFSET, also: Vec::new() }
+/// Which shard of `count` of a node opens a link. It receives frames of its own sessions, and the
+/// first those outside sessions, too.
+pub fn link_shard(node: &str, index: u8, count: u8) -> Shard {
+    let lane = session_lane(index, node);
+    let mut accepts = vec![SteeringFilter::word(SESSION_OFFSET, lane..=lane | SESSION_NUMBER)];
+    if index == 0 {
+        accepts.extend(outside_filters());
+    }
+    Shard { index, count, offset: SESSION_OFFSET, accepts }
 }
 
 /// The upper half of the ids of all sessions of one initiator: see

@@ -249,6 +249,11 @@ impl MediumHandle {
         self.medium.borrow_mut().config.flush_failure = rate;
     }
 
+    /// Share of writer records that cannot be stored from now on.
+    pub fn set_record_failure(&self, rate: f64) {
+        self.medium.borrow_mut().config.record_failure = rate;
+    }
+
     /// Makes writes fail for lack of space, always or never: for scripted tests.
     pub fn set_no_space(&self, rate: f64) {
         self.medium.borrow_mut().config.no_space = rate;

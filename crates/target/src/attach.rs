@@ -62,7 +62,7 @@ impl House {
         }
         match self.decide(now, peer, export, attach) {
             Ok(generation) => {
-                self.fence_writers(export);
+                // Nobody is fenced before the grant: it may come to nothing.
                 self.pending.push(PendingAttach {
                     peer: index,
                     session,
@@ -137,7 +137,7 @@ impl House {
         } else {
             format!("its lease has {seconds_left} s left if it stays silent")
         };
-        let text = format!("export {} is held by {name}; {wait}; or take it over", e.name);
+        let text = format!("export {} is held by {name}; {wait}", e.name);
         Err((Status::Busy, seconds_left, text))
     }
 
@@ -164,10 +164,9 @@ impl House {
             }
             let p = self.pending.remove(at);
             progress = true;
+            // Whatever becomes of it: what was held back for it goes on, or is refused.
+            self.release = true;
             let record = WriterRecord { generation: p.generation, holder: p.initiator };
-            // Another one that waited too may have been granted since this one asked.
-            self.fence_writers(p.export);
-            self.tell_fenced(&p, peers);
             let Some(peer) = peers.get_mut(p.peer).and_then(|s| s.as_deref_mut()) else { continue };
             if peer.session.local_id() != p.session {
                 continue;
@@ -184,11 +183,13 @@ impl House {
             e.note_grant(p.initiator, p.session_number);
             e.holder = Some(Holder {
                 initiator: p.initiator,
-                name: p.name,
+                name: p.name.clone(),
                 session: p.session,
                 last_heard: now,
             });
+            self.fence_writers(p.export);
             self.grant(peer, p.transaction, p.export, p.generation, false);
+            self.tell_fenced(&p, peers);
         }
         progress
     }
@@ -317,7 +318,9 @@ impl House {
                 holder.last_heard = peer.session.last_heard();
             }
         }
+        let before = self.pending.len();
         self.pending.retain(|p| p.session != session);
+        self.release |= self.pending.len() < before;
     }
 
     /// Keeps the leases of living sessions fresh.

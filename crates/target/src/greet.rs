@@ -24,6 +24,21 @@ pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(5);
 /// One reply to an unknown session in this time; a burst of 32 may come at once.
 const UNKNOWN_EVERY: Duration = Duration::from_millis(2);
 
+/// The bits of the upper half of a session id that number the sessions of a shard.
+pub const SESSION_NUMBER: u32 = 0x3ff;
+
+/// The upper half of the session ids of a shard of a node, without the sessions' numbers, which are
+/// its lowest ten bits: the same for every process of that node, so that a new one can answer for
+/// sessions that died with the last.
+pub fn session_lane(shard: u8, node: &str) -> u32 {
+    // FNV-1a, folded to 14 bits.
+    let hash = node
+        .bytes()
+        .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let node = (hash >> 18) ^ (hash & 0x3fff);
+    u32::from(shard) << 24 | node << 10
+}
+
 /// An answer to a DISCOVER that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingOffer {
@@ -102,9 +117,11 @@ impl Target {
         };
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
-        // (rule 10); the index makes the look-up a table access; the rest cannot be guessed.
-        let random = house.rng.next_u64() >> 24;
-        let local_id = u64::from(self.shard) << 56 | (index as u64) << 40 | random;
+        // (rule 10), and the node's lane keeps targets apart; the index makes the look-up a table
+        // access; the rest cannot be guessed.
+        let random = house.rng.next_u64() >> 32;
+        let upper = session_lane(self.shard, &house.config.node) | index as u32;
+        let local_id = u64::from(upper) << 32 | random;
         house.next_epoch = house.next_epoch.wrapping_add(1);
         let config = SessionConfig {
             role: Role::Target,

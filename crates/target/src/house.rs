@@ -127,6 +127,8 @@ pub(crate) struct House {
     pub elsewhere: Vec<(String, u8)>,
     pub attachments: Vec<Attachment>,
     pub pending: Vec<PendingAttach>,
+    /// Requests that were held back for a pending attach are to be tried again.
+    pub release: bool,
     pub operations: Vec<Option<Operation>>,
     pub operations_free: Vec<usize>,
     /// Recycled between polls.
@@ -172,6 +174,12 @@ impl House {
             .filter(|a| a.export == export && !a.read_only)
             .map(|a| a.outstanding)
             .sum()
+    }
+
+    /// Another session is about to be granted `export`: its present writers' new requests wait, so
+    /// that the store runs dry of them.
+    pub fn is_held_back(&self, export: usize, session: u64) -> bool {
+        self.pending.iter().any(|p| p.export == export && p.session != session)
     }
 
     pub fn lease(&self) -> Duration {

@@ -24,6 +24,7 @@ mod slots;
 mod target;
 
 pub use config::{ExportConfig, TargetConfig};
+pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
 pub use shards::Forward;
 pub use target::{ExportReport, SessionReport, Target};

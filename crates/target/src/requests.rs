@@ -44,6 +44,11 @@ impl House {
             Ok(found) => found,
             Err(status) => return self.finish(peer, &request, status, 0, SegList::new()),
         };
+        let waits = !self.attachments[attachment].read_only
+            && self.is_held_back(export, peer.session.local_id());
+        if waits {
+            return;
+        }
         let s = peer.slots.get(slot);
         let Some(mut io) = to_io(&request) else {
             return self.finish(peer, &request, Status::Unsupported, 0, SegList::new());

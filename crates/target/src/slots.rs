@@ -151,6 +151,10 @@ impl Slots {
         }
     }
 
+    pub fn count(&self) -> u16 {
+        self.slots.len() as u16
+    }
+
     pub fn get(&mut self, slot: u16) -> &mut Slot {
         &mut self.slots[slot as usize]
     }

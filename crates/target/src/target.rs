@@ -8,7 +8,7 @@ use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, Time, verify};
 use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
-use crate::greet::{PendingOffer, UNCONFIRMED};
+use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::{Export, House};
 use crate::peer::Peer;
 use crate::shards::Forward;
@@ -97,6 +97,7 @@ impl Target {
                 elsewhere: Vec::new(),
                 attachments: Vec::new(),
                 pending: Vec::new(),
+                release: false,
                 operations: Vec::new(),
                 operations_free: Vec::new(),
                 done: Vec::new(),
@@ -207,13 +208,18 @@ impl Target {
         rx: &RxFrame,
         id: u64,
     ) -> Result<usize, DropReason> {
-        let index = (id >> 40) as u16 as usize;
+        let upper = (id >> 32) as u32;
+        let index = (upper & SESSION_NUMBER) as usize;
         let found = self
             .peers
             .get(index)
             .and_then(Option::as_ref)
             .is_some_and(|p| p.session.local_id() == id);
         if !found {
+            // Not one of this node's: another target, or an initiator, on the same interface.
+            if upper & !SESSION_NUMBER != session_lane(self.shard, &self.house.config.node) {
+                return Err(DropReason::OtherNode);
+            }
             self.unknown_session(now, link, rx.from, id);
             return Err(DropReason::UnknownSession);
         }
@@ -261,6 +267,7 @@ impl Target {
         if !self.house.pending.is_empty() {
             self.house.settle_pending(now, &mut self.peers);
         }
+        let progress = progress | self.release_held();
         if now >= self.housekeeping_at {
             self.housekeeping_at = now + HOUSEKEEPING;
             self.expire(now);
@@ -281,6 +288,20 @@ impl Target {
             peer.session.transmit(now, &mut peer.slots, out);
         }
         progress
+    }
+
+    /// Tries requests again that were held back while somebody else was to be granted their export.
+    fn release_held(&mut self) -> bool {
+        if !std::mem::take(&mut self.house.release) {
+            return false;
+        }
+        for index in 0..self.peers.len() {
+            let Some(peer) = self.peers[index].as_deref_mut() else { continue };
+            for slot in 0..peer.slots.count() {
+                self.house.try_execute(peer, index, slot);
+            }
+        }
+        self.poll_volumes()
     }
 
     fn poll_volumes(&mut self) -> bool {

@@ -22,10 +22,13 @@ pub struct InitiatorId {
 
 /// The identity for `what` (node and export) under this run directory. It is derived from the
 /// machine, the network namespace, the run directory and `what`, and from the lowest number whose
-/// lock is free: so that a second live attachment of the same export is somebody else.
-pub fn claim(run_dir: &Path, what: &str) -> Outcome<InitiatorId> {
+/// lock is free: so that a second live attachment of the same export is somebody else. Readers are
+/// numbered apart: whoever writes must be the same again, whatever else was attached beside it.
+pub fn claim(run_dir: &Path, what: &str, read_only: bool) -> Outcome<InitiatorId> {
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |meta| meta.ino());
-    claim_as(run_dir, &format!("{}\0{network}\0{}\0{what}", machine(), run_dir.display()))
+    let role = if read_only { "\0reader" } else { "" };
+    let place = run_dir.display();
+    claim_as(run_dir, &format!("{}\0{network}\0{place}\0{what}{role}", machine()))
 }
 
 fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
@@ -81,15 +84,17 @@ mod tests {
     #[test]
     fn who_comes_back_is_the_same_and_who_lives_beside_is_another() {
         let dir = TempDir::new("identity");
-        let first = claim(dir.path(), "node1/disk0").unwrap();
-        let second = claim(dir.path(), "node1/disk0").unwrap();
-        let other = claim(dir.path(), "node1/disk1").unwrap();
+        let reader = claim(dir.path(), "node1/disk0", true).unwrap();
+        let first = claim(dir.path(), "node1/disk0", false).unwrap();
+        let second = claim(dir.path(), "node1/disk0", false).unwrap();
+        let other = claim(dir.path(), "node1/disk1", false).unwrap();
         assert_ne!(first.bytes, second.bytes);
         assert_ne!(first.bytes, other.bytes);
+        assert_ne!(first.bytes, reader.bytes);
         let bytes = first.bytes;
-        drop(first);
-        assert_eq!(claim(dir.path(), "node1/disk0").unwrap().bytes, bytes);
+        drop((first, reader));
+        assert_eq!(claim(dir.path(), "node1/disk0", false).unwrap().bytes, bytes);
         let elsewhere = TempDir::new("identity-elsewhere");
-        assert_ne!(claim(elsewhere.path(), "node1/disk0").unwrap().bytes, bytes);
+        assert_ne!(claim(elsewhere.path(), "node1/disk0", false).unwrap().bytes, bytes);
     }
 }

@@ -53,7 +53,10 @@ pub fn open(
     let lane = steering::draw_lane();
     let accept = steering::lane_filters(lane);
     let links = open_initiator_links(&specs, fault, options.wire.pcap.as_deref(), &accept)?;
-    let id = identity::claim(&options.run_dir, &format!("{}/{}", spec.node, spec.export))?;
+    let id = {
+        let what = format!("{}/{}", spec.node, spec.export);
+        identity::claim(&options.run_dir, &what, options.read_only)?
+    };
     let mut config = InitiatorConfig::new(target, &spec.export);
     config.initiator = id.bytes;
     config.lane = lane;
@@ -155,7 +158,7 @@ fn wait_open(
 fn refused(spec: &RemoteSpec, error: &AttachError) -> Failure {
     let remedy = match error {
         AttachError::Refused { status: Status::Busy, .. } => {
-            ": wait, attach it with --read-only, or say --take-over to fence that writer"
+            ": wait for that, attach it with --read-only, or fence that writer with --take-over"
         }
         AttachError::Refused { status: Status::ReadOnly, .. } => " (--read-only)",
         AttachError::Refused { status: Status::NotFound, .. } => {

@@ -161,3 +161,43 @@ fn rule_03_a_late_attach_of_a_former_run_fences_nobody() {
     assert_eq!(s.world.target(0).stats().fenced, 0);
     s.end();
 }
+
+/// B is refused, because the new writer cannot be recorded: A is the writer as before.
+#[test]
+fn rule_03_a_take_over_that_fails_fences_nobody() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.write(at(0, 8));
+    s.medium.set_record_failure(1.0);
+    s.world.clients[b].config.take_over = true;
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Io));
+    s.medium.set_record_failure(0.0);
+    s.write(at(4, 8));
+    s.read(at(0, 16));
+    s.end();
+}
+
+/// B gives up while its take-over waits for A's write in a slow store.
+#[test]
+fn rule_03_a_take_over_that_is_given_up_fences_nobody() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.medium.set_latency(2_000_000_000, 2_000_000_000);
+    let slow = s.submit(0, Op::Write, at(0, 8));
+    let medium = s.medium.clone();
+    s.until("the store has it", move |_| medium.in_flight() == 1);
+    s.medium.set_latency(20_000, 200_000);
+    s.world.clients[b].config.take_over = true;
+    s.world.start_client(b);
+    s.pass(ms(200));
+    // Held back while B waits, executed when it has gone.
+    let next = s.submit(0, Op::Write, at(8, 8));
+    s.pass(ms(100));
+    assert_eq!(s.world.target(0).stats().requests, 1);
+    s.world.clients[b].abort();
+    assert_eq!(s.outcome(0, next).result, Ok(()));
+    assert_eq!(s.outcome(0, slow).result, Ok(()));
+    assert_eq!(s.world.target(0).stats().fenced, 0);
+    s.end();
+}
