@@ -5,7 +5,7 @@ import signal
 import time
 
 import load
-from harness import check, run, tail, until
+from harness import check, read, run, tail, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 
@@ -179,3 +179,45 @@ def two_targets_on_one_image(lab):
     time.sleep(3)
     check("ready" not in other.process.stdout, "two targets serve the same image")
     check("disk0.img" in other.process.stderr, f"it does not say what it waits for: {tail(other.process.stderr)}")
+
+
+@test(seconds=60)
+def two_targets_on_one_interface(lab):
+    """Two targets of different names on one interface do not disturb each other; one of a name in use
+    there refuses to start."""
+    Target(lab, "disk0=memory:64M")
+    Target(lab, "disk9=memory:64M", name="node9")
+    done = refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "a=memory:1M",
+                   says=["node1", "eth1", "--name"], side="target")
+    check("ready" not in done.stdout, f"it said it was ready:\n{done.stdout}")
+    ours = Attachment(lab, uri(lab))
+    theirs = Attachment(lab, uri(lab, "disk9", node="node9"), name="disk9")
+    for disk in (ours, theirs):
+        load.verified(lab, disk.nbd, mib=32)
+    for name in ("disk0", "disk9"):
+        log = read(os.path.join(ours.run_dir, f"{name}.log"))
+        check("does not answer" not in log, f"the attachment {name} lost its target:\n{log}")
+    ours.detach()
+    theirs.detach()
+
+
+@test(seconds=60)
+def writer_returns_beside_a_reader(lab):
+    """A writer that was killed comes back at once, whatever was attached before it and has gone since."""
+    Target(lab, f"disk0={image(lab)}")
+    reader = Attachment(lab, name="reader", extra=["--read-only"])
+    writer = Attachment(lab, name="writer")
+    os.kill(writer.pid(), signal.SIGKILL)
+    reader.detach()
+    again = Attachment(lab, name="again")
+    load.verified(lab, again.nbd, mib=16)
+    again.detach()
+
+
+@test(seconds=60)
+def detach_while_away(lab):
+    """A detach with nothing to write back does not wait for ever for a target that is gone."""
+    target = Target(lab, "disk0=memory:64M")
+    disk = Attachment(lab)
+    target.kill()
+    disk.detach(timeout=30)

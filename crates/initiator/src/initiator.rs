@@ -137,6 +137,8 @@ pub struct InitiatorReport {
     pub outstanding: usize,
     /// Bytes of unflushed writes that are kept.
     pub retained_bytes: usize,
+    /// How many effects these are; some, such as discards, have no bytes.
+    pub retained_entries: usize,
     /// The generation under which it writes; 0 before the first attach.
     pub writer_generation: u64,
     /// Counters.
@@ -531,6 +533,7 @@ impl Initiator {
             timer: self.timer(now),
             outstanding: self.user_outstanding,
             retained_bytes: self.retained.bytes(),
+            retained_entries: self.retained.len(),
             writer_generation: self.attached.map_or(0, |a| a.writer_generation),
             stats: self.stats,
             session: self.session.as_ref().map(Session::stats).unwrap_or_default(),

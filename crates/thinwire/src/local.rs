@@ -171,7 +171,13 @@ impl<V: Volume> OpenVolume for Local<V> {
     }
 
     fn health(&self) -> VolumeHealth {
-        VolumeHealth { state: State::Attached, paths: Vec::new(), timer: None, detail: None }
+        VolumeHealth {
+            state: State::Attached,
+            paths: Vec::new(),
+            timer: None,
+            unflushed: false,
+            detail: None,
+        }
     }
 
     fn close(&mut self, _force: bool) -> Outcome {

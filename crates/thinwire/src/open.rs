@@ -74,6 +74,8 @@ pub struct VolumeHealth {
     pub paths: Vec<PathStatus>,
     /// The timer that runs, by name, and what is left of it.
     pub timer: Option<(&'static str, Duration)>,
+    /// Writes have completed that no flush has covered yet.
+    pub unflushed: bool,
     /// More, for people.
     pub detail: Option<String>,
 }

@@ -318,6 +318,7 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
             },
             paths: paths.collect(),
             timer,
+            unflushed: report.retained_entries > 0,
             detail: match (report.failure, report.phase) {
                 (Some(kind), _) => {
                     Some(format!("{}; I/O fails until it is detached", kind.describe()))

@@ -239,7 +239,13 @@ impl OpenVolume for MemoryVolume {
     }
 
     fn health(&self) -> VolumeHealth {
-        VolumeHealth { state: State::Attached, paths: Vec::new(), timer: None, detail: None }
+        VolumeHealth {
+            state: State::Attached,
+            paths: Vec::new(),
+            timer: None,
+            unflushed: false,
+            detail: None,
+        }
     }
 
     fn close(&mut self, _: bool) -> Outcome {

@@ -7,6 +7,7 @@
 //! is force.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use thinwire_frontend::Face;
 use thinwire_volume::{Completion, Io, Op};
@@ -17,6 +18,12 @@ use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, Wait};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
+
+/// A detach that has nothing to write back waits for so long for a target that is away: one that is
+/// just being restarted learns that its export is free.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
+/// How often it looks meanwhile.
+const FLUSH_LOOK: Duration = Duration::from_millis(500);
 
 /// What a [`Server`] is made of.
 pub struct Parts<'a> {
@@ -54,6 +61,8 @@ pub struct Server<'a> {
     announced: bool,
     forced: bool,
     signals_taken: u32,
+    /// In [`Phase::Flushing`].
+    flushing_since: Instant,
     done: Vec<Completion>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
@@ -83,6 +92,7 @@ impl<'a> Server<'a> {
             announced: false,
             forced: false,
             signals_taken: 0,
+            flushing_since: Instant::now(),
             done: Vec::new(),
             trouble: None,
         })
@@ -129,7 +139,12 @@ impl<'a> Server<'a> {
                 Leaving::Again => progress = true,
                 Leaving::Waiting => {}
             }
-            self.parts.open.turn(if progress { Wait::No } else { Wait::Forever })?;
+            let wait = match self.phase {
+                _ if progress => Wait::No,
+                Phase::Flushing => Wait::Until(Instant::now() + FLUSH_LOOK),
+                _ => Wait::Forever,
+            };
+            self.parts.open.turn(wait)?;
         }
     }
 
@@ -215,11 +230,23 @@ impl<'a> Server<'a> {
                     return Ok(Leaving::Gone);
                 }
                 volume.submit(Io::new(0, Op::Flush, 0, 0));
+                self.flushing_since = Instant::now();
                 self.phase = Phase::Flushing;
                 Ok(Leaving::Again)
             }
             Phase::Flushing => match self.done.pop() {
-                None => Ok(Leaving::Waiting),
+                None => {
+                    let health = self.parts.open.health();
+                    let waited = self.flushing_since.elapsed() >= FLUSH_PATIENCE;
+                    if waited && health.state == State::Away && !health.unflushed {
+                        // Nothing depends on this flush, and the target is not there to hear of
+                        // the end.
+                        tracing::info!("the target is away and nothing has to reach it");
+                        self.forced = true;
+                        return Ok(Leaving::Gone);
+                    }
+                    Ok(Leaving::Waiting)
+                }
                 Some(Completion { result: Ok(()), .. }) => Ok(Leaving::Gone),
                 Some(Completion { result: Err(e), .. }) => {
                     Err(Failure::failed(format!("writes since the last flush may be lost: {e}")))
