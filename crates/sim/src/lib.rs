@@ -5,9 +5,9 @@
 //! What runs here are the shipped state machines, the simulated link, the fault wrapper and the
 //! stores. A seed decides everything: [`run_seed`] repeats exactly.
 //!
-//! * `medium.rs`: a disk that forgets, tears, fails and outlives its process
+//! * `medium/`: a disk that forgets, tears, fails and outlives its process
 //! * `stamp.rs`, `model.rs`: what the clients write, and what may be read
-//! * `client.rs`: an initiator with a workload, checked
+//! * `client/`: an initiator with a workload, checked
 //! * `server.rs`: a target on its machine
 //! * `world.rs`: time, and all of them together; scripted tests begin here
 //! * `swarm.rs`: what a seed draws

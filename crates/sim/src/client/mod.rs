@@ -1,0 +1,259 @@
+//! An initiator with a workload: every answer is checked against the model of its export.
+//!
+//! Here is its life, from start to end. What it submits is in `workload.rs`, how answers are judged
+//! in `verdict.rs`.
+
+mod verdict;
+mod workload;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use thinwire_buffer::Pool;
+use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorStats};
+use thinwire_link::fault::FaultConfig;
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::SimNet;
+use thinwire_proto::{DropReason, Time};
+use thinwire_volume::{Completion, ErrorKind};
+use thinwire_wire::{FrameError, Status};
+
+use self::verdict::Pending;
+use self::workload::op_name;
+use crate::coverage::Coverage;
+use crate::machine::Machine;
+use crate::model::Violation;
+use crate::server::Export;
+
+pub use self::workload::Workload;
+
+/// How an I/O of a scripted test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Which I/O.
+    pub token: u64,
+    /// Success, or why not.
+    pub result: Result<(), ErrorKind>,
+    /// The bytes of a read.
+    pub data: Vec<u8>,
+}
+
+/// How a run of the initiator ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The first attach was refused.
+    Refused(Status),
+    /// It failed for good.
+    Failed(ErrorKind),
+    /// It was closed.
+    Closed,
+}
+
+/// A machine for an initiator.
+pub struct Client {
+    /// What it is called in traces.
+    pub name: String,
+    /// Its links.
+    pub machine: Machine,
+    /// The process, if it runs.
+    pub initiator: Option<Initiator>,
+    /// Settings for its next start.
+    pub config: InitiatorConfig,
+    /// Which export it uses.
+    pub export: usize,
+    /// Faults of its links, if they are wrapped.
+    pub faults: Option<FaultConfig>,
+    /// What it does.
+    pub workload: Workload,
+    /// Number of its present run, unique in the world.
+    pub run: u32,
+    /// The run has been granted its export.
+    pub is_open: bool,
+    /// Outcomes are kept in `log` for a scripted test.
+    pub keeps_log: bool,
+    /// See `keeps_log`.
+    pub log: Vec<Outcome>,
+    rng: Rng,
+    pool: Pool,
+    incarnation: u64,
+    pending: BTreeMap<u64, Pending>,
+    next_token: u64,
+    submitted: u64,
+    pause_until: u64,
+    closing: bool,
+    aborted: bool,
+    failures_seen: u64,
+    done: Vec<Completion>,
+}
+
+impl Client {
+    /// A machine on which nothing runs yet.
+    pub fn new(
+        name: String,
+        stations: Vec<u32>,
+        config: InitiatorConfig,
+        export: usize,
+        workload: Workload,
+        rng: Rng,
+    ) -> Self {
+        Client {
+            name,
+            machine: Machine::new(stations),
+            initiator: None,
+            config,
+            export,
+            faults: None,
+            workload,
+            run: 0,
+            is_open: false,
+            keeps_log: false,
+            log: Vec::new(),
+            rng,
+            pool: Pool::new(8 << 20),
+            incarnation: 0,
+            pending: BTreeMap::new(),
+            next_token: 1,
+            submitted: 0,
+            pause_until: 0,
+            closing: false,
+            aborted: false,
+            failures_seen: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// Starts a run of the initiator.
+    pub fn start(&mut self, now: u64, run: u32, seed: u64, net: &SimNet, clock: &Rc<Cell<u64>>) {
+        assert!(self.initiator.is_none() && self.pending.is_empty());
+        let params = self.machine.open_links(net, self.faults.as_ref(), clock);
+        let config = InitiatorConfig { instance: seed, ..self.config.clone() };
+        let pool = self.pool.clone();
+        self.initiator = Some(Initiator::new(Time(now), config, params, pool, seed));
+        self.run = run;
+        self.is_open = false;
+        self.closing = false;
+        self.aborted = false;
+        self.failures_seen = 0;
+        self.machine.frozen_until = 0;
+    }
+
+    /// The process is gone at once.
+    pub fn crash(&mut self, export: &mut Export, coverage: &mut Coverage) {
+        let Some(initiator) = self.initiator.take() else { return };
+        harvest(&initiator, coverage);
+        self.pending.clear();
+        self.machine.deadline = u64::MAX;
+        if self.is_open && !self.config.read_only {
+            let model = export.model_at(self.incarnation);
+            export.models[model].run_ended(self.run);
+        }
+        self.is_open = false;
+    }
+
+    /// Begins an orderly end.
+    pub fn close(&mut self) {
+        if let Some(initiator) = &mut self.initiator {
+            initiator.close();
+            self.closing = true;
+            self.machine.dirty = true;
+        }
+    }
+
+    /// Ends it at once, by force.
+    pub fn abort(&mut self) {
+        if let Some(initiator) = &mut self.initiator {
+            initiator.abort();
+            self.closing = true;
+            self.aborted = true;
+            self.machine.dirty = true;
+        }
+    }
+
+    /// I/Os that are not answered.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// An orderly or forced end is under way.
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// When the oldest I/O that is not answered was submitted.
+    pub fn oldest(&self) -> Option<u64> {
+        self.pending.values().map(|p| p.submitted_at).min()
+    }
+
+    /// One turn of its loop. Returns how the run ended, if it did.
+    pub fn turn(
+        &mut self,
+        now: u64,
+        export: &mut Export,
+        coverage: &mut Coverage,
+        trace: &mut dyn FnMut(&str, u64),
+    ) -> Result<Option<End>, Violation> {
+        let Some(mut initiator) = self.initiator.take() else { return Ok(None) };
+        let time = Time(now);
+        self.machine.receive(&self.pool, |link, frame| initiator.on_frame(time, link, frame));
+        self.initiator = Some(initiator);
+        self.look(now, export, coverage, trace)?;
+        while self.wants_more(now) {
+            let (token, op, range) = self.submit_random(now, export, coverage);
+            let place = (range.first as u64) << 16 | range.count as u64;
+            trace(op_name(op), token << 40 | place);
+        }
+        let initiator = self.initiator.as_mut().expect("put back");
+        initiator.turn(time, self.machine.batches());
+        let frames = self.machine.send();
+        trace("sent", frames);
+        self.look(now, export, coverage, trace)?;
+        let initiator = self.initiator.as_ref().expect("it runs");
+        self.machine.deadline = initiator.deadline(time).0;
+        if self.wants_more(now.max(self.pause_until)) {
+            self.machine.deadline = self.machine.deadline.min(self.pause_until);
+        }
+        let end = self.ended(export)?;
+        if end.is_some() {
+            self.end(export, coverage, end == Some(End::Closed))?;
+        }
+        Ok(end)
+    }
+
+    fn end(
+        &mut self,
+        export: &mut Export,
+        coverage: &mut Coverage,
+        closed: bool,
+    ) -> Result<(), Violation> {
+        let initiator = self.initiator.take().expect("it ran");
+        harvest(&initiator, coverage);
+        self.machine.deadline = u64::MAX;
+        let was_open = std::mem::take(&mut self.is_open);
+        self.pending.clear();
+        if !was_open || self.config.read_only {
+            return Ok(());
+        }
+        let model = export.model_at(self.incarnation);
+        if closed && !self.aborted && initiator.close_error().is_none() {
+            coverage.detached += 1;
+            export.models[model].run_detached(self.run).map_err(|v| self.violation(v.0))?;
+        } else {
+            coverage.aborted += u64::from(self.aborted);
+            export.models[model].run_ended(self.run);
+        }
+        Ok(())
+    }
+}
+
+/// Adds the figures of an initiator that ends.
+fn harvest(initiator: &Initiator, coverage: &mut Coverage) {
+    let stats: InitiatorStats = initiator.report(Time::ZERO).stats;
+    coverage.sessions += stats.sessions;
+    coverage.replayed += stats.replayed;
+    coverage.replay_failures += stats.replay_failures;
+    coverage.late_duplicates += stats.drops.get(DropReason::LateDuplicate);
+    coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);
+    coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));
+    coverage.unknown_sessions += stats.drops.get(DropReason::UnknownSession);
+}

@@ -1,0 +1,236 @@
+//! How what a client is told is judged: completions against the model, errors against what was due.
+
+use thinwire_initiator::{AttachError, WhenAway};
+use thinwire_proto::{Notice, Time};
+use thinwire_volume::{Completion, ErrorKind, Volume};
+use thinwire_wire::Status;
+
+use super::{Client, End, Outcome};
+use crate::coverage::Coverage;
+use crate::model::{Effect, Range, Ticket, Violation};
+use crate::server::{Export, Store};
+use crate::stamp::SECTOR_BYTES;
+
+/// What the completion of an I/O is checked against.
+pub(super) enum Kind {
+    Effect {
+        version: u64,
+        effect: Effect,
+        fua: bool,
+    },
+    Read(Ticket),
+    Status(Ticket),
+    Flush((u64, u64)),
+    /// A write through a read-only attachment.
+    Forbidden,
+}
+
+pub(super) struct Pending {
+    pub kind: Kind,
+    pub range: Range,
+    pub submitted_at: u64,
+}
+
+impl Client {
+    /// Sees what has changed, and checks the completions.
+    pub(super) fn look(
+        &mut self,
+        now: u64,
+        export: &mut Export,
+        coverage: &mut Coverage,
+        trace: &mut dyn FnMut(&str, u64),
+    ) -> Result<(), Violation> {
+        let initiator = self.initiator.as_mut().expect("it runs");
+        if !self.is_open && initiator.is_open() && !self.closing {
+            self.is_open = true;
+            self.incarnation = initiator.identity().incarnation;
+            coverage.attached += 1;
+            trace("attached", u64::from(self.run));
+            if !self.config.read_only {
+                let generation = initiator.report(Time(now)).writer_generation;
+                let model = export.model_at(self.incarnation);
+                let is_writer = export.models[model].run_started(self.run, generation);
+                if let (true, Store::File(medium)) = (is_writer, &export.store) {
+                    medium.fence(self.run);
+                }
+            }
+        }
+        while let Some(notice) = initiator.take_notice() {
+            match notice {
+                Notice::PathUp(_) => coverage.paths_up += 1,
+                Notice::PathDown(_) => coverage.paths_down += 1,
+                Notice::FrameSize { .. } => coverage.frame_size_fallbacks += 1,
+            }
+        }
+        let failures = initiator.report(Time(now)).stats.replay_failures;
+        if failures > self.failures_seen {
+            self.failures_seen = failures;
+            let model = export.model_at(self.incarnation);
+            export.models[model].replay_failed(self.run);
+            if !export.may_fail {
+                return Err(Violation(format!("{}: a replay failed", self.name)));
+            }
+        }
+        let mut done = std::mem::take(&mut self.done);
+        initiator.poll(&mut done);
+        if !done.is_empty() {
+            self.machine.dirty = true;
+        }
+        for completion in done.drain(..) {
+            let code = completion.result.map_or_else(|e| e.kind as u64 + 1, |()| 0);
+            trace("completed", completion.token << 8 | code);
+            self.check(completion, export, coverage)?;
+        }
+        self.done = done;
+        Ok(())
+    }
+
+    fn check(
+        &mut self,
+        completion: Completion,
+        export: &mut Export,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        let token = completion.token;
+        let Some(Pending { kind, range, .. }) = self.pending.remove(&token) else {
+            return Err(self.violation(format!("I/O {token} was completed twice")));
+        };
+        let life = export.life();
+        let result = completion.result;
+        if self.keeps_log {
+            let data = completion.data.to_vec();
+            self.log.push(Outcome { token, result: result.map_err(|e| e.kind), data });
+        }
+        if let Err(error) = result {
+            self.check_error(error.kind, &kind, export, coverage)?;
+        }
+        let ok = result.is_ok();
+        let model_index = export.model_at(self.incarnation);
+        let model = &mut export.models[model_index];
+        match kind {
+            Kind::Effect { version, effect, fua } => {
+                model.end_write(self.run, range, version, ok, fua);
+                if ok {
+                    match effect {
+                        Effect::Data => coverage.writes += 1,
+                        Effect::Zeroes => coverage.zeroes += 1,
+                        Effect::Discard => coverage.discards += 1,
+                    }
+                    coverage.fua_writes += u64::from(fua);
+                }
+            }
+            Kind::Flush(mark) => {
+                coverage.flushes += u64::from(ok);
+                if !self.config.read_only {
+                    model.end_flush(self.run, mark, ok).map_err(|v| self.violation(v.0))?;
+                }
+            }
+            Kind::Read(ticket) if ok => {
+                coverage.reads_checked += 1;
+                coverage.reader_reads += u64::from(self.config.read_only);
+                let data = completion.data.to_vec();
+                model.end_read(&ticket, range, &data, life).map_err(|v| self.violation(v.0))?;
+            }
+            Kind::Status(ticket) if ok => {
+                coverage.statuses += 1;
+                let mut at = range.first;
+                for extent in &completion.extents {
+                    let count = extent.len as usize / SECTOR_BYTES;
+                    if extent.zero {
+                        let before = at - range.first;
+                        let mut ticket = ticket.clone();
+                        ticket.skip(before);
+                        model
+                            .check_zero(&ticket, Range { first: at, count })
+                            .map_err(|v| self.violation(v.0))?;
+                    }
+                    at += count;
+                }
+                if at == range.first || at > range.first + range.count {
+                    let text = format!("block status of {range:?} ends at sector {at}");
+                    return Err(self.violation(text));
+                }
+            }
+            Kind::Forbidden if ok => {
+                return Err(self.violation("a read-only attachment wrote".into()));
+            }
+            Kind::Read(_) | Kind::Status(_) | Kind::Forbidden => {}
+        }
+        Ok(())
+    }
+
+    /// Whether an error was due.
+    fn check_error(
+        &self,
+        error: ErrorKind,
+        kind: &Kind,
+        export: &Export,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        let may_lose = matches!(self.config.when_away, WhenAway::FailAfter(_));
+        let is_due = match error {
+            ErrorKind::Away => may_lose,
+            ErrorKind::Fenced => export.writers > 1 && !self.config.read_only,
+            ErrorKind::ContentChanged => self.content_is_gone(export),
+            ErrorKind::Io | ErrorKind::NoSpace => export.may_fail,
+            ErrorKind::ShuttingDown => self.closing,
+            ErrorKind::ReadOnly => matches!(kind, Kind::Forbidden),
+            ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::OutcomeUnknown => false,
+        };
+        if !is_due {
+            return Err(self.violation(format!("an I/O failed: {}", error.describe())));
+        }
+        coverage.errors += 1;
+        coverage.away_errors += u64::from(error == ErrorKind::Away);
+        coverage.reader_writes_refused += u64::from(error == ErrorKind::ReadOnly);
+        Ok(())
+    }
+
+    fn content_is_gone(&self, export: &Export) -> bool {
+        matches!(export.store, Store::Memory) && (self.incarnation as usize) < export.models.len()
+    }
+
+    pub(super) fn ended(&self, export: &Export) -> Result<Option<End>, Violation> {
+        let initiator = self.initiator.as_ref().expect("it runs");
+        if initiator.is_closed() {
+            return Ok(Some(End::Closed));
+        }
+        if let Some(kind) = initiator.failure() {
+            if !self.pending.is_empty() {
+                let text = format!("{} I/Os are left after it has failed", self.pending.len());
+                return Err(self.violation(text));
+            }
+            let is_due = match kind {
+                ErrorKind::Fenced => export.writers > 1,
+                ErrorKind::ContentChanged => self.content_is_gone(export),
+                _ => false,
+            };
+            if !is_due {
+                return Err(self.violation(format!("it failed: {}", kind.describe())));
+            }
+            return Ok(Some(End::Failed(kind)));
+        }
+        match initiator.first_error() {
+            Some(AttachError::Refused { status, text, .. }) if !initiator.is_open() => {
+                let is_due = match status {
+                    Status::Busy => true,
+                    Status::Io => export.may_fail,
+                    Status::Invalid => self.config.initiator == [0; 16],
+                    _ => false,
+                };
+                if !is_due {
+                    return Err(self.violation(format!("it was refused: {text}")));
+                }
+                Ok(Some(End::Refused(*status)))
+            }
+            Some(error) if !initiator.is_open() => {
+                Err(self.violation(format!("the first attach failed: {error}")))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn violation(&self, text: String) -> Violation {
+        Violation(format!("{} (run {}): {text}", self.name, self.run))
+    }
+}

@@ -1,0 +1,252 @@
+//! A disk that forgets what was not flushed, and the process-side handle on it.
+//!
+//! The [`Medium`] outlives the target that uses it. It has two images: what is durable, and what
+//! reads see. A write takes effect at a moment of its own between submission and completion, stays
+//! volatile until a flush submitted later (or its own FUA) makes it durable, and may be kept, lost
+//! or torn at sectors when the power fails. When only the process dies (kill -9), what it had
+//! submitted still lands for a while, and the lock is released only then (rule 2).
+//!
+//! Here is what it is like, and what the world does to it. What operations do to the images is in
+//! `effects.rs`, the process's side in `disk.rs`.
+
+mod disk;
+mod effects;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use thinwire_link::rng::Rng;
+use thinwire_volume::{DiskOpKind, WriterRecord};
+
+pub use self::disk::SimDisk;
+use self::effects::{Flight, Medium};
+use crate::stamp::SECTOR_BYTES;
+
+/// What a medium is like. Rates are probabilities of each operation.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumConfig {
+    /// Size, a multiple of 4096.
+    pub bytes: u64,
+    /// Least and most time of an operation, in ns.
+    pub latency_ns: (u64, u64),
+    /// Operations that take 100 times as long.
+    pub slow: f64,
+    /// Flushes that fail, losing what they were to save.
+    pub flush_failure: f64,
+    /// Writes that fail with EIO, a part of them done.
+    pub write_failure: f64,
+    /// Writes that find no space, nothing of them done.
+    pub no_space: f64,
+    /// Reads that fail with EIO.
+    pub read_failure: f64,
+    /// Writer records that cannot be stored.
+    pub record_failure: f64,
+    /// Holes can be punched.
+    pub punch_hole: bool,
+    /// Ranges can be zeroed.
+    pub zero_range: bool,
+    /// How much later than planned an operation of a killed process may land, in ns.
+    pub lands_late_ns: u64,
+}
+
+impl Default for MediumConfig {
+    fn default() -> Self {
+        MediumConfig {
+            bytes: 1 << 20,
+            latency_ns: (20_000, 200_000),
+            slow: 0.0,
+            flush_failure: 0.0,
+            write_failure: 0.0,
+            no_space: 0.0,
+            read_failure: 0.0,
+            record_failure: 0.0,
+            punch_hole: true,
+            zero_range: true,
+            lands_late_ns: 0,
+        }
+    }
+}
+
+/// What happened on a medium so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MediumStats {
+    /// Operations that took effect.
+    pub operations: u64,
+    /// Flushes that failed.
+    pub flush_failures: u64,
+    /// Writes that failed, for lack of space or otherwise.
+    pub write_failures: u64,
+    /// Unflushed sectors that a power failure kept.
+    pub sectors_kept: u64,
+    /// Unflushed sectors that a power failure or a failed flush lost.
+    pub sectors_lost: u64,
+    /// Writes of which a power failure kept some sectors and lost others.
+    pub torn: u64,
+    /// Operations of a dead process that landed after its death.
+    pub landed_late: u64,
+    /// Writer records that could not be stored.
+    pub record_failures: u64,
+}
+
+/// A handle of a medium. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct MediumHandle {
+    medium: Rc<RefCell<Medium>>,
+    identity: [u8; 16],
+}
+
+impl MediumHandle {
+    /// A medium of zeroes with this identity.
+    pub fn new(seed: u64, identity: [u8; 16], config: MediumConfig) -> Self {
+        let bytes = config.bytes as usize;
+        assert!(bytes.is_multiple_of(4096));
+        let medium = Medium {
+            config,
+            rng: Rng::new(seed),
+            now: 0,
+            durable: vec![0; bytes],
+            durable_number: vec![0; bytes / SECTOR_BYTES],
+            current: vec![0; bytes],
+            unflushed: Vec::new(),
+            next_number: 1,
+            flights: Vec::new(),
+            ready: Vec::new(),
+            owner: 0,
+            writer: WriterRecord::default(),
+            granted_run: 0,
+            breach: None,
+            failures_off: false,
+            upheavals: 0,
+            stats: MediumStats::default(),
+        };
+        MediumHandle { medium: Rc::new(RefCell::new(medium)), identity }
+    }
+
+    /// The disk for a process that starts now.
+    ///
+    /// # Panics
+    /// If an operation of an earlier process is still on its way: see [`MediumHandle::locked_until`].
+    pub fn open(&self) -> SimDisk {
+        let mut m = self.medium.borrow_mut();
+        assert!(m.flights.is_empty(), "a starting target waits for the lock");
+        m.ready.clear();
+        m.owner += 1;
+        SimDisk { handle: self.clone(), owner: m.owner }
+    }
+
+    /// As [`MediumHandle::open`], without waiting for the lock: what rule 2 forbids.
+    pub fn open_without_lock(&self) -> SimDisk {
+        let mut m = self.medium.borrow_mut();
+        m.owner += 1;
+        SimDisk { handle: self.clone(), owner: m.owner }
+    }
+
+    /// Time goes on; what is due takes effect, in order.
+    pub fn advance(&self, now: u64) {
+        self.medium.borrow_mut().advance(now);
+    }
+
+    /// When something happens here next.
+    pub fn next_event(&self) -> Option<u64> {
+        let m = self.medium.borrow();
+        m.flights.iter().map(Flight::next_at).min()
+    }
+
+    /// The process can poll something.
+    pub fn is_ready(&self) -> bool {
+        !self.medium.borrow().ready.is_empty()
+    }
+
+    /// The process has been killed: what it had submitted still lands, perhaps late.
+    pub fn kill(&self) {
+        let m = &mut *self.medium.borrow_mut();
+        m.owner += 1;
+        m.ready.clear();
+        let late = m.config.lands_late_ns;
+        m.flights.retain(|f| f.result.is_none() && !matches!(f.op.kind, DiskOpKind::Read(_)));
+        for flight in &mut m.flights {
+            flight.effect_at += m.rng.between(0, late);
+            flight.done_at = flight.effect_at;
+        }
+        m.upheavals += 1;
+    }
+
+    /// The power has failed: unflushed effects are kept, lost or torn; nothing lands any more.
+    pub fn power_failure(&self) {
+        self.medium.borrow_mut().power_failure();
+    }
+
+    /// When the last operation of dead processes has landed.
+    pub fn locked_until(&self) -> u64 {
+        let m = self.medium.borrow();
+        let of_dead = m.flights.iter().filter(|f| f.owner != m.owner);
+        of_dead.map(|f| f.effect_at + 1).max().unwrap_or(m.now)
+    }
+
+    /// From now on writes stamped by another run than `run` are a breach of the fence.
+    pub fn fence(&self, run: u32) {
+        self.medium.borrow_mut().granted_run = run;
+    }
+
+    /// How the fence was breached, if it was.
+    pub fn breach(&self) -> Option<String> {
+        self.medium.borrow().breach.clone()
+    }
+
+    /// Ends all failures of operations.
+    pub fn end_failures(&self) {
+        self.medium.borrow_mut().failures_off = true;
+    }
+
+    /// Makes the next flushes fail, always or never: for scripted tests.
+    pub fn set_flush_failure(&self, rate: f64) {
+        self.medium.borrow_mut().config.flush_failure = rate;
+    }
+
+    /// Share of writer records that cannot be stored from now on.
+    pub fn set_record_failure(&self, rate: f64) {
+        self.medium.borrow_mut().config.record_failure = rate;
+    }
+
+    /// Makes writes fail for lack of space, always or never: for scripted tests.
+    pub fn set_no_space(&self, rate: f64) {
+        self.medium.borrow_mut().config.no_space = rate;
+    }
+
+    /// Changes how long operations take: for scripted tests.
+    pub fn set_latency(&self, least_ns: u64, most_ns: u64) {
+        self.medium.borrow_mut().config.latency_ns = (least_ns, most_ns);
+    }
+
+    /// Counts the moments at which unflushed effects may have been lost.
+    pub fn upheavals(&self) -> u64 {
+        self.medium.borrow().upheavals
+    }
+
+    /// The durable image.
+    pub fn durable(&self) -> Vec<u8> {
+        self.medium.borrow().durable.clone()
+    }
+
+    /// The image that reads see.
+    pub fn current(&self) -> Vec<u8> {
+        self.medium.borrow().current.clone()
+    }
+
+    /// What it is like.
+    pub fn config(&self) -> MediumConfig {
+        self.medium.borrow().config
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> MediumStats {
+        self.medium.borrow().stats
+    }
+
+    /// Operations on their way.
+    pub fn in_flight(&self) -> usize {
+        self.medium.borrow().flights.len()
+    }
+}

@@ -1,0 +1,106 @@
+//! What is durable, lost, torn and late, one operation at a time.
+
+use thinwire_buffer::{Pool, SegList};
+use thinwire_volume::{Disk, DiskOp, DiskOpKind};
+
+use super::effects::EIO;
+use super::*;
+
+fn write(disk: &mut SimDisk, sector: u64, byte: u8, fua: bool) {
+    let mut buf = Pool::new(0).get(2 * SECTOR_BYTES);
+    buf.fill(byte);
+    let data = SegList::of(buf.freeze());
+    let (offset, len) = (sector * SECTOR_BYTES as u64, 2 * SECTOR_BYTES as u64);
+    let kind = DiskOpKind::Write { data, fua };
+    disk.submit(DiskOp { token: 1, offset, len, kind });
+}
+
+fn flush(disk: &mut SimDisk) {
+    disk.submit(DiskOp { token: 2, offset: 0, len: 0, kind: DiskOpKind::Flush });
+}
+
+fn settle(medium: &MediumHandle) {
+    while let Some(at) = medium.next_event() {
+        medium.advance(at);
+    }
+}
+
+fn firsts(image: &[u8]) -> Vec<u8> {
+    image.chunks(SECTOR_BYTES).take(4).map(|s| s[0]).collect()
+}
+
+#[test]
+fn only_flushed_effects_are_durable() {
+    let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
+    let mut disk = medium.open();
+    write(&mut disk, 0, 1, false);
+    settle(&medium);
+    assert_eq!(
+        (firsts(&medium.durable()), firsts(&medium.current())),
+        (vec![0; 4], vec![1, 1, 0, 0])
+    );
+    flush(&mut disk);
+    write(&mut disk, 1, 2, false);
+    settle(&medium);
+    // The write came after the flush was submitted.
+    assert_eq!(firsts(&medium.durable()), [1, 1, 0, 0]);
+    write(&mut disk, 2, 3, true);
+    settle(&medium);
+    assert_eq!(firsts(&medium.durable()), [1, 1, 3, 3]);
+    flush(&mut disk);
+    settle(&medium);
+    assert_eq!(firsts(&medium.durable()), [1, 2, 3, 3], "an older effect under a FUA one");
+}
+
+#[test]
+fn a_power_failure_keeps_loses_and_tears() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..100 {
+        let medium = MediumHandle::new(seed, [1; 16], MediumConfig::default());
+        let mut disk = medium.open();
+        write(&mut disk, 0, 1, false);
+        settle(&medium);
+        write(&mut disk, 0, 2, false);
+        medium.power_failure();
+        assert_eq!(medium.durable(), medium.current());
+        seen.insert(firsts(&medium.durable())[..2].to_vec());
+    }
+    assert_eq!(seen.len(), 9, "{seen:?}");
+}
+
+#[test]
+fn a_failed_flush_loses_what_it_was_to_save_and_the_next_succeeds() {
+    let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
+    let mut disk = medium.open();
+    let mut lost = 0;
+    for round in 1..=20 {
+        write(&mut disk, 0, round, false);
+        settle(&medium);
+        medium.set_flush_failure(1.0);
+        flush(&mut disk);
+        settle(&medium);
+        medium.set_flush_failure(0.0);
+        flush(&mut disk);
+        settle(&medium);
+        lost += u32::from(firsts(&medium.durable())[0] != round);
+        assert_eq!(medium.durable(), medium.current());
+    }
+    assert!(lost > 5, "{lost}");
+    let mut done = vec![];
+    disk.poll(&mut done);
+    assert_eq!(done.iter().filter(|d| d.result == Err(EIO)).count(), done.len() / 3);
+}
+
+#[test]
+fn a_killed_process_still_writes_and_holds_the_lock() {
+    let config = MediumConfig { lands_late_ns: 1_000_000_000, ..MediumConfig::default() };
+    let medium = MediumHandle::new(1, [1; 16], config);
+    let mut disk = medium.open();
+    write(&mut disk, 0, 1, false);
+    medium.kill();
+    let until = medium.locked_until();
+    assert!(until > 0);
+    medium.advance(until);
+    assert_eq!((firsts(&medium.current())[0], medium.stats().landed_late), (1, 1));
+    medium.open();
+}
