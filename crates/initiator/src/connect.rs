@@ -20,9 +20,6 @@ use crate::{Initiator, TargetName, WhenAway};
 /// First wait between two questions of an attempt; doubles up to the largest.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// A target that is restarted while it answers over several links looks like two for a moment; two
-/// of one name go on to do so.
-const CONTRADICTIONS_MAX: u32 = 4;
 /// How long the first attach gathers offers, so that a name in double use is noticed.
 const GATHER: Duration = Duration::from_millis(150);
 /// A session whose paths have all been dead for this long is not waited for alone: the target may
@@ -54,8 +51,8 @@ pub(crate) struct Attempt {
     candidates: Vec<Candidate>,
     /// The lower half of the first candidate's session id.
     session_low: u32,
-    /// How often offers of different instances have come.
-    contradictions: u32,
+    /// The instances that answered to its name when there were several, and it asked again.
+    rivals: Vec<u64>,
     /// The old session has been given its chance to resume.
     hesitated: bool,
 }
@@ -93,7 +90,7 @@ impl Initiator {
             discover_nonce: self.rng.next_u64(),
             candidates,
             session_low,
-            contradictions: 0,
+            rivals: Vec::new(),
             hesitated: false,
         });
     }
@@ -224,12 +221,18 @@ impl Initiator {
                 }
                 if attempt.candidates.iter().any(|c| Some(c.instance) != first) {
                     // Or is it one that has been restarted while it answered over several links?
-                    attempt.contradictions += 1;
-                    if attempt.contradictions == CONTRADICTIONS_MAX {
+                    // Of that one, no two instances answer twice.
+                    let mut instances: Vec<_> =
+                        attempt.candidates.iter().map(|c| c.instance).collect();
+                    instances.sort_unstable();
+                    instances.dedup();
+                    let again = instances.iter().filter(|i| attempt.rivals.contains(i)).count();
+                    if again > 1 {
                         self.first_error = Some(AttachError::Ambiguous(addresses));
                         self.attempt = None;
                         return;
                     }
+                    attempt.rivals = instances;
                     attempt.candidates.clear();
                     attempt.started = now;
                     attempt.backoff = RETRY;

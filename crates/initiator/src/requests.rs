@@ -357,11 +357,15 @@ impl Initiator {
         }
     }
 
-    /// The flush that the bound asked for failed: writes that wait for it fail.
+    /// The flush that the bound asked for failed: writes that wait for it fail. Up to the bound none
+    /// does.
     fn fail_held_writes(&mut self, kind: ErrorKind) {
         if self.closing && self.is_quiet() {
             self.close_error = Some(kind);
             self.retained.clear();
+            return;
+        }
+        if !self.retained_full() {
             return;
         }
         for _ in 0..self.waiting.len() {

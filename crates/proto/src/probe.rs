@@ -10,6 +10,9 @@ use crate::path::PathState;
 const SIZES: [usize; 8] = [60_000, 32_768, 16_384, 8_972, 8_384, 4_288, 1_500, 1_472];
 /// A size that stays unanswered this often does not pass; a path that does is not there.
 const TRIES: u32 = 3;
+/// An active path is asked again after this at the latest: round trips that were measured when a
+/// machine stood still must not make a question last for minutes.
+const TIMEOUT_MAX: Duration = Duration::from_millis(500);
 /// After falling back, the full size is tried again this much later.
 const RETRY_SIZE: Duration = Duration::from_secs(10);
 /// An initiator asks an idle path this often whether it is still there.
@@ -50,9 +53,9 @@ pub(crate) struct Prober {
     /// The size to try next; `None` when the search is over.
     size: Option<usize>,
     size_retry_at: Option<Time>,
+    /// Whether the path is there is asked before anything else.
+    alive_first: bool,
     warned: bool,
-    /// A sign of life is wanted although the path is in use.
-    doubted: bool,
 }
 
 impl Prober {
@@ -63,33 +66,25 @@ impl Prober {
             backoff: Duration::from_millis(20),
             size: Some(usize::MAX),
             size_retry_at: None,
+            alive_first: false,
             warned: false,
-            doubted: false,
         }
     }
 
     /// Ask at once whether the path is there.
     pub fn ask_now(&mut self, now: Time) {
+        self.alive_first = true;
         self.asked = None;
         self.next_at = now;
         self.backoff = Duration::from_millis(20);
     }
 
-    /// Ask for a sign of life, also of a path in use; whatever is asked already will do.
-    pub fn doubt(&mut self, now: Time, state: PathState) {
-        match state {
-            PathState::Active => {
-                self.doubted = true;
-                self.next_at = self.next_at.min(now);
-            }
-            PathState::Candidate | PathState::Dead => self.ask_now(now),
-        }
-    }
-
-    /// The other side has been heard: ask whether it hears us, unless that has just been asked.
+    /// There is reason to think that the other side hears us again, or does not know us any more: ask,
+    /// unless that has just been asked.
     pub fn ask_again(&mut self, now: Time) {
         let just = Duration::from_millis(20);
-        if self.asked.is_none_or(|asked| asked.sent_at + just <= now) {
+        let asked = self.asked.filter(|asked| asked.purpose == Purpose::Liveness);
+        if asked.is_none_or(|asked| asked.sent_at + just <= now) {
             self.ask_now(now);
         }
     }
@@ -102,7 +97,10 @@ impl Prober {
 
     fn timeout(asked: &Asked, rtt: Duration, backoff: Duration, state: PathState) -> Duration {
         match state {
-            PathState::Active => (rtt * 4).max(Duration::from_millis(50)) * (1 << asked.tries),
+            PathState::Active => {
+                let first = (rtt * 4).max(Duration::from_millis(50));
+                (first * (1 << asked.tries)).min(TIMEOUT_MAX)
+            }
             PathState::Candidate | PathState::Dead => backoff,
         }
     }
@@ -168,6 +166,10 @@ impl Prober {
         new_token: impl FnOnce() -> u64,
     ) -> Option<(u64, usize)> {
         let (_, current, limit) = sizes;
+        if self.waits_for_size() && keep_alive && now >= idle_since + KEEP_ALIVE {
+            // It may be that nothing of any size passes: the search goes on afterwards.
+            self.ask_now(now);
+        }
         if let Some(asked) = &mut self.asked {
             if asked.tries == 0 || now < self.next_at || state != PathState::Active {
                 return None;
@@ -190,7 +192,7 @@ impl Prober {
         }
         let purpose = match (state, self.size) {
             (PathState::Candidate | PathState::Dead, _) => Purpose::Liveness,
-            (PathState::Active, _) if std::mem::take(&mut self.doubted) => Purpose::Liveness,
+            (PathState::Active, _) if self.alive_first => Purpose::Liveness,
             (PathState::Active, Some(size)) if size.min(limit) > current => {
                 Purpose::Size(size.min(limit))
             }
@@ -202,6 +204,7 @@ impl Prober {
                 Purpose::Liveness
             }
         };
+        self.alive_first &= purpose != Purpose::Liveness;
         let asked = Asked { token: new_token(), purpose, sent_at: now, tries: 0 };
         self.asked = Some(asked);
         let size = match purpose {
@@ -231,6 +234,10 @@ impl Prober {
         }
     }
 
+    fn waits_for_size(&self) -> bool {
+        self.asked.is_some_and(|asked| asked.purpose != Purpose::Liveness)
+    }
+
     /// True if the search for the size has ended.
     pub fn size_settled(&self) -> bool {
         self.size.is_none()
@@ -248,11 +255,15 @@ impl Prober {
         let (_, current, limit) = sizes;
         if let Some(asked) = &self.asked {
             let expires = asked.sent_at + Self::timeout(asked, rtt, self.backoff, state);
-            return Some(if asked.tries > 0 { expires.min(self.next_at) } else { expires });
+            let mut at = if asked.tries > 0 { expires.min(self.next_at) } else { expires };
+            if self.waits_for_size() && keep_alive {
+                at = at.min(idle_since + KEEP_ALIVE);
+            }
+            return Some(at);
         }
-        let wants_size = self.size.is_some_and(|s| s.min(limit) > current);
+        let asks = self.alive_first || self.size.is_some_and(|s| s.min(limit) > current);
         match state {
-            PathState::Active if wants_size => Some(self.next_at),
+            PathState::Active if asks => Some(self.next_at),
             PathState::Active => {
                 let idle = keep_alive.then(|| (idle_since + KEEP_ALIVE).max(self.next_at));
                 match (idle, self.size_retry_at) {

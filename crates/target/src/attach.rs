@@ -120,11 +120,11 @@ impl House {
         if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
             return Ok(next);
         }
-        let (name, seconds_left) = match &e.holder {
-            Some(h) if h.initiator == holder => {
-                // Whoever is about to be granted it is not silent.
-                let silent = now.since(if waiting.is_some() { now } else { h.last_heard });
-                let left = self.lease().saturating_sub(silent);
+        let (name, seconds_left) = match (waiting, &e.holder) {
+            // Whoever is about to be granted it is not silent.
+            (Some(p), _) => (p.name.as_str(), self.lease().as_secs() as u32 + 1),
+            (None, Some(h)) if h.initiator == holder => {
+                let left = self.lease().saturating_sub(now.since(h.last_heard));
                 if left.is_zero() {
                     return Ok(next);
                 }

@@ -211,7 +211,8 @@ pub trait Volume {
     /// [`Volume::poll`] (or the next one, if it was done at once), never out of this call.
     fn submit(&mut self, io: Io);
 
-    /// Appends the completions that are ready to `done`. Cheap when there are none.
+    /// Appends the completions that are ready to `done`: a flush that failed before what saw the loss.
+    /// Cheap when there are none.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
     /// I/Os submitted and not yet completed.

@@ -111,7 +111,7 @@ impl Session {
     /// reason to doubt it. [`Session::last_heard`] tells of the answer.
     pub fn ask(&mut self, now: Time) {
         for path in &mut self.paths {
-            path.prober.doubt(now, path.state);
+            path.prober.ask_again(now);
         }
     }
 

@@ -119,6 +119,24 @@ fn the_frame_size_is_what_passes() {
     }
 }
 
+/// Large probes vanish, and after a pause of a machine each of them is waited for for long: whether
+/// anybody is there is asked in between.
+#[test]
+fn a_search_for_the_frame_size_does_not_hide_that_nobody_is_there() {
+    let mut p = Pair::new(1, 65_535);
+    p.judge(|sent| if sent.bytes.len() > 1500 { Fate::Drop } else { Fate::Pass });
+    p.latency = Duration::from_millis(60);
+    p.say(0, 1..2);
+    p.until("an acknowledgement", |p| !p.sides[0].acked.is_empty());
+    assert!(p.path(0, 0).rtt > Duration::from_millis(100));
+    p.latency = Duration::from_micros(50);
+    p.run(Duration::from_millis(10));
+    assert_eq!(p.path(0, 0).state, PathState::Active);
+    p.judge(|_| Fate::Drop);
+    p.run(Duration::from_secs(4));
+    assert_eq!(p.path(0, 0).state, PathState::Dead);
+}
+
 /// Rule 11: small frames pass, large ones vanish.
 #[test]
 fn a_black_hole_drops_to_the_base_size_and_data_is_cut_anew() {

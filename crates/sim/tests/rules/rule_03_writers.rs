@@ -1,6 +1,7 @@
 //! Rule 3: who may come back, and who may not.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use thinwire_link::sim::Verdict;
@@ -199,5 +200,88 @@ fn rule_03_a_take_over_that_is_given_up_fences_nobody() {
     assert_eq!(s.outcome(0, next).result, Ok(()));
     assert_eq!(s.outcome(0, slow).result, Ok(()));
     assert_eq!(s.world.target(0).stats().fenced, 0);
+    s.end();
+}
+
+/// A grant that waits for the store counts as given: the former run of the writer that is being
+/// taken over would be granted the export under the same generation otherwise.
+#[test]
+fn rule_03_who_waits_for_the_store_holds_the_export() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.medium.set_latency(2 * SECOND, 2 * SECOND);
+    s.submit(0, Op::Write, at(0, 8));
+    let medium = s.medium.clone();
+    s.until("the store has it", move |_| medium.in_flight() == 1);
+    s.medium.set_latency(20_000, 200_000);
+    s.world.crash_client(0);
+    s.world.clients[b].config.take_over = true;
+    s.world.start_client(b);
+    s.pass(ms(500));
+    assert!(!s.world.clients[b].is_open, "it waits");
+    let told = Rc::new(RefCell::new(String::new()));
+    let hear = told.clone();
+    s.world.set_judge(move |_, _, bytes| {
+        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
+            if let Message::AttachRefused(refused) = message {
+                *hear.borrow_mut() = refused.text.to_string();
+            }
+        }
+        Verdict::Pass
+    });
+    s.world.start_client(0);
+    assert_eq!(s.until_ended(0), End::Refused(Status::Busy));
+    assert!(told.borrow().contains("held by client1"), "{}", told.borrow());
+    assert!(!s.world.clients[b].is_open, "it still waits");
+    s.until("attached", move |w| w.clients[b].is_open);
+    let token = s.submit(b, Op::Write, at(0, 8));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    s.end();
+}
+
+/// The target was about to be asked again when it stopped; the session with the next one begins
+/// with a question of its own, and the answer to that is slow.
+#[test]
+fn rule_03_a_retry_meant_for_a_former_session_is_not_sent_in_the_next() {
+    let mut s = Scene::new().with_client();
+    let b = s.client();
+    s.world.clients[b].config.wait = true;
+    // Transactions of the attaches that were sent to each session.
+    let asked: Rc<RefCell<BTreeMap<u64, Vec<u32>>>> = Rc::default();
+    let refused = Rc::new(Cell::new(0));
+    let (record, count) = (asked.clone(), refused.clone());
+    let station = s.world.clients[b].machine.stations[0];
+    s.world.set_judge(move |from, to, bytes| {
+        let Ok(frame) = Frame::parse(bytes) else { return Verdict::Pass };
+        for message in frame.messages() {
+            match message {
+                Message::Attach(attach) if from == station => {
+                    let mut asked = record.borrow_mut();
+                    let transactions = asked.entry(frame.header().session).or_default();
+                    if !transactions.contains(&attach.transaction) {
+                        transactions.push(attach.transaction);
+                    }
+                }
+                Message::AttachRefused(_) if to == station => {
+                    count.set(count.get() + 1);
+                    if record.borrow().len() > 1 {
+                        return Verdict::Delay(5 * SECOND);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Verdict::Pass
+    });
+    s.world.start_client(b);
+    s.until("it is refused", move |_| refused.get() == 1);
+    s.pass(ms(1));
+    s.world.shut_down_server(0, SECOND);
+    s.until("it has stopped", |w| w.servers[0].target.is_none());
+    s.world.start_server(0);
+    s.pass(ms(1500));
+    let asked: Vec<_> = asked.borrow().values().map(Vec::len).collect();
+    assert_eq!(asked, [1, 1], "questions in each session");
+    s.world.clear_judge();
     s.end();
 }

@@ -4,9 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use thinwire_buffer::Addr;
+use thinwire_initiator::{Phase, TargetName};
 use thinwire_link::sim::Verdict;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::world::{Host, MS, SECOND};
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message};
 
@@ -72,6 +75,32 @@ fn rule_04_a_read_tells_that_unflushed_writes_are_gone() {
         s.read(at(0, 40));
     }
     s.end();
+}
+
+/// A list of extents is made while it is asked for: in a turn that has not yet heard of the flush
+/// that had failed before.
+#[test]
+fn rule_04_a_block_status_tells_that_unflushed_writes_are_gone() {
+    for seed in 0..10 {
+        let mut s = Scene::seeded(seed).with_client();
+        let reader = s.client();
+        s.world.clients[reader].config.read_only = true;
+        s.attach(reader);
+        s.write(at(0, 8));
+        s.medium.set_latency(1_000_000, 1_000_000);
+        s.medium.set_flush_failure(1.0);
+        let flush = s.submit(reader, Op::Flush, at(0, 0));
+        let medium = s.medium.clone();
+        s.until("it runs", move |_| medium.in_flight() == 1);
+        s.world.freeze(Host::Server(0), s.world.now + 5 * MS);
+        let status = s.submit(0, Op::BlockStatus, at(0, 8));
+        s.pass(ms(4));
+        s.medium.set_flush_failure(0.0);
+        assert_eq!(s.outcome(0, status).result, Ok(()));
+        assert_eq!(s.stats(0).replayed, 1);
+        assert_eq!(s.outcome(reader, flush).result, Err(ErrorKind::Io));
+        s.end();
+    }
 }
 
 /// The older of two writes must not be replayed over the newer, which was on its way when the loss
@@ -346,4 +375,136 @@ fn rule_04_one_change_of_the_verifier_makes_one_replay() {
     }
     assert_eq!(s.stats(0).replayed, 2, "the first write, and the one that told of the change");
     s.end();
+}
+
+/// Each failed flush is followed by a replay, and the replay by the flush that the bound asks for.
+#[test]
+fn rule_04_a_forced_flush_that_keeps_failing_makes_no_storm() {
+    let mut s = Scene::new();
+    let client = s.client();
+    s.world.clients[client].config.retained_bytes_max = 64 << 10;
+    s.attach(client);
+    s.medium.set_flush_failure(1.0);
+    s.write(at(0, 70));
+    s.pass(Duration::from_secs(5));
+    let failed = s.medium.stats().flush_failures;
+    let replayed = s.stats(0).replayed;
+    assert!((4..=6).contains(&failed), "{failed} flushes in five seconds");
+    assert!(replayed <= failed, "{replayed} replays after {failed} flushes");
+    s.medium.set_flush_failure(0.0);
+    let before = s.world.now;
+    s.until("a flush that succeeds", |w| {
+        w.initiator(0).report(thinwire_proto::Time(w.now)).retained_bytes == 0
+    });
+    assert!(s.world.now < before + SECOND + SECOND / 5, "the next one comes by itself");
+    s.end();
+}
+
+/// Writes that wait for something else than the bound have nothing to do with its flush.
+#[test]
+fn rule_04_a_failed_forced_flush_fails_no_write_that_it_does_not_hold() {
+    let mut s = Scene::with(1, |c| c.slots = 1);
+    let client = s.client();
+    s.world.clients[client].config.retained_bytes_max = 64 << 10;
+    s.attach(client);
+    s.medium.set_flush_failure(1.0);
+    let tokens =
+        [(0, 70), (100, 8), (100, 8)].map(|(n, count)| s.submit(0, Op::Write, at(n, count)));
+    for token in tokens {
+        assert_eq!(s.outcome(0, token).result, Ok(()));
+    }
+    assert!(s.medium.stats().flush_failures > 0, "they did not wait beside one");
+    s.write(at(200, 60));
+    // All of the bound: this one waits for the flush.
+    assert_eq!(s.run(Op::Write, at(300, 8)), Err(ErrorKind::Io));
+    s.medium.set_flush_failure(0.0);
+    s.read(at(0, 310));
+    s.end();
+}
+
+/// Zeroes are made durable by a flush of their own. A flush beside it that fails first takes them
+/// with it, and theirs succeeds: with nothing left to save.
+#[test]
+fn rule_04_fua_beside_a_failed_flush_is_not_durable() {
+    for seed in 0..10 {
+        let mut s = Scene::seeded(seed).with_client();
+        s.write_fua(at(0, 8));
+        let zeroes = s.world.submit(0, Op::WriteZeroes, at(0, 8), true);
+        let medium = s.medium.clone();
+        let before = medium.stats().operations;
+        s.until("they are written", move |_| medium.stats().operations > before);
+        s.medium.set_latency(50_000_000, 50_000_000);
+        s.pass(ms(5));
+        assert_eq!(s.medium.in_flight(), 1, "their flush");
+        s.medium.set_latency(20_000, 20_000);
+        s.medium.set_flush_failure(1.0);
+        assert_eq!(s.flush(), Err(ErrorKind::Io));
+        s.medium.set_flush_failure(0.0);
+        assert_eq!(s.medium.in_flight(), 1, "their flush");
+        assert_eq!(s.outcome(0, zeroes).result, Err(ErrorKind::Io));
+        s.read(at(0, 8));
+        s.end();
+    }
+}
+
+/// The target says goodbye, stops and starts again, whatever was under way.
+#[test]
+fn rule_04_an_orderly_stop_loses_nothing_and_is_short() {
+    for moment in 0..20 {
+        let mut s = Scene::new().with_client();
+        s.write(at(0, 8));
+        assert_eq!(s.flush(), Ok(()));
+        s.write(at(4, 8));
+        let ops = [Op::Write, Op::Read, Op::Flush, Op::WriteZeroes];
+        let tokens: Vec<_> = (0..12).map(|n| s.submit(0, ops[n % 4], at(n * 16, 40))).collect();
+        s.pass(Duration::from_micros(moment * 30));
+        s.world.shut_down_server(0, SECOND);
+        s.until("it has stopped", |w| w.servers[0].target.is_none());
+        if moment % 2 == 0 {
+            s.medium.power_failure();
+        }
+        s.world.start_server(0);
+        let before = s.world.now;
+        for token in tokens {
+            assert_eq!(s.outcome(0, token).result, Ok(()));
+        }
+        s.read(at(0, 240));
+        let took = Duration::from_nanos(s.world.now - before);
+        assert!(took < ms(400), "back after {took:?}");
+        assert_eq!(s.stats(0).sessions, 2);
+        s.end();
+    }
+}
+
+/// What the store has is waited for, and meanwhile nobody is welcomed by a target about to stop:
+/// the initiator has been told and looks for it, by its name or at its address.
+#[test]
+fn rule_04_a_stopping_target_greets_nobody() {
+    for by_name in [true, false] {
+        let mut s = Scene::new();
+        let client = s.client();
+        if !by_name {
+            let station = s.world.servers[0].machine.stations[0];
+            s.world.clients[client].config.target = TargetName::Address(Addr::Sim(station));
+        }
+        s.attach(client);
+        s.write(at(0, 8));
+        s.medium.set_latency(800_000_000, 800_000_000);
+        let slow = s.submit(0, Op::Write, at(4, 8));
+        let medium = s.medium.clone();
+        s.until("the store has it", move |_| medium.in_flight() == 1);
+        s.medium.set_latency(20_000, 200_000);
+        s.world.shut_down_server(0, 5 * SECOND);
+        s.pass(ms(1));
+        assert_eq!(s.world.initiator(0).phase(), Phase::Away);
+        s.pass(ms(700));
+        assert!(s.world.servers[0].target.is_some(), "it waits for the store");
+        s.until("it has stopped", |w| w.servers[0].target.is_none());
+        assert_eq!(s.stats(0).sessions, 1);
+        s.world.start_server(0);
+        assert_eq!(s.outcome(0, slow).result, Ok(()));
+        s.read(at(0, 16));
+        assert_eq!(s.stats(0).sessions, 2);
+        s.end();
+    }
 }

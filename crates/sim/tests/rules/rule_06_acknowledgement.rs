@@ -6,6 +6,7 @@ use std::rc::Rc;
 use thinwire_link::sim::{FaultRates, Verdict};
 use thinwire_sim::world::Host;
 use thinwire_volume::Op;
+use thinwire_wire::{Frame, Kind, Message};
 
 use crate::scene::{Scene, at, ms};
 
@@ -56,5 +57,35 @@ fn rule_06_duplicates_and_disorder_change_nothing() {
         s.read(at(n * 7, 20));
     }
     assert_eq!(s.world.target(0).stats().requests, 100);
+    s.end();
+}
+
+/// A duplicate is acknowledged at once, for its acknowledgement may have been lost; but a duplicate
+/// of what asks for none is not, or two ends would answer each other for ever.
+#[test]
+fn rule_06_a_repeated_acknowledgement_is_not_answered() {
+    let mut s = Scene::new().with_client();
+    let count = Rc::new(Cell::new(0u32));
+    let repeated = count.clone();
+    s.world.set_judge(move |_, _, bytes| {
+        let acknowledges = Frame::parse(bytes).is_ok_and(|f| {
+            f.header().kind == Kind::Session
+                && f.messages().all(|m| matches!(m, Message::AckRanges(_)))
+        });
+        if !acknowledges {
+            return Verdict::Pass;
+        }
+        repeated.set(repeated.get() + 1);
+        Verdict::Repeat(50_000)
+    });
+    for n in 0..4 {
+        s.write(at(n * 500, 500));
+        s.read(at(n * 500, 500));
+    }
+    s.pass(ms(100));
+    let before = count.get();
+    assert!((1..200).contains(&before), "{before} acknowledgements");
+    s.pass(ms(1000));
+    assert_eq!(count.get(), before, "of what?");
     s.end();
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_initiator::WhenAway;
-use thinwire_link::sim::Verdict;
+use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame};
-use thinwire_sim::server::Crash;
+use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::world::MS;
 use thinwire_volume::Op;
 use thinwire_wire::{Frame, Header, Kind, UnknownSession};
 
@@ -136,4 +137,41 @@ fn rule_13_unknown_session_ends_no_session_that_lives() {
     }
     assert_eq!((s.stats(0).sessions, s.world.target(0).stats().requests), (1, 65));
     s.end();
+}
+
+/// A target that is restarted while it answers seems to be two, and if that happens in each round
+/// of questions, in each.
+#[test]
+fn rule_13_a_target_that_keeps_restarting_is_one_target() {
+    let mut s = Scene::with(2, |_| {});
+    let client = s.client();
+    // Over the second link it is asked so late that another instance answers.
+    let late = s.world.servers[0].machine.stations[1];
+    s.world.set_judge(move |_, to, bytes| {
+        let asks = Frame::parse(bytes).is_ok_and(|f| f.header().kind == Kind::Discover);
+        if asks && to == late { Verdict::Delay(60 * MS) } else { Verdict::Pass }
+    });
+    s.world.start_client(client);
+    for _ in 0..3 {
+        s.pass(ms(40));
+        s.restart(Crash::Kill);
+        s.pass(ms(110));
+    }
+    s.until("attached", move |w| w.clients[client].is_open);
+    s.write(at(0, 8));
+    s.end();
+}
+
+#[test]
+fn rule_13_two_targets_of_one_name_are_an_error() {
+    let mut s = Scene::new();
+    let client = s.client();
+    let config = s.world.servers[0].config.clone();
+    let other = s.world.add_server(1, StationConfig::default(), config, None);
+    s.world.add_export(other, 1 << 20, 512, Store::Memory);
+    s.world.start_server(other);
+    s.world.start_client(client);
+    let ends = s.world.run_until("an end", 1000 * MS, |w| w.clients[client].initiator.is_none());
+    let text = ends.expect_err("it was attached to one of them").0;
+    assert!(text.contains("several targets have that node name"), "{text}");
 }

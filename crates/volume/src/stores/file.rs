@@ -107,6 +107,8 @@ pub struct FileStore<D> {
     running: Vec<Option<Running>>,
     free: Vec<usize>,
     ready: Vec<Completion>,
+    /// Answers that needed no waiting for the disk: behind all that it had done before.
+    told: Vec<Completion>,
     disk_done: Vec<DiskDone>,
     /// The disk was given something since this was last cleared.
     started: bool,
@@ -146,6 +148,7 @@ impl<D: Disk> FileStore<D> {
             running: Vec::with_capacity(IOS_USUAL),
             free: Vec::with_capacity(IOS_USUAL),
             ready: Vec::with_capacity(IOS_USUAL),
+            told: Vec::new(),
             disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
             copied_bytes: 0,
@@ -325,7 +328,7 @@ impl<D: Disk> Volume for FileStore<D> {
             }
             Op::BlockStatus => {
                 let completion = self.block_status(&io);
-                self.ready.push(completion);
+                self.told.push(completion);
             }
         }
     }
@@ -345,10 +348,13 @@ impl<D: Disk> Volume for FileStore<D> {
         }
         self.disk_done = disk_done;
         done.append(&mut self.ready);
+        // A flush that had failed when they were asked for has changed what they saw, and must be
+        // heard of first.
+        done.append(&mut self.told);
     }
 
     fn outstanding(&self) -> usize {
-        self.running.len() - self.free.len() + self.ready.len()
+        self.running.len() - self.free.len() + self.ready.len() + self.told.len()
     }
 
     fn copied_bytes(&self) -> u64 {
