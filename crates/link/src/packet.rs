@@ -291,7 +291,8 @@ impl PacketLink {
     /// a send fails for such a reason.
     fn look_again(&mut self) {
         self.looked_at = Instant::now();
-        let Ok(Some(found)) = sys::interface(&self.config.ifname) else { return };
+        let found = sys::interface_by(self.socket.as_fd(), &self.config.ifname);
+        let Ok(Some(found)) = found else { return };
         if found.index == self.interface.index {
             self.interface.mac = found.mac;
         } else if found.is_ethernet {

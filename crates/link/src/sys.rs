@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Option of `SOL_UDP`: segment size of a train to send. Missing in libc for some targets.
 pub(crate) const UDP_SEGMENT: libc::c_int = 103;
@@ -188,6 +188,11 @@ pub(crate) struct Interface {
 
 /// Looks an interface up by name; `None` if there is none.
 pub(crate) fn interface(name: &str) -> io::Result<Option<Interface>> {
+    interface_by(socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?.as_fd(), name)
+}
+
+/// The same in the network namespace of a socket, of whatever kind.
+pub(crate) fn interface_by(socket: BorrowedFd<'_>, name: &str) -> io::Result<Option<Interface>> {
     // SAFETY: ifreq is plain data for which zero is valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     // One byte stays zero: the name's end.
@@ -197,7 +202,6 @@ pub(crate) fn interface(name: &str) -> io::Result<Option<Interface>> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
     let mut ask = |what| {
         // SAFETY: each of the requests below reads the name from and writes its answer into an
         // ifreq, which this is.

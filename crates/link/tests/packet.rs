@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{drain, ip, pattern, receive, send, with_cable};
 use thinwire_buffer::{Addr, Pool, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
@@ -234,6 +236,33 @@ fn an_interface_that_is_made_anew_is_used_again() {
         send(&mut c, Addr::Group, b"its group, too");
         assert_eq!(receive(&mut a, &pool, 2).len(), 2);
         let _ = cable;
+    });
+}
+
+/// A bond that fails over, a machine that moves: answers must find us under the new address.
+#[test]
+fn a_changed_station_address_is_noticed() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        let new = [0x02, 0, 0, 0, 0x77, 1];
+        ip("link set left address 02:00:00:00:77:01");
+        cable.enter(1);
+        let mut b = open("right");
+        cable.enter(0);
+        let pool = Pool::new(1 << 20);
+        let start = Instant::now();
+        // It looks once a second while it sends.
+        while a.local() != Addr::Mac(new) {
+            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.local());
+            send(&mut a, b.local(), b"who am I");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        drain(&mut b, &pool);
+        send(&mut a, b.local(), b"hear me");
+        let heard = receive(&mut b, &pool, 1);
+        assert_eq!(heard[0].from, Addr::Mac(new));
+        send(&mut b, heard[0].from, b"heard");
+        assert_eq!(&receive(&mut a, &pool, 1)[0].bytes[..5], b"heard");
     });
 }
 
