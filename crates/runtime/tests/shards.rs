@@ -5,6 +5,7 @@ mod pair;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -212,7 +213,13 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
 }
 
 fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    // Below those that the kernel gives to whoever asks for any: such a one would be free for a
+    // moment only, while other tests run. Counted, so that each is given once.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() as u16 % 10_000;
+    let port = || 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+    let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(port).take(1000).find(is_free).expect("a free port")
 }
 
 #[test]
