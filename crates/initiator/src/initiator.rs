@@ -448,21 +448,26 @@ impl Initiator {
             return;
         }
         let since = *self.closing_since.get_or_insert(self.now);
-        if self.away_since.is_some() && !self.replay_failed && self.now >= since + CLOSE_PATIENCE {
+        if self.away_since.is_some() && self.now >= since + CLOSE_PATIENCE {
             // Nothing is left to be done, and nobody is there to be told.
+            self.tell_failed_replay();
             return self.finish_closing();
         }
         if self.detach_sent || !self.is_attached() {
             return;
         }
         self.detach_sent = true;
-        if std::mem::take(&mut self.replay_failed) {
-            // No flush has told anybody yet.
-            self.close_error = Some(ErrorKind::Io);
-        }
+        self.tell_failed_replay();
         let (attachment, generation) = (self.slots.attachment, self.slots.generation);
         let detach = Detach { transaction: 0, attachment, generation };
         self.session.as_mut().expect("attached").send(thinwire_proto::Item::Detach(detach));
+    }
+
+    /// If no flush has told anybody yet, the detach does.
+    fn tell_failed_replay(&mut self) {
+        if std::mem::take(&mut self.replay_failed) {
+            self.close_error = Some(ErrorKind::Io);
+        }
     }
 
     fn finish_closing(&mut self) {

@@ -9,8 +9,9 @@ use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_initiator::WhenAway;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame};
+use thinwire_sim::client::End;
 use thinwire_sim::server::{Crash, Store};
-use thinwire_sim::world::MS;
+use thinwire_sim::world::{MS, SECOND};
 use thinwire_volume::Op;
 use thinwire_wire::{Frame, Header, Kind, UnknownSession};
 
@@ -174,4 +175,19 @@ fn rule_13_two_targets_of_one_name_are_an_error() {
     let ends = s.world.run_until("an end", 1000 * MS, |w| w.clients[client].initiator.is_none());
     let text = ends.expect_err("it was attached to one of them").0;
     assert!(text.contains("several targets have that node name"), "{text}");
+}
+
+/// With nothing to write back and nobody to tell, a detach ends by itself, and quietly.
+#[test]
+fn rule_13_a_detach_does_not_wait_for_ever_for_a_target_that_is_gone() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    assert_eq!(s.flush(), Ok(()));
+    s.world.crash_server(0, Crash::Kill);
+    s.pass(Duration::from_secs(4));
+    s.world.clients[0].close();
+    let before = (s.world.now, s.world.clients[0].machine.turns);
+    assert_eq!(s.until_ended(0), End::Closed);
+    let turns = s.world.clients[0].machine.turns - before.1;
+    assert!(s.world.now - before.0 < 7 * SECOND && turns < 100, "{turns} turns");
 }
