@@ -10,7 +10,6 @@ use thinwire_runtime::wait::{Token, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
 
-use crate::control::State;
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
@@ -171,13 +170,7 @@ impl<V: Volume> OpenVolume for Local<V> {
     }
 
     fn health(&self) -> VolumeHealth {
-        VolumeHealth {
-            state: State::Attached,
-            paths: Vec::new(),
-            timer: None,
-            unflushed: false,
-            detail: None,
-        }
+        VolumeHealth::local()
     }
 
     fn close(&mut self, _force: bool) -> Outcome {

@@ -80,6 +80,19 @@ pub struct VolumeHealth {
     pub detail: Option<String>,
 }
 
+impl VolumeHealth {
+    /// Of a volume without a network.
+    pub fn local() -> Self {
+        VolumeHealth {
+            state: State::Attached,
+            paths: Vec::new(),
+            timer: None,
+            unflushed: false,
+            detail: None,
+        }
+    }
+}
+
 /// A volume together with whatever drives it: a shard with links and a session, a store with its
 /// disk. Used by the thread that opened it.
 pub trait OpenVolume {

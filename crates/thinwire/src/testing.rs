@@ -10,7 +10,6 @@ use thinwire_volume::{
     Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Volume,
 };
 
-use crate::control::State;
 use crate::error::Outcome;
 use crate::open::{OpenVolume, VolumeHealth, Wait};
 
@@ -239,13 +238,7 @@ impl OpenVolume for MemoryVolume {
     }
 
     fn health(&self) -> VolumeHealth {
-        VolumeHealth {
-            state: State::Attached,
-            paths: Vec::new(),
-            timer: None,
-            unflushed: false,
-            detail: None,
-        }
+        VolumeHealth::local()
     }
 
     fn close(&mut self, _: bool) -> Outcome {

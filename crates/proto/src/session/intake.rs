@@ -33,14 +33,8 @@ impl Session {
         content: &mut dyn Content,
     ) -> Result<(), DropReason> {
         let header = frame.header();
-        if header.epoch != self.config.epoch {
-            return Err(DropReason::Epoch);
-        }
-        let at = self.path_at(header.path).ok_or(DropReason::Path)?;
+        let at = self.path_of(header, link, from)?;
         let path = &mut self.paths[at];
-        if path.link != link || path.addr != from {
-            return Err(DropReason::Path);
-        }
         let verdict = path.received.insert(header.packet_number);
         let eliciting = frame.is_eliciting();
         match verdict {

@@ -70,14 +70,8 @@ impl Session {
         header: &Header,
         reply: &ProbeReply,
     ) -> Result<(), DropReason> {
-        if header.epoch != self.config.epoch {
-            return Err(DropReason::Epoch);
-        }
-        let at = self.path_at(header.path).ok_or(DropReason::Path)?;
+        let at = self.path_of(header, link, from)?;
         let path = &mut self.paths[at];
-        if path.link != link || path.addr != from {
-            return Err(DropReason::Path);
-        }
         let (size, rtt) = path
             .prober
             .on_reply(now, reply.token, path.frame_bytes_limit)

@@ -9,10 +9,11 @@ mod transmit;
 use std::collections::VecDeque;
 
 use thinwire_buffer::Addr;
+use thinwire_wire::Header;
 
 use crate::path::{Path, PathReport, PathState, Room};
 use crate::recovery::ITEMS_MAX;
-use crate::{Item, Rng, Time};
+use crate::{DropReason, Item, Rng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
 const PATHS_MAX: usize = 16;
@@ -262,6 +263,19 @@ impl Session {
     /// The first grant, from the handshake.
     pub fn set_peer_grant(&mut self, slots: u32, bytes: u64) {
         self.peer_granted = (slots, bytes);
+    }
+
+    /// The path that a frame of this epoch says it is on, if it came from there.
+    fn path_of(&self, header: &Header, link: usize, from: Addr) -> Result<usize, DropReason> {
+        if header.epoch != self.config.epoch {
+            return Err(DropReason::Epoch);
+        }
+        let at = self.path_at(header.path).ok_or(DropReason::Path)?;
+        let path = &self.paths[at];
+        if path.link != link || path.addr != from {
+            return Err(DropReason::Path);
+        }
+        Ok(at)
     }
 
     pub(crate) fn path_at(&self, id: u8) -> Option<usize> {
