@@ -119,7 +119,7 @@ fn odd_blocks_are_refused() {
 
 #[test]
 fn what_the_machine_lacks_is_named() {
-    let scratch = Scratch::new("lacks");
+    let scratch = Scratch::copying_mounts("lacks");
     let spec = [scratch.dir().to_str().unwrap(), "1048576", "512"];
     let without = |what: &str| {
         format!("unshare --mount sh -c 'mount -t tmpfs none /mnt; {what} exec \"$0\" \"$@\"'")
@@ -229,7 +229,7 @@ fn what_the_page_cache_holds_is_written_before_it_goes() {
 
 #[test]
 fn users_are_named_and_keep_it() {
-    let scratch = Scratch::new("users");
+    let scratch = Scratch::copying_mounts("users");
     let disk = Disk::attach(&scratch, 64 * MIB);
     let (dir, node) = (scratch.dir().display(), &disk.node);
     sh(&format!("mkfs.ext4 -q {node}; mkdir {dir}/mnt; mount {node} {dir}/mnt"));
@@ -243,10 +243,11 @@ fn users_are_named_and_keep_it() {
     // A process that has it open, without any claim.
     let mut reader =
         Command::new("sleep").arg("60").stdin(fs::File::open(node).unwrap()).spawn().unwrap();
-    let busy = disk.served.ask("busy");
+    // It has its new name a moment after the call that starts it has returned.
+    let named = format!("{node} is open in process {} (sleep)", reader.id());
+    eventually("named", || disk.served.ask("busy") == named);
     reader.kill().unwrap();
     reader.wait().unwrap();
-    assert_eq!(busy, format!("{node} is open in process {} (sleep)", reader.id()));
     // A mount that we do not see.
     let mut hidden = Command::new("unshare")
         .args(["--mount", "sh", "-c"])
@@ -259,6 +260,8 @@ fn users_are_named_and_keep_it() {
     hidden.kill().unwrap();
     hidden.wait().unwrap();
     assert!(busy.contains(&format!("{dir}/mnt in the mount namespace of process")), "{busy}");
+    // The file system ends a moment after the last process that could see it.
+    eventually("ended", || disk.served.ask("busy") == "no");
     sh(&format!("mkswap -q {node} || mkswap {node} >/dev/null; swapon {node}"));
     let busy = disk.served.ask("busy");
     sh(&format!("swapoff {node}"));

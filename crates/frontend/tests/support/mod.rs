@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -137,32 +138,57 @@ impl Drop for Served {
     }
 }
 
+/// Held exclusively by tests that copy the mount namespace, and shared by all others: a copy keeps
+/// every file system in it alive, so that one which another test unmounts meanwhile does not end,
+/// and a check of its device finds it half written.
+static MOUNTS: RwLock<()> = RwLock::new(());
+
+enum Mounts {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Copied { _guard: RwLockWriteGuard<'static, ()> },
+}
+
 /// A directory under /tmp of this test alone. Dropping it unmounts what is below and removes it,
 /// also when the test fails.
-pub struct Scratch(PathBuf);
+pub struct Scratch {
+    dir: PathBuf,
+    _mounts: Mounts,
+}
 
 impl Scratch {
     pub fn new(name: &str) -> Self {
+        let guard = MOUNTS.read().unwrap_or_else(PoisonError::into_inner);
+        Scratch::make(name, Mounts::Shared { _guard: guard })
+    }
+
+    /// For a test that copies the mount namespace (`unshare --mount`): no other test has a scratch
+    /// directory while this one lives.
+    pub fn copying_mounts(name: &str) -> Self {
+        let guard = MOUNTS.write().unwrap_or_else(PoisonError::into_inner);
+        Scratch::make(name, Mounts::Copied { _guard: guard })
+    }
+
+    fn make(name: &str, mounts: Mounts) -> Self {
         let dir = PathBuf::from(format!("/tmp/tw-face-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
+        Scratch { dir, _mounts: mounts }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.dir.join(name)
     }
 
     pub fn dir(&self) -> &Path {
-        &self.0
+        &self.dir
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        for mount in mounts_below(&self.0).iter().rev() {
+        for mount in mounts_below(&self.dir).iter().rev() {
             let _ = unmount(mount, UnmountFlags::DETACH);
         }
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
