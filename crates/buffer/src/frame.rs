@@ -15,6 +15,9 @@ pub struct RxFrame {
     /// How long it had lain in the kernel's queue when it was taken out: time that the receiving
     /// machine spent, not the network. Zero where the link cannot tell.
     pub waited: Duration,
+    /// How long it then lay between the thread that took it out and the one that has it now. Zero
+    /// where that is the same thread.
+    pub queued: Duration,
 }
 
 /// Frames in the order of their arrival. Filled by a link, drained by the protocol.
@@ -44,12 +47,13 @@ impl TxFrame {
 pub struct TxBatch {
     frames: Vec<TxFrame>,
     len: usize,
+    lent: bool,
 }
 
 impl TxBatch {
     /// An empty batch.
     pub const fn new() -> Self {
-        TxBatch { frames: Vec::new(), len: 0 }
+        TxBatch { frames: Vec::new(), len: 0, lent: false }
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
@@ -95,8 +99,17 @@ impl TxBatch {
         self.len == 0
     }
 
+    /// While a batch is lent, [`TxBatch::clear`] does nothing: payloads are counted without atomics,
+    /// so that a thread that only sends the batch for another must not let go of them.
+    pub fn lend(&mut self, lent: bool) {
+        self.lent = lent;
+    }
+
     /// Drops all frames, letting go of their payloads; keeps the storage.
     pub fn clear(&mut self) {
+        if self.lent {
+            return;
+        }
         for frame in &mut self.frames[..self.len] {
             frame.head.clear();
             frame.data.clear();

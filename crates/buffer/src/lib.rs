@@ -10,7 +10,7 @@
 //! * [`RxFrame`], [`TxFrame`] and their batches are what links move.
 //!
 //! Ownership rule of the house: *buffers change hands; bytes do not move*. Everything here belongs
-//! to one shard (one thread); none of it is `Send`.
+//! to one shard (one thread); none of it is `Send` but [`Memory`] on its way between two pools.
 #![forbid(unsafe_code)]
 
 mod addr;
@@ -20,5 +20,5 @@ mod segment;
 
 pub use addr::Addr;
 pub use frame::{RxBatch, RxFrame, TxBatch, TxFrame};
-pub use pool::{Buf, PAGE_BYTES, Pool, PoolStats};
+pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
 pub use segment::{SegList, Segment};

@@ -23,6 +23,11 @@ const fn class_bytes(class: usize) -> usize {
     if class == LOOSE { PAGE_BYTES } else { PAGE_BYTES << class }
 }
 
+/// The smallest class of aligned buffers that hold so much.
+fn class_for(len: usize) -> usize {
+    len.div_ceil(PAGE_BYTES).max(1).next_power_of_two().trailing_zeros() as usize
+}
+
 /// One piece of pooled memory. Held through `Rc`: a strong count of one means a single owner.
 pub(crate) struct Inner {
     /// Longer than the class by a page, so that an aligned part of the class's size fits; loose
@@ -61,6 +66,27 @@ impl Inner {
         if let Some(home) = this.home.upgrade() {
             home.take_back(this);
         }
+    }
+}
+
+/// Pooled memory on its way from one thread's pool to another's. See [`Segment::into_memory`] and
+/// [`Pool::adopt`].
+#[derive(Debug)]
+pub struct Memory {
+    memory: Box<[u8]>,
+    start: usize,
+    class: usize,
+}
+
+impl Inner {
+    /// Takes the memory out of the only reference to it; its pool forgets it.
+    pub(crate) fn into_memory(this: Rc<Inner>) -> Memory {
+        let Inner { memory, start, class, home } = Rc::into_inner(this).expect("one owner");
+        if let Some(home) = home.upgrade() {
+            home.live_bytes.set(home.live_bytes.get() - class_bytes(class));
+            home.classes.borrow_mut()[class].made -= 1;
+        }
+        Memory { memory, start, class }
     }
 }
 
@@ -143,8 +169,7 @@ impl Pool {
     /// If `len` is larger than [`Pool::BUF_BYTES_MAX`]: callers bound sizes at their own gate.
     pub fn get(&self, len: usize) -> Buf {
         assert!(len <= Self::BUF_BYTES_MAX, "buffer of {len} bytes asked of a pool");
-        let pages = len.div_ceil(PAGE_BYTES).max(1);
-        self.take(pages.next_power_of_two().trailing_zeros() as usize, len)
+        self.take(class_for(len), len)
     }
 
     /// A buffer of [`PAGE_BYTES`] at no particular address, of unspecified (but initialised)
@@ -171,6 +196,29 @@ impl Pool {
             }
         };
         Buf { inner: Some(inner), len }
+    }
+
+    /// Makes memory of another thread's pool this one's: a buffer of all of it, which comes back
+    /// here when it is dropped.
+    pub fn adopt(&self, memory: Memory) -> Buf {
+        let Memory { memory, start, class } = memory;
+        let bytes = class_bytes(class);
+        self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
+        let Class { free, made } = &mut self.shared.classes.borrow_mut()[class];
+        *made += 1;
+        free.reserve(*made);
+        let home = Rc::downgrade(&self.shared);
+        Buf { inner: Some(Rc::new(Inner { memory, start, class, home })), len: bytes }
+    }
+
+    /// Takes memory for buffers of `len` bytes out of what waits here to be used again, if there is
+    /// any, so that another thread's pool can adopt it.
+    pub fn give_up(&self, len: usize) -> Option<Memory> {
+        let inner = self.shared.classes.borrow_mut()[class_for(len)].free.pop()?;
+        let bytes = class_bytes(inner.class);
+        self.shared.free_bytes.set(self.shared.free_bytes.get() - bytes);
+        self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
+        Some(Inner::into_memory(inner))
     }
 
     /// A buffer of `len` zero bytes.
@@ -303,6 +351,32 @@ mod tests {
         drop(loose);
         assert_ne!(pool.get(PAGE_BYTES).as_ptr(), at);
         assert_eq!(pool.get_loose().as_ptr(), at);
+    }
+
+    #[test]
+    fn memory_moves_between_the_pools_of_two_threads() {
+        let here = Pool::new(1 << 20);
+        let segment = here.copy_of(b"across").freeze();
+        let other = segment.slice(0, 3);
+        let segment = segment.into_memory().unwrap_err();
+        assert!(segment.shares_memory(&other));
+        drop(other);
+        let (at, memory) = (segment.as_ptr() as usize, segment.into_memory().unwrap());
+        let stats = PoolStats { allocations: 1, ..PoolStats::default() };
+        assert_eq!(here.stats(), stats);
+        let memory = std::thread::spawn(move || {
+            let there = Pool::new(1 << 20);
+            let buf = there.adopt(memory);
+            assert_eq!((&buf[..6], buf.len()), (&b"across"[..], PAGE_BYTES));
+            drop(buf);
+            assert_eq!(there.stats().free_bytes, PAGE_BYTES);
+            there.give_up(1).unwrap()
+        });
+        let memory = memory.join().unwrap();
+        assert!(here.give_up(1).is_none());
+        drop(here.adopt(memory));
+        assert_eq!(here.get(1).as_ptr() as usize, at);
+        assert_eq!(here.stats().allocations, 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use crate::Buf;
-use crate::pool::Inner;
+use crate::pool::{Inner, Memory};
 
 /// A shared, read-only window into pooled memory. Cheap to clone; the memory returns to its pool
 /// with the last clone.
@@ -33,6 +33,28 @@ impl Segment {
     /// Size of the memory that this segment keeps alive, which may be far more than its length.
     pub fn pinned_bytes(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.bytes().len())
+    }
+
+    /// Whether both are windows into the same memory.
+    pub fn shares_memory(&self, other: &Segment) -> bool {
+        match (&self.inner, &other.inner) {
+            (Some(this), Some(other)) => Rc::ptr_eq(this, other),
+            _ => false,
+        }
+    }
+
+    /// Where in the memory this window begins.
+    pub fn offset(&self) -> usize {
+        self.offset as usize
+    }
+
+    /// The memory itself, to be sent to another thread, if no other segment shares it; else the
+    /// segment back.
+    pub fn into_memory(mut self) -> Result<Memory, Segment> {
+        if !self.is_unique() {
+            return Err(self);
+        }
+        Ok(Inner::into_memory(self.inner.take().expect("live")))
     }
 
     /// True if no other segment shares the memory.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
+use thinwire_proto::Batching;
 
 /// What happens to I/O while the target is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct InitiatorConfig {
     /// Largest frame to use, in bytes; smaller than the link's own limit if a switch is known to
     /// carry less. Default: none.
     pub frame_bytes_max: Option<usize>,
+    /// When requests are sent, and whether blocks share a frame. Default: at once, and they do.
+    pub batching: Batching,
     /// Tests only: forget unflushed writes instead of replaying them. A canary for the simulator.
     pub canary_no_replay: bool,
 }
@@ -78,6 +81,7 @@ impl InitiatorConfig {
             when_away: WhenAway::Wait,
             retained_bytes_max: 32 << 20,
             frame_bytes_max: None,
+            batching: Batching::default(),
             canary_no_replay: false,
         }
     }

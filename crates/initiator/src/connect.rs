@@ -346,6 +346,7 @@ impl Initiator {
             remote_id: welcome.session,
             epoch: welcome.epoch,
             seed: self.rng.next_u64(),
+            batching: self.config.batching,
         };
         let params = self.links[link];
         let mut session = Session::new(now, config, params.room);

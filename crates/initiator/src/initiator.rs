@@ -145,6 +145,8 @@ pub struct InitiatorReport {
     pub stats: InitiatorStats,
     /// Counters of the present session.
     pub session: SessionStats,
+    /// The number of requests that the batching policy waits for.
+    pub batch_level: usize,
 }
 
 /// One attachment of one export. See the crate.
@@ -542,6 +544,7 @@ impl Initiator {
             writer_generation: self.attached.map_or(0, |a| a.writer_generation),
             stats: self.stats,
             session: self.session.as_ref().map(Session::stats).unwrap_or_default(),
+            batch_level: self.session.as_ref().map_or(1, Session::batch_level),
         }
     }
 

@@ -161,13 +161,16 @@ impl Initiator {
         self.used_slots = self.used_slots.wrapping_add(1);
         self.used_bytes += charge(&io);
         self.stats.requests += 1;
-        let length = if io.op == Op::Write { io.len as u32 } else { 0 };
+        let (op, bytes) = (io.op, io.len);
         let mark = Mark { number: self.retained.mark(), replays: self.replays };
         let (slot, sequence) = self.slots.start(io, buf, mark);
         let session = self.session.as_mut().expect("attached");
-        session.send(Item::Request { slot, sequence });
-        if length > 0 {
-            session.send(Item::Data { slot, sequence, offset: 0, length });
+        let request = Item::Request { slot, sequence };
+        let data = Item::Data { slot, sequence, offset: 0, length: bytes as u32 };
+        match op {
+            Op::Read => session.send_batched(self.now, [Some(request), None], bytes),
+            Op::Write => session.send_batched(self.now, [Some(request), Some(data)], bytes),
+            _ => session.send(request),
         }
     }
 
@@ -214,6 +217,9 @@ impl Initiator {
             None => Ok(()),
             Some(kind) => Err(kind),
         };
+        if let (Op::Read | Op::Write, Some(session)) = (io.op, &mut self.session) {
+            session.on_completed(self.now, io.len);
+        }
         match io.op {
             Op::Flush => self.on_flush_finished(io, complete.verifier, mark, result),
             op if op.is_write() => self.on_write_finished(io, complete.verifier, mark, result),

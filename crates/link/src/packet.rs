@@ -452,7 +452,7 @@ impl Link for PacketLink {
             let waited = received.waited;
             let bytes = received.buf.freeze().slice(START, received.bytes);
             self.stats.rx_bytes += received.bytes as u64;
-            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, waited });
+            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, waited, queued: Duration::ZERO });
             frames += 1;
         }
         self.stats.rx_frames += frames as u64;

@@ -9,6 +9,7 @@
 //! * [`Content`] is what an owner of a session (target or initiator) implements: the bytes behind
 //!   an item are asked for when a frame is built, so what was lost is sent again as it is needed
 //!   *then*, and an item that nobody needs any more is not sent again.
+//! * [`BatchPolicy`] says when requests are sent and how many share a frame.
 //! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots.
 //!
 //! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod ack;
+mod batch;
 mod checksum;
 mod congestion;
 mod drops;
@@ -32,6 +34,7 @@ mod session;
 mod time;
 mod units;
 
+pub use batch::{BatchPolicy, Batching, TycheConfig};
 pub use checksum::{seal, verify};
 pub use drops::{DropReason, Drops};
 pub use item::{Content, Item};

@@ -7,7 +7,7 @@ use crate::{Item, Time};
 
 /// Items in one frame, at most: a frame's list never grows, and its headers stay below the 2 KiB
 /// that a frame to send begins with.
-pub(crate) const ITEMS_MAX: usize = 48;
+pub(crate) const ITEMS_MAX: usize = 72;
 
 /// A frame is lost when this many sent after it were acknowledged.
 const PACKET_THRESHOLD: u64 = 3;

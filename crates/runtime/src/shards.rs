@@ -78,7 +78,10 @@ impl Mail {
         for letter in self.inbox.try_iter().take(LETTERS_MAX) {
             let bytes = pool.copy_of(&letter.frame).freeze();
             let waited = Duration::ZERO;
-            take(letter.link, &RxFrame { from: letter.from, bytes, waited });
+            take(
+                letter.link,
+                &RxFrame { from: letter.from, bytes, waited, queued: Duration::ZERO },
+            );
         }
     }
 }

@@ -8,6 +8,7 @@ use thinwire_initiator::{TargetName, WhenAway};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{FaultRates, StationConfig, WireConfig};
+use thinwire_proto::{BatchPolicy, Batching, TycheConfig};
 use thinwire_target::TargetConfig;
 
 use crate::client::Workload;
@@ -86,6 +87,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             credit_bytes: pick(rng, &[1 << 20, 2 << 20, 8 << 20]),
             lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
             session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
+            batching: batching(rng),
             ..TargetConfig::default()
         };
         world.add_server(links, station, config, wrapped);
@@ -105,6 +107,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             c.faults = wrapped;
             c.config.read_only = nth >= writers;
             c.config.wait = rng.chance(0.3);
+            c.config.batching = batching(rng);
             c.config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
             if rng.chance(0.25) {
                 let away = Duration::from_millis(rng.between(300, 4000));
@@ -126,6 +129,19 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     }
     let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
     (world, Plan { duration_ns, faults, weights, gap_ns })
+}
+
+fn batching(rng: &mut Rng) -> Batching {
+    // Shorter than a user's, so that a run sees many.
+    let tyche = TycheConfig { interval: Duration::from_millis(5), ..TycheConfig::default() };
+    let policy = match rng.below(8) {
+        0 => BatchPolicy::None,
+        1 => BatchPolicy::Static(pick(rng, &[1, 2, 8, 64])),
+        2 => BatchPolicy::Tyche(tyche),
+        3 => BatchPolicy::Doorbell,
+        _ => BatchPolicy::Backlog,
+    };
+    Batching { policy, data: rng.chance(0.8) }
 }
 
 fn add_export(world: &mut World, server: usize, rng: &mut Rng) {

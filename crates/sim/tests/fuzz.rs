@@ -109,6 +109,7 @@ fn throw(world: &mut World, pool: &Pool, from: u32, bytes: &[u8]) {
         from: Addr::Sim(from),
         bytes: pool.copy_of(bytes).freeze(),
         waited: Duration::ZERO,
+        queued: Duration::ZERO,
     };
     if let Some(target) = &mut world.servers[0].target {
         target.on_frame(now, 0, &frame);

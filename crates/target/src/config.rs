@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use thinwire_proto::Batching;
 use thinwire_volume::Volume;
 
 /// Settings of a target. The defaults are right for most.
@@ -24,6 +25,9 @@ pub struct TargetConfig {
     pub lease: Duration,
     /// How long a silent session is remembered. Default 120 s.
     pub session_timeout: Duration,
+    /// When completions are sent, and whether blocks share a frame. Default: at once, and they do.
+    /// Under `static` and `tyche` completions wait for those of the other requests of their frame.
+    pub batching: Batching,
     /// Tests only: serve duplicates again. A canary for the simulator; see `docs/design.md`.
     pub canary_no_duplicate_detection: bool,
     /// Tests only: acknowledge writes before the store has them.
@@ -39,6 +43,7 @@ impl Default for TargetConfig {
             credit_bytes: 8 << 20,
             lease: Duration::from_secs(30),
             session_timeout: Duration::from_secs(120),
+            batching: Batching::default(),
             canary_no_duplicate_detection: false,
             canary_early_completion: false,
         }

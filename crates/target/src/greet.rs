@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
-    DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
+    BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
     Address, Addresses, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
@@ -14,6 +14,7 @@ use thinwire_wire::{
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, Slots};
 use crate::target::Target;
+use crate::together::Together;
 
 /// Sessions of one target, at most.
 const SESSIONS_MAX: usize = 1024;
@@ -123,12 +124,19 @@ impl Target {
         let upper = session_lane(self.shard, &house.config.node) | index as u32;
         let local_id = u64::from(upper) << 32 | random;
         house.next_epoch = house.next_epoch.wrapping_add(1);
+        let mut batching = house.config.batching;
+        let together = batching.policy.answers_together();
+        if together {
+            // What waits waits for the rest of its frame, not for a number or a time.
+            batching.policy = BatchPolicy::Backlog;
+        }
         let config = SessionConfig {
             role: Role::Target,
             local_id,
             remote_id: hello.session,
             epoch: house.next_epoch,
             seed: house.rng.next_u64(),
+            batching,
         };
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
@@ -144,6 +152,7 @@ impl Target {
         self.peers[index] = Some(Box::new(Peer {
             session,
             slots,
+            together: together.then(Together::default),
             initiator: hello.initiator,
             instance: hello.instance,
             nonce: hello.nonce,

@@ -117,6 +117,8 @@ pub(crate) struct PendingAttach {
 }
 
 pub(crate) struct House {
+    /// Of the frame or turn that is being acted on.
+    pub now: Time,
     pub config: TargetConfig,
     pub links: Vec<LinkParams>,
     pub pool: Pool,

@@ -22,6 +22,7 @@ mod requests;
 mod shards;
 mod slots;
 mod target;
+mod together;
 
 pub use config::{ExportConfig, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};

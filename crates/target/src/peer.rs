@@ -6,6 +6,7 @@ use thinwire_wire::{Bye, Detach, Detached, Frame, Message, Status};
 
 use crate::house::House;
 use crate::slots::{Intake, Slots};
+use crate::together::Together;
 
 /// Answers that may wait to be sent before further messages of the peer are dropped: several for
 /// each of the most slots that a session can have.
@@ -15,6 +16,8 @@ const QUEUED_MAX: usize = 8192;
 pub(crate) struct Peer {
     pub session: Session,
     pub slots: Slots,
+    /// There if completions wait for those of the other requests of their frame.
+    pub together: Option<Together>,
     pub initiator: [u8; 16],
     pub instance: u64,
     pub nonce: u64,
@@ -38,10 +41,16 @@ impl Peer {
         bytes: &Segment,
         house: &mut House,
     ) {
+        if let Some(together) = &mut self.together {
+            together.begin_frame();
+        }
         for message in frame.messages() {
             if let Err(reason) = self.on_message(now, index, &message, bytes, house) {
                 house.stats.drops.count(reason);
             }
+        }
+        if let Some(together) = &mut self.together {
+            together.end_frame(|items| self.session.send_batched(now, items, 0));
         }
     }
 
@@ -65,7 +74,11 @@ impl Peer {
             Message::Request(request) => {
                 let (slot, sequence) = (request.slot, request.sequence);
                 match self.slots.on_request(request)? {
-                    Intake::Taken => house.try_execute(self, index, slot),
+                    Intake::Taken => {
+                        let group = self.together.as_mut().and_then(Together::join);
+                        self.slots.get(slot).group = group;
+                        house.try_execute(self, index, slot);
+                    }
                     Intake::Repeated => {
                         house.stats.repeated += 1;
                         self.session.send(Item::Complete { slot, sequence });
@@ -82,6 +95,11 @@ impl Peer {
             Message::Reset(reset) => {
                 if self.slots.on_reset(reset)? {
                     let (slot, sequence) = (reset.slot, reset.sequence);
+                    let group = self.slots.get(slot).group.take();
+                    if let (Some(together), Some(group)) = (&mut self.together, group) {
+                        let session = &mut self.session;
+                        together.leave(group, None, |items| session.send_batched(now, items, 0));
+                    }
                     self.session.send(Item::ResetDone { slot, sequence });
                 }
             }

@@ -124,10 +124,15 @@ impl House {
         let (slot, sequence) = (request.slot, request.sequence);
         let complete = Complete { slot, status: status as u16, sequence, verifier, length };
         peer.slots.complete(complete, data);
-        if length > 0 {
-            peer.session.send(Item::Data { slot, sequence, offset: 0, length });
+        let data = (length > 0).then_some(Item::Data { slot, sequence, offset: 0, length });
+        let answer = [data, Some(Item::Complete { slot, sequence })];
+        let (now, session) = (self.now, &mut peer.session);
+        match (&mut peer.together, peer.slots.get(slot).group.take()) {
+            (Some(together), Some(group)) => {
+                together.leave(group, Some(answer), |items| session.send_batched(now, items, 0));
+            }
+            _ => session.send_batched(now, answer, u64::from(length)),
         }
-        peer.session.send(Item::Complete { slot, sequence });
     }
 
     /// A volume completed an operation.

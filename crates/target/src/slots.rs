@@ -9,6 +9,8 @@ use thinwire_wire::{
     AttachRefused, Attached, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
 };
 
+use crate::together::GroupId;
+
 /// The longest read or write: what a [`UnitMap`] can keep track of.
 pub(crate) const REQUEST_BYTES_MAX: usize = UNITS_MAX * UNIT_BYTES;
 
@@ -46,6 +48,8 @@ pub(crate) struct Slot {
     out_bytes: u32,
     complete: Option<Complete>,
     pub reset: bool,
+    /// Requests that its completion waits for.
+    pub group: Option<GroupId>,
 }
 
 impl Slot {
@@ -62,6 +66,7 @@ impl Slot {
             out_bytes: 0,
             complete: None,
             reset: false,
+            group: None,
         }
     }
 

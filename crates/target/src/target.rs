@@ -88,6 +88,7 @@ impl Target {
         let config = TargetConfig { credit_bytes, ..config };
         Target {
             house: House {
+                now: Time::ZERO,
                 config,
                 links,
                 pool,
@@ -144,6 +145,7 @@ impl Target {
 
     /// A frame arrived on a link.
     pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.house.now = now;
         if let Err(reason) = self.take_frame(now, link, frame) {
             self.house.stats.drops.count(reason);
         }
@@ -263,6 +265,7 @@ impl Target {
     /// The end of a turn: polls the volumes, fires timers, and adds the frames to send to `out`,
     /// one batch per link. Returns true if volumes completed something.
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) -> bool {
+        self.house.now = now;
         let progress = self.poll_volumes();
         if !self.house.pending.is_empty() {
             self.house.settle_pending(now, &mut self.peers);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{
-    Content, Item, LinkParams, Role, Room, Session, SessionConfig, Time, outside_frame,
+    Batching, Content, Item, LinkParams, Role, Room, Session, SessionConfig, Time, outside_frame,
 };
 use thinwire_target::{ExportConfig, Forward, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
@@ -40,7 +40,7 @@ fn received(frame: &TxFrame) -> RxFrame {
 
 fn rx(bytes: &[u8]) -> RxFrame {
     let bytes = Pool::new(0).copy_of(bytes).freeze();
-    RxFrame { from: INITIATOR, bytes, waited: Duration::ZERO }
+    RxFrame { from: INITIATOR, bytes, waited: Duration::ZERO, queued: Duration::ZERO }
 }
 
 fn hello(export: &str) -> RxFrame {
@@ -147,7 +147,14 @@ fn an_attach_in_a_session_of_another_shard_is_refused() {
     let mut first = shard(0);
     first.on_frame(NOW, 0, &hello("one"));
     let (remote_id, epoch, _) = welcomed(&turn(&mut first, NOW)).expect("welcome");
-    let config = SessionConfig { role: Role::Initiator, local_id: 1234, remote_id, epoch, seed: 1 };
+    let config = SessionConfig {
+        role: Role::Initiator,
+        local_id: 1234,
+        remote_id,
+        epoch,
+        seed: 1,
+        batching: Batching::default(),
+    };
     let mut session = Session::new(NOW, config, ROOM);
     session.add_path(NOW, 0, Addr::Sim(1), Some(ROOM), 1400, 1400);
     session.send(Item::Attach(1));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
+use thinwire_proto::{BatchPolicy, Batching};
 
 use crate::error::ParseError;
 use crate::export::ExportSpec;
@@ -92,6 +93,33 @@ pub struct WireArgs {
     /// attaches once for each, so its pattern must only read; attach runs on one [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub shards: Option<u32>,
+    /// When requests (at a target: completions) are sent: none, static:N, tyche, doorbell, backlog
+    /// [default: backlog]
+    #[arg(long, value_name = "POLICY")]
+    pub batch: Option<BatchPolicy>,
+    /// Whether blocks of several requests share a frame [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub data_batch: Option<OnOff>,
+}
+
+impl WireArgs {
+    /// When requests are sent.
+    pub fn batching(&self) -> Batching {
+        let default = Batching::default();
+        Batching {
+            policy: self.batch.unwrap_or(default.policy),
+            data: self.data_batch.map_or(default.data, |data| data == OnOff::On),
+        }
+    }
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnOff {
+    /// Yes.
+    On,
+    /// No.
+    Off,
 }
 
 /// Where attachments keep their state.
@@ -121,6 +149,8 @@ Configuration (conf.d/*.toml beside the file adds to it; paths are relative to t
   volume = \"/srv/disk0.img\"
   read_only = false
   block = 512
+
+Keys that few need: shards = 2, batch = \"backlog\", data_batch = true (see the flags)
 
 Prints `ready NODE` on stdout when it serves.")]
 pub struct TargetArgs {
@@ -361,6 +391,9 @@ pub struct BenchArgs {
     /// Stamp each block written with address, generation and checksum, and check what is read
     #[arg(long)]
     pub verify: bool,
+    /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
+    pub timeline: Option<Duration>,
     /// Seed of the offsets and the data
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
@@ -445,6 +478,8 @@ mod tests {
             "detach disk0 --force --json",
             "status --json --run-dir /tmp/x",
             "bench memory:1G --rw randrw --bs 4k --iodepth 32 --jobs 2 --runtime 10s --verify --json --fault loss=1%,dup=1%,reorder=1%,seed=7 --pcap f --shards 2",
+            "bench null:1M --batch static:8 --data-batch off",
+            "target --batch tyche --data-batch on",
             "copy a tw+udp://10.0.0.2/disk0 --verify",
             "completions zsh",
             "-vv man",
@@ -470,6 +505,8 @@ mod tests {
             ("bench memory:1G --rw trim", "trim"),
             ("bench memory:1G --iodepth 0", "0"),
             ("target --shards 0", "0"),
+            ("target --batch often", "often: not a batching policy"),
+            ("bench null:1M --batch static:65", "1 to 64"),
             ("frobnicate", "frobnicate"),
         ] {
             let words: Vec<&str> = line.split(' ').collect();

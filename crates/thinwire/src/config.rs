@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
+use thinwire_proto::Batching;
 use toml::Spanned;
 
 use crate::cli::TargetArgs;
@@ -30,6 +31,8 @@ pub struct TargetConfig {
     pub exports: Vec<ExportSpec>,
     /// Threads, each with its own links and sessions.
     pub shards: u32,
+    /// When completions are sent.
+    pub batching: Batching,
     /// Faults made on purpose.
     pub fault: Option<FaultConfig>,
     /// Record all frames here.
@@ -45,6 +48,8 @@ struct File {
     #[serde(default)]
     link: Vec<Spanned<String>>,
     shards: Option<Spanned<u32>>,
+    batch: Option<Spanned<String>>,
+    data_batch: Option<bool>,
     #[serde(default)]
     export: Vec<Spanned<FileExport>>,
 }
@@ -68,6 +73,7 @@ struct Gathered {
     insecure: bool,
     links: Vec<LinkSpec>,
     shards: Option<u32>,
+    batching: Batching,
     exports: Vec<(ExportSpec, String)>,
 }
 
@@ -88,6 +94,13 @@ impl TargetConfig {
         }
         all.insecure |= args.insecure;
         all.shards = args.wire.shards.or(all.shards);
+        let flags = args.wire.batching();
+        if args.wire.batch.is_some() {
+            all.batching.policy = flags.policy;
+        }
+        if args.wire.data_batch.is_some() {
+            all.batching.data = flags.data;
+        }
         for link in &args.link {
             all.add_link(link.clone(), "--link")?;
         }
@@ -145,6 +158,11 @@ impl Gathered {
             }
             self.shards = Some(count);
         }
+        if let Some(batch) = file.batch {
+            self.batching.policy =
+                batch.get_ref().parse().map_err(|e| wrong(batch.span(), &e as &String))?;
+        }
+        self.batching.data = file.data_batch.unwrap_or(self.batching.data);
         for link in file.link {
             let spec = link
                 .get_ref()
@@ -213,6 +231,7 @@ impl Gathered {
             links: self.links,
             exports: self.exports.into_iter().map(|(export, _)| export).collect(),
             shards: self.shards.unwrap_or(1),
+            batching: self.batching,
             fault: args.wire.fault,
             pcap: args.wire.pcap.clone(),
         })
@@ -321,6 +340,14 @@ block = 4096
         assert!(config.exports[1].writeback);
         let config = assemble(&dir, &files, &["--name", "flag", "--shards", "4"]).unwrap();
         assert_eq!((config.node.as_str(), config.shards), ("flag", 4));
+        let file = format!("batch = \"doorbell\"\ndata_batch = false\n{MAIN}");
+        let batching = |flags: &[&str]| {
+            let all = assemble(&dir, &[("target.toml", &file)], flags).unwrap().batching;
+            (all.policy.to_string(), all.data)
+        };
+        assert_eq!(batching(&[]), ("doorbell".into(), false));
+        assert_eq!(batching(&["--batch", "tyche"]), ("tyche".into(), false));
+        assert_eq!(batching(&["--data-batch", "on"]), ("doorbell".into(), true));
     }
 
     #[test]
@@ -342,6 +369,7 @@ block = 4096
             ),
             ("insecure = \"yes\"\n", "target.toml:1: invalid type"),
             ("shards = 0\n", "target.toml:1: `0`"),
+            ("batch = \"static:0\"\n", "target.toml:1: static:0"),
             ("[[export]]\nname = \"a/b\"\nvolume = \"x\"\n", "target.toml:2: `a/b`"),
             ("[[export]]\nname = \"a\"\nvolume = \"foo:x\"\n", "target.toml:3: `foo:x`"),
             ("[[export]]\nname = \"a\"\nvolume = \"x\"\nblock = 100\n", "target.toml:4: `100`"),

@@ -9,7 +9,7 @@ use thinwire_buffer::Pool;
 use thinwire_volume::Volume;
 
 use crate::cli::{WhenAway, WireArgs};
-use crate::control::{PathStatus, State};
+use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -76,6 +76,8 @@ pub struct VolumeHealth {
     pub timer: Option<(&'static str, Duration)>,
     /// Writes have completed that no flush has covered yet.
     pub unflushed: bool,
+    /// How requests share frames; none for local volumes.
+    pub batch: Option<BatchStatus>,
     /// More, for people.
     pub detail: Option<String>,
 }
@@ -88,6 +90,7 @@ impl VolumeHealth {
             paths: Vec::new(),
             timer: None,
             unflushed: false,
+            batch: None,
             detail: None,
         }
     }

@@ -9,13 +9,13 @@ use thinwire_initiator::{
     AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
 };
 use thinwire_link::LinkSpec;
-use thinwire_proto::{Notice, PathState};
+use thinwire_proto::{BatchPolicy, Notice, PathState};
 use thinwire_runtime::remote::{Driver, Remote};
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{ErrorKind, Unaligned, Volume};
 use thinwire_wire::Status;
 
-use crate::control::{PathStatus, State};
+use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
@@ -65,6 +65,7 @@ pub fn open(
     config.take_over = options.take_over;
     config.wait = options.patience.is_none();
     config.insecure = options.insecure;
+    config.batching = options.wire.batching();
     config.when_away = match options.when_away {
         crate::cli::WhenAway::Wait => WhenAway::Wait,
         crate::cli::WhenAway::FailAfter(after) => WhenAway::FailAfter(after),
@@ -76,11 +77,12 @@ pub fn open(
     let remote = wait_open(remote, spec, options, signals)?;
     let (initiator, driver) = remote.into_parts();
     let uri = spec.to_string();
+    let batch = options.wire.batching().policy;
     let logged = Phase::Attached;
     Ok(if options.any_byte {
         let volume = Unaligned::new(initiator, pool);
         let (below, look) = (Unaligned::inner_mut, Unaligned::inner);
-        Box::new(RemoteVolume { volume, below, look, driver, uri, logged, _id: id })
+        Box::new(RemoteVolume { volume, below, look, driver, uri, batch, logged, _id: id })
     } else {
         Box::new(RemoteVolume {
             volume: initiator,
@@ -88,6 +90,7 @@ pub fn open(
             look: |v| v,
             driver,
             uri,
+            batch,
             logged,
             _id: id,
         })
@@ -184,6 +187,7 @@ struct RemoteVolume<V> {
     look: fn(&V) -> &Initiator,
     driver: Driver,
     uri: String,
+    batch: BatchPolicy,
     /// The phase that the log knows of.
     logged: Phase,
     _id: InitiatorId,
@@ -319,6 +323,12 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
             paths: paths.collect(),
             timer,
             unflushed: report.retained_entries > 0,
+            batch: Some(BatchStatus {
+                policy: self.batch.to_string(),
+                level: report.batch_level as u64,
+                requests: report.session.requests_sent,
+                frames: report.session.request_frames,
+            }),
             detail: match (report.failure, report.phase) {
                 (Some(kind), _) => {
                     Some(format!("{}; I/O fails until it is detached", kind.describe()))

@@ -49,6 +49,7 @@ pub fn serve(
         config: thinwire_target::TargetConfig {
             node: config.node.clone(),
             insecure: config.insecure,
+            batching: config.batching,
             ..Default::default()
         },
         shards: u8::try_from(config.shards).unwrap_or(u8::MAX),

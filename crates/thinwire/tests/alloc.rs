@@ -45,6 +45,7 @@ fn steady_state_does_not_allocate() {
             blocks: 0,
             verify,
             seed: 1,
+            timeline: None,
         };
         let plan = plan.fit(4096, None, &open.volume().geometry()).unwrap();
         let pool = open.pool().clone();

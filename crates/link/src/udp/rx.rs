@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, Segment};
 
@@ -128,7 +129,12 @@ impl Receiver {
             } else {
                 self.assemble(i, &whole, at, len, pool)
             };
-            out.push_back(RxFrame { from: Addr::Udp(from), bytes: frame, waited });
+            out.push_back(RxFrame {
+                from: Addr::Udp(from),
+                bytes: frame,
+                waited,
+                queued: Duration::ZERO,
+            });
             at += len;
             frames += 1;
         }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use thinwire_buffer::Addr;
 use thinwire_wire::Header;
 
+use crate::batch::{Batcher, Batching};
 use crate::path::{Path, PathReport, PathState, Room};
 use crate::recovery::ITEMS_MAX;
 use crate::{DropReason, Item, Rng, Time};
@@ -42,6 +43,8 @@ pub struct SessionConfig {
     pub epoch: u32,
     /// Seed for probe tokens.
     pub seed: u64,
+    /// When requests (at a target: completions) are sent.
+    pub batching: Batching,
 }
 
 /// Counters of a session.
@@ -53,6 +56,10 @@ pub struct SessionStats {
     pub items_sent: u64,
     /// Frames sent for an acknowledgement only.
     pub ack_frames: u64,
+    /// Requests sent, or completions at a target; repetitions count.
+    pub requests_sent: u64,
+    /// Frames that carried at least one.
+    pub request_frames: u64,
     /// Frames received and accepted.
     pub frames_received: u64,
     /// Frames declared lost.
@@ -94,6 +101,7 @@ pub struct Session {
     pub(crate) config: SessionConfig,
     pub(crate) paths: Vec<Path>,
     pub(crate) queue: VecDeque<Item>,
+    batcher: Batcher,
     pub(crate) replies: Vec<Reply>,
     pub(crate) room: Room,
     pub(crate) granted: (u32, u64),
@@ -114,10 +122,12 @@ impl Session {
     /// on each path.
     pub fn new(now: Time, config: SessionConfig, room: Room) -> Self {
         let rng = Rng::new(config.seed);
+        let batcher = Batcher::new(config.batching);
         Session {
             config,
             paths: Vec::new(),
             queue: VecDeque::with_capacity(256),
+            batcher,
             replies: Vec::new(),
             room,
             granted: (0, 0),
@@ -233,9 +243,28 @@ impl Session {
         self.queue.push_back(item);
     }
 
+    /// Queues a request and the data of a write (at a target: a completion, and before it the data
+    /// of a read), which belong together, to be sent when the batching policy says so. `bytes` is
+    /// the size of its payload, in whichever direction that travels.
+    pub fn send_batched(&mut self, now: Time, items: [Option<Item>; 2], bytes: u64) {
+        if !self.batcher.hold(now, items, bytes) {
+            self.queue.extend(items.into_iter().flatten());
+        }
+    }
+
+    /// Tells the batching policy that a request of so many bytes of payload is completed.
+    pub fn on_completed(&mut self, now: Time, bytes: u64) {
+        self.batcher.on_completed(now, bytes);
+    }
+
+    /// The number of requests that the batching policy waits for at present.
+    pub fn batch_level(&self) -> usize {
+        self.batcher.level()
+    }
+
     /// Items that wait to be sent.
     pub fn queued(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.batcher.queued()
     }
 
     /// Raises what the peer may send, as running totals of requests and of their bytes.
@@ -305,6 +334,11 @@ impl Session {
                     .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),
             ];
             at = timers.into_iter().flatten().fold(at, Time::min);
+        }
+        if self.is_connected()
+            && let Some(due) = self.batcher.deadline()
+        {
+            at = at.min(due);
         }
         if !self.replies.is_empty() { now } else { at }
     }

@@ -28,6 +28,7 @@ impl Session {
                 self.send_ack(now, at, out);
             }
         }
+        self.batcher.release(now, &mut self.queue);
         for _ in 0..FRAMES_PER_TURN {
             if self.queue.is_empty() {
                 break;
@@ -132,7 +133,8 @@ impl Session {
         if content.is_none() && acked.ack.needs_ranges(&acked.received) {
             acked.ack.emit_ranges(now, acked.id, &acked.received, &mut frame.head);
         }
-        let mut payload = 0;
+        let (mut payload, mut requests) = (0, 0);
+        let (requests_max, shares_data) = (self.batcher.frame_max(), self.batcher.shares_data());
         while let (Some(content), Some(&item)) = (content.as_deref_mut(), self.queue.front()) {
             if items.len() == ITEMS_MAX {
                 break;
@@ -140,7 +142,7 @@ impl Session {
             let start = frame.head.len();
             if let Item::Data { slot, sequence, offset, length } = item {
                 let room = (frame_bytes - DATA_OFFSET).saturating_sub(payload);
-                if start + DataHeader::BYTES > DATA_OFFSET {
+                if start + DataHeader::BYTES > DATA_OFFSET || (payload > 0 && !shares_data) {
                     break;
                 }
                 let mut take = length as usize;
@@ -176,6 +178,10 @@ impl Session {
                 continue;
             }
             let limit = if payload > 0 { DATA_OFFSET } else { frame_bytes };
+            let is_request = matches!(item, Item::Request { .. } | Item::Complete { .. });
+            if is_request && requests == requests_max {
+                break;
+            }
             let wanted = match item {
                 Item::Ping => {
                     Ping {}.emit(&mut frame.head);
@@ -216,6 +222,7 @@ impl Session {
             self.queue.pop_front();
             if wanted {
                 items.push(item);
+                requests += usize::from(is_request);
             }
         }
         if items.is_empty() && content.is_some() {
@@ -244,6 +251,8 @@ impl Session {
         let bytes = frame.bytes();
         self.stats.frames_sent += 1;
         self.stats.items_sent += items.len() as u64;
+        self.stats.requests_sent += requests as u64;
+        self.stats.request_frames += u64::from(requests > 0);
         let path = &mut self.paths[at];
         if !items.is_empty() {
             path.frames_sent += 1;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, SegList, TxBatch};
 use thinwire_proto::{
-    Content, DropReason, Item, PathReport, Role, Room, Session, SessionConfig, Time, verify,
+    Batching, Content, DropReason, Item, PathReport, Role, Room, Session, SessionConfig, Time,
+    verify,
 };
 use thinwire_wire::{Attach, Frame, Kind, Message};
 
@@ -106,6 +107,7 @@ impl Pair {
             remote_id,
             epoch: 7,
             seed: local_id,
+            batching: Batching::default(),
         };
         let now = Time(1_000_000);
         let mut sessions = [

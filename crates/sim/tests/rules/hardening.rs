@@ -4,7 +4,7 @@ use thinwire_buffer::{Addr, Pool, RxBatch, SegList, TxBatch};
 use thinwire_link::Link;
 use thinwire_link::sim::{SimLink, StationConfig};
 use thinwire_proto::{
-    Content, Item, LinkParams, Role, Session, SessionConfig, Time, outside_frame,
+    Batching, Content, Item, LinkParams, Role, Session, SessionConfig, Time, outside_frame,
 };
 use thinwire_sim::client::End;
 use thinwire_sim::machine::link_params;
@@ -106,7 +106,14 @@ impl ByHand {
             if let Some(Message::Welcome(welcome)) = frame.messages().next() {
                 let (remote_id, epoch) = (welcome.session, welcome.epoch);
                 let role = Role::Initiator;
-                let config = SessionConfig { role, local_id: ID, remote_id, epoch, seed: 1 };
+                let config = SessionConfig {
+                    role,
+                    local_id: ID,
+                    remote_id,
+                    epoch,
+                    seed: 1,
+                    batching: Batching::default(),
+                };
                 let p = self.params;
                 let mut session = Session::new(now, config, p.room);
                 let (base, most) = (p.frame_bytes_base, p.frame_bytes_max);

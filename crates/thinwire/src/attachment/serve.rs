@@ -314,6 +314,7 @@ impl Controlled for View<'_> {
             read_only: self.read_only,
             outstanding: self.outstanding as u64,
             pid: record.pid,
+            batch: health.batch,
             detail: health.detail,
         }
     }

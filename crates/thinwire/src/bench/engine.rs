@@ -12,8 +12,9 @@ use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use super::ledger::{Ledger, Verdict};
 use super::plan::{Plan, Random, Stream};
+use crate::control::BatchStatus;
 use crate::error::{Failure, Outcome};
-use crate::open::{OpenVolume, Wait};
+use crate::open::{OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
 
 /// Latencies beyond an hour are recorded as an hour.
@@ -71,6 +72,27 @@ pub struct Tally {
     pub complaints: Vec<String>,
     /// A signal ended it early.
     pub interrupted: bool,
+    /// Levels of the batching policy, looked at ten times a second; 0 for local volumes.
+    pub level_sum: u64,
+    /// How often.
+    pub looks: u64,
+    /// The last of them.
+    pub level_last: u64,
+    /// How requests shared frames, at the end.
+    pub batch: Option<BatchStatus>,
+    /// Figures over time, if the plan asks for them.
+    pub timeline: Vec<Sample>,
+}
+
+/// What was counted up to a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Since the start.
+    pub time: Duration,
+    /// I/Os that had succeeded.
+    pub ios: u64,
+    /// The batching policy's level.
+    pub level: u64,
 }
 
 impl Tally {
@@ -86,6 +108,11 @@ impl Tally {
             verified: 0,
             complaints: Vec::with_capacity(COMPLAINTS_MAX),
             interrupted: false,
+            level_sum: 0,
+            looks: 0,
+            level_last: 0,
+            batch: None,
+            timeline: Vec::new(),
         }
     }
 
@@ -102,6 +129,26 @@ impl Tally {
         self.complaints.extend_from_slice(&other.complaints);
         self.complaints.truncate(COMPLAINTS_MAX);
         self.interrupted |= other.interrupted;
+        self.level_sum += other.level_sum;
+        self.looks += other.looks;
+        if let (Some(batch), Some(more)) = (&mut self.batch, &other.batch) {
+            batch.requests += more.requests;
+            batch.frames += more.frames;
+        }
+        for (sample, more) in self.timeline.iter_mut().zip(&other.timeline) {
+            sample.ios += more.ios;
+        }
+    }
+
+    /// Looks at the batching policy.
+    fn look(&mut self, time: Duration, health: VolumeHealth, note: bool) {
+        self.level_last = health.batch.as_ref().map_or(0, |batch| batch.level);
+        self.level_sum += self.level_last;
+        self.looks += 1;
+        if note {
+            self.timeline.push(Sample { time, ios: self.ios, level: self.level_last });
+        }
+        self.batch = health.batch;
     }
 
     fn complain(&mut self, sentence: impl FnOnce() -> String) {
@@ -203,11 +250,17 @@ impl Engine {
         let mut next_glance = start + GLANCE;
         let mut now = start;
         let mut last = start;
+        let mut next_note = self.plan.timeline.map(|step| start + step);
         loop {
             if now >= next_glance {
                 next_glance = now + GLANCE;
                 heed(signals, stop);
                 glance(now - start, self.tally.ios);
+                let note = next_note.is_some_and(|at| now >= at);
+                if let (true, Some(step)) = (note, self.plan.timeline) {
+                    next_note = next_note.map(|at| at + step);
+                }
+                self.tally.look(now - start, open.health(), note);
             }
             let stopped = stop.is_stopped();
             if now < end && !stopped && !self.fatal {
@@ -229,6 +282,7 @@ impl Engine {
             }
         }
         self.tally.elapsed = last - start;
+        self.tally.look(last - start, open.health(), false);
         self.tally.cpu = cpu_time().saturating_sub(cpu_before);
         Ok(())
     }

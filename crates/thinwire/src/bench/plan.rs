@@ -28,6 +28,8 @@ pub struct Plan {
     pub verify: bool,
     /// Of the offsets and the data.
     pub seed: u64,
+    /// How often the figures so far are noted down, if they are.
+    pub timeline: Option<Duration>,
 }
 
 /// With `--verify` a generation is kept for each block: 1 GiB of them at most.
@@ -176,6 +178,7 @@ pub(super) mod tests {
             blocks: 64,
             verify: true,
             seed: 1,
+            timeline: None,
         }
     }
 

@@ -48,6 +48,67 @@ pub struct Report {
     pub verified: u64,
     /// A signal ended it early.
     pub interrupted: bool,
+    /// How requests shared frames; null for local volumes.
+    pub batch: Option<Batch>,
+    /// The figures of one interval after another, with `--timeline`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Interval>,
+}
+
+/// How requests shared frames.
+#[derive(Clone, Debug, Serialize)]
+pub struct Batch {
+    /// The policy, as `--batch` takes it.
+    pub policy: String,
+    /// The number of requests that it waited for, on average and at the end.
+    pub level_mean: f64,
+    /// At the end.
+    pub level_last: u64,
+    /// Frames that carried requests.
+    pub frames: u64,
+    /// How many each did, on average.
+    pub requests_per_frame: f64,
+}
+
+/// An interval of the measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Interval {
+    /// Its end, in seconds since the start.
+    pub t: f64,
+    /// I/Os a second in it.
+    pub iops: f64,
+    /// Bytes a second in it, in units of 2^20.
+    pub mib_per_s: f64,
+    /// The batching policy's level at its end.
+    pub level: u64,
+}
+
+fn batch(tally: &Tally) -> Option<Batch> {
+    let seen = tally.batch.as_ref()?;
+    Some(Batch {
+        policy: seen.policy.clone(),
+        level_mean: round(tally.level_sum as f64 / tally.looks.max(1) as f64),
+        level_last: tally.level_last,
+        frames: seen.frames,
+        requests_per_frame: round(seen.requests as f64 / seen.frames.max(1) as f64),
+    })
+}
+
+fn timeline(plan: &Plan, tally: &Tally) -> Vec<Interval> {
+    let mut before = (0.0, 0);
+    let interval = |sample: &super::engine::Sample| {
+        let (since, ios) = before;
+        let t = sample.time.as_secs_f64();
+        before = (t, sample.ios);
+        let iops = (sample.ios - ios) as f64 / (t - since);
+        Interval {
+            t: round(t),
+            iops: round(iops),
+            mib_per_s: round(iops * f64::from(plan.bs) / f64::from(1 << 20)),
+            level: sample.level,
+        }
+    };
+    tally.timeline.iter().map(interval).collect()
 }
 
 /// Latencies in microseconds.
@@ -103,6 +164,8 @@ impl Report {
             verify: plan.verify,
             verified: tally.verified,
             interrupted: tally.interrupted,
+            batch: batch(tally),
+            timeline: timeline(plan, tally),
         }
     }
 
@@ -130,6 +193,12 @@ impl Report {
             l.max,
             self.errors,
         );
+        if let Some(batch) = &self.batch {
+            text += &format!(
+                "\n{:>12.1} requests a frame  (policy {}, level {:.1})",
+                batch.requests_per_frame, batch.policy, batch.level_mean
+            );
+        }
         if self.verify {
             text += &format!("\n{:>12} reads verified", self.verified);
         }

@@ -90,6 +90,7 @@ fn measure(
         blocks: 0,
         verify: args.verify,
         seed,
+        timeline: args.timeline,
     }
     .fit(args.bs, args.size, &open.volume().geometry())?;
     if let Some(signals) = signals {

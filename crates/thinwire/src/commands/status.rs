@@ -97,6 +97,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         read_only: false,
         outstanding: 0,
         pid: record.pid,
+        batch: None,
         detail,
     }
 }

@@ -78,7 +78,7 @@ impl ControlClient {
         patience: Duration,
     ) -> Result<AttachmentStatus, ControlError> {
         match Self::ask(dir, name, Request::Status)?.answer(patience)? {
-            Response::Status(status) => Ok(status),
+            Response::Status(status) => Ok(*status),
             other => Err(ControlError::Garbled(format!("{other:?}"))),
         }
     }
@@ -110,6 +110,7 @@ mod tests {
                 read_only: false,
                 outstanding: 3,
                 pid: 7,
+                batch: None,
                 detail: None,
             }
         }

@@ -38,7 +38,7 @@ pub enum Request {
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Response {
     /// How it is.
-    Status(AttachmentStatus),
+    Status(Box<AttachmentStatus>),
     /// It will not do that; it goes on as before.
     Refused {
         /// A sentence for the user.
@@ -86,9 +86,25 @@ pub struct AttachmentStatus {
     /// The attachment's process; 0 if it is gone.
     #[serde(default)]
     pub pid: i32,
+    /// How requests share frames; null for local volumes.
+    #[serde(default)]
+    pub batch: Option<BatchStatus>,
     /// More about the state, for people.
     #[serde(default)]
     pub detail: Option<String>,
+}
+
+/// How the requests of an attachment have shared frames in its present session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BatchStatus {
+    /// The policy, as `--batch` takes it.
+    pub policy: String,
+    /// The number of requests that it waits for at present.
+    pub level: u64,
+    /// Requests sent, repetitions among them.
+    pub requests: u64,
+    /// Frames that carried them.
+    pub frames: u64,
 }
 
 /// The state of an attachment.

@@ -141,7 +141,7 @@ impl Connection {
             return true;
         };
         let response = match serde_json::from_slice(&self.line[..end]) {
-            Ok(Request::Status) => Response::Status(controlled.status()),
+            Ok(Request::Status) => Response::Status(Box::new(controlled.status())),
             Ok(Request::Detach { force }) => match controlled.detach(force) {
                 Ok(DetachProgress::Started) => Response::Detaching,
                 Err(why) => Response::Refused { why },
