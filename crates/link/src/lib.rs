@@ -1,9 +1,10 @@
 //! Moving frames: one [`Link`] is one way to put frames on a wire and take them off. Knows no
-//! protocol: a frame is bytes with a sender.
+//! protocol: a frame is bytes with a sender. A link is used by one thread; [`handoff`] can give it more.
 
 mod bpf;
 mod error;
 pub mod fault;
+pub mod handoff;
 mod mmsg;
 pub mod packet;
 pub mod pcap;
@@ -111,6 +112,10 @@ pub struct LinkStats {
     pub rx_dropped: u64,
     /// Payload bytes this link had to copy in user space.
     pub copied_bytes: u64,
+    /// Batches of frames that were handed to another thread to be sent.
+    pub handoffs: u64,
+    /// The time, in ns and in all, until that thread had them.
+    pub handoff_ns: u64,
 }
 
 impl<L: Link + ?Sized> Link for Box<L> {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::str::FromStr;
 
 use crate::fault::{FaultConfig, FaultLink};
+use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::udp::{UdpConfig, UdpLink};
@@ -54,6 +55,8 @@ pub struct LinkOptions {
     /// What packet links receive, besides what `shard` says; empty, the default, for everything.
     /// UDP links have a port of their own and need no such thing.
     pub steering: Vec<SteeringFilter>,
+    /// Threads that the link gets. None by default. Below capture and faults.
+    pub pipeline: Pipeline,
 }
 
 /// Why a text is no link.
@@ -236,6 +239,10 @@ impl LinkSpec {
                 Box::new(UdpLink::open(&config)?)
             }
         };
+        if options.pipeline != Pipeline::default() {
+            let threaded = HandoffLink::new(link, options.pipeline);
+            link = Box::new(threaded.map_err(OpenError::system("start the threads of a link"))?);
+        }
         if let Some(file) = &options.pcap {
             link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(self)));
         }

@@ -64,6 +64,11 @@ impl Driver {
         &self.links
     }
 
+    /// Whether waiting may spin. Default: yes.
+    pub fn set_spin(&mut self, spin: bool) {
+        self.waiter.set_spin(spin);
+    }
+
     /// Counters of the waiting.
     pub fn wait_stats(&self) -> WaitStats {
         self.waiter.stats()
@@ -184,6 +189,11 @@ impl Remote {
     /// Figures for status.
     pub fn report(&self) -> InitiatorReport {
         self.initiator.report(self.now())
+    }
+
+    /// See [`Driver::set_spin`].
+    pub fn set_spin(&mut self, spin: bool) {
+        self.driver.set_spin(spin);
     }
 
     /// Wakes [`Remote::wait`] while `fd` is readable. `token` is below 2^32.

@@ -55,6 +55,11 @@ impl TargetShard {
         })
     }
 
+    /// Whether an idle shard spins for a while before it sleeps. Default: yes.
+    pub fn set_spin(&mut self, spin: bool) {
+        self.waiter.set_spin(spin);
+    }
+
     /// Joins the other shards of the target: greetings go to and fro through `mail`.
     pub(crate) fn join(&mut self, mail: Mail) -> io::Result<()> {
         self.waiter.add(mail.bell(), MAIL)?;

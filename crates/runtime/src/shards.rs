@@ -130,6 +130,8 @@ pub struct Service<'a> {
     pub exports: &'a [String],
     /// Memory that each shard's pool keeps for reuse, in bytes.
     pub pool_free_bytes_max: usize,
+    /// Whether an idle shard spins for a while before it sleeps.
+    pub spin: bool,
 }
 
 /// What a shard tells the first.
@@ -280,6 +282,7 @@ impl<O: Opener> House<'_, O> {
         let pool = Pool::new(self.service.pool_free_bytes_max);
         let config = self.service.config.clone();
         let mut shard = TargetShard::new(config, links, index, pool.clone()).map_err(failed)?;
+        shard.set_spin(self.service.spin);
         shard.target_mut().set_instance(self.instance);
         for (number, _) in self.all.iter().enumerate().filter(|(_, (_, at))| *at == index) {
             let (export, fd) = self.opener.export(number, &pool)?;

@@ -137,6 +137,7 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
             shards,
             exports: &exports,
             pool_free_bytes_max: 8 << 20,
+            spin: true,
         };
         serve(&service, &opener, stop_read.as_fd(), &mut || {
             tell.send(()).unwrap();

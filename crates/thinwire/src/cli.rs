@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
+use thinwire_link::handoff::Pipeline;
 use thinwire_proto::{BatchPolicy, Batching};
 
 use crate::error::ParseError;
@@ -100,6 +101,45 @@ pub struct WireArgs {
     /// Whether blocks of several requests share a frame [default: on]
     #[arg(long, value_name = "on|off")]
     pub data_batch: Option<OnOff>,
+    /// Receive on the thread that does everything else, or on a network thread of its own, to
+    /// measure what that costs [default: single]
+    #[arg(long, value_name = "single|split")]
+    pub receive: Option<Receive>,
+    /// Whether an idle thread spins for a while before it sleeps [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub spin: Option<OnOff>,
+}
+
+/// Which thread receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Receive {
+    /// The one that does everything else.
+    #[default]
+    Single,
+    /// One of its own.
+    Split,
+}
+
+/// Which thread sends completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompletionPath {
+    /// The one that does everything else.
+    #[default]
+    Inline,
+    /// One of its own.
+    Workqueue,
+}
+
+/// Which thread sends requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Submission {
+    /// The one that does everything else.
+    #[default]
+    Inline,
+    /// One of its own.
+    Queue,
 }
 
 impl WireArgs {
@@ -110,6 +150,19 @@ impl WireArgs {
             policy: self.batch.unwrap_or(default.policy),
             data: self.data_batch.map_or(default.data, |data| data == OnOff::On),
         }
+    }
+
+    /// The threads of an initiator's links.
+    pub fn initiator_pipeline(&self, submission: Submission) -> Pipeline {
+        Pipeline {
+            receive_thread: self.receive == Some(Receive::Split),
+            send_thread: submission == Submission::Queue,
+        }
+    }
+
+    /// Whether to spin.
+    pub fn spins(&self) -> bool {
+        self.spin != Some(OnOff::Off)
     }
 }
 
@@ -150,7 +203,8 @@ Configuration (conf.d/*.toml beside the file adds to it; paths are relative to t
   read_only = false
   block = 512
 
-Keys that few need: shards = 2, batch = \"backlog\", data_batch = true (see the flags)
+Keys that few need: shards = 2, batch = \"backlog\", data_batch = true,
+receive = \"single\", completion = \"inline\", spin = true (see the flags)
 
 Prints `ready NODE` on stdout when it serves.")]
 pub struct TargetArgs {
@@ -166,6 +220,10 @@ pub struct TargetArgs {
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Send completions from the thread that does everything else, or from a thread of its own, to
+    /// measure what that costs [default: inline]
+    #[arg(long, value_name = "inline|workqueue")]
+    pub completion: Option<CompletionPath>,
     /// Check the configuration and the volumes, say what is wrong, serve nothing
     #[arg(long)]
     pub check: bool,
@@ -241,6 +299,9 @@ pub struct AttachArgs {
     /// Attach without the right to write; many may
     #[arg(long)]
     pub read_only: bool,
+    /// Send requests from the thread that does everything else, or from a thread of its own
+    #[arg(long, value_name = "inline|queue", default_value = "inline", hide_default_value = true)]
+    pub submission: Submission,
     /// Take the volume away from the writer that holds it, fencing that one for good
     #[arg(long, conflicts_with = "read_only")]
     pub take_over: bool,
@@ -391,6 +452,10 @@ pub struct BenchArgs {
     /// Stamp each block written with address, generation and checksum, and check what is read
     #[arg(long)]
     pub verify: bool,
+    /// Send requests from the thread that does everything else, or from a thread of its own, to
+    /// measure what that costs
+    #[arg(long, value_name = "inline|queue", default_value = "inline")]
+    pub submission: Submission,
     /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
     pub timeline: Option<Duration>,
@@ -479,7 +544,8 @@ mod tests {
             "status --json --run-dir /tmp/x",
             "bench memory:1G --rw randrw --bs 4k --iodepth 32 --jobs 2 --runtime 10s --verify --json --fault loss=1%,dup=1%,reorder=1%,seed=7 --pcap f --shards 2",
             "bench null:1M --batch static:8 --data-batch off",
-            "target --batch tyche --data-batch on",
+            "target --batch tyche --data-batch on --receive split --completion workqueue --spin off",
+            "bench null:1M --receive split --submission queue --spin off",
             "copy a tw+udp://10.0.0.2/disk0 --verify",
             "completions zsh",
             "-vv man",
@@ -505,6 +571,8 @@ mod tests {
             ("bench memory:1G --rw trim", "trim"),
             ("bench memory:1G --iodepth 0", "0"),
             ("target --shards 0", "0"),
+            ("target --submission queue", "--submission"),
+            ("bench null:1M --completion workqueue", "--completion"),
             ("target --batch often", "often: not a batching policy"),
             ("bench null:1M --batch static:65", "1 to 64"),
             ("frobnicate", "frobnicate"),

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
+use thinwire_link::handoff::Pipeline;
 use thinwire_proto::Batching;
 use toml::Spanned;
 
-use crate::cli::TargetArgs;
+use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
@@ -33,6 +34,10 @@ pub struct TargetConfig {
     pub shards: u32,
     /// When completions are sent.
     pub batching: Batching,
+    /// The threads of its links.
+    pub pipeline: Pipeline,
+    /// Whether idle shards spin.
+    pub spin: bool,
     /// Faults made on purpose.
     pub fault: Option<FaultConfig>,
     /// Record all frames here.
@@ -50,6 +55,9 @@ struct File {
     shards: Option<Spanned<u32>>,
     batch: Option<Spanned<String>>,
     data_batch: Option<bool>,
+    receive: Option<Receive>,
+    completion: Option<CompletionPath>,
+    spin: Option<bool>,
     #[serde(default)]
     export: Vec<Spanned<FileExport>>,
 }
@@ -74,6 +82,9 @@ struct Gathered {
     links: Vec<LinkSpec>,
     shards: Option<u32>,
     batching: Batching,
+    receive: Receive,
+    completion: CompletionPath,
+    spin: Option<bool>,
     exports: Vec<(ExportSpec, String)>,
 }
 
@@ -94,6 +105,9 @@ impl TargetConfig {
         }
         all.insecure |= args.insecure;
         all.shards = args.wire.shards.or(all.shards);
+        all.receive = args.wire.receive.unwrap_or(all.receive);
+        all.completion = args.completion.unwrap_or(all.completion);
+        all.spin = args.wire.spin.map(|_| args.wire.spins()).or(all.spin);
         let flags = args.wire.batching();
         if args.wire.batch.is_some() {
             all.batching.policy = flags.policy;
@@ -162,6 +176,9 @@ impl Gathered {
             self.batching.policy =
                 batch.get_ref().parse().map_err(|e| wrong(batch.span(), &e as &String))?;
         }
+        self.receive = file.receive.unwrap_or(self.receive);
+        self.completion = file.completion.unwrap_or(self.completion);
+        self.spin = file.spin.or(self.spin);
         self.batching.data = file.data_batch.unwrap_or(self.batching.data);
         for link in file.link {
             let spec = link
@@ -232,6 +249,11 @@ impl Gathered {
             exports: self.exports.into_iter().map(|(export, _)| export).collect(),
             shards: self.shards.unwrap_or(1),
             batching: self.batching,
+            pipeline: Pipeline {
+                receive_thread: self.receive == Receive::Split,
+                send_thread: self.completion == CompletionPath::Workqueue,
+            },
+            spin: self.spin.unwrap_or(true),
             fault: args.wire.fault,
             pcap: args.wire.pcap.clone(),
         })

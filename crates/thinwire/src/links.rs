@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 
 use thinwire_link::fault::FaultConfig;
+use thinwire_link::handoff::Pipeline;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
 use thinwire_link::udp::PORT_DEFAULT;
 use thinwire_link::{Link, LinkOptions, LinkSpec, Shard, SteeringFilter};
@@ -21,8 +22,10 @@ pub fn open_initiator_links(
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
     steering: &[SteeringFilter],
+    pipeline: Pipeline,
 ) -> Outcome<Vec<Box<dyn Link>>> {
-    open(specs, fault, pcap, &LinkOptions { steering: steering.to_vec(), ..LinkOptions::default() })
+    let steering = steering.to_vec();
+    open(specs, fault, pcap, &LinkOptions { steering, pipeline, ..LinkOptions::default() })
 }
 
 /// Opens the links of a target's shard in order.
@@ -31,9 +34,14 @@ pub fn open_target_links(
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
     shard: &Shard,
+    pipeline: Pipeline,
 ) -> Outcome<Vec<Box<dyn Link>>> {
-    let shard = Some(shard.clone());
-    let options = LinkOptions { default_udp_port: PORT_DEFAULT, shard, ..LinkOptions::default() };
+    let options = LinkOptions {
+        default_udp_port: PORT_DEFAULT,
+        shard: Some(shard.clone()),
+        pipeline,
+        ..LinkOptions::default()
+    };
     open(specs, fault, pcap, &options)
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::Pool;
 use thinwire_volume::Volume;
 
-use crate::cli::{WhenAway, WireArgs};
+use crate::cli::{Submission, WhenAway, WireArgs};
 use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::signals::Signals;
@@ -36,6 +36,8 @@ pub struct OpenOptions {
     pub wire: WireArgs,
     /// Where identities are locked.
     pub run_dir: PathBuf,
+    /// Which thread sends requests.
+    pub submission: Submission,
 }
 
 impl OpenOptions {
@@ -50,6 +52,7 @@ impl OpenOptions {
             any_byte: false,
             wire: wire.clone(),
             run_dir,
+            submission: Submission::Inline,
         }
     }
 }

@@ -9,6 +9,7 @@ use thinwire_initiator::{
     AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
 };
 use thinwire_link::LinkSpec;
+use thinwire_link::handoff::Pipeline;
 use thinwire_proto::{BatchPolicy, Notice, PathState};
 use thinwire_runtime::remote::{Driver, Remote};
 use thinwire_runtime::{lookup, steering};
@@ -52,7 +53,9 @@ pub fn open(
     let fault = options.wire.fault.as_ref();
     let lane = steering::draw_lane();
     let accept = steering::lane_filters(lane);
-    let links = open_initiator_links(&specs, fault, options.wire.pcap.as_deref(), &accept)?;
+    let pipeline = options.wire.initiator_pipeline(options.submission);
+    let pcap = options.wire.pcap.as_deref();
+    let links = open_initiator_links(&specs, fault, pcap, &accept, pipeline)?;
     let id = {
         let what = format!("{}/{}", spec.node, spec.export);
         identity::claim(&options.run_dir, &what, options.read_only)?
@@ -73,7 +76,8 @@ pub fn open(
     config.frame_bytes_max =
         spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
-    let remote = Remote::new(config, links, pool.clone()).map_err(link_failed)?;
+    let mut remote = Remote::new(config, links, pool.clone()).map_err(link_failed)?;
+    remote.set_spin(options.wire.spins());
     let remote = wait_open(remote, spec, options, signals)?;
     let (initiator, driver) = remote.into_parts();
     let uri = spec.to_string();
@@ -384,7 +388,8 @@ pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Ou
         other => other.clone(),
     };
     let specs: Vec<_> = links.iter().map(any_port).collect();
-    let links = open_initiator_links(&specs, None, None, &steering::outside_filters())?;
+    let pipeline = Pipeline::default();
+    let links = open_initiator_links(&specs, None, None, &steering::outside_filters(), pipeline)?;
     let answers =
         lookup::discover(links, name.unwrap_or(""), timeout, || false).map_err(link_failed)?;
     let mut found: Vec<(u64, Found)> = Vec::new();

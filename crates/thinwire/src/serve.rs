@@ -55,6 +55,7 @@ pub fn serve(
         shards: u8::try_from(config.shards).unwrap_or(u8::MAX),
         exports: &names,
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
+        spin: config.spin,
     };
     shards::serve(&service, &Configured(config), signals.fd(), ready)
 }
@@ -81,7 +82,7 @@ impl Opener for Configured<'_> {
             }
         });
         let fault = config.fault.as_ref();
-        open_target_links(&config.links, fault, pcap.as_deref(), shard)
+        open_target_links(&config.links, fault, pcap.as_deref(), shard, config.pipeline)
     }
 
     fn export(&self, number: usize, pool: &Pool) -> Outcome<OpenedExport> {

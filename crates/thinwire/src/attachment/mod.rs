@@ -64,6 +64,7 @@ impl Wanted {
         options.when_away = args.when_away;
         options.patience = (!args.wait).then_some(ATTACH_PATIENCE);
         options.any_byte = true;
+        options.submission = args.submission;
         if let Some(pcap) = &mut options.wire.pcap {
             *pcap = absolute(pcap)?;
         }

@@ -80,6 +80,7 @@ fn measure(
 ) -> Outcome<(Plan, Tally)> {
     let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.read_only = matches!(args.rw, Pattern::RandRead | Pattern::Read);
+    options.submission = args.submission;
     let mut open = open_volume(&args.volume, &options, signals)?;
     let plan = Plan {
         rw: args.rw,

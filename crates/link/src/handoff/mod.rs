@@ -1,0 +1,146 @@
+//! A wrapper that moves a link's work to threads of its own: the document's pipelines, kept so that
+//! they can be measured against the default, in which one thread does everything (Gonzalez-Ferez
+//! and Bilas, sections II and V).
+//!
+//! * [`Pipeline::receive_thread`]: a *network thread* takes frames from the link and hands them over
+//!   through a notification queue. Waking whoever waits for that queue is the document's CS-Rec.
+//! * [`Pipeline::send_thread`]: frames to send are handed to a thread that sends them: the work queue
+//!   of the document's target (CS-WQ), and the queue mode of its initiator.
+//!
+//! No byte is copied. A received frame's memory goes to the receiving thread's pool, and an unused
+//! buffer of that pool comes back for it: the document's page interchange.
+
+mod receive;
+mod send;
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+
+use self::receive::Receiver;
+use self::send::Sender;
+use crate::{Link, LinkStats, Room};
+
+/// Which threads a link gets besides the one that owns it. None by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pipeline {
+    /// A thread that receives.
+    pub receive_thread: bool,
+    /// A thread that sends.
+    pub send_thread: bool,
+}
+
+/// A link that threads take turns to use.
+struct Shared(Mutex<Unsent>);
+
+/// The link itself.
+struct Unsent(Box<dyn Link>);
+
+// SAFETY: what keeps a link from being sent is pooled memory, counted without atomics, in what it
+// keeps for receiving. `recv` is called by one thread only for as long as others know the link (the
+// network thread if there is one, else the owner), and with that thread's pool; `send` counts
+// nothing, because what it is given is lent ([`TxBatch::lend`]) or the caller's own. The link is
+// dropped by its owner, after the threads have been joined.
+unsafe impl Send for Unsent {}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Unsent> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the [module](self).
+pub struct HandoffLink {
+    name: String,
+    frame_bytes_max: usize,
+    frame_bytes_base: usize,
+    room: Room,
+    // The threads end, in this order, before the link does.
+    receiver: Option<Receiver>,
+    sender: Option<Sender>,
+    link: Arc<Shared>,
+}
+
+impl HandoffLink {
+    /// Moves the work of `link` to threads.
+    ///
+    /// # Errors
+    /// If a thread or what it waits with cannot be made. A link without a descriptor has no network
+    /// thread.
+    pub fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
+        let name = link.name().to_owned();
+        let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let room = link.room();
+        let (frame_bytes_max, frame_bytes_base) = (link.frame_bytes_max(), link.frame_bytes_base());
+        let link = Arc::new(Shared(Mutex::new(Unsent(link))));
+        let receiver = match fd {
+            Some(fd) if pipeline.receive_thread => Some(Receiver::new(link.clone(), fd)?),
+            _ => None,
+        };
+        let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
+        Ok(HandoffLink { name, frame_bytes_max, frame_bytes_base, room, receiver, sender, link })
+    }
+}
+
+impl Link for HandoffLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn local(&self) -> Addr {
+        self.link.lock().0.local()
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        self.frame_bytes_base
+    }
+
+    fn room(&self) -> Room {
+        self.room
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        match &mut self.sender {
+            Some(sender) => sender.send(batch),
+            None => self.link.lock().0.send(batch),
+        }
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        if let Some(sender) = &mut self.sender {
+            sender.let_go();
+        }
+        match &mut self.receiver {
+            Some(receiver) => receiver.recv(pool, max, out),
+            None => self.link.lock().0.recv(pool, max, out),
+        }
+    }
+
+    /// Of the notification queue if there is a network thread. Else the link's own, which lives as
+    /// long as this.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.receiver {
+            Some(receiver) => Some(receiver.bell()),
+            None => self.sender.as_ref().and_then(Sender::link_fd),
+        }
+    }
+
+    fn stats(&self) -> LinkStats {
+        let mut stats = self.link.lock().0.stats();
+        if let Some(sender) = &self.sender {
+            stats.handoffs += sender.handoffs();
+            stats.handoff_ns += sender.handoff_ns();
+        }
+        stats
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.link.lock().0.advice()
+    }
+}

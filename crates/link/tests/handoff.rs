@@ -1,0 +1,117 @@
+//! A link whose work is done by threads of its own, over udp on loopback.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{drain, pattern, receive, send};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use thinwire_buffer::{Addr, Pool, TxBatch};
+use thinwire_link::handoff::Pipeline;
+use thinwire_link::{HEAD_BYTES, Link, LinkOptions, LinkSpec};
+
+const ALL: [Pipeline; 3] = [
+    Pipeline { receive_thread: true, send_thread: false },
+    Pipeline { receive_thread: false, send_thread: true },
+    Pipeline { receive_thread: true, send_thread: true },
+];
+
+fn open(pipeline: Pipeline) -> Box<dyn Link> {
+    let spec: LinkSpec = "udp:127.0.0.1:0".parse().unwrap();
+    spec.open_with(&LinkOptions { pipeline, ..LinkOptions::default() }).unwrap()
+}
+
+fn load(batch: &mut TxBatch, to: Addr, pool: &Pool, seed: usize, len: usize) {
+    let frame = batch.push(to);
+    let bytes = pattern(seed, len);
+    frame.head.extend_from_slice(&bytes[..HEAD_BYTES]);
+    frame.data.push(pool.copy_of(&bytes[HEAD_BYTES..]).freeze());
+}
+
+fn is_readable(link: &dyn Link) -> bool {
+    let fd = link.fd().expect("a real link");
+    let moment = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&moment)).unwrap() > 0
+}
+
+#[test]
+fn frames_arrive_whole_and_in_order_whoever_carries_them() {
+    for pipeline in ALL {
+        let (mut a, mut b) = (open(pipeline), open(pipeline));
+        let pool = Pool::new(8 << 20);
+        let mut batch = TxBatch::new();
+        for round in 0..40 {
+            // Trains of equal frames, and a shorter one behind: GRO puts them into one buffer.
+            let sizes = [4288, 4288, 4288, 300 + round];
+            for (i, &size) in sizes.iter().enumerate() {
+                load(&mut batch, b.local(), &pool, round * 4 + i, size);
+            }
+            a.send(&mut batch).unwrap();
+            assert!(batch.is_empty());
+            assert!(is_readable(&*b), "{pipeline:?}");
+            let frames = receive(&mut *b, &pool, 4);
+            assert_eq!(frames.len(), 4, "{pipeline:?}, round {round}");
+            for (i, frame) in frames.iter().enumerate() {
+                assert_eq!(frame.from, a.local());
+                assert_eq!(frame.bytes[..], pattern(round * 4 + i, sizes[i]), "{pipeline:?}");
+                assert_eq!(frame.queued > Duration::ZERO, pipeline.receive_thread);
+            }
+        }
+        assert!(drain(&mut *b, &pool).is_empty());
+        assert!(!is_readable(&*b), "{pipeline:?}: the bell is silent when nothing waits");
+        let stats = a.stats();
+        assert_eq!(stats.handoffs, if pipeline.send_thread { 40 } else { 0 });
+        assert_eq!(stats.handoff_ns > 0, pipeline.send_thread);
+        assert_eq!((stats.tx_frames, stats.tx_dropped, b.stats().rx_frames), (160, 0, 160));
+    }
+}
+
+#[test]
+fn memory_goes_to_and_fro_and_is_not_made_anew() {
+    for pipeline in ALL {
+        let (mut a, mut b) = (open(pipeline), open(pipeline));
+        let pool = Pool::new(8 << 20);
+        let mut batch = TxBatch::new();
+        let mut made = 0;
+        for round in 0..100 {
+            load(&mut batch, b.local(), &pool, round, 4288);
+            a.send(&mut batch).unwrap();
+            let frames = receive(&mut *b, &pool, 1);
+            assert_eq!(frames[0].bytes[..], pattern(round, 4288));
+            if round == 50 {
+                made = pool.stats().allocations;
+            }
+        }
+        // One or two more, if the sending thread was slow to give something back.
+        let more = pool.stats().allocations - made;
+        assert!(more <= 2, "{pipeline:?}: {more} in 50 frames");
+        drop((a, b));
+        assert_eq!(pool.stats().live_bytes, 0, "{pipeline:?}");
+    }
+}
+
+#[test]
+fn what_was_handed_over_is_sent_before_the_link_goes() {
+    let pool = Pool::new(8 << 20);
+    let mut b = open(Pipeline::default());
+    let mut a = open(ALL[2]);
+    let to = b.local();
+    for i in 0..20 {
+        send(&mut *a, to, &pattern(i, 100));
+    }
+    drop(a);
+    assert_eq!(receive(&mut *b, &pool, 20).len(), 20);
+}
+
+#[test]
+fn frames_may_outlive_their_link() {
+    let pool = Pool::new(8 << 20);
+    let (mut a, mut b) = (open(ALL[2]), open(ALL[2]));
+    send(&mut *a, b.local(), &pattern(1, 500));
+    let frames = receive(&mut *b, &pool, 1);
+    let start = Instant::now();
+    drop((a, b));
+    assert!(start.elapsed() < Duration::from_secs(5), "threads end when they are told to");
+    assert_eq!(frames[0].bytes[..], pattern(1, 500));
+}
