@@ -11,6 +11,31 @@ BIN = "thinwire"
 NODE = "node1"
 
 
+# Flags that every target and every attachment and bench of a remote volume gets besides its own: a
+# pipeline or a policy (`run.py --mode`).
+MODE = {}
+FLAGS_OF = {
+    "target": ("receive", "completion", "spin", "batch", "data-batch", "shards"),
+    "attach": ("receive", "submission", "spin", "batch", "data-batch"),
+    "bench": ("receive", "submission", "spin", "batch", "data-batch"),
+}
+
+
+def flags_of(text):
+    """`batch=tyche,spin=off` as a dictionary."""
+    pairs = dict(pair.split("=", 1) for pair in text.split(",") if pair)
+    for key in pairs:
+        if not any(key in known for known in FLAGS_OF.values()):
+            raise ValueError(f"'{key}' is not a mode; there are {', '.join(FLAGS_OF['target'])}, submission")
+    return pairs
+
+
+def mode_flags(command, argv=()):
+    """The mode's flags for a command, without those that it has already."""
+    chosen = [(f"--{key}", MODE[key]) for key in FLAGS_OF.get(command, ()) if key in MODE]
+    return [word for flag, value in chosen if flag not in argv for word in (flag, value)]
+
+
 def uri(lab, export="disk0", over="packet", links=None, node=NODE, **parameters):
     """The URI of an export: over raw Ethernet by node name, or over UDP by address."""
     links = links or list(range(1, lab.links + 1))
@@ -38,6 +63,7 @@ class Target:
         for export in exports:
             self.argv += ["--export", export]
         self.argv += list(extra)
+        self.argv += mode_flags("target", self.argv)
         self.side = side
         self.process = None
         if start:
@@ -74,6 +100,7 @@ class Target:
 
 def thinwire(lab, *argv, expect=0, side="initiator", timeout=30):
     """Runs a thinwire command to its end and returns it; fails unless it exits with `expect`."""
+    argv += tuple(mode_flags(argv[0], argv)) if any(str(word).startswith("tw") for word in argv) else ()
     done = lab.run(side, BIN, *argv, check_exit=False, timeout=timeout)
     if expect is not None and done.returncode != expect:
         raise Failure(f"thinwire {' '.join(map(str, argv))}\nexit {done.returncode}, expected {expect}\n"

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs the end-to-end tests: real processes, real frames through a switch, strangers' clients.
 
-    tests/e2e/run.py [--bin PATH] [--logs DIR] [--keep] [NAME ...]    a name or a part of one
+    tests/e2e/run.py [--bin PATH] [--logs DIR] [--mode KEY=VALUE,...] [--keep] [NAME ...]    a name or a part of one
     tests/e2e/run.py --list
 
 Needs root. A failed test's logs are kept and their folder named. Ends with `N passed, N failed`.
@@ -70,9 +70,15 @@ def main():
     parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
     parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
+    parser.add_argument("--mode", default="", metavar="KEY=VALUE,...", help="run every test under a pipeline or a "
+                        "batching policy: receive=split,completion=workqueue,submission=queue,batch=tyche")
     parser.add_argument("--keep", action="store_true", help="keep the logs of tests that passed, too")
     args = parser.parse_args()
     load()
+    try:
+        node.MODE.update(node.flags_of(args.mode))
+    except ValueError as error:
+        parser.error(str(error))
     if args.list:
         for test in TESTS:
             print(f"{test.name:44} {(test.function.__doc__ or '').strip().splitlines()[0]}")
