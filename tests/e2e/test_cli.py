@@ -236,6 +236,35 @@ def bench(lab):
     check("iops" in plain.lower(), f"the report for people: {plain}")
 
 
+THREADS = {
+    "none": {"target": [], "initiator": [], "rows": []},
+    "all": {"target": ["--receive", "split", "--completion", "workqueue"],
+            "initiator": ["--receive", "split", "--submission", "queue"], "rows": ["CS-Rec", "CS-WQ"]},
+}
+
+
+@test(each=THREADS)
+def bench_breakdown(lab, target, initiator, rows):
+    """bench --breakdown: every stage of every size, hand-overs exactly where there are threads, nothing unexplained."""
+    Target(lab, "disk0=memory:64M", extra=target)
+    report = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--breakdown", "--runtime", "3", "--json",
+                                 *initiator).stdout)
+    sizes = [(cell["rw"], cell["bs"]) for cell in report["breakdown"]]
+    check(sizes == [(rw, kib << 10) for rw in ("randread", "randwrite") for kib in (4, 8, 64, 128)], f"cells: {sizes}")
+    for cell in report["breakdown"]:
+        times = {row["row"]: row["physical_us"] for row in cell["rows"]}
+        check(set(times) == {"In/Out", "Ty-IS", "Ty-TR", "Ty-TS", "Ty-IR", "CS-WQ", "CS-Rec", "CS-IRQ", "CS-Out",
+                             "store", "network", "remainder", "total", "clocks"}, f"rows: {sorted(times)}")
+        check(cell["ios"] > 0 and abs(times["remainder"]) < 0.05 * times["total"], f"unexplained: {cell}")
+        for row in ("In/Out", "Ty-IS", "Ty-TR", "Ty-TS", "Ty-IR", "CS-IRQ", "CS-Out", "store", "network", *rows):
+            check(times[row] > 0, f"{row} took no time: {cell}")
+        for row in {"CS-Rec", "CS-WQ"} - set(rows):
+            check(times[row] == 0, f"{row} without a thread to hand over to: {cell}")
+        owned = [row["virtual_us"] for row in cell["rows"] if row["virtual_us"] is not None]
+        check(len(owned) == 7 and min(owned) > 0, f"processor time: {cell}")
+    refused(lab, "bench", "memory:64M", "--breakdown", says="local volume", code=2)
+
+
 @test()
 def copy(lab):
     """copy both ways, sparse-aware, verified; a destination too small is refused."""

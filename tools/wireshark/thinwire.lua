@@ -29,6 +29,8 @@ local STATUSES = {
     [10] = "SHUTTING_DOWN", [11] = "INSECURE", [12] = "VERSION", [13] = "TOO_MANY",
     [14] = "WRONG_SHARD",
 }
+local CLOCK_KINDS = { [0] = "OFF", [1] = "PHYSICAL", [2] = "VIRTUAL" }
+local BORDERS = { "arrived", "received", "taken", "submitted", "stored", "sent", "handed_over" }
 local EVENTS = { [1] = "RESIZE", [2] = "SHUTDOWN", [3] = "FENCED" }
 local FAMILIES = { [1] = "MAC", [2] = "V4", [3] = "V6", [4] = "SIM" }
 local OP_FLAGS = { { "fua", 0x01 }, { "no_hole", 0x02 }, { "one_extent", 0x04 } }
@@ -108,6 +110,10 @@ define("uint8", "credit.path", "path")
 define("uint32", "credit.frames", "frames")
 define("uint32", "credit.bytes", "bytes")
 define("uint32", "reset.length", "length")
+define("uint8", "ask_clocks.kind", "kind", base.DEC, CLOCK_KINDS)
+define("uint64", "clocks.clock", "clock", base.HEX)
+define("uint64", "clocks.requests", "requests")
+for _, border in ipairs(BORDERS) do define("uint64", "clocks." .. border, border) end
 define("uint16", "event.code", "code", base.DEC, EVENTS)
 define("uint64", "event.value", "value")
 define("uint8", "attach.flags", "flags", base.HEX)
@@ -493,6 +499,21 @@ message(0x0f, "BYE", SESSION, 8, function(c)
     local status = c:u16("status")
     c:zero(2)
     return name_of(STATUSES, status)
+end)
+
+message(0x10, "ASK_CLOCKS", SESSION, 12, function(c)
+    c:u32("transaction")
+    local kind = c:u8("ask_clocks.kind")
+    c:zero(3)
+    return name_of(CLOCK_KINDS, kind)
+end)
+
+message(0x11, "CLOCKS", SESSION, 80, function(c)
+    c:u32("transaction")
+    c:u64("clocks.clock")
+    local requests = c:u64("clocks.requests")
+    for _, border in ipairs(BORDERS) do c:u64("clocks." .. border) end
+    return tostring(requests) .. " requests"
 end)
 
 message(0x20, "HELLO", 2, nil, function(c)

@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
 use thinwire_proto::{
-    DropReason, Drops, LinkParams, Notice, PathReport, Rng, Session, SessionStats, Time, verify,
+    DropReason, Drops, Item, LinkParams, Notice, PathReport, Rng, Session, SessionStats, Stage,
+    StageObserver, Time, verify,
 };
-use thinwire_volume::{Completion, ErrorKind, Geometry, Identity};
-use thinwire_wire::{Detach, Frame, Kind, Message, Status, event_code};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Op};
+use thinwire_wire::{AskClocks, Clocks, Detach, Frame, Kind, Message, Status, event_code};
 
 use crate::connect::Attempt;
 use crate::requests::Replay;
 use crate::retained::Retained;
-use crate::slots::{Pending, Slots};
+use crate::slots::{Finished, Owner, Pending, Slots};
 use crate::{InitiatorConfig, WhenAway};
 
 /// What the volume is, once attached.
@@ -195,6 +197,9 @@ pub struct Initiator {
     pub(crate) orphans: Vec<Pending>,
     pub(crate) now: Time,
     pub(crate) stats: InitiatorStats,
+    pub(crate) observer: Option<Rc<dyn StageObserver>>,
+    /// What the target's stage clocks showed when it was last asked.
+    clocks: Option<Clocks>,
     notices: VecDeque<Notice>,
 }
 
@@ -257,6 +262,8 @@ impl Initiator {
             orphans: Vec::new(),
             now,
             stats: InitiatorStats::default(),
+            observer: None,
+            clocks: None,
             notices: VecDeque::new(),
         };
         if initiator.first_error.is_none() {
@@ -268,6 +275,26 @@ impl Initiator {
     /// True once the volume has been attached for the first time: its geometry is known.
     pub fn is_open(&self) -> bool {
         self.attached.is_some()
+    }
+
+    /// Tells `observer` from now on where requests stand.
+    pub fn set_observer(&mut self, observer: Rc<dyn StageObserver>) {
+        self.observer = Some(observer);
+    }
+
+    /// Asks the target to run its stage clocks, of a `thinwire_wire::clock_kind`, and what they
+    /// show. [`Initiator::clocks`] has the answer, with the number returned here; if that is `None`
+    /// there is no session now.
+    pub fn ask_clocks(&mut self, kind: u8) -> Option<u32> {
+        let transaction = self.rng.next_u64() as u32;
+        let ask = AskClocks { transaction, kind, reserved: Default::default() };
+        self.session.as_mut()?.send(Item::AskClocks(ask));
+        Some(transaction)
+    }
+
+    /// What the target's stage clocks showed when it was last asked.
+    pub fn clocks(&self) -> Option<&Clocks> {
+        self.clocks.as_ref()
     }
 
     /// Why the first attach failed, if it did.
@@ -368,12 +395,12 @@ impl Initiator {
         match message {
             Message::Data(data) => {
                 if let Some(finished) = self.slots.on_data(data, frame)? {
-                    self.on_finished(finished);
+                    self.finish(finished);
                 }
             }
             Message::Complete(complete) => {
                 if let Some(finished) = self.slots.on_complete(complete)? {
-                    self.on_finished(finished);
+                    self.finish(finished);
                 }
             }
             Message::ResetDone(done) => self.slots.on_reset_done(done.slot, done.sequence)?,
@@ -388,9 +415,26 @@ impl Initiator {
             }
             Message::Detached(_) if self.detach_sent => self.finish_closing(),
             Message::Bye(_) => self.on_bye(now),
+            Message::Clocks(clocks) => self.clocks = Some(*clocks),
             _ => return Err(DropReason::Direction),
         }
         Ok(())
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        let (owner, op) = (finished.io.owner, finished.io.op);
+        self.on_finished(finished);
+        if matches!(owner, Owner::User(_)) {
+            self.cross(Stage::Finished, op);
+        }
+    }
+
+    /// A user's request crosses a border. Only reads and writes are measured.
+    #[inline]
+    pub(crate) fn cross(&self, stage: Stage, op: Op) {
+        if let (Some(observer), Op::Read | Op::Write) = (&self.observer, op) {
+            observer.cross(stage);
+        }
     }
 
     /// The end of a turn: fires timers, starts requests, adds the frames to send to `out`, one
@@ -488,7 +532,7 @@ impl Initiator {
         if let Some(session) = &mut self.session {
             let status = Status::Ok as u16;
             let bye = thinwire_wire::Bye { status, reserved: Default::default() };
-            session.send(thinwire_proto::Item::Bye(bye));
+            session.send(Item::Bye(bye));
         }
     }
 

@@ -1,5 +1,6 @@
 //! A remote volume is a volume.
 
+use thinwire_proto::Stage;
 use thinwire_volume::{Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume};
 
 use crate::Initiator;
@@ -38,6 +39,7 @@ impl Volume for Initiator {
         debug_assert!(io.op == Op::Flush || io.len > 0);
         let Io { token, op, flags, offset, len, data } = io;
         let owner = Owner::User(token);
+        self.cross(Stage::Accepted, op);
         self.waiting.push_back(Pending { owner, op, flags, offset, len, data });
     }
 

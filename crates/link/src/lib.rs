@@ -85,6 +85,11 @@ pub trait Link {
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
 
+    /// How long, in ns and in all, batches have waited for the thread that sends, if there is one.
+    fn handed_over_ns(&self) -> u64 {
+        0
+    }
+
     /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
     fn advice(&self) -> Option<String> {
         None
@@ -114,8 +119,6 @@ pub struct LinkStats {
     pub copied_bytes: u64,
     /// Batches of frames that were handed to another thread to be sent.
     pub handoffs: u64,
-    /// The time, in ns and in all, until that thread had them.
-    pub handoff_ns: u64,
 }
 
 impl<L: Link + ?Sized> Link for Box<L> {
@@ -145,6 +148,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn stats(&self) -> LinkStats {
         (**self).stats()
+    }
+    fn handed_over_ns(&self) -> u64 {
+        (**self).handed_over_ns()
     }
     fn advice(&self) -> Option<String> {
         (**self).advice()

@@ -391,6 +391,10 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.stats()
     }
 
+    fn handed_over_ns(&self) -> u64 {
+        self.inner.handed_over_ns()
+    }
+
     fn advice(&self) -> Option<String> {
         self.inner.advice()
     }

@@ -62,7 +62,7 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
         assert!(!is_readable(&*b), "{pipeline:?}: the bell is silent when nothing waits");
         let stats = a.stats();
         assert_eq!(stats.handoffs, if pipeline.send_thread { 40 } else { 0 });
-        assert_eq!(stats.handoff_ns > 0, pipeline.send_thread);
+        assert_eq!(a.handed_over_ns() > 0, pipeline.send_thread);
         assert_eq!((stats.tx_frames, stats.tx_dropped, b.stats().rx_frames), (160, 0, 160));
     }
 }

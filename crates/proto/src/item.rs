@@ -1,7 +1,7 @@
 //! What a session carries: items, which an owner turns into bytes when a frame is built.
 
 use thinwire_buffer::SegList;
-use thinwire_wire::{Bye, Detach, Detached, Event};
+use thinwire_wire::{AskClocks, Bye, Detach, Detached, Event};
 
 /// A piece of information that must reach the other side. Small and copyable: a record of a sent
 /// frame is a list of these, and what was lost is an item to send again, not bytes.
@@ -62,6 +62,10 @@ pub enum Item {
     Ping,
     /// The session ends.
     Bye(Bye),
+    /// Run the stage clocks, and tell what they show.
+    AskClocks(AskClocks),
+    /// The answer to the question with this transaction number.
+    Clocks(u32),
 }
 
 /// What the owner of a session knows about its items.

@@ -10,6 +10,7 @@
 //!   an item are asked for when a frame is built, so what was lost is sent again as it is needed
 //!   *then*, and an item that nobody needs any more is not sent again.
 //! * [`BatchPolicy`] says when requests are sent and how many share a frame.
+//! * [`StageObserver`] is told where requests stand.
 //! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots.
 //!
 //! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
@@ -31,6 +32,7 @@ mod recovery;
 mod rng;
 mod rtt;
 mod session;
+mod stage;
 mod time;
 mod units;
 
@@ -43,5 +45,6 @@ pub use path::{LinkParams, Path, PathReport, PathState, Room};
 pub use received::{Received, Verdict};
 pub use rng::Rng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};
+pub use stage::{Stage, StageObserver, StageSums};
 pub use time::Time;
 pub use units::{UNITS_MAX, UnitMap, sequence_order};

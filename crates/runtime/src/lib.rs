@@ -16,5 +16,6 @@ pub mod lookup;
 pub mod remote;
 pub mod serve;
 pub mod shards;
+pub mod stages;
 pub mod steering;
 pub mod wait;

@@ -1,11 +1,13 @@
 //! The links of a shard: received frames go one way, batches to send the other.
 
 use std::io;
+use std::rc::Rc;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats};
 use thinwire_proto::{LinkParams, Room};
 
+use crate::stages::StageClocks;
 use crate::wait::{Token, Waiter};
 
 /// Frames taken from one link in one turn, at most (rule 13: a turn takes a bounded batch).
@@ -18,13 +20,19 @@ pub struct Links {
     /// Frames to send, one batch per link.
     pub out: Vec<TxBatch>,
     pool: Pool,
+    clocks: Rc<StageClocks>,
 }
 
 impl Links {
     /// Takes the links over; their memory for received frames comes from `pool`.
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let out = links.iter().map(|_| TxBatch::new()).collect();
-        Links { links, rx: RxBatch::new(), out, pool }
+        Links { links, rx: RxBatch::new(), out, pool, clocks: Rc::new(StageClocks::new()) }
+    }
+
+    /// The clocks that see frames come and go.
+    pub fn clocks(&self) -> &Rc<StageClocks> {
+        &self.clocks
     }
 
     /// What the protocol needs to know of each.
@@ -55,7 +63,9 @@ impl Links {
         mut take: impl FnMut(usize, &RxFrame),
     ) -> io::Result<usize> {
         let count = self.links[at].recv(&self.pool, FRAMES_PER_TURN, &mut self.rx)?;
+        self.clocks.taken();
         for frame in self.rx.drain(..) {
+            self.clocks.act_on(frame.waited, frame.queued);
             take(at, &frame);
         }
         Ok(count)
@@ -72,10 +82,14 @@ impl Links {
 
     /// Sends everything in `out`: one call per link.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.clocks.sending();
         for (link, batch) in self.links.iter_mut().zip(&mut self.out) {
             if !batch.is_empty() {
                 link.send(batch)?;
             }
+        }
+        if self.clocks.is_on() {
+            self.clocks.set_handed_over(self.links.iter().map(|link| link.handed_over_ns()).sum());
         }
         Ok(())
     }

@@ -44,8 +44,9 @@ impl Driver {
         let links = Links::new(links, pool.clone());
         let mut waiter = Waiter::new()?;
         links.register(&mut waiter, LINKS)?;
-        let initiator =
+        let mut initiator =
             Initiator::new(clock.now(), config, links.params(), pool.clone(), entropy());
+        initiator.set_observer(links.clocks().clone());
         Ok((initiator, Driver { links, waiter, clock, pool }))
     }
 

@@ -43,7 +43,8 @@ impl TargetShard {
         let links = Links::new(links, pool.clone());
         let mut waiter = Waiter::new()?;
         links.register(&mut waiter, LINKS)?;
-        let target = Target::new(config, links.params(), shard, pool.clone(), entropy());
+        let mut target = Target::new(config, links.params(), shard, pool.clone(), entropy());
+        target.set_observer(links.clocks().clone());
         Ok(TargetShard {
             target,
             links,

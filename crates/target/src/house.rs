@@ -1,11 +1,12 @@
 //! What all sessions of a target share: exports, attachments, requests in the stores.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_proto::{Drops, LinkParams, Rng, Room, Time};
-use thinwire_volume::{Completion, Identity, Volume, WriterRecord};
+use thinwire_proto::{Drops, LinkParams, Rng, Room, Stage, StageObserver, Time};
+use thinwire_volume::{Completion, Identity, Op, Volume, WriterRecord};
 
 use crate::TargetConfig;
 
@@ -119,6 +120,8 @@ pub(crate) struct PendingAttach {
 pub(crate) struct House {
     /// Of the frame or turn that is being acted on.
     pub now: Time,
+    /// Is told where requests stand, if somebody wants to know.
+    pub observer: Option<Rc<dyn StageObserver>>,
     pub config: TargetConfig,
     pub links: Vec<LinkParams>,
     pub pool: Pool,
@@ -141,6 +144,14 @@ pub(crate) struct House {
 }
 
 impl House {
+    /// A request crosses a border. Only reads and writes are measured.
+    #[inline]
+    pub fn cross(&self, stage: Stage, op: Op) {
+        if let (Some(observer), Op::Read | Op::Write) = (&self.observer, op) {
+            observer.cross(stage);
+        }
+    }
+
     pub fn add_operation(&mut self, operation: Operation) -> u64 {
         match self.operations_free.pop() {
             Some(at) => {

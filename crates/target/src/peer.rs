@@ -1,8 +1,8 @@
 //! One session of a target.
 
 use thinwire_buffer::Segment;
-use thinwire_proto::{DropReason, Item, Session, Time};
-use thinwire_wire::{Bye, Detach, Detached, Frame, Message, Status};
+use thinwire_proto::{DropReason, Item, Session, StageSums, Time};
+use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, Status};
 
 use crate::house::House;
 use crate::slots::{Intake, Slots};
@@ -105,6 +105,11 @@ impl Peer {
             }
             Message::Attach(attach) => house.on_attach(now, self, index, attach),
             Message::Detach(detach) => self.on_detach(detach, house),
+            Message::AskClocks(ask) => {
+                let observer = house.observer.as_ref().ok_or(DropReason::Direction)?;
+                self.slots.clocks = Some(clocks(ask.transaction, observer.ask(ask.kind)));
+                self.session.send(Item::Clocks(ask.transaction));
+            }
             Message::Bye(Bye { .. }) => self.ended = true,
             _ => return Err(DropReason::Direction),
         }
@@ -120,5 +125,22 @@ impl Peer {
     pub fn say_bye(&mut self, status: Status) {
         let bye = Bye { status: status as u16, reserved: Default::default() };
         self.session.send(Item::Bye(bye));
+    }
+}
+
+fn clocks(transaction: u32, sums: StageSums) -> Clocks {
+    let StageSums { clock, requests, arrived, received, taken, .. } = sums;
+    let StageSums { first: submitted, second: stored, sent, handed_over, .. } = sums;
+    Clocks {
+        transaction,
+        clock,
+        requests,
+        arrived,
+        received,
+        taken,
+        submitted,
+        stored,
+        sent,
+        handed_over,
     }
 }

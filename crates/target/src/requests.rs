@@ -1,7 +1,7 @@
 //! From a whole request to its completion.
 
 use thinwire_buffer::{SegList, Segment};
-use thinwire_proto::Item;
+use thinwire_proto::{Item, Stage};
 use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoError, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
@@ -86,6 +86,7 @@ impl House {
         if told {
             self.finish(peer, &request, Status::Ok, verifier, SegList::new());
         }
+        self.cross(Stage::Submitted, io.op);
         let export = &mut self.exports[export];
         if io.op != Op::Flush {
             export.volume.submit(io);
@@ -180,6 +181,11 @@ impl House {
         peers: &mut [Option<Box<Peer>>],
     ) {
         let op = OpCode::from_number(operation.op).expect("only known operations reach a store");
+        match op {
+            OpCode::Read => self.cross(Stage::Stored, Op::Read),
+            OpCode::Write => self.cross(Stage::Stored, Op::Write),
+            _ => {}
+        }
         self.attachments[operation.attachment].outstanding -= 1;
         if operation.told {
             return;

@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_proto::{Content, DropReason, Item, UNITS_MAX, UnitMap, sequence_order};
 use thinwire_wire::{
-    AttachRefused, Attached, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
+    AttachRefused, Attached, Clocks, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
 };
 
 use crate::together::GroupId;
@@ -139,6 +139,8 @@ pub(crate) struct Slots {
     /// Bytes of data that wait for their request: they count against the same credit (rule 9).
     unrequested_bytes: u64,
     pub copied_bytes: u64,
+    /// The last answer about the stage clocks.
+    pub clocks: Option<Clocks>,
     no_duplicate_detection: bool,
 }
 
@@ -152,6 +154,7 @@ impl Slots {
             used_bytes: 0,
             unrequested_bytes: 0,
             copied_bytes: 0,
+            clocks: None,
             no_duplicate_detection,
         }
     }
@@ -339,6 +342,10 @@ impl Content for Slots {
                     _ => return false,
                 }
             }
+            Item::Clocks(transaction) => match &self.clocks {
+                Some(clocks) if clocks.transaction == transaction => clocks.emit(out),
+                _ => return false,
+            },
             Item::ResetDone { slot, sequence } => {
                 ResetDone { slot, reserved: Default::default(), sequence }.emit(out);
             }

@@ -1,10 +1,11 @@
 //! The state machine itself: frames and time in, frames out.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
-use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, Time, verify};
+use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Time, verify};
 use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
@@ -89,6 +90,7 @@ impl Target {
         Target {
             house: House {
                 now: Time::ZERO,
+                observer: None,
                 config,
                 links,
                 pool,
@@ -136,6 +138,11 @@ impl Target {
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
         });
+    }
+
+    /// Tells `observer` from now on where requests stand.
+    pub fn set_observer(&mut self, observer: Rc<dyn StageObserver>) {
+        self.house.observer = Some(observer);
     }
 
     /// The number that tells this process from others of the same name.

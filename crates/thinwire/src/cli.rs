@@ -419,6 +419,17 @@ pub enum Pattern {
     RandRw,
 }
 
+/// What `--breakdown` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Breakdown {
+    /// Reads and writes.
+    Both,
+    /// Reads.
+    Reads,
+    /// Writes.
+    Writes,
+}
+
 /// `thinwire bench`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -426,6 +437,7 @@ Examples:
   thinwire bench --insecure 'tw://node1/disk0?link=eth1' --rw randread --bs 4k --iodepth 32
   thinwire bench memory:1G --rw randrw --verify --runtime 5s --json
   thinwire bench --insecure tw+udp://10.0.0.2/disk0 --rw write --bs 128k --iodepth 8
+  thinwire bench --insecure 'tw://node1/scratch?link=eth1' --breakdown
 
 Write patterns destroy what is on the volume. Exits with 1 if any I/O failed.")]
 pub struct BenchArgs {
@@ -456,6 +468,12 @@ pub struct BenchArgs {
     /// measure what that costs
     #[arg(long, value_name = "inline|queue", default_value = "inline")]
     pub submission: Submission,
+    /// Where the time of one I/O goes: the stages of reads and writes of 4, 8, 64 and 128 KiB, one
+    /// outstanding, measured on both sides. Needs a remote volume that nobody else uses
+    #[arg(long, value_enum, value_name = "both|reads|writes", num_args = 0..=1, require_equals = true,
+          default_missing_value = "both",
+          conflicts_with_all = ["rw", "bs", "iodepth", "jobs", "verify", "timeline", "shards"])]
+    pub breakdown: Option<Breakdown>,
     /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
     pub timeline: Option<Duration>,
@@ -545,6 +563,8 @@ mod tests {
             "bench memory:1G --rw randrw --bs 4k --iodepth 32 --jobs 2 --runtime 10s --verify --json --fault loss=1%,dup=1%,reorder=1%,seed=7 --pcap f --shards 2",
             "bench null:1M --batch static:8 --data-batch off",
             "target --batch tyche --data-batch on --receive split --completion workqueue --spin off",
+            "bench null:1M --breakdown",
+            "bench null:1M --breakdown=reads --json",
             "bench null:1M --receive split --submission queue --spin off",
             "copy a tw+udp://10.0.0.2/disk0 --verify",
             "completions zsh",
@@ -571,6 +591,8 @@ mod tests {
             ("bench memory:1G --rw trim", "trim"),
             ("bench memory:1G --iodepth 0", "0"),
             ("target --shards 0", "0"),
+            ("bench null:1M --breakdown --bs 4k", "--bs"),
+            ("bench null:1M --breakdown=all", "all"),
             ("target --submission queue", "--submission"),
             ("bench null:1M --completion workqueue", "--completion"),
             ("target --batch often", "often: not a batching policy"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
+use thinwire_proto::StageSums;
 use thinwire_volume::Volume;
 
 use crate::cli::{Submission, WhenAway, WireArgs};
@@ -130,6 +131,18 @@ pub trait OpenVolume {
 
     /// How it is.
     fn health(&self) -> VolumeHealth;
+
+    /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show: this
+    /// side's and the target's. `None` for local volumes. Waits for the target's answer.
+    fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
+        let _ = kind;
+        Ok(None)
+    }
+
+    /// The time on the stage clock that runs, in ns; 0 for local volumes.
+    fn stage_ns(&self) -> u64 {
+        0
+    }
 
     /// Lets go in order, after the caller has flushed and nothing is outstanding: the session is
     /// ended, the lock released. With `force` at once, whatever is outstanding.

@@ -10,7 +10,7 @@ use thinwire_initiator::{
 };
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
-use thinwire_proto::{BatchPolicy, Notice, PathState};
+use thinwire_proto::{BatchPolicy, Notice, PathState, StageObserver, StageSums};
 use thinwire_runtime::remote::{Driver, Remote};
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{ErrorKind, Unaligned, Volume};
@@ -29,6 +29,8 @@ use crate::uri::{Node, RemoteSpec};
 const POOL_FREE_BYTES_MAX: usize = 128 << 20;
 /// How long an orderly end may take.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the target may take to tell of its stage clocks.
+const CLOCKS_PATIENCE: Duration = Duration::from_secs(2);
 /// The caller's descriptors have no numbers of their own: any ends the sleep.
 const WATCHED: u64 = 0;
 
@@ -341,6 +343,43 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                 _ => None,
             },
         }
+    }
+
+    fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
+        let end = Instant::now() + CLOCKS_PATIENCE;
+        let mut asked = None;
+        loop {
+            let initiator = (self.below)(&mut self.volume);
+            let answer = initiator.clocks().filter(|clocks| Some(clocks.transaction) == asked);
+            if let Some(clocks) = answer {
+                let theirs = StageSums {
+                    clock: clocks.clock,
+                    requests: clocks.requests,
+                    arrived: clocks.arrived,
+                    received: clocks.received,
+                    taken: clocks.taken,
+                    first: clocks.submitted,
+                    second: clocks.stored,
+                    sent: clocks.sent,
+                    handed_over: clocks.handed_over,
+                };
+                return Ok(Some([self.driver.links().clocks().ask(kind), theirs]));
+            }
+            asked = asked.or_else(|| initiator.ask_clocks(kind));
+            if Instant::now() >= end {
+                return Err(Failure::failed(format!(
+                    "{}: the target did not say within {} s what its stage clocks show: is it of \
+                     an older version?",
+                    self.uri,
+                    CLOCKS_PATIENCE.as_secs()
+                )));
+            }
+            self.turn(Wait::Until(end))?;
+        }
+    }
+
+    fn stage_ns(&self) -> u64 {
+        self.driver.links().clocks().now()
     }
 
     fn close(&mut self, force: bool) -> Outcome {

@@ -46,6 +46,7 @@ fn steady_state_does_not_allocate() {
             verify,
             seed: 1,
             timeline: None,
+            stamps: false,
         };
         let plan = plan.fit(4096, None, &open.volume().geometry()).unwrap();
         let pool = open.pool().clone();

@@ -34,7 +34,7 @@ pub use header::{
     checksum_split, flags,
 };
 pub use message::{
-    Bye, Complete, Credit, DataHeader, Detach, Detached, Event, OpCode, Ping, Probe, ProbeReply,
-    Request, Reset, ResetDone, Status, UNIT_BYTES, UnknownSession, attach_flags, event_code,
-    feature, op_flags,
+    AskClocks, Bye, Clocks, Complete, Credit, DataHeader, Detach, Detached, Event, OpCode, Ping,
+    Probe, ProbeReply, Request, Reset, ResetDone, Status, UNIT_BYTES, UnknownSession, attach_flags,
+    clock_kind, event_code, feature, op_flags,
 };

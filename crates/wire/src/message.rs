@@ -311,6 +311,55 @@ fixed_message! {
     } reserved 0
 }
 
+/// Values of [`AskClocks::kind`].
+pub mod clock_kind {
+    /// Stop the clocks.
+    pub const OFF: u8 = 0;
+    /// All time.
+    pub const PHYSICAL: u8 = 1;
+    /// The time in which the serving thread had a processor.
+    pub const VIRTUAL: u8 = 2;
+}
+
+fixed_message! {
+    /// Initiator to target: run the stage clocks of this kind, and tell what they show.
+    AskClocks = 0x10, 12, {
+        /// Chosen by the initiator, echoed.
+        transaction: u32,
+        /// See [`clock_kind`]; unknown kinds count as off.
+        kind: u8,
+        /// Reserved.
+        reserved: ReservedField<3>,
+    } reserved 0
+}
+
+fixed_message! {
+    /// Target to initiator: what the stage clocks show. All but the first three fields are sums,
+    /// modulo 2^64, over the requests so far, of the time in ns at which each crossed a border.
+    Clocks = 0x11, 80, {
+        /// From the AskClocks.
+        transaction: u32,
+        /// The same for machines whose clocks show the same time, and 0 for virtual time.
+        clock: u64,
+        /// Requests that crossed all borders.
+        requests: u64,
+        /// Their last frame was in the machine's receive queue.
+        arrived: u64,
+        /// It had been taken out of it.
+        received: u64,
+        /// The thread that serves had it.
+        taken: u64,
+        /// The request was handed to the store.
+        submitted: u64,
+        /// The store had completed it.
+        stored: u64,
+        /// The frames of the answer were handed to be sent.
+        sent: u64,
+        /// Not times but their sum: how long frames waited for a thread that sends.
+        handed_over: u64,
+    } reserved 0
+}
+
 fixed_message! {
     /// The session id in your frame means nothing here.
     UnknownSession = 0x23, 12, {

@@ -217,7 +217,7 @@ fn bits_texts_and_addresses_are_shown() {
         ],
     );
     let messages = "REQUEST,COMPLETE,ACK_RANGES,CREDIT,RESET,RESET_DONE,EVENT,PING,ATTACH,ATTACHED,\
-                    ATTACH_REFUSED,DETACH,DETACHED,BYE";
+                    ATTACH_REFUSED,DETACH,DETACHED,BYE,ASK_CLOCKS,CLOCKS";
     let true_or_false = |s: &str| s.replace("True", "1").replace("False", "0");
     let bits: Vec<String> = rows[0][..5].iter().map(|s| true_or_false(s)).collect();
     assert_eq!(bits, ["1", "0", "1", "1", "0"]);

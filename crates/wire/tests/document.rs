@@ -306,6 +306,13 @@ fn numbers_are_what_the_document_says() {
         (u64::from(event_code::FENCED), "FENCED"),
     ];
     assert_eq!(numbered("event"), list(&events));
+
+    let kinds = [
+        (u64::from(clock_kind::OFF), "OFF"),
+        (u64::from(clock_kind::PHYSICAL), "PHYSICAL"),
+        (u64::from(clock_kind::VIRTUAL), "VIRTUAL"),
+    ];
+    assert_eq!(numbered("clock kind"), list(&kinds));
 }
 
 #[test]

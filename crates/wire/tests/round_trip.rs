@@ -163,6 +163,15 @@ proptest! {
     }
 
     #[test]
+    fn clocks(transaction: u32, kind: u8, all: [u64; 9]) {
+        comes_back(Message::AskClocks(AskClocks { transaction, kind, reserved: Default::default() }))?;
+        let [clock, requests, arrived, received, taken, submitted, stored, sent, handed_over] = all;
+        comes_back(Message::Clocks(Clocks {
+            transaction, clock, requests, arrived, received, taken, submitted, stored, sent, handed_over,
+        }))?;
+    }
+
+    #[test]
     fn hello(
         nonce: u64, session in 1..=u64::MAX, initiator: [u8; 16], instance: u64,
         frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX, security in 0..2u8,

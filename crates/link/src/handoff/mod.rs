@@ -135,9 +135,12 @@ impl Link for HandoffLink {
         let mut stats = self.link.lock().0.stats();
         if let Some(sender) = &self.sender {
             stats.handoffs += sender.handoffs();
-            stats.handoff_ns += sender.handoff_ns();
         }
         stats
+    }
+
+    fn handed_over_ns(&self) -> u64 {
+        self.sender.as_ref().map_or(0, Sender::handed_over_ns)
     }
 
     fn advice(&self) -> Option<String> {

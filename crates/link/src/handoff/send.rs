@@ -38,7 +38,7 @@ struct Desk {
     queues: Mutex<Queues>,
     wake: Condvar,
     handoffs: AtomicU64,
-    handoff_ns: AtomicU64,
+    handed_over_ns: AtomicU64,
 }
 
 impl Desk {
@@ -63,7 +63,7 @@ impl Sender {
             queues: Mutex::default(),
             wake: Condvar::new(),
             handoffs: AtomicU64::new(0),
-            handoff_ns: AtomicU64::new(0),
+            handed_over_ns: AtomicU64::new(0),
         });
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("send".into());
@@ -82,8 +82,8 @@ impl Sender {
     }
 
     /// The time that passed, in all, until the other thread had them.
-    pub fn handoff_ns(&self) -> u64 {
-        self.desk.handoff_ns.load(Ordering::Relaxed)
+    pub fn handed_over_ns(&self) -> u64 {
+        self.desk.handed_over_ns.load(Ordering::Relaxed)
     }
 
     /// Hands a batch over; `batch` is empty afterwards. The error is of an earlier one.
@@ -138,7 +138,7 @@ fn run(link: &Shared, desk: &Desk) {
         drop(queues);
         desk.handoffs.fetch_add(1, Ordering::Relaxed);
         let waited = lent.since.elapsed().as_nanos() as u64;
-        desk.handoff_ns.fetch_add(waited, Ordering::Relaxed);
+        desk.handed_over_ns.fetch_add(waited, Ordering::Relaxed);
         let result = link.lock().0.send(&mut lent.batch);
         let mut queues = desk.lock();
         queues.sent.push(lent);

@@ -213,6 +213,10 @@ impl Session {
                     message.emit(&mut frame.head);
                     true
                 }
+                Item::AskClocks(message) => {
+                    message.emit(&mut frame.head);
+                    true
+                }
                 _ => content.emit(item, &mut frame.head),
             };
             if wanted && frame.head.len() > limit {

@@ -80,6 +80,11 @@ pub struct Tally {
     pub level_last: u64,
     /// How requests shared frames, at the end.
     pub batch: Option<BatchStatus>,
+    /// With [`Plan::stamps`]: sums, modulo 2^64, of the times on the stage clock at which I/Os were
+    /// issued, and at which their completions were seen.
+    pub issued_ns: u64,
+    /// The latter.
+    pub seen_ns: u64,
     /// Figures over time, if the plan asks for them.
     pub timeline: Vec<Sample>,
 }
@@ -112,6 +117,8 @@ impl Tally {
             looks: 0,
             level_last: 0,
             batch: None,
+            issued_ns: 0,
+            seen_ns: 0,
             timeline: Vec::new(),
         }
     }
@@ -322,6 +329,10 @@ impl Engine {
     }
 
     fn start(&mut self, open: &mut dyn OpenVolume, token: u32, block: u64, write: bool) {
+        if self.plan.stamps {
+            self.tally.issued_ns = self.tally.issued_ns.wrapping_add(open.stage_ns());
+        }
+        let started = Instant::now();
         let bs = u64::from(self.plan.bs);
         let op = if write { Op::Write } else { Op::Read };
         let mut io = Io::new(u64::from(token), op, block * bs, bs);
@@ -330,7 +341,7 @@ impl Engine {
             (io.data, generation) = self.payload(open.pool(), block);
         }
         let slot = &mut self.slots[token as usize];
-        *slot = Slot { block, generation, write, started: Instant::now(), ..*slot };
+        *slot = Slot { block, generation, write, started, ..*slot };
         self.outstanding += 1;
         open.volume().submit(io);
     }
@@ -355,6 +366,10 @@ impl Engine {
     /// Takes completions from the volume; true if there were any.
     fn take(&mut self, open: &mut dyn OpenVolume) -> bool {
         open.volume().poll(&mut self.done);
+        if self.plan.stamps && !self.done.is_empty() {
+            let now = open.stage_ns().wrapping_mul(self.done.len() as u64);
+            self.tally.seen_ns = self.tally.seen_ns.wrapping_add(now);
+        }
         !self.done.is_empty()
     }
 

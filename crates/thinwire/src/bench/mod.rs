@@ -1,11 +1,13 @@
 //! `thinwire bench`: measuring any volume, remote or local, by the same code.
 
+mod breakdown;
 mod engine;
 mod ledger;
 mod plan;
 mod report;
 mod stamp;
 
+pub use breakdown::{Breakdown, Cell, Run};
 pub use engine::{Engine, Stop, Tally, failure, one_io};
 pub use plan::{Plan, Random};
 pub use report::{Latency, Report};

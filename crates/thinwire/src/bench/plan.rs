@@ -30,6 +30,8 @@ pub struct Plan {
     pub seed: u64,
     /// How often the figures so far are noted down, if they are.
     pub timeline: Option<Duration>,
+    /// Look at the stage clock when I/Os are issued and when their completions are seen.
+    pub stamps: bool,
 }
 
 /// With `--verify` a generation is kept for each block: 1 GiB of them at most.
@@ -179,6 +181,7 @@ pub(super) mod tests {
             verify: true,
             seed: 1,
             timeline: None,
+            stamps: false,
         }
     }
 

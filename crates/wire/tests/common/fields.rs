@@ -102,6 +102,22 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
         Message::Detach(m) => fields!(m, Detach { transaction, attachment, generation }),
         Message::Detached(m) => fields!(m, Detached { transaction }),
         Message::Bye(m) => fields!(m, Bye { status } reserved),
+        Message::AskClocks(m) => fields!(m, AskClocks { transaction, kind } reserved),
+        Message::Clocks(m) => fields!(
+            m,
+            Clocks {
+                transaction,
+                clock,
+                requests,
+                arrived,
+                received,
+                taken,
+                submitted,
+                stored,
+                sent,
+                handed_over
+            }
+        ),
         Message::Hello(m) => fields!(
             m,
             Hello {

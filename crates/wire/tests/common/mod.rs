@@ -36,6 +36,8 @@ pub fn emit(message: &Message<'_>, out: &mut Vec<u8>) {
         Message::Detach(m) => m.emit(out),
         Message::Detached(m) => m.emit(out),
         Message::Bye(m) => m.emit(out),
+        Message::AskClocks(m) => m.emit(out),
+        Message::Clocks(m) => m.emit(out),
         Message::Hello(m) => m.emit(out),
         Message::Welcome(m) => m.emit(out),
         Message::Refuse(m) => m.emit(out),

@@ -141,6 +141,29 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             Message::Bye(Bye { status: Status::ShuttingDown as u16, reserved: Default::default() }),
         ),
         (
+            "ask-clocks",
+            Message::AskClocks(AskClocks {
+                transaction: 0x9192_9394,
+                kind: clock_kind::PHYSICAL,
+                reserved: Default::default(),
+            }),
+        ),
+        (
+            "clocks",
+            Message::Clocks(Clocks {
+                transaction: 0x9192_9394,
+                clock: 0x0102_0304_0506_0708,
+                requests: 0x1112_1314_1516_1718,
+                arrived: 0x2122_2324_2526_2728,
+                received: 0x3132_3334_3536_3738,
+                taken: 0x4142_4344_4546_4748,
+                submitted: 0x5152_5354_5556_5758,
+                stored: 0x6162_6364_6566_6768,
+                sent: 0x7172_7374_7576_7778,
+                handed_over: 0x8182_8384_8586_8788,
+            }),
+        ),
+        (
             "hello",
             Message::Hello(Hello {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,
@@ -325,6 +348,8 @@ pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
                     "detach",
                     "detached",
                     "bye",
+                    "ask-clocks",
+                    "clocks",
                 ]),
                 &[],
             ),

@@ -55,6 +55,10 @@ impl Stock {
                 let at = 4 + random.below(message.len() - 4);
                 message[at] = random.next() as u8;
             }
+            if random.once_in(50) {
+                // No type of this version.
+                message[0] = 0x60 + random.below(16) as u8;
+            }
             messages.extend_from_slice(&message);
         }
         let mut header = samples::session_header();

@@ -1,0 +1,224 @@
+//! Stage clocks: when requests cross the borders of their way (Gonzalez-Ferez and Bilas, section IV,
+//! Table I; `docs/protocol.md`, "Stage clocks"). Off they cost a comparison at each border; on, a
+//! look at the clock.
+//!
+//! What is kept are sums of times, so that the mean of a stage is the difference of two sums. That
+//! is exact with one request outstanding, which is when stages follow each other.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use thinwire_proto::{Stage, StageObserver, StageSums};
+use thinwire_wire::clock_kind;
+
+/// Clocks that nobody asks for stop after this.
+const LIFE_NS: u64 = 60_000_000_000;
+
+/// The clocks of one shard. Shared by what drives links and by the state machine.
+#[derive(Default)]
+pub struct StageClocks {
+    /// A [`clock_kind`].
+    kind: Cell<u8>,
+    asked_ns: Cell<u64>,
+    sums: RefCell<StageSums>,
+    /// The frame that is being acted on: arrived, received, taken.
+    frame: Cell<[u64; 3]>,
+    /// Requests (at a target: completions) that have not been sent.
+    unsent: Cell<u64>,
+    /// See [`machine`].
+    clock: Cell<u64>,
+    handed_over: Cell<u64>,
+}
+
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+impl StageClocks {
+    /// Clocks that do not run.
+    pub fn new() -> Self {
+        let clocks = StageClocks::default();
+        clocks.clock.set(machine());
+        clocks
+    }
+
+    /// Whether anybody measures.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.kind.get() != clock_kind::OFF
+    }
+
+    /// The time on the clock that runs, in ns.
+    pub fn now(&self) -> u64 {
+        match self.kind.get() {
+            clock_kind::VIRTUAL => read(ClockId::ThreadCPUTime),
+            _ => read(ClockId::Monotonic),
+        }
+    }
+
+    /// Frames have just been taken over from a link.
+    #[inline]
+    pub fn taken(&self) {
+        if self.is_on() {
+            self.frame.set([0, 0, self.now()]);
+        }
+    }
+
+    /// One of them is acted on: it was in the receive queue for `waited`, and then with another
+    /// thread for `queued`.
+    #[inline]
+    pub fn act_on(&self, waited: Duration, queued: Duration) {
+        if self.is_on() {
+            let [_, _, taken] = self.frame.get();
+            let received = taken.wrapping_sub(queued.as_nanos() as u64);
+            let arrived = received.wrapping_sub(waited.as_nanos() as u64);
+            self.frame.set([arrived, received, taken]);
+        }
+    }
+
+    /// Frames are about to be handed to a link.
+    #[inline]
+    pub fn sending(&self) {
+        let unsent = self.unsent.get();
+        if unsent > 0 && self.is_on() {
+            self.unsent.set(0);
+            let mut sums = self.sums.borrow_mut();
+            sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(unsent));
+        }
+    }
+
+    /// How long frames have waited for a thread that sends, in ns and in all, as the links say.
+    pub fn set_handed_over(&self, ns: u64) {
+        self.handed_over.set(ns);
+    }
+
+    /// What a look at the clock of this kind costs, in ns: the median of many.
+    pub fn cost_ns(kind: u8) -> f64 {
+        const LOOKS: u32 = 1000;
+        let clocks = StageClocks::default();
+        clocks.kind.set(kind);
+        let mut rounds: Vec<u64> = (0..21)
+            .map(|_| {
+                let start = read(ClockId::Monotonic);
+                (0..LOOKS).for_each(|_| {
+                    std::hint::black_box(clocks.now());
+                });
+                read(ClockId::Monotonic) - start
+            })
+            .collect();
+        rounds.sort_unstable();
+        rounds[rounds.len() / 2] as f64 / f64::from(LOOKS)
+    }
+}
+
+impl StageObserver for StageClocks {
+    #[inline]
+    fn cross(&self, stage: Stage) {
+        if !self.is_on() {
+            return;
+        }
+        let now = self.now();
+        if now.wrapping_sub(self.asked_ns.get()) > LIFE_NS {
+            self.kind.set(clock_kind::OFF);
+            return;
+        }
+        let mut sums = self.sums.borrow_mut();
+        let frame = |sums: &mut StageSums| {
+            let [arrived, received, taken] = self.frame.get();
+            sums.arrived = sums.arrived.wrapping_add(arrived);
+            sums.received = sums.received.wrapping_add(received);
+            sums.taken = sums.taken.wrapping_add(taken);
+        };
+        match stage {
+            Stage::Accepted => sums.first = sums.first.wrapping_add(now),
+            Stage::Submitted => {
+                frame(&mut sums);
+                sums.first = sums.first.wrapping_add(now);
+            }
+            Stage::Stored => sums.second = sums.second.wrapping_add(now),
+            Stage::Finished => {
+                frame(&mut sums);
+                sums.second = sums.second.wrapping_add(now);
+            }
+        }
+        match stage {
+            Stage::Accepted => self.unsent.set(self.unsent.get() + 1),
+            Stage::Stored => {
+                self.unsent.set(self.unsent.get() + 1);
+                sums.requests += 1;
+            }
+            Stage::Finished => sums.requests += 1,
+            Stage::Submitted => {}
+        }
+    }
+
+    fn ask(&self, kind: u8) -> StageSums {
+        let known = matches!(kind, clock_kind::PHYSICAL | clock_kind::VIRTUAL);
+        let kind = if known { kind } else { clock_kind::OFF };
+        if kind != self.kind.get() {
+            self.kind.set(kind);
+            *self.sums.borrow_mut() = StageSums::default();
+            self.unsent.set(0);
+        }
+        self.asked_ns.set(self.now());
+        let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
+        StageSums { clock, handed_over: self.handed_over.get(), ..*self.sums.borrow() }
+    }
+}
+
+/// A number that processes on the same running machine, and only those, have in common: their
+/// monotonic clocks show the same time. 0 if it cannot be known.
+fn machine() -> u64 {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_counted_at_every_border_and_in_order() {
+        let clocks = StageClocks::new();
+        clocks.cross(Stage::Submitted);
+        let before = clocks.ask(clock_kind::PHYSICAL);
+        assert_eq!((before.requests, before.first, before.clock != 0), (0, 0, true));
+        for _ in 0..10 {
+            clocks.taken();
+            clocks.act_on(Duration::from_nanos(500), Duration::from_nanos(70));
+            clocks.cross(Stage::Submitted);
+            clocks.cross(Stage::Stored);
+            clocks.sending();
+            // Nothing of ours is in these.
+            clocks.sending();
+        }
+        let sums = clocks.ask(clock_kind::PHYSICAL);
+        assert_eq!(sums.requests, 10);
+        assert_eq!(sums.received.wrapping_sub(sums.arrived), 5000);
+        assert_eq!(sums.taken.wrapping_sub(sums.received), 700);
+        let order = [sums.taken, sums.first, sums.second, sums.sent];
+        assert!(order.is_sorted(), "{order:?}");
+        // Sums of times of one run: their mean lies within it.
+        assert!(sums.sent / 10 <= clocks.now() && sums.taken / 10 > 0);
+    }
+
+    #[test]
+    fn another_kind_begins_anew_and_none_stops() {
+        let clocks = StageClocks::new();
+        clocks.ask(clock_kind::PHYSICAL);
+        clocks.cross(Stage::Accepted);
+        clocks.cross(Stage::Finished);
+        assert_eq!(clocks.ask(clock_kind::PHYSICAL).requests, 1);
+        let sums = clocks.ask(clock_kind::VIRTUAL);
+        assert_eq!((sums.requests, sums.clock), (0, 0));
+        clocks.cross(Stage::Finished);
+        for kind in [clock_kind::OFF, 77] {
+            assert_eq!(clocks.ask(kind).requests, 0);
+            clocks.cross(Stage::Finished);
+            assert!(!clocks.is_on());
+        }
+    }
+}
