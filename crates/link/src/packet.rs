@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch, TxFrame};
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::error::OpenError;
@@ -452,7 +452,7 @@ impl Link for PacketLink {
             let waited = received.waited;
             let bytes = received.buf.freeze().slice(START, received.bytes);
             self.stats.rx_bytes += received.bytes as u64;
-            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, waited });
+            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, rest: SegList::new(), waited });
             frames += 1;
         }
         self.stats.rx_frames += frames as u64;

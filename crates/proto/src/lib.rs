@@ -20,6 +20,7 @@ mod ack;
 mod checksum;
 mod congestion;
 mod drops;
+mod gate;
 mod item;
 mod outside;
 mod path;
@@ -34,6 +35,7 @@ mod units;
 
 pub use checksum::{seal, verify};
 pub use drops::{DropReason, Drops};
+pub use gate::open_frame;
 pub use item::{Content, Item};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
 pub use path::{LinkParams, Path, PathReport, PathState, Room};

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use thinwire_buffer::{Pool, RxFrame};
+use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::{Link, Shard};
 use thinwire_target::{ExportConfig, Forward, TargetConfig};
 
@@ -78,7 +78,7 @@ impl Mail {
         for letter in self.inbox.try_iter().take(LETTERS_MAX) {
             let bytes = pool.copy_of(&letter.frame).freeze();
             let waited = Duration::ZERO;
-            take(letter.link, &RxFrame { from: letter.from, bytes, waited });
+            take(letter.link, &RxFrame { from: letter.from, bytes, rest: SegList::new(), waited });
         }
     }
 }

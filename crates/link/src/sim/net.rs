@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch};
 
 use super::{FaultRates, SimStats, Verdict, WireConfig};
 use crate::rng::Rng;
@@ -403,7 +403,12 @@ impl Link for SimLink {
             let mut buf = pool.get(START + bytes.len());
             buf[START..].copy_from_slice(&bytes);
             let frame = buf.freeze().slice(START, bytes.len());
-            out.push_back(RxFrame { from: Addr::Sim(from), bytes: frame, waited: Duration::ZERO });
+            out.push_back(RxFrame {
+                from: Addr::Sim(from),
+                bytes: frame,
+                rest: SegList::new(),
+                waited: Duration::ZERO,
+            });
             station.stats.rx_frames += 1;
             station.stats.rx_bytes += bytes.len() as u64;
             net.spare.push(bytes);

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, Segment};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, Segment};
 
 use crate::mmsg::{Received, RxSlots};
 use crate::{HEAD_BYTES, LinkStats, sys};
@@ -128,7 +128,12 @@ impl Receiver {
             } else {
                 self.assemble(i, &whole, at, len, pool)
             };
-            out.push_back(RxFrame { from: Addr::Udp(from), bytes: frame, waited });
+            out.push_back(RxFrame {
+                from: Addr::Udp(from),
+                bytes: frame,
+                rest: SegList::new(),
+                waited,
+            });
             at += len;
             frames += 1;
         }

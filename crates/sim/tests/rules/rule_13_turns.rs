@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch};
 use thinwire_initiator::WhenAway;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame};
@@ -126,7 +126,12 @@ fn rule_13_unknown_session_ends_no_session_that_lives() {
     s.medium.set_latency(20_000_000, 20_000_000);
     let tokens: Vec<_> = (0..64).map(|n| s.submit(0, Op::Write, at(n * 8, 8))).collect();
     for round in 0..600 {
-        let frame = RxFrame { from: Addr::Sim(99), bytes: bytes.clone(), waited: Duration::ZERO };
+        let frame = RxFrame {
+            from: Addr::Sim(99),
+            bytes: bytes.clone(),
+            rest: SegList::new(),
+            waited: Duration::ZERO,
+        };
         let now = Time(s.world.now);
         s.world.clients[0].initiator.as_mut().expect("it runs").on_frame(now, 0, &frame);
         s.world.clients[0].machine.dirty = true;
