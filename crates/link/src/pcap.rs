@@ -162,7 +162,7 @@ impl PcapWire {
     /// What fits a link that was opened from `spec`.
     pub fn of(spec: &LinkSpec) -> Self {
         match spec {
-            LinkSpec::Packet { vlan, ethertype, .. } => {
+            LinkSpec::Raw { vlan, ethertype, .. } => {
                 PcapWire { vlan: *vlan, ethertype: *ethertype, ..PcapWire::default() }
             }
             LinkSpec::Udp { .. } => PcapWire::default(),
