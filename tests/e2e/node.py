@@ -36,8 +36,9 @@ def mode_flags(command, argv=()):
     return [word for flag, value in chosen if flag not in argv for word in (flag, value)]
 
 
-def uri(lab, export="disk0", over="packet", links=None, node=NODE, **parameters):
-    """The URI of an export: over raw Ethernet by node name, or over UDP by address."""
+def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
+    """The URI of an export: over raw Ethernet (`packet`, `xdp`, or `best`: a plain interface name) by
+    node name, or over UDP by address."""
     links = links or list(range(1, lab.links + 1))
     if over == "udp":
         # One address in the name; the session learns of the others as further links.
@@ -45,18 +46,24 @@ def uri(lab, export="disk0", over="packet", links=None, node=NODE, **parameters)
         pairs = [] if len(links) == 1 else [f"link=udp:{lab.address('initiator', l)}" for l in links]
     else:
         base = f"tw://{node}/{export}"
-        pairs = [f"link=eth{l}" for l in links]
+        pairs = [f"link={raw(over)}eth{l}" for l in links]
     pairs += [f"{key}={value}" for key, value in parameters.items()]
     return base + ("?" + "&".join(pairs) if pairs else "")
+
+
+def raw(over):
+    """What stands before an interface's name in a link."""
+    return "" if over == "best" else f"{over}:"
 
 
 class Target:
     """`thinwire target` on the target's side. May be killed and started again at will."""
 
-    def __init__(self, lab, *exports, name=NODE, over="packet", extra=(), side="target", start=True):
+    def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True):
         self.lab = lab
         self.name = name
-        links = [f"udp:{lab.address(side, l)}" if over == "udp" else f"eth{l}" for l in range(1, lab.links + 1)]
+        links = [f"udp:{lab.address(side, l)}" if over == "udp" else f"{raw(over)}eth{l}"
+                 for l in range(1, lab.links + 1)]
         self.argv = [BIN, "target", "--insecure", "--name", name]
         for link in links:
             self.argv += ["--link", link]

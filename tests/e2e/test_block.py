@@ -7,7 +7,7 @@ import stat
 import time
 
 from harness import Failure, check, run, tail
-from node import Attachment, Target, image, thinwire
+from node import Attachment, Target, image, thinwire, uri
 from registry import test
 
 MKFS = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
@@ -57,11 +57,11 @@ def fsck(kind, node):
     check(done.returncode == 0, f"{' '.join(FSCK[kind])}: exit {done.returncode}\n{tail(done.stdout)}{tail(done.stderr)}")
 
 
-@test(seconds=120, each=KINDS)
-def file_system(lab, kind):
+@test(seconds=120, each={**KINDS, "ext4_xdp": {"kind": "ext4", "over": "xdp"}})
+def file_system(lab, kind, over="best"):
     """mkfs, mount, a git clone with git fsck on it; kill -9 of the target; attach again, fsck, compare."""
-    target = Target(lab, f"disk0={image(lab, mib=512)}")
-    disk = Attachment(lab, face="block")
+    target = Target(lab, f"disk0={image(lab, mib=512)}", over=over)
+    disk = Attachment(lab, uri(lab, over=over), face="block")
     check(stat.S_ISBLK(os.stat(disk.path).st_mode), f"attach --block printed {disk.path}, no block device")
     check(run("blockdev", "--getsize64", disk.path).stdout.strip() == str(512 << 20), "the node's size")
     run(*MKFS[kind], disk.path, timeout=120)
@@ -80,7 +80,7 @@ def file_system(lab, kind):
     check(not os.path.exists(disk.path) or not backing(disk.path), f"{disk.path} still stands after detach")
     target.kill()
     target.start()
-    disk = Attachment(lab, face="block")
+    disk = Attachment(lab, uri(lab, over=over), face="block")
     fsck(kind, disk.path)
     mount(lab, disk.path)
     after = checksums(folder + "/clone")

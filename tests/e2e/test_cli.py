@@ -163,25 +163,26 @@ def config(lab):
     check(done.returncode in (1, 2), f"--check of a missing image: exit {done.returncode}")
 
 
-@test(links=2)
-def discover(lab):
+@test(links=2, each={"": {}, "xdp": {"over": "xdp"}})
+def discover(lab, over="best"):
     """discover finds targets by multicast over each link, in a table and in JSON; exit 1 if there is none."""
-    done = thinwire(lab, "discover", "--link", "eth1", "--json", expect=1)
+    links = [node.raw(over) + name for name in ("eth1", "eth2")]
+    done = thinwire(lab, "discover", "--link", links[0], "--json", expect=1)
     check(json.loads(done.stdout)["targets"] == [], f"JSON of nothing: {done.stdout}")
-    thinwire(lab, "discover", "--link", "eth1", expect=1)
-    Target(lab, "disk0=memory:1M", "disk1=memory:2M,ro")
-    for link in ("eth1", "eth2"):
+    thinwire(lab, "discover", "--link", links[0], expect=1)
+    Target(lab, "disk0=memory:1M", "disk1=memory:2M,ro", over=over)
+    for link in links:
         report = json.loads(thinwire(lab, "discover", "--link", link, "--json").stdout)
         check(report.get("schema"), f"no schema: {report}")
         check(len(report["targets"]) == 1, f"one target, once: {report}")
         found = report["targets"][0]
         check(found["name"] == "node1" and "disk0" in str(found["exports"]) and "disk1" in str(found["exports"]), f"{found}")
         check(found["address"].replace(":", "-").lower().startswith("02-00-00-00-0"), f"its address: {found}")
-    table = thinwire(lab, "discover", "--link", "eth1").stdout
+    table = thinwire(lab, "discover", "--link", links[0]).stdout
     check("node1" in table and "disk0" in table, table)
     # The address found is one that attach takes.
     address = found["address"].replace(":", "-")
-    thinwire(lab, "bench", "--insecure", f"tw://{address}/disk0?link=eth2", "--runtime", "0.2")
+    thinwire(lab, "bench", "--insecure", f"tw://{address}/disk0?link={links[1]}", "--runtime", "0.2")
 
 
 @test()
@@ -265,25 +266,26 @@ def bench_breakdown(lab, target, initiator, rows):
     refused(lab, "bench", "memory:64M", "--breakdown", says="local volume", code=2)
 
 
-@test()
-def copy(lab):
+@test(each={"": {}, "xdp": {"over": "xdp"}})
+def copy(lab, over="best"):
     """copy both ways, sparse-aware, verified; a destination too small is refused."""
-    Target(lab, f"disk0={image(lab, mib=64)}", f"small={image(lab, 'small.img', mib=1)}")
+    Target(lab, f"disk0={image(lab, mib=64)}", f"small={image(lab, 'small.img', mib=1)}", over=over)
+    there, small = uri(lab, over=over), uri(lab, "small", over=over)
     source, back = lab.path("source"), lab.path("back")
     with open(source, "wb") as file:
         file.truncate(64 << 20)
         for mib in range(0, 64, 8):
             file.seek(mib << 20)
             file.write(os.urandom(1 << 20))
-    thinwire(lab, "copy", "--insecure", source, uri(lab), "--verify")
+    thinwire(lab, "copy", "--insecure", source, there, "--verify")
     run("cmp", source, lab.path("disk0.img"))
-    thinwire(lab, "copy", "--insecure", uri(lab), back)
+    thinwire(lab, "copy", "--insecure", there, back)
     run("cmp", source, back)
     for path in (lab.path("disk0.img"), back):
         used = os.stat(path).st_blocks * 512
         check(used < 24 << 20, f"8 MiB of data take {used >> 20} MiB in {os.path.basename(path)}")
-    refused(lab, "copy", "--insecure", source, uri(lab, "small"), says="small")
-    refused(lab, "copy", "--insecure", lab.path("missing"), uri(lab), says="missing")
+    refused(lab, "copy", "--insecure", source, small, says="small")
+    refused(lab, "copy", "--insecure", lab.path("missing"), there, says="missing")
 
 
 @test(seconds=90)

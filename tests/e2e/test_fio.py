@@ -8,7 +8,7 @@ from node import Attachment, Target, image, uri
 from registry import test
 
 
-def serve(lab, over="packet", wrapper="", target_extra=(), attach_extra=()):
+def serve(lab, over="best", wrapper="", target_extra=(), attach_extra=()):
     """A target with a file store of 128 MiB and an attachment of it."""
     target = Target(lab, f"disk0={image(lab)}{wrapper}", over=over, extra=target_extra)
     return target, Attachment(lab, uri(lab, over=over), extra=attach_extra)
@@ -21,24 +21,25 @@ def finish(lab, fio, attachment, timeout=90):
     return job
 
 
-BOTH = {"packet": {"over": "packet"}, "udp": {"over": "udp"}}
+ALL = {over: {"over": over} for over in ("packet", "udp", "xdp")}
+RAW = {over: {"over": over} for over in ("packet", "xdp")}
 
 
-@test(seconds=60, each=BOTH)
+@test(seconds=60, each=ALL)
 def plain(lab, over):
     """An undisturbed wire."""
     _, attachment = serve(lab, over)
     finish(lab, load.Fio(lab, attachment.nbd, mib=96), attachment)
 
 
-@test(seconds=60, mtu=1500)
-def small_mtu(lab):
+@test(seconds=60, mtu=1500, each=RAW)
+def small_mtu(lab, over):
     """A wire of MTU 1500: every block is cut into several frames."""
-    _, attachment = serve(lab)
+    _, attachment = serve(lab, over)
     finish(lab, load.Fio(lab, attachment.nbd, mib=48), attachment)
 
 
-@test(seconds=90, each=BOTH)
+@test(seconds=90, each=ALL)
 def switch_drops(lab, over):
     """The switch drops 2 % of what it forwards (over udp whole trains of frames)."""
     _, attachment = serve(lab, over)
@@ -51,7 +52,7 @@ def switch_drops(lab, over):
     attachment.detach()
 
 
-@test(seconds=90, each=BOTH)
+@test(seconds=90, each=ALL)
 def faulty_links(lab, over):
     """1 % loss, duplication and reordering by the wrapper, on both sides."""
     fault = ("--fault", "loss=1%,dup=1%,reorder=1%,seed=7")
@@ -59,15 +60,15 @@ def faulty_links(lab, over):
     finish(lab, load.Fio(lab, attachment.nbd, mib=64), attachment, timeout=80)
 
 
-@test(seconds=90)
-def corrupting_links(lab):
+@test(seconds=90, each=RAW)
+def corrupting_links(lab, over):
     """1 % of the frames corrupted by the wrapper: each is dropped for its checksum, none believed."""
     fault = ("--fault", "corrupt=1%,seed=9")
-    _, attachment = serve(lab, target_extra=fault, attach_extra=fault)
+    _, attachment = serve(lab, over, target_extra=fault, attach_extra=fault)
     finish(lab, load.Fio(lab, attachment.nbd, mib=32), attachment, timeout=80)
 
 
-@test(seconds=90, links=2, each=BOTH)
+@test(seconds=90, links=2, each=ALL)
 def one_of_two_links_cut(lab, over):
     """One of two links is cut and restored, then the other: the session goes on, and uses what returns."""
     _, attachment = serve(lab, over)
@@ -86,23 +87,21 @@ def one_of_two_links_cut(lab, over):
     finish(lab, fio, attachment)
 
 
-@test(seconds=120, each={"packet": {"over": "packet", "links": 1}})
-def all_links_down(lab, over, links):
+@test(seconds=120, each=RAW)
+def all_links_down(lab, over):
     """All links down for 30 s in the middle: I/O waits, nothing fails, nothing is lost."""
     _, attachment = serve(lab, over)
     fio = load.Fio(lab, attachment.nbd, mib=64, seconds=6)
     time.sleep(2)
     fio.still_running("the links went down")
-    for link in range(1, links + 1):
-        lab.port(link, up=False)
+    lab.port(1, up=False)
     time.sleep(5)
     away = attachment.status()
     check(away["state"] != "ready" and away["state"] != "up" and away["timer"],
           f"five seconds into the outage status shows neither a state nor a timer that says so: {away}")
     time.sleep(25)
     fio.still_running("the links came back")
-    for link in range(1, links + 1):
-        lab.port(link, up=True)
+    lab.port(1, up=True)
     finish(lab, fio, attachment)
 
 
@@ -126,6 +125,7 @@ KILLS = {
     "packet": {"over": "packet", "wrapper": ""},
     "packet_writeback": {"over": "packet", "wrapper": ",writeback"},
     "udp_writeback": {"over": "udp", "wrapper": ",writeback"},
+    "xdp_writeback": {"over": "xdp", "wrapper": ",writeback"},
 }
 
 

@@ -2,22 +2,106 @@
 
 use std::time::Duration;
 
-use crate::{Addr, SegList, Segment};
+use crate::{Addr, Pool, SegList, Segment};
 
-/// A frame that arrived. `bytes` starts at the protocol's version byte (link headers are already
-/// cut off) and may be longer than the frame: Ethernet pads.
+/// A frame that arrived, in one piece or several. It starts at the protocol's version byte (link
+/// headers are already cut off) and may be longer than the frame: Ethernet pads.
 #[derive(Clone, Debug)]
 pub struct RxFrame {
     /// The station that sent it.
     pub from: Addr,
-    /// The frame, and possibly padding.
+    /// The frame, and possibly padding; its first piece if it is in several.
     pub bytes: Segment,
+    /// The pieces behind the first, where a link receives large frames in chunks; else empty.
+    pub rest: SegList,
     /// How long it had lain in the kernel's queue when it was taken out: time that the receiving
     /// machine spent, not the network. Zero where the link cannot tell.
     pub waited: Duration,
     /// How long it then lay between the thread that took it out and the one that has it now. Zero
     /// where that is the same thread.
     pub queued: Duration,
+}
+
+impl RxFrame {
+    /// Bytes of all pieces.
+    #[inline]
+    pub fn len(&self) -> usize {
+        if self.rest.is_empty() { self.bytes.len() } else { self.bytes.len() + self.rest.bytes() }
+    }
+
+    /// True if there are no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.rest.is_empty()
+    }
+
+    /// The pieces in order.
+    pub fn pieces(&self) -> impl Iterator<Item = &Segment> + Clone {
+        std::iter::once(&self.bytes).chain(self.rest.iter())
+    }
+
+    /// Gives `take` the pieces of the window `[offset, offset + len)` in order, sharing the memory.
+    ///
+    /// # Panics
+    /// If it does not lie within the frame.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize, mut take: impl FnMut(Segment)) {
+        if offset + len <= self.bytes.len() {
+            return take(self.bytes.slice(offset, len));
+        }
+        self.windows(offset, len, |piece, at, len| take(piece.slice(at, len)));
+    }
+
+    /// Copies the bytes from `offset` on to `out`.
+    ///
+    /// # Panics
+    /// If there are fewer than fit.
+    #[inline]
+    pub fn copy_to(&self, offset: usize, out: &mut [u8]) {
+        if let Some(bytes) = self.bytes.get(offset..offset + out.len()) {
+            return out.copy_from_slice(bytes);
+        }
+        let mut done = 0;
+        self.windows(offset, out.len(), |piece, at, len| {
+            out[done..done + len].copy_from_slice(&piece[at..at + len]);
+            done += len;
+        });
+    }
+
+    /// The frame in one piece, which is a copy of it if it was in several.
+    pub fn joined(&self, pool: &Pool) -> RxFrame {
+        let (from, waited) = (self.from, self.waited);
+        let bytes = match self.rest.is_empty() {
+            true => self.bytes.clone(),
+            false => {
+                let mut whole = pool.get(self.len());
+                self.copy_to(0, &mut whole);
+                whole.freeze()
+            }
+        };
+        RxFrame { from, bytes, rest: SegList::new(), waited, queued: Duration::ZERO }
+    }
+
+    /// Walks over the parts of pieces that make up a window.
+    fn windows(
+        &self,
+        mut offset: usize,
+        mut len: usize,
+        mut take: impl FnMut(&Segment, usize, usize),
+    ) {
+        for piece in self.pieces() {
+            if offset >= piece.len() {
+                offset -= piece.len();
+                continue;
+            }
+            let part = len.min(piece.len() - offset);
+            take(piece, offset, part);
+            (offset, len) = (0, len - part);
+            if len == 0 {
+                return;
+            }
+        }
+        assert_eq!(len, 0, "window outside its frame");
+    }
 }
 
 /// Frames in the order of their arrival. Filled by a link, drained by the protocol.
@@ -115,5 +199,40 @@ impl TxBatch {
             frame.data.clear();
         }
         self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_a_frame_in_pieces_are_those_of_the_whole() {
+        let pool = Pool::new(1 << 20);
+        let part = |bytes: &[u8]| pool.copy_of(bytes).freeze();
+        let mut rest = SegList::of(part(b"defg"));
+        rest.push(part(b"hi"));
+        let frame = RxFrame {
+            from: Addr::Group,
+            bytes: part(b"abc"),
+            rest,
+            waited: Duration::ZERO,
+            queued: Duration::ZERO,
+        };
+        let whole = b"abcdefghi";
+        assert_eq!(frame.len(), whole.len());
+        for from in 0..whole.len() {
+            for to in from..=whole.len() {
+                let mut out = Vec::new();
+                frame.slice(from, to - from, |piece| out.extend_from_slice(&piece));
+                assert_eq!(out, &whole[from..to]);
+                out.fill(0);
+                frame.copy_to(from, &mut out);
+                assert_eq!(out, &whole[from..to]);
+            }
+        }
+        let joined = frame.joined(&pool);
+        assert!(joined.rest.is_empty());
+        assert_eq!(&joined.bytes[..], whole);
     }
 }

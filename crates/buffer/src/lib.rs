@@ -3,7 +3,7 @@
 //!
 //! * [`Pool`] hands out page-aligned memory in power-of-two size classes and takes it back when
 //!   the last holder lets go. Nothing allocates once the pool is warm.
-//! * [`Buf`] is memory with one owner, who may write it.
+//! * [`Buf`] is memory with one owner, who may write it: a pool's, or [`Lent`] by somebody.
 //! * [`Segment`] is a shared, read-only window into a buffer. Whoever holds one keeps the memory
 //!   alive and unchanged.
 //! * [`SegList`] is a payload: segments in order.
@@ -15,10 +15,12 @@
 
 mod addr;
 mod frame;
+mod lent;
 mod pool;
 mod segment;
 
 pub use addr::Addr;
 pub use frame::{RxBatch, RxFrame, TxBatch, TxFrame};
+pub use lent::{Lender, Lent};
 pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
 pub use segment::{SegList, Segment};

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::rc::{Rc, Weak};
 
-use crate::Segment;
+use crate::{Lent, Segment};
 
 /// Alignment and granularity of all pooled memory. Direct disk I/O needs 512 on most devices and
 /// 4096 on some, so everything starts on a page.
@@ -28,8 +28,14 @@ fn class_for(len: usize) -> usize {
     len.div_ceil(PAGE_BYTES).max(1).next_power_of_two().trailing_zeros() as usize
 }
 
-/// One piece of pooled memory. Held through `Rc`: a strong count of one means a single owner.
-pub(crate) struct Inner {
+/// One piece of memory. Held through `Rc`: a strong count of one means a single owner.
+pub(crate) enum Inner {
+    Pooled(Pooled),
+    Lent(Box<dyn Lent>),
+}
+
+/// A piece of a pool's memory.
+pub(crate) struct Pooled {
     /// Longer than the class by a page, so that an aligned part of the class's size fits; loose
     /// memory is exactly as long as its class.
     memory: Box<[u8]>,
@@ -39,32 +45,50 @@ pub(crate) struct Inner {
     home: Weak<Shared>,
 }
 
-impl Inner {
+impl Pooled {
     fn new(class: usize, home: Weak<Shared>) -> Self {
         if class == LOOSE {
-            return Inner { memory: vec![0; PAGE_BYTES].into(), start: 0, class, home };
+            return Pooled { memory: vec![0; PAGE_BYTES].into(), start: 0, class, home };
         }
         let memory: Box<[u8]> = vec![0; class_bytes(class) + PAGE_BYTES].into();
         let start = (memory.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
-        Inner { memory, start, class, home }
+        Pooled { memory, start, class, home }
     }
+}
 
+impl Inner {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.memory[self.start..self.start + class_bytes(self.class)]
+        match self {
+            Inner::Pooled(p) => &p.memory[p.start..p.start + class_bytes(p.class)],
+            Inner::Lent(lent) => lent.bytes(),
+        }
     }
 
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + class_bytes(self.class)]
+        match self {
+            Inner::Pooled(p) => &mut p.memory[p.start..p.start + class_bytes(p.class)],
+            Inner::Lent(lent) => lent.bytes_mut(),
+        }
     }
 
-    /// Back to the pool it came from, if that still exists and has room; else freed.
+    /// Back to where it came from, if that still exists and has room; else freed.
     #[inline]
     pub(crate) fn recycle(this: Rc<Inner>) {
         debug_assert_eq!(Rc::strong_count(&this), 1);
-        if let Some(home) = this.home.upgrade() {
-            home.take_back(this);
+        match &*this {
+            Inner::Pooled(pooled) => {
+                if let Some(home) = pooled.home.upgrade() {
+                    home.take_back(this);
+                }
+            }
+            Inner::Lent(lent) => {
+                if let Some(lender) = lent.lender() {
+                    let len = lent.bytes().len();
+                    lender.take_back(Buf { inner: Some(this), len });
+                }
+            }
         }
     }
 }
@@ -79,9 +103,16 @@ pub struct Memory {
 }
 
 impl Inner {
-    /// Takes the memory out of the only reference to it; its pool forgets it.
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self, Inner::Lent(_))
+    }
+
+    /// Takes a pool's memory out of the only reference to it; the pool forgets it.
     pub(crate) fn into_memory(this: Rc<Inner>) -> Memory {
-        let Inner { memory, start, class, home } = Rc::into_inner(this).expect("one owner");
+        let Inner::Pooled(pooled) = Rc::into_inner(this).expect("one owner") else {
+            unreachable!("lent memory stays with its lender");
+        };
+        let Pooled { memory, start, class, home } = pooled;
         if let Some(home) = home.upgrade() {
             home.live_bytes.set(home.live_bytes.get() - class_bytes(class));
             home.classes.borrow_mut()[class].made -= 1;
@@ -109,9 +140,10 @@ struct Shared {
 
 impl Shared {
     fn take_back(&self, inner: Rc<Inner>) {
-        let bytes = class_bytes(inner.class);
+        let Inner::Pooled(Pooled { class, .. }) = *inner else { return };
+        let bytes = class_bytes(class);
         self.live_bytes.set(self.live_bytes.get() - bytes);
-        let class = &mut self.classes.borrow_mut()[inner.class];
+        let class = &mut self.classes.borrow_mut()[class];
         if self.free_bytes.get() + bytes <= self.free_bytes_max {
             self.free_bytes.set(self.free_bytes.get() + bytes);
             class.free.push(inner);
@@ -192,7 +224,7 @@ impl Pool {
                 let Class { free, made } = &mut self.shared.classes.borrow_mut()[class];
                 *made += 1;
                 free.reserve(*made);
-                Rc::new(Inner::new(class, Rc::downgrade(&self.shared)))
+                Rc::new(Inner::Pooled(Pooled::new(class, Rc::downgrade(&self.shared))))
             }
         };
         Buf { inner: Some(inner), len }
@@ -208,14 +240,16 @@ impl Pool {
         *made += 1;
         free.reserve(*made);
         let home = Rc::downgrade(&self.shared);
-        Buf { inner: Some(Rc::new(Inner { memory, start, class, home })), len: bytes }
+        let pooled = Pooled { memory, start, class, home };
+        Buf { inner: Some(Rc::new(Inner::Pooled(pooled))), len: bytes }
     }
 
     /// Takes memory for buffers of `len` bytes out of what waits here to be used again, if there is
     /// any, so that another thread's pool can adopt it.
     pub fn give_up(&self, len: usize) -> Option<Memory> {
-        let inner = self.shared.classes.borrow_mut()[class_for(len)].free.pop()?;
-        let bytes = class_bytes(inner.class);
+        let class = class_for(len);
+        let inner = self.shared.classes.borrow_mut()[class].free.pop()?;
+        let bytes = class_bytes(class);
         self.shared.free_bytes.set(self.shared.free_bytes.get() - bytes);
         self.shared.live_bytes.set(self.shared.live_bytes.get() + bytes);
         Some(Inner::into_memory(inner))
@@ -245,23 +279,29 @@ impl Pool {
     }
 }
 
-/// Page-aligned memory with exactly one owner. Becomes shared and read-only by [`Buf::freeze`];
-/// goes back to its pool when dropped.
+/// Memory with exactly one owner, page aligned if it is a pool's. Becomes shared and read-only by
+/// [`Buf::freeze`]; goes back to where it came from when dropped.
 pub struct Buf {
     inner: Option<Rc<Inner>>,
     len: usize,
 }
 
 impl Buf {
+    /// All of a piece of lent memory. Allocates: a lender makes each once and keeps it.
+    pub fn lent(memory: Box<dyn Lent>) -> Self {
+        let len = memory.bytes().len();
+        Buf { inner: Some(Rc::new(Inner::Lent(memory))), len }
+    }
+
     /// Shortens or (up to [`Buf::capacity`]) lengthens the visible part.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity());
         self.len = len;
     }
 
-    /// How many bytes this buffer's memory has: its size class.
+    /// How many bytes this buffer's memory has: a pool's size class.
     pub fn capacity(&self) -> usize {
-        class_bytes(self.inner.as_ref().expect("live").class)
+        self.inner.as_ref().expect("live").bytes().len()
     }
 
     /// Gives up the right to write; the whole visible part becomes a segment. Copies nothing.

@@ -48,10 +48,15 @@ impl Segment {
         self.offset as usize
     }
 
-    /// The memory itself, to be sent to another thread, if no other segment shares it; else the
-    /// segment back.
+    /// Whether the memory is not a pool's.
+    pub fn is_lent(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.is_lent())
+    }
+
+    /// The memory itself, to be sent to another thread, if it is a pool's and no other segment
+    /// shares it; else the segment back.
     pub fn into_memory(mut self) -> Result<Memory, Segment> {
-        if !self.is_unique() {
+        if !self.is_unique() || self.is_lent() {
             return Err(self);
         }
         Ok(Inner::into_memory(self.inner.take().expect("live")))

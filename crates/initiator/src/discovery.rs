@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, RxFrame, TxBatch};
-use thinwire_proto::{Time, outside_frame, verify};
-use thinwire_wire::{Discover, Frame, Header, Kind, Message};
+use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_proto::{Time, open_frame, outside_frame};
+use thinwire_wire::{Discover, Header, Kind, Message};
 
 /// The question is asked this often in all, since it or its answers may be lost.
 const ASK_TIMES: u32 = 3;
@@ -85,10 +85,9 @@ impl Discovery {
 
     /// A frame arrived. Everything but answers to this question is ignored.
     pub fn on_frame(&mut self, link: usize, rx: &RxFrame) {
-        if verify(&rx.bytes).is_err() {
-            return;
-        }
-        let Ok(frame) = Frame::parse(&rx.bytes) else { return };
+        // Answers are small and rare: a pool of their own, should one come in pieces.
+        let (pool, mut joined) = (Pool::new(0), None);
+        let Ok((_, frame)) = open_frame(rx, &pool, &mut joined, &mut 0) else { return };
         let Some(Message::Offer(offer)) = frame.messages().next() else { return };
         if offer.nonce != self.nonce || (!self.node.is_empty() && offer.node != self.node) {
             return;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
 use thinwire_proto::{
     DropReason, Drops, Item, LinkParams, Notice, PathReport, Rng, Session, SessionStats, Stage,
-    StageObserver, Time, verify,
+    StageObserver, Time, open_frame,
 };
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Op};
-use thinwire_wire::{AskClocks, Clocks, Detach, Frame, Kind, Message, Status, event_code};
+use thinwire_wire::{AskClocks, Clocks, Detach, Kind, Message, Status, event_code};
 
 use crate::connect::Attempt;
 use crate::requests::Replay;
@@ -347,14 +347,15 @@ impl Initiator {
     }
 
     fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
-        verify(&rx.bytes).map_err(DropReason::Frame)?;
-        let frame = Frame::parse(&rx.bytes).map_err(DropReason::Frame)?;
+        let mut joined = None;
+        let opened = open_frame(rx, &self.pool, &mut joined, &mut self.slots.copied_bytes);
+        let (rx, frame) = opened.map_err(DropReason::Frame)?;
         let header = frame.header();
         if header.kind == Kind::Session {
             let (session, slots) = self.session_for(header.session)?;
             session.accept(now, link, rx.from, rx.waited, &frame, slots)?;
             for message in frame.messages() {
-                if let Err(reason) = self.on_message(now, &message, &rx.bytes) {
+                if let Err(reason) = self.on_message(now, &message, rx) {
                     self.stats.drops.count(reason);
                 }
             }
@@ -385,7 +386,7 @@ impl Initiator {
         &mut self,
         now: Time,
         message: &Message<'_>,
-        frame: &[u8],
+        frame: &RxFrame,
     ) -> Result<(), DropReason> {
         // A message before this one may have ended the session.
         let session = self.session.as_mut().ok_or(DropReason::UnknownSession)?;

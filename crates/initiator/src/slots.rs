@@ -1,6 +1,6 @@
 //! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots").
 
-use thinwire_buffer::{Buf, SegList};
+use thinwire_buffer::{Buf, RxFrame, SegList};
 use thinwire_proto::{Content, DropReason, Item, UnitMap};
 use thinwire_volume::{IoFlags, Op, Token};
 use thinwire_wire::{
@@ -192,7 +192,11 @@ impl Slots {
     }
 
     /// DATA of a read: the one copy, into the place where it belongs. Only units that are missing.
-    pub fn on_data(&mut self, data: &Data, frame: &[u8]) -> Result<Option<Finished>, DropReason> {
+    pub fn on_data(
+        &mut self,
+        data: &Data,
+        frame: &RxFrame,
+    ) -> Result<Option<Finished>, DropReason> {
         let s = self.live(data.slot, data.sequence)?;
         let (offset, length) = (data.offset as usize, data.length as usize);
         let Some(buf) = &mut s.buf else { return Err(DropReason::LateDuplicate) };
@@ -205,8 +209,7 @@ impl Slots {
         }
         let mut copied = 0;
         let new = s.units.mark(offset, length, |from, to| {
-            let at = data.payload_at + from - offset;
-            buf[from..to].copy_from_slice(&frame[at..at + to - from]);
+            frame.copy_to(data.payload_at + from - offset, &mut buf[from..to]);
             copied += (to - from) as u64;
         });
         self.copied_bytes += copied;

@@ -17,18 +17,42 @@ pub struct SteeringFilter {
     is_word: bool,
     first: u32,
     last: u32,
+    is_shared: bool,
 }
 
 impl SteeringFilter {
     /// The byte at `offset` lies in `range`.
     pub const fn byte(offset: u16, range: RangeInclusive<u8>) -> Self {
         let (first, last) = (*range.start() as u32, *range.end() as u32);
-        SteeringFilter { offset, is_word: false, first, last }
+        SteeringFilter { offset, is_word: false, first, last, is_shared: false }
     }
 
     /// The four bytes from `offset` on lie in `range`, as a number in network byte order.
     pub const fn word(offset: u16, range: RangeInclusive<u32>) -> Self {
-        SteeringFilter { offset, is_word: true, first: *range.start(), last: *range.end() }
+        let (first, last) = (*range.start(), *range.end());
+        SteeringFilter { offset, is_word: true, first, last, is_shared: false }
+    }
+
+    /// Others on the interface want the frames that this accepts, too: a link that would take them
+    /// away from everybody else (`xdp`) leaves them to the kernel, and receives them from there.
+    pub const fn shared(self) -> Self {
+        SteeringFilter { is_shared: true, ..self }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    pub(crate) fn offset(&self) -> u16 {
+        self.offset
+    }
+
+    pub(crate) fn is_word(&self) -> bool {
+        self.is_word
+    }
+
+    pub(crate) fn range(&self) -> RangeInclusive<u32> {
+        self.first..=self.last
     }
 
     /// The offset of the number's last byte.

@@ -61,6 +61,15 @@ pub enum OpenError {
         /// What is allowed.
         bounds: &'static str,
     },
+    /// The interface, or its driver, or the kernel cannot do what an xdp link needs; or somebody else
+    /// does it there.
+    #[error("interface {ifname} cannot carry an xdp link: {why}; use packet:{ifname}")]
+    XdpRefused {
+        /// Its name.
+        ifname: String,
+        /// What was refused, and why.
+        why: String,
+    },
     /// Another program has the UDP port.
     #[error(
         "UDP address {addr} is in use by another program; stop it, or choose another port: \

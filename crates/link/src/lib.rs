@@ -14,6 +14,7 @@ pub mod sim;
 mod spec;
 mod sys;
 pub mod udp;
+pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -29,7 +30,7 @@ pub const FRAME_BYTES_MIN: usize = 1280;
 
 pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
-pub use spec::{LinkOptions, LinkSpec, SpecError};
+pub use spec::{LinkOptions, LinkSpec, RawKind, SpecError};
 
 /// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
 /// allows its peers to have in flight from it.
@@ -53,7 +54,7 @@ pub fn monotonic_clock() -> Clock {
 
 /// One way to move frames. Used by one thread. Nothing here waits.
 pub trait Link {
-    /// The name the user gave, for messages: `packet:eth1`, `udp:10.0.0.2:34997`.
+    /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.
     fn name(&self) -> &str;
 
     /// This end's address, as peers see it.
@@ -76,7 +77,7 @@ pub trait Link {
 
     /// Appends up to about `max` frames that have arrived (a train may exceed it) and returns how
     /// many. Zero means nothing is there now. Memory comes from `pool`, [`HEAD_BYTES`] before a
-    /// page border where the kernel allows.
+    /// page border where the kernel allows; or is the link's own, as far as that can be spared.
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
 
     /// Readable when frames wait; `None` for links without a descriptor (simulated ones).

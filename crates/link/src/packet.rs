@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch, TxFrame};
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::error::OpenError;
@@ -123,6 +123,26 @@ impl PacketConfig {
     }
 }
 
+/// The longest Ethernet header: two addresses, a tag, the EtherType.
+const ETHERNET_BYTES_MAX: usize = 6 + 6 + 4 + 2;
+
+/// The Ethernet header of a frame, and how many bytes of it count.
+pub(crate) fn ethernet_header(
+    to: [u8; 6],
+    from: [u8; 6],
+    vlan: Option<u16>,
+    ethertype: u16,
+) -> ([u8; ETHERNET_BYTES_MAX], usize) {
+    let (mut header, mut len) = ([0; ETHERNET_BYTES_MAX], 0);
+    let tag = vlan.map(|vlan| [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()]);
+    let tag = tag.as_ref().map_or(&[][..], |tag| tag.as_flattened());
+    for field in [&to[..], &from, tag, &ethertype.to_be_bytes()] {
+        header[len..][..field.len()].copy_from_slice(field);
+        len += field.len();
+    }
+    (header, len)
+}
+
 /// What stands before each frame that is sent: how the kernel shall take it in, and the Ethernet
 /// header.
 ///
@@ -139,17 +159,13 @@ impl Envelope {
     /// `virtio_net_hdr`: flags, kind of segmentation, then the length of the first piece and three
     /// other fields of two bytes each, in the machine's byte order.
     const VIRTIO_BYTES: usize = 10;
-    const BYTES_MAX: usize = Self::VIRTIO_BYTES + 6 + 6 + 4 + 2;
+    const BYTES_MAX: usize = Self::VIRTIO_BYTES + ETHERNET_BYTES_MAX;
 
     fn new(to: [u8; 6], from: [u8; 6], vlan: Option<u16>, ethertype: u16, frame: usize) -> Self {
-        let mut envelope = Envelope { bytes: [0; Self::BYTES_MAX], len: Self::VIRTIO_BYTES };
-        let tag = vlan.map(|vlan| [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()]);
-        let tag = tag.as_ref().map_or(&[][..], |tag| tag.as_flattened());
-        for field in [&to[..], &from, tag, &ethertype.to_be_bytes()] {
-            envelope.bytes[envelope.len..][..field.len()].copy_from_slice(field);
-            envelope.len += field.len();
-        }
-        let all = envelope.len - Self::VIRTIO_BYTES + frame;
+        let (header, len) = ethernet_header(to, from, vlan, ethertype);
+        let mut envelope = Envelope { bytes: [0; Self::BYTES_MAX], len: Self::VIRTIO_BYTES + len };
+        envelope.bytes[Self::VIRTIO_BYTES..].copy_from_slice(&header);
+        let all = len + frame;
         if let (true, Ok(all)) = (all <= ONE_PIECE_MAX, u16::try_from(all)) {
             envelope.bytes[2..4].copy_from_slice(&all.to_ne_bytes());
         }
@@ -286,10 +302,22 @@ impl PacketLink {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
     }
 
+    /// The interface as it was seen last.
+    pub(crate) fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Looks at the interface again if it has not been looked at for a while.
+    pub(crate) fn look_if_due(&mut self) {
+        if self.looked_at.elapsed() > LOOK_EVERY {
+            self.look_again();
+        }
+    }
+
     /// Looks at the interface again. It may have another station address, which we write into every
     /// frame; or it may be gone, and made anew under the same name. Cheap enough to be done whenever
     /// a send fails for such a reason.
-    fn look_again(&mut self) {
+    pub(crate) fn look_again(&mut self) {
         self.looked_at = Instant::now();
         let found = sys::interface_by(self.socket.as_fd(), &self.config.ifname);
         let Ok(Some(found)) = found else { return };
@@ -407,9 +435,7 @@ impl Link for PacketLink {
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
-        if self.looked_at.elapsed() > LOOK_EVERY {
-            self.look_again();
-        }
+        self.look_if_due();
         let mut frames = batch.frames();
         let mut retries = RETRIES_PER_SEND;
         let mut result = Ok(());
@@ -452,7 +478,13 @@ impl Link for PacketLink {
             let waited = received.waited;
             let bytes = received.buf.freeze().slice(START, received.bytes);
             self.stats.rx_bytes += received.bytes as u64;
-            out.push_back(RxFrame { from: Addr::Mac(mac), bytes, waited, queued: Duration::ZERO });
+            out.push_back(RxFrame {
+                from: Addr::Mac(mac),
+                bytes,
+                rest: SegList::new(),
+                waited,
+                queued: Duration::ZERO,
+            });
             frames += 1;
         }
         self.stats.rx_frames += frames as u64;

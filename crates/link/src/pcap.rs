@@ -162,7 +162,7 @@ impl PcapWire {
     /// What fits a link that was opened from `spec`.
     pub fn of(spec: &LinkSpec) -> Self {
         match spec {
-            LinkSpec::Packet { vlan, ethertype, .. } => {
+            LinkSpec::Raw { vlan, ethertype, .. } => {
                 PcapWire { vlan: *vlan, ethertype: *ethertype, ..PcapWire::default() }
             }
             LinkSpec::Udp { .. } => PcapWire::default(),
@@ -377,7 +377,7 @@ impl<L: Link> Link for PcapLink<L> {
         let at_ns = (file.clock)();
         let local = self.inner.local();
         for frame in out.range(before..) {
-            let parts = std::iter::once(&frame.bytes[..]);
+            let parts = frame.pieces().map(|piece| &piece[..]);
             file.capture(&self.wire, (frame.from, local), at_ns, parts);
         }
         Ok(count)

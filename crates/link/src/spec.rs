@@ -9,18 +9,22 @@ use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::udp::{UdpConfig, UdpLink};
+use crate::xdp::{XdpConfig, XdpLink};
 use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
-/// * `eth1` or `packet:eth1[,vlan=ID][,ethertype=0xNNNN]`: raw frames on an interface;
+/// * `packet:eth1[,vlan=ID][,ethertype=0xNNNN]`: raw frames on an interface;
+/// * `xdp:eth1[,vlan=ID][,ethertype=0xNNNN]`: the same, past the kernel's network stack;
+/// * `eth1[,...]`: whichever of the two is faster on that interface;
 /// * `udp:ADDRESS[:PORT]`: UDP, where ADDRESS is one of this machine's (IPv6 with a port goes in
-///   brackets; a link-local one names its interface: `udp:fe80::1%eth1`);
-/// * `xdp:eth1`: known, but not built yet.
+///   brackets; a link-local one names its interface: `udp:fe80::1%eth1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkSpec {
-    /// AF_PACKET.
-    Packet {
+    /// Raw frames on an interface.
+    Raw {
+        /// How.
+        kind: RawKind,
         /// The interface.
         ifname: String,
         /// 802.1Q VLAN id, if frames are to be tagged.
@@ -37,6 +41,17 @@ pub enum LinkSpec {
         /// The local port, if the user chose one: else the side's default.
         port: Option<u16>,
     },
+}
+
+/// How raw frames are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawKind {
+    /// The faster of the others that works on the interface.
+    Best,
+    /// AF_PACKET.
+    Packet,
+    /// AF_XDP.
+    Xdp,
 }
 
 /// What may be wrapped around a link, and its place among shards.
@@ -63,7 +78,8 @@ pub struct LinkOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "link {text:?}: {why}; a link is an interface (eth1), \
-     packet:INTERFACE[,vlan=ID][,ethertype=0xNNNN] or udp:ADDRESS[:PORT]"
+     packet:INTERFACE or xdp:INTERFACE, each with [,vlan=ID][,ethertype=0xNNNN], \
+     or udp:ADDRESS[:PORT]"
 )]
 pub struct SpecError {
     text: String,
@@ -76,18 +92,16 @@ impl FromStr for LinkSpec {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let fail = |why: String| SpecError { text: text.into(), why };
         match text.split_once(':') {
-            Some(("packet", rest)) => packet(rest).map_err(fail),
+            Some(("packet", rest)) => raw(RawKind::Packet, rest).map_err(fail),
+            Some(("xdp", rest)) => raw(RawKind::Xdp, rest).map_err(fail),
             Some(("udp", rest)) => udp(rest).map_err(fail),
-            Some(("xdp", _)) => {
-                Err(fail("xdp links are not built yet, use packet: on the same interface".into()))
-            }
             Some((kind, _)) => Err(fail(format!("unknown kind of link {kind:?}"))),
-            None => packet(text).map_err(fail),
+            None => raw(RawKind::Best, text).map_err(fail),
         }
     }
 }
 
-fn packet(rest: &str) -> Result<LinkSpec, String> {
+fn raw(kind: RawKind, rest: &str) -> Result<LinkSpec, String> {
     let mut parts = rest.split(',');
     let ifname = parts.next().unwrap_or_default();
     if ifname.is_empty() {
@@ -118,7 +132,7 @@ fn packet(rest: &str) -> Result<LinkSpec, String> {
             _ => return Err(format!("unknown parameter {part:?}")),
         }
     }
-    Ok(LinkSpec::Packet { ifname: ifname.into(), vlan, ethertype })
+    Ok(LinkSpec::Raw { kind, ifname: ifname.into(), vlan, ethertype })
 }
 
 fn udp(rest: &str) -> Result<LinkSpec, String> {
@@ -169,8 +183,13 @@ fn udp(rest: &str) -> Result<LinkSpec, String> {
 impl fmt::Display for LinkSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkSpec::Packet { ifname, vlan, ethertype } => {
-                write!(f, "packet:{ifname}")?;
+            LinkSpec::Raw { kind, ifname, vlan, ethertype } => {
+                let kind = match kind {
+                    RawKind::Best => "",
+                    RawKind::Packet => "packet:",
+                    RawKind::Xdp => "xdp:",
+                };
+                write!(f, "{kind}{ifname}")?;
                 if let Some(vlan) = vlan {
                     write!(f, ",vlan={vlan}")?;
                 }
@@ -200,9 +219,21 @@ impl LinkSpec {
         }
     }
 
-    /// What a packet link of this text is opened with, for those who want to change something.
+    /// The medium that the link is on, whatever moves its frames: `eth1`, `packet:eth1` and `xdp:eth1`
+    /// have the same.
+    pub fn medium(&self) -> String {
+        match self {
+            LinkSpec::Raw { .. } => {
+                let text = self.to_string();
+                text.split_once(':').map_or(text.clone(), |(_, medium)| medium.into())
+            }
+            LinkSpec::Udp { .. } => self.to_string(),
+        }
+    }
+
+    /// What a raw link of this text is opened with, for those who want to change something.
     pub fn packet_config(&self) -> Option<PacketConfig> {
-        let LinkSpec::Packet { ifname, vlan, ethertype } = self else { return None };
+        let LinkSpec::Raw { ifname, vlan, ethertype, .. } = self else { return None };
         Some(PacketConfig {
             vlan: *vlan,
             ethertype: *ethertype,
@@ -226,11 +257,12 @@ impl LinkSpec {
     /// Opens the link with all that the command line offers.
     pub fn open_with(&self, options: &LinkOptions) -> Result<Box<dyn Link>, OpenError> {
         let mut link: Box<dyn Link> = match self {
-            LinkSpec::Packet { .. } => {
-                let mut config = self.packet_config().expect("it is a packet link");
+            LinkSpec::Raw { kind, .. } => {
+                let mut config = self.packet_config().expect("it is a raw link");
                 let shard = options.shard.as_ref().map_or(&[][..], |shard| &shard.accepts);
                 config.steering = [shard, &options.steering].concat();
-                Box::new(PacketLink::open(&config)?)
+                let shards = options.shard.as_ref().map_or(1, |shard| shard.count);
+                open_raw(*kind, config, shards)?
             }
             LinkSpec::Udp { .. } => {
                 let mut config =
@@ -254,6 +286,20 @@ impl LinkSpec {
     }
 }
 
+fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
+    match kind {
+        RawKind::Packet | RawKind::Best => Ok(Box::new(PacketLink::open(&config)?)),
+        RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
+            ifname: config.ifname,
+            why: format!("{shards} shards were asked for, and one socket has each of its queues"),
+        }),
+        RawKind::Xdp => {
+            let config = XdpConfig { packet: config, ..XdpConfig::new("") };
+            Ok(Box::new(XdpLink::open(&config)?))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,7 +311,9 @@ mod tests {
     #[test]
     fn every_form_survives_printing() {
         for (text, printed) in [
-            ("eth1", "packet:eth1"),
+            ("eth1", "eth1"),
+            ("eth1,vlan=7", "eth1,vlan=7"),
+            ("xdp:eth1,vlan=7", "xdp:eth1,vlan=7"),
             ("packet:eth1.100", "packet:eth1.100"),
             ("packet:eth1,vlan=100", "packet:eth1,vlan=100"),
             ("packet:eth1,ethertype=0x88b6,vlan=1", "packet:eth1,vlan=1,ethertype=0x88b6"),
@@ -287,7 +335,7 @@ mod tests {
         for (text, cause) in [
             ("", "interface is missing"),
             ("packet:", "interface is missing"),
-            ("xdp:eth1", "not built yet"),
+            ("xdp:", "interface is missing"),
             ("tcp:1.2.3.4", "\"tcp\""),
             ("a-name-that-is-too-long", "cannot be the name"),
             ("eth1,vlan=0", "vlan=0"),
@@ -307,6 +355,16 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.contains(cause) && error.contains("udp:ADDRESS[:PORT]"), "{error}");
         }
+    }
+
+    #[test]
+    fn links_on_one_medium_are_told() {
+        let medium = |text: &str| parse(text).unwrap().medium();
+        for text in ["eth1,vlan=5", "packet:eth1,vlan=5", "xdp:eth1,vlan=5"] {
+            assert_eq!(medium(text), "eth1,vlan=5");
+        }
+        assert_ne!(medium("eth1"), medium("eth1,vlan=5"));
+        assert_eq!(medium("udp:[::1]:7"), "udp:[::1]:7");
     }
 
     #[test]

@@ -66,6 +66,21 @@ pub(crate) fn option_words<const N: usize>(
     Ok(words)
 }
 
+/// Reads a socket option that is an array of `N` 64-bit numbers; those the kernel leaves out are 0.
+pub(crate) fn option_numbers<const N: usize>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<[u64; N]> {
+    let mut numbers = [0u64; N];
+    let mut len = mem::size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `numbers`; any bits make a valid u64.
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, numbers.as_mut_ptr().cast(), &mut len)
+    })?;
+    Ok(numbers)
+}
+
 /// Asks for `bytes` of receive (or send) buffer, beyond the sysctl limit where the privilege is
 /// there, and returns what was granted, in the kernel's count (twice what `SO_RCVBUF` is asked
 /// for, because the bookkeeping counts too).
@@ -193,15 +208,7 @@ pub(crate) fn interface(name: &str) -> io::Result<Option<Interface>> {
 
 /// The same in the network namespace of a socket, of whatever kind.
 pub(crate) fn interface_by(socket: BorrowedFd<'_>, name: &str) -> io::Result<Option<Interface>> {
-    // SAFETY: ifreq is plain data for which zero is valid.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // One byte stays zero: the name's end.
-    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
-        return Ok(None);
-    }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *to = from as libc::c_char;
-    }
+    let Some(mut request) = request_about(name) else { return Ok(None) };
     let mut ask = |what| {
         // SAFETY: each of the requests below reads the name from and writes its answer into an
         // ifreq, which this is.
@@ -231,6 +238,34 @@ pub(crate) fn interface_by(socket: BorrowedFd<'_>, name: &str) -> io::Result<Opt
         is_ethernet: hw.sa_family == libc::ARPHRD_ETHER,
         is_up: libc::c_int::from(flags) & libc::IFF_UP != 0,
     }))
+}
+
+/// Asks the driver of an interface (`SIOCETHTOOL`). `question` is one of ethtool's structures: plain
+/// data that begins with its command, into which the answer is written.
+///
+/// # Safety
+/// `T` must be at least as long as what the kernel writes for the command in it.
+pub(crate) unsafe fn ask_driver<T: Copy>(name: &str, question: &mut T) -> io::Result<()> {
+    let socket = socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?;
+    let Some(mut request) = request_about(name) else { return Err(io::ErrorKind::NotFound.into()) };
+    request.ifr_ifru.ifru_data = (question as *mut T).cast();
+    // SAFETY: the name is read from an ifreq, the answer written where it points: into `question`,
+    // which is long enough.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &mut request) }).map(drop)
+}
+
+/// A question about an interface; `None` if there can be none of this name.
+fn request_about(name: &str) -> Option<libc::ifreq> {
+    // SAFETY: ifreq is plain data for which zero is valid.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    // One byte stays zero: the name's end.
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Some(request)
 }
 
 /// One (interface, address) pair of this network namespace.

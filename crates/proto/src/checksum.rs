@@ -6,8 +6,8 @@
 //! the other, so that the two check each other.
 
 use crc_fast::{CrcAlgorithm, Digest};
-use thinwire_buffer::TxFrame;
-use thinwire_wire::{FrameError, checksum_split};
+use thinwire_buffer::{SegList, TxFrame};
+use thinwire_wire::{FrameError, checksum_split_head};
 
 fn digest() -> Digest {
     Digest::new(CrcAlgorithm::Crc32Iscsi)
@@ -24,12 +24,20 @@ pub fn seal(frame: &mut TxFrame) {
     frame.head[16..20].copy_from_slice(&(digest.finalize() as u32).to_be_bytes());
 }
 
-/// Checks the checksum of a received frame, which may have padding behind it.
-pub fn verify(frame: &[u8]) -> Result<(), FrameError> {
-    let (field, before, after) = checksum_split(frame).ok_or(FrameError::Truncated)?;
+/// Checks the checksum of a received frame, which may have padding behind it and more pieces, `rest`,
+/// than the first.
+pub fn verify(first: &[u8], rest: &SegList) -> Result<(), FrameError> {
+    let total = first.len() + rest.bytes();
+    let (field, before, after, mut behind) =
+        checksum_split_head(first, total).ok_or(FrameError::Truncated)?;
     let mut digest = digest();
     digest.update(before);
     digest.update(&[0; 4]);
     digest.update(after);
+    for segment in rest.iter() {
+        let here = behind.min(segment.len());
+        digest.update(&segment[..here]);
+        behind -= here;
+    }
     if digest.finalize() as u32 == field { Ok(()) } else { Err(FrameError::Checksum) }
 }

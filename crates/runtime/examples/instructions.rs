@@ -79,7 +79,13 @@ impl Link for Wire {
         let count = into.len().min(max);
         for bytes in into.drain(..count) {
             let from = Addr::Sim(1 - self.local);
-            out.push_back(RxFrame { from, bytes, waited: Duration::ZERO, queued: Duration::ZERO });
+            out.push_back(RxFrame {
+                from,
+                bytes,
+                rest: SegList::new(),
+                waited: Duration::ZERO,
+                queued: Duration::ZERO,
+            });
         }
         Ok(count)
     }

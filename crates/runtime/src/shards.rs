@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use thinwire_buffer::{Pool, RxFrame};
+use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::{Link, Shard};
 use thinwire_target::{ExportConfig, Forward, TargetConfig};
 
@@ -78,10 +78,9 @@ impl Mail {
         for letter in self.inbox.try_iter().take(LETTERS_MAX) {
             let bytes = pool.copy_of(&letter.frame).freeze();
             let waited = Duration::ZERO;
-            take(
-                letter.link,
-                &RxFrame { from: letter.from, bytes, waited, queued: Duration::ZERO },
-            );
+            let queued = Duration::ZERO;
+            let rest = SegList::new();
+            take(letter.link, &RxFrame { from: letter.from, bytes, rest, waited, queued });
         }
     }
 }

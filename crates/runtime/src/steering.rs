@@ -33,10 +33,12 @@ pub fn draw_lane() -> u32 {
 
 /// What the raw links of an initiator receive: frames of its sessions, and those outside sessions.
 pub fn lane_filters(lane: u32) -> [SteeringFilter; 2] {
-    [SteeringFilter::word(SESSION_OFFSET, lane..=lane), SteeringFilter::word(SESSION_OFFSET, 0..=0)]
+    let [outside] = outside_filters();
+    [SteeringFilter::word(SESSION_OFFSET, lane..=lane), outside]
 }
 
-/// What a raw link receives of which only greetings and answers to questions matter.
+/// What a raw link receives of which only greetings and answers to questions matter. Everybody on
+/// the interface wants those.
 pub fn outside_filters() -> [SteeringFilter; 1] {
-    [SteeringFilter::word(SESSION_OFFSET, 0..=0)]
+    [SteeringFilter::word(SESSION_OFFSET, 0..=0).shared()]
 }

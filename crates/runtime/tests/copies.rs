@@ -96,6 +96,32 @@ fn a_file_over_a_raw_link_is_written_without_a_copy_and_read_with_one() {
     assert_eq!(copies(&mut pair, Op::Read), all(0.0, 1.0));
 }
 
+/// What an xdp link sends it copies into memory shared with the kernel. What it receives stays in
+/// such memory, in chunks of which the first suits the disk: 3.5 KiB of a frame's payload.
+#[test]
+fn a_file_over_xdp_is_written_from_the_chunks_that_suit_it() {
+    if !enter_cable(9000) {
+        return;
+    }
+    let dir = Dir::new();
+    let pool = Pool::new(64 << 20);
+    let path = dir.image("disk", VOLUME_BYTES);
+    let (volume, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let mut pair = Pair::new(volume, pool, link("xdp:left"), link("xdp:right"));
+    pair.rest(Duration::from_millis(300));
+    // Of each frame of 8 KiB, 4.5 KiB are in chunks that do not; four of 512 bytes fit into one that
+    // does.
+    let wanted = [(512, 0.0), (4096, 0.5625), (64 << 10, 0.5625), (1 << 20, 0.5625)];
+    for ((len, target, initiator), (_, share)) in copies(&mut pair, Op::Write).iter().zip(wanted) {
+        // What is sent again is copied again.
+        assert!((1.0..1.2).contains(initiator), "writes of {len}: {initiator}");
+        assert!((target - share).abs() < 0.05, "writes of {len}: {target}, not {share}");
+    }
+    for (len, target, initiator) in copies(&mut pair, Op::Read) {
+        assert!((1.0..1.2).contains(&target) && initiator == 1.0, "reads of {len}: {target}");
+    }
+}
+
 #[test]
 fn memory_over_a_raw_link_is_written_with_one_copy_and_read_with_one() {
     if !enter_cable(9000) {

@@ -108,6 +108,7 @@ fn throw(world: &mut World, pool: &Pool, from: u32, bytes: &[u8]) {
     let frame = RxFrame {
         from: Addr::Sim(from),
         bytes: pool.copy_of(bytes).freeze(),
+        rest: SegList::new(),
         waited: Duration::ZERO,
         queued: Duration::ZERO,
     };

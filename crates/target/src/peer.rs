@@ -1,6 +1,6 @@
 //! One session of a target.
 
-use thinwire_buffer::Segment;
+use thinwire_buffer::RxFrame;
 use thinwire_proto::{DropReason, Item, Session, StageSums, Time};
 use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, Status};
 
@@ -38,14 +38,14 @@ impl Peer {
         now: Time,
         index: usize,
         frame: &Frame<'_>,
-        bytes: &Segment,
+        rx: &RxFrame,
         house: &mut House,
     ) {
         if let Some(together) = &mut self.together {
             together.begin_frame();
         }
         for message in frame.messages() {
-            if let Err(reason) = self.on_message(now, index, &message, bytes, house) {
+            if let Err(reason) = self.on_message(now, index, &message, rx, house) {
                 house.stats.drops.count(reason);
             }
         }
@@ -59,7 +59,7 @@ impl Peer {
         now: Time,
         index: usize,
         message: &Message<'_>,
-        bytes: &Segment,
+        rx: &RxFrame,
         house: &mut House,
     ) -> Result<(), DropReason> {
         if self.session.on_message(now, message, &mut self.slots) {
@@ -87,7 +87,7 @@ impl Peer {
             }
             Message::Data(data) => {
                 let before = self.slots.copied_bytes;
-                let taken = self.slots.on_data(data, bytes, &house.pool);
+                let taken = self.slots.on_data(data, rx, &house.pool);
                 house.stats.copied_bytes += self.slots.copied_bytes - before;
                 taken?;
                 house.try_execute(self, index, data.slot);

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_buffer::{Pool, RxFrame, SegList, Segment};
 use thinwire_proto::{Content, DropReason, Item, UNITS_MAX, UnitMap, sequence_order};
 use thinwire_wire::{
     AttachRefused, Attached, Clocks, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
@@ -222,7 +222,7 @@ impl Slots {
     pub fn on_data(
         &mut self,
         data: &Data,
-        frame: &Segment,
+        frame: &RxFrame,
         pool: &Pool,
     ) -> Result<Intake, DropReason> {
         let (offset, length) = (data.offset as usize, data.length as usize);
@@ -246,13 +246,22 @@ impl Slots {
         let pieces = &mut s.pieces;
         let copied = &mut self.copied_bytes;
         let new = s.units.mark(offset, length, |from, to| {
-            let mut piece = frame.slice(data.payload_at + from - offset, to - from);
+            let mut at = pieces.partition_point(|(o, _)| (*o as usize) < from);
+            let (place, mut offset) = (data.payload_at + from - offset, from);
+            let mut insert = |piece: Segment| {
+                let here = offset;
+                offset += piece.len();
+                pieces.insert(at, (here as u32, piece));
+                at += 1;
+            };
             if copy_out {
-                *copied += piece.len() as u64;
-                piece = pool.copy_of(&piece).freeze();
+                let mut copy = pool.get(to - from);
+                frame.copy_to(place, &mut copy);
+                *copied += copy.len() as u64;
+                insert(copy.freeze());
+            } else {
+                frame.slice(place, to - from, insert);
             }
-            let at = pieces.partition_point(|(o, _)| (*o as usize) < from);
-            pieces.insert(at, (from as u32, piece));
         });
         if new == 0 {
             return Err(DropReason::LateDuplicate);

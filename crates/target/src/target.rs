@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
-use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Time, verify};
+use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Time, open_frame};
 use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
@@ -159,8 +159,10 @@ impl Target {
     }
 
     fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
-        verify(&rx.bytes).map_err(DropReason::Frame)?;
-        let frame = Frame::parse(&rx.bytes).map_err(DropReason::Frame)?;
+        let mut joined = None;
+        let house = &mut self.house;
+        let opened = open_frame(rx, &house.pool, &mut joined, &mut house.stats.copied_bytes);
+        let (rx, frame) = opened.map_err(DropReason::Frame)?;
         let header = frame.header();
         match header.kind {
             Kind::Session => {
@@ -171,7 +173,7 @@ impl Target {
                     self.confirm(index);
                 }
                 let peer = self.peers[index].as_deref_mut().ok_or(DropReason::UnknownSession)?;
-                peer.on_messages(now, index, &frame, &rx.bytes, &mut self.house);
+                peer.on_messages(now, index, &frame, rx, &mut self.house);
                 if self.peers[index].as_ref().is_some_and(|p| p.ended) {
                     self.end(index);
                 }

@@ -40,7 +40,13 @@ fn received(frame: &TxFrame) -> RxFrame {
 
 fn rx(bytes: &[u8]) -> RxFrame {
     let bytes = Pool::new(0).copy_of(bytes).freeze();
-    RxFrame { from: INITIATOR, bytes, waited: Duration::ZERO, queued: Duration::ZERO }
+    RxFrame {
+        from: INITIATOR,
+        bytes,
+        rest: SegList::new(),
+        waited: Duration::ZERO,
+        queued: Duration::ZERO,
+    }
 }
 
 fn hello(export: &str) -> RxFrame {

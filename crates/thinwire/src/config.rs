@@ -209,7 +209,7 @@ impl Gathered {
     }
 
     fn add_link(&mut self, link: LinkSpec, origin: &str) -> Outcome {
-        if self.links.contains(&link) {
+        if self.links.iter().any(|other| other.medium() == link.medium()) {
             return Err(Failure::usage(format!("{origin}: the link `{link}` is given twice")));
         }
         self.links.push(link);
@@ -385,10 +385,7 @@ block = 4096
             ("\nnode = \"a b\"\n", "target.toml:2: `a b`"),
             ("node = \"02-00-00-00-00-02\"\n", "Ethernet address"),
             ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: link \"tcp:x\""),
-            (
-                "link = [\"eth1\",\n \"eth1\"]\n",
-                "target.toml:2: the link `packet:eth1` is given twice",
-            ),
+            ("link = [\"eth1\",\n \"eth1\"]\n", "target.toml:2: the link `eth1` is given twice"),
             ("insecure = \"yes\"\n", "target.toml:1: invalid type"),
             ("shards = 0\n", "target.toml:1: `0`"),
             ("batch = \"static:0\"\n", "target.toml:1: static:0"),

@@ -128,9 +128,9 @@ fn refuse_any_port(config: &TargetConfig) -> Outcome {
 /// a process that shares the interface with us. Names of abstract sockets are the network
 /// namespace's own, and go with the process.
 fn hold_names(config: &TargetConfig) -> Outcome<Vec<UnixDatagram>> {
-    let raw = config.links.iter().filter(|link| matches!(link, LinkSpec::Packet { .. }));
+    let raw = config.links.iter().filter(|link| matches!(link, LinkSpec::Raw { .. }));
     raw.map(|link| {
-        let name = format!("thinwire-target {} {link}", config.node);
+        let name = format!("thinwire-target {} {}", config.node, link.medium());
         let failed = |e: std::io::Error| {
             Failure::failed(format!("cannot reserve the node name {} on {link}: {e}", config.node))
         };

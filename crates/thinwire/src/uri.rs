@@ -150,7 +150,7 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
         "link" => {
             let link: LinkSpec =
                 value.parse().map_err(|e: thinwire_link::SpecError| e.to_string())?;
-            if spec.links.contains(&link) {
+            if spec.links.iter().any(|other| other.medium() == link.medium()) {
                 return Err(format!("`{pair}`: this link is given twice"));
             }
             spec.links.push(link);
@@ -398,6 +398,7 @@ mod tests {
             ("tw://node1/disk0?link=", "interface is missing"),
             ("tw://node1/disk0?link=tcp:eth1", "tcp"),
             ("tw://node1/disk0?link=eth1&link=eth1", "twice"),
+            ("tw://node1/disk0?link=eth1&link=packet:eth1", "twice"),
             ("tw://node1/disk0?link=eth1&mtu=100", "`mtu=100`"),
             ("tw://node1/disk0?link=eth1&mtu=1500&mtu=9000", "twice"),
             ("tw://node1/disk0?link=eth1&jumbo=1", "`jumbo`; known are `link` and `mtu`"),
@@ -416,7 +417,7 @@ mod tests {
             ("tw+udp://h:0/disk0", "`0`"),
             ("tw+udp://h:99999/disk0", "`99999`"),
             ("tw+udp://u@h/disk0", "'@'"),
-            ("tw+udp://h/disk0?link=eth1", "`link=packet:eth1`"),
+            ("tw+udp://h/disk0?link=eth1", "`link=eth1`"),
         ] {
             let error = text.parse::<VolumeSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

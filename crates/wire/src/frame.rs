@@ -126,6 +126,7 @@ impl<'a> Message<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     header: Header,
+    /// What was received, or its first piece; the messages are in it.
     bytes: &'a [u8],
     has_ack_ranges: bool,
     has_others: bool,
@@ -134,8 +135,17 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Checks a received frame whole. `bytes` may be longer than the frame (link padding).
     pub fn parse(bytes: &'a [u8]) -> Result<Self, FrameError> {
-        let header = Header::parse(bytes)?;
-        let bytes = &bytes[..header.length as usize];
+        Self::parse_head(bytes, bytes.len())
+    }
+
+    /// [`Frame::parse`] for a frame that was received in pieces: `bytes` is the first, `total` the
+    /// bytes of all. Refused as truncated if the messages do not end in the first piece: see
+    /// [`messages_end`].
+    pub fn parse_head(bytes: &'a [u8], total: usize) -> Result<Self, FrameError> {
+        let header = Header::parse(bytes, total)?;
+        if header.messages_end as usize > bytes.len() {
+            return Err(FrameError::Truncated);
+        }
         let mut frame = Frame { header, bytes, has_ack_ranges: false, has_others: false };
         let mut walk = frame.messages();
         let mut count = 0;
@@ -203,11 +213,13 @@ impl<'a> Frame<'a> {
             end: self.header.length as usize,
         }
     }
+}
 
-    /// The bytes of the frame.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
+/// Where the messages of an unchecked frame claim to end, if there is enough of it to tell.
+#[inline]
+pub fn messages_end(bytes: &[u8]) -> Option<usize> {
+    let field = bytes.get(36..38)?;
+    Some(usize::from(u16::from_be_bytes([field[0], field[1]])))
 }
 
 /// See [`Frame::messages`].

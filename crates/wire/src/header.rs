@@ -188,9 +188,10 @@ impl Header {
         out.resize(HEADER_BYTES, 0);
     }
 
-    /// Checks and reads the header of `frame`, which may have padding behind it.
-    pub(crate) fn parse(frame: &[u8]) -> Result<Header, FrameError> {
-        let Some(h) = frame.first_chunk::<HEADER_BYTES>() else {
+    /// Checks and reads the header of a frame that begins with `head` and has `total` bytes,
+    /// padding included.
+    pub(crate) fn parse(head: &[u8], total: usize) -> Result<Header, FrameError> {
+        let Some(h) = head.first_chunk::<HEADER_BYTES>() else {
             return Err(FrameError::Truncated);
         };
         if h[0] != VERSION {
@@ -229,7 +230,7 @@ impl Header {
         if header.ack_largest < 64 && header.ack_bitmap >> header.ack_largest != 0 {
             return Err(FrameError::Reserved);
         }
-        if header.length as usize > frame.len() {
+        if header.length as usize > total {
             return Err(FrameError::Truncated);
         }
         let ordered = HEADER_BYTES <= header.messages_end as usize
@@ -249,13 +250,22 @@ impl Header {
 /// the checksum is CRC32C over the frame's `length` bytes with the field taken as zero.
 /// `None` if the frame is too short to have one or its length field exceeds what is there.
 pub fn checksum_split(frame: &[u8]) -> Option<(u32, &[u8], &[u8])> {
-    if frame.len() < HEADER_BYTES {
+    let (field, before, after, _) = checksum_split_head(frame, frame.len())?;
+    Some((field, before, after))
+}
+
+/// [`checksum_split`] for a frame in pieces that begins with `head` and has `total` bytes, padding
+/// included. The last number is how many bytes the checksum covers behind `head`.
+#[inline]
+pub fn checksum_split_head(head: &[u8], total: usize) -> Option<(u32, &[u8], &[u8], usize)> {
+    if head.len() < HEADER_BYTES {
         return None;
     }
-    let length = u16::from_be_bytes([frame[4], frame[5]]) as usize;
-    if length < HEADER_BYTES || length > frame.len() {
+    let length = u16::from_be_bytes([head[4], head[5]]) as usize;
+    if length < HEADER_BYTES || length > total {
         return None;
     }
-    let field = u32::from_be_bytes([frame[16], frame[17], frame[18], frame[19]]);
-    Some((field, &frame[..16], &frame[20..length]))
+    let field = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
+    let here = length.min(head.len());
+    Some((field, &head[..16], &head[20..here], length - here))
 }

@@ -27,11 +27,11 @@ pub use attaching::{Attach, AttachRefused, Attached};
 pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
 pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
-pub use frame::{Data, Frame, Message, MessageIter, message_type};
+pub use frame::{Data, Frame, Message, MessageIter, message_type, messages_end};
 pub use greeting::{Address, Addresses, Hello, Refuse, WELCOME_ADDRESSES_MAX, Welcome};
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
-    checksum_split, flags,
+    checksum_split, checksum_split_head, flags,
 };
 pub use message::{
     AskClocks, Bye, Clocks, Complete, Credit, DataHeader, Detach, Detached, Event, OpCode, Ping,

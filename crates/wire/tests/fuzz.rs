@@ -26,7 +26,7 @@ fn real(bytes: &[u8]) -> Result<Parsed<'_>, FrameError> {
     Ok(Parsed {
         header: *frame.header(),
         messages: frame.messages().collect(),
-        consumed: frame.bytes().len(),
+        consumed: frame.header().length as usize,
     })
 }
 

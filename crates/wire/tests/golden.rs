@@ -130,6 +130,7 @@ fn padding_behind_a_frame_is_cut_off() {
         let mut padded = bytes.clone();
         padded.extend_from_slice(&[0xaa; 60]);
         let frame = Frame::parse(&padded).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!(frame.bytes(), bytes, "{name}");
+        assert_eq!(frame.header().length as usize, bytes.len(), "{name}");
+        assert!(frame.messages().eq(Frame::parse(&bytes).unwrap().messages()), "{name}");
     }
 }

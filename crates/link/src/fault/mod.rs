@@ -131,11 +131,12 @@ impl<L: Link> FaultLink<L> {
             out.push_back(frame.clone());
         }
         if fate.is_damaged {
-            let start = frame.bytes.as_ptr() as usize % PAGE_BYTES;
-            let mut copy = pool.get(start + frame.bytes.len());
-            copy[start..].copy_from_slice(&frame.bytes);
+            let (start, len) = (frame.bytes.as_ptr() as usize % PAGE_BYTES, frame.len());
+            let mut copy = pool.get(start + len);
+            frame.copy_to(0, &mut copy[start..]);
             self.rx.rng.damage(&mut copy[start..]);
-            frame.bytes = copy.freeze().slice(start, frame.bytes.len());
+            frame.bytes = copy.freeze().slice(start, len);
+            frame.rest.clear();
         }
         if fate.is_held() {
             self.held_rx.keep(frame, fate, now_ns);

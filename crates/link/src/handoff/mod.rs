@@ -8,7 +8,8 @@
 //!   of the document's target (CS-WQ), and the queue mode of its initiator.
 //!
 //! No byte is copied. A received frame's memory goes to the receiving thread's pool, and an unused
-//! buffer of that pool comes back for it: the document's page interchange.
+//! buffer of that pool comes back for it: the document's page interchange. Only what lies in memory
+//! of the link itself (`xdp`) is copied, and counted.
 
 mod receive;
 mod send;
@@ -17,11 +18,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
 use self::receive::Receiver;
 use self::send::Sender;
-use crate::{Link, LinkStats, Room};
+use crate::{HEAD_BYTES, Link, LinkStats, Room};
+
+/// Where a copied frame begins, so that its payload is page aligned.
+const START: usize = PAGE_BYTES - HEAD_BYTES;
 
 /// Which threads a link gets besides the one that owns it. None by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +65,22 @@ pub struct HandoffLink {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     link: Arc<Shared>,
+    /// See [`take_home`].
+    copied_bytes: u64,
+}
+
+/// Copies a frame that lies in memory of the link. Such memory is given back uncounted by atomics,
+/// which must happen while the link is locked. Returns how many bytes that were.
+fn take_home(frame: &mut RxFrame, pool: &Pool) -> u64 {
+    if !frame.bytes.is_lent() && frame.rest.is_empty() {
+        return 0;
+    }
+    let len = frame.len();
+    let mut whole = pool.get(START + len);
+    frame.copy_to(0, &mut whole[START..]);
+    frame.bytes = whole.freeze().slice(START, len);
+    frame.rest.clear();
+    len as u64
 }
 
 impl HandoffLink {
@@ -80,7 +100,16 @@ impl HandoffLink {
             _ => None,
         };
         let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
-        Ok(HandoffLink { name, frame_bytes_max, frame_bytes_base, room, receiver, sender, link })
+        Ok(HandoffLink {
+            name,
+            frame_bytes_max,
+            frame_bytes_base,
+            room,
+            receiver,
+            sender,
+            link,
+            copied_bytes: 0,
+        })
     }
 }
 
@@ -118,7 +147,14 @@ impl Link for HandoffLink {
         }
         match &mut self.receiver {
             Some(receiver) => receiver.recv(pool, max, out),
-            None => self.link.lock().0.recv(pool, max, out),
+            None => {
+                let mut link = self.link.lock();
+                let before = out.len();
+                let count = link.0.recv(pool, max, out)?;
+                let copied = out.iter_mut().skip(before).map(|frame| take_home(frame, pool));
+                self.copied_bytes += copied.sum::<u64>();
+                Ok(count)
+            }
         }
     }
 
@@ -136,6 +172,8 @@ impl Link for HandoffLink {
         if let Some(sender) = &self.sender {
             stats.handoffs += sender.handoffs();
         }
+        stats.copied_bytes += self.copied_bytes;
+        stats.copied_bytes += self.receiver.as_ref().map_or(0, Receiver::copied_bytes);
         stats
     }
 

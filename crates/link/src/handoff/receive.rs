@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
-use thinwire_buffer::{Addr, Memory, Pool, RxBatch, RxFrame};
+use thinwire_buffer::{Addr, Memory, Pool, RxBatch, RxFrame, SegList};
 
-use super::Shared;
+use super::{Shared, take_home};
 
 /// Frames taken from the link at once.
 const FRAMES_PER_CALL: usize = 64;
@@ -50,6 +51,7 @@ struct Desk {
     /// Readable once the network thread shall end.
     stop: OwnedFd,
     error: Mutex<Option<io::Error>>,
+    copied_bytes: AtomicU64,
 }
 
 /// The owner's end.
@@ -78,6 +80,7 @@ impl Receiver {
             bell: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
             error: Mutex::default(),
+            copied_bytes: AtomicU64::new(0),
         });
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("network".into());
@@ -92,6 +95,11 @@ impl Receiver {
 
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.desk.bell.as_fd()
+    }
+
+    /// See [`take_home`].
+    pub fn copied_bytes(&self) -> u64 {
+        self.desk.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// Takes over what waits in the notification queue.
@@ -114,7 +122,8 @@ impl Receiver {
             self.unused.extend(pool.give_up(whole.len()));
             for placed in parcel.frames {
                 let Placed { from, offset, len, waited } = placed;
-                out.push_back(RxFrame { from, bytes: whole.slice(offset, len), waited, queued });
+                let (bytes, rest) = (whole.slice(offset, len), SegList::new());
+                out.push_back(RxFrame { from, bytes, rest, waited, queued });
             }
         }
         if !self.unused.is_empty() {
@@ -161,9 +170,13 @@ fn run(link: &Shared, fd: &OwnedFd, desk: &Desk) -> io::Result<()> {
             for memory in lock(&desk.spare).drain(..) {
                 drop(pool.adopt(memory));
             }
-            if link.lock().0.recv(&pool, FRAMES_PER_CALL, &mut batch)? == 0 {
+            let mut locked = link.lock();
+            if locked.0.recv(&pool, FRAMES_PER_CALL, &mut batch)? == 0 {
                 break;
             }
+            let copied = batch.iter_mut().map(|frame| take_home(frame, &pool)).sum();
+            drop(locked);
+            desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
             pack(&pool, &mut batch, desk);
             ring(&desk.bell);
         }

@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch};
 
 use super::{FaultRates, SimStats, Verdict, WireConfig};
 use crate::rng::Rng;
@@ -406,6 +406,7 @@ impl Link for SimLink {
             out.push_back(RxFrame {
                 from: Addr::Sim(from),
                 bytes: frame,
+                rest: SegList::new(),
                 waited: Duration::ZERO,
                 queued: Duration::ZERO,
             });

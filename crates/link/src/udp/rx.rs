@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, Segment};
+use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, Segment};
 
 use crate::mmsg::{Received, RxSlots};
 use crate::{HEAD_BYTES, LinkStats, sys};
@@ -132,6 +132,7 @@ impl Receiver {
             out.push_back(RxFrame {
                 from: Addr::Udp(from),
                 bytes: frame,
+                rest: SegList::new(),
                 waited,
                 queued: Duration::ZERO,
             });

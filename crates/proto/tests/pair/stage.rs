@@ -176,7 +176,7 @@ impl Pair {
     }
 
     fn take(&mut self, to: usize, link: usize, from: Addr, bytes: &[u8]) -> Result<(), DropReason> {
-        verify(bytes).map_err(DropReason::Frame)?;
+        verify(bytes, &SegList::new()).map_err(DropReason::Frame)?;
         let frame = Frame::parse(bytes).map_err(DropReason::Frame)?;
         let (now, header) = (self.now, *frame.header());
         let (session, side) = (&mut self.sessions[to], &mut self.sides[to]);

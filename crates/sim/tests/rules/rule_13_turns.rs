@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch};
 use thinwire_initiator::WhenAway;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame};
@@ -129,6 +129,7 @@ fn rule_13_unknown_session_ends_no_session_that_lives() {
         let frame = RxFrame {
             from: Addr::Sim(99),
             bytes: bytes.clone(),
+            rest: SegList::new(),
             waited: Duration::ZERO,
             queued: Duration::ZERO,
         };

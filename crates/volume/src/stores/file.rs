@@ -90,8 +90,8 @@ impl Running {
 /// A volume on a [`Disk`].
 ///
 /// * Reads go into a pool buffer, which the completion shares.
-/// * Writes go from the submitter's segments if their addresses and lengths suit the disk; else
-///   through one copy, which is counted.
+/// * Writes go from the submitter's segments where their addresses and lengths suit the disk; the
+///   others through one copy, which is counted.
 /// * A discard punches a hole. Where the disk turns out unable, it succeeds without effect.
 /// * Write-zeroes punches a hole unless forbidden; else has the range zeroed; else writes zeroes.
 /// * A flush is one fdatasync. If it fails, what was completed before may be lost: the caller has
@@ -183,7 +183,8 @@ impl<D: Disk> FileStore<D> {
         self.disk.submit(DiskOp { token: slot as Token, offset, len, kind });
     }
 
-    /// The segments themselves if the disk can take them, else a copy in one aligned buffer.
+    /// The segments themselves where the disk can take them; each run of others, with as many behind
+    /// it as make it a whole number of blocks, as a copy in one aligned buffer.
     fn aligned(&mut self, data: SegList) -> SegList {
         let align = self.info.align_bytes as usize;
         let fits = |s: &Segment| {
@@ -192,11 +193,34 @@ impl<D: Disk> FileStore<D> {
         if align == 1 || data.iter().all(fits) {
             return data;
         }
-        let bytes = data.bytes();
-        let mut copy = self.pool.get(bytes);
-        data.copy_to(&mut copy);
-        self.copied_bytes += bytes as u64;
-        SegList::of(copy.freeze())
+        let mut out = SegList::new();
+        // Where the payload, and in it the run to be copied, has been walked to.
+        let (mut at, mut run) = (0, 0usize);
+        for segment in data.iter() {
+            if run.is_multiple_of(align) && fits(segment) {
+                self.push_copy(&data, at, run, &mut out);
+                out.push(segment.clone());
+                at += run + segment.len();
+                run = 0;
+            } else {
+                run += segment.len();
+            }
+        }
+        self.push_copy(&data, at, run, &mut out);
+        out
+    }
+
+    /// Appends a copy of the window `[offset, offset + len)` of `data` to `out`, and counts it.
+    fn push_copy(&mut self, data: &SegList, offset: usize, len: usize, out: &mut SegList) {
+        if len == 0 {
+            return;
+        }
+        let mut window = SegList::new();
+        data.slice_into(offset, len, &mut window);
+        let mut copy = self.pool.get(len);
+        window.copy_to(&mut copy);
+        self.copied_bytes += len as u64;
+        out.push(copy.freeze());
     }
 
     /// How this write-zeroes or discard begins.
@@ -462,6 +486,19 @@ mod tests {
         assert_eq!(store.copied_bytes(), 1024);
         let data = run(&mut store, Io::new(2, Op::Read, 0, 1024)).data.to_vec();
         assert_eq!((data[99], data[100], data[511], data[512]), (5, 6, 6, 2));
+        // A jumbo frame in chunks: the first suits the disk, the others only together.
+        let whole = vec![7; 3584];
+        let io = write(0, &[&whole, &[8; 3790], &[9; 818], &whole, &[8; 512]], 0);
+        run(&mut store, io).result.unwrap();
+        assert_eq!(store.copied_bytes(), 1024 + 3790 + 818);
+        // A run ends with a whole number of blocks, or not at all.
+        run(&mut store, write(0, &[&[1; 100], &[2; 512], &[3; 412], &[4; 512]], 0)).result.unwrap();
+        assert_eq!(store.copied_bytes(), 1024 + 3790 + 818 + 1024);
+        let data = run(&mut store, Io::new(2, Op::Read, 0, 12_288)).data.to_vec();
+        let mut expected = [&whole[..], &[8; 3790], &[9; 818], &whole, &[8; 512]].concat();
+        expected[..1536]
+            .copy_from_slice(&[&[1; 100][..], &[2; 512], &[3; 412], &[4; 512]].concat());
+        assert_eq!(data, expected);
     }
 
     #[test]

@@ -1,0 +1,390 @@
+//! The `xdp` link: Ethernet frames through AF_XDP, which takes them from the driver before the
+//! kernel has made anything of them.
+//!
+//! A small program at the interface redirects the frames of this link, and no others, to sockets of
+//! its own, one for each receive queue; they arrive in memory shared with the kernel and stay there
+//! until whoever has the payload is done with it. Frames that others on the interface want, too
+//! (greetings, discovery, everything to the group), cannot be taken away from them: those pass, and
+//! come through a [`PacketLink`] inside, as does everything when the interface was made anew. So any
+//! number of packet links work beside one xdp link, and only one xdp link is possible.
+//!
+//! Frames are copied into shared memory to be sent. In *copy mode* the kernel copies once more, each
+//! way; in *zero-copy mode*, which needs a driver that can, it does not.
+
+mod assembler;
+mod bpf;
+mod ethtool;
+mod holder;
+mod program;
+mod queue;
+mod ring;
+mod socket;
+mod umem;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
+
+use crate::error::OpenError;
+use crate::packet::{PacketConfig, PacketLink, ethernet_header};
+use crate::{Link, LinkStats, Room};
+use bpf::AttachMode;
+use program::{PASS, Taken};
+use queue::Queue;
+use socket::Sizes;
+
+/// The receive path before the sockets (256 frames on veth) is shared with everybody and overflows
+/// silently.
+const FRAMES_MAX: u32 = 192;
+/// The inner link is looked at only so often while frames come through the rings: a look costs a
+/// system call.
+const LOOKS_ONE_IN: u32 = 16;
+
+/// How to open an [`XdpLink`].
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// The interface and what is received on it, as for a packet link. Its buffers are those of the
+    /// link inside.
+    pub packet: PacketConfig,
+    /// Entries of the receive rings, of all queues together: frames of up to 3,776 bytes take one,
+    /// others one for each 3,790 bytes. A power of two, default 2048. Each costs 8 KiB of locked
+    /// memory: its chunk, and one more that may be lent out meanwhile.
+    pub rx_ring: u32,
+    /// Entries of the transmit ring: frames take one for each 4 KiB begun. A power of two, default
+    /// 1024. Each costs 4 KiB of locked memory.
+    pub tx_ring: u32,
+}
+
+impl XdpConfig {
+    /// Defaults for an interface.
+    pub fn new(ifname: impl Into<String>) -> Self {
+        XdpConfig { packet: PacketConfig::new(ifname), rx_ring: 2048, tx_ring: 1024 }
+    }
+
+    /// For one of so many queues. Only the first one sends.
+    fn sizes(&self, queue: u32, queues: u32, frame_chunks: u32) -> Sizes {
+        let rx = (self.rx_ring / queues.next_power_of_two()).max(4 * frame_chunks);
+        let rx = rx.next_power_of_two();
+        let tx = if queue == 0 { self.tx_ring.next_power_of_two() } else { 1 };
+        Sizes { rx, tx, rx_chunks: 2 * rx }
+    }
+}
+
+/// What is attached to the interface: the program, and the sockets it feeds.
+struct Attached {
+    // Before the sockets, so that nothing is redirected to one that is gone.
+    attachment: OwnedFd,
+    map: OwnedFd,
+    queues: Vec<Queue>,
+    mode: AttachMode,
+    /// The interface that it was made for.
+    index: u32,
+    mac: [u8; 6],
+}
+
+impl Attached {
+    /// Takes what `packet` would receive of frames that nobody else wants.
+    fn open(config: &XdpConfig, packet: &PacketLink) -> Result<Attached, OpenError> {
+        let ifname = &config.packet.ifname;
+        let interface = packet.interface();
+        let taken = taken(config, interface.mac);
+        let frame_bytes_max = packet.frame_bytes_max();
+        let frame_chunks = queue::chunks_of(frame_bytes_max, taken.header_bytes());
+        let refused = |what: &str, error: io::Error| refused(ifname, what, &error);
+        let count = ethtool::rx_queues(ifname);
+        let map = bpf::socket_map(count).map_err(|e| refused("make a map of sockets", e))?;
+        let program = bpf::load(&taken.program(map.as_raw_fd(), PASS))
+            .map_err(|e| refused("load its program", e))?;
+        // First of all: this is where another link in the same place is found out.
+        let (attachment, mode) =
+            attach(&program, interface.index).map_err(|e| in_use(ifname, interface.index, e))?;
+        let mut queues = Vec::new();
+        for queue in 0..count {
+            let sizes = config.sizes(queue, count, frame_chunks);
+            let header = taken.header_bytes();
+            let opened = Queue::open(interface.index, queue, frame_bytes_max, header, sizes)
+                .map_err(|e| refused(&format!("open a socket on queue {queue}"), e))?;
+            bpf::set_socket(map.as_fd(), queue, opened.fd())
+                .map_err(|e| refused("enter a socket into its map", e))?;
+            queues.push(opened);
+        }
+        let (index, mac) = (interface.index, interface.mac);
+        Ok(Attached { attachment, map, queues, mode, index, mac })
+    }
+
+    /// Takes what comes for another station address from now on.
+    fn set_mac(&mut self, config: &XdpConfig, mac: [u8; 6]) -> io::Result<()> {
+        let program = bpf::load(&taken(config, mac).program(self.map.as_raw_fd(), PASS))?;
+        bpf::replace(self.attachment.as_fd(), program.as_fd())?;
+        self.mac = mac;
+        Ok(())
+    }
+}
+
+fn taken(config: &XdpConfig, mac: [u8; 6]) -> Taken<'_> {
+    let PacketConfig { ethertype, vlan, ref steering, .. } = config.packet;
+    Taken { mac, ethertype, vlan, steering }
+}
+
+/// Attaches natively, or where the driver cannot, behind it.
+fn attach(program: &OwnedFd, index: u32) -> io::Result<(OwnedFd, AttachMode)> {
+    let attach = |mode| bpf::attach(program.as_fd(), index, mode).map(|link| (link, mode));
+    attach(AttachMode::Native).or_else(|error| match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => attach(AttachMode::Generic),
+        _ => Err(error),
+    })
+}
+
+fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
+    OpenError::XdpRefused {
+        ifname: ifname.into(),
+        why: match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                format!("cannot {what}: no permission (CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW)")
+            }
+            _ => format!("cannot {what}: {error}"),
+        },
+    }
+}
+
+fn in_use(ifname: &str, index: u32, error: io::Error) -> OpenError {
+    if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
+        return refused(ifname, "attach its program", &error);
+    }
+    let holder = match holder::of_interface(index) {
+        Some(holder) => format!("process {} ({})", holder.pid, holder.name),
+        None => "another program".into(),
+    };
+    let why = format!("{holder} has attached XDP to it already, and there is room for one");
+    OpenError::XdpRefused { ifname: ifname.into(), why }
+}
+
+/// An interface opened for Thinwire's frames, past the kernel's network stack.
+///
+/// Goes on when the interface goes down: frames are dropped and counted until it is up again. When
+/// it was removed and made anew under the same name, it goes on as a packet link does.
+pub struct XdpLink {
+    attached: Option<Attached>,
+    packet: PacketLink,
+    name: String,
+    config: XdpConfig,
+    /// Waits for all descriptors at once.
+    both: OwnedFd,
+    room: Room,
+    looks: u32,
+    stats: LinkStats,
+    /// Drops of sockets that are closed.
+    dropped_before: u64,
+}
+
+impl XdpLink {
+    /// Opens the interface. Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, and that no other XDP
+    /// program is attached to it. May wait up to 2 s for the kernel to let go of a predecessor.
+    pub fn open(config: &XdpConfig) -> Result<XdpLink, OpenError> {
+        let packet = PacketLink::open(&config.packet)?;
+        let name = packet.name().replacen("packet:", "xdp:", 1);
+        let is_shared = |f: &crate::SteeringFilter| f.is_shared();
+        let steering = &config.packet.steering;
+        // Who asks only, and takes nothing for itself, needs no program.
+        let attached = match !steering.is_empty() && steering.iter().all(is_shared) {
+            true => None,
+            false => Some(Attached::open(config, &packet)?),
+        };
+        let both = join(&packet, attached.as_ref())
+            .map_err(OpenError::system("wait for several sockets"))?;
+        let room = attached.as_ref().map_or(packet.room(), |a| room(config, a, &packet));
+        Ok(XdpLink {
+            attached,
+            packet,
+            name,
+            config: config.clone(),
+            both,
+            room,
+            looks: 0,
+            stats: LinkStats::default(),
+            dropped_before: 0,
+        })
+    }
+
+    /// How frames move, in words: `native, copy, 1 queue`.
+    pub fn mode(&self) -> String {
+        let Some(attached) = &self.attached else { return "as a packet link".into() };
+        let mode = match attached.mode {
+            AttachMode::Native => "native",
+            AttachMode::Generic => "generic",
+        };
+        let is_zero_copy = attached.queues.iter().all(Queue::is_zero_copy);
+        let copy = if is_zero_copy { "zero-copy" } else { "copy" };
+        let queues = attached.queues.len();
+        format!("{mode}, {copy}, {queues} queue{}", if queues == 1 { "" } else { "s" })
+    }
+
+    /// Takes notice of what became of the interface.
+    fn look_if_due(&mut self) {
+        self.packet.look_if_due();
+        let (index, mac) = (self.packet.interface().index, self.packet.interface().mac);
+        let Some(attached) = &mut self.attached else { return };
+        if attached.index != index {
+            // The sockets belong to the one that is gone.
+            self.dropped_before += attached.queues.iter().map(Queue::dropped).sum::<u64>();
+            self.attached = None;
+        } else if attached.mac != mac && attached.set_mac(&self.config, mac).is_err() {
+            // Then frames to the new address come through the inner link.
+            attached.mac = mac;
+        }
+    }
+
+    /// Frames for the first queue's socket; those it cannot take are dropped.
+    fn transmit(&mut self, frames: &[TxFrame]) -> io::Result<()> {
+        let Some(attached) = &mut self.attached else { return Ok(()) };
+        let mac = attached.mac;
+        let queue = &mut attached.queues[0];
+        let PacketConfig { vlan, ethertype, group, .. } = self.config.packet;
+        let stats = &mut self.stats;
+        let mut retries = Queue::RETRIES;
+        for (i, frame) in frames.iter().enumerate() {
+            let to = match frame.to {
+                Addr::Mac(mac) => mac,
+                Addr::Group => group,
+                // An address of another kind of link.
+                _ => {
+                    stats.tx_dropped += 1;
+                    continue;
+                }
+            };
+            let (header, len) = ethernet_header(to, mac, vlan, ethertype);
+            let is_small = frame.bytes() <= self.packet.frame_bytes_max();
+            let mut is_loaded = is_small && queue.load(&header[..len], frame);
+            if is_small && !is_loaded {
+                if let Err(error) = queue.flush(&mut retries, stats) {
+                    stats.tx_dropped += (frames.len() - i) as u64;
+                    return Err(error);
+                }
+                is_loaded = queue.load(&header[..len], frame);
+            }
+            if is_loaded {
+                stats.tx_frames += 1;
+                stats.tx_bytes += frame.bytes() as u64;
+                stats.copied_bytes += frame.data.bytes() as u64;
+            } else {
+                stats.tx_dropped += 1;
+            }
+        }
+        queue.flush(&mut retries, stats)
+    }
+}
+
+fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd> {
+    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let queues = attached.iter().flat_map(|a| &a.queues).map(Queue::fd);
+    for fd in packet.fd().into_iter().chain(queues) {
+        epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(both)
+}
+
+/// What is sure to fit: into the rings of one queue, since the sender's choice may put all there,
+/// and into the inner link.
+fn room(config: &XdpConfig, attached: &Attached, packet: &PacketLink) -> Room {
+    let frame_bytes_max = packet.frame_bytes_max();
+    let header = taken(config, attached.mac).header_bytes();
+    let chunks = queue::chunks_of(frame_bytes_max, header);
+    let rx = config.sizes(0, attached.queues.len() as u32, chunks).rx;
+    let frames = (rx / chunks).min(FRAMES_MAX).min(packet.room().frames);
+    Room { frames, bytes: frames * frame_bytes_max as u32 }
+}
+
+impl Link for XdpLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn local(&self) -> Addr {
+        self.packet.local()
+    }
+
+    fn frame_bytes_max(&self) -> usize {
+        self.packet.frame_bytes_max()
+    }
+
+    fn frame_bytes_base(&self) -> usize {
+        self.packet.frame_bytes_base()
+    }
+
+    fn room(&self) -> Room {
+        self.room
+    }
+
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        self.look_if_due();
+        if self.attached.is_none() {
+            return self.packet.send(batch);
+        }
+        if let Err(error) = self.transmit(batch.frames()) {
+            match error.raw_os_error().unwrap_or(0) {
+                libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
+                // Down or gone.
+                _ => self.packet.look_again(),
+            }
+        }
+        batch.clear();
+        Ok(())
+    }
+
+    fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        let mut frames = 0;
+        if let Some(attached) = &mut self.attached {
+            self.stats.rx_calls += 1;
+            for queue in &mut attached.queues {
+                frames += queue.recv(pool, max - frames, out, &mut self.stats);
+            }
+        }
+        self.looks = self.looks.wrapping_add(1);
+        if frames == 0 || (frames < max && self.looks % LOOKS_ONE_IN == 0) {
+            frames += self.packet.recv(pool, max - frames, out)?;
+        }
+        if frames == 0
+            && let Some(attached) = &mut self.attached
+        {
+            // Woken for nothing: chunks may have come back, or a socket has an error to tell, which
+            // would wake us forever.
+            let mut has_error = false;
+            for queue in &mut attached.queues {
+                queue.refill();
+                has_error |= queue.take_error().is_some();
+            }
+            if has_error {
+                self.packet.look_again();
+                self.look_if_due();
+            }
+        }
+        Ok(frames)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.both.as_fd())
+    }
+
+    fn stats(&self) -> LinkStats {
+        let (own, inner) = (self.stats, self.packet.stats());
+        let dropped: u64 = self.attached.iter().flat_map(|a| &a.queues).map(Queue::dropped).sum();
+        LinkStats {
+            tx_frames: own.tx_frames + inner.tx_frames,
+            tx_bytes: own.tx_bytes + inner.tx_bytes,
+            tx_calls: own.tx_calls + inner.tx_calls,
+            tx_dropped: own.tx_dropped + inner.tx_dropped,
+            rx_frames: own.rx_frames + inner.rx_frames,
+            rx_bytes: own.rx_bytes + inner.rx_bytes,
+            rx_calls: own.rx_calls + inner.rx_calls,
+            rx_dropped: own.rx_dropped + inner.rx_dropped + dropped + self.dropped_before,
+            copied_bytes: own.copied_bytes + inner.copied_bytes,
+            handoffs: 0,
+        }
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.packet.advice()
+    }
+}

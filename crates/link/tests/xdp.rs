@@ -1,0 +1,385 @@
+//! The xdp link on a real (virtual) cable.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{drain, ip, pattern, receive, send, with_cable};
+use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_link::packet::{PacketConfig, PacketLink};
+use thinwire_link::xdp::{XdpConfig, XdpLink};
+use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
+
+fn open(name: &str) -> XdpLink {
+    XdpLink::open(&XdpConfig::new(name)).expect(name)
+}
+
+fn packet(name: &str) -> PacketLink {
+    PacketLink::open(&PacketConfig::new(name)).expect(name)
+}
+
+fn bytes_of(frame: &RxFrame) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len()];
+    frame.copy_to(0, &mut bytes);
+    bytes
+}
+
+/// A fresh cable loses frames until both ends see the carrier.
+fn warm_up(from: &mut dyn Link, receiver: &mut dyn Link, pool: &Pool) {
+    common::warm_up(from, receiver.local(), receiver, pool);
+}
+
+#[test]
+fn frames_of_any_size_cross_unchanged_both_ways() {
+    for mtu in [1500, 9000, 65535] {
+        with_cable(mtu, move |cable| {
+            let mut a = open("left");
+            cable.enter(1);
+            let mut b = open("right");
+            let pool = Pool::new(8 << 20);
+            assert_eq!(a.mode(), "native, copy, 1 queue");
+            assert_eq!((a.frame_bytes_max(), a.name()), (mtu, "xdp:left"));
+            warm_up(&mut a, &mut b, &pool);
+            warm_up(&mut b, &mut a, &pool);
+            let sizes =
+                [46, 206, 1280, 1500, 3776, 3777, 4082, 4083, 7566, 7567, 9000, 32768, 65535];
+            let fits = |&&bytes: &&usize| bytes <= mtu;
+            for (i, &bytes) in sizes.iter().filter(fits).enumerate() {
+                let head = bytes.min(HEAD_BYTES);
+                let wanted = pattern(i, bytes);
+                for (from, to) in [(0, 1), (1, 0)] {
+                    let links: [&mut dyn Link; 2] = [&mut a, &mut b];
+                    let mut batch = TxBatch::new();
+                    let frame = batch.push(links[to].local());
+                    frame.head.extend_from_slice(&wanted[..head]);
+                    // Two pieces whose border is nowhere near that of a chunk.
+                    let cut = head + (bytes - head) / 3;
+                    frame.data.push(pool.copy_of(&wanted[head..cut]).freeze());
+                    frame.data.push(pool.copy_of(&wanted[cut..]).freeze());
+                    links[from].send(&mut batch).unwrap();
+                    let got = receive(links[to], &pool, 1);
+                    assert_eq!(got.len(), 1, "{bytes} bytes at MTU {mtu}");
+                    assert_eq!(got[0].from, links[from].local());
+                    assert!(bytes_of(&got[0]) == wanted, "{bytes} bytes at MTU {mtu}");
+                    assert_eq!(got[0].bytes.len(), bytes.min(3776));
+                    if bytes > HEAD_BYTES {
+                        // As direct disk I/O needs it.
+                        assert_eq!(got[0].bytes[HEAD_BYTES..].as_ptr() as usize % 512, 0);
+                    }
+                }
+            }
+            assert_eq!((a.stats().tx_dropped, b.stats().rx_dropped), (0, 0));
+        });
+    }
+}
+
+#[test]
+fn rings_wrap_and_no_chunk_is_lost() {
+    with_cable(9000, |cable| {
+        let small = |name: &str| {
+            let config = XdpConfig { rx_ring: 256, tx_ring: 64, ..XdpConfig::new(name) };
+            XdpLink::open(&config).expect(name)
+        };
+        let mut a = small("left");
+        cable.enter(1);
+        let mut b = small("right");
+        let pool = Pool::new(8 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        let mut number = 0;
+        // Enough to use every chunk of both sides many times over.
+        for round in 0..150 {
+            let mut batch = TxBatch::new();
+            let first = number;
+            for _ in 0..20 {
+                let bytes = 200 + number * 977 % 8800;
+                batch.push(b.local()).head.extend_from_slice(&pattern(number, bytes));
+                number += 1;
+            }
+            a.send(&mut batch).unwrap();
+            let frames = receive(&mut b, &pool, 20);
+            assert_eq!(frames.len(), 20, "round {round}: {:?} {:?}", a.stats(), b.stats());
+            for (i, frame) in frames.iter().enumerate() {
+                let number = first + i;
+                assert!(bytes_of(frame) == pattern(number, 200 + number * 977 % 8800));
+            }
+        }
+        assert_eq!(b.stats().copied_bytes, 0);
+    });
+}
+
+#[test]
+fn held_frames_stay_whole_and_others_are_copied_rather_than_dropped() {
+    with_cable(9000, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let config = XdpConfig { rx_ring: 64, ..XdpConfig::new("right") };
+        let mut b = XdpLink::open(&config).unwrap();
+        let room = b.room();
+        assert!(room.frames >= 16 && room.frames <= 21, "{room:?}");
+        let pool = Pool::new(8 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        let mut held = Vec::new();
+        for number in 0..100 {
+            send(&mut a, b.local(), &pattern(number, 9000));
+            held.extend(receive(&mut b, &pool, 1));
+            assert_eq!(held.len(), number + 1, "{:?}", b.stats());
+        }
+        for (number, frame) in held.iter().enumerate() {
+            assert!(bytes_of(frame) == pattern(number, 9000), "frame {number}");
+        }
+        // 64 of its 128 chunks may be out, three a frame; all other frames were copied.
+        let copied = b.stats().copied_bytes / 9000;
+        assert!((75..=82).contains(&copied), "{copied} copied");
+        // What was promised fits while all of that is held, and more.
+        let mut batch = TxBatch::new();
+        (0..room.frames as usize).for_each(|i| {
+            batch.push(b.local()).head.extend_from_slice(&pattern(i, 9000));
+        });
+        a.send(&mut batch).unwrap();
+        assert_eq!(drain(&mut b, &pool).len(), room.frames as usize);
+        // Given back, they are used again.
+        drop(held);
+        for number in 0..100 {
+            send(&mut a, b.local(), &pattern(number, 9000));
+            assert!(bytes_of(&receive(&mut b, &pool, 1)[0]) == pattern(number, 9000));
+        }
+        assert_eq!(b.stats().copied_bytes / 9000, copied + u64::from(room.frames));
+        // And what is held outlives the link.
+        send(&mut a, b.local(), &pattern(7, 9000));
+        let last = receive(&mut b, &pool, 1);
+        drop(b);
+        assert!(bytes_of(&last[0]) == pattern(7, 9000));
+    });
+}
+
+#[test]
+fn everything_else_reaches_the_kernel() {
+    with_cable(9000, |cable| {
+        let mut a = packet("left");
+        let other = PacketConfig { ethertype: 0x88b6, ..PacketConfig::new("left") };
+        let mut foreign = PacketLink::open(&other).unwrap();
+        cable.enter(1);
+        let mut b = open("right");
+        let mut beside = packet("right");
+        let other = PacketConfig { ethertype: 0x88b6, ..PacketConfig::new("right") };
+        let mut other = PacketLink::open(&other).unwrap();
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        drain(&mut beside, &pool);
+        // To the station: ours alone. To the group: everybody's.
+        send(&mut a, b.local(), b"to the station");
+        assert_eq!(receive(&mut b, &pool, 1).len(), 1);
+        assert!(drain(&mut beside, &pool).is_empty());
+        send(&mut a, Addr::Group, b"to the group");
+        assert_eq!(receive(&mut b, &pool, 1).len(), 1);
+        assert_eq!(receive(&mut beside, &pool, 1).len(), 1);
+        send(&mut foreign, b.local(), b"another protocol");
+        assert_eq!(receive(&mut other, &pool, 1).len(), 1);
+        assert!(drain(&mut b, &pool).is_empty());
+        // And the internet, ARP included.
+        let here = UdpSocket::bind("10.77.0.2:7000").unwrap();
+        here.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        cable.enter(0);
+        let there = UdpSocket::bind("10.77.0.1:0").unwrap();
+        there.send_to(&pattern(1, 20_000), "10.77.0.2:7000").unwrap();
+        let mut datagram = vec![0; 30_000];
+        assert_eq!(here.recv(&mut datagram).unwrap(), 20_000);
+    });
+}
+
+#[test]
+fn links_share_an_interface_by_steering() {
+    with_cable(9000, |cable| {
+        let mut a = packet("left");
+        cable.enter(1);
+        let filters =
+            |id| vec![SteeringFilter::byte(8, id..=id), SteeringFilter::byte(8, 0..=0).shared()];
+        let config = PacketConfig { steering: filters(1), ..PacketConfig::new("right") };
+        let mut xdp = XdpLink::open(&XdpConfig { packet: config, ..XdpConfig::new("") }).unwrap();
+        let config = PacketConfig { steering: filters(2), ..PacketConfig::new("right") };
+        let mut beside = PacketLink::open(&config).unwrap();
+        let pool = Pool::new(1 << 20);
+        let start = Instant::now();
+        while drain(&mut xdp, &pool).is_empty() || drain(&mut beside, &pool).is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            send(&mut a, xdp.local(), b"........\x00");
+        }
+        for frame in [b"........\x00", b"........\x01", b"........\x02", b"........\x03"] {
+            send(&mut a, xdp.local(), frame);
+        }
+        let last = |frame: &RxFrame| frame.bytes[8];
+        let mut got: Vec<_> = drain(&mut xdp, &pool).iter().map(last).collect();
+        got.sort();
+        assert_eq!(got, [0, 1]);
+        assert_eq!(drain(&mut beside, &pool).iter().map(last).collect::<Vec<_>>(), [0, 2]);
+        // Who only asks takes nothing from anybody, so there may be any number.
+        let steering = vec![SteeringFilter::byte(8, 0..=0).shared()];
+        let config = PacketConfig { steering, ..PacketConfig::new("right") };
+        let mut asks = XdpLink::open(&XdpConfig { packet: config, ..XdpConfig::new("") }).unwrap();
+        send(&mut a, xdp.local(), b"........\x00");
+        assert_eq!(receive(&mut asks, &pool, 1).len(), 1);
+        send(&mut asks, a.local(), b"and sends");
+        assert_eq!(receive(&mut a, &pool, 1).len(), 1);
+    });
+}
+
+#[test]
+fn vlans_are_apart() {
+    with_cable(9000, |cable| {
+        let config = |name: &str, vlan| PacketConfig { vlan, ..PacketConfig::new(name) };
+        let ids = [None, Some(100), Some(200)];
+        let mut here = ids.map(|id| PacketLink::open(&config("left", id)).unwrap());
+        cable.enter(1);
+        let packet = config("right", Some(100));
+        let mut there = XdpLink::open(&XdpConfig { packet, ..XdpConfig::new("") }).unwrap();
+        assert_eq!(there.name(), "xdp:right,vlan=100");
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut here[1], &mut there, &pool);
+        for (i, link) in here.iter_mut().enumerate() {
+            send(link, there.local(), &pattern(i, 9000));
+        }
+        let frames = drain(&mut there, &pool);
+        assert_eq!(frames.len(), 1);
+        assert!(bytes_of(&frames[0]) == pattern(1, 9000));
+        assert_eq!(frames[0].bytes[HEAD_BYTES..].as_ptr() as usize % 512, 0);
+        send(&mut there, here[1].local(), &pattern(5, 9000));
+        assert_eq!(receive(&mut here[1], &pool, 1)[0].bytes[..], pattern(5, 9000));
+        assert!(drain(&mut here[0], &pool).is_empty());
+    });
+}
+
+#[test]
+fn a_second_link_is_told_who_holds_the_interface_and_a_closed_one_lets_go() {
+    with_cable(9000, |cable| {
+        let mut a = packet("left");
+        cable.enter(1);
+        let first = open("right");
+        let refused = XdpLink::open(&XdpConfig::new("right")).err().expect("there is room for one");
+        let OpenError::XdpRefused { .. } = &refused else { panic!("{refused}") };
+        let text = refused.to_string();
+        let pid = format!("process {}", std::process::id());
+        assert!(text.contains(&pid) && text.contains("use packet:right"), "{text}");
+        let mut last = first;
+        for _ in 0..5 {
+            drop(last);
+            last = open("right");
+        }
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut a, &mut last, &pool);
+    });
+}
+
+/// What [`a_killed_process_lets_go`] starts in a process of its own.
+#[test]
+fn hold_the_interface() {
+    if std::env::var_os("HOLD_RIGHT").is_none() {
+        return;
+    }
+    let _link = open("right");
+    println!("holding");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_killed_process_lets_go() {
+    with_cable(9000, |cable| {
+        let mut a = packet("left");
+        cable.enter(1);
+        let mut holder = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "hold_the_interface", "--nocapture"])
+            .env("HOLD_RIGHT", "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(holder.stdout.take().unwrap()).lines();
+        assert!(said.any(|line| line.unwrap().contains("holding")));
+        assert!(XdpLink::open(&XdpConfig::new("right")).is_err());
+        // kill -9.
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut beside = packet("right");
+        warm_up(&mut a, &mut beside, &pool);
+        let mut b = open("right");
+        warm_up(&mut a, &mut b, &pool);
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_drops_frames_and_returns() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        cable.enter(0);
+        ip("link set left down");
+        send(&mut a, b.local(), b"lost");
+        send(&mut a, b.local(), b"lost");
+        assert!(drain(&mut a, &pool).is_empty());
+        ip("link set left up");
+        warm_up(&mut a, &mut b, &pool);
+        warm_up(&mut b, &mut a, &pool);
+    });
+}
+
+#[test]
+fn an_interface_that_is_made_anew_is_used_again() {
+    with_cable(1500, |_| {
+        let mut a = open("left");
+        ip("link del left");
+        send(&mut a, Addr::Group, b"lost");
+        assert!(drain(&mut a, &Pool::new(1 << 20)).is_empty());
+        ip("link add left type veth peer name other");
+        ip("link set left up");
+        ip("link set other up");
+        let mut c = packet("other");
+        let pool = Pool::new(1 << 20);
+        let start = Instant::now();
+        while drain(&mut c, &pool).is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", a.stats());
+            send(&mut a, c.local(), b"finds the new one");
+        }
+        send(&mut c, a.local(), b"and hears");
+        send(&mut c, Addr::Group, b"its group, too");
+        assert_eq!(receive(&mut a, &pool, 2).len(), 2);
+        assert_eq!(a.mode(), "as a packet link");
+    });
+}
+
+#[test]
+fn a_changed_station_address_is_noticed() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        let new = [0x02, 0, 0, 0, 0x77, 1];
+        cable.enter(1);
+        let mut b = packet("right");
+        cable.enter(0);
+        let pool = Pool::new(1 << 20);
+        ip("link set left address 02:00:00:00:77:01");
+        let start = Instant::now();
+        while a.local() != Addr::Mac(new) {
+            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.local());
+            send(&mut a, b.local(), b"who am I");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let before = a.stats();
+        warm_up(&mut b, &mut a, &pool);
+        assert!(a.stats().rx_frames > before.rx_frames);
+        assert_eq!(a.mode(), "native, copy, 1 queue");
+        drain(&mut b, &pool);
+        send(&mut a, b.local(), b"hear me");
+        assert_eq!(receive(&mut b, &pool, 1)[0].from, Addr::Mac(new));
+    });
+}
+
+#[test]
+fn refusals_say_what_to_do() {
+    let refused = |name: &str| XdpLink::open(&XdpConfig::new(name)).err().expect(name).to_string();
+    assert!(refused("no-such-if").contains("there is no interface"));
+    assert!(refused("lo").contains("not an Ethernet interface"));
+}
