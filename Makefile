@@ -1,16 +1,16 @@
 # Thinwire: the few commands a person needs. `make help` lists them.
 #
-# demo, test and bench need root, for network namespaces and loop devices; they say so, clean up
+# demo, test, bench and lab need root, for network namespaces and loop devices; they say so, clean up
 # after themselves (also when interrupted) and may be run any number of times.
 
 CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build demo test e2e lint bench clean
+.PHONY: help build demo test e2e lint bench lab lab-full clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the release binary, target/release/thinwire
 	$(CARGO) build --release --locked -p thinwire
@@ -31,6 +31,12 @@ lint: ## Formatting, clippy, arrows between crates, links: all that is fast
 
 bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 10 minutes)
 	@scripts/bench.sh
+
+lab: ## Tables, figures, peers, limits: the quick form, target/lab/report.html (root, 10 minutes)
+	@scripts/lab.sh --quick
+
+lab-full: ## The same with all points; may be interrupted and started again (root, 100 minutes)
+	@scripts/lab.sh
 
 clean: ## Remove what was built and what the demo left
 	$(CARGO) clean

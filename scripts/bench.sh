@@ -11,5 +11,4 @@ if [ "$(id -u)" != 0 ] && [ "${1:-}" != --help ]; then
 fi
 scripts/setup.sh --test
 cargo build --release --locked --quiet -p thinwire </dev/null
-cargo build --release --locked --quiet -p thinwire-link --example echo </dev/null
 exec /usr/bin/python3 tests/e2e/perf.py --built "$(realpath "${CARGO_TARGET_DIR:-target}")/release" "$@"

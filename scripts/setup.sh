@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh --demo     what `make demo` needs
 #   scripts/setup.sh --test     what `make test` and `make bench` need (more)
+#   scripts/setup.sh --lab      what `make lab` needs: the tools, and the peers that it measures
 #   scripts/setup.sh --check    with one of the above: install nothing, exit 1 if something is missing
 set -euo pipefail
 
@@ -12,9 +13,10 @@ for arg in "$@"; do
   case "$arg" in
     --demo) want=demo ;;
     --test) want=test ;;
+    --lab) want=lab ;;
     --check) check=yes ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --check)" >&2; exit 2 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --lab, --check)" >&2; exit 2 ;;
   esac
 done
 
@@ -46,13 +48,20 @@ need procps "'ps', 'sysctl'" have sysctl
 need fuse3 "'fusermount3', for attach --file and --block" have fusermount3
 need e2fsprogs "'mkfs.ext4', 'fsck.ext4'" have mkfs.ext4
 need fio "random I/O over NBD, with its nbd engine" fio --enghelp=nbd
+if [ "$want" != demo ]; then
+  need libnbd-bin "'nbdinfo', 'nbdcopy'" have nbdcopy
+  need nbdkit "the peer we measure against" have nbdkit
+  need qemu-utils "'qemu-img', 'qemu-nbd'" have qemu-nbd
+fi
+if [ "$want" = lab ]; then
+  # Where systemd runs, its package starts a daemon; the laboratory runs one of its own.
+  need tgt "a peer: iSCSI" have tgtd
+  need libiscsi-bin "'iscsi-perf', which drives it" have iscsi-perf
+fi
 if [ "$want" = test ]; then
   need git "a clone onto an attached disk" have git
   need python3 "the end-to-end tests: $PYTHON" test -x "$PYTHON"
   need python3-libnbd "nbdsh, which sends illegal requests on demand" "$PYTHON" -c 'import nbd'
-  need libnbd-bin "'nbdinfo', 'nbdcopy'" have nbdcopy
-  need nbdkit "the peer we measure against" have nbdkit
-  need qemu-utils "'qemu-img'" have qemu-img
   need nftables "frames dropped at the switch: 'nft'" have nft
   need xfsprogs "'mkfs.xfs', 'xfs_repair'" have mkfs.xfs
   need tshark "the dissector's test" have tshark
@@ -115,11 +124,11 @@ if [ "$want" = test ]; then
 fi
 
 # What no package brings. Said here, in one place, rather than by a test half an hour later.
-[ -e /dev/fuse ] || { modprobe fuse 2>/dev/null && [ -e /dev/fuse ]; } || {
+[ "$want" = lab ] || [ -e /dev/fuse ] || { modprobe fuse 2>/dev/null && [ -e /dev/fuse ]; } || {
   echo "setup: the kernel offers no /dev/fuse, which attach --file and --block need (modprobe fuse, or a container started with --device /dev/fuse)." >&2
   exit 1
 }
-[ -e /dev/loop-control ] || { modprobe loop 2>/dev/null && [ -e /dev/loop-control ]; } || {
+[ "$want" = lab ] || [ -e /dev/loop-control ] || { modprobe loop 2>/dev/null && [ -e /dev/loop-control ]; } || {
   echo "setup: the kernel offers no /dev/loop-control, which attach --block needs where there is no ublk (modprobe loop)." >&2
   exit 1
 }

@@ -75,9 +75,8 @@ BARS = [
 class Stand:
     """The laboratory with all contenders' servers up; those that are not measured sleep."""
 
-    def __init__(self, built, logs, seconds):
+    def __init__(self, logs, seconds):
         self.seconds = seconds
-        self.echo = os.path.join(built, "examples", "echo")
         # A switch of its own: the target would have to refuse each of the echo's frames.
         self.echo_lab = harness.Lab(os.path.join(logs, "echo"))
         self.lab = lab = harness.Lab(logs)
@@ -152,31 +151,28 @@ class Stand:
                 "cpu_client": report["cpu_us_per_io"]}
 
     def bare_echo(self, over, pattern, block, depth):
-        """The limit: frames there and back as Thinwire needs them for such an I/O, and nothing else done.
-        What the server sends comes from random blocks of as much memory as the volumes have."""
+        """The limit: what the link carries with an empty protocol, random blocks of as much memory as the
+        volumes have, many requests a frame."""
         link, to = {
             "packet": (("eth1", "eth1"), "02-00-00-00-01-02"),
             "udp": ((f"udp:{self.echo_lab.address('initiator')}", f"udp:{self.echo_lab.address('target')}"),
                     f"{self.echo_lab.address('target')}:34997"),
         }[over]
-        frames = max(1, block // FRAME_PAYLOAD)
-        size = min(block, FRAME_PAYLOAD) + 192
-        shape = ["--size", 64, "--reply", size, "--replies", frames]
-        if pattern == "write":
-            shape = ["--size", size, "--frames", frames, "--reply", 64]
-        server = self.echo_lab.start("target", self.echo, "server", "--link", link[1], "--memory", MIB)
+        shape = ["--rw", "write" if pattern == "write" else "read", "--bs", block,
+                 "--frame", block if over == "udp" and block < FRAME_PAYLOAD else FRAME_PAYLOAD]
+        server = self.echo_lab.start("target", node.BIN, "lab", "echo", "server", "--link", link[1], "--memory", MIB)
         until("the echo's server", 5, lambda: "ready" in server.stdout)
         before = cpu_seconds(server.pid)
         client = self.echo_lab.start(
-            "initiator", self.echo, "client", "--link", link[0], "--to", to, *shape,
-            "--depth", depth, "--seconds", self.seconds).wait(self.seconds + 20)
+            "initiator", node.BIN, "lab", "echo", "client", "--link", link[0], "--to", to, *shape,
+            "--iodepth", depth, "--runtime", self.seconds, "--memory", MIB).wait(self.seconds + 20)
         used = cpu_seconds(server.pid) - before
         server.end()
         report = json.loads(client.stdout)
-        latency, iops = report["latency_us"], report["requests_per_s"]
-        return {"ios": iops * report["seconds"], "iops": iops, "mib": iops * block / 1048576, "mean": latency["mean"],
-                "p50": latency["p50"], "p99": latency["p99"], "cpu_client": report["cpu_us_per_request"],
-                "cpu_server": used * 1e6 / (iops * report["seconds"])}
+        latency = report["latency_us"]
+        return {"ios": report["ios"], "iops": report["iops"], "mib": report["mib_per_s"], "mean": latency["mean"],
+                "p50": latency["p50"], "p99": latency["p99"], "cpu_client": report["cpu_us_per_io"],
+                "cpu_server": used * 1e6 / report["ios"]}
 
 
 def contenders_of(load):
@@ -304,7 +300,7 @@ def main():
     node.BIN = os.path.join(os.path.abspath(args.built), "thinwire")
     harness.install()
     logs = os.path.join(os.path.abspath(args.built), os.pardir, "bench-logs")
-    stand = Stand(os.path.abspath(args.built), logs, args.seconds)
+    stand = Stand(logs, args.seconds)
     results = measure_all(stand, args.rounds, args.only)
     harness.close_all()
     judged = judge(results)

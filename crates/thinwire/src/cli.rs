@@ -63,6 +63,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Copy one volume to another
     Copy(CopyArgs),
+    /// Measure the document's tables and figures, peers and limits, and make a report
+    Lab(thinwire_lab::LabArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  thinwire completions bash > /etc/bash_completion.d/thinwire"

@@ -8,12 +8,13 @@ use clap::Parser;
 use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetConfig;
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/design.md",
+    "docs/laboratory.md",
     "docs/performance.md",
     "docs/testing.md",
     "docs/wireshark.md",

@@ -1,0 +1,215 @@
+//! The command line of `thinwire lab`.
+
+use std::path::PathBuf;
+
+use crate::echo;
+use crate::experiments::Experiment;
+
+/// `thinwire lab`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire lab report --quick             all experiments, a subset of their points; report.html
+  thinwire lab report                     all points; may be interrupted and started again
+  thinwire lab report --draw              draw again what is stored, measure nothing
+  thinwire lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5
+  thinwire lab list --quick
+  thinwire lab echo server --link eth1
+
+Needs root, for network namespaces. What is measured is stored as it is measured, in samples.jsonl of
+the folder, with the build and the machine; a run that is started again measures only what is not
+there. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
+pub struct LabArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: LabCommand,
+}
+
+impl LabArgs {
+    /// Whether it is one side of the echo, which makes nothing that would have to be removed.
+    pub fn is_echo(&self) -> bool {
+        matches!(self.command, LabCommand::Echo(_))
+    }
+}
+
+/// The subcommands.
+#[derive(clap::Subcommand, Debug)]
+pub enum LabCommand {
+    /// Run all experiments and make one HTML page of them
+    Report(ReportArgs),
+    /// The bars that the project set itself, met or missed
+    Bars(RunArgs),
+    /// Where the time goes: receive path split, completion through a work queue
+    Table2(RunArgs),
+    /// Totals of the pipelines beside NBD
+    Table3(RunArgs),
+    /// Two fake devices: one completes at once, one forces a context switch
+    Table4(RunArgs),
+    /// Where the time goes: one thread for the receive path
+    Table5(RunArgs),
+    /// Where the time goes: one thread, completions inline
+    Table6(RunArgs),
+    /// Link utilisation over outstanding requests, 4 to 128 KiB
+    Fig1(RunArgs),
+    /// Batching policies: link utilisation
+    Fig5(RunArgs),
+    /// Batching policies: level
+    Fig6(RunArgs),
+    /// Batching policies with data batching: link utilisation
+    Fig7(RunArgs),
+    /// Two request sizes at once, over time
+    Fig8(RunArgs),
+    /// Results as a fraction of an echo with an empty protocol, and of a memory copy
+    Limits(RunArgs),
+    /// Side by side with nbdkit, qemu-nbd and tgt
+    Peers(RunArgs),
+    /// Links shaped to 1 to 10 Gb/s, small and large frames, with and without a switch
+    Links(RunArgs),
+    /// Requests outstanding, initiators, links, shards
+    Scaling(RunArgs),
+    /// List the points of all experiments and how long they take
+    List(ListArgs),
+    /// The limit of a link: frames there and back with an empty protocol
+    Echo(EchoArgs),
+}
+
+impl LabCommand {
+    /// The experiment that a subcommand runs, and how.
+    pub fn experiment(&self) -> Option<(Experiment, &RunArgs)> {
+        Some(match self {
+            LabCommand::Bars(args) => (Experiment::Bars, args),
+            LabCommand::Table2(args) => (Experiment::Table2, args),
+            LabCommand::Table3(args) => (Experiment::Table3, args),
+            LabCommand::Table4(args) => (Experiment::Table4, args),
+            LabCommand::Table5(args) => (Experiment::Table5, args),
+            LabCommand::Table6(args) => (Experiment::Table6, args),
+            LabCommand::Fig1(args) => (Experiment::Fig1, args),
+            LabCommand::Fig5(args) => (Experiment::Fig5, args),
+            LabCommand::Fig6(args) => (Experiment::Fig6, args),
+            LabCommand::Fig7(args) => (Experiment::Fig7, args),
+            LabCommand::Fig8(args) => (Experiment::Fig8, args),
+            LabCommand::Limits(args) => (Experiment::Limits, args),
+            LabCommand::Peers(args) => (Experiment::Peers, args),
+            LabCommand::Links(args) => (Experiment::Links, args),
+            LabCommand::Scaling(args) => (Experiment::Scaling, args),
+            LabCommand::Report(_) | LabCommand::List(_) | LabCommand::Echo(_) => return None,
+        })
+    }
+}
+
+/// How an experiment is run.
+#[derive(clap::Args, Clone, Debug)]
+pub struct RunArgs {
+    /// Measure only the points and rounds of the quick form
+    #[arg(long)]
+    pub quick: bool,
+    /// Measure only points whose names (thinwire lab list) hold this word; repeatable: all of them
+    #[arg(long, value_name = "WORD")]
+    pub only: Vec<String>,
+    /// Rounds of each point [default: as the list says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: Option<u32>,
+    /// How long each run takes [default: as the list says]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub seconds: Option<f64>,
+    /// Measure nothing: draw what is stored
+    #[arg(long)]
+    pub draw: bool,
+    /// Where samples, JSON, SVG and report go
+    #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
+    pub out: PathBuf,
+    /// Say this in the report about what was measured, for example its commit
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub label: String,
+    /// Print one JSON object on stdout and nothing else there
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire lab report`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire lab report --quick --out /tmp/lab
+  thinwire lab report --label 'commit abc'")]
+pub struct ReportArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run: RunArgs,
+}
+
+/// `thinwire lab list`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ListArgs {
+    /// Only what the quick form measures
+    #[arg(long)]
+    pub quick: bool,
+    /// Only points whose names hold this word; repeatable
+    #[arg(long, value_name = "WORD")]
+    pub only: Vec<String>,
+    /// Print one JSON object on stdout
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire lab echo`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire lab echo server --link eth1
+  thinwire lab echo client --link eth1 --to 02-00-00-00-00-02 --bs 4096 --iodepth 128
+  thinwire lab echo client --link udp:10.0.0.1 --to 10.0.0.2:34997 --frame 4096 --rw write")]
+pub struct EchoArgs {
+    /// Which side.
+    #[command(subcommand)]
+    pub side: EchoSide,
+}
+
+/// A side of the echo.
+#[derive(clap::Subcommand, Debug)]
+pub enum EchoSide {
+    /// Answer until ended; prints `ready ADDRESS`
+    Server(echo::ServerArgs),
+    /// Ask, measure, print one JSON object
+    Client(echo::ClientArgs),
+}
+
+/// A time of a run: above 0, at most an hour.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('s').parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
+        _ => Err("give seconds, above 0 and at most 3600".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        lab: LabArgs,
+    }
+
+    #[test]
+    fn every_experiment_has_a_subcommand_of_its_name() {
+        for experiment in Experiment::ALL {
+            let cli = Cli::try_parse_from(["lab", experiment.name(), "--quick"]).unwrap();
+            let (found, args) = cli.lab.command.experiment().unwrap();
+            assert_eq!(found, experiment);
+            assert!(args.quick && args.out == *"target/lab");
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in
+            ["fig1 --seconds 0", "fig1 --seconds soon", "fig1 --rounds 0", "fig9", "echo server"]
+        {
+            let words = std::iter::once("lab").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+}

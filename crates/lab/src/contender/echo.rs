@@ -1,0 +1,137 @@
+//! The limit of a link: `thinwire lab echo` on both sides.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Contender, Meter, patience, strs, words};
+use crate::error::{LabError, Outcome};
+use crate::figures::Figures;
+use crate::point::{Carrier, Load, Wire};
+use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
+
+/// A server that echoes, and clients on demand.
+pub struct Echo<'l> {
+    lab: &'l Laboratory<'l>,
+    carrier: Carrier,
+    sleeps: bool,
+    frame: u32,
+    server: Process,
+    network: Network<'l>,
+}
+
+impl<'l> Echo<'l> {
+    pub fn set_up(
+        lab: &'l Laboratory<'l>,
+        wire: Wire,
+        carrier: Carrier,
+        sleeps: bool,
+        frame: u32,
+    ) -> Outcome<Self> {
+        let network = Network::new(lab, wire)?;
+        let mut argv = words![
+            lab.executable(),
+            "lab",
+            "echo",
+            "server",
+            "--link",
+            link_text(&network, carrier, Side::Target),
+            "--memory",
+            VOLUME_MIB,
+        ];
+        if sleeps {
+            argv.push("--sleep".into());
+        }
+        let server = network.start(Side::Target, &strs(&argv))?;
+        network.shape()?;
+        let mut echo = Echo { lab, carrier, sleeps, frame, server, network };
+        echo.pause(true)?;
+        Ok(echo)
+    }
+
+    /// A server that spins would take a processor from the others: it is stopped while it is not
+    /// measured, once it listens.
+    fn pause(&mut self, pause: bool) -> Outcome {
+        if pause {
+            self.server.until_says(self.lab, "ready ", Duration::from_secs(20))?;
+        }
+        self.server.freeze(pause)
+    }
+}
+
+impl Contender for Echo<'_> {
+    fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
+        let to = match self.carrier {
+            Carrier::Udp => format!("{}:34997", self.network.address(Side::Target, 1)),
+            _ => self.network.mac(Side::Target, 1),
+        };
+        let link = link_text(&self.network, self.carrier, Side::Initiator(1));
+        let mut argv = words![
+            self.lab.executable(),
+            "lab",
+            "echo",
+            "client",
+            "--link",
+            link,
+            "--to",
+            to,
+            "--rw",
+            if load.pattern.reads() { "read" } else { "write" },
+            "--bs",
+            load.block,
+            "--frame",
+            self.frame,
+            "--iodepth",
+            load.outstanding(),
+            "--runtime",
+            seconds,
+            "--memory",
+            VOLUME_MIB,
+        ];
+        if self.sleeps {
+            argv.push("--sleep".into());
+        }
+        self.pause(false)?;
+        let meter = Meter::start(Some(&self.server));
+        let client = self.network.start(Side::Initiator(1), &strs(&argv))?;
+        let (text, _) = client.finish(self.lab, patience(seconds))?;
+        let report: Report = serde_json::from_str(&text)
+            .map_err(|e| LabError::Failed(format!("the echo is not understood: {e}: {text}")))?;
+        let (cpu_server_us, cpu_machine_us) = meter.stop(report.ios);
+        self.pause(true)?;
+        Ok(Figures {
+            iops: report.iops,
+            mib_per_s: report.mib_per_s,
+            mean_us: report.latency_us.mean,
+            p50_us: Some(report.latency_us.p50),
+            p99_us: Some(report.latency_us.p99),
+            cpu_client_us: report.cpu_us_per_io,
+            cpu_server_us,
+            cpu_machine_us,
+            ..Figures::default()
+        })
+    }
+}
+
+fn link_text(network: &Network, carrier: Carrier, side: Side) -> String {
+    match carrier {
+        Carrier::Udp => format!("udp:{}", network.address(side, 1)),
+        raw => format!("{}:eth1", raw.word()),
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Report {
+    ios: f64,
+    iops: f64,
+    mib_per_s: f64,
+    latency_us: Latency,
+    cpu_us_per_io: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Latency {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}

@@ -1,0 +1,125 @@
+//! fio's nbd engine, which drives NBD servers.
+
+use serde::Deserialize;
+
+use super::{patience, strs, words};
+use crate::error::{LabError, Outcome};
+use crate::figures::Figures;
+use crate::point::Load;
+use crate::stand::{Laboratory, Network, Side, VOLUME_MIB};
+
+/// Runs a load against an NBD server; also returns how many I/Os it did. CPU times but the
+/// client's are the caller's to add.
+pub fn run(
+    lab: &Laboratory,
+    network: &Network,
+    uri: &str,
+    load: &Load,
+    seconds: f64,
+) -> Outcome<(Figures, f64)> {
+    let argv = words![
+        "fio",
+        "--name=lab",
+        "--ioengine=nbd",
+        format!("--uri={uri}"),
+        format!("--rw={}", load.pattern.word()),
+        format!("--bs={}", load.block),
+        format!("--iodepth={}", load.depth),
+        format!("--numjobs={}", load.jobs),
+        "--group_reporting",
+        "--time_based",
+        format!("--runtime={seconds}"),
+        format!("--size={VOLUME_MIB}m"),
+        "--thread",
+        "--norandommap",
+        "--randrepeat=0",
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
+        "--output-format=json",
+    ];
+    let process = network.start(Side::Initiator(1), &strs(&argv))?;
+    let (text, _) = process.finish(lab, patience(seconds))?;
+    parse(&text, load.pattern.reads())
+}
+
+#[derive(Debug, Deserialize)]
+struct Output {
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Job {
+    error: i64,
+    read: Direction,
+    write: Direction,
+    usr_cpu: f64,
+    sys_cpu: f64,
+    job_runtime: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Direction {
+    total_ios: f64,
+    iops: f64,
+    bw_bytes: f64,
+    lat_ns: Latency,
+}
+
+#[derive(Debug, Deserialize)]
+struct Latency {
+    mean: f64,
+    #[serde(default)]
+    percentile: std::collections::BTreeMap<String, f64>,
+}
+
+fn parse(text: &str, reads: bool) -> Outcome<(Figures, f64)> {
+    // What precedes the JSON are remarks.
+    let json = &text[text.find('{').unwrap_or(0)..];
+    let output: Output = serde_json::from_str(json)
+        .map_err(|e| LabError::Failed(format!("fio's output is not understood: {e}")))?;
+    let job = output.jobs.first().ok_or_else(|| LabError::Failed("fio ran no job".into()))?;
+    let side = if reads { &job.read } else { &job.write };
+    if job.error != 0 || side.total_ios == 0.0 {
+        return Err(LabError::Failed(format!("fio: error {}, {} I/Os", job.error, side.total_ios)));
+    }
+    let at = |name: &str| side.lat_ns.percentile.get(name).map(|ns| ns / 1e3);
+    let figures = Figures {
+        iops: side.iops,
+        mib_per_s: side.bw_bytes / f64::from(1 << 20),
+        mean_us: side.lat_ns.mean / 1e3,
+        p50_us: at("50.000000"),
+        p99_us: at("99.000000"),
+        // Shares of the time of all jobs together, which is in milliseconds.
+        cpu_client_us: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1e3 / side.total_ios,
+        ..Figures::default()
+    };
+    Ok((figures, side.total_ios))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fio_prints_is_understood() {
+        let side = |ios: u32| {
+            format!(
+                r#"{{"total_ios":{ios},"iops":{ios}.5,"bw_bytes":4194304,"lat_ns":{{"mean":65000.0,
+                "percentile":{{"50.000000":60000,"99.000000":90000}}}}}}"#
+            )
+        };
+        let text = format!(
+            r#"fio: a remark
+            {{"jobs":[{{"error":0,"job_runtime":2000,"usr_cpu":10.0,"sys_cpu":15.0,
+            "read":{},"write":{}}}]}}"#,
+            side(1000),
+            side(0)
+        );
+        let (figures, ios) = parse(&text, true).unwrap();
+        assert_eq!((ios, figures.iops, figures.mib_per_s), (1000.0, 1000.5, 4.0));
+        assert_eq!((figures.mean_us, figures.p99_us), (65.0, Some(90.0)));
+        assert_eq!(figures.cpu_client_us, 500.0, "a quarter of 2 s for 1000 I/Os");
+        assert!(parse(&text, false).is_err(), "no I/Os");
+        assert!(parse("Killed", true).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! Those who are measured: each kind of subject knows how to be set up and how to be run once.
+
+mod abilities;
+mod echo;
+mod fio;
+mod iscsi;
+mod local;
+mod nbd;
+mod thinwire;
+
+use std::time::Duration;
+
+use crate::error::Outcome;
+use crate::figures::Figures;
+use crate::point::{Load, Point, Subject};
+use crate::stand::{Laboratory, Process, machine_busy};
+pub use abilities::Abilities;
+
+/// A subject set up, with all that it needs to be measured again and again.
+pub trait Contender {
+    /// Runs a load once, for so many seconds.
+    fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures>;
+}
+
+/// Sets a subject up for loads like this point's. Fails with the reason when it cannot be: a program
+/// that is not installed, a flag that this build does not have.
+pub fn set_up<'l>(
+    lab: &'l Laboratory<'l>,
+    abilities: &'l Abilities,
+    point: &Point,
+) -> Outcome<Box<dyn Contender + 'l>> {
+    let wire = point.wire;
+    Ok(match point.subject {
+        Subject::Thinwire { carrier, settings } => Box::new(thinwire::Pair::set_up(
+            lab,
+            abilities,
+            wire,
+            carrier,
+            settings,
+            point.load.joined_every_s > 0,
+        )?),
+        Subject::Echo { carrier, sleeps, frame } => {
+            Box::new(echo::Echo::set_up(lab, wire, carrier, sleeps, frame)?)
+        }
+        Subject::MemoryCopy => Box::new(local::MemoryCopy::new()),
+        Subject::Null { switch } => Box::new(local::Null::new(lab, switch)),
+        Subject::Nbdkit => Box::new(nbd::Nbd::nbdkit(lab, wire)?),
+        Subject::QemuNbd => Box::new(nbd::Nbd::qemu(lab, wire)?),
+        Subject::Tgt => Box::new(iscsi::Tgt::set_up(lab, wire)?),
+    })
+}
+
+/// What points share a set-up: everything but the load, unless others join it.
+pub fn set_up_key(point: &Point) -> String {
+    let joined = if point.load.joined_every_s > 0 { "joined" } else { "" };
+    match point.subject.is_remote() {
+        true => format!("{}/{}/{joined}", point.wire, point.subject),
+        false => point.subject.to_string(),
+    }
+}
+
+/// CPU time before and after a run: of a server, and of the whole machine.
+struct Meter<'p> {
+    server: Option<&'p Process>,
+    server_before: Duration,
+    machine_before: Duration,
+}
+
+impl<'p> Meter<'p> {
+    fn start(server: Option<&'p Process>) -> Self {
+        Meter {
+            server,
+            server_before: server.map_or(Duration::ZERO, Process::cpu),
+            machine_before: machine_busy(),
+        }
+    }
+
+    /// Microseconds for each of so many I/Os: of the server, of the machine.
+    fn stop(self, ios: f64) -> (f64, f64) {
+        let server = self.server.map_or(Duration::ZERO, Process::cpu);
+        let each = |used: Duration| used.as_secs_f64() * 1e6 / ios.max(1.0);
+        (
+            each(server.saturating_sub(self.server_before)),
+            each(machine_busy().saturating_sub(self.machine_before)),
+        )
+    }
+}
+
+/// How long a program may take beyond its measuring time.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn patience(seconds: f64) -> Duration {
+    PATIENCE + Duration::from_secs_f64(seconds)
+}
+
+/// Command lines are mostly literals: `words!["--bs", block]`.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { vec![$($word.to_string()),*] };
+}
+use words;
+
+fn strs(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}

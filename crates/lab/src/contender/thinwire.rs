@@ -1,0 +1,305 @@
+//! Thinwire itself: `thinwire target` on one side, `thinwire bench` on the other.
+
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::{Abilities, Contender, Meter, patience, strs, words};
+use crate::error::{LabError, Outcome};
+use crate::figures::{Batch, Figures, Moment, Stage};
+use crate::point::{Carrier, JOINING, Load, Settings, Wire};
+use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
+
+/// A target with filled volumes, one for each initiator, and initiators that measure them.
+pub struct Pair<'l> {
+    lab: &'l Laboratory<'l>,
+    carrier: Carrier,
+    flags: Vec<String>,
+    with_timeline: bool,
+    target: Process,
+    network: Network<'l>,
+}
+
+/// MiB of the further volumes that joining streams use.
+const JOINING_MIB: u32 = 64;
+
+/// Points of a timeline in an interval between two streams that join.
+const MOMENTS: f64 = 4.0;
+
+impl<'l> Pair<'l> {
+    pub fn set_up(
+        lab: &'l Laboratory<'l>,
+        abilities: &Abilities,
+        wire: Wire,
+        carrier: Carrier,
+        settings: Settings,
+        joined: bool,
+    ) -> Outcome<Self> {
+        let (target_flags, mut flags) = abilities.deal(settings.flags())?;
+        if settings.breakdown && abilities.bench_has("--breakdown") {
+            flags.push("--breakdown".into());
+        }
+        let with_timeline = joined;
+        if joined && !abilities.bench_has("--timeline") {
+            return Err(LabError::Failed("not available in this build: --timeline".into()));
+        }
+        let network = Network::new(lab, wire)?;
+        let mut argv = words![lab.executable(), "target", "--insecure", "--name", "lab"];
+        for link in 1..=wire.links {
+            argv.extend(words!["--link", link_text(&network, carrier, Side::Target, link)]);
+        }
+        let own = wire.initiators;
+        for n in 0..own {
+            argv.extend(words!["--export", format!("disk{n}=memory:{VOLUME_MIB}M")]);
+        }
+        for n in 0..if joined { JOINING } else { 0 } {
+            argv.extend(words!["--export", format!("disk{}=memory:{JOINING_MIB}M", own + n)]);
+        }
+        if settings.shards > 0 {
+            argv.extend(words!["--shards", settings.shards]);
+        }
+        argv.extend(target_flags);
+        let mut target = network.start(Side::Target, &strs(&argv))?;
+        target.until_says(lab, "ready ", Duration::from_secs(20))?;
+        let pair = Pair { lab, carrier, flags, with_timeline, target, network };
+        let blob = lab.blob()?;
+        let blob = blob.to_str().expect("our own path");
+        for n in 1..=own {
+            let argv = words![lab.executable(), "copy", "--insecure", blob, pair.uri(n, n - 1)];
+            pair.network.run(Side::Initiator(n), &strs(&argv), "")?;
+        }
+        pair.network.shape()?;
+        Ok(pair)
+    }
+
+    /// Of a volume, as an initiator names it.
+    fn uri(&self, initiator: u32, disk: u32) -> String {
+        let links = 1..=self.network.wire().links;
+        let side = Side::Initiator(initiator);
+        let text = |link| format!("link={}", link_text(&self.network, self.carrier, side, link));
+        let parameters: Vec<String> = links.map(text).collect();
+        match (self.carrier, &parameters[..]) {
+            // One address in the name; the session learns of the others as further links.
+            (Carrier::Udp, [_]) => {
+                format!("tw+udp://{}/disk{disk}", self.network.address(Side::Target, 1))
+            }
+            (Carrier::Udp, several) => {
+                let at = self.network.address(Side::Target, 1);
+                format!("tw+udp://{at}/disk{disk}?{}", several.join("&"))
+            }
+            (_, several) => format!("tw://lab/disk{disk}?{}", several.join("&")),
+        }
+    }
+
+    fn bench(&self, initiator: u32, disk: u32, load: &Load, seconds: f64) -> Outcome<Process> {
+        let run_dir = self.lab.fresh_path("run");
+        let mut argv = words![
+            self.lab.executable(),
+            "bench",
+            "--insecure",
+            "--json",
+            self.uri(initiator, disk),
+            "--rw",
+            load.pattern.word(),
+            "--bs",
+            load.block,
+            "--iodepth",
+            load.depth,
+            "--jobs",
+            load.jobs,
+            "--runtime",
+            seconds,
+            "--run-dir",
+            run_dir.display(),
+        ];
+        argv.extend(self.flags.iter().cloned());
+        if self.with_timeline {
+            argv.extend(words!["--timeline", f64::from(load.joined_every_s) / MOMENTS]);
+        }
+        self.network.start(Side::Initiator(initiator), &strs(&argv))
+    }
+
+    /// The load of Figure 8: streams of large I/Os join one of small ones, one by one.
+    fn joined(&self, load: &Load) -> Outcome<Vec<(f64, Report)>> {
+        let every = f64::from(load.joined_every_s);
+        let total = every * f64::from(JOINING + 1);
+        let large = Load { block: 131_072, depth: 1, jobs: 1, ..*load };
+        let start = Instant::now();
+        let mut running = vec![(0.0, self.bench(1, 0, load, total)?)];
+        for n in 1..=JOINING {
+            let at = every * f64::from(n);
+            self.lab.until("the next stream's time", patience(every), || {
+                Ok((start.elapsed().as_secs_f64() >= at).then_some(()))
+            })?;
+            running.push((at, self.bench(1, n, &large, total - at)?));
+        }
+        let end = |(at, process): (f64, Process)| {
+            Ok((at, Report::parse(&process.finish(self.lab, patience(total))?.0)?))
+        };
+        running.into_iter().map(end).collect()
+    }
+}
+
+impl Contender for Pair<'_> {
+    fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
+        let meter = Meter::start(Some(&self.target));
+        let reports = if load.joined_every_s > 0 {
+            self.joined(load)?
+        } else {
+            let initiators = 1..=self.network.wire().initiators;
+            let running: Vec<Process> =
+                initiators.map(|n| self.bench(n, n - 1, load, seconds)).collect::<Outcome<_>>()?;
+            let end = |process: Process| {
+                Ok((0.0, Report::parse(&process.finish(self.lab, patience(seconds))?.0)?))
+            };
+            running.into_iter().map(end).collect::<Outcome<_>>()?
+        };
+        let ios: f64 = reports.iter().map(|(_, r)| r.ios).sum();
+        let (cpu_server_us, cpu_machine_us) = meter.stop(ios);
+        let mut figures = together(&reports, ios);
+        (figures.cpu_server_us, figures.cpu_machine_us) = (cpu_server_us, cpu_machine_us);
+        Ok(figures)
+    }
+}
+
+fn link_text(network: &Network, carrier: Carrier, side: Side, link: u32) -> String {
+    match carrier {
+        Carrier::Udp => format!("udp:{}", network.address(side, link)),
+        raw => format!("{}:eth{link}", raw.word()),
+    }
+}
+
+/// The fields of `thinwire bench --json` that are used here.
+#[derive(Debug, Deserialize)]
+struct Report {
+    ios: f64,
+    iops: f64,
+    mib_per_s: f64,
+    latency_us: Latency,
+    cpu_us_per_io: f64,
+    errors: u64,
+    #[serde(default)]
+    batch: Option<Batch>,
+    #[serde(default)]
+    breakdown: Option<Vec<Stage>>,
+    #[serde(default)]
+    timeline: Vec<Moment>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Latency {
+    mean: f64,
+    p50: f64,
+    p99: f64,
+}
+
+impl Report {
+    fn parse(text: &str) -> Outcome<Self> {
+        let report: Report = serde_json::from_str(text).map_err(|e| {
+            LabError::Failed(format!("bench --json is not understood: {e}: {text}"))
+        })?;
+        match report.errors {
+            0 => Ok(report),
+            errors => Err(LabError::Failed(format!("bench: {errors} I/Os failed"))),
+        }
+    }
+}
+
+/// What one `bench --json` printed, and how many I/Os it did.
+pub fn one(text: &str) -> Outcome<(Figures, f64)> {
+    let report = Report::parse(text)?;
+    let ios = report.ios;
+    Ok((together(&[(0.0, report)], ios), ios))
+}
+
+/// Reports of streams that ran beside each other, each with the time it began at, as one: rates add
+/// up, latencies are means over all I/Os, percentiles are those of the slowest stream.
+fn together(reports: &[(f64, Report)], ios: f64) -> Figures {
+    let weighted = |of: &dyn Fn(&Report) -> f64| {
+        reports.iter().map(|(_, r)| of(r) * r.ios).sum::<f64>() / ios.max(1.0)
+    };
+    let worst = |of: &dyn Fn(&Report) -> f64| reports.iter().map(|(_, r)| of(r)).reduce(f64::max);
+    let first = reports.first().map(|(_, report)| report);
+    Figures {
+        iops: reports.iter().map(|(_, r)| r.iops).sum(),
+        mib_per_s: reports.iter().map(|(_, r)| r.mib_per_s).sum(),
+        mean_us: weighted(&|r| r.latency_us.mean),
+        p50_us: worst(&|r| r.latency_us.p50),
+        p99_us: worst(&|r| r.latency_us.p99),
+        cpu_client_us: weighted(&|r| r.cpu_us_per_io),
+        batch: first.and_then(|r| r.batch.clone()),
+        breakdown: first.and_then(|r| r.breakdown.clone()).unwrap_or_default(),
+        timeline: merged(reports),
+        ..Figures::default()
+    }
+}
+
+/// The first stream's timeline with what the others moved in the same intervals added. Their
+/// intervals are as long, and begin with a multiple of them.
+fn merged(reports: &[(f64, Report)]) -> Vec<Moment> {
+    let Some(((_, first), others)) = reports.split_first() else { return Vec::new() };
+    let mut all = first.timeline.clone();
+    let step = all.first().map_or(1.0, |moment| moment.t).max(1e-3);
+    for (began, report) in others {
+        for moment in &report.timeline {
+            let at = ((began + moment.t) / step).round() as usize;
+            if let Some(sum) = at.checked_sub(1).and_then(|at| all.get_mut(at)) {
+                sum.iops += moment.iops;
+                sum.mib_per_s += moment.mib_per_s;
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(ios: f64, mean: f64, timeline: &[(f64, f64)]) -> Report {
+        let moment = |&(t, mib_per_s): &(f64, f64)| Moment { t, iops: 1.0, mib_per_s, level: None };
+        Report {
+            ios,
+            iops: ios,
+            mib_per_s: ios / 256.0,
+            latency_us: Latency { mean, p50: mean, p99: mean * 2.0 },
+            cpu_us_per_io: mean / 2.0,
+            errors: 0,
+            batch: None,
+            breakdown: None,
+            timeline: timeline.iter().map(moment).collect(),
+        }
+    }
+
+    #[test]
+    fn streams_add_up() {
+        let reports = [(0.0, report(300.0, 10.0, &[])), (0.0, report(100.0, 50.0, &[]))];
+        let figures = together(&reports, 400.0);
+        assert_eq!((figures.iops, figures.mean_us), (400.0, 20.0));
+        assert_eq!((figures.p99_us, figures.cpu_client_us), (Some(100.0), 10.0));
+    }
+
+    #[test]
+    fn timelines_add_up_where_they_overlap() {
+        let first = report(1.0, 1.0, &[(0.5, 10.0), (1.0, 10.0), (1.5, 10.0), (2.0, 10.0)]);
+        let second = report(1.0, 1.0, &[(0.5, 5.0), (1.0, 7.0), (1.5, 9.0)]);
+        let merged: Vec<f64> =
+            merged(&[(0.0, first), (1.0, second)]).iter().map(|m| m.mib_per_s).collect();
+        assert_eq!(merged, [10.0, 10.0, 15.0, 17.0]);
+    }
+
+    #[test]
+    fn what_bench_prints_is_understood() {
+        let text = r#"{"schema":1,"ios":100,"iops":50.5,"mib_per_s":0.2,"errors":0,
+            "latency_us":{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4},"cpu_us_per_io":3.5,
+            "breakdown":[{"row":"Ty-IS","physical_us":{"mean":1.5,"p50":1.4},"virtual_us":null}],
+            "batch":{"policy":"tyche","level_mean":3.5,"level_last":4,"frames":7,"requests_per_frame":2.5},
+            "timeline":[{"t":1.0,"iops":5.0,"mib_per_s":1.0,"level":4}]}"#;
+        let figures = together(&[(0.0, Report::parse(text).unwrap())], 100.0);
+        assert_eq!(figures.breakdown[0].physical_us.mean, 1.5);
+        assert_eq!(figures.batch.unwrap().level_mean, 3.5);
+        assert_eq!(figures.timeline[0].level, Some(4.0));
+        let failed = text.replace("\"errors\":0", "\"errors\":3");
+        assert!(Report::parse(&failed).unwrap_err().to_string().contains("3 I/Os failed"));
+    }
+}

@@ -1,0 +1,166 @@
+//! Figures 5, 6 and 7: batching policies over 4 KiB requests outstanding, without and with data
+//! batching.
+
+use super::{Experiment, NONE, Section, Table, utilisation};
+use crate::document::document;
+use crate::draw::{Drawing, Lines, Mark, Scale};
+use crate::plan::{DEFAULTS, Group};
+use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
+use crate::view::View;
+
+/// The policies compared: the document's, i10's and ours.
+pub const POLICIES: [&str; 7] =
+    ["none", "static:2", "static:8", "static:64", "tyche", "doorbell", "backlog"];
+const PATTERNS: [Pattern; 2] = [Pattern::RandRead, Pattern::RandWrite];
+/// Requests outstanding of each of the document's threads.
+const DEPTH: u32 = 4;
+const JOBS: [u32; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// The loads of these figures: one request, to see what waiting for company costs, then the
+/// document's.
+pub fn loads(pattern: Pattern) -> impl Iterator<Item = Load> {
+    let one = Load::new(pattern, 4096, 1);
+    let more = JOBS.into_iter().map(move |jobs| Load::new(pattern, 4096, DEPTH).jobs(jobs));
+    std::iter::once(one).chain(more)
+}
+
+/// A policy as a subject.
+pub fn policy(name: &'static str, data: bool) -> Subject {
+    let data_batch = Some(if data { "on" } else { "off" });
+    Subject::with(Carrier::Packet, Settings { batch: Some(name), data_batch, ..DEFAULTS })
+}
+
+/// The point of a policy under a load.
+pub fn point(load: Load, name: &'static str, data: bool) -> Point {
+    Point { wire: Wire::TEN_GIGABIT, load, subject: policy(name, data) }
+}
+
+fn with_data(experiment: Experiment) -> bool {
+    experiment == Experiment::Fig7
+}
+
+pub fn plan(experiment: Experiment) -> Vec<Group> {
+    let data = with_data(experiment);
+    let mut groups = Vec::new();
+    for pattern in PATTERNS {
+        for load in loads(pattern) {
+            let mut group = Group::new(Wire::TEN_GIGABIT, load);
+            for name in POLICIES {
+                let quick = u32::from(in_quick(&load, name, data));
+                // An interval of a second, ten of them before it tries its neighbours.
+                let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (1.5, 2) };
+                group = group.with(policy(name, data), seconds, full, quick);
+            }
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+fn in_quick(load: &Load, name: &str, data: bool) -> bool {
+    let outstanding = load.outstanding();
+    match (load.pattern, name) {
+        (Pattern::RandRead, "tyche") => {
+            matches!((outstanding, data), (512, true) | (128, false))
+        }
+        (Pattern::RandRead, "none" | "backlog") => matches!(outstanding, 1 | 32 | 128 | 512),
+        (Pattern::RandRead, "static:8") => matches!(outstanding, 4 | 32 | 128 | 512) && data,
+        (Pattern::RandWrite, "none" | "backlog") => outstanding == 128 && data,
+        _ => false,
+    }
+}
+
+pub fn section(experiment: Experiment, view: &View) -> Section {
+    let data = with_data(experiment);
+    let intro = "Random 4 KiB reads and writes over one link of 10 Gb/s, MTU 9000, by 1 to 128 threads with 4 \
+                 requests outstanding each, and one with 1.";
+    let (title, text) = match experiment {
+        Experiment::Fig5 => (
+            "Figure 5: batching policies, link utilisation",
+            "Each block has a frame of its own (--data-batch off). The document: the dynamic level is ahead of \
+             no batching by up to 44.2 % (reads) and 49.5 % (writes), by 28.1 % and 35.8 % at 32 outstanding, \
+             and at most 8.6 % behind the best static level; static levels do badly at few outstanding, where \
+             they wait for their delay.",
+        ),
+        Experiment::Fig6 => (
+            "Figure 6: batching policies, level",
+            "How many requests share a batch, on average over a run. The document: for reads the dynamic level \
+             grows with what is outstanding, for writes it is constant up to 256 outstanding and then \
+             starts to grow.",
+        ),
+        _ => (
+            "Figure 7: batching policies with data batching, link utilisation",
+            "Two blocks of 4 KiB share a frame of 8 KiB (--data-batch on). The document: the dynamic level is \
+             ahead of no batching by up to 56.9 % (reads) and 53 % (writes).",
+        ),
+    };
+    let mut section = Section::new(title, &[intro, text]);
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        let line = |name: &'static str| {
+            let points =
+                loads(pattern).map(|load| (f64::from(load.outstanding()), point(load, name, data)));
+            view.line(name, points, |f| match experiment {
+                Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.level_mean),
+                _ => utilisation(&Wire::TEN_GIGABIT, f),
+            })
+        };
+        let lines = Lines {
+            title: format!("Random {side} of 4 KiB"),
+            x_name: "requests outstanding".into(),
+            y_name: match experiment {
+                Experiment::Fig6 => "batch level, requests".into(),
+                _ => "link utilisation, %".into(),
+            },
+            scale: Scale::Log2,
+            lines: POLICIES.into_iter().map(line).collect(),
+            marks: marks(experiment, side),
+        };
+        section.drawings.push((side.into(), Drawing::Lines(lines)));
+        if experiment != Experiment::Fig6 {
+            section.tables.push(gains(experiment, view, pattern, side, data));
+        }
+    }
+    section
+}
+
+fn marks(experiment: Experiment, side: &str) -> Vec<Mark> {
+    let name = experiment.name();
+    if experiment == Experiment::Fig6 {
+        return Vec::new();
+    }
+    let y = document().says(&format!("{name}.{side}.max"));
+    vec![Mark { name: format!("dynamic, at most {y} % (Figure {})", &name[3..]), y, x: None }]
+}
+
+/// How far each policy is ahead of none, beside what the document says of its dynamic level.
+fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data: bool) -> Table {
+    let others = &POLICIES[1..];
+    let mut header = vec!["outstanding", "none, IOPS"];
+    header.extend(others);
+    header.push("document, dynamic");
+    let mut table = Table::new(format!("Random {side}: IOPS gained over no batching, %"), &header);
+    for load in loads(pattern) {
+        let base = point(load, "none", data);
+        let none =
+            view.spread(&base, |f| f.iops).map_or(NONE.into(), |s| format!("{:.0}", s.median));
+        let mut row = vec![load.outstanding().to_string(), none];
+        for name in others {
+            let gain = view.ratio(&point(load, name, data), &base, |f| f.iops);
+            row.push(gain.map_or(NONE.into(), |s| format!("{:+.1}", (s.median - 1.0) * 100.0)));
+        }
+        let stated = match (experiment, load.outstanding()) {
+            (Experiment::Fig5, 32) => {
+                format!("+{}", document().says(&format!("fig5.{side}.gain.32")))
+            }
+            (_, 512) => {
+                let most = document().says(&format!("{}.{side}.gain", experiment.name()));
+                format!("+{most} at most, anywhere")
+            }
+            _ => NONE.into(),
+        };
+        row.push(stated);
+        table.rows.push(row);
+    }
+    table
+}

@@ -1,0 +1,185 @@
+//! Links: shaped to known rates, with small and large frames, with and without a switch.
+
+use super::{NONE, Section, Table, size, utilisation};
+use crate::document::document;
+use crate::draw::{Drawing, Lines, Mark, Scale};
+use crate::figures::Figures;
+use crate::plan::Group;
+use crate::point::{Carrier, Load, Pattern, Point, Subject, Wire};
+use crate::view::View;
+
+const CARRIERS: [Carrier; 3] = [Carrier::Packet, Carrier::Udp, Carrier::Xdp];
+const PATTERNS: [Pattern; 2] = [Pattern::RandRead, Pattern::RandWrite];
+/// Mb/s.
+pub const RATES: [u32; 4] = [1000, 2500, 5000, 10_000];
+
+/// A link of a rate.
+pub fn wire(mbit: u32) -> Wire {
+    Wire { mbit: Some(mbit), ..Wire::FREE }
+}
+
+/// 128 small requests outstanding.
+pub fn load(pattern: Pattern) -> Load {
+    Load::new(pattern, 4096, 32).jobs(4)
+}
+
+/// Not shaped: frames of a common network, jumbo frames, and a virtual cable instead of a switch.
+const OTHERS: [(Wire, &str); 3] = [
+    (Wire { mtu: 1500, ..Wire::FREE }, "switch, MTU 1500"),
+    (Wire::FREE, "switch, MTU 9000"),
+    (Wire { switch: false, ..Wire::FREE }, "virtual cable, MTU 9000"),
+];
+
+fn other_loads() -> [Load; 2] {
+    [Load::new(Pattern::RandRead, 4096, 32), Load::new(Pattern::Read, 131_072, 8)]
+}
+
+fn other_subjects() -> impl Iterator<Item = Subject> {
+    CARRIERS.map(Subject::thinwire).into_iter().chain([Subject::Nbdkit])
+}
+
+pub fn plan() -> Vec<Group> {
+    let mut groups = Vec::new();
+    for mbit in RATES {
+        for pattern in PATTERNS {
+            let load = load(pattern);
+            let mut group = Group::new(wire(mbit), load);
+            for carrier in CARRIERS {
+                let quick = u32::from(
+                    pattern.reads() && matches!(mbit, 1000 | 10_000) && carrier != Carrier::Xdp,
+                );
+                group = group.with(Subject::thinwire(carrier), 1.5, 3, quick).with(
+                    Subject::echo(carrier, &load, false),
+                    1.5,
+                    3,
+                    quick,
+                );
+            }
+            groups.push(group.with(
+                Subject::Nbdkit,
+                1.5,
+                3,
+                u32::from(pattern.reads() && mbit == 1000),
+            ));
+        }
+    }
+    for (wire, _) in OTHERS {
+        for load in other_loads() {
+            let group = Group::new(wire, load);
+            groups.push(other_subjects().fold(group, |group, subject| {
+                // It is measured elsewhere for as long.
+                let seconds = if wire == Wire::FREE { 2.0 } else { 1.5 };
+                group.with(subject, seconds, 3, 0)
+            }));
+        }
+    }
+    groups
+}
+
+pub fn section(view: &View) -> Section {
+    let mut section = Section::new(
+        "Links",
+        &[
+            "4 KiB requests, 4 jobs of 32 outstanding, over one link shaped both ways at the switch (tbf, burst \
+             1 MiB), MTU 9000. A slow link is filled by all of them; what differs is the CPU that it takes. \
+             Then links that are not shaped: MTU 1500 and 9000, and a virtual cable without a switch.",
+        ],
+    );
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        let subjects: Vec<Subject> = CARRIERS
+            .iter()
+            .flat_map(|&c| [Subject::thinwire(c), Subject::echo(c, &load(pattern), false)])
+            .chain([Subject::Nbdkit])
+            .collect();
+        let line = |&subject: &Subject| {
+            let points = RATES.map(|mbit| {
+                let point = Point { wire: wire(mbit), load: load(pattern), subject };
+                (f64::from(mbit) / 1000.0, point)
+            });
+            let of = move |x: &Figures, mbit: u32| utilisation(&wire(mbit), x);
+            let mut line = view.line(subject.title(), [], |_| None);
+            for (x, point) in points {
+                let one = view.line("", [(x, point)], |f| of(f, (x * 1000.0) as u32));
+                line.spots.extend(one.spots);
+            }
+            line
+        };
+        let stated = document().says(&format!("fig7.{side}.max"));
+        let lines = Lines {
+            title: format!("Random {side} of 4 KiB, 128 outstanding"),
+            x_name: "line rate, Gb/s".into(),
+            y_name: "link utilisation, %".into(),
+            scale: Scale::Log2,
+            lines: subjects.iter().map(line).collect(),
+            marks: vec![Mark {
+                name: format!("at most {stated} % of 10 Gb/s (Figure 7)"),
+                y: stated,
+                x: Some(10.0),
+            }],
+        };
+        section.drawings.push((side.into(), Drawing::Lines(lines)));
+        section.tables.push(shaped(view, pattern, side, &subjects));
+    }
+    section.tables.push(others(view));
+    section
+}
+
+fn shaped(view: &View, pattern: Pattern, side: &str, subjects: &[Subject]) -> Table {
+    let header =
+        ["rate", "subject", "utilisation, %", "of its echo, %", "CPU of both sides, us an I/O"];
+    let mut table = Table::new(format!("Random {side} of 4 KiB on shaped links"), &header);
+    for mbit in RATES {
+        for &subject in subjects {
+            let point = |subject| Point { wire: wire(mbit), load: load(pattern), subject };
+            let own = point(subject);
+            let share = match subject {
+                Subject::Thinwire { carrier, .. } => {
+                    let echo = point(Subject::echo(carrier, &load(pattern), false));
+                    view.ratio(&own, &echo, |f| f.iops).map(|s| s.times(100.0))
+                }
+                _ => None,
+            };
+            let filled = view.spread_of_some(&own, |f| utilisation(&wire(mbit), f));
+            table.rows.push(vec![
+                format!("{} Gb/s", f64::from(mbit) / 1000.0),
+                subject.title(),
+                filled.map_or(NONE.into(), |s| s.show(1)),
+                share.map_or(NONE.into(), |s| s.show(1)),
+                view.spread(&own, Figures::cpu_us).map_or(NONE.into(), |s| s.show(1)),
+            ]);
+        }
+    }
+    table
+}
+
+fn others(view: &View) -> Table {
+    let header =
+        ["link", "load", "subject", "IOPS", "MiB/s", "mean, us", "CPU of both sides, us an I/O"];
+    let mut table = Table::new("Links that are not shaped", &header);
+    for (wire, name) in OTHERS {
+        for load in other_loads() {
+            for subject in other_subjects() {
+                let point = Point { wire, load, subject };
+                let show = |of: fn(&Figures) -> f64, digits| {
+                    view.spread(&point, of).map_or(NONE.into(), |s| s.show(digits))
+                };
+                table.rows.push(vec![
+                    name.into(),
+                    format!(
+                        "{} {}, {} outstanding",
+                        load.pattern.word(),
+                        size(load.block),
+                        load.outstanding()
+                    ),
+                    subject.title(),
+                    show(|f| f.iops, 0),
+                    show(|f| f.mib_per_s, 0),
+                    show(|f| f.mean_us, 1),
+                    show(Figures::cpu_us, 1),
+                ]);
+            }
+        }
+    }
+    table
+}

@@ -1,0 +1,106 @@
+//! Figure 8: 4 KiB requests of 32 threads, joined one by one by threads of 128 KiB requests.
+
+use super::{NONE, Section, Table, batching};
+use crate::document::document;
+use crate::draw::{Drawing, Line, Lines, Mark, Scale, Spot};
+use crate::figures::Figures;
+use crate::plan::Group;
+use crate::point::{Load, Pattern, Point, Wire};
+use crate::stats::Spread;
+use crate::view::View;
+
+/// Seconds between two threads that join; the document's are 60.
+const INTERVAL_S: u32 = 8;
+/// Compared with each other; those that batch, with data batching.
+const POLICIES: [&str; 3] = ["tyche", "none", "backlog"];
+const PATTERNS: [Pattern; 2] = [Pattern::RandRead, Pattern::RandWrite];
+
+fn point(pattern: Pattern, name: &'static str) -> Point {
+    let load = Load { joined_every_s: INTERVAL_S, ..Load::new(pattern, 4096, 4).jobs(32) };
+    Point { wire: Wire::TEN_GIGABIT, load, subject: batching::policy(name, name != "none") }
+}
+
+pub fn plan() -> Vec<Group> {
+    let mut groups = Vec::new();
+    for pattern in PATTERNS {
+        let mut group = Group::new(Wire::TEN_GIGABIT, point(pattern, POLICIES[0]).load);
+        for name in POLICIES {
+            let quick = u32::from(pattern.reads() && name != "none");
+            // How long it takes follows from the intervals.
+            group = group.with(point(pattern, name).subject, 0.0, 1, quick);
+        }
+        groups.push(group);
+    }
+    groups
+}
+
+fn percent(mib_per_s: f64) -> f64 {
+    let line = Wire::TEN_GIGABIT.bytes_per_s().expect("it has a rate");
+    mib_per_s * f64::from(1 << 20) / line * 100.0
+}
+
+pub fn section(view: &View) -> Section {
+    let text = format!(
+        "32 threads of 4 KiB requests, 4 outstanding each; every {INTERVAL_S} s (in the document: 60 s) one more \
+         thread of 128 KiB requests joins, one outstanding, five in all. Over one link of 10 Gb/s, MTU 9000. Each \
+         of the joining threads is a process with an export and a session of its own."
+    );
+    let mut section = Section::new("Figure 8: two request sizes at once", &[&text]);
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        let line = |name: &'static str| {
+            let moments = view.last(&point(pattern, name)).map_or(&[][..], |f| &f.timeline);
+            let spot = |m: &crate::figures::Moment| {
+                Spread::of([percent(m.mib_per_s)]).map(|y| Spot { x: m.t, y })
+            };
+            Line { name: name.into(), spots: moments.iter().filter_map(spot).collect() }
+        };
+        let mark = |id: &str, what: &str| {
+            let y = document().says(id);
+            Mark { name: format!("{what} {y} % (Figure 8)"), y, x: None }
+        };
+        let marks = match pattern.reads() {
+            true => vec![
+                mark("fig8.reads.mean", "dynamic, on average"),
+                mark("fig8.reads.none.mean", "no batching, on average"),
+            ],
+            false => vec![],
+        };
+        let lines = Lines {
+            title: format!("Random {side} of 4 KiB, joined by {side} of 128 KiB"),
+            x_name: "seconds".into(),
+            y_name: "link utilisation, %".into(),
+            scale: Scale::Linear,
+            lines: POLICIES.into_iter().map(line).collect(),
+            marks,
+        };
+        section.drawings.push((side.into(), Drawing::Lines(lines)));
+        section.tables.push(table(view, pattern, side));
+    }
+    section
+}
+
+fn table(view: &View, pattern: Pattern, side: &str) -> Table {
+    let header = ["policy", "most", "mean", "document, most", "document, mean"];
+    let mut table = Table::new(format!("Random {side}: link utilisation, %"), &header);
+    for name in POLICIES {
+        let all = |f: &Figures| Spread::of(f.timeline.iter().map(|m| percent(m.mib_per_s)));
+        let mean = |f: &Figures| {
+            f.timeline.iter().map(|m| percent(m.mib_per_s)).sum::<f64>()
+                / f.timeline.len().max(1) as f64
+        };
+        let found = view.last(&point(pattern, name));
+        let most = found.and_then(all).map_or(NONE.into(), |s| format!("{:.1}", s.max));
+        let mean = found
+            .filter(|f| !f.timeline.is_empty())
+            .map_or(NONE.into(), |f| format!("{:.1}", mean(f)));
+        let says = |id: &str| document().says(id).to_string();
+        let (stated_most, stated_mean) = match (pattern.reads(), name) {
+            (true, "tyche") => (says("fig8.reads.max"), says("fig8.reads.mean")),
+            (true, "none") => (says("fig8.reads.none.max"), says("fig8.reads.none.mean")),
+            _ => (NONE.into(), NONE.into()),
+        };
+        table.rows.push(vec![name.into(), most, mean, stated_most, stated_mean]);
+    }
+    table
+}

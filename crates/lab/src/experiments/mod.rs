@@ -1,0 +1,289 @@
+//! The experiments: for each, what it measures and what it shows. One file for each family.
+
+mod bars;
+mod batching;
+mod limits;
+mod links;
+mod mixed;
+mod null;
+mod peers;
+mod pipelines;
+mod scaling;
+mod utilisation;
+
+use serde::Serialize;
+
+use crate::draw::Drawing;
+use crate::figures::Figures;
+use crate::plan::Group;
+use crate::point::Wire;
+use crate::view::View;
+pub use bars::{Bar, bars};
+
+/// A table or figure of the document, or one of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the titles say it")]
+pub enum Experiment {
+    Bars,
+    Table2,
+    Table3,
+    Table4,
+    Table5,
+    Table6,
+    Fig1,
+    Fig5,
+    Fig6,
+    Fig7,
+    Fig8,
+    Limits,
+    Peers,
+    Links,
+    Scaling,
+}
+
+impl Experiment {
+    /// All of them, in the report's order.
+    pub const ALL: [Experiment; 15] = [
+        Experiment::Bars,
+        Experiment::Table2,
+        Experiment::Table3,
+        Experiment::Table4,
+        Experiment::Table5,
+        Experiment::Table6,
+        Experiment::Fig1,
+        Experiment::Fig5,
+        Experiment::Fig6,
+        Experiment::Fig7,
+        Experiment::Fig8,
+        Experiment::Limits,
+        Experiment::Peers,
+        Experiment::Links,
+        Experiment::Scaling,
+    ];
+
+    /// Its subcommand, and the name of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Experiment::Bars => "bars",
+            Experiment::Table2 => "table2",
+            Experiment::Table3 => "table3",
+            Experiment::Table4 => "table4",
+            Experiment::Table5 => "table5",
+            Experiment::Table6 => "table6",
+            Experiment::Fig1 => "fig1",
+            Experiment::Fig5 => "fig5",
+            Experiment::Fig6 => "fig6",
+            Experiment::Fig7 => "fig7",
+            Experiment::Fig8 => "fig8",
+            Experiment::Limits => "limits",
+            Experiment::Peers => "peers",
+            Experiment::Links => "links",
+            Experiment::Scaling => "scaling",
+        }
+    }
+
+    /// What it measures.
+    pub fn plan(self) -> Vec<Group> {
+        match self {
+            Experiment::Bars => bars::plan(),
+            Experiment::Table2 | Experiment::Table3 | Experiment::Table5 | Experiment::Table6 => {
+                pipelines::plan(self)
+            }
+            Experiment::Table4 => null::plan(),
+            Experiment::Fig1 => utilisation::plan(),
+            Experiment::Fig5 | Experiment::Fig6 | Experiment::Fig7 => batching::plan(self),
+            Experiment::Fig8 => mixed::plan(),
+            Experiment::Limits => limits::plan(),
+            Experiment::Peers => peers::plan(),
+            Experiment::Links => links::plan(),
+            Experiment::Scaling => scaling::plan(),
+        }
+    }
+
+    /// What it shows of what was measured.
+    pub fn section(self, view: &View) -> Section {
+        let mut section = match self {
+            Experiment::Bars => bars::section(view),
+            Experiment::Table2 | Experiment::Table3 | Experiment::Table5 | Experiment::Table6 => {
+                pipelines::section(self, view)
+            }
+            Experiment::Table4 => null::section(view),
+            Experiment::Fig1 => utilisation::section(view),
+            Experiment::Fig5 | Experiment::Fig6 | Experiment::Fig7 => batching::section(self, view),
+            Experiment::Fig8 => mixed::section(view),
+            Experiment::Limits => limits::section(view),
+            Experiment::Peers => peers::section(view),
+            Experiment::Links => links::section(view),
+            Experiment::Scaling => scaling::section(view),
+        };
+        section.missing = view.missing(&self.plan());
+        section
+    }
+}
+
+/// The groups of all experiments, in the order in which they are measured.
+pub fn plan_of_all() -> Vec<Group> {
+    Experiment::ALL.into_iter().flat_map(Experiment::plan).collect()
+}
+
+/// What an experiment shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Section {
+    /// Heading.
+    pub title: String,
+    /// What was done and how to read it, a paragraph each.
+    pub text: Vec<String>,
+    /// Charts, each with the word that its file's name ends with (empty for the first).
+    pub drawings: Vec<(String, Drawing)>,
+    /// Tables.
+    pub tables: Vec<Table>,
+    /// What is not there, and why.
+    pub missing: Vec<String>,
+}
+
+impl Section {
+    fn new(title: &str, text: &[&str]) -> Self {
+        Section {
+            title: title.into(),
+            text: text.iter().map(|&t| t.to_owned()).collect(),
+            drawings: Vec::new(),
+            tables: Vec::new(),
+            missing: Vec::new(),
+        }
+    }
+}
+
+/// A table of text.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// Heads of the columns.
+    pub header: Vec<String>,
+    /// Cells.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(title: impl Into<String>, header: &[&str]) -> Self {
+        let header = header.iter().map(|&h| h.to_owned()).collect();
+        Table { title: title.into(), header, rows: Vec::new() }
+    }
+
+    /// For a terminal: columns as wide as their widest cell, two blanks between.
+    pub fn text(&self) -> String {
+        let mut widths: Vec<usize> = self.header.iter().map(|cell| cell.chars().count()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |cells: &[String]| {
+            let padded: Vec<String> =
+                cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            padded.join("  ").trim_end().to_owned()
+        };
+        let rows = std::iter::once(line(&self.header)).chain(self.rows.iter().map(|row| line(row)));
+        format!("{}\n{}\n", self.title, rows.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+/// Percent of a shaped wire's rate that is payload.
+fn utilisation(wire: &Wire, figures: &Figures) -> Option<f64> {
+    wire.bytes_per_s().map(|line| figures.bytes_per_s() / line * 100.0)
+}
+
+/// `4 KiB`.
+fn size(bytes: u32) -> String {
+    format!("{} KiB", bytes / 1024)
+}
+
+/// A cell without figures.
+const NONE: &str = "–";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Form;
+    use crate::store::{Store, tests::folder};
+
+    #[test]
+    fn every_section_can_be_drawn_of_nothing_and_of_everything() {
+        let folder = folder("sections");
+        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let draw = |store: &Store| {
+            for experiment in Experiment::ALL {
+                let section = experiment.section(&View::new(store, Form::Full));
+                for (name, drawing) in &section.drawings {
+                    let svg = drawing.svg(true);
+                    assert!(
+                        !svg.contains("NaN") && !svg.contains("inf\""),
+                        "{experiment:?} {name}"
+                    );
+                }
+                for table in &section.tables {
+                    assert!(
+                        table.rows.iter().all(|row| row.len() == table.header.len()),
+                        "{table:?}"
+                    );
+                }
+                let names: std::collections::BTreeSet<_> =
+                    section.drawings.iter().map(|d| &d.0).collect();
+                assert_eq!(names.len(), section.drawings.len(), "{experiment:?}");
+                assert_eq!(
+                    section.missing.is_empty(),
+                    store.span().is_some(),
+                    "{:?}",
+                    section.missing
+                );
+            }
+        };
+        draw(&store);
+        let stage = |row: &str| crate::figures::Stage {
+            row: row.into(),
+            physical_us: crate::figures::StageTime { mean: 2.0, p50: 2.0 },
+            virtual_us: None,
+        };
+        for group in plan_of_all() {
+            for (point, entry) in group.points() {
+                for round in 0..entry.full {
+                    let figures = Figures {
+                        iops: 1000.0,
+                        mib_per_s: 100.0,
+                        mean_us: 50.0,
+                        cpu_client_us: 3.0,
+                        cpu_server_us: 4.0,
+                        batch: Some(crate::figures::Batch {
+                            level_mean: 3.0,
+                            ..Default::default()
+                        }),
+                        breakdown: vec![stage("Ty-IS"), stage("store")],
+                        timeline: vec![crate::figures::Moment {
+                            t: 1.0,
+                            iops: 1.0,
+                            mib_per_s: 2.0,
+                            level: None,
+                        }],
+                        ..Figures::default()
+                    };
+                    store.put(&point, round, 1.0, Ok(figures)).unwrap();
+                }
+            }
+        }
+        draw(&store);
+        for experiment in Experiment::ALL {
+            let section = experiment.section(&View::new(&store, Form::Full));
+            assert!(!section.drawings.is_empty() || !section.tables.is_empty(), "{experiment:?}");
+            assert!(section.drawings.iter().all(|(_, d)| !d.is_empty()), "{experiment:?}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn names_are_the_subcommands() {
+        let mut names: Vec<_> = Experiment::ALL.iter().map(|e| e.name()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), Experiment::ALL.len());
+    }
+}

@@ -1,0 +1,243 @@
+//! Tables II, III, V and VI: where the time of one request goes, with the document's three pipelines.
+
+use super::{Experiment, NONE, Section, Table, size};
+use crate::document::{self, document};
+use crate::draw::{Bar, BarGroup, Bars, Drawing};
+use crate::figures::Figures;
+use crate::plan::{DEFAULTS, Group};
+use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
+use crate::view::View;
+
+const PATTERNS: [Pattern; 2] = [Pattern::RandRead, Pattern::RandWrite];
+
+/// Table II: network thread, block thread, and a thread for completions.
+pub const SPLIT: Subject = with(Some("split"), Some("workqueue"));
+/// Table V: Tyche-Rec.
+pub const SINGLE: Subject = with(Some("single"), Some("workqueue"));
+/// Table VI: Tyche-NoWQ, and Thinwire's defaults.
+pub const INLINE: Subject = with(None, None);
+
+const fn with(receive: Option<&'static str>, completion: Option<&'static str>) -> Subject {
+    Subject::with(Carrier::Packet, Settings { receive, completion, breakdown: true, ..DEFAULTS })
+}
+
+/// Names of our rows and of the document's, from the application outwards. Ours that the document
+/// has not stand beside nothing.
+const ROWS: [(&str, Option<&str>); 13] = [
+    ("In/Out", Some("In/Out")),
+    ("Ty-IS", Some("Ty-IS")),
+    ("Ty-TR", Some("Ty-TR")),
+    ("Ty-TS", Some("Ty-TS")),
+    ("Ty-IR", Some("Ty-IR")),
+    ("CS-WQ", Some("CS-WQ")),
+    ("CS-Rec", Some("CS-Rec")),
+    ("CS-IRQ", Some("CS-IRQ")),
+    ("CS-Out", None),
+    ("store", Some("Ramdisk")),
+    ("network", Some("Network")),
+    ("remainder", None),
+    ("clock", None),
+];
+
+/// The point of a pipeline, or of a peer, with one request of this size outstanding.
+pub fn point(pattern: Pattern, block: u32, subject: Subject) -> Point {
+    Point { wire: Wire::FREE, load: Load::new(pattern, block, 1), subject }
+}
+
+/// The pipelines are measured together, whichever table is asked for: their steps are compared.
+pub fn plan(_table: Experiment) -> Vec<Group> {
+    let mut groups = Vec::new();
+    for pattern in PATTERNS {
+        for block in document().sizes {
+            let quick = if block == 4096 { 2 } else { 0 };
+            let group = Group::new(Wire::FREE, Load::new(pattern, block, 1));
+            groups.push(
+                [SPLIT, SINGLE, INLINE, Subject::Nbdkit]
+                    .into_iter()
+                    .fold(group, |group, subject| group.with(subject, 1.5, 4, quick)),
+            );
+        }
+    }
+    groups
+}
+
+pub fn section(experiment: Experiment, view: &View) -> Section {
+    match experiment {
+        Experiment::Table2 => breakdown(
+            view,
+            SPLIT,
+            "II",
+            "Table II: receive path split, completion through a work queue",
+        ),
+        Experiment::Table5 => {
+            breakdown(view, SINGLE, "V", "Table V (Tyche-Rec): one thread for the receive path")
+        }
+        Experiment::Table6 => {
+            breakdown(view, INLINE, "VI", "Table VI (Tyche-NoWQ): completions inline, our default")
+        }
+        _ => totals(view),
+    }
+}
+
+/// The mean of a row of the breakdown.
+fn stage(figures: &Figures, name: &str) -> Option<f64> {
+    figures.breakdown.iter().find(|stage| stage.row == name).map(|stage| stage.physical_us.mean)
+}
+
+fn stage_virtual(figures: &Figures, name: &str) -> Option<f64> {
+    let stage = figures.breakdown.iter().find(|stage| stage.row == name)?;
+    stage.virtual_us.map(|time| time.mean)
+}
+
+fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Section {
+    let mut section = Section::new(
+        title,
+        &[
+            "One 4, 8, 64 or 128 KiB request outstanding, over the packet link through the switch, MTU 9000, not \
+             shaped. Times are means in microseconds, medians over the rounds; in brackets time of the thread's CPU \
+             alone. The document's In/Out and Network rows are calculated as differences, ours are measured; \
+             CS-IRQ is the wake-up of the sleeping side. Ours is all in user space, so that the network row \
+             holds the kernel's work, too.",
+        ],
+    );
+    let table = document().table(number);
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        section.tables.push(rows(view, subject, table, pattern, side));
+        let mut groups = Vec::new();
+        for (column, block) in document().sizes.into_iter().enumerate() {
+            let point = point(pattern, block, subject);
+            let ours = ROWS.iter().filter(|(row, _)| *row != "clock").filter_map(|(row, _)| {
+                view.spread_of_some(&point, |f| stage(f, row))
+                    .map(|s| ((*row).to_owned(), s.median))
+            });
+            let mut parts: Vec<_> = ours.collect();
+            let total = view.spread(&point, |f| f.mean_us);
+            if let (true, Some(total)) = (parts.is_empty(), total) {
+                parts.push(("not divided".into(), total.median));
+            }
+            let theirs = ROWS.iter().filter_map(|(row, their)| {
+                let found = table.row((*their)?)?;
+                Some(((*row).to_owned(), found.side(pattern.reads())[column]))
+            });
+            let mut bars = Vec::new();
+            if !parts.is_empty() {
+                bars.push(Bar {
+                    name: "ours".into(),
+                    parts,
+                    spread: total.map(|s| (s.min, s.max)),
+                });
+            }
+            bars.push(Bar { name: "document".into(), parts: theirs.collect(), spread: None });
+            groups.push(BarGroup { name: size(block), bars });
+        }
+        let title = format!("Random {side}, one outstanding: where the time goes");
+        section
+            .drawings
+            .push((side.into(), Drawing::Bars(Bars { title, y_name: "us".into(), groups })));
+    }
+    section
+}
+
+fn rows(
+    view: &View,
+    subject: Subject,
+    table: &document::Table,
+    pattern: Pattern,
+    side: &str,
+) -> Table {
+    let mut header = vec!["row".to_owned()];
+    for block in document().sizes {
+        header.extend([size(block), format!("{}, document", size(block))]);
+    }
+    let mut shown = Table { title: format!("Random {side}, us"), header, rows: Vec::new() };
+    let column = |name: &str, column: usize| {
+        table
+            .row(name)
+            .map_or(NONE.into(), |row| format!("{:.2}", row.side(pattern.reads())[column]))
+    };
+    for (row, their) in ROWS {
+        let mut cells = vec![row.to_owned()];
+        for (n, block) in document().sizes.into_iter().enumerate() {
+            let point = point(pattern, block, subject);
+            let physical = view.spread_of_some(&point, |f| stage(f, row));
+            let alone = view.spread_of_some(&point, |f| stage_virtual(f, row));
+            let bracket = alone.map_or(String::new(), |s| format!(" [{:.2}]", s.median));
+            cells.push(physical.map_or(NONE.into(), |s| format!("{:.2}{bracket}", s.median)));
+            cells.push(their.map_or(NONE.into(), |their| column(their, n)));
+        }
+        shown.rows.push(cells);
+    }
+    type Of = fn(&Figures) -> f64;
+    let totals: [(&str, &str, Of, usize); 2] = [
+        ("total", "Total", |f| f.mean_us, 2),
+        ("throughput, MB/s", "Throughput", |f| f.bytes_per_s() / 1e6, 1),
+    ];
+    for (name, their, of, digits) in totals {
+        let mut cells = vec![name.to_owned()];
+        for (n, block) in document().sizes.into_iter().enumerate() {
+            let ours = view.spread(&point(pattern, block, subject), of);
+            cells.push(ours.map_or(NONE.into(), |s| s.show(digits)));
+            cells.push(column(their, n));
+        }
+        shown.rows.push(cells);
+    }
+    shown
+}
+
+fn totals(view: &View) -> Section {
+    let mut section = Section::new(
+        "Table III: totals beside NBD",
+        &[
+            "Total time of a request, one outstanding, in microseconds: Thinwire over the packet link with each of \
+             the three pipelines, nbdkit over TCP, and what the document measured of Tyche and NBD. Its \
+             two machines had a real network between them; ours is one machine.",
+        ],
+    );
+    let subjects = [
+        (SPLIT, "split, work queue"),
+        (SINGLE, "single, work queue"),
+        (INLINE, "single, inline"),
+        (Subject::Nbdkit, "nbdkit"),
+    ];
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        let header: Vec<String> =
+            std::iter::once("us".to_owned()).chain(document().sizes.map(size)).collect();
+        let mut table = Table { title: format!("Random {side}"), header, rows: Vec::new() };
+        let mut groups: Vec<BarGroup> =
+            document().sizes.map(|s| BarGroup { name: size(s), bars: vec![] }).into();
+        for (subject, name) in subjects {
+            let mut cells = vec![name.to_owned()];
+            for (group, block) in groups.iter_mut().zip(document().sizes) {
+                let found = view.spread(&point(pattern, block, subject), |f| f.mean_us);
+                cells.push(found.map_or(NONE.into(), |s| s.show(1)));
+                if let Some(s) = found {
+                    let parts = vec![(name.to_owned(), s.median)];
+                    group.bars.push(Bar {
+                        name: String::new(),
+                        parts,
+                        spread: Some((s.min, s.max)),
+                    });
+                }
+            }
+            table.rows.push(cells);
+        }
+        for row in &document().table("III").rows {
+            let values = row.side(pattern.reads());
+            let name = format!("document: {}", row.row);
+            let cells = values.iter().map(|value| format!("{value:.1}"));
+            table.rows.push(std::iter::once(name.clone()).chain(cells).collect());
+            for (group, value) in groups.iter_mut().zip(values) {
+                let parts = vec![(name.clone(), *value)];
+                group.bars.push(Bar { name: String::new(), parts, spread: None });
+            }
+        }
+        let title = format!("Total of random {side}, one outstanding");
+        section
+            .drawings
+            .push((side.into(), Drawing::Bars(Bars { title, y_name: "us".into(), groups })));
+        section.tables.push(table);
+    }
+    section
+}

@@ -1,0 +1,98 @@
+//! What one run of one point came to.
+
+use serde::{Deserialize, Serialize};
+
+/// One measurement. Rates are of completed I/Os; a mebibyte is 2^20 bytes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// I/Os a second.
+    pub iops: f64,
+    /// MiB a second.
+    pub mib_per_s: f64,
+    /// Mean latency.
+    pub mean_us: f64,
+    /// Median latency, where the program that was run tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p50_us: Option<f64>,
+    /// 99th percentile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_us: Option<f64>,
+    /// CPU time of the initiators' processes for each I/O.
+    pub cpu_client_us: f64,
+    /// CPU time of the server for each I/O.
+    pub cpu_server_us: f64,
+    /// Time that all of the machine's processors together were not idle, for each I/O: it holds what
+    /// the kernel does in interrupts for the switch, which is in nobody's account.
+    pub cpu_machine_us: f64,
+    /// What the batching policy did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// Where the time of an I/O went, in the document's rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breakdown: Vec<Stage>,
+    /// How it went over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Moment>,
+}
+
+impl Figures {
+    /// CPU time of both sides for each I/O.
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu_client_us + self.cpu_server_us
+    }
+
+    /// Payload bytes a second.
+    pub fn bytes_per_s(&self) -> f64 {
+        self.mib_per_s * f64::from(1 << 20)
+    }
+}
+
+/// `batch` of `thinwire bench --json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Batch {
+    /// The policy's name.
+    pub policy: String,
+    /// The mean level over the run.
+    pub level_mean: f64,
+    /// The level at its end.
+    pub level_last: f64,
+    /// Requests that really shared a frame, on average.
+    #[serde(default)]
+    pub requests_per_frame: f64,
+}
+
+/// A row of `breakdown` of `thinwire bench --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stage {
+    /// The document's name for it.
+    pub row: String,
+    /// All time that passed.
+    pub physical_us: StageTime,
+    /// Time of the thread's CPU alone, where that has a meaning.
+    #[serde(default)]
+    pub virtual_us: Option<StageTime>,
+}
+
+/// Of one stage.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageTime {
+    /// Arithmetic mean over all I/Os.
+    pub mean: f64,
+    /// Median.
+    #[serde(default)]
+    pub p50: f64,
+}
+
+/// A point of `timeline` of `thinwire bench --json`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since the start, at the end of the interval.
+    pub t: f64,
+    /// I/Os a second in the interval.
+    pub iops: f64,
+    /// MiB a second in the interval.
+    pub mib_per_s: f64,
+    /// The batch level at its end, if there is one.
+    #[serde(default)]
+    pub level: Option<f64>,
+}

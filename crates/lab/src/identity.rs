@@ -1,0 +1,66 @@
+//! Which build was measured, on which machine: samples of others are not mixed in.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::{Outcome, failed};
+
+/// What stands in each sample and in the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    /// Version and a fingerprint of the executable.
+    pub build: String,
+    /// Kernel, processors, memory.
+    pub machine: String,
+}
+
+impl Identity {
+    /// Of this machine and an executable.
+    pub fn of(executable: &Path) -> Outcome<Self> {
+        let bytes = std::fs::read(executable)
+            .map_err(failed(format!("cannot read {}", executable.display())))?;
+        let build =
+            format!("thinwire {} ({:016x})", env!("CARGO_PKG_VERSION"), fingerprint(&bytes));
+        Ok(Identity { build, machine: machine() })
+    }
+}
+
+/// FNV-1a over words: tells builds apart, nothing more.
+fn fingerprint(bytes: &[u8]) -> u64 {
+    bytes.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash, chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0100_0000_01b3).rotate_left(17)
+    })
+}
+
+fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let model =
+        field(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown processor".into());
+    let memory = field(&read("/proc/meminfo"), "MemTotal")
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0.0, |kib| kib / f64::from(1 << 20));
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!("Linux {}, {cpus} cores, {model}, {memory:.0} GiB", kernel.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builds_are_told_apart() {
+        assert_ne!(fingerprint(b"thinwire a"), fingerprint(b"thinwire b"));
+        assert_ne!(fingerprint(b"0123456789abcdef"), fingerprint(b"89abcdef01234567"));
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(Identity::of(&own).unwrap(), Identity::of(&own).unwrap());
+        assert!(machine().contains("Linux") && machine().contains("cores"));
+    }
+}

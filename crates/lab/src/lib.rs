@@ -1,0 +1,203 @@
+//! The laboratory: measures Thinwire as the document "Reducing CPU and network overhead for small I/O
+//! requests in network storage protocols over raw Ethernet" (P. González-Férez, A. Bilas) measured
+//! Tyche, beside peers and beside the limits of the links, and shows the results.
+//!
+//! It drives the running executable as `thinwire target` and `thinwire bench` in network namespaces of
+//! its own making, so it depends on nothing that it measures but the links, for the echo.
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`point`] | what is measured: a subject under a load on a wire |
+//! | [`experiments`] | what each table and figure measures and shows |
+//! | [`plan`], [`runner`] | in which order, how long; doing it |
+//! | [`stand`], [`contender`] | namespaces and processes; who is measured, and how |
+//! | [`echo`] | the limit: an empty protocol |
+//! | [`store`], [`figures`], [`stats`], [`view`] | what was measured: kept, summed up, looked at |
+//! | [`document`] | the document's numbers |
+//! | [`draw`], [`report`] | charts, and the page |
+
+pub mod args;
+pub mod contender;
+pub mod document;
+pub mod draw;
+pub mod echo;
+pub mod error;
+pub mod experiments;
+pub mod figures;
+pub mod identity;
+pub mod plan;
+pub mod point;
+pub mod report;
+pub mod runner;
+pub mod stand;
+pub mod stats;
+pub mod store;
+pub mod view;
+
+use std::io::Write;
+use std::path::Path;
+
+pub use args::LabArgs;
+pub use error::{LabError, Outcome};
+
+use args::{EchoSide, LabCommand, ListArgs, RunArgs};
+use contender::Abilities;
+use experiments::{Experiment, plan_of_all};
+use identity::Identity;
+use plan::{Form, Group, estimate};
+use report::Head;
+use runner::Choice;
+use stand::Laboratory;
+use store::Store;
+use view::View;
+
+/// Does what the command line says. `executable` is the thinwire that is measured; `interrupted`
+/// turns true once a signal asked to end, and is asked several times a second. Blocks until all is
+/// measured; everything that it made is removed when it returns.
+pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
+    match &args.command {
+        LabCommand::Echo(args) => match &args.side {
+            EchoSide::Server(args) => echo::server(args),
+            EchoSide::Client(args) => echo::client(args),
+        },
+        LabCommand::List(args) => list(args),
+        LabCommand::Report(args) => report(&args.run, executable, interrupted),
+        command => {
+            let (experiment, args) = command.experiment().expect("all others are experiments");
+            one(experiment, args, executable, interrupted)
+        }
+    }
+}
+
+fn form(quick: bool) -> Form {
+    if quick { Form::Quick } else { Form::Full }
+}
+
+/// Measures what is missing of a plan, and returns the store with the head of its files.
+fn measured(
+    args: &RunArgs,
+    groups: &[Group],
+    executable: &Path,
+    interrupted: &dyn Fn() -> bool,
+) -> Outcome<(Store, Head)> {
+    let form = form(args.quick);
+    let choice =
+        Choice { form, only: args.only.clone(), rounds: args.rounds, seconds: args.seconds };
+    let chosen = choice.of(groups);
+    if chosen.is_empty() {
+        return Err(LabError::Usage(format!(
+            "--only {}: no point's name holds that; `thinwire lab list` shows them",
+            args.only.join(" --only ")
+        )));
+    }
+    let identity = Identity::of(executable)?;
+    let mut store = Store::open(&args.out, &identity.build, &identity.machine)?;
+    if store.foreign() > 0 && store.span().is_none() {
+        eprintln!(
+            "lab: {} holds {} samples of other builds or machines; they are kept and not used",
+            args.out.display(),
+            store.foreign()
+        );
+    }
+    if !args.draw {
+        let path = executable.to_str().ok_or_else(|| {
+            LabError::Failed(format!("{}: the path is not UTF-8", executable.display()))
+        })?;
+        let lab = Laboratory::new(path.into(), interrupted)?;
+        let abilities = Abilities::ask(&lab)?;
+        runner::measure(&lab, &abilities, &mut store, &chosen, form)?;
+    }
+    let head = Head::new(identity, &args.label, form, &store);
+    Ok((store, head))
+}
+
+fn one(
+    experiment: Experiment,
+    args: &RunArgs,
+    executable: &Path,
+    interrupted: &dyn Fn() -> bool,
+) -> Outcome {
+    let (store, head) = measured(args, &experiment.plan(), executable, interrupted)?;
+    let view = View::new(&store, form(args.quick));
+    let (section, json) = report::write_experiment(&args.out, &head, experiment, &view)?;
+    if args.json {
+        return say(&json);
+    }
+    for table in &section.tables {
+        say(&table.text())?;
+    }
+    for why in &section.missing {
+        say(&format!("not there: {why}"))?;
+    }
+    let drawn: Vec<String> = section
+        .drawings
+        .iter()
+        .map(|(name, _)| format!("{}-{name}.svg", experiment.name()))
+        .chain([format!("{}.json", experiment.name())])
+        .collect();
+    say(&format!("wrote {} in {}", drawn.join(", "), args.out.display()))
+}
+
+fn report(args: &RunArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
+    let (store, head) = measured(args, &plan_of_all(), executable, interrupted)?;
+    let view = View::new(&store, form(args.quick));
+    let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view)?;
+    if args.json {
+        let bars = experiments::bars(&view);
+        let value = serde_json::json!({
+            "schema": head.schema, "report": path, "head": head, "met": met, "missed": missed,
+            "not_measured": open, "bars": bars,
+        });
+        return say(&value.to_string());
+    }
+    for bar in experiments::bars(&view) {
+        let sign = if bar.at_least { "at least" } else { "at most" };
+        let found = bar.measured.map_or("–".into(), |s| s.show(3));
+        say(&format!("{:>12}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
+    }
+    say(&format!("bars: {met} met, {missed} missed, {open} not measured"))?;
+    say(&format!("wrote {}", path.display()))
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    let form = form(args.quick);
+    let choice = Choice { form, only: args.only.clone(), rounds: None, seconds: None };
+    let mut points = Vec::new();
+    for experiment in Experiment::ALL {
+        let groups = choice.of(&experiment.plan());
+        if !args.json && !groups.is_empty() {
+            let seconds = estimate(&groups, form);
+            say(&format!("{}: about {seconds:.0} s", experiment.name()))?;
+        }
+        for (point, entry) in groups.iter().flat_map(Group::points) {
+            let rounds = entry.rounds(form);
+            match args.json {
+                true => points.push(serde_json::json!({
+                    "experiment": experiment.name(), "point": point.to_string(),
+                    "rounds": rounds, "seconds": entry.seconds,
+                })),
+                false => say(&format!("  {point}  {rounds} rounds of {} s", entry.seconds))?,
+            }
+        }
+    }
+    let seconds = estimate(&choice.of(&plan_of_all()), form);
+    match args.json {
+        true => {
+            say(&serde_json::json!({"schema": 1, "seconds": seconds, "points": points}).to_string())
+        }
+        false => {
+            say(&format!("all, what is asked for twice once: about {:.0} min", seconds / 60.0))
+        }
+    }
+}
+
+/// Prints on stdout. A reader that goes away is no error.
+fn say(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(LabError::Failed(format!("cannot write to stdout: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

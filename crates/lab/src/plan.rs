@@ -1,0 +1,200 @@
+//! What is to be measured, in which order, and how long that takes.
+
+use std::collections::BTreeSet;
+
+use crate::point::{JOINING, Load, Point, Settings, Subject, Wire};
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A subset of the points with fewer rounds, in less than [`QUICK_SECONDS_MAX`].
+    Quick,
+    /// All points, in less than [`FULL_SECONDS_MAX`].
+    Full,
+}
+
+/// Longest quick run, in seconds.
+pub const QUICK_SECONDS_MAX: f64 = 600.0;
+/// Longest full run, in seconds.
+pub const FULL_SECONDS_MAX: f64 = 6000.0;
+
+/// Subjects that are compared: measured in turns on the same load, A B A B.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// On what.
+    pub wire: Wire,
+    /// The load of all of them.
+    pub load: Load,
+    /// Who.
+    pub entries: Vec<Entry>,
+}
+
+/// A subject of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    /// Who.
+    pub subject: Subject,
+    /// How long a run takes. The same in both forms, so that its figures serve both.
+    pub seconds: f64,
+    /// Rounds in the full form.
+    pub full: u32,
+    /// Rounds in the quick form: at most as many, often none.
+    pub quick: u32,
+}
+
+impl Entry {
+    /// Measured for so many seconds in so many rounds.
+    pub fn new(subject: Subject, seconds: f64, full: u32, quick: u32) -> Self {
+        assert!(quick <= full, "the quick form is a subset");
+        Entry { subject, seconds, full, quick }
+    }
+
+    /// Rounds in a form.
+    pub fn rounds(&self, form: Form) -> u32 {
+        match form {
+            Form::Quick => self.quick,
+            Form::Full => self.full,
+        }
+    }
+}
+
+impl Group {
+    /// Without subjects yet.
+    pub fn new(wire: Wire, load: Load) -> Self {
+        Group { wire, load, entries: Vec::new() }
+    }
+
+    /// Adds a subject.
+    pub fn with(mut self, subject: Subject, seconds: f64, full: u32, quick: u32) -> Self {
+        self.entries.push(Entry::new(subject, seconds, full, quick));
+        self
+    }
+
+    /// The point of a subject.
+    pub fn point(&self, subject: Subject) -> Point {
+        Point { wire: self.wire, load: self.load, subject }
+    }
+
+    /// Points with their entries.
+    pub fn points(&self) -> impl Iterator<Item = (Point, &Entry)> {
+        self.entries.iter().map(|entry| (self.point(entry.subject), entry))
+    }
+
+    /// The most rounds of any subject.
+    pub fn rounds(&self, form: Form) -> u32 {
+        self.entries.iter().map(|entry| entry.rounds(form)).max().unwrap_or(0)
+    }
+}
+
+/// Seconds that starting and ending the programs of one run take, beyond its measuring time.
+fn overhead(subject: &Subject) -> f64 {
+    match subject {
+        Subject::Thinwire { .. } | Subject::Echo { .. } => 0.4,
+        Subject::Nbdkit | Subject::QemuNbd => 1.1,
+        Subject::Tgt => 0.5,
+        Subject::MemoryCopy => 0.2,
+        Subject::Null { .. } => 0.1,
+    }
+}
+
+/// Seconds that setting a subject up takes.
+pub const SET_UP_SECONDS: f64 = 1.2;
+
+/// Seconds that one run of a point takes.
+pub fn run_seconds(point: &Point, entry: &Entry) -> f64 {
+    let measured = match point.load.joined_every_s {
+        0 => entry.seconds,
+        every => f64::from(every * (JOINING + 1)),
+    };
+    measured + overhead(&point.subject)
+}
+
+/// Seconds that a plan takes from nothing, each point of it once however often it is asked for.
+pub fn estimate(groups: &[Group], form: Form) -> f64 {
+    let (mut seen, mut seconds) = (BTreeSet::new(), 0.0);
+    let mut standing: BTreeSet<String> = BTreeSet::new();
+    for group in groups {
+        let mut here = BTreeSet::new();
+        for (point, entry) in group.points() {
+            for round in 0..entry.rounds(form) {
+                if seen.insert((point, round)) {
+                    seconds += run_seconds(&point, entry);
+                    here.insert(crate::contender::set_up_key(&point));
+                }
+            }
+        }
+        seconds += here.difference(&standing).count() as f64 * SET_UP_SECONDS;
+        standing = here;
+    }
+    seconds
+}
+
+/// Everything by its defaults.
+pub const DEFAULTS: Settings = Settings {
+    receive: None,
+    completion: None,
+    submission: None,
+    batch: None,
+    data_batch: None,
+    spin: None,
+    shards: 0,
+    breakdown: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::{Experiment, plan_of_all};
+
+    #[test]
+    fn quick_is_a_subset_of_full_and_both_are_in_time() {
+        let groups = plan_of_all();
+        let (quick, full) = (estimate(&groups, Form::Quick), estimate(&groups, Form::Full));
+        println!("estimates: quick {quick:.0} s, full {full:.0} s");
+        for experiment in Experiment::ALL {
+            let own = experiment.plan();
+            println!(
+                "{}: quick {:.0} s, full {:.0} s",
+                experiment.name(),
+                estimate(&own, Form::Quick),
+                estimate(&own, Form::Full)
+            );
+            assert!(estimate(&own, Form::Quick) > 0.0, "{} has no quick point", experiment.name());
+        }
+        assert!(quick < QUICK_SECONDS_MAX * 0.9, "quick takes {quick} s");
+        assert!(full < FULL_SECONDS_MAX * 0.95, "full takes {full} s");
+        assert!(groups.iter().flat_map(|g| &g.entries).all(|e| e.quick <= e.full && e.full > 0));
+    }
+
+    #[test]
+    fn a_point_that_two_ask_for_is_measured_once() {
+        let group = || {
+            let load = Load::new(crate::point::Pattern::Read, 4096, 1);
+            Group::new(Wire::FREE, load).with(Subject::Nbdkit, 2.0, 3, 1)
+        };
+        let once = estimate(&[group()], Form::Full);
+        assert_eq!(estimate(&[group(), group()], Form::Full), once);
+        assert_eq!(once, 3.0 * (2.0 + overhead(&Subject::Nbdkit)) + SET_UP_SECONDS);
+    }
+
+    #[test]
+    fn tyche_gets_the_time_that_its_interval_needs() {
+        for group in plan_of_all() {
+            for entry in &group.entries {
+                if matches!(entry.subject, Subject::Thinwire { settings, .. } if settings.batch == Some("tyche"))
+                {
+                    // Ten unchanged intervals of a second, then the probes of its neighbours.
+                    assert!(run_seconds(&group.point(entry.subject), entry) >= 13.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_hold_each_subject_once() {
+        for group in plan_of_all() {
+            let subjects: BTreeSet<_> = group.entries.iter().map(|e| e.subject).collect();
+            assert_eq!(subjects.len(), group.entries.len(), "{} {}", group.wire, group.load);
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! What is measured: a subject under a load on a wire.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// The network between the sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Wire {
+    /// Rate of each link both ways, in Mb/s, shaped at the switch; `None`: as fast as it goes.
+    pub mbit: Option<u32>,
+    /// Bytes of an IP packet.
+    pub mtu: u32,
+    /// Links between each initiator and the target, each with a switch of its own.
+    pub links: u32,
+    /// Machines that use the target.
+    pub initiators: u32,
+    /// Whether a switch stands between the sides, or one virtual cable.
+    pub switch: bool,
+}
+
+impl Wire {
+    /// One link through a switch, jumbo frames, not shaped.
+    pub const FREE: Wire = Wire { mbit: None, mtu: 9000, links: 1, initiators: 1, switch: true };
+    /// The document's: 10 Gb/s.
+    pub const TEN_GIGABIT: Wire = Wire { mbit: Some(10_000), ..Wire::FREE };
+
+    /// Bytes a second that the line carries, if it has a rate.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.mbit.map(|mbit| f64::from(mbit) * 1e6 / 8.0 * f64::from(self.links))
+    }
+}
+
+impl fmt::Display for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.mbit {
+            None => write!(f, "free")?,
+            Some(mbit) if mbit % 1000 == 0 => write!(f, "{}g", mbit / 1000)?,
+            Some(mbit) => write!(f, "{}g", f64::from(mbit) / 1000.0)?,
+        }
+        write!(f, "-m{}", self.mtu)?;
+        if self.links > 1 {
+            write!(f, "-{}links", self.links)?;
+        }
+        if self.initiators > 1 {
+            write!(f, "-{}initiators", self.initiators)?;
+        }
+        if !self.switch {
+            write!(f, "-cable")?;
+        }
+        Ok(())
+    }
+}
+
+/// Which way, and in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Random reads.
+    RandRead,
+    /// Random writes.
+    RandWrite,
+    /// Reads in order.
+    Read,
+    /// Writes in order.
+    Write,
+}
+
+impl Pattern {
+    /// As `thinwire bench` and fio write it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Pattern::RandRead => "randread",
+            Pattern::RandWrite => "randwrite",
+            Pattern::Read => "read",
+            Pattern::Write => "write",
+        }
+    }
+
+    /// Whether data comes to the initiator.
+    pub fn reads(self) -> bool {
+        matches!(self, Pattern::RandRead | Pattern::Read)
+    }
+}
+
+/// What is asked of a subject.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Load {
+    /// Direction and order.
+    pub pattern: Pattern,
+    /// Bytes an I/O.
+    pub block: u32,
+    /// I/Os each job keeps outstanding.
+    pub depth: u32,
+    /// Threads of the document: independent streams of I/Os. On each initiator.
+    pub jobs: u32,
+    /// If not 0: every so many seconds a further stream joins, five in all, each of 128 KiB I/Os,
+    /// one outstanding (Figure 8).
+    pub joined_every_s: u32,
+}
+
+/// How many streams join, and so how many intervals there are besides the first.
+pub const JOINING: u32 = 5;
+
+impl Load {
+    /// One job.
+    pub const fn new(pattern: Pattern, block: u32, depth: u32) -> Self {
+        Load { pattern, block, depth, jobs: 1, joined_every_s: 0 }
+    }
+
+    /// So many jobs.
+    pub const fn jobs(self, jobs: u32) -> Self {
+        Load { jobs, ..self }
+    }
+
+    /// I/Os outstanding at an initiator.
+    pub fn outstanding(&self) -> u32 {
+        self.depth * self.jobs
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}k-{}x{}", self.pattern.word(), self.block / 1024, self.jobs, self.depth)?;
+        match self.joined_every_s {
+            0 => Ok(()),
+            seconds => write!(f, "-join{seconds}s"),
+        }
+    }
+}
+
+/// How frames move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Carrier {
+    /// AF_PACKET.
+    Packet,
+    /// AF_XDP.
+    Xdp,
+    /// UDP with segmentation offload.
+    Udp,
+}
+
+impl Carrier {
+    /// As a link's text begins.
+    pub fn word(self) -> &'static str {
+        match self {
+            Carrier::Packet => "packet",
+            Carrier::Xdp => "xdp",
+            Carrier::Udp => "udp",
+        }
+    }
+}
+
+/// How Thinwire is to work, where it is not to work by its defaults. Each field is a flag of
+/// `thinwire target`, of `thinwire bench`, or of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Settings {
+    /// `--receive`.
+    pub receive: Option<&'static str>,
+    /// `--completion`.
+    pub completion: Option<&'static str>,
+    /// `--submission`.
+    pub submission: Option<&'static str>,
+    /// `--batch`.
+    pub batch: Option<&'static str>,
+    /// `--data-batch`.
+    pub data_batch: Option<&'static str>,
+    /// `--spin`.
+    pub spin: Option<&'static str>,
+    /// `--shards` of the target; 0: not said.
+    pub shards: u32,
+    /// `--breakdown`.
+    pub breakdown: bool,
+}
+
+impl Settings {
+    /// Flags with their values, in the order of the fields; the breakdown and shards aside.
+    pub fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        [
+            ("--receive", self.receive),
+            ("--completion", self.completion),
+            ("--submission", self.submission),
+            ("--batch", self.batch),
+            ("--data-batch", self.data_batch),
+            ("--spin", self.spin),
+        ]
+        .into_iter()
+        .filter_map(|(flag, value)| value.map(|value| (flag, value)))
+    }
+}
+
+/// Who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Subject {
+    /// `thinwire target` and `thinwire bench`.
+    Thinwire {
+        /// Its links.
+        carrier: Carrier,
+        /// What differs from the defaults.
+        settings: Settings,
+    },
+    /// The limit: frames of the same sizes with nothing in them.
+    Echo {
+        /// Its link.
+        carrier: Carrier,
+        /// Whether both sides sleep when nothing arrives.
+        sleeps: bool,
+        /// Bytes of blocks in a frame.
+        frame: u32,
+    },
+    /// The limit of the limit: the same bytes copied within memory, by one thread.
+    MemoryCopy,
+    /// `thinwire bench null:SIZE`: no network, no data. Its `switch` form has a thread do nothing,
+    /// too.
+    Null {
+        /// Whether a context switch is forced before the completion.
+        switch: bool,
+    },
+    /// nbdkit's memory plugin over TCP, driven by fio's nbd engine.
+    Nbdkit,
+    /// qemu-nbd over TCP with an image in memory, driven by fio's nbd engine.
+    QemuNbd,
+    /// tgt over TCP with an image in memory, driven by iscsi-perf.
+    Tgt,
+}
+
+impl Subject {
+    /// Thinwire by its defaults.
+    pub const fn thinwire(carrier: Carrier) -> Self {
+        Self::with(
+            carrier,
+            Settings {
+                receive: None,
+                completion: None,
+                submission: None,
+                batch: None,
+                data_batch: None,
+                spin: None,
+                shards: 0,
+                breakdown: false,
+            },
+        )
+    }
+
+    /// Thinwire, told how.
+    pub const fn with(carrier: Carrier, settings: Settings) -> Self {
+        Subject::Thinwire { carrier, settings }
+    }
+
+    /// The echo that suits a load: on UDP a block a frame, so that the kernel makes trains of them;
+    /// elsewhere frames of 8 KiB, or what an MTU of 1500 would not carry at all: there, no echo.
+    pub fn echo(carrier: Carrier, load: &Load, sleeps: bool) -> Self {
+        let frame = if carrier == Carrier::Udp && load.block < 8192 { 4096 } else { 8192 };
+        Subject::Echo { carrier, sleeps, frame }
+    }
+
+    /// Whether it uses the wire at all.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Subject::MemoryCopy | Subject::Null { .. })
+    }
+
+    /// The name people read in legends.
+    pub fn title(&self) -> String {
+        match self {
+            Subject::Thinwire { carrier, settings } => {
+                let mut title = format!("Thinwire {}", carrier.word());
+                for (flag, value) in settings.flags() {
+                    title += &match flag {
+                        "--batch" | "--receive" => format!(", {value}"),
+                        flag => {
+                            format!(", {} {value}", flag.trim_start_matches('-').replace('-', " "))
+                        }
+                    };
+                }
+                if settings.shards > 0 {
+                    title += &format!(", {} shards", settings.shards);
+                }
+                title
+            }
+            Subject::Echo { carrier, sleeps: false, .. } => format!("echo {}", carrier.word()),
+            Subject::Echo { carrier, .. } => format!("echo {}, sleeping", carrier.word()),
+            Subject::MemoryCopy => "memory copy".into(),
+            Subject::Null { switch: false } => "null device (BD-NCS)".into(),
+            Subject::Null { switch: true } => "null device, context switch (BD-WCS)".into(),
+            Subject::Nbdkit => "nbdkit, TCP".into(),
+            Subject::QemuNbd => "qemu-nbd, TCP".into(),
+            Subject::Tgt => "tgt iSCSI, TCP".into(),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Thinwire { carrier, settings } => {
+                f.write_str(carrier.word())?;
+                for (flag, value) in settings.flags() {
+                    write!(f, "+{}={value}", flag.trim_start_matches('-'))?;
+                }
+                if settings.shards > 0 {
+                    write!(f, "+shards={}", settings.shards)?;
+                }
+                if settings.breakdown {
+                    write!(f, "+breakdown")?;
+                }
+                Ok(())
+            }
+            Subject::Echo { carrier, sleeps, frame } => {
+                let sleep = if *sleeps { "-sleep" } else { "" };
+                write!(f, "echo-{}{sleep}-{}k", carrier.word(), frame / 1024)
+            }
+            Subject::MemoryCopy => f.write_str("memory-copy"),
+            Subject::Null { switch: false } => f.write_str("null"),
+            Subject::Null { switch: true } => f.write_str("null-switch"),
+            Subject::Nbdkit => f.write_str("nbdkit"),
+            Subject::QemuNbd => f.write_str("qemu-nbd"),
+            Subject::Tgt => f.write_str("tgt"),
+        }
+    }
+}
+
+/// One thing to measure. Its text is its name: what is measured is stored under it, and whoever
+/// asks for the same, in another experiment too, gets the same figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point {
+    /// On what.
+    pub wire: Wire,
+    /// What is asked.
+    pub load: Load,
+    /// Of whom.
+    pub subject: Subject,
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.subject.is_remote() {
+            true => write!(f, "{}/{}/{}", self.wire, self.load, self.subject),
+            false => write!(f, "local/{}/{}", self.load, self.subject),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_points_apart() {
+        let load = Load::new(Pattern::RandRead, 4096, 4).jobs(32);
+        let tyche =
+            Settings { batch: Some("tyche"), data_batch: Some("on"), ..Settings::default() };
+        let point =
+            Point { wire: Wire::TEN_GIGABIT, load, subject: Subject::with(Carrier::Packet, tyche) };
+        assert_eq!(
+            point.to_string(),
+            "10g-m9000/randread-4k-32x4/packet+batch=tyche+data-batch=on"
+        );
+        assert_eq!(point.subject.title(), "Thinwire packet, tyche, data batch on");
+        let slow = Wire { mbit: Some(2500), mtu: 1500, links: 2, initiators: 4, switch: false };
+        assert_eq!(slow.to_string(), "2.5g-m1500-2links-4initiators-cable");
+        assert_eq!(Wire::FREE.to_string(), "free-m9000");
+        let local = Point { subject: Subject::Null { switch: true }, ..point };
+        assert_eq!(local.to_string(), "local/randread-4k-32x4/null-switch");
+        assert_eq!(load.outstanding(), 128);
+    }
+
+    #[test]
+    fn a_line_carries_its_rate() {
+        assert_eq!(Wire::TEN_GIGABIT.bytes_per_s(), Some(1.25e9));
+        assert_eq!(Wire::FREE.bytes_per_s(), None);
+        assert_eq!(Wire { links: 2, ..Wire::TEN_GIGABIT }.bytes_per_s(), Some(2.5e9));
+    }
+}

@@ -1,0 +1,257 @@
+//! What the experiments show, written down: JSON and SVG for each, and one HTML page for all, which
+//! needs nothing but itself.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::document::document;
+use crate::draw::{STYLE, escape};
+use crate::error::{Outcome, failed};
+use crate::experiments::{Experiment, Section, Table, bars};
+use crate::identity::Identity;
+use crate::plan::Form;
+use crate::store::Store;
+use crate::view::View;
+
+/// Version of the JSON files' format.
+const SCHEMA: u32 = 1;
+
+/// What stands at the head of every file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Head {
+    /// Version of the format.
+    pub schema: u32,
+    /// `quick` or `full`.
+    pub form: &'static str,
+    /// Build and machine.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// What the caller said about it, such as the commit.
+    pub label: String,
+    /// When the first and the last sample were taken, in UTC.
+    pub measured: String,
+}
+
+impl Head {
+    /// Of what a store holds.
+    pub fn new(identity: Identity, label: &str, form: Form, store: &Store) -> Self {
+        let measured = match store.span() {
+            Some((from, to)) => format!("{} to {} UTC", utc(from), utc(to)),
+            None => "never".into(),
+        };
+        let form = if form == Form::Quick { "quick" } else { "full" };
+        Head { schema: SCHEMA, form, identity, label: label.into(), measured }
+    }
+}
+
+/// A file's content: head and section.
+#[derive(Serialize)]
+struct File<'a> {
+    #[serde(flatten)]
+    head: &'a Head,
+    experiment: &'static str,
+    #[serde(flatten)]
+    section: &'a Section,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    bars: Vec<crate::experiments::Bar>,
+}
+
+/// Writes an experiment's JSON and SVG files into a folder and returns the JSON.
+pub fn write_experiment(
+    folder: &Path,
+    head: &Head,
+    experiment: Experiment,
+    view: &View,
+) -> Outcome<(Section, String)> {
+    let section = experiment.section(view);
+    let bars = if experiment == Experiment::Bars { bars(view) } else { Vec::new() };
+    let file = File { head, experiment: experiment.name(), section: &section, bars };
+    let json = serde_json::to_string(&file).expect("own types are valid JSON");
+    put(&folder.join(format!("{}.json", experiment.name())), &json)?;
+    for (name, drawing) in &section.drawings {
+        put(&folder.join(format!("{}-{name}.svg", experiment.name())), &drawing.svg(true))?;
+    }
+    Ok((section, json))
+}
+
+/// Writes all experiments' files and `report.html`; returns its path and whether each bar was met.
+pub fn write_report(folder: &Path, head: &Head, view: &View) -> Outcome<(PathBuf, [usize; 3])> {
+    let mut body = String::new();
+    let mut contents = String::new();
+    for experiment in Experiment::ALL {
+        let (section, _) = write_experiment(folder, head, experiment, view)?;
+        let _ = write!(
+            contents,
+            "<li><a href=\"#{}\">{}</a></li>",
+            experiment.name(),
+            escape(&section.title)
+        );
+        body += &html_section(experiment, &section);
+    }
+    let mut count = [0; 3];
+    for bar in bars(view) {
+        count[match bar.met() {
+            Some(true) => 0,
+            Some(false) => 1,
+            None => 2,
+        }] += 1;
+    }
+    let path = folder.join("report.html");
+    put(&path, &page(head, &contents, &body, count))?;
+    Ok((path, count))
+}
+
+/// Whole or not at all.
+fn put(path: &Path, text: &str) -> Outcome {
+    let part = path.with_extension("part");
+    std::fs::write(&part, text)
+        .and_then(|()| std::fs::rename(&part, path))
+        .map_err(failed(format!("cannot write {}", path.display())))
+}
+
+const PAGE_STYLE: &str = "\
+:root{color-scheme:light dark;--bg:#fff;--fg:#222;--line:#ccc;--soft:#666;--good:#00714d;--bad:#b00020}
+@media (prefers-color-scheme:dark){:root{--bg:#1b1b1b;--fg:#ddd;--line:#444;--soft:#999;--good:#4fd6a5;--bad:#ff8a80}}
+body{background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.6rem}h2{margin-top:3rem;border-top:1px solid var(--line);padding-top:1rem}
+table{border-collapse:collapse;font-size:13px;margin:.5rem 0 1.5rem}caption{text-align:left;font-weight:600;padding:.3rem 0}
+td,th{border:1px solid var(--line);padding:.15rem .5rem;text-align:right}td:first-child,th:first-child{text-align:left}
+.wide{overflow-x:auto}.soft{color:var(--soft)}.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
+.marked{border:2px solid var(--bad);padding:.5rem 1rem}svg.tw{width:100%;height:auto;max-width:46rem;display:block;margin:.5rem 0}
+a{color:inherit}";
+
+fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]) -> String {
+    let document = document();
+    let quick = match head.form {
+        "quick" => {
+            "<p class=\"marked\">This is the <b>quick</b> form: a subset of the points in fewer rounds. \
+             Points that it leaves out are not drawn. The full form is <code>make lab-full</code>.</p>"
+        }
+        _ => "",
+    };
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{STYLE}</style></head>\n<body>\n\
+         <h1>Thinwire: laboratory report</h1>\n{quick}\n\
+         <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not \
+         measured.</p>\n\
+         <p class=\"soft\">{} {}, measured {}. {}.</p>\n\
+         <p>All sides and the switch are network namespaces of one machine: compare figures of a section, \
+         do not take them for those of two machines. Dashed lines, diamonds and columns called “document” are the \
+         numbers of {}, “{}”. Figures are medians over rounds in which all contenders took their turns; \
+         bars and parentheses show the least and the most.</p>\n<ol>{contents}</ol>\n{body}</body></html>\n",
+        escape(&head.identity.build),
+        escape(&head.label),
+        escape(&head.measured),
+        escape(&head.identity.machine),
+        escape(&document.authors.join(", ")),
+        escape(&document.title),
+    )
+}
+
+fn html_section(experiment: Experiment, section: &Section) -> String {
+    let mut html = format!("<h2 id=\"{}\">{}</h2>\n", experiment.name(), escape(&section.title));
+    for paragraph in &section.text {
+        let _ = writeln!(html, "<p>{}</p>", escape(paragraph));
+    }
+    if !section.missing.is_empty() {
+        html += "<p class=\"soft\">Not there:</p><ul class=\"soft\">";
+        for why in &section.missing {
+            let _ = write!(html, "<li>{}</li>", escape(why));
+        }
+        html += "</ul>\n";
+    }
+    for (_, drawing) in &section.drawings {
+        match drawing.is_empty() {
+            true => {
+                let _ = writeln!(
+                    html,
+                    "<p class=\"soft\">{}: no figures.</p>",
+                    escape(drawing.title())
+                );
+            }
+            false => html += &drawing.svg(false),
+        }
+    }
+    for table in &section.tables {
+        html += &html_table(table);
+    }
+    html
+}
+
+fn html_table(table: &Table) -> String {
+    let mut html =
+        format!("<div class=\"wide\"><table><caption>{}</caption><tr>", escape(&table.title));
+    for head in &table.header {
+        let _ = write!(html, "<th>{}</th>", escape(head));
+    }
+    html += "</tr>\n";
+    for row in &table.rows {
+        html += "<tr>";
+        for cell in row {
+            let class = match &cell[..] {
+                "met" => " class=\"met\"",
+                "missed" => " class=\"missed\"",
+                _ => "",
+            };
+            let _ = write!(html, "<td{class}>{}</td>", escape(cell));
+        }
+        html += "</tr>\n";
+    }
+    html + "</table></div>\n"
+}
+
+/// `2026-11-21 20:15` of seconds since 1970 (the civil calendar, after H. Hinnant's algorithm).
+fn utc(seconds: u64) -> String {
+    let (days, rest) = ((seconds / 86_400) as i64, seconds % 86_400);
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let day_of_era = z.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {:02}:{:02}", rest / 3600, rest % 3600 / 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::folder;
+
+    #[test]
+    fn the_page_stands_alone() {
+        let folder = folder("page");
+        let store = Store::open(&folder, "b", "m").unwrap();
+        let identity = Identity { build: "thinwire <1>".into(), machine: "m".into() };
+        let head = Head::new(identity, "commit abc", Form::Quick, &store);
+        let (path, count) = write_report(&folder, &head, &View::new(&store, Form::Quick)).unwrap();
+        let html = std::fs::read_to_string(path).unwrap();
+        assert!(html.contains("thinwire &lt;1&gt; commit abc") && html.contains("quick"));
+        for reference in ["<script", "src=", "href=\"http", "@import", "url("] {
+            assert!(!html.contains(reference), "{reference}");
+        }
+        for experiment in Experiment::ALL {
+            assert!(html.contains(&format!("<h2 id=\"{}\">", experiment.name())));
+            let json = std::fs::read(folder.join(format!("{}.json", experiment.name()))).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+            assert_eq!((json["schema"].as_u64(), json["form"].as_str()), (Some(1), Some("quick")));
+        }
+        assert_eq!((count[0], count[1]), (0, 0), "nothing was measured");
+        assert!(count[2] > 30);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(utc(0), "1970-01-01 00:00");
+        assert_eq!(utc(951_782_400), "2000-02-29 00:00");
+        assert_eq!(utc(1_795_292_100), "2026-11-21 20:15");
+    }
+}

@@ -1,0 +1,243 @@
+//! Measuring a plan: contenders in turns, each run stored as it is done, progress on stderr.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::contender::{Abilities, Contender, set_up, set_up_key};
+use crate::error::{LabError, Outcome};
+use crate::figures::Figures;
+use crate::plan::{Entry, Form, Group, SET_UP_SECONDS, run_seconds};
+use crate::point::Point;
+use crate::stand::Laboratory;
+use crate::store::Store;
+
+/// What of a plan is measured, and how.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// How much.
+    pub form: Form,
+    /// Only points whose names hold all of these words.
+    pub only: Vec<String>,
+    /// Rounds of every point, instead of the plan's.
+    pub rounds: Option<u32>,
+    /// Seconds of every run, instead of the plan's.
+    pub seconds: Option<f64>,
+}
+
+impl Choice {
+    /// The plan without what was not chosen, and with the rounds and seconds that were.
+    pub fn of(&self, groups: &[Group]) -> Vec<Group> {
+        let mut chosen = groups.to_vec();
+        for group in &mut chosen {
+            let (wire, load) = (group.wire, group.load);
+            group.entries.retain_mut(|entry| {
+                let point = Point { wire, load, subject: entry.subject };
+                let name = point.to_string();
+                let wanted = self.only.iter().all(|word| name.contains(&word[..]));
+                if !wanted || entry.rounds(self.form) == 0 {
+                    return false;
+                }
+                if let Some(seconds) = self.seconds {
+                    entry.seconds = seconds;
+                }
+                if let Some(rounds) = self.rounds {
+                    (entry.full, entry.quick) = (rounds, rounds);
+                }
+                true
+            });
+        }
+        chosen.retain(|group| !group.entries.is_empty());
+        chosen
+    }
+}
+
+/// Measures what the store does not hold yet.
+pub fn measure(
+    lab: &Laboratory,
+    abilities: &Abilities,
+    store: &mut Store,
+    groups: &[Group],
+    form: Form,
+) -> Outcome {
+    let mut progress = Progress::new(groups, form, store);
+    if progress.left.is_zero() {
+        return Ok(());
+    }
+    let mut standing: BTreeMap<String, Box<dyn Contender + '_>> = BTreeMap::new();
+    // Who could not be set up will not be under the next load either.
+    let mut refused: BTreeMap<String, String> = BTreeMap::new();
+    // What failed is not tried again for another experiment.
+    let mut tried = BTreeSet::new();
+    for group in groups {
+        let keys: Vec<String> = group.points().map(|(point, _)| set_up_key(&point)).collect();
+        standing.retain(|key, _| keys.contains(key));
+        let subjects: Vec<_> = group.points().collect();
+        for round in 0..group.rounds(form) {
+            // Each round begins with another one.
+            let shift = round as usize % subjects.len();
+            for (point, entry) in subjects[shift..].iter().chain(&subjects[..shift]) {
+                let wanted = round < entry.rounds(form) && !store.has(point, round, entry.seconds);
+                if !wanted || !tried.insert((*point, round)) {
+                    continue;
+                }
+                let key = set_up_key(point);
+                let found = match refused.get(&key) {
+                    Some(why) => Err(why.clone()),
+                    None => {
+                        if !standing.contains_key(&key) {
+                            match set_up(lab, abilities, point) {
+                                Ok(contender) => drop(standing.insert(key.clone(), contender)),
+                                Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+                                Err(e) => drop(refused.insert(key.clone(), e.to_string())),
+                            }
+                        }
+                        match standing.get_mut(&key) {
+                            Some(contender) => run(&mut **contender, point, entry, lab)?,
+                            None => Err(refused[&key].clone()),
+                        }
+                    }
+                };
+                if found.is_err() {
+                    // It may be in whatever state: the next round gets a new one.
+                    standing.remove(&key);
+                }
+                progress.done(point, entry, round, &found);
+                store.put(point, round, entry.seconds, found)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One run. The inner error is the contender's, the outer one ends everything.
+fn run(
+    contender: &mut dyn Contender,
+    point: &Point,
+    entry: &Entry,
+    lab: &Laboratory,
+) -> Outcome<Result<Figures, String>> {
+    lab.check()?;
+    // What the last run left in queues and caches settles.
+    std::thread::sleep(Duration::from_millis(100));
+    match contender.measure(&point.load, entry.seconds) {
+        Ok(figures) => Ok(Ok(figures)),
+        Err(LabError::Interrupted) => Err(LabError::Interrupted),
+        Err(_) if (lab.check()).is_err() => Err(LabError::Interrupted),
+        Err(e) => Ok(Err(e.to_string())),
+    }
+}
+
+/// Points done of all, and the time that is left.
+struct Progress {
+    all: usize,
+    done: usize,
+    left: Duration,
+    started: Instant,
+    /// The plan's estimate of what was done so far.
+    estimated: Duration,
+}
+
+impl Progress {
+    fn new(groups: &[Group], form: Form, store: &Store) -> Self {
+        let mut progress = Progress {
+            all: 0,
+            done: 0,
+            left: Duration::ZERO,
+            started: Instant::now(),
+            estimated: Duration::ZERO,
+        };
+        let mut seen = BTreeSet::new();
+        for (point, entry) in groups.iter().flat_map(Group::points) {
+            for round in 0..entry.rounds(form) {
+                if !seen.insert((point, round)) {
+                    continue;
+                }
+                progress.all += 1;
+                match store.has(&point, round, entry.seconds) {
+                    true => progress.done += 1,
+                    false => progress.left += estimate(&point, entry, round),
+                }
+            }
+        }
+        if !progress.left.is_zero() {
+            eprintln!(
+                "lab: {} runs, {} of them stored already, about {}",
+                progress.all,
+                progress.done,
+                minutes(progress.left)
+            );
+        }
+        progress
+    }
+
+    fn done(&mut self, point: &Point, entry: &Entry, round: u32, found: &Result<Figures, String>) {
+        let estimate = estimate(point, entry, round);
+        self.done += 1;
+        self.left = self.left.saturating_sub(estimate);
+        self.estimated += estimate;
+        // As the estimates have turned out so far.
+        let pace = self.started.elapsed().as_secs_f64() / self.estimated.as_secs_f64().max(1e-3);
+        let said = match found {
+            Ok(f) => format!(
+                "{:>8.0} IOPS {:>6.0} MiB/s {:>8.1} us  CPU {:.1} + {:.1} us",
+                f.iops, f.mib_per_s, f.mean_us, f.cpu_client_us, f.cpu_server_us
+            ),
+            Err(why) => why.clone(),
+        };
+        eprintln!(
+            "{:>4}/{} {:>7} left  {point} #{}  {said}",
+            self.done,
+            self.all,
+            minutes(self.left.mul_f64(pace.clamp(0.1, 10.0))),
+            round + 1
+        );
+    }
+}
+
+fn estimate(point: &Point, entry: &Entry, round: u32) -> Duration {
+    let set_up = if round == 0 { SET_UP_SECONDS / 3.0 } else { 0.0 };
+    Duration::from_secs_f64(run_seconds(point, entry) + set_up)
+}
+
+fn minutes(time: Duration) -> String {
+    match time.as_secs() {
+        s if s < 90 => format!("{s} s"),
+        s => format!("{} min", s.div_ceil(60)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Carrier, Load, Pattern, Subject, Wire};
+
+    fn groups() -> Vec<Group> {
+        let group = |depth| {
+            Group::new(Wire::FREE, Load::new(Pattern::RandRead, 4096, depth))
+                .with(Subject::thinwire(Carrier::Packet), 2.0, 3, 1)
+                .with(Subject::Nbdkit, 2.0, 3, 0)
+        };
+        vec![group(1), group(32)]
+    }
+
+    #[test]
+    fn a_choice_narrows_the_plan() {
+        let all = Choice { form: Form::Full, only: vec![], rounds: None, seconds: None };
+        let count =
+            |choice: &Choice| choice.of(&groups()).iter().map(|g| g.entries.len()).sum::<usize>();
+        assert_eq!(count(&all), 4);
+        assert_eq!(count(&Choice { form: Form::Quick, ..all.clone() }), 2);
+        let only = |words: &[&str]| words.iter().map(|w| w.to_string()).collect();
+        assert_eq!(count(&Choice { only: only(&["nbdkit"]), ..all.clone() }), 2);
+        assert_eq!(count(&Choice { only: only(&["nbdkit", "1x32"]), ..all.clone() }), 1);
+        assert_eq!(count(&Choice { only: only(&["nothing"]), ..all.clone() }), 0);
+        let short = Choice { rounds: Some(1), seconds: Some(0.3), ..all }.of(&groups());
+        assert!(short.iter().flat_map(|g| &g.entries).all(|e| e.full == 1 && e.seconds == 0.3));
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(minutes(Duration::from_secs(89)), "89 s");
+        assert_eq!(minutes(Duration::from_secs(121)), "3 min");
+    }
+}

@@ -1,0 +1,218 @@
+//! The place where things are measured: network namespaces for initiators, switch and target, and the
+//! processes in them. Everything carries the process id of its maker in its name, goes when it is
+//! dropped, and is swept by the next laboratory if its maker was killed outright.
+
+mod network;
+mod process;
+mod sweep;
+
+use std::cell::{Cell, RefCell};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::error::{LabError, Outcome, failed};
+pub use network::{Network, Side};
+pub use process::{Process, machine_busy, process_cpu};
+
+/// Names begin with it.
+const PREFIX: &str = "tw-lab";
+/// MiB of the volumes measured: more than the caches hold.
+pub const VOLUME_MIB: u32 = 256;
+
+/// One run of the laboratory: its folder, its names, its way to be interrupted.
+pub struct Laboratory<'a> {
+    executable: PathBuf,
+    folder: PathBuf,
+    /// True once a signal asked to end.
+    interrupted: &'a dyn Fn() -> bool,
+    made: Cell<u32>,
+    blob: RefCell<Option<PathBuf>>,
+}
+
+impl<'a> Laboratory<'a> {
+    /// Makes a folder in memory and takes down what laboratories that were killed have left.
+    /// `executable` is the thinwire to be measured.
+    pub fn new(executable: PathBuf, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(LabError::Failed(
+                "the laboratory makes network namespaces, which needs root; run it as root".into(),
+            ));
+        }
+        sweep::sweep();
+        let folder = work_root().join(format!("{PREFIX}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)
+            .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
+        let (made, blob) = (Cell::new(0), RefCell::new(None));
+        Ok(Laboratory { executable, folder, interrupted, made, blob })
+    }
+
+    /// The thinwire that is measured.
+    pub fn executable(&self) -> &str {
+        self.executable.to_str().expect("checked by whoever opened the laboratory")
+    }
+
+    /// A path of its own in the folder, whose file name ends like this.
+    pub fn fresh_path(&self, name: &str) -> PathBuf {
+        self.made.set(self.made.get() + 1);
+        self.folder.join(format!("{:05}-{name}", self.made.get()))
+    }
+
+    /// A name that no other network has.
+    fn fresh_tag(&self) -> String {
+        self.made.set(self.made.get() + 1);
+        format!("{PREFIX}-{}-{}", std::process::id(), self.made.get())
+    }
+
+    /// [`LabError::Interrupted`] once a signal came.
+    pub fn check(&self) -> Outcome {
+        if (self.interrupted)() { Err(LabError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Waits until `probe` gives something; fails with `what` after `patience`.
+    pub fn until<T>(
+        &self,
+        what: &str,
+        patience: Duration,
+        mut probe: impl FnMut() -> Outcome<Option<T>>,
+    ) -> Outcome<T> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(found) = probe()? {
+                return Ok(found);
+            }
+            self.check()?;
+            if Instant::now() > end {
+                return Err(LabError::Failed(format!(
+                    "waited {} s in vain: {what}",
+                    patience.as_secs()
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Runs a short command to its end and returns what it printed. `netns` is where it runs; none
+    /// for the laboratory's own.
+    pub fn run(&self, netns: Option<&str>, argv: &[&str], stdin: &str) -> Outcome<String> {
+        let said = argv.join(" ");
+        let mut command = command(netns, argv);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut child = command.spawn().map_err(not_found(argv[0]))?;
+        if let Some(mut pipe) = child.stdin.take() {
+            let _ = std::io::Write::write_all(&mut pipe, stdin.as_bytes());
+        }
+        let done = child.wait_with_output().map_err(failed(format!("cannot wait for {said}")))?;
+        if !done.status.success() {
+            self.check()?;
+            let (out, err) = (text(&done.stdout), text(&done.stderr));
+            return Err(LabError::Failed(format!(
+                "{said}: {}: {}",
+                done.status,
+                tail(&(out + &err))
+            )));
+        }
+        Ok(text(&done.stdout))
+    }
+
+    /// Random bytes that volumes are filled with, so that nobody answers from nothing: a file of
+    /// [`VOLUME_MIB`], made when it is first asked for.
+    pub fn blob(&self) -> Outcome<PathBuf> {
+        if let Some(path) = &*self.blob.borrow() {
+            return Ok(path.clone());
+        }
+        let path = self.folder.join("blob");
+        let copy = || -> std::io::Result<()> {
+            let mut from = std::io::Read::take(
+                std::fs::File::open("/dev/urandom")?,
+                u64::from(VOLUME_MIB) << 20,
+            );
+            std::io::copy(&mut from, &mut std::fs::File::create(&path)?).map(drop)
+        };
+        copy().map_err(failed(format!("cannot fill {}", path.display())))?;
+        *self.blob.borrow_mut() = Some(path.clone());
+        Ok(path)
+    }
+}
+
+impl Drop for Laboratory<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Where folders are made: in memory, so that images are not on a disk.
+fn work_root() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// A command in a namespace, in a process group of its own: an interrupt at the terminal reaches the
+/// laboratory alone, which then ends its processes in the right order. Not `ip netns exec`, which
+/// makes a mount namespace, too.
+fn command(netns: Option<&str>, argv: &[&str]) -> Command {
+    let mut command = match netns {
+        Some(netns) => {
+            let mut command = Command::new("nsenter");
+            command.arg(format!("--net=/run/netns/{netns}")).args(argv);
+            command
+        }
+        None => {
+            let mut command = Command::new(argv[0]);
+            command.args(&argv[1..]);
+            command
+        }
+    };
+    command.process_group(0);
+    command
+}
+
+fn not_found(program: &str) -> impl FnOnce(std::io::Error) -> LabError + use<> {
+    failed(format!("cannot run {program}; is it installed (scripts/setup.sh --lab)?"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The end of an output, on one short line; of a refused command line, what was refused.
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let said = match lines.iter().find(|line| line.starts_with("error: ")) {
+        Some(refused) => (*refused).to_owned(),
+        None => lines[lines.len().saturating_sub(4)..].join("; "),
+    };
+    match said.char_indices().nth(SAID_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &said[..end]),
+        None => said,
+    }
+}
+
+const SAID_CHARS_MAX: usize = 160;
+
+/// Whether a program is installed.
+pub fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/local/sbin:/usr/sbin:/sbin";
+    path.split(':').any(|folder| Path::new(folder).join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_output_is_one_line() {
+        assert_eq!(tail("a\nb\n\n c \nd\ne\n"), "b; c; d; e");
+        assert_eq!(tail(""), "");
+        assert_eq!(tail("error: bad link\n\nFor more, try '--help'.\n"), "error: bad link");
+        assert_eq!(tail(&"long ".repeat(100)).chars().count(), SAID_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn what_is_installed() {
+        assert!(is_installed("sh"));
+        assert!(!is_installed("no-such-program-anywhere"));
+    }
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs the laboratory: the tables and figures of the document, peers, limits, scaling, and the bars.
+# Leaves target/lab/report.html. Needs root and an otherwise idle machine.
+#
+#   scripts/lab.sh --quick     a subset of the points, under 10 minutes: `make lab`
+#   scripts/lab.sh             all points, under 100 minutes; goes on where it was interrupted: `make lab-full`
+#
+# Further arguments go to `thinwire lab report`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+if [ "$(id -u)" != 0 ]; then
+  echo "make lab needs root: it makes network namespaces and a bridge, and installs the peers that are" >&2
+  echo "missing. Run it as root (sudo make lab)." >&2
+  exit 1
+fi
+scripts/setup.sh --lab
+cargo build --release --locked --quiet -p thinwire </dev/null
+built=$(realpath "${CARGO_TARGET_DIR:-target}")
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+[ -z "$(git status --porcelain 2>/dev/null)" ] || commit="$commit with changes"
+exec "$built/release/thinwire" lab report --out "$built/lab" --label "commit $commit" "$@"
