@@ -250,10 +250,10 @@ def bench_breakdown(lab, target, initiator, rows):
     Target(lab, "disk0=memory:64M", extra=target)
     report = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--breakdown", "--runtime", "3", "--json",
                                  *initiator).stdout)
-    sizes = [(cell["rw"], cell["bs"]) for cell in report["breakdown"]]
+    sizes = [(cell["rw"], cell["bs"]) for cell in report["cells"]]
     check(sizes == [(rw, kib << 10) for rw in ("randread", "randwrite") for kib in (4, 8, 64, 128)], f"cells: {sizes}")
-    for cell in report["breakdown"]:
-        times = {row["row"]: row["physical_us"] for row in cell["rows"]}
+    for cell in report["cells"]:
+        times = {row["row"]: row["physical_us"]["mean"] for row in cell["breakdown"]}
         check(set(times) == {"In/Out", "Ty-IS", "Ty-TR", "Ty-TS", "Ty-IR", "CS-WQ", "CS-Rec", "CS-IRQ", "CS-Out",
                              "store", "network", "remainder", "total", "clocks"}, f"rows: {sorted(times)}")
         check(cell["ios"] > 0 and abs(times["remainder"]) < 0.05 * times["total"], f"unexplained: {cell}")
@@ -261,9 +261,13 @@ def bench_breakdown(lab, target, initiator, rows):
             check(times[row] > 0, f"{row} took no time: {cell}")
         for row in {"CS-Rec", "CS-WQ"} - set(rows):
             check(times[row] == 0, f"{row} without a thread to hand over to: {cell}")
-        owned = [row["virtual_us"] for row in cell["rows"] if row["virtual_us"] is not None]
+        owned = [row["virtual_us"]["mean"] for row in cell["breakdown"] if row["virtual_us"]]
         check(len(owned) == 7 and min(owned) > 0, f"processor time: {cell}")
+    one = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--breakdown", "--rw", "randread", "--bs", "16k",
+                              "--runtime", "0.5", "--json", *initiator).stdout)
+    check(one["bs"] == 16384 and one["iops"] > 0 and one["breakdown"], f"one cell is a report: {one}")
     refused(lab, "bench", "memory:64M", "--breakdown", says="local volume", code=2)
+    refused(lab, "bench", uri(lab), "--insecure", "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
 
 
 @test(each={"": {}, "xdp": {"over": "xdp"}})

@@ -28,7 +28,9 @@ pub struct StageClocks {
     unsent: Cell<u64>,
     /// See [`machine`].
     clock: Cell<u64>,
+    /// Since the clocks were started; and what the links said then, once they have been asked.
     handed_over: Cell<u64>,
+    handed_over_before: Cell<Option<u64>>,
 }
 
 fn read(clock: ClockId) -> u64 {
@@ -91,7 +93,9 @@ impl StageClocks {
 
     /// How long frames have waited for a thread that sends, in ns and in all, as the links say.
     pub fn set_handed_over(&self, ns: u64) {
-        self.handed_over.set(ns);
+        let before = self.handed_over_before.get().unwrap_or(ns);
+        self.handed_over_before.set(Some(before));
+        self.handed_over.set(ns - before);
     }
 
     /// What a look at the clock of this kind costs, in ns: the median of many.
@@ -161,6 +165,8 @@ impl StageObserver for StageClocks {
             self.kind.set(kind);
             *self.sums.borrow_mut() = StageSums::default();
             self.unsent.set(0);
+            self.handed_over.set(0);
+            self.handed_over_before.set(None);
         }
         self.asked_ns.set(self.now());
         let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
@@ -199,6 +205,9 @@ mod tests {
         assert_eq!(sums.requests, 10);
         assert_eq!(sums.received.wrapping_sub(sums.arrived), 5000);
         assert_eq!(sums.taken.wrapping_sub(sums.received), 700);
+        clocks.set_handed_over(5000);
+        clocks.set_handed_over(5070);
+        assert_eq!(clocks.ask(clock_kind::PHYSICAL).handed_over, 70);
         let order = [sums.taken, sums.first, sums.second, sums.sent];
         assert!(order.is_sorted(), "{order:?}");
         // Sums of times of one run: their mean lies within it.
@@ -214,6 +223,8 @@ mod tests {
         assert_eq!(clocks.ask(clock_kind::PHYSICAL).requests, 1);
         let sums = clocks.ask(clock_kind::VIRTUAL);
         assert_eq!((sums.requests, sums.clock), (0, 0));
+        clocks.set_handed_over(9000);
+        assert_eq!(clocks.ask(clock_kind::VIRTUAL).handed_over, 0);
         clocks.cross(Stage::Finished);
         for kind in [clock_kind::OFF, 77] {
             assert_eq!(clocks.ask(kind).requests, 0);

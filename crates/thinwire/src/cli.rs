@@ -421,15 +421,11 @@ pub enum Pattern {
     RandRw,
 }
 
-/// What `--breakdown` measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Breakdown {
-    /// Reads and writes.
-    Both,
-    /// Reads.
-    Reads,
-    /// Writes.
-    Writes,
+impl Pattern {
+    /// Nothing is written.
+    pub fn reads_only(self) -> bool {
+        matches!(self, Pattern::RandRead | Pattern::Read)
+    }
 }
 
 /// `thinwire bench`.
@@ -446,11 +442,11 @@ pub struct BenchArgs {
     /// What to measure
     pub volume: VolumeSpec,
     /// Pattern
-    #[arg(long, value_enum, default_value = "randread")]
-    pub rw: Pattern,
-    /// Bytes an I/O
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_size)]
-    pub bs: u64,
+    #[arg(long, value_enum, help = "Pattern [default: randread]")]
+    pub rw: Option<Pattern>,
+    /// Bytes an I/O [default: 4k]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub bs: Option<u64>,
     /// I/Os each job keeps outstanding
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub iodepth: u32,
@@ -470,12 +466,11 @@ pub struct BenchArgs {
     /// measure what that costs
     #[arg(long, value_name = "inline|queue", default_value = "inline")]
     pub submission: Submission,
-    /// Where the time of one I/O goes: the stages of reads and writes of 4, 8, 64 and 128 KiB, one
-    /// outstanding, measured on both sides. Needs a remote volume that nobody else uses
-    #[arg(long, value_enum, value_name = "both|reads|writes", num_args = 0..=1, require_equals = true,
-          default_missing_value = "both",
-          conflicts_with_all = ["rw", "bs", "iodepth", "jobs", "verify", "timeline", "shards"])]
-    pub breakdown: Option<Breakdown>,
+    /// Where the time of one I/O goes: the stages on both sides, one outstanding. Of random reads
+    /// and writes of 4, 8, 64 and 128 KiB, or of what --rw and --bs say. Needs a remote volume that
+    /// nobody else uses
+    #[arg(long, conflicts_with_all = ["verify", "timeline", "shards"])]
+    pub breakdown: bool,
     /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
     pub timeline: Option<Duration>,
@@ -566,7 +561,7 @@ mod tests {
             "bench null:1M --batch static:8 --data-batch off",
             "target --batch tyche --data-batch on --receive split --completion workqueue --spin off",
             "bench null:1M --breakdown",
-            "bench null:1M --breakdown=reads --json",
+            "bench null:1M --breakdown --rw randread --bs 4k --json",
             "bench null:1M --receive split --submission queue --spin off",
             "copy a tw+udp://10.0.0.2/disk0 --verify",
             "completions zsh",
@@ -593,8 +588,7 @@ mod tests {
             ("bench memory:1G --rw trim", "trim"),
             ("bench memory:1G --iodepth 0", "0"),
             ("target --shards 0", "0"),
-            ("bench null:1M --breakdown --bs 4k", "--bs"),
-            ("bench null:1M --breakdown=all", "all"),
+            ("bench null:1M --breakdown --verify", "--verify"),
             ("target --submission queue", "--submission"),
             ("bench null:1M --completion workqueue", "--completion"),
             ("target --batch often", "often: not a batching policy"),

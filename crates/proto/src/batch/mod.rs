@@ -172,8 +172,13 @@ impl Batcher {
     }
 
     /// Takes a request in, unless it is to go at once. `bytes` is its payload's size.
+    #[inline]
     pub fn hold(&mut self, now: Time, items: [Option<Item>; 2], bytes: u64) -> bool {
-        if !self.active || !self.policy.holds(bytes) {
+        self.active && self.take_in(now, items, bytes)
+    }
+
+    fn take_in(&mut self, now: Time, items: [Option<Item>; 2], bytes: u64) -> bool {
+        if !self.policy.holds(bytes) {
             return false;
         }
         self.queue.push_back(Held { items, bytes, since: now });
@@ -187,8 +192,14 @@ impl Batcher {
     }
 
     /// Moves what is to be sent now to `out`.
+    #[inline]
     pub fn release(&mut self, now: Time, out: &mut VecDeque<Item>) {
-        let Some(waiting) = self.waiting() else { return };
+        if let Some(waiting) = self.waiting() {
+            self.let_go(now, waiting, out);
+        }
+    }
+
+    fn let_go(&mut self, now: Time, waiting: Waiting, out: &mut VecDeque<Item>) {
         let count = self.policy.release(now, waiting).min(waiting.requests);
         self.frame_max = self.policy.frame_max();
         for held in self.queue.drain(..count) {
@@ -203,6 +214,7 @@ impl Batcher {
     }
 
     /// A request of so many bytes of payload was completed.
+    #[inline]
     pub fn on_completed(&mut self, now: Time, bytes: u64) {
         if self.active {
             self.policy.on_completed(now, bytes);

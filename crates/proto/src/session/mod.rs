@@ -247,8 +247,15 @@ impl Session {
     /// of a read), which belong together, to be sent when the batching policy says so. `bytes` is
     /// the size of its payload, in whichever direction that travels.
     pub fn send_batched(&mut self, now: Time, items: [Option<Item>; 2], bytes: u64) {
-        if !self.batcher.hold(now, items, bytes) {
-            self.queue.extend(items.into_iter().flatten());
+        if self.batcher.hold(now, items, bytes) {
+            return;
+        }
+        let [first, second] = items;
+        if let Some(item) = first {
+            self.queue.push_back(item);
+        }
+        if let Some(item) = second {
+            self.queue.push_back(item);
         }
     }
 

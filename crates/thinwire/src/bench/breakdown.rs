@@ -9,7 +9,7 @@ use serde::Serialize;
 use thinwire_proto::StageSums;
 
 use super::engine::Tally;
-use super::plan::Plan;
+use super::report::Report;
 use crate::error::{Failure, Outcome};
 use crate::rundir::SCHEMA;
 use crate::size::show_size;
@@ -17,7 +17,7 @@ use crate::size::show_size;
 /// Looks at the clock for one I/O: six of the initiator, four of the target.
 const LOOKS: f64 = 10.0;
 
-/// `bench --breakdown --json`: one object.
+/// `bench --breakdown --json`: one object; with `--rw` and `--bs` its only cell instead.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
     /// Version of this format.
@@ -30,22 +30,17 @@ pub struct Breakdown {
     /// virtual time, so the physical ones are measured without it, in a run of their own.
     pub virtual_clock_ns: f64,
     /// One for each pattern and size.
-    pub breakdown: Vec<Cell>,
+    pub cells: Vec<Cell>,
 }
 
 /// A pattern and a size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// Pattern, as `--rw` takes it.
-    pub rw: String,
-    /// Bytes an I/O.
-    pub bs: u32,
-    /// I/Os measured with physical clocks.
-    pub ios: u64,
-    /// Bytes a second, in units of 2^20, in the same run.
-    pub mib_per_s: f64,
+    /// Of the run with physical clocks.
+    #[serde(flatten)]
+    pub report: Report,
     /// In the order of the table.
-    pub rows: Vec<Row>,
+    pub breakdown: Vec<Row>,
 }
 
 /// A stage.
@@ -53,10 +48,17 @@ pub struct Cell {
 pub struct Row {
     /// Its name in the document.
     pub row: &'static str,
-    /// All time, the mean in us.
-    pub physical_us: f64,
+    /// All time.
+    pub physical_us: Time,
     /// The time in which its thread had a processor; null for stages that no one thread crosses.
-    pub virtual_us: Option<f64>,
+    pub virtual_us: Option<Time>,
+}
+
+/// How long a stage took, in us.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Time {
+    /// Over all I/Os.
+    pub mean: f64,
 }
 
 /// What the clocks showed over a run of `ios` I/Os.
@@ -137,15 +139,16 @@ fn difference(after: StageSums, before: StageSums) -> StageSums {
 
 impl Cell {
     /// From a run with physical clocks, whose figures are `tally`, and one with virtual ones.
-    pub fn new(plan: &Plan, tally: &Tally, physical: &Run, cpu: &Run, clock_ns: f64) -> Self {
+    pub fn new(report: Report, tally: &Tally, physical: &Run, cpu: &Run, clock_ns: f64) -> Self {
         let [in_out, is, tr, ts, ir, out, store] = physical.own();
         let [wq, rec, irq, network] = physical.between_threads();
         let v = cpu.own();
         let total = tally.latency_ns.mean() / 1000.0;
+        let time = |mean| Time { mean: round(mean) };
         let row = |row, physical_us: f64, virtual_us: Option<f64>| Row {
             row,
-            physical_us: round(physical_us),
-            virtual_us: virtual_us.map(round),
+            physical_us: time(physical_us),
+            virtual_us: virtual_us.map(time),
         };
         let mut rows = vec![
             row("In/Out", in_out, Some(v[0])),
@@ -165,15 +168,7 @@ impl Cell {
         rows.push(row("remainder", total - explained, None));
         rows.push(row("total", total, None));
         rows.push(row("clocks", clock_ns * LOOKS / 1000.0, None));
-        let seconds = tally.elapsed.as_secs_f64();
-        let bytes = tally.ios as f64 * f64::from(plan.bs);
-        Cell {
-            rw: clap::ValueEnum::to_possible_value(&plan.rw).expect("named").get_name().to_owned(),
-            bs: plan.bs,
-            ios: tally.ios,
-            mib_per_s: round(bytes / seconds / f64::from(1 << 20)),
-            rows,
-        }
+        Cell { report, breakdown: rows }
     }
 }
 
@@ -181,7 +176,7 @@ impl Breakdown {
     /// Of a volume, without cells.
     pub fn new(uri: String, [clock_ns, virtual_clock_ns]: [f64; 2]) -> Self {
         let (clock_ns, virtual_clock_ns) = (round(clock_ns), round(virtual_clock_ns));
-        Breakdown { schema: SCHEMA, uri, clock_ns, virtual_clock_ns, breakdown: Vec::new() }
+        Breakdown { schema: SCHEMA, uri, clock_ns, virtual_clock_ns, cells: Vec::new() }
     }
 
     /// For people: the document's table.
@@ -194,25 +189,25 @@ impl Breakdown {
         );
         let column = |text: &mut String, word: &str| *text += &format!("{word:>17}");
         text += &format!("{:<11}", "");
-        for cell in &self.breakdown {
-            let word = if cell.rw.contains("read") { "read" } else { "write" };
-            column(&mut text, &format!("{word} {}", show_size(u64::from(cell.bs))));
+        for cell in &self.cells {
+            let word = if cell.report.rw.contains("read") { "read" } else { "write" };
+            column(&mut text, &format!("{word} {}", show_size(u64::from(cell.report.bs))));
         }
-        let names = self.breakdown.first().map_or(&[][..], |cell| &cell.rows[..]);
+        let names = self.cells.first().map_or(&[][..], |cell| &cell.breakdown[..]);
         for (at, name) in names.iter().enumerate() {
             if matches!(name.row, "remainder" | "total") {
-                text += &format!("\n{}", "-".repeat(11 + 17 * self.breakdown.len()));
+                text += &format!("\n{}", "-".repeat(11 + 17 * self.cells.len()));
             }
             text += &format!("\n{:<11}", name.row);
-            for cell in &self.breakdown {
-                let row = &cell.rows[at];
-                let cpu = row.virtual_us.map_or(String::new(), |us| format!(" ({us:.2})"));
-                column(&mut text, &format!("{:.2}{cpu}", row.physical_us));
+            for cell in &self.cells {
+                let row = &cell.breakdown[at];
+                let cpu = row.virtual_us.map_or(String::new(), |t| format!(" ({:.2})", t.mean));
+                column(&mut text, &format!("{:.2}{cpu}", row.physical_us.mean));
             }
         }
         text += &format!("\n{:<11}", "MiB/s");
-        for cell in &self.breakdown {
-            column(&mut text, &format!("{:.1}", cell.mib_per_s));
+        for cell in &self.cells {
+            column(&mut text, &format!("{:.1}", cell.report.mib_per_s));
         }
         text
     }
@@ -272,8 +267,9 @@ mod tests {
         let (sums, tally) = ten();
         let run = Run::new([StageSums::default(); 2], sums, &tally).unwrap();
         let plan = super::super::plan::tests::plan(crate::cli::Pattern::RandRead);
-        let cell = Cell::new(&plan, &tally, &run, &run, 30.0);
-        let rows: Vec<_> = cell.rows.iter().map(|r| (r.row, r.physical_us)).collect();
+        let report = Report::new("tw://n/e".into(), &plan, 1, &tally);
+        let cell = Cell::new(report, &tally, &run, &run, 30.0);
+        let rows: Vec<_> = cell.breakdown.iter().map(|r| (r.row, r.physical_us.mean)).collect();
         let expected = [
             ("In/Out", 1.0),
             ("Ty-IS", 2.0),
@@ -291,9 +287,8 @@ mod tests {
         // The histogram keeps three digits.
         assert!((rows[11].1 - 0.5).abs() < 0.1 && (rows[12].1 - 98.5).abs() < 0.1, "{rows:?}");
         assert_eq!(rows[13], ("clocks", 0.3));
-        assert_eq!(cell.mib_per_s, 0.039);
         let mut all = Breakdown::new("tw://n/e".into(), [30.0, 300.0]);
-        all.breakdown.push(cell);
+        all.cells.push(cell);
         let text = all.text();
         for (row, times) in [("Ty-IR", "11.00 (11.00)"), ("network", "28.00")] {
             let line = format!("{row:<11}{times:>17}");

@@ -2,6 +2,7 @@
 
 pub mod attach;
 pub mod bench;
+mod breakdown;
 pub mod copy;
 pub mod detach;
 pub mod discover;

@@ -1,0 +1,138 @@
+//! `thinwire bench --breakdown`.
+
+use std::time::Duration;
+
+use thinwire_buffer::Pool;
+use thinwire_proto::StageSums;
+use thinwire_runtime::stages::StageClocks;
+use thinwire_volume::Geometry;
+use thinwire_wire::clock_kind;
+
+use super::bench::{Progress, run_number};
+use crate::bench::{Breakdown, Cell, Engine, Plan, Report, Run, Stop, Tally, failure};
+use crate::cli::{BenchArgs, Pattern};
+use crate::error::{Failure, Outcome};
+use crate::guard::refuse_in_use;
+use crate::open::{OpenOptions, OpenVolume, open_volume};
+use crate::output;
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// The sizes of the document's tables.
+const SIZES: [u64; 4] = [4 << 10, 8 << 10, 64 << 10, 128 << 10];
+
+/// Measures the stages of each pattern and size, first of all time, then of processor time.
+pub fn break_down(args: &BenchArgs) -> Outcome {
+    let VolumeSpec::Remote(_) = args.volume else {
+        return Err(Failure::usage(format!(
+            "--breakdown: {} is a local volume, on whose way nothing is to be told apart",
+            args.volume
+        )));
+    };
+    if args.iodepth > 1 || args.jobs > 1 {
+        return Err(Failure::usage(
+            "--breakdown: stages follow each other only with one I/O outstanding, so without \
+             --iodepth and --jobs",
+        ));
+    }
+    let patterns = args.rw.map_or(vec![Pattern::RandRead, Pattern::RandWrite], |rw| vec![rw]);
+    let sizes = args.bs.map_or(SIZES.to_vec(), |bs| vec![bs]);
+    let reads_only = patterns.iter().all(|pattern| pattern.reads_only());
+    if !reads_only {
+        refuse_in_use(&args.volume, "writing to it")?;
+    }
+    let signals =
+        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    options.submission = args.submission;
+    options.read_only = reads_only;
+    let mut open = open_volume(&args.volume, &options, Some(&signals))?;
+    open.watch(signals.fd())?;
+    let cost = [clock_kind::PHYSICAL, clock_kind::VIRTUAL].map(StageClocks::cost_ns);
+    let mut table = Breakdown::new(args.volume.to_string(), cost);
+    let runtime = args.runtime / (patterns.len() * sizes.len()) as u32;
+    let mut stand = Stand {
+        geometry: open.volume().geometry(),
+        pool: open.pool().clone(),
+        open: &mut *open,
+        signals: &signals,
+        bar: Progress::new(true, args.runtime),
+        before: Duration::ZERO,
+    };
+    for &rw in &patterns {
+        for &bs in &sizes {
+            table.cells.push(stand.cell(args, rw, bs, runtime, cost[0])?);
+        }
+    }
+    stand.bar.end();
+    stand.stages(clock_kind::OFF)?;
+    open.close(false)?;
+    match (args.json, &table.cells[..]) {
+        (false, _) => output::say(&table.text()),
+        (true, [one]) if args.rw.is_some() && args.bs.is_some() => output::say_json(one),
+        (true, _) => output::say_json(&table),
+    }
+}
+
+/// The volume, and what measuring it needs.
+struct Stand<'a> {
+    open: &'a mut dyn OpenVolume,
+    geometry: Geometry,
+    pool: Pool,
+    signals: &'a Signals,
+    bar: Progress,
+    /// What the cells so far took.
+    before: Duration,
+}
+
+impl Stand<'_> {
+    /// One pattern and size. A tenth of the time is for warming up.
+    fn cell(
+        &mut self,
+        args: &BenchArgs,
+        rw: Pattern,
+        bs: u64,
+        runtime: Duration,
+        clock_ns: f64,
+    ) -> Outcome<Cell> {
+        let plan = |runtime| Plan {
+            rw,
+            bs: 0,
+            iodepth: 1,
+            jobs: 1,
+            runtime,
+            blocks: 0,
+            verify: false,
+            seed: args.seed,
+            timeline: None,
+            stamps: true,
+        };
+        let half = runtime / 2;
+        let warm = plan(half / 10).fit(bs, args.size, &self.geometry)?;
+        let plan = plan(half * 9 / 10).fit(bs, args.size, &self.geometry)?;
+        let mut measure = |kind| -> Outcome<(Run, Tally)> {
+            self.run(warm)?;
+            let at_start = self.stages(kind)?;
+            let tally = self.run(plan)?;
+            let at_end = self.stages(kind)?;
+            self.before += half;
+            Ok((Run::new(at_start, at_end, &tally)?, tally))
+        };
+        let (physical, tally) = measure(clock_kind::PHYSICAL)?;
+        let (cpu, _) = measure(clock_kind::VIRTUAL)?;
+        let report = Report::new(args.volume.to_string(), &plan, 1, &tally);
+        Ok(Cell::new(report, &tally, &physical, &cpu, clock_ns))
+    }
+
+    fn run(&mut self, plan: Plan) -> Outcome<Tally> {
+        let engine = Engine::new(plan, &self.pool, run_number());
+        let (bar, before) = (&mut self.bar, self.before);
+        let mut show = |time, ios| bar.show(before + time, ios);
+        let tally = engine.run(self.open, &Stop::default(), Some(self.signals), &mut show)?;
+        failure(&tally).map_or(Ok(tally), Err)
+    }
+
+    fn stages(&mut self, kind: u8) -> Outcome<[StageSums; 2]> {
+        Ok(self.open.stages(kind)?.expect("a remote volume has stages"))
+    }
+}
