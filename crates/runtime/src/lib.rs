@@ -18,4 +18,5 @@ pub mod serve;
 pub mod shards;
 pub mod stages;
 pub mod steering;
+pub mod switched;
 pub mod wait;

@@ -22,7 +22,8 @@ const VOLUMES_HELP: &str = "\
 Volumes:
   PATH, file:PATH                     a file or a block device
   memory:SIZE                         memory, lost with the process
-  null:SIZE                           reads zeroes, forgets writes
+  null:SIZE                           reads zeroes, forgets writes; with ,switch behind it another
+                                      thread completes (bench only)
   tw://NODE/EXPORT?link=LINK          an export of a target; NODE is its name or its Ethernet
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk;
+use thinwire_runtime::switched::Switched;
 use thinwire_runtime::wait::{Token, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
@@ -33,6 +34,12 @@ pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVol
             (Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool)), None)
         }
         VolumeSpec::Null(bytes) => (Box::new(NullStore::new(*bytes, block)), None),
+        VolumeSpec::Switched(bytes) => {
+            let volume = Switched::new(NullStore::new(*bytes, block))
+                .map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
+            let fd = volume.fd();
+            (Box::new(volume), Some(fd))
+        }
         VolumeSpec::Path(path) => {
             let options = disk::OpenOptions {
                 read_only: options.read_only,

@@ -181,6 +181,12 @@ fn open_export(spec: &ExportSpec, pool: &Pool) -> Outcome<(Box<dyn Volume>, Opti
             (Box::new(MemoryStore::new(*bytes, block, identity, &pages)), None)
         }
         VolumeSpec::Null(bytes) => (Box::new(NullStore::new(*bytes, block)), None),
+        VolumeSpec::Switched(_) => {
+            return Err(Failure::usage(format!(
+                "export {}: null:SIZE,switch is there to be measured locally (`thinwire bench`)",
+                spec.name
+            )));
+        }
         VolumeSpec::Path(path) => {
             let options = OpenOptions {
                 read_only: spec.read_only,

@@ -29,6 +29,8 @@ pub enum VolumeSpec {
     Memory(u64),
     /// Reads zeroes, forgets writes; this many bytes.
     Null(u64),
+    /// The same, completed by another thread: to measure what that costs.
+    Switched(u64),
     /// An export of a target.
     Remote(RemoteSpec),
 }
@@ -82,7 +84,10 @@ impl FromStr for VolumeSpec {
             ("file", "") => bad("the path is missing"),
             ("file", path) => Ok(VolumeSpec::Path(path.into())),
             ("memory", size) => Ok(VolumeSpec::Memory(store_size(text, size)?)),
-            ("null", size) => Ok(VolumeSpec::Null(store_size(text, size)?)),
+            ("null", size) => Ok(match size.strip_suffix(",switch") {
+                Some(size) => VolumeSpec::Switched(store_size(text, size)?),
+                None => VolumeSpec::Null(store_size(text, size)?),
+            }),
             ("tw" | "tw+udp", rest) => {
                 let Some(rest) = rest.strip_prefix("//") else {
                     return bad("`//` must follow the scheme, as in tw://node1/disk0?link=eth1");
@@ -270,7 +275,7 @@ impl VolumeSpec {
                 path.file_name().map_or("disk".into(), |name| name.to_string_lossy().into_owned())
             }
             VolumeSpec::Memory(_) => "memory".into(),
-            VolumeSpec::Null(_) => "null".into(),
+            VolumeSpec::Null(_) | VolumeSpec::Switched(_) => "null".into(),
             VolumeSpec::Remote(remote) => remote.export.clone(),
         }
     }
@@ -282,6 +287,7 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Path(path) => write!(f, "file:{}", path.display()),
             VolumeSpec::Memory(bytes) => write!(f, "memory:{bytes}"),
             VolumeSpec::Null(bytes) => write!(f, "null:{bytes}"),
+            VolumeSpec::Switched(bytes) => write!(f, "null:{bytes},switch"),
             VolumeSpec::Remote(remote) => remote.fmt(f),
         }
     }
@@ -335,6 +341,8 @@ mod tests {
         assert_eq!("file:/srv/50%.img".parse(), path("/srv/50%.img"));
         assert_eq!("memory:4G".parse(), Ok(VolumeSpec::Memory(4 << 30)));
         assert_eq!("null:512".parse(), Ok(VolumeSpec::Null(512)));
+        assert_eq!("null:512,switch".parse(), Ok(VolumeSpec::Switched(512)));
+        assert!("null:512,slow".parse::<VolumeSpec>().is_err());
     }
 
     #[test]
