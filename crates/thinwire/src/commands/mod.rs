@@ -5,6 +5,7 @@ pub mod bench;
 pub mod copy;
 pub mod detach;
 pub mod discover;
+pub mod link;
 pub mod papers;
 pub mod status;
 pub mod target;
