@@ -163,6 +163,34 @@ def config(lab):
     check(done.returncode in (1, 2), f"--check of a missing image: exit {done.returncode}")
 
 
+@test()
+def link(lab):
+    """link explains which link a plain name gets, who holds XDP on it, and what an xdp link would be like."""
+    def look(*words):
+        report = json.loads(thinwire(lab, "link", "eth1", "--json", *words, side="target").stdout)
+        check(report["schema"] and len(report["interfaces"]) == 1, f"link --json: {report}")
+        return report["interfaces"][0]
+    found = look("--try")
+    check(found["link"] == "packet:eth1" and found["driver"] == "veth" and found["mtu"] == 9000
+          and found["xdp"] == "native" and found["zero_copy"] is False and "copies" in found["against_xdp"]
+          and found["attached"] is None and found["tried"] == {"opened": True, "text": "native, copy, 1 queue"},
+          f"link of a veth: {found}")
+    target = Target(lab, "disk0=memory:1M", over="xdp")
+    holder = f"process {target.process.popen.pid} (thinwire)"
+    found = look("--try")
+    check(found["attached"] == holder and not found["tried"]["opened"] and holder in found["tried"]["text"], f"{found}")
+    check("xdp not chosen" in thinwire(lab, "link", "eth1", side="target").stdout, "the text says why")
+    # A second one is told so, too; a plain name and packet work beside it.
+    argv = ("target", "--insecure", "--export", "x=memory:1M")
+    refused(lab, *argv, "--name", "node2", "--link", "xdp:eth1", says=[holder, "use packet:eth1"], side="target")
+    Target(lab, "disk0=memory:1M", name="node2")
+    for name, over in (("node1", "best"), ("node2", "xdp"), ("node2", "packet")):
+        thinwire(lab, "bench", "--insecure", uri(lab, node=name, over=over), "--runtime", "0.2")
+    refused(lab, *argv, "--name", "node3", "--link", "xdp:eth1", "--shards", "2", "--export", "y=memory:1M",
+            says="2 shards", side="target")
+    refused(lab, "link", "eth7", says="eth7")
+
+
 @test(links=2, each={"": {}, "xdp": {"over": "xdp"}})
 def discover(lab, over="best"):
     """discover finds targets by multicast over each link, in a table and in JSON; exit 1 if there is none."""
@@ -395,7 +423,7 @@ def pcap(lab):
 @test(links=0)
 def help_and_man():
     """Every command has --help with examples; man pages and completions come out."""
-    for command in ("target", "discover", "attach", "detach", "status", "bench", "copy"):
+    for command in ("target", "discover", "attach", "detach", "status", "link", "bench", "copy"):
         text = run(node.BIN, command, "--help").stdout
         check("Example" in text and f"thinwire {command}" in text, f"thinwire {command} --help has no example")
     check("thinwire" in run(node.BIN, "--version").stdout, "--version")

@@ -39,15 +39,17 @@ impl RxFrame {
         std::iter::once(&self.bytes).chain(self.rest.iter())
     }
 
+    /// The window `[offset, offset + len)`, sharing the memory, if it lies in the first piece.
+    #[inline]
+    pub fn slice_of_first(&self, offset: usize, len: usize) -> Option<Segment> {
+        (offset + len <= self.bytes.len()).then(|| self.bytes.slice(offset, len))
+    }
+
     /// Gives `take` the pieces of the window `[offset, offset + len)` in order, sharing the memory.
     ///
     /// # Panics
     /// If it does not lie within the frame.
-    #[inline]
     pub fn slice(&self, offset: usize, len: usize, mut take: impl FnMut(Segment)) {
-        if offset + len <= self.bytes.len() {
-            return take(self.bytes.slice(offset, len));
-        }
         self.windows(offset, len, |piece, at, len| take(piece.slice(at, len)));
     }
 
@@ -226,6 +228,8 @@ mod tests {
                 let mut out = Vec::new();
                 frame.slice(from, to - from, |piece| out.extend_from_slice(&piece));
                 assert_eq!(out, &whole[from..to]);
+                let first = frame.slice_of_first(from, to - from);
+                assert_eq!(first.as_deref(), (to <= 3).then_some(&out[..]));
                 out.fill(0);
                 frame.copy_to(from, &mut out);
                 assert_eq!(out, &whole[from..to]);

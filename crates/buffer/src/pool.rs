@@ -39,8 +39,9 @@ pub(crate) struct Pooled {
     /// Longer than the class by a page, so that an aligned part of the class's size fits; loose
     /// memory is exactly as long as its class.
     memory: Box<[u8]>,
-    /// Where the aligned part starts.
+    /// The aligned part, of the class's size.
     start: usize,
+    end: usize,
     class: usize,
     home: Weak<Shared>,
 }
@@ -48,11 +49,12 @@ pub(crate) struct Pooled {
 impl Pooled {
     fn new(class: usize, home: Weak<Shared>) -> Self {
         if class == LOOSE {
-            return Pooled { memory: vec![0; PAGE_BYTES].into(), start: 0, class, home };
+            let memory = vec![0; PAGE_BYTES].into();
+            return Pooled { memory, start: 0, end: PAGE_BYTES, class, home };
         }
         let memory: Box<[u8]> = vec![0; class_bytes(class) + PAGE_BYTES].into();
         let start = (memory.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
-        Pooled { memory, start, class, home }
+        Pooled { memory, start, end: start + class_bytes(class), class, home }
     }
 }
 
@@ -60,7 +62,7 @@ impl Inner {
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Inner::Pooled(p) => &p.memory[p.start..p.start + class_bytes(p.class)],
+            Inner::Pooled(p) => &p.memory[p.start..p.end],
             Inner::Lent(lent) => lent.bytes(),
         }
     }
@@ -68,7 +70,7 @@ impl Inner {
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Inner::Pooled(p) => &mut p.memory[p.start..p.start + class_bytes(p.class)],
+            Inner::Pooled(p) => &mut p.memory[p.start..p.end],
             Inner::Lent(lent) => lent.bytes_mut(),
         }
     }
@@ -112,7 +114,7 @@ impl Inner {
         let Inner::Pooled(pooled) = Rc::into_inner(this).expect("one owner") else {
             unreachable!("lent memory stays with its lender");
         };
-        let Pooled { memory, start, class, home } = pooled;
+        let Pooled { memory, start, class, home, .. } = pooled;
         if let Some(home) = home.upgrade() {
             home.live_bytes.set(home.live_bytes.get() - class_bytes(class));
             home.classes.borrow_mut()[class].made -= 1;
@@ -240,7 +242,7 @@ impl Pool {
         *made += 1;
         free.reserve(*made);
         let home = Rc::downgrade(&self.shared);
-        let pooled = Pooled { memory, start, class, home };
+        let pooled = Pooled { memory, start, end: start + bytes, class, home };
         Buf { inner: Some(Rc::new(Inner::Pooled(pooled))), len: bytes }
     }
 

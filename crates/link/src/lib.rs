@@ -12,6 +12,7 @@ pub mod rng;
 mod room;
 pub mod sim;
 mod spec;
+pub mod survey;
 mod sys;
 pub mod udp;
 pub mod xdp;

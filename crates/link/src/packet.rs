@@ -510,7 +510,8 @@ impl Link for PacketLink {
     }
 }
 
-fn look_up(ifname: &str) -> Result<Interface, OpenError> {
+/// The interface of this name, if it can carry frames.
+pub(crate) fn look_up(ifname: &str) -> Result<Interface, OpenError> {
     let found = sys::interface(ifname)
         .map_err(OpenError::system(format!("look up interface {ifname}")))?
         .ok_or_else(|| OpenError::NoSuchInterface {

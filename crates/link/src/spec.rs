@@ -8,6 +8,7 @@ use crate::fault::{FaultConfig, FaultLink};
 use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
+use crate::survey::{Survey, survey};
 use crate::udp::{UdpConfig, UdpLink};
 use crate::xdp::{XdpConfig, XdpLink};
 use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
@@ -16,7 +17,7 @@ use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
 ///
 /// * `packet:eth1[,vlan=ID][,ethertype=0xNNNN]`: raw frames on an interface;
 /// * `xdp:eth1[,vlan=ID][,ethertype=0xNNNN]`: the same, past the kernel's network stack;
-/// * `eth1[,...]`: whichever of the two is faster on that interface;
+/// * `eth1[,...]`: whichever of the two is faster on that interface ([`mod@crate::survey`]);
 /// * `udp:ADDRESS[:PORT]`: UDP, where ADDRESS is one of this machine's (IPv6 with a port goes in
 ///   brackets; a link-local one names its interface: `udp:fe80::1%eth1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,7 +289,17 @@ impl LinkSpec {
 
 fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
     match kind {
-        RawKind::Packet | RawKind::Best => Ok(Box::new(PacketLink::open(&config)?)),
+        RawKind::Packet => Ok(Box::new(PacketLink::open(&config)?)),
+        RawKind::Best => {
+            let is_faster = |survey: Survey| survey.against_xdp().is_none();
+            if shards == 1 && survey(&config.ifname).is_ok_and(is_faster) {
+                // What speaks against it only now (no permission for programs) is no reason to fail.
+                if let Ok(link) = open_raw(RawKind::Xdp, config.clone(), shards) {
+                    return Ok(link);
+                }
+            }
+            open_raw(RawKind::Packet, config, shards)
+        }
         RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
             ifname: config.ifname,
             why: format!("{shards} shards were asked for, and one socket has each of its queues"),

@@ -5,7 +5,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::{pattern, with_cable};
+use common::{pattern, warm_up, with_cable};
 use thinwire_buffer::{Pool, RxBatch, TxBatch};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::{HEAD_BYTES, Link, LinkOptions, LinkSpec};
@@ -86,12 +86,18 @@ fn warm_links_do_not_allocate() {
     let wrapped = LinkOptions { fault: Some(FaultConfig::default()), ..bare.clone() };
     let [mut a, mut b] = [open("udp:127.0.0.1", &wrapped), open("udp:127.0.0.1", &wrapped)];
     assert_eq!(exchange(&mut a, &mut b), 0, "udp with the fault wrapper");
-    with_cable(9000, |cable| {
-        let mut a = open("packet:left", &LinkOptions::default());
-        cable.enter(1);
-        let mut b = open("packet:right", &LinkOptions::default());
-        assert_eq!(exchange(&mut a, &mut b), 0, "packet");
-    });
+    for kind in ["packet", "xdp"] {
+        with_cable(9000, move |cable| {
+            let mut a = open(&format!("{kind}:left"), &LinkOptions::default());
+            cable.enter(1);
+            let mut b = open(&format!("{kind}:right"), &LinkOptions::default());
+            let pool = Pool::new(1 << 20);
+            let ends = [a.local(), b.local()];
+            warm_up(&mut a, ends[1], &mut b, &pool);
+            warm_up(&mut b, ends[0], &mut a, &pool);
+            assert_eq!(exchange(&mut a, &mut b), 0, "{kind}");
+        });
+    }
     // The counter counts.
     let before = allocations();
     drop(std::hint::black_box(Box::new(7)));

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{drain, ip, pattern, receive, send, with_cable};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::xdp::{XdpConfig, XdpLink};
@@ -252,6 +253,55 @@ fn vlans_are_apart() {
 }
 
 #[test]
+fn all_queues_of_an_interface_are_read() {
+    with_cable(9000, |cable| {
+        ip("link add left2 mtu 9000 numrxqueues 2 numtxqueues 2 type veth \
+            peer name right2 mtu 9000 numrxqueues 2 numtxqueues 2");
+        ip("link set left2 up");
+        ip("link set right2 up");
+        let mut a = packet("left2");
+        let mut b = open("right2");
+        assert_eq!(b.mode(), "native, copy, 2 queues");
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        // On veth a frame arrives on the queue of the processor that it was sent on.
+        for processor in 0..2 {
+            let mut set = CpuSet::new();
+            set.set(processor);
+            sched_setaffinity(None, &set).unwrap();
+            send(&mut a, b.local(), &pattern(processor, 9000));
+            let got = receive(&mut b, &pool, 1);
+            assert_eq!(got.len(), 1, "from processor {processor}");
+            assert!(bytes_of(&got[0]) == pattern(processor, 9000));
+            // Not through the link inside, which has frames in one piece.
+            assert_eq!(got[0].bytes.len(), 3776);
+        }
+        let _ = cable;
+    });
+}
+
+#[test]
+fn where_a_driver_cannot_the_kernel_runs_the_program() {
+    with_cable(9000, |cable| {
+        ip("link add bridge0 type bridge");
+        ip("link set left master bridge0");
+        ip("link set bridge0 mtu 9000 up");
+        let mut a = open("bridge0");
+        assert_eq!(a.mode(), "generic, copy, 1 queue");
+        cable.enter(1);
+        let mut b = packet("right");
+        let pool = Pool::new(1 << 20);
+        warm_up(&mut b, &mut a, &pool);
+        for bytes in [46, 1500, 3776, 3777, 9000] {
+            send(&mut b, a.local(), &pattern(1, bytes));
+            assert!(bytes_of(&receive(&mut a, &pool, 1)[0]) == pattern(1, bytes), "{bytes}");
+            send(&mut a, b.local(), &pattern(2, bytes));
+            assert!(bytes_of(&receive(&mut b, &pool, 1)[0]) == pattern(2, bytes), "{bytes}");
+        }
+    });
+}
+
+#[test]
 fn a_second_link_is_told_who_holds_the_interface_and_a_closed_one_lets_go() {
     with_cable(9000, |cable| {
         let mut a = packet("left");
@@ -318,9 +368,10 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         warm_up(&mut a, &mut b, &pool);
         cable.enter(0);
         ip("link set left down");
-        send(&mut a, b.local(), b"lost");
-        send(&mut a, b.local(), b"lost");
+        // The first waits in the ring.
+        (0..3).for_each(|_| send(&mut a, b.local(), b"lost"));
         assert!(drain(&mut a, &pool).is_empty());
+        assert_eq!(a.stats().tx_dropped, 2);
         ip("link set left up");
         warm_up(&mut a, &mut b, &pool);
         warm_up(&mut b, &mut a, &pool);

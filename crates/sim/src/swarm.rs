@@ -70,6 +70,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
         frame_bytes_max: pick(rng, &[1500, 9000, 9000, 9000, 65_535]),
         frame_bytes_base: pick(rng, &[1280, 1500]),
         room_frames: pick(rng, &[8, 32, 256, 256, 1024]),
+        // Whole frames; or chunks as AF_XDP has them; or so short that messages are cut.
+        piece_bytes_max: pick(rng, &[usize::MAX, usize::MAX, 3776, 700]),
     };
     let wrapped = rng.chance(0.25).then(|| FaultConfig {
         rates: FaultRates { loss: 0.01, dup: 0.01, reorder: 0.02, corrupt: 0.002 },

@@ -248,20 +248,23 @@ impl Slots {
         let new = s.units.mark(offset, length, |from, to| {
             let mut at = pieces.partition_point(|(o, _)| (*o as usize) < from);
             let (place, mut offset) = (data.payload_at + from - offset, from);
-            let mut insert = |piece: Segment| {
-                let here = offset;
-                offset += piece.len();
-                pieces.insert(at, (here as u32, piece));
-                at += 1;
-            };
-            if copy_out {
+            let whole = if copy_out {
                 let mut copy = pool.get(to - from);
                 frame.copy_to(place, &mut copy);
                 *copied += copy.len() as u64;
-                insert(copy.freeze());
+                Some(copy.freeze())
             } else {
-                frame.slice(place, to - from, insert);
+                frame.slice_of_first(place, to - from)
+            };
+            if let Some(piece) = whole {
+                return pieces.insert(at, (from as u32, piece));
             }
+            frame.slice(place, to - from, |piece| {
+                let here = offset as u32;
+                offset += piece.len();
+                pieces.insert(at, (here, piece));
+                at += 1;
+            });
         });
         if new == 0 {
             return Err(DropReason::LateDuplicate);

@@ -30,7 +30,8 @@ Volumes:
   Parameters: link=LINK (several: all are used at once), mtu=BYTES
 
 Links:
-  IFACE, packet:IFACE                 an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
+  packet:IFACE, xdp:IFACE             an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
+  IFACE                               the faster of the two there; `thinwire link IFACE` tells which
   udp:ADDRESS[:PORT]                  a UDP socket bound to a local address
 
 Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)";
@@ -60,6 +61,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Show this machine's attachments
     Status(StatusArgs),
+    /// Say which link an interface name stands for, and why
+    Link(LinkArgs),
     /// Measure a volume, remote or local
     Bench(BenchArgs),
     /// Copy one volume to another
@@ -214,7 +217,7 @@ pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
     pub name: Option<String>,
-    /// Where to listen: IFACE, packet:IFACE or udp:ADDRESS[:PORT]; repeatable
+    /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
     /// NAME=VOLUME[,ro][,block=512|4096][,writeback]; repeatable
@@ -253,7 +256,7 @@ pub struct DiscoverArgs {
     /// Ask for this node only
     #[arg(value_name = "NODE")]
     pub name: Option<String>,
-    /// Where to ask: IFACE, packet:IFACE or udp:ADDRESS[:PORT]; repeatable
+    /// Where to ask: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK", required = true)]
     pub link: Vec<LinkSpec>,
     /// How long to wait for answers, in seconds
@@ -402,6 +405,29 @@ pub struct StatusArgs {
     #[allow(missing_docs)]
     pub run_dir: RunDirArg,
     /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `thinwire link`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire link eth1
+  thinwire link eth1 eth2 --json
+  thinwire link eth1 --try
+
+A plain name stands for xdp where the driver hands frames over without a copy, else for packet.
+Exits with 1 if an interface carries neither.")]
+pub struct LinkArgs {
+    /// The interface; several may be given
+    #[arg(value_name = "IFACE", required = true)]
+    pub interface: Vec<String>,
+    /// Open an xdp link for a moment to see how it works (needs root; on some adapters traffic
+    /// pauses)
+    #[arg(long = "try")]
+    pub try_it: bool,
+    /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
 }

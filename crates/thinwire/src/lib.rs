@@ -70,6 +70,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Discover(args) => commands::discover::run(&args),
         Command::Attach(args) => commands::attach::run(&args),
         Command::Detach(args) => commands::detach::run(&args),
+        Command::Link(args) => commands::link::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Copy(args) => commands::copy::run(&args),

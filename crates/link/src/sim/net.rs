@@ -25,11 +25,19 @@ pub struct StationConfig {
     pub frame_bytes_base: usize,
     /// Frames it holds until they are received; more are dropped. Default 256.
     pub room_frames: u32,
+    /// Frames longer than this arrive in pieces of so many bytes, as on an xdp link; at least 72.
+    /// Default: none do.
+    pub piece_bytes_max: usize,
 }
 
 impl Default for StationConfig {
     fn default() -> Self {
-        StationConfig { frame_bytes_max: 9000, frame_bytes_base: 1500, room_frames: 256 }
+        StationConfig {
+            frame_bytes_max: 9000,
+            frame_bytes_base: 1500,
+            room_frames: 256,
+            piece_bytes_max: usize::MAX,
+        }
     }
 }
 
@@ -402,14 +410,18 @@ impl Link for SimLink {
         {
             let mut buf = pool.get(START + bytes.len());
             buf[START..].copy_from_slice(&bytes);
-            let frame = buf.freeze().slice(START, bytes.len());
-            out.push_back(RxFrame {
-                from: Addr::Sim(from),
-                bytes: frame,
-                rest: SegList::new(),
-                waited: Duration::ZERO,
-                queued: Duration::ZERO,
-            });
+            let whole = buf.freeze().slice(START, bytes.len());
+            let piece_bytes = station.config.piece_bytes_max;
+            let first = whole.slice(0, whole.len().min(piece_bytes));
+            let mut rest = SegList::new();
+            let mut at = first.len();
+            while at < whole.len() {
+                let len = piece_bytes.min(whole.len() - at);
+                rest.push(whole.slice(at, len));
+                at += len;
+            }
+            let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+            out.push_back(RxFrame { from: Addr::Sim(from), bytes: first, rest, waited, queued });
             station.stats.rx_frames += 1;
             station.stats.rx_bytes += bytes.len() as u64;
             net.spare.push(bytes);

@@ -51,6 +51,27 @@ fn frames_arrive_in_order_after_latency_and_wire_time() {
 }
 
 #[test]
+fn long_frames_arrive_in_pieces_if_the_station_wants_that() {
+    let net = SimNet::new(1, wire());
+    let pieces = StationConfig { piece_bytes_max: 1000, ..Default::default() };
+    let (mut a, mut b) = (net.station(Default::default()), net.station(pieces));
+    let pool = Pool::new(1 << 20);
+    for len in [999usize, 1000, 1001, 2500] {
+        let sent: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
+        send(&mut a, b.local(), &sent);
+        while let Some(at_ns) = net.next_delivery() {
+            net.advance(at_ns);
+        }
+        let mut batch = RxBatch::new();
+        assert_eq!(b.recv(&pool, 64, &mut batch).unwrap(), 1);
+        assert_eq!(batch[0].pieces().count(), len.div_ceil(1000));
+        let mut got = vec![0; len];
+        batch[0].copy_to(0, &mut got);
+        assert_eq!((batch[0].len(), got), (len, sent));
+    }
+}
+
+#[test]
 fn a_wire_without_limit_drops_nothing_and_keeps_the_order() {
     let net = SimNet::new(1, WireConfig { port_bytes_per_s: 0, ..wire() });
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));

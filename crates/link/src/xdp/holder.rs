@@ -4,14 +4,14 @@ use std::fs;
 
 /// A process that holds an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
-    pub(super) pid: u32,
-    pub(super) name: String,
+pub(crate) struct Holder {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
 }
 
 /// The process that holds the attachment to an interface of this network namespace, as far as we may
 /// see: the kernel tells about a descriptor what it is attached to.
-pub(super) fn of_interface(index: u32) -> Option<Holder> {
+pub(crate) fn of_interface(index: u32) -> Option<Holder> {
     let here = fs::read_link("/proc/thread-self/ns/net").ok()?;
     let processes = fs::read_dir("/proc").ok()?.flatten();
     for (pid, path) in processes.filter_map(|entry| {

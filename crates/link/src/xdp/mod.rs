@@ -13,8 +13,7 @@
 
 mod assembler;
 mod bpf;
-mod ethtool;
-mod holder;
+pub(crate) mod holder;
 mod program;
 mod queue;
 mod ring;
@@ -23,12 +22,14 @@ mod umem;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
 
 use crate::error::OpenError;
 use crate::packet::{PacketConfig, PacketLink, ethernet_header};
+use crate::survey::ethtool;
 use crate::{Link, LinkStats, Room};
 use bpf::AttachMode;
 use program::{PASS, Taken};
@@ -41,6 +42,16 @@ const FRAMES_MAX: u32 = 192;
 /// The inner link is looked at only so often while frames come through the rings: a look costs a
 /// system call.
 const LOOKS_ONE_IN: u32 = 16;
+/// Frames taken from it at once: few come that way, and each place keeps a buffer ready.
+const INNER_FRAMES_MAX: usize = 16;
+
+/// In how many pieces the largest frame of this MTU arrives.
+pub(crate) fn chunks_of(mtu: usize) -> u32 {
+    queue::chunks_of(mtu, 14)
+}
+
+/// How long a killed process may seem to hold an interface.
+const ATTACH_TIME: Duration = Duration::from_secs(1);
 
 /// How to open an [`XdpLink`].
 #[derive(Clone, Debug)]
@@ -98,8 +109,7 @@ impl Attached {
         let program = bpf::load(&taken.program(map.as_raw_fd(), PASS))
             .map_err(|e| refused("load its program", e))?;
         // First of all: this is where another link in the same place is found out.
-        let (attachment, mode) =
-            attach(&program, interface.index).map_err(|e| in_use(ifname, interface.index, e))?;
+        let (attachment, mode) = attach_patiently(&program, ifname, interface.index)?;
         let mut queues = Vec::new();
         for queue in 0..count {
             let sizes = config.sizes(queue, count, frame_chunks);
@@ -137,6 +147,35 @@ fn attach(program: &OwnedFd, index: u32) -> io::Result<(OwnedFd, AttachMode)> {
     })
 }
 
+/// Attaches, and gives a predecessor that was killed a moment to be gone: while it goes, nobody is seen
+/// to hold the interface.
+fn attach_patiently(
+    program: &OwnedFd,
+    ifname: &str,
+    index: u32,
+) -> Result<(OwnedFd, AttachMode), OpenError> {
+    let start = Instant::now();
+    loop {
+        let error = match attach(program, index) {
+            Ok(attached) => return Ok(attached),
+            Err(error) => error,
+        };
+        if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
+            return Err(refused(ifname, "attach its program", &error));
+        }
+        let holder = match holder::of_interface(index) {
+            Some(holder) => format!("process {} ({})", holder.pid, holder.name),
+            None if start.elapsed() < ATTACH_TIME => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+            None => "another program".into(),
+        };
+        let why = format!("{holder} has attached XDP to it already, and there is room for one");
+        return Err(OpenError::XdpRefused { ifname: ifname.into(), why });
+    }
+}
+
 fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
     OpenError::XdpRefused {
         ifname: ifname.into(),
@@ -147,18 +186,6 @@ fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
             _ => format!("cannot {what}: {error}"),
         },
     }
-}
-
-fn in_use(ifname: &str, index: u32, error: io::Error) -> OpenError {
-    if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
-        return refused(ifname, "attach its program", &error);
-    }
-    let holder = match holder::of_interface(index) {
-        Some(holder) => format!("process {} ({})", holder.pid, holder.name),
-        None => "another program".into(),
-    };
-    let why = format!("{holder} has attached XDP to it already, and there is room for one");
-    OpenError::XdpRefused { ifname: ifname.into(), why }
 }
 
 /// An interface opened for Thinwire's frames, past the kernel's network stack.
@@ -244,6 +271,13 @@ impl XdpLink {
         let PacketConfig { vlan, ethertype, group, .. } = self.config.packet;
         let stats = &mut self.stats;
         let mut retries = Queue::RETRIES;
+        // On an interface that is down they stay in the ring, and no more should come to them.
+        if queue.has_pending()
+            && let Err(error) = queue.flush(&mut retries, stats)
+        {
+            stats.tx_dropped += frames.len() as u64;
+            return Err(error);
+        }
         for (i, frame) in frames.iter().enumerate() {
             let to = match frame.to {
                 Addr::Mac(mac) => mac,
@@ -255,9 +289,9 @@ impl XdpLink {
                 }
             };
             let (header, len) = ethernet_header(to, mac, vlan, ethertype);
-            let is_small = frame.bytes() <= self.packet.frame_bytes_max();
-            let mut is_loaded = is_small && queue.load(&header[..len], frame);
-            if is_small && !is_loaded {
+            let fits = frame.bytes() <= self.packet.frame_bytes_max();
+            let mut is_loaded = fits && queue.load(&header[..len], frame);
+            if fits && !is_loaded {
                 if let Err(error) = queue.flush(&mut retries, stats) {
                     stats.tx_dropped += (frames.len() - i) as u64;
                     return Err(error);
@@ -343,7 +377,9 @@ impl Link for XdpLink {
         }
         self.looks = self.looks.wrapping_add(1);
         if frames == 0 || (frames < max && self.looks % LOOKS_ONE_IN == 0) {
-            frames += self.packet.recv(pool, max - frames, out)?;
+            let max =
+                if self.attached.is_some() { INNER_FRAMES_MAX.min(max - frames) } else { max };
+            frames += self.packet.recv(pool, max, out)?;
         }
         if frames == 0
             && let Some(attached) = &mut self.attached

@@ -221,6 +221,11 @@ impl Queue {
         true
     }
 
+    /// True if frames of an earlier call are still to be sent.
+    pub(super) fn has_pending(&self) -> bool {
+        self.rings.tx.pending() > 0
+    }
+
     /// Has the kernel send what was loaded. In copy mode it does so within the call, a few frames
     /// at a time, so it is called until all is gone; what it cannot take now stays in the ring and
     /// goes with the next. `retries` bounds how often it may take nothing. An error means that the

@@ -7,6 +7,7 @@ pub mod copy;
 pub mod detach;
 pub mod discover;
 pub mod lab;
+pub mod link;
 pub mod papers;
 pub mod status;
 pub mod target;

@@ -4,12 +4,10 @@ use std::io;
 
 use crate::sys;
 
-#[allow(dead_code)]
 const GET_DRIVER_INFO: u32 = 0x03;
 const GET_CHANNELS: u32 = 0x3c;
 
 /// The name of the driver: `veth`, `mlx5_core`.
-#[allow(dead_code)]
 pub(super) fn driver(ifname: &str) -> io::Result<String> {
     #[repr(C)]
     #[derive(Clone, Copy)]
@@ -27,7 +25,7 @@ pub(super) fn driver(ifname: &str) -> io::Result<String> {
 }
 
 /// How many queues receive; 1 where the driver does not tell.
-pub(super) fn rx_queues(ifname: &str) -> u32 {
+pub(crate) fn rx_queues(ifname: &str) -> u32 {
     #[repr(C)]
     #[derive(Clone, Copy, Default)]
     struct Channels {
