@@ -241,8 +241,13 @@ mod tests {
         draw(&store);
         let stage = |row: &str| crate::figures::Stage {
             row: row.into(),
-            physical_us: crate::figures::StageTime { mean: 2.0, p50: 2.0 },
+            physical_us: 2.0,
             virtual_us: None,
+        };
+        let stages = |bs| crate::figures::Stages {
+            bs,
+            mib_per_s: 1.0,
+            rows: vec![stage("Ty-IS"), stage("store"), stage("total")],
         };
         for group in plan_of_all() {
             for (point, entry) in group.points() {
@@ -257,7 +262,7 @@ mod tests {
                             level_mean: 3.0,
                             ..Default::default()
                         }),
-                        breakdown: vec![stage("Ty-IS"), stage("store")],
+                        breakdown: crate::document::document().sizes.map(stages).into(),
                         timeline: vec![crate::figures::Moment {
                             t: 1.0,
                             iops: 1.0,
