@@ -56,11 +56,11 @@ pub fn plan(_table: Experiment) -> Vec<Group> {
         for block in document().sizes {
             let quick = if block == 4096 { 2 } else { 0 };
             let group = Group::new(Wire::FREE, Load::new(pattern, block, 1));
-            groups.push(
-                [SPLIT, SINGLE, INLINE, Subject::Nbdkit]
-                    .into_iter()
-                    .fold(group, |group, subject| group.with(subject, 1.5, 4, quick)),
-            );
+            let limit = Subject::echo(Carrier::Packet, &group.load, false);
+            let group = [SPLIT, SINGLE, INLINE, Subject::Nbdkit]
+                .into_iter()
+                .fold(group, |group, subject| group.with(subject, 1.5, 4, quick));
+            groups.push(group.with(limit, 1.5, 4, 0));
         }
         let group = Group::new(Wire::FREE, Load::stages(pattern));
         // Four sizes, and each of them for both kinds of clocks.
@@ -192,8 +192,8 @@ fn totals(view: &View) -> Section {
         "Table III: totals beside NBD",
         &[
             "Total time of a request, one outstanding, in microseconds: Thinwire over the packet link with each of \
-             the three pipelines, nbdkit over TCP, and what the document measured of Tyche and NBD. Its \
-             two machines had a real network between them; ours is one machine.",
+             the three pipelines, nbdkit over TCP, the limit (an echo with an empty protocol), and what the \
+             document measured of Tyche and NBD. Its two machines had a real network between them; ours is one machine.",
         ],
     );
     let subjects = [
@@ -201,6 +201,7 @@ fn totals(view: &View) -> Section {
         (SINGLE, "single, work queue"),
         (INLINE, "single, inline"),
         (Subject::Nbdkit, "nbdkit"),
+        (Subject::echo(Carrier::Packet, &Load::new(Pattern::RandRead, 4096, 1), false), "echo"),
     ];
     for pattern in PATTERNS {
         let side = if pattern.reads() { "reads" } else { "writes" };
@@ -241,5 +242,16 @@ fn totals(view: &View) -> Section {
             .push((side.into(), Drawing::Bars(Bars { title, y_name: "us".into(), groups })));
         section.tables.push(table);
     }
+    let mut saved = Vec::new();
+    for pattern in PATTERNS {
+        for (block, size) in document().sizes.into_iter().zip(["4k", "8k", "64k", "128k"]) {
+            let side = if pattern.reads() { "reads" } else { "writes" };
+            let [after, before] = [INLINE, SPLIT].map(|subject| point(pattern, block, subject));
+            let ours = view.ratio(&after, &before, |f| f.mean_us);
+            saved.push((format!("{side}.{size}.total"), ours.map(|s| (1.0 - s.median) * 100.0)));
+        }
+    }
+    let saved: Vec<_> = saved.iter().map(|(id, ours)| (&id[..], *ours)).collect();
+    section.tables.push(Table::statements(&saved));
     section
 }
