@@ -81,10 +81,15 @@ impl Document {
         self.tables.iter().find(|t| t.table == number).expect("a table of the document")
     }
 
-    /// The value of a statement. Panics if there is none: the names are ours.
-    pub fn says(&self, id: &str) -> f64 {
+    /// A statement by its name. Panics if there is none: the names are ours.
+    pub fn statement(&self, id: &str) -> &Statement {
         let found = self.statements.iter().find(|s| s.id == id);
-        found.unwrap_or_else(|| panic!("no statement {id}")).value
+        found.unwrap_or_else(|| panic!("no statement {id}"))
+    }
+
+    /// The value of a statement.
+    pub fn says(&self, id: &str) -> f64 {
+        self.statement(id).value
     }
 
     /// The statements whose name begins like this.

@@ -27,9 +27,9 @@ pub struct Figures {
     /// What the batching policy did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// Where the time of an I/O went, in the document's rows.
+    /// Where the time of an I/O went, by size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub breakdown: Vec<Stage>,
+    pub breakdown: Vec<Stages>,
     /// How it went over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Moment>,
@@ -39,6 +39,11 @@ impl Figures {
     /// CPU time of both sides for each I/O.
     pub fn cpu_us(&self) -> f64 {
         self.cpu_client_us + self.cpu_server_us
+    }
+
+    /// The stages of requests of this size.
+    pub fn stages(&self, bs: u32) -> Option<&Stages> {
+        self.breakdown.iter().find(|stages| stages.bs == bs)
     }
 
     /// Payload bytes a second.
@@ -61,26 +66,39 @@ pub struct Batch {
     pub requests_per_frame: f64,
 }
 
-/// A row of `breakdown` of `thinwire bench --json`.
+/// Of one size: an element of `breakdown` of `thinwire bench --breakdown --json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stages {
+    /// Bytes of a request.
+    pub bs: u32,
+    /// MiB a second in the same run.
+    pub mib_per_s: f64,
+    /// The rows.
+    pub rows: Vec<Stage>,
+}
+
+/// A row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     /// The document's name for it.
     pub row: String,
-    /// All time that passed.
-    pub physical_us: StageTime,
-    /// Time of the thread's CPU alone, where that has a meaning.
+    /// All time that passed, the mean in us.
+    pub physical_us: f64,
+    /// Time of the thread's CPU alone, where one thread does it.
     #[serde(default)]
-    pub virtual_us: Option<StageTime>,
+    pub virtual_us: Option<f64>,
 }
 
-/// Of one stage.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StageTime {
-    /// Arithmetic mean over all I/Os.
-    pub mean: f64,
-    /// Median.
-    #[serde(default)]
-    pub p50: f64,
+impl Stages {
+    /// The physical time of a row.
+    pub fn physical_us(&self, row: &str) -> Option<f64> {
+        self.rows.iter().find(|stage| stage.row == row).map(|stage| stage.physical_us)
+    }
+
+    /// The virtual time of a row.
+    pub fn virtual_us(&self, row: &str) -> Option<f64> {
+        self.rows.iter().find(|stage| stage.row == row)?.virtual_us
+    }
 }
 
 /// A point of `timeline` of `thinwire bench --json`.

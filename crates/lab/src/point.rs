@@ -94,6 +94,9 @@ pub struct Load {
     pub depth: u32,
     /// Threads of the document: independent streams of I/Os. On each initiator.
     pub jobs: u32,
+    /// If set: not the load itself, but where its time goes, by the stage clocks of both sides: one
+    /// request outstanding, of each of the document's sizes in turn (`block` aside).
+    pub stages: bool,
     /// If not 0: every so many seconds a further stream joins, five in all, each of 128 KiB I/Os,
     /// one outstanding (Figure 8).
     pub joined_every_s: u32,
@@ -105,12 +108,17 @@ pub const JOINING: u32 = 5;
 impl Load {
     /// One job.
     pub const fn new(pattern: Pattern, block: u32, depth: u32) -> Self {
-        Load { pattern, block, depth, jobs: 1, joined_every_s: 0 }
+        Load { pattern, block, depth, jobs: 1, stages: false, joined_every_s: 0 }
     }
 
     /// So many jobs.
     pub const fn jobs(self, jobs: u32) -> Self {
         Load { jobs, ..self }
+    }
+
+    /// Where the time of one request goes.
+    pub const fn stages(pattern: Pattern) -> Self {
+        Load { stages: true, ..Load::new(pattern, 4096, 1) }
     }
 
     /// I/Os outstanding at an initiator.
@@ -121,6 +129,9 @@ impl Load {
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.stages {
+            return write!(f, "{}-stages", self.pattern.word());
+        }
         write!(f, "{}-{}k-{}x{}", self.pattern.word(), self.block / 1024, self.jobs, self.depth)?;
         match self.joined_every_s {
             0 => Ok(()),
@@ -170,12 +181,10 @@ pub struct Settings {
     pub spin: Option<&'static str>,
     /// `--shards` of the target; 0: not said.
     pub shards: u32,
-    /// `--breakdown`.
-    pub breakdown: bool,
 }
 
 impl Settings {
-    /// Flags with their values, in the order of the fields; the breakdown and shards aside.
+    /// Flags with their values, in the order of the fields; shards aside.
     pub fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         [
             ("--receive", self.receive),
@@ -239,7 +248,6 @@ impl Subject {
                 data_batch: None,
                 spin: None,
                 shards: 0,
-                breakdown: false,
             },
         )
     }
@@ -302,9 +310,7 @@ impl fmt::Display for Subject {
                 if settings.shards > 0 {
                     write!(f, "+shards={}", settings.shards)?;
                 }
-                if settings.breakdown {
-                    write!(f, "+breakdown")?;
-                }
+
                 Ok(())
             }
             Subject::Echo { carrier, sleeps, frame } => {
@@ -364,6 +370,7 @@ mod tests {
         let local = Point { subject: Subject::Null { switch: true }, ..point };
         assert_eq!(local.to_string(), "local/randread-4k-32x4/null-switch");
         assert_eq!(load.outstanding(), 128);
+        assert_eq!(Load::stages(Pattern::RandWrite).to_string(), "randwrite-stages");
     }
 
     #[test]

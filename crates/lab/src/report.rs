@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::document::document;
-use crate::draw::{STYLE, escape};
+use crate::draw::{escape, style};
 use crate::error::{Outcome, failed};
 use crate::experiments::{Experiment, Section, Table, bars};
 use crate::identity::Identity;
@@ -134,7 +134,7 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
-         <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{STYLE}</style></head>\n<body>\n\
+         <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{}</style></head>\n<body>\n\
          <h1>Thinwire: laboratory report</h1>\n{quick}\n\
          <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not \
          measured.</p>\n\
@@ -143,6 +143,7 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
          do not take them for those of two machines. Dashed lines, diamonds and columns called “document” are the \
          numbers of {}, “{}”. Figures are medians over rounds in which all contenders took their turns; \
          bars and parentheses show the least and the most.</p>\n<ol>{contents}</ol>\n{body}</body></html>\n",
+        style(),
         escape(&head.identity.build),
         escape(&head.label),
         escape(&head.measured),

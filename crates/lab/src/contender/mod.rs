@@ -31,14 +31,9 @@ pub fn set_up<'l>(
 ) -> Outcome<Box<dyn Contender + 'l>> {
     let wire = point.wire;
     Ok(match point.subject {
-        Subject::Thinwire { carrier, settings } => Box::new(thinwire::Pair::set_up(
-            lab,
-            abilities,
-            wire,
-            carrier,
-            settings,
-            point.load.joined_every_s > 0,
-        )?),
+        Subject::Thinwire { carrier, settings } => {
+            Box::new(thinwire::Pair::set_up(lab, abilities, point, carrier, settings)?)
+        }
         Subject::Echo { carrier, sleeps, frame } => {
             Box::new(echo::Echo::set_up(lab, wire, carrier, sleeps, frame)?)
         }
@@ -50,9 +45,13 @@ pub fn set_up<'l>(
     })
 }
 
-/// What points share a set-up: everything but the load, unless others join it.
+/// What points share a set-up: everything but the load, unless it needs more than others do.
 pub fn set_up_key(point: &Point) -> String {
-    let joined = if point.load.joined_every_s > 0 { "joined" } else { "" };
+    let joined = match point.load {
+        Load { stages: true, .. } => "stages",
+        Load { joined_every_s: 1.., .. } => "joined",
+        _ => "",
+    };
     match point.subject.is_remote() {
         true => format!("{}/{}/{joined}", point.wire, point.subject),
         false => point.subject.to_string(),

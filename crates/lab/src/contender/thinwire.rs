@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::{Abilities, Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome};
-use crate::figures::{Batch, Figures, Moment, Stage};
-use crate::point::{Carrier, JOINING, Load, Settings, Wire};
+use crate::figures::{Batch, Figures, Moment, Stages};
+use crate::point::{Carrier, JOINING, Load, Point, Settings};
 use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
 
 /// A target with filled volumes, one for each initiator, and initiators that measure them.
@@ -15,7 +15,7 @@ pub struct Pair<'l> {
     lab: &'l Laboratory<'l>,
     carrier: Carrier,
     flags: Vec<String>,
-    with_timeline: bool,
+
     target: Process,
     network: Network<'l>,
 }
@@ -30,18 +30,16 @@ impl<'l> Pair<'l> {
     pub fn set_up(
         lab: &'l Laboratory<'l>,
         abilities: &Abilities,
-        wire: Wire,
+        point: &Point,
         carrier: Carrier,
         settings: Settings,
-        joined: bool,
     ) -> Outcome<Self> {
-        let (target_flags, mut flags) = abilities.deal(settings.flags())?;
-        if settings.breakdown && abilities.bench_has("--breakdown") {
-            flags.push("--breakdown".into());
-        }
-        let with_timeline = joined;
-        if joined && !abilities.bench_has("--timeline") {
-            return Err(LabError::Failed("not available in this build: --timeline".into()));
+        let (wire, joined) = (point.wire, point.load.joined_every_s > 0);
+        let (target_flags, flags) = abilities.deal(settings.flags())?;
+        for (wanted, flag) in [(joined, "--timeline"), (point.load.stages, "--breakdown")] {
+            if wanted && !abilities.bench_has(flag) {
+                return Err(LabError::Failed(format!("not available in this build: {flag}")));
+            }
         }
         let network = Network::new(lab, wire)?;
         let mut argv = words![lab.executable(), "target", "--insecure", "--name", "lab"];
@@ -61,7 +59,7 @@ impl<'l> Pair<'l> {
         argv.extend(target_flags);
         let mut target = network.start(Side::Target, &strs(&argv))?;
         target.until_says(lab, "ready ", Duration::from_secs(20))?;
-        let pair = Pair { lab, carrier, flags, with_timeline, target, network };
+        let pair = Pair { lab, carrier, flags, target, network };
         let blob = lab.blob()?;
         let blob = blob.to_str().expect("our own path");
         for n in 1..=own {
@@ -113,10 +111,31 @@ impl<'l> Pair<'l> {
             run_dir.display(),
         ];
         argv.extend(self.flags.iter().cloned());
-        if self.with_timeline {
+        if load.joined_every_s > 0 {
             argv.extend(words!["--timeline", f64::from(load.joined_every_s) / MOMENTS]);
         }
         self.network.start(Side::Initiator(initiator), &strs(&argv))
+    }
+
+    /// Where the time goes, for all sizes of the document.
+    fn stages(&self, load: &Load, seconds: f64) -> Outcome<Figures> {
+        let side = if load.pattern.reads() { "reads" } else { "writes" };
+        let run_dir = self.lab.fresh_path("run");
+        let mut argv = words![
+            self.lab.executable(),
+            "bench",
+            "--insecure",
+            "--json",
+            self.uri(1, 0),
+            format!("--breakdown={side}"),
+            "--runtime",
+            seconds,
+            "--run-dir",
+            run_dir.display()
+        ];
+        argv.extend(self.flags.iter().cloned());
+        let process = self.network.start(Side::Initiator(1), &strs(&argv))?;
+        stages(&process.finish(self.lab, patience(seconds))?.0)
     }
 
     /// The load of Figure 8: streams of large I/Os join one of small ones, one by one.
@@ -142,6 +161,9 @@ impl<'l> Pair<'l> {
 
 impl Contender for Pair<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
+        if load.stages {
+            return self.stages(load, seconds);
+        }
         let meter = Meter::start(Some(&self.target));
         let reports = if load.joined_every_s > 0 {
             self.joined(load)?
@@ -180,8 +202,7 @@ struct Report {
     errors: u64,
     #[serde(default)]
     batch: Option<Batch>,
-    #[serde(default)]
-    breakdown: Option<Vec<Stage>>,
+
     #[serde(default)]
     timeline: Vec<Moment>,
 }
@@ -203,6 +224,26 @@ impl Report {
             errors => Err(LabError::Failed(format!("bench: {errors} I/Os failed"))),
         }
     }
+}
+
+/// What `bench --breakdown --json` printed. Its rate and latency are those of the smallest size.
+fn stages(text: &str) -> Outcome<Figures> {
+    #[derive(Deserialize)]
+    struct Breakdown {
+        breakdown: Vec<Stages>,
+    }
+    let found: Breakdown = serde_json::from_str(text).map_err(|e| {
+        LabError::Failed(format!("bench --breakdown --json is not understood: {e}: {text}"))
+    })?;
+    let smallest = found.breakdown.iter().min_by_key(|stages| stages.bs);
+    let smallest = smallest.ok_or_else(|| LabError::Failed("bench: no breakdown".into()))?;
+    Ok(Figures {
+        iops: smallest.mib_per_s * f64::from(1 << 20) / f64::from(smallest.bs),
+        mib_per_s: smallest.mib_per_s,
+        mean_us: smallest.physical_us("total").unwrap_or_default(),
+        breakdown: found.breakdown,
+        ..Figures::default()
+    })
 }
 
 /// What one `bench --json` printed, and how many I/Os it did.
@@ -228,7 +269,7 @@ fn together(reports: &[(f64, Report)], ios: f64) -> Figures {
         p99_us: worst(&|r| r.latency_us.p99),
         cpu_client_us: weighted(&|r| r.cpu_us_per_io),
         batch: first.and_then(|r| r.batch.clone()),
-        breakdown: first.and_then(|r| r.breakdown.clone()).unwrap_or_default(),
+
         timeline: merged(reports),
         ..Figures::default()
     }
@@ -266,7 +307,7 @@ mod tests {
             cpu_us_per_io: mean / 2.0,
             errors: 0,
             batch: None,
-            breakdown: None,
+
             timeline: timeline.iter().map(moment).collect(),
         }
     }
@@ -292,13 +333,20 @@ mod tests {
     fn what_bench_prints_is_understood() {
         let text = r#"{"schema":1,"ios":100,"iops":50.5,"mib_per_s":0.2,"errors":0,
             "latency_us":{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4},"cpu_us_per_io":3.5,
-            "breakdown":[{"row":"Ty-IS","physical_us":{"mean":1.5,"p50":1.4},"virtual_us":null}],
+            
             "batch":{"policy":"tyche","level_mean":3.5,"level_last":4,"frames":7,"requests_per_frame":2.5},
             "timeline":[{"t":1.0,"iops":5.0,"mib_per_s":1.0,"level":4}]}"#;
         let figures = together(&[(0.0, Report::parse(text).unwrap())], 100.0);
-        assert_eq!(figures.breakdown[0].physical_us.mean, 1.5);
+
         assert_eq!(figures.batch.unwrap().level_mean, 3.5);
         assert_eq!(figures.timeline[0].level, Some(4.0));
+        let text_of_stages = r#"{"schema":1,"clock_ns":28.0,"breakdown":[{"rw":"randread","bs":4096,"ios":9,
+            "mib_per_s":256.0,"rows":[{"row":"Ty-IS","physical_us":1.5,"virtual_us":null},
+            {"row":"total","physical_us":15.5,"virtual_us":null}]}]}"#;
+        let figures = stages(text_of_stages).unwrap();
+        assert_eq!((figures.iops, figures.mean_us), (65536.0, 15.5));
+        assert_eq!(figures.stages(4096).unwrap().physical_us("Ty-IS"), Some(1.5));
+        assert_eq!(figures.stages(8192), None);
         let failed = text.replace("\"errors\":0", "\"errors\":3");
         assert!(Report::parse(&failed).unwrap_err().to_string().contains("3 I/Os failed"));
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 pub use bars::{Bar, BarGroup, Bars};
 pub use lines::{Line, Lines, Mark, Scale, Spot};
-pub use style::{STYLE, escape, number};
+pub use style::{escape, number, style};
 
 /// A chart.
 #[derive(Clone, Debug, PartialEq, Serialize)]

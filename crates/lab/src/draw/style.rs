@@ -19,22 +19,59 @@ pub const LEGEND_ROW: f64 = 18.0;
 /// Series that can be told apart by colour; with more, colours repeat and shapes differ.
 pub const COLOURS: usize = 8;
 
-/// Colours that colour-blind people tell apart (after Okabe and Ito), darker on light ground and
-/// lighter on dark.
-pub const STYLE: &str = "\
-.tw{font:12px system-ui,sans-serif;fill:#222;--g:#ddd;--a:#666;--p:#fff;\
---c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#a0468b;--c4:#b58a00;--c5:#3a9bd8;--c6:#5a5a5a;--c7:#8a5a3c}
-@media (prefers-color-scheme:dark){.tw{fill:#ddd;--g:#3a3a3a;--a:#999;--p:#1b1b1b;\
---c0:#56b4e9;--c1:#ff8c42;--c2:#2fd0a0;--c3:#e08fc8;--c4:#f0d040;--c5:#8ecdf5;--c6:#b0b0b0;--c7:#d0a080}}
-.tw .g{stroke:var(--g);fill:none}.tw .a{stroke:var(--a);fill:none}\
-.tw .t{font-weight:600;font-size:13px}.tw .m{text-anchor:middle}.tw .e{text-anchor:end}
-.tw .l{fill:none;stroke-width:1.8}.tw .r{stroke-width:1.2;opacity:.55}.tw .d{fill:none;stroke-dasharray:6 4}\
-.tw .s{font-size:11px}
-.tw .k0{stroke:var(--c0)}.tw .k1{stroke:var(--c1)}.tw .k2{stroke:var(--c2)}.tw .k3{stroke:var(--c3)}\
-.tw .k4{stroke:var(--c4)}.tw .k5{stroke:var(--c5)}.tw .k6{stroke:var(--c6)}.tw .k7{stroke:var(--c7)}
-.tw .f0{fill:var(--c0)}.tw .f1{fill:var(--c1)}.tw .f2{fill:var(--c2)}.tw .f3{fill:var(--c3)}\
-.tw .f4{fill:var(--c4)}.tw .f5{fill:var(--c5)}.tw .f6{fill:var(--c6)}.tw .f7{fill:var(--c7)}
-.tw .o{fill:var(--p);stroke-width:1.5}.tw .h{opacity:.5}";
+/// Colours of one mode.
+struct Mode {
+    text: &'static str,
+    grid: &'static str,
+    axis: &'static str,
+    paper: &'static str,
+    /// That colour-blind people tell apart (after Okabe and Ito).
+    series: [&'static str; COLOURS],
+}
+
+const LIGHT: Mode = Mode {
+    text: "#222",
+    grid: "#ddd",
+    axis: "#666",
+    paper: "#fff",
+    series: [
+        "#0072b2", "#d55e00", "#009e73", "#a0468b", "#b58a00", "#3a9bd8", "#5a5a5a", "#8a5a3c",
+    ],
+};
+
+const DARK: Mode = Mode {
+    text: "#ddd",
+    grid: "#3a3a3a",
+    axis: "#999",
+    paper: "#1b1b1b",
+    series: [
+        "#56b4e9", "#ff8c42", "#2fd0a0", "#e08fc8", "#f0d040", "#8ecdf5", "#b0b0b0", "#d0a080",
+    ],
+};
+
+/// Shapes and fonts.
+const SHAPES: &str = "\
+.tw{font:12px system-ui,sans-serif}.tw .g,.tw .a,.tw .l,.tw .d{fill:none}\
+.tw .t{font-weight:600;font-size:13px}.tw .m{text-anchor:middle}.tw .e{text-anchor:end}\
+.tw .l{stroke-width:1.8}.tw .r{stroke-width:1.2;opacity:.55}.tw .d{stroke-dasharray:6 4}\
+.tw .s{font-size:11px}.tw .o{stroke-width:1.5}.tw .h{opacity:.5}\n";
+
+/// The style of all charts, in light and dark. Colours are spelled out: not every program that shows
+/// SVG knows variables.
+pub fn style() -> String {
+    let rules = |mode: &Mode| {
+        let Mode { text, grid, axis, paper, series } = mode;
+        let mut rules = format!(
+            ".tw{{fill:{text}}}.tw .p{{fill:{paper}}}.tw .o{{fill:{paper}}}.tw .g{{stroke:{grid}}}\
+             .tw .a{{stroke:{axis}}}"
+        );
+        for (n, colour) in series.iter().enumerate() {
+            let _ = write!(rules, ".tw .k{n}{{stroke:{colour}}}.tw .f{n}{{fill:{colour}}}");
+        }
+        rules
+    };
+    format!("{SHAPES}{}\n@media (prefers-color-scheme:dark){{{}}}", rules(&LIGHT), rules(&DARK))
+}
 
 /// Opens a chart: the root element, its title and, for a file of its own, style and ground.
 pub fn open(title: &str, height: f64, alone: bool) -> String {
@@ -46,7 +83,8 @@ pub fn open(title: &str, height: f64, alone: bool) -> String {
     if alone {
         let _ = write!(
             svg,
-            "<style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--p)\"/>\n"
+            "<style>{}</style>\n<rect class=\"p\" width=\"100%\" height=\"100%\"/>\n",
+            style()
         );
     }
     let _ = writeln!(svg, "<text class=\"t\" x=\"{LEFT}\" y=\"18\">{}</text>", escape(title));

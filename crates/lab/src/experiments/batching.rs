@@ -1,7 +1,7 @@
 //! Figures 5, 6 and 7: batching policies over 4 KiB requests outstanding, without and with data
 //! batching.
 
-use super::{Experiment, NONE, Section, Table, utilisation};
+use super::{Experiment, NONE, Section, Table, largest, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Lines, Mark, Scale};
 use crate::plan::{DEFAULTS, Group};
@@ -35,6 +35,11 @@ pub fn point(load: Load, name: &'static str, data: bool) -> Point {
     Point { wire: Wire::TEN_GIGABIT, load, subject: policy(name, data) }
 }
 
+/// The limit.
+fn echo(load: &Load) -> Subject {
+    Subject::echo(Carrier::Packet, load, false)
+}
+
 fn with_data(experiment: Experiment) -> bool {
     experiment == Experiment::Fig7
 }
@@ -51,7 +56,8 @@ pub fn plan(experiment: Experiment) -> Vec<Group> {
                 let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (1.5, 2) };
                 group = group.with(policy(name, data), seconds, full, quick);
             }
-            groups.push(group);
+            let limit = echo(&load);
+            groups.push(group.with(limit, 1.5, 2, 0));
         }
     }
     groups
@@ -121,7 +127,43 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
             section.tables.push(gains(experiment, view, pattern, side, data));
         }
     }
+    if experiment != Experiment::Fig6 {
+        section.tables.push(statements(experiment, view, data));
+    }
     section
+}
+
+/// What the document says of its dynamic level, and what ours does.
+fn statements(experiment: Experiment, view: &View, data: bool) -> Table {
+    let mut rows = Vec::new();
+    let name = experiment.name();
+    for pattern in PATTERNS {
+        let side = if pattern.reads() { "reads" } else { "writes" };
+        let gain = |load: Load| {
+            let [ours, none] = ["tyche", "none"].map(|name| point(load, name, data));
+            view.ratio(&ours, &none, |f| f.iops).map(|s| (s.median - 1.0) * 100.0)
+        };
+        let filled = |load: Load| {
+            let of = |f: &crate::figures::Figures| utilisation(&Wire::TEN_GIGABIT, f);
+            view.spread_of_some(&point(load, "tyche", data), of).map(|s| s.median)
+        };
+        rows.push((format!("{name}.{side}.gain"), largest(loads(pattern).filter_map(gain))));
+        if experiment == Experiment::Fig5 {
+            let load = loads(pattern).find(|load| load.outstanding() == 32);
+            rows.push((format!("fig5.{side}.gain.32"), load.and_then(gain)));
+        }
+        rows.push((format!("{name}.{side}.max"), largest(loads(pattern).filter_map(filled))));
+    }
+    if experiment == Experiment::Fig5 {
+        let ahead = PATTERNS.into_iter().flat_map(loads).filter_map(|load| {
+            let iops = |name| view.spread(&point(load, name, data), |f| f.iops).map(|s| s.median);
+            let best = ["static:2", "static:8", "static:64"].into_iter().filter_map(iops);
+            Some((largest(best)? / iops("tyche")? - 1.0) * 100.0)
+        });
+        rows.push(("fig5.static_over_dynamic".to_owned(), largest(ahead)));
+    }
+    let rows: Vec<_> = rows.iter().map(|(id, ours)| (&id[..], *ours)).collect();
+    Table::statements(&rows)
 }
 
 fn marks(experiment: Experiment, side: &str) -> Vec<Mark> {
@@ -138,7 +180,7 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
     let others = &POLICIES[1..];
     let mut header = vec!["outstanding", "none, IOPS"];
     header.extend(others);
-    header.push("document, dynamic");
+    header.extend(["document, dynamic", "backlog of the echo, %"]);
     let mut table = Table::new(format!("Random {side}: IOPS gained over no batching, %"), &header);
     for load in loads(pattern) {
         let base = point(load, "none", data);
@@ -160,6 +202,9 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
             _ => NONE.into(),
         };
         row.push(stated);
+        let limit = Point { subject: echo(&load), ..base };
+        let share = view.ratio(&point(load, "backlog", data), &limit, |f| f.iops);
+        row.push(share.map_or(NONE.into(), |s| s.times(100.0).show(1)));
         table.rows.push(row);
     }
     table

@@ -13,6 +13,7 @@ mod utilisation;
 
 use serde::Serialize;
 
+use crate::document::document;
 use crate::draw::Drawing;
 use crate::figures::Figures;
 use crate::plan::Group;
@@ -170,6 +171,22 @@ impl Table {
         Table { title: title.into(), header, rows: Vec::new() }
     }
 
+    /// Numbers that the document states, by their names, beside ours.
+    fn statements(ours: &[(&str, Option<f64>)]) -> Self {
+        let header = ["what the document states", "where", "document", "ours"];
+        let mut table = Table::new("Stated in the text", &header);
+        for (id, ours) in ours {
+            let stated = document().statement(id);
+            table.rows.push(vec![
+                stated.text.clone(),
+                stated.r#where.clone(),
+                format!("{} {}", stated.value, stated.unit),
+                ours.map_or(NONE.into(), |value| format!("{value:.1} {}", stated.unit)),
+            ]);
+        }
+        table
+    }
+
     /// For a terminal: columns as wide as their widest cell, two blanks between.
     pub fn text(&self) -> String {
         let mut widths: Vec<usize> = self.header.iter().map(|cell| cell.chars().count()).collect();
@@ -191,6 +208,11 @@ impl Table {
 /// Percent of a shaped wire's rate that is payload.
 fn utilisation(wire: &Wire, figures: &Figures) -> Option<f64> {
     wire.bytes_per_s().map(|line| figures.bytes_per_s() / line * 100.0)
+}
+
+/// The largest of what there is.
+fn largest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    values.into_iter().reduce(f64::max)
 }
 
 /// `4 KiB`.
@@ -241,8 +263,13 @@ mod tests {
         draw(&store);
         let stage = |row: &str| crate::figures::Stage {
             row: row.into(),
-            physical_us: crate::figures::StageTime { mean: 2.0, p50: 2.0 },
+            physical_us: 2.0,
             virtual_us: None,
+        };
+        let stages = |bs| crate::figures::Stages {
+            bs,
+            mib_per_s: 1.0,
+            rows: vec![stage("Ty-IS"), stage("store"), stage("total")],
         };
         for group in plan_of_all() {
             for (point, entry) in group.points() {
@@ -257,7 +284,7 @@ mod tests {
                             level_mean: 3.0,
                             ..Default::default()
                         }),
-                        breakdown: vec![stage("Ty-IS"), stage("store")],
+                        breakdown: crate::document::document().sizes.map(stages).into(),
                         timeline: vec![crate::figures::Moment {
                             t: 1.0,
                             iops: 1.0,

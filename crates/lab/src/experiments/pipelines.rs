@@ -3,7 +3,7 @@
 use super::{Experiment, NONE, Section, Table, size};
 use crate::document::{self, document};
 use crate::draw::{Bar, BarGroup, Bars, Drawing};
-use crate::figures::Figures;
+use crate::figures::Stages;
 use crate::plan::{DEFAULTS, Group};
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
@@ -18,7 +18,7 @@ pub const SINGLE: Subject = with(Some("single"), Some("workqueue"));
 pub const INLINE: Subject = with(None, None);
 
 const fn with(receive: Option<&'static str>, completion: Option<&'static str>) -> Subject {
-    Subject::with(Carrier::Packet, Settings { receive, completion, breakdown: true, ..DEFAULTS })
+    Subject::with(Carrier::Packet, Settings { receive, completion, ..DEFAULTS })
 }
 
 /// Names of our rows and of the document's, from the application outwards. Ours that the document
@@ -36,12 +36,17 @@ const ROWS: [(&str, Option<&str>); 13] = [
     ("store", Some("Ramdisk")),
     ("network", Some("Network")),
     ("remainder", None),
-    ("clock", None),
+    ("clocks", None),
 ];
 
 /// The point of a pipeline, or of a peer, with one request of this size outstanding.
 pub fn point(pattern: Pattern, block: u32, subject: Subject) -> Point {
     Point { wire: Wire::FREE, load: Load::new(pattern, block, 1), subject }
+}
+
+/// The point that tells where the time of a pipeline's requests goes.
+fn stages_point(pattern: Pattern, subject: Subject) -> Point {
+    Point { wire: Wire::FREE, load: Load::stages(pattern), subject }
 }
 
 /// The pipelines are measured together, whichever table is asked for: their steps are compared.
@@ -51,12 +56,19 @@ pub fn plan(_table: Experiment) -> Vec<Group> {
         for block in document().sizes {
             let quick = if block == 4096 { 2 } else { 0 };
             let group = Group::new(Wire::FREE, Load::new(pattern, block, 1));
-            groups.push(
-                [SPLIT, SINGLE, INLINE, Subject::Nbdkit]
-                    .into_iter()
-                    .fold(group, |group, subject| group.with(subject, 1.5, 4, quick)),
-            );
+            let limit = Subject::echo(Carrier::Packet, &group.load, false);
+            let group = [SPLIT, SINGLE, INLINE, Subject::Nbdkit]
+                .into_iter()
+                .fold(group, |group, subject| group.with(subject, 1.5, 4, quick));
+            groups.push(group.with(limit, 1.5, 4, 0));
         }
+        let group = Group::new(Wire::FREE, Load::stages(pattern));
+        // Four sizes, and each of them for both kinds of clocks.
+        groups.push(
+            [SPLIT, SINGLE, INLINE]
+                .into_iter()
+                .fold(group, |group, subject| group.with(subject, 4.0, 4, 1)),
+        );
     }
     groups
 }
@@ -79,16 +91,6 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
     }
 }
 
-/// The mean of a row of the breakdown.
-fn stage(figures: &Figures, name: &str) -> Option<f64> {
-    figures.breakdown.iter().find(|stage| stage.row == name).map(|stage| stage.physical_us.mean)
-}
-
-fn stage_virtual(figures: &Figures, name: &str) -> Option<f64> {
-    let stage = figures.breakdown.iter().find(|stage| stage.row == name)?;
-    stage.virtual_us.map(|time| time.mean)
-}
-
 fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Section {
     let mut section = Section::new(
         title,
@@ -97,7 +99,8 @@ fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Sectio
              shaped. Times are means in microseconds, medians over the rounds; in brackets time of the thread's CPU \
              alone. The document's In/Out and Network rows are calculated as differences, ours are measured; \
              CS-IRQ is the wake-up of the sleeping side. Ours is all in user space, so that the network row \
-             holds the kernel's work, too.",
+             holds the kernel's work, too. The remainder is what no stage explains; what the clocks cost is in the \
+             rows already.",
         ],
     );
     let table = document().table(number);
@@ -106,16 +109,14 @@ fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Sectio
         section.tables.push(rows(view, subject, table, pattern, side));
         let mut groups = Vec::new();
         for (column, block) in document().sizes.into_iter().enumerate() {
-            let point = point(pattern, block, subject);
-            let ours = ROWS.iter().filter(|(row, _)| *row != "clock").filter_map(|(row, _)| {
-                view.spread_of_some(&point, |f| stage(f, row))
-                    .map(|s| ((*row).to_owned(), s.median))
-            });
-            let mut parts: Vec<_> = ours.collect();
-            let total = view.spread(&point, |f| f.mean_us);
-            if let (true, Some(total)) = (parts.is_empty(), total) {
-                parts.push(("not divided".into(), total.median));
-            }
+            let stages = stages_point(pattern, subject);
+            let of = |row: &'static str| {
+                view.spread_of_some(&stages, |f| f.stages(block)?.physical_us(row))
+            };
+            let ours = ROWS.iter().filter(|(row, _)| *row != "clocks");
+            let ours = ours.filter_map(|(row, _)| Some(((*row).to_owned(), of(row)?.median)));
+            let parts: Vec<_> = ours.collect();
+            let total = of("total");
             let theirs = ROWS.iter().filter_map(|(row, their)| {
                 let found = table.row((*their)?)?;
                 Some(((*row).to_owned(), found.side(pattern.reads())[column]))
@@ -159,24 +160,25 @@ fn rows(
     for (row, their) in ROWS {
         let mut cells = vec![row.to_owned()];
         for (n, block) in document().sizes.into_iter().enumerate() {
-            let point = point(pattern, block, subject);
-            let physical = view.spread_of_some(&point, |f| stage(f, row));
-            let alone = view.spread_of_some(&point, |f| stage_virtual(f, row));
+            let point = stages_point(pattern, subject);
+            let physical = view.spread_of_some(&point, |f| f.stages(block)?.physical_us(row));
+            let alone = view.spread_of_some(&point, |f| f.stages(block)?.virtual_us(row));
             let bracket = alone.map_or(String::new(), |s| format!(" [{:.2}]", s.median));
             cells.push(physical.map_or(NONE.into(), |s| format!("{:.2}{bracket}", s.median)));
             cells.push(their.map_or(NONE.into(), |their| column(their, n)));
         }
         shown.rows.push(cells);
     }
-    type Of = fn(&Figures) -> f64;
+    type Of = fn(&Stages) -> Option<f64>;
     let totals: [(&str, &str, Of, usize); 2] = [
-        ("total", "Total", |f| f.mean_us, 2),
-        ("throughput, MB/s", "Throughput", |f| f.bytes_per_s() / 1e6, 1),
+        ("total", "Total", |stages| stages.physical_us("total"), 2),
+        ("throughput, MB/s", "Throughput", |stages| Some(stages.mib_per_s * 1.048576), 1),
     ];
     for (name, their, of, digits) in totals {
         let mut cells = vec![name.to_owned()];
         for (n, block) in document().sizes.into_iter().enumerate() {
-            let ours = view.spread(&point(pattern, block, subject), of);
+            let point = stages_point(pattern, subject);
+            let ours = view.spread_of_some(&point, |f| of(f.stages(block)?));
             cells.push(ours.map_or(NONE.into(), |s| s.show(digits)));
             cells.push(column(their, n));
         }
@@ -190,8 +192,8 @@ fn totals(view: &View) -> Section {
         "Table III: totals beside NBD",
         &[
             "Total time of a request, one outstanding, in microseconds: Thinwire over the packet link with each of \
-             the three pipelines, nbdkit over TCP, and what the document measured of Tyche and NBD. Its \
-             two machines had a real network between them; ours is one machine.",
+             the three pipelines, nbdkit over TCP, the limit (an echo with an empty protocol), and what the \
+             document measured of Tyche and NBD. Its two machines had a real network between them; ours is one machine.",
         ],
     );
     let subjects = [
@@ -199,6 +201,7 @@ fn totals(view: &View) -> Section {
         (SINGLE, "single, work queue"),
         (INLINE, "single, inline"),
         (Subject::Nbdkit, "nbdkit"),
+        (Subject::echo(Carrier::Packet, &Load::new(Pattern::RandRead, 4096, 1), false), "echo"),
     ];
     for pattern in PATTERNS {
         let side = if pattern.reads() { "reads" } else { "writes" };
@@ -239,5 +242,16 @@ fn totals(view: &View) -> Section {
             .push((side.into(), Drawing::Bars(Bars { title, y_name: "us".into(), groups })));
         section.tables.push(table);
     }
+    let mut saved = Vec::new();
+    for pattern in PATTERNS {
+        for (block, size) in document().sizes.into_iter().zip(["4k", "8k", "64k", "128k"]) {
+            let side = if pattern.reads() { "reads" } else { "writes" };
+            let [after, before] = [INLINE, SPLIT].map(|subject| point(pattern, block, subject));
+            let ours = view.ratio(&after, &before, |f| f.mean_us);
+            saved.push((format!("{side}.{size}.total"), ours.map(|s| (1.0 - s.median) * 100.0)));
+        }
+    }
+    let saved: Vec<_> = saved.iter().map(|(id, ours)| (&id[..], *ours)).collect();
+    section.tables.push(Table::statements(&saved));
     section
 }

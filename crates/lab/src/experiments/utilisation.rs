@@ -1,6 +1,6 @@
 //! Figure 1: how much of the link requests of several sizes fill, by how many are outstanding.
 
-use super::{Section, size, utilisation};
+use super::{Section, Table, largest, size, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Lines, Mark, Scale};
 use crate::plan::Group;
@@ -28,7 +28,8 @@ pub fn plan() -> Vec<Group> {
                 let quick = if matches!(n, 0 | 3) { quick } else { 0 };
                 group = group.with(subject, 1.0, 3, quick);
             }
-            groups.push(group);
+            let limit = Subject::echo(Carrier::Packet, &group.load, false);
+            groups.push(group.with(limit, 1.0, 1, 0));
         }
     }
     groups
@@ -53,6 +54,7 @@ pub fn section(view: &View) -> Section {
             });
             view.line(subject.title(), points, |f| utilisation(&Wire::TEN_GIGABIT, f))
         };
+        let limit = Subject::echo(Carrier::Packet, &Load::new(Pattern::RandRead, block, 1), false);
         let mark = |id: &str| Mark {
             name: format!("at most {} % ({})", document().says(id), "Figure 1, section I"),
             y: document().says(id),
@@ -68,10 +70,33 @@ pub fn section(view: &View) -> Section {
             x_name: "requests outstanding".into(),
             y_name: "link utilisation, %".into(),
             scale: Scale::Log2,
-            lines: SUBJECTS.into_iter().map(line).collect(),
+            lines: SUBJECTS.into_iter().chain([limit]).map(line).collect(),
             marks,
         };
         section.drawings.push((format!("{}k", block / 1024), Drawing::Lines(lines)));
     }
+    let point = |block, depth, subject| {
+        let load = Load::new(Pattern::RandRead, block, depth);
+        Point { wire: Wire::TEN_GIGABIT, load, subject }
+    };
+    let most = |block| {
+        let of = |depth| {
+            let point = point(block, depth, SUBJECTS[0]);
+            view.spread_of_some(&point, |f| utilisation(&Wire::TEN_GIGABIT, f))
+        };
+        largest(DEPTHS.into_iter().filter_map(of).map(|s| s.median))
+    };
+    let over_nbd = BLOCKS.into_iter().flat_map(|block| {
+        DEPTHS.into_iter().filter_map(move |depth| {
+            let [ours, theirs] =
+                [SUBJECTS[0], Subject::Nbdkit].map(|subject| point(block, depth, subject));
+            view.ratio(&ours, &theirs, |f| f.iops).map(|s| s.median)
+        })
+    });
+    section.tables.push(Table::statements(&[
+        ("fig1.4k.max", most(4096)),
+        ("fig1.8k.max", most(8192)),
+        ("fig1.over_nbd", largest(over_nbd)),
+    ]));
     section
 }
