@@ -136,6 +136,9 @@ pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run: RunArgs,
+    /// Show what this file says about the experiments: a line `## NAME`, then paragraphs
+    #[arg(long, value_name = "FILE")]
+    pub remarks: Option<PathBuf>,
 }
 
 /// `thinwire lab list`.

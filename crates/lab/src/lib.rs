@@ -14,7 +14,7 @@
 //! | [`echo`] | the limit: an empty protocol |
 //! | [`store`], [`figures`], [`stats`], [`view`] | what was measured: kept, summed up, looked at |
 //! | [`document`] | the document's numbers |
-//! | [`draw`], [`report`] | charts, and the page |
+//! | [`draw`], [`report`], [`remarks`] | charts, the page, and what people say on it |
 
 pub mod args;
 pub mod contender;
@@ -27,6 +27,7 @@ pub mod figures;
 pub mod identity;
 pub mod plan;
 pub mod point;
+pub mod remarks;
 pub mod report;
 pub mod runner;
 pub mod stand;
@@ -40,11 +41,12 @@ use std::path::Path;
 pub use args::LabArgs;
 pub use error::{LabError, Outcome};
 
-use args::{EchoSide, LabCommand, ListArgs, RunArgs};
+use args::{EchoSide, LabCommand, ListArgs, ReportArgs, RunArgs};
 use contender::Abilities;
 use experiments::{Experiment, plan_of_all};
 use identity::Identity;
 use plan::{Form, Group, estimate};
+use remarks::Remarks;
 use report::Head;
 use runner::Choice;
 use stand::Laboratory;
@@ -61,7 +63,7 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             EchoSide::Client(args) => echo::client(args),
         },
         LabCommand::List(args) => list(args),
-        LabCommand::Report(args) => report(&args.run, executable, interrupted),
+        LabCommand::Report(args) => report(args, executable, interrupted),
         command => {
             let (experiment, args) = command.experiment().expect("all others are experiments");
             one(experiment, args, executable, interrupted)
@@ -138,10 +140,12 @@ fn one(
     say(&format!("wrote {} in {}", drawn.join(", "), args.out.display()))
 }
 
-fn report(args: &RunArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
+fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
+    let remarks = args.remarks.as_deref().map_or(Ok(Remarks::default()), Remarks::read)?;
+    let args = &args.run;
     let (store, head) = measured(args, &plan_of_all(), executable, interrupted)?;
     let view = View::new(&store, form(args.quick));
-    let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view)?;
+    let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view, &remarks)?;
     if args.json {
         let bars = experiments::bars(&view);
         let value = serde_json::json!({

@@ -12,6 +12,7 @@ use crate::error::{Outcome, failed};
 use crate::experiments::{Experiment, Section, Table, bars};
 use crate::identity::Identity;
 use crate::plan::Form;
+use crate::remarks::Remarks;
 use crate::store::Store;
 use crate::view::View;
 
@@ -77,7 +78,12 @@ pub fn write_experiment(
 }
 
 /// Writes all experiments' files and `report.html`; returns its path and whether each bar was met.
-pub fn write_report(folder: &Path, head: &Head, view: &View) -> Outcome<(PathBuf, [usize; 3])> {
+pub fn write_report(
+    folder: &Path,
+    head: &Head,
+    view: &View,
+    remarks: &Remarks,
+) -> Outcome<(PathBuf, [usize; 3])> {
     let mut body = String::new();
     let mut contents = String::new();
     for experiment in Experiment::ALL {
@@ -88,7 +94,7 @@ pub fn write_report(folder: &Path, head: &Head, view: &View) -> Outcome<(PathBuf
             experiment.name(),
             escape(&section.title)
         );
-        body += &html_section(experiment, &section);
+        body += &html_section(experiment, &section, remarks.on(experiment));
     }
     let mut count = [0; 3];
     for bar in bars(view) {
@@ -119,6 +125,7 @@ h1{font-size:1.6rem}h2{margin-top:3rem;border-top:1px solid var(--line);padding-
 table{border-collapse:collapse;font-size:13px;margin:.5rem 0 1.5rem}caption{text-align:left;font-weight:600;padding:.3rem 0}
 td,th{border:1px solid var(--line);padding:.15rem .5rem;text-align:right}td:first-child,th:first-child{text-align:left}
 .wide{overflow-x:auto}.soft{color:var(--soft)}.met{color:var(--good);font-weight:600}.missed{color:var(--bad);font-weight:600}
+.remark{border-left:3px solid var(--line);padding-left:.8rem}
 .marked{border:2px solid var(--bad);padding:.5rem 1rem}svg.tw{width:100%;height:auto;max-width:46rem;display:block;margin:.5rem 0}
 a{color:inherit}";
 
@@ -153,7 +160,7 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
     )
 }
 
-fn html_section(experiment: Experiment, section: &Section) -> String {
+fn html_section(experiment: Experiment, section: &Section, remarks: &[String]) -> String {
     let mut html = format!("<h2 id=\"{}\">{}</h2>\n", experiment.name(), escape(&section.title));
     for paragraph in &section.text {
         let _ = writeln!(html, "<p>{}</p>", escape(paragraph));
@@ -179,6 +186,9 @@ fn html_section(experiment: Experiment, section: &Section) -> String {
     }
     for table in &section.tables {
         html += &html_table(table);
+    }
+    for remark in remarks {
+        let _ = writeln!(html, "<p class=\"remark\">{}</p>", escape(remark));
     }
     html
 }
@@ -232,9 +242,14 @@ mod tests {
         let store = Store::open(&folder, "b", "m").unwrap();
         let identity = Identity { build: "thinwire <1>".into(), machine: "m".into() };
         let head = Head::new(identity, "commit abc", Form::Quick, &store);
-        let (path, count) = write_report(&folder, &head, &View::new(&store, Form::Quick)).unwrap();
+        let remarks = folder.join("remarks.md");
+        std::fs::write(&remarks, "## fig5\nBecause a < b.\n").unwrap();
+        let remarks = Remarks::read(&remarks).unwrap();
+        let view = View::new(&store, Form::Quick);
+        let (path, count) = write_report(&folder, &head, &view, &remarks).unwrap();
         let html = std::fs::read_to_string(path).unwrap();
         assert!(html.contains("thinwire &lt;1&gt; commit abc") && html.contains("quick"));
+        assert!(html.contains("<p class=\"remark\">Because a &lt; b.</p>"));
         for reference in ["<script", "src=", "href=\"http", "@import", "url("] {
             assert!(!html.contains(reference), "{reference}");
         }
