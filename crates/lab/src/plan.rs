@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::point::{JOINING, Load, Point, Settings, Subject, Wire};
+use crate::point::{JOINING, Load, Point, Subject, Wire};
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,17 +128,6 @@ pub fn estimate(groups: &[Group], form: Form) -> f64 {
     }
     seconds
 }
-
-/// Everything by its defaults.
-pub const DEFAULTS: Settings = Settings {
-    receive: None,
-    completion: None,
-    submission: None,
-    batch: None,
-    data_batch: None,
-    spin: None,
-    shards: 0,
-};
 
 #[cfg(test)]
 mod tests {

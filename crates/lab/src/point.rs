@@ -165,7 +165,7 @@ impl Carrier {
 
 /// How Thinwire is to work, where it is not to work by its defaults. Each field is a flag of
 /// `thinwire target`, of `thinwire bench`, or of both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Settings {
     /// `--receive`.
     pub receive: Option<&'static str>,
@@ -184,6 +184,16 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Everything by its defaults.
+    pub const DEFAULT: Settings = Settings {
+        receive: None,
+        completion: None,
+        submission: None,
+        batch: None,
+        data_batch: None,
+        spin: None,
+        shards: 0,
+    };
     /// Flags with their values, in the order of the fields; shards aside.
     pub fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         [
@@ -238,18 +248,7 @@ pub enum Subject {
 impl Subject {
     /// Thinwire by its defaults.
     pub const fn thinwire(carrier: Carrier) -> Self {
-        Self::with(
-            carrier,
-            Settings {
-                receive: None,
-                completion: None,
-                submission: None,
-                batch: None,
-                data_batch: None,
-                spin: None,
-                shards: 0,
-            },
-        )
+        Self::with(carrier, Settings::DEFAULT)
     }
 
     /// Thinwire, told how.
@@ -355,8 +354,7 @@ mod tests {
     #[test]
     fn names_tell_points_apart() {
         let load = Load::new(Pattern::RandRead, 4096, 4).jobs(32);
-        let tyche =
-            Settings { batch: Some("tyche"), data_batch: Some("on"), ..Settings::default() };
+        let tyche = Settings { batch: Some("tyche"), data_batch: Some("on"), ..Settings::DEFAULT };
         let point =
             Point { wire: Wire::TEN_GIGABIT, load, subject: Subject::with(Carrier::Packet, tyche) };
         assert_eq!(

@@ -55,10 +55,12 @@ impl<'a> View<'a> {
         &self,
         name: impl Into<String>,
         points: impl IntoIterator<Item = (f64, Point)>,
-        of: impl Fn(&Figures) -> Option<f64>,
+        of: impl Fn(&Point, &Figures) -> Option<f64>,
     ) -> Line {
-        let spot =
-            |(x, point): (f64, Point)| self.spread_of_some(&point, &of).map(|y| Spot { x, y });
+        let spot = |(x, point): (f64, Point)| {
+            let y = self.spread_of_some(&point, |figures| of(&point, figures))?;
+            Some(Spot { x, y })
+        };
         Line { name: name.into(), spots: points.into_iter().filter_map(spot).collect() }
     }
 

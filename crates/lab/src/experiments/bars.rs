@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::{NONE, Section, Table, batching, links, pipelines};
 use crate::document::document;
 use crate::figures::Figures;
-use crate::plan::{DEFAULTS, Group};
+use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::stats::Spread;
 use crate::view::View;
@@ -20,7 +20,7 @@ const ONE: Load = Load::new(Pattern::RandRead, 4096, 1);
 
 /// Thinwire that sleeps as soon as there is nothing to do.
 const SLEEPING: Subject =
-    Subject::with(Carrier::Packet, Settings { spin: Some("off"), ..DEFAULTS });
+    Subject::with(Carrier::Packet, Settings { spin: Some("off"), ..Settings::DEFAULT });
 
 /// A bar and what became of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,7 +4,7 @@
 use super::{Experiment, NONE, Section, Table, largest, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Lines, Mark, Scale};
-use crate::plan::{DEFAULTS, Group};
+use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
 
@@ -27,7 +27,7 @@ pub fn loads(pattern: Pattern) -> impl Iterator<Item = Load> {
 /// A policy as a subject.
 pub fn policy(name: &'static str, data: bool) -> Subject {
     let data_batch = Some(if data { "on" } else { "off" });
-    Subject::with(Carrier::Packet, Settings { batch: Some(name), data_batch, ..DEFAULTS })
+    Subject::with(Carrier::Packet, Settings { batch: Some(name), data_batch, ..Settings::DEFAULT })
 }
 
 /// The point of a policy under a load.
@@ -106,7 +106,7 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
         let line = |name: &'static str| {
             let points =
                 loads(pattern).map(|load| (f64::from(load.outstanding()), point(load, name, data)));
-            view.line(name, points, |f| match experiment {
+            view.line(name, points, |_, f| match experiment {
                 Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.level_mean),
                 _ => utilisation(&Wire::TEN_GIGABIT, f),
             })

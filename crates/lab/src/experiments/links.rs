@@ -97,13 +97,7 @@ pub fn section(view: &View) -> Section {
                 let point = Point { wire: wire(mbit), load: load(pattern), subject };
                 (f64::from(mbit) / 1000.0, point)
             });
-            let of = move |x: &Figures, mbit: u32| utilisation(&wire(mbit), x);
-            let mut line = view.line(subject.title(), [], |_| None);
-            for (x, point) in points {
-                let one = view.line("", [(x, point)], |f| of(f, (x * 1000.0) as u32));
-                line.spots.extend(one.spots);
-            }
-            line
+            view.line(subject.title(), points, |point, f| utilisation(&point.wire, f))
         };
         let stated = document().says(&format!("fig7.{side}.max"));
         let lines = Lines {

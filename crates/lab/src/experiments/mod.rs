@@ -88,7 +88,7 @@ impl Experiment {
         match self {
             Experiment::Bars => bars::plan(),
             Experiment::Table2 | Experiment::Table3 | Experiment::Table5 | Experiment::Table6 => {
-                pipelines::plan(self)
+                pipelines::plan()
             }
             Experiment::Table4 => null::plan(),
             Experiment::Fig1 => utilisation::plan(),

@@ -4,7 +4,7 @@ use super::{Experiment, NONE, Section, Table, size};
 use crate::document::{self, document};
 use crate::draw::{Bar, BarGroup, Bars, Drawing};
 use crate::figures::Stages;
-use crate::plan::{DEFAULTS, Group};
+use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
 
@@ -18,7 +18,7 @@ pub const SINGLE: Subject = with(Some("single"), Some("workqueue"));
 pub const INLINE: Subject = with(None, None);
 
 const fn with(receive: Option<&'static str>, completion: Option<&'static str>) -> Subject {
-    Subject::with(Carrier::Packet, Settings { receive, completion, ..DEFAULTS })
+    Subject::with(Carrier::Packet, Settings { receive, completion, ..Settings::DEFAULT })
 }
 
 /// Names of our rows and of the document's, from the application outwards. Ours that the document
@@ -50,7 +50,7 @@ fn stages_point(pattern: Pattern, subject: Subject) -> Point {
 }
 
 /// The pipelines are measured together, whichever table is asked for: their steps are compared.
-pub fn plan(_table: Experiment) -> Vec<Group> {
+pub fn plan() -> Vec<Group> {
     let mut groups = Vec::new();
     for pattern in PATTERNS {
         for block in document().sizes {

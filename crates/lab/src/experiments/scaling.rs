@@ -3,7 +3,7 @@
 use super::{Section, utilisation};
 use crate::draw::{Drawing, Lines, Scale};
 use crate::figures::Figures;
-use crate::plan::{DEFAULTS, Group};
+use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
 
@@ -45,7 +45,11 @@ fn links_point(links: u32, load: Load, carrier: Carrier) -> Point {
 
 fn shards_point(shards: u32, carrier: Carrier) -> Point {
     let wire = Wire { initiators: 4, ..Wire::FREE };
-    Point { wire, load: SMALL, subject: Subject::with(carrier, Settings { shards, ..DEFAULTS }) }
+    Point {
+        wire,
+        load: SMALL,
+        subject: Subject::with(carrier, Settings { shards, ..Settings::DEFAULT }),
+    }
 }
 
 pub fn plan() -> Vec<Group> {
@@ -96,7 +100,7 @@ pub fn section(view: &View) -> Section {
         lines: depth_subjects()
             .map(|subject| {
                 let points = DEPTHS.map(|depth| (f64::from(depth), depth_point(depth, subject)));
-                view.line(subject.title(), points, |f| Some(of(f)))
+                view.line(subject.title(), points, |_, f| Some(of(f)))
             })
             .collect(),
         marks: Vec::new(),
@@ -116,7 +120,7 @@ pub fn section(view: &View) -> Section {
             .iter()
             .map(|&carrier| {
                 let points = xs.iter().map(|&x| (f64::from(x), of(x, carrier)));
-                view.line(Subject::thinwire(carrier).title(), points, |f| Some(f.iops))
+                view.line(Subject::thinwire(carrier).title(), points, |_, f| Some(f.iops))
             })
             .collect(),
         marks: Vec::new(),
@@ -138,14 +142,9 @@ pub fn section(view: &View) -> Section {
                 .iter()
                 .map(|&carrier| {
                     let title = Subject::thinwire(carrier).title();
-                    let mut line = view.line(title, [], |_| None);
-                    for links in LINKS {
-                        let point = links_point(links, load, carrier);
-                        let one = [(f64::from(links), point)];
-                        line.spots
-                            .extend(view.line("", one, |f| utilisation(&point.wire, f)).spots);
-                    }
-                    line
+                    let points =
+                        LINKS.map(|links| (f64::from(links), links_point(links, load, carrier)));
+                    view.line(title, points, |point, f| utilisation(&point.wire, f))
                 })
                 .collect(),
             marks: Vec::new(),

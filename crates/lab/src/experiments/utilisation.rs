@@ -52,7 +52,7 @@ pub fn section(view: &View) -> Section {
                 let load = Load::new(Pattern::RandRead, block, depth);
                 (f64::from(depth), Point { wire: Wire::TEN_GIGABIT, load, subject })
             });
-            view.line(subject.title(), points, |f| utilisation(&Wire::TEN_GIGABIT, f))
+            view.line(subject.title(), points, |_, f| utilisation(&Wire::TEN_GIGABIT, f))
         };
         let limit = Subject::echo(Carrier::Packet, &Load::new(Pattern::RandRead, block, 1), false);
         let mark = |id: &str| Mark {
