@@ -112,6 +112,9 @@ pub struct RunArgs {
     /// How long each run takes [default: as the list says]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<f64>,
+    /// Start no further run after so many minutes; the same command goes on from there
+    #[arg(long, value_name = "N", value_parser = minutes)]
+    pub minutes: Option<f64>,
     /// Measure nothing: draw what is stored
     #[arg(long)]
     pub draw: bool,
@@ -185,6 +188,13 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes <= 1e5 => Ok(minutes),
+        _ => Err("give minutes, above 0".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,9 +218,14 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in
-            ["fig1 --seconds 0", "fig1 --seconds soon", "fig1 --rounds 0", "fig9", "echo server"]
-        {
+        for line in [
+            "fig1 --seconds 0",
+            "fig1 --seconds soon",
+            "fig1 --rounds 0",
+            "fig9",
+            "fig1 --minutes 0",
+            "echo server",
+        ] {
             let words = std::iter::once("lab").chain(line.split(' '));
             assert!(Cli::try_parse_from(words).is_err(), "{line}");
         }

@@ -37,6 +37,7 @@ pub mod view;
 
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 pub use args::LabArgs;
 pub use error::{LabError, Outcome};
@@ -92,6 +93,7 @@ fn measured(
             args.only.join(" --only ")
         )));
     }
+    let deadline = args.minutes.map(|n| Instant::now() + Duration::from_secs_f64(n * 60.0));
     let identity = Identity::of(executable)?;
     let mut store = Store::open(&args.out, &identity.build, &identity.machine)?;
     if store.foreign() > 0 && store.span().is_none() {
@@ -107,7 +109,7 @@ fn measured(
         })?;
         let lab = Laboratory::new(path.into(), interrupted)?;
         let abilities = Abilities::ask(&lab)?;
-        runner::measure(&lab, &abilities, &mut store, &chosen, form)?;
+        runner::measure(&lab, &abilities, &mut store, &chosen, form, deadline)?;
     }
     let head = Head::new(identity, &args.label, form, &store);
     Ok((store, head))

@@ -51,13 +51,14 @@ impl Choice {
     }
 }
 
-/// Measures what the store does not hold yet.
+/// Measures what the store does not hold yet. After `deadline` no further run is started.
 pub fn measure(
     lab: &Laboratory,
     abilities: &Abilities,
     store: &mut Store,
     groups: &[Group],
     form: Form,
+    deadline: Option<Instant>,
 ) -> Outcome {
     let mut progress = Progress::new(groups, form, store);
     if progress.left.is_zero() {
@@ -79,6 +80,10 @@ pub fn measure(
                 let wanted = round < entry.rounds(form) && !store.has(point, round, entry.seconds);
                 if !wanted || !tried.insert((*point, round)) {
                     continue;
+                }
+                if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                    eprintln!("lab: the time is over; the same command goes on from here");
+                    return Ok(());
                 }
                 let key = set_up_key(point);
                 let found = match refused.get(&key) {

@@ -98,8 +98,13 @@ impl Lines {
             let (y, colour) = (y_of(mark.y, max), (n + 6) % COLOURS);
             match mark.x {
                 None => {
-                    let _ =
-                        writeln!(svg, "<path class=\"d k{colour}\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
+                    let _ = writeln!(
+                        svg,
+                        "<path class=\"d k{colour}\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>\
+                         <text class=\"e s\" x=\"{RIGHT}\" y=\"{:.1}\">{}</text>",
+                        y - 4.0,
+                        number(mark.y)
+                    );
                 }
                 Some(x) => symbol(&mut svg, "d", colour, 3, x_of(x.clamp(from, to)), y, 6.0),
             }

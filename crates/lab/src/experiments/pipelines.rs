@@ -140,6 +140,11 @@ fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Sectio
     section
 }
 
+/// Two digits, and no sign before a zero.
+fn us(time: f64) -> String {
+    format!("{:.2}", if time.abs() < 0.005 { 0.0 } else { time })
+}
+
 fn rows(
     view: &View,
     subject: Subject,
@@ -163,8 +168,8 @@ fn rows(
             let point = stages_point(pattern, subject);
             let physical = view.spread_of_some(&point, |f| f.stages(block)?.physical_us(row));
             let alone = view.spread_of_some(&point, |f| f.stages(block)?.virtual_us(row));
-            let bracket = alone.map_or(String::new(), |s| format!(" [{:.2}]", s.median));
-            cells.push(physical.map_or(NONE.into(), |s| format!("{:.2}{bracket}", s.median)));
+            let bracket = alone.map_or(String::new(), |s| format!(" [{}]", us(s.median)));
+            cells.push(physical.map_or(NONE.into(), |s| us(s.median) + &bracket));
             cells.push(their.map_or(NONE.into(), |their| column(their, n)));
         }
         shown.rows.push(cells);
