@@ -66,7 +66,7 @@ pub struct Batch {
     pub requests_per_frame: f64,
 }
 
-/// Of one size: an element of `breakdown` of `thinwire bench --breakdown --json`.
+/// Where the time of requests of one size went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
     /// Bytes of a request.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{Abilities, Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome};
-use crate::figures::{Batch, Figures, Moment, Stages};
+use crate::figures::{Batch, Figures, Moment, Stage, Stages};
 use crate::point::{Carrier, JOINING, Load, Point, Settings};
 use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
 
@@ -119,7 +119,6 @@ impl<'l> Pair<'l> {
 
     /// Where the time goes, for all sizes of the document.
     fn stages(&self, load: &Load, seconds: f64) -> Outcome<Figures> {
-        let side = if load.pattern.reads() { "reads" } else { "writes" };
         let run_dir = self.lab.fresh_path("run");
         let mut argv = words![
             self.lab.executable(),
@@ -127,7 +126,9 @@ impl<'l> Pair<'l> {
             "--insecure",
             "--json",
             self.uri(1, 0),
-            format!("--breakdown={side}"),
+            "--breakdown",
+            "--rw",
+            load.pattern.word(),
             "--runtime",
             seconds,
             "--run-dir",
@@ -226,22 +227,57 @@ impl Report {
     }
 }
 
+/// `bench --breakdown --json`, as far as it is used here.
+#[derive(Debug, Deserialize)]
+struct Breakdown {
+    cells: Vec<Cell>,
+}
+
+/// A size.
+#[derive(Debug, Deserialize)]
+struct Cell {
+    bs: u32,
+    mib_per_s: f64,
+    breakdown: Vec<Row>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Row {
+    row: String,
+    physical_us: Time,
+    virtual_us: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Time {
+    mean: f64,
+}
+
+impl Cell {
+    fn stages(self) -> Stages {
+        let stage = |row: Row| Stage {
+            row: row.row,
+            physical_us: row.physical_us.mean,
+            virtual_us: row.virtual_us.map(|time| time.mean),
+        };
+        let rows = self.breakdown.into_iter().map(stage).collect();
+        Stages { bs: self.bs, mib_per_s: self.mib_per_s, rows }
+    }
+}
+
 /// What `bench --breakdown --json` printed. Its rate and latency are those of the smallest size.
 fn stages(text: &str) -> Outcome<Figures> {
-    #[derive(Deserialize)]
-    struct Breakdown {
-        breakdown: Vec<Stages>,
-    }
     let found: Breakdown = serde_json::from_str(text).map_err(|e| {
         LabError::Failed(format!("bench --breakdown --json is not understood: {e}: {text}"))
     })?;
-    let smallest = found.breakdown.iter().min_by_key(|stages| stages.bs);
+    let breakdown: Vec<Stages> = found.cells.into_iter().map(Cell::stages).collect();
+    let smallest = breakdown.iter().min_by_key(|stages| stages.bs);
     let smallest = smallest.ok_or_else(|| LabError::Failed("bench: no breakdown".into()))?;
     Ok(Figures {
         iops: smallest.mib_per_s * f64::from(1 << 20) / f64::from(smallest.bs),
         mib_per_s: smallest.mib_per_s,
         mean_us: smallest.physical_us("total").unwrap_or_default(),
-        breakdown: found.breakdown,
+        breakdown,
         ..Figures::default()
     })
 }
@@ -340,9 +376,9 @@ mod tests {
 
         assert_eq!(figures.batch.unwrap().level_mean, 3.5);
         assert_eq!(figures.timeline[0].level, Some(4.0));
-        let text_of_stages = r#"{"schema":1,"clock_ns":28.0,"breakdown":[{"rw":"randread","bs":4096,"ios":9,
-            "mib_per_s":256.0,"rows":[{"row":"Ty-IS","physical_us":1.5,"virtual_us":null},
-            {"row":"total","physical_us":15.5,"virtual_us":null}]}]}"#;
+        let text_of_stages = r#"{"schema":1,"clock_ns":28.0,"cells":[{"rw":"randread","bs":4096,"ios":9,
+            "mib_per_s":256.0,"breakdown":[{"row":"Ty-IS","physical_us":{"mean":1.5},"virtual_us":null},
+            {"row":"total","physical_us":{"mean":15.5},"virtual_us":{"mean":1}}]}]}"#;
         let figures = stages(text_of_stages).unwrap();
         assert_eq!((figures.iops, figures.mean_us), (65536.0, 15.5));
         assert_eq!(figures.stages(4096).unwrap().physical_us("Ty-IS"), Some(1.5));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
-use thinwire_buffer::{Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{HEAD_BYTES, Link};
 
 use super::format::{Cut, Entry, Kind, Packer, Parsed};
@@ -181,7 +181,7 @@ impl<'a> Turns<'a> {
             }
             last = Instant::now();
             for frame in rx.drain(..) {
-                self.take(&frame.bytes, last);
+                self.take(&frame, last);
             }
         }
     }
@@ -215,20 +215,21 @@ impl<'a> Turns<'a> {
         }
     }
 
-    fn take(&mut self, bytes: &[u8], now: Instant) {
-        let Some(parsed) = Parsed::new(bytes) else { return };
+    fn take(&mut self, frame: &RxFrame, now: Instant) {
+        let Some(parsed) = Parsed::new(frame) else { return };
         if !matches!(parsed.kind, Kind::Data | Kind::Done) || parsed.cut != self.cut {
             return;
         }
-        for (entry, piece) in parsed.entries() {
+        for (entry, payload) in parsed.entries() {
             let at = entry.number & ((1 << SLOT_BITS) - 1);
             let Some(slot) = self.slots.get_mut(at as usize) else { continue };
             if slot.number != entry.number || slot.left == 0 || entry.piece >= self.cut.pieces() {
                 continue; // given up before
             }
             if parsed.kind == Kind::Data {
-                let offset = (entry.piece * self.cut.piece()) as usize;
-                slot.buffer[offset..offset + piece.len()].copy_from_slice(piece);
+                let bytes = self.cut.piece() as usize;
+                let offset = entry.piece as usize * bytes;
+                parsed.copy(payload, &mut slot.buffer[offset..offset + bytes]);
             }
             slot.left -= 1;
             if slot.left == 0 {

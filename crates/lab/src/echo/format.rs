@@ -11,7 +11,7 @@
 //! | 16 | 8 each | entries: number of the request (4), which piece of it (4) |
 //! | [`HEAD_BYTES`] | piece each | pieces in the order of the entries, in kinds 2 and 3 |
 
-use thinwire_buffer::{Addr, Segment, TxBatch};
+use thinwire_buffer::{Addr, RxFrame, Segment, TxBatch};
 use thinwire_link::HEAD_BYTES;
 
 const FIXED_BYTES: usize = 16;
@@ -77,47 +77,53 @@ pub struct Entry {
 pub struct Parsed<'a> {
     pub kind: Kind,
     pub cut: Cut,
-    bytes: &'a [u8],
+    frame: &'a RxFrame,
     entries: usize,
 }
 
 impl<'a> Parsed<'a> {
     /// `None` for whatever is not a frame of the echo.
-    pub fn new(bytes: &'a [u8]) -> Option<Self> {
-        let kind = match *bytes.first()? {
+    pub fn new(frame: &'a RxFrame) -> Option<Self> {
+        // Whatever a link cuts frames into, their heads are in the first piece.
+        let head = &frame.bytes;
+        let kind = match *head.first()? {
             1 => Kind::Read,
             2 => Kind::Write,
             3 => Kind::Data,
             4 => Kind::Done,
             _ => return None,
         };
-        let entries = usize::from(*bytes.get(1)?);
+        let entries = usize::from(*head.get(1)?);
         let word = |at: usize| {
-            bytes.get(at..at + 4).map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")))
+            head.get(at..at + 4).map(|b| u32::from_be_bytes(b.try_into().expect("four bytes")))
         };
         let cut = Cut::new(word(4)?, word(8)?)?;
-        let needed = match kind.has_payload() {
+        let entries_end = FIXED_BYTES + entries * ENTRY_BYTES;
+        let end = match kind.has_payload() {
             true if entries > LARGE_ENTRIES_MAX => return None,
             true => HEAD_BYTES + entries * cut.piece() as usize,
-            false => FIXED_BYTES + entries * ENTRY_BYTES,
+            false => entries_end,
         };
-        (bytes.len() >= needed).then_some(Parsed { kind, cut, bytes, entries })
+        let is_whole = head.len() >= entries_end && frame.len() >= end;
+        is_whole.then_some(Parsed { kind, cut, frame, entries })
     }
 
-    /// Entries with their piece (empty in frames without payload).
-    pub fn entries(&self) -> impl Iterator<Item = (Entry, &'a [u8])> + '_ {
-        let piece = self.cut.piece() as usize;
+    /// Entries, each with the place of its piece in the frame; in frames without payload there is
+    /// nothing at that place.
+    pub fn entries(&self) -> impl Iterator<Item = (Entry, usize)> + '_ {
         (0..self.entries).map(move |n| {
             let at = FIXED_BYTES + n * ENTRY_BYTES;
             let word = |at: usize| {
-                u32::from_be_bytes(self.bytes[at..at + 4].try_into().expect("checked length"))
+                u32::from_be_bytes(self.frame.bytes[at..at + 4].try_into().expect("checked length"))
             };
-            let payload = match self.kind.has_payload() {
-                true => &self.bytes[HEAD_BYTES + n * piece..][..piece],
-                false => &[],
-            };
+            let payload = HEAD_BYTES + n * self.cut.piece() as usize;
             (Entry { number: word(at), piece: word(at + 4) }, payload)
         })
+    }
+
+    /// Copies a piece from its place.
+    pub fn copy(&self, payload: usize, out: &mut [u8]) {
+        self.frame.copy_to(payload, out);
     }
 }
 
@@ -177,10 +183,22 @@ impl Packer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thinwire_buffer::Pool;
+    use std::time::Duration;
+    use thinwire_buffer::{Pool, SegList};
 
     fn flat(tx: &TxBatch) -> Vec<Vec<u8>> {
         tx.frames().iter().map(|f| [f.head.clone(), f.data.to_vec()].concat()).collect()
+    }
+
+    /// As it arrives, in pieces of so many bytes.
+    fn arrived(bytes: &[u8], piece: usize) -> RxFrame {
+        let pool = Pool::new(1 << 20);
+        let mut pieces = bytes.chunks(piece.max(1)).map(|chunk| pool.copy_of(chunk).freeze());
+        let mut rest = SegList::new();
+        let first = pieces.next().unwrap_or_else(|| pool.copy_of(&[]).freeze());
+        pieces.for_each(|piece| rest.push(piece));
+        let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+        RxFrame { from: Addr::Group, bytes: first, rest, waited, queued }
     }
 
     #[test]
@@ -193,6 +211,7 @@ mod tests {
         }
         let frames = flat(&tx);
         assert_eq!(frames.len(), 2, "32 and 8");
+        let frames: Vec<_> = frames.iter().map(|f| arrived(f, 9000)).collect();
         let parsed: Vec<_> = frames.iter().map(|f| Parsed::new(f).unwrap()).collect();
         assert!(parsed.iter().all(|p| p.kind == Kind::Read && p.cut == cut));
         let numbers: Vec<u32> =
@@ -217,12 +236,17 @@ mod tests {
             assert_eq!(flat.len(), frames);
             let mut next = 0;
             for frame in &flat {
-                for (entry, bytes) in Parsed::new(frame).unwrap().entries() {
+                // In one piece, and in pieces as AF_XDP has them.
+                let (whole, cut_up) = (arrived(frame, 9000), arrived(frame, 3840));
+                let (whole, cut_up) = (Parsed::new(&whole).unwrap(), Parsed::new(&cut_up).unwrap());
+                assert!(whole.entries().eq(cut_up.entries()));
+                for (entry, payload) in whole.entries() {
                     assert_eq!((entry.number, entry.piece), (7, next));
-                    assert!(
-                        bytes.iter().all(|&b| b == next as u8)
-                            && bytes.len() == cut.piece() as usize
-                    );
+                    for parsed in [&whole, &cut_up] {
+                        let mut bytes = vec![0xff; cut.piece() as usize];
+                        parsed.copy(payload, &mut bytes);
+                        assert!(bytes.iter().all(|&b| b == next as u8));
+                    }
                     next += 1;
                 }
             }
@@ -237,14 +261,15 @@ mod tests {
         let mut packer = Packer::new(Kind::Done, cut, Addr::Group);
         packer.add(&mut tx, Entry { number: 1, piece: 0 }, None);
         let frame = flat(&tx).remove(0);
-        assert!(Parsed::new(&frame).is_some());
+        let is_frame = |bytes: &[u8]| Parsed::new(&arrived(bytes, 9000)).is_some();
+        assert!(is_frame(&frame));
         for len in 0..frame.len() {
-            assert!(Parsed::new(&frame[..len]).is_none(), "{len} bytes");
+            assert!(!is_frame(&frame[..len]), "{len} bytes");
         }
         for (at, value) in [(0, 0), (0, 9), (0, 3), (1, 200), (4, 0xff)] {
             let mut bad = frame.clone();
             bad[at] = value;
-            assert!(Parsed::new(&bad).is_none(), "byte {at} = {value}");
+            assert!(!is_frame(&bad), "byte {at} = {value}");
         }
         assert_eq!(Cut::new(12288, 8192), None);
     }

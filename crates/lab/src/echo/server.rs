@@ -32,7 +32,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
         // All of a turn's answers to one client share frames.
         let mut answer: Option<(Kind, Addr, Cut, Packer)> = None;
         for frame in rx.drain(..) {
-            let Some(parsed) = Parsed::new(&frame.bytes) else { continue };
+            let Some(parsed) = Parsed::new(&frame) else { continue };
             let (kind, cut) = match parsed.kind {
                 Kind::Read => (Kind::Data, parsed.cut),
                 Kind::Write => (Kind::Done, parsed.cut),
@@ -45,7 +45,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
                 answer = Some((kind, frame.from, cut, Packer::new(kind, cut, frame.from)));
             }
             let packer = &mut answer.as_mut().expect("just set").3;
-            for (entry, bytes) in parsed.entries() {
+            for (entry, payload) in parsed.entries() {
                 if kind == Kind::Data {
                     let block = library.block(cut.block as usize);
                     let bytes = cut.piece() as usize;
@@ -53,7 +53,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
                         let part = block.slice(piece as usize * bytes, bytes);
                         packer.add(&mut tx, Entry { number: entry.number, piece }, Some(part));
                     }
-                } else if disk.write(entry, cut, bytes) {
+                } else if disk.write(entry, cut, |place| parsed.copy(payload, place)) {
                     packer.add(&mut tx, Entry { number: entry.number, piece: 0 }, None);
                 }
             }
@@ -76,10 +76,11 @@ impl Disk {
         Disk { memory, dice: Dice(2), writes: vec![(u32::MAX, 0); WRITES_MAX] }
     }
 
-    /// Copies a piece to a random place. True when it was the last of its block.
-    fn write(&mut self, entry: Entry, cut: Cut, bytes: &[u8]) -> bool {
-        let at = self.dice.below((self.memory.len() - bytes.len()) / 4096 + 1) * 4096;
-        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+    /// Has a piece copied to a random place. True when it was the last of its block.
+    fn write(&mut self, entry: Entry, cut: Cut, copy: impl FnOnce(&mut [u8])) -> bool {
+        let bytes = cut.piece() as usize;
+        let at = self.dice.below((self.memory.len() - bytes) / 4096 + 1) * 4096;
+        copy(&mut self.memory[at..at + bytes]);
         let (number, got) = &mut self.writes[entry.number as usize % WRITES_MAX];
         if *number != entry.number {
             (*number, *got) = (entry.number, 0);
@@ -97,8 +98,9 @@ mod tests {
     fn a_write_is_done_with_its_last_piece() {
         let mut disk = Disk::new(1);
         let cut = Cut::new(16384, 8192).unwrap();
-        let write =
-            |disk: &mut Disk, number, piece| disk.write(Entry { number, piece }, cut, &[7; 8192]);
+        let write = |disk: &mut Disk, number, piece| {
+            disk.write(Entry { number, piece }, cut, |place| place.fill(7))
+        };
         assert!(!write(&mut disk, 5, 0));
         assert!(!write(&mut disk, 6, 0));
         assert!(write(&mut disk, 5, 1));
