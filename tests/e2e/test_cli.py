@@ -114,6 +114,25 @@ def bad_exports(lab):
 
 
 @test()
+def busy_image(lab):
+    """A target that waits for an image in use says for whom, ends at once on SIGTERM, and serves once it is free."""
+    path = image(lab, mib=1)
+    first = Target(lab, f"disk0={path}")
+    second = Target(lab, f"disk0={path}", name="node2", start=False)
+    waiting = lab.start("target", *second.argv, name="waiting")
+    until("it says that it waits", 5, lambda: f"in use by process {first.process.pid}" in waiting.stderr)
+    start = time.monotonic()
+    waiting.kill(15)
+    waiting.wait(10, expect=1)
+    check(time.monotonic() - start < 2, "a target that waits for an image is deaf to SIGTERM")
+    check("interrupted" in waiting.stderr, f"the end is not explained: {waiting.stderr}")
+    waiting = lab.start("target", *second.argv, name="waiting2")
+    until("it says that it waits", 5, lambda: "in use by" in waiting.stderr)
+    first.kill()
+    until("it serves", 5, lambda: "ready node2" in waiting.stdout)
+
+
+@test()
 def socket_exists(lab):
     """A socket path that exists: a live one and a stranger's file are refused, a dead one is taken over."""
     Target(lab, "disk0=memory:1M", "disk1=memory:1M")

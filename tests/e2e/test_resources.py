@@ -17,7 +17,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@test(seconds=60, each={"packet": {"over": "packet"}, "udp": {"over": "udp"}})
+@test(seconds=60, each={over: {"over": over} for over in ("packet", "udp", "xdp")})
 def idle_cpu(lab, over):
     """An idle attached pair uses less than 1 % of one core in all."""
     target = Target(lab, f"disk0={image(lab)}", over=over)

@@ -423,9 +423,9 @@ impl Initiator {
     }
 
     fn finish(&mut self, finished: Finished) {
-        let (owner, op) = (finished.io.owner, finished.io.op);
+        let (user, op) = (matches!(finished.io.owner, Owner::User(_)), finished.io.op);
         self.on_finished(finished);
-        if matches!(owner, Owner::User(_)) {
+        if user {
             self.cross(Stage::Finished, op);
         }
     }

@@ -120,9 +120,30 @@ impl StageClocks {
 impl StageObserver for StageClocks {
     #[inline]
     fn cross(&self, stage: Stage) {
-        if !self.is_on() {
-            return;
+        if self.is_on() {
+            self.note(stage);
         }
+    }
+
+    fn ask(&self, kind: u8) -> StageSums {
+        let known = matches!(kind, clock_kind::PHYSICAL | clock_kind::VIRTUAL);
+        let kind = if known { kind } else { clock_kind::OFF };
+        if kind != self.kind.get() {
+            self.kind.set(kind);
+            *self.sums.borrow_mut() = StageSums::default();
+            self.unsent.set(0);
+            self.handed_over.set(0);
+            self.handed_over_before.set(None);
+        }
+        self.asked_ns.set(self.now());
+        let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
+        StageSums { clock, handed_over: self.handed_over.get(), ..*self.sums.borrow() }
+    }
+}
+
+impl StageClocks {
+    #[cold]
+    fn note(&self, stage: Stage) {
         let now = self.now();
         if now.wrapping_sub(self.asked_ns.get()) > LIFE_NS {
             self.kind.set(clock_kind::OFF);
@@ -156,21 +177,6 @@ impl StageObserver for StageClocks {
             Stage::Finished => sums.requests += 1,
             Stage::Submitted => {}
         }
-    }
-
-    fn ask(&self, kind: u8) -> StageSums {
-        let known = matches!(kind, clock_kind::PHYSICAL | clock_kind::VIRTUAL);
-        let kind = if known { kind } else { clock_kind::OFF };
-        if kind != self.kind.get() {
-            self.kind.set(kind);
-            *self.sums.borrow_mut() = StageSums::default();
-            self.unsent.set(0);
-            self.handed_over.set(0);
-            self.handed_over_before.set(None);
-        }
-        self.asked_ns.set(self.now());
-        let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
-        StageSums { clock, handed_over: self.handed_over.get(), ..*self.sums.borrow() }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Serving: from a configuration to running shards.
 
 use std::io::ErrorKind;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
@@ -57,11 +58,17 @@ pub fn serve(
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
     };
-    shards::serve(&service, &Configured(config), signals.fd(), ready)
+    let stop = signals.fd().try_clone_to_owned();
+    let stop = stop.map_err(|e| Failure::failed(format!("cannot watch for signals: {e}")))?;
+    shards::serve(&service, &Configured { config, stop: Arc::new(stop) }, signals.fd(), ready)
 }
 
 /// Opens what the configuration names.
-struct Configured<'a>(&'a TargetConfig);
+struct Configured<'a> {
+    config: &'a TargetConfig,
+    /// Readable when the target is to end.
+    stop: Arc<OwnedFd>,
+}
 
 impl Opener for Configured<'_> {
     type Error = Failure;
@@ -71,7 +78,7 @@ impl Opener for Configured<'_> {
     }
 
     fn links(&self, shard: &Shard) -> Outcome<Vec<Box<dyn Link>>> {
-        let config = self.0;
+        let config = self.config;
         // A capture file has one writer: the first shard's has the name that was asked for.
         let pcap = config.pcap.as_ref().map(|path| match shard.index {
             0 => path.clone(),
@@ -86,8 +93,8 @@ impl Opener for Configured<'_> {
     }
 
     fn export(&self, number: usize, pool: &Pool) -> Outcome<OpenedExport> {
-        let spec = &self.0.exports[number];
-        let (volume, fd) = open_export(spec, pool)?;
+        let spec = &self.config.exports[number];
+        let (volume, fd) = open_export(spec, pool, &self.stop)?;
         Ok((ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only }, fd))
     }
 
@@ -168,7 +175,11 @@ fn refuse_taken_name(config: &TargetConfig) -> Outcome {
     }
 }
 
-fn open_export(spec: &ExportSpec, pool: &Pool) -> Outcome<(Box<dyn Volume>, Option<RawFd>)> {
+fn open_export(
+    spec: &ExportSpec,
+    pool: &Pool,
+    stop: &Arc<OwnedFd>,
+) -> Outcome<(Box<dyn Volume>, Option<RawFd>)> {
     let block = spec.block_bytes;
     let (volume, fd): (Box<dyn Volume>, _) = match &spec.volume {
         VolumeSpec::Memory(bytes) => {
@@ -191,6 +202,7 @@ fn open_export(spec: &ExportSpec, pool: &Pool) -> Outcome<(Box<dyn Volume>, Opti
             let options = OpenOptions {
                 read_only: spec.read_only,
                 block_bytes: block,
+                stop: Some(stop.clone()),
                 ..OpenOptions::default()
             };
             let name = &spec.name;

@@ -12,6 +12,7 @@
 //! way; in *zero-copy mode*, which needs a driver that can, it does not.
 
 mod assembler;
+mod attached;
 mod bpf;
 pub(crate) mod holder;
 mod program;
@@ -21,18 +22,17 @@ mod socket;
 mod umem;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
 
 use crate::error::OpenError;
 use crate::packet::{PacketConfig, PacketLink, ethernet_header};
-use crate::survey::ethtool;
 use crate::{Link, LinkStats, Room};
+use attached::Attached;
 use bpf::AttachMode;
-use program::{PASS, Taken};
+use program::Taken;
 use queue::Queue;
 use socket::Sizes;
 
@@ -49,9 +49,6 @@ const INNER_FRAMES_MAX: usize = 16;
 pub(crate) fn chunks_of(mtu: usize) -> u32 {
     queue::chunks_of(mtu, 14)
 }
-
-/// How long a killed process may seem to hold an interface.
-const ATTACH_TIME: Duration = Duration::from_secs(1);
 
 /// How to open an [`XdpLink`].
 #[derive(Clone, Debug)]
@@ -81,110 +78,11 @@ impl XdpConfig {
         let tx = if queue == 0 { self.tx_ring.next_power_of_two() } else { 1 };
         Sizes { rx, tx, rx_chunks: 2 * rx }
     }
-}
 
-/// What is attached to the interface: the program, and the sockets it feeds.
-struct Attached {
-    // Before the sockets, so that nothing is redirected to one that is gone.
-    attachment: OwnedFd,
-    map: OwnedFd,
-    queues: Vec<Queue>,
-    mode: AttachMode,
-    /// The interface that it was made for.
-    index: u32,
-    mac: [u8; 6],
-}
-
-impl Attached {
-    /// Takes what `packet` would receive of frames that nobody else wants.
-    fn open(config: &XdpConfig, packet: &PacketLink) -> Result<Attached, OpenError> {
-        let ifname = &config.packet.ifname;
-        let interface = packet.interface();
-        let taken = taken(config, interface.mac);
-        let frame_bytes_max = packet.frame_bytes_max();
-        let frame_chunks = queue::chunks_of(frame_bytes_max, taken.header_bytes());
-        let refused = |what: &str, error: io::Error| refused(ifname, what, &error);
-        let count = ethtool::rx_queues(ifname);
-        let map = bpf::socket_map(count).map_err(|e| refused("make a map of sockets", e))?;
-        let program = bpf::load(&taken.program(map.as_raw_fd(), PASS))
-            .map_err(|e| refused("load its program", e))?;
-        // First of all: this is where another link in the same place is found out.
-        let (attachment, mode) = attach_patiently(&program, ifname, interface.index)?;
-        let mut queues = Vec::new();
-        for queue in 0..count {
-            let sizes = config.sizes(queue, count, frame_chunks);
-            let header = taken.header_bytes();
-            let opened = Queue::open(interface.index, queue, frame_bytes_max, header, sizes)
-                .map_err(|e| refused(&format!("open a socket on queue {queue}"), e))?;
-            bpf::set_socket(map.as_fd(), queue, opened.fd())
-                .map_err(|e| refused("enter a socket into its map", e))?;
-            queues.push(opened);
-        }
-        let (index, mac) = (interface.index, interface.mac);
-        Ok(Attached { attachment, map, queues, mode, index, mac })
-    }
-
-    /// Takes what comes for another station address from now on.
-    fn set_mac(&mut self, config: &XdpConfig, mac: [u8; 6]) -> io::Result<()> {
-        let program = bpf::load(&taken(config, mac).program(self.map.as_raw_fd(), PASS))?;
-        bpf::replace(self.attachment.as_fd(), program.as_fd())?;
-        self.mac = mac;
-        Ok(())
-    }
-}
-
-fn taken(config: &XdpConfig, mac: [u8; 6]) -> Taken<'_> {
-    let PacketConfig { ethertype, vlan, ref steering, .. } = config.packet;
-    Taken { mac, ethertype, vlan, steering }
-}
-
-/// Attaches natively, or where the driver cannot, behind it.
-fn attach(program: &OwnedFd, index: u32) -> io::Result<(OwnedFd, AttachMode)> {
-    let attach = |mode| bpf::attach(program.as_fd(), index, mode).map(|link| (link, mode));
-    attach(AttachMode::Native).or_else(|error| match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => attach(AttachMode::Generic),
-        _ => Err(error),
-    })
-}
-
-/// Attaches, and gives a predecessor that was killed a moment to be gone: while it goes, nobody is seen
-/// to hold the interface.
-fn attach_patiently(
-    program: &OwnedFd,
-    ifname: &str,
-    index: u32,
-) -> Result<(OwnedFd, AttachMode), OpenError> {
-    let start = Instant::now();
-    loop {
-        let error = match attach(program, index) {
-            Ok(attached) => return Ok(attached),
-            Err(error) => error,
-        };
-        if !matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) {
-            return Err(refused(ifname, "attach its program", &error));
-        }
-        let holder = match holder::of_interface(index) {
-            Some(holder) => format!("process {} ({})", holder.pid, holder.name),
-            None if start.elapsed() < ATTACH_TIME => {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            }
-            None => "another program".into(),
-        };
-        let why = format!("{holder} has attached XDP to it already, and there is room for one");
-        return Err(OpenError::XdpRefused { ifname: ifname.into(), why });
-    }
-}
-
-fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
-    OpenError::XdpRefused {
-        ifname: ifname.into(),
-        why: match error.raw_os_error() {
-            Some(libc::EPERM) => {
-                format!("cannot {what}: no permission (CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW)")
-            }
-            _ => format!("cannot {what}: {error}"),
-        },
+    /// What a link on the interface with this station address takes.
+    fn taken(&self, mac: [u8; 6]) -> Taken<'_> {
+        let PacketConfig { ethertype, vlan, ref steering, .. } = self.packet;
+        Taken { mac, ethertype, vlan, steering }
     }
 }
 
@@ -323,8 +221,7 @@ fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd>
 /// and into the inner link.
 fn room(config: &XdpConfig, attached: &Attached, packet: &PacketLink) -> Room {
     let frame_bytes_max = packet.frame_bytes_max();
-    let header = taken(config, attached.mac).header_bytes();
-    let chunks = queue::chunks_of(frame_bytes_max, header);
+    let chunks = queue::chunks_of(frame_bytes_max, config.taken(attached.mac).header_bytes());
     let rx = config.sizes(0, attached.queues.len() as u32, chunks).rx;
     let frames = (rx / chunks).min(FRAMES_MAX).min(packet.room().frames);
     Room { frames, bytes: frames * frame_bytes_max as u32 }

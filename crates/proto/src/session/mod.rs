@@ -246,6 +246,7 @@ impl Session {
     /// Queues a request and the data of a write (at a target: a completion, and before it the data
     /// of a read), which belong together, to be sent when the batching policy says so. `bytes` is
     /// the size of its payload, in whichever direction that travels.
+    #[inline]
     pub fn send_batched(&mut self, now: Time, items: [Option<Item>; 2], bytes: u64) {
         if self.batcher.hold(now, items, bytes) {
             return;
@@ -260,6 +261,7 @@ impl Session {
     }
 
     /// Tells the batching policy that a request of so many bytes of payload is completed.
+    #[inline]
     pub fn on_completed(&mut self, now: Time, bytes: u64) {
         self.batcher.on_completed(now, bytes);
     }

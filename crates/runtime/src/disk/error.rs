@@ -94,6 +94,14 @@ pub enum OpenError {
         /// How long was waited.
         waited: Duration,
     },
+    /// The wait for whoever has it was ended.
+    #[error("{}: is in use by {holder}; the wait for it was interrupted", .path.display())]
+    Interrupted {
+        /// As given.
+        path: PathBuf,
+        /// Who, as far as the kernel tells.
+        holder: String,
+    },
     /// The file system cannot lock files.
     #[error(
         "{}: its file system offers no locks ({source}), so two writers could not be kept apart; \

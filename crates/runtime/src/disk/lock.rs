@@ -5,47 +5,55 @@
 //! successor waits for it here.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FlockOperation, Stat, flock, fstat, major, minor};
 use rustix::io::Errno;
+use rustix::time::Timespec;
 
-use super::OpenError;
+use super::{OpenError, OpenOptions};
 
 /// How often a taken lock is tried again.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Takes the lock of an open file: shared for readers, exclusive for writers. Waits up to `wait`;
+/// Takes the lock of an open file: shared for readers, exclusive for writers. Waits as `options` say;
 /// says so through `notify` once.
 pub(super) fn acquire(
     file: &File,
     path: &Path,
-    read_only: bool,
-    wait: Duration,
+    options: &OpenOptions,
     notify: &mut dyn FnMut(&str),
 ) -> Result<(), OpenError> {
-    let operation = if read_only {
+    let operation = if options.read_only {
         FlockOperation::NonBlockingLockShared
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    retry(path, wait, notify, || fstat(file).map(|stat| holder(&stat)), || flock(file, operation))
-        .map_err(|error| match error {
-            OpenError::Os { path, source, .. } => OpenError::NoLocks { path, source },
-            other => other,
-        })
+    retry(
+        path,
+        options,
+        notify,
+        || fstat(file).map(|stat| holder(&stat)),
+        || flock(file, operation),
+    )
+    .map_err(|error| match error {
+        OpenError::Os { path, source, .. } => OpenError::NoLocks { path, source },
+        other => other,
+    })
 }
 
 /// Tries `attempt` until it is no longer refused because somebody else has the file.
 pub(super) fn retry<T>(
     path: &Path,
-    wait: Duration,
+    options: &OpenOptions,
     notify: &mut dyn FnMut(&str),
     holder: impl Fn() -> Result<String, Errno>,
     mut attempt: impl FnMut() -> Result<T, Errno>,
 ) -> Result<T, OpenError> {
-    let begin = Instant::now();
+    let (begin, wait) = (Instant::now(), options.wait_lock);
     let mut told = false;
     loop {
         match attempt() {
@@ -71,8 +79,21 @@ pub(super) fn retry<T>(
                 wait.as_secs()
             ));
         }
-        std::thread::sleep(RETRY.min(wait - waited));
+        if nap(RETRY.min(wait - waited), options.stop.as_deref()) {
+            let holder = holder().unwrap_or_else(|_| "another process".into());
+            return Err(OpenError::Interrupted { path: path.to_owned(), holder });
+        }
     }
+}
+
+/// Sleeps for so long, or until `stop` is readable; true if it is.
+fn nap(time: Duration, stop: Option<&OwnedFd>) -> bool {
+    let Some(stop) = stop else {
+        std::thread::sleep(time);
+        return false;
+    };
+    let time = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
 }
 
 /// Who holds a lock on this file: `process 123 (thinwire)`, as far as /proc/locks tells.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub struct OpenOptions {
     /// How long to wait for the lock, for example of a killed predecessor whose last I/O is not
     /// finished. Default: 30 s.
     pub wait_lock: Duration,
+    /// Ends that wait when it is readable: a descriptor of signals, say. Default: none.
+    pub stop: Option<Arc<OwnedFd>>,
     /// Where the writer records of block devices, and of files without extended attributes, are
     /// kept. Default: `/var/lib/thinwire`. Made when needed.
     pub state_dir: PathBuf,
@@ -63,6 +65,7 @@ impl Default for OpenOptions {
             block_bytes: 512,
             direct: true,
             wait_lock: Duration::from_secs(30),
+            stop: None,
             state_dir: PathBuf::from("/var/lib/thinwire"),
             backend: Backend::Auto,
         }
@@ -97,7 +100,7 @@ pub fn open(
     let metadata = file.metadata().map_err(|error| os("look at it", error))?;
     check_kind(path, &metadata)?;
     let device = metadata.file_type().is_block_device();
-    lock::acquire(&file, path, options.read_only, options.wait_lock, notify)?;
+    lock::acquire(&file, path, options, notify)?;
 
     let bytes =
         seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
@@ -215,7 +218,7 @@ fn open_file(
     }
     let holder = || Ok("a mount, a RAID, a volume group or another process".to_owned());
     let attempt = || rustix::fs::open(path, flags, Mode::empty());
-    match lock::retry(path, options.wait_lock, notify, holder, attempt) {
+    match lock::retry(path, options, notify, holder, attempt) {
         Ok(fd) => Ok(File::from(fd)),
         Err(OpenError::Os { source, .. }) => Err(refused(path, options, source)),
         Err(other) => Err(other),
