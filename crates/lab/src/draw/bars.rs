@@ -151,7 +151,8 @@ fn draw_bar(
         "<text class=\"m s\" x=\"{middle:.1}\" y=\"{:.1}\">{}</text>\
          <text class=\"m s\" x=\"{middle:.1}\" y=\"{}\">{}</text>",
         y_of(bar.spread.map_or(below, |(_, high)| high.max(below)), max) - 4.0,
-        number(below),
+        // Whole numbers are narrow enough to stand side by side over narrow bars.
+        if width < 30.0 { format!("{below:.0}") } else { number(below) },
         BOTTOM + 16.0,
         escape(&bar.name)
     );

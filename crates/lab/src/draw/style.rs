@@ -129,9 +129,9 @@ pub fn round_up(value: f64) -> f64 {
     (value / step - 1e-9).ceil() * step
 }
 
-/// The distance of grid lines: 1, 2 or 5 times a power of ten, about five lines.
+/// The distance of grid lines: 1, 2 or 5 times a power of ten, at most six lines.
 fn step(max: f64) -> f64 {
-    let rough = max / 5.0;
+    let rough = max / 6.0;
     let power = 10_f64.powf(rough.log10().floor());
     [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|s| *s >= rough * 0.999).unwrap_or(power)
 }
@@ -162,14 +162,14 @@ mod tests {
 
     #[test]
     fn axes_end_on_round_numbers() {
-        for (value, end) in [(97.0, 100.0), (100.0, 100.0), (101.0, 150.0), (0.0, 1.0), (3.2, 4.0)]
+        for (value, end) in [(97.0, 100.0), (100.0, 100.0), (101.0, 120.0), (0.0, 1.0), (3.2, 4.0)]
         {
             assert_eq!(round_up(value), end, "{value}");
         }
         assert_eq!(round_up(f64::NAN), 1.0);
         for max in [0.3, 1.0, 7.0, 88.0, 12345.0, 4e6] {
             let lines = (round_up(max) / step(round_up(max))).round();
-            assert!((3.0..=6.0).contains(&lines), "{max}: {lines} lines");
+            assert!((2.0..=6.0).contains(&lines), "{max}: {lines} lines");
         }
     }
 
