@@ -16,9 +16,8 @@ Examples:
   thinwire lab list --quick
   thinwire lab echo server --link eth1
 
-Needs root, for network namespaces. What is measured is stored as it is measured, in samples.jsonl of
-the folder, with the build and the machine; a run that is started again measures only what is not
-there. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
+Needs root, for network namespaces. What is measured is stored at once, in samples.jsonl of the
+folder, with the build and the machine: a run that is started again measures what is not there. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
 pub struct LabArgs {
     /// What to do.
     #[command(subcommand)]
@@ -99,6 +98,12 @@ impl LabCommand {
 
 /// How an experiment is run.
 #[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Examples (for any experiment):
+  thinwire lab fig1                       measure what is not stored yet, draw
+  thinwire lab fig1 --draw                draw what is stored
+  thinwire lab table2 --quick --json
+  thinwire lab links --only udp --rounds 1 --seconds 0.5 --out /tmp/lab")]
 pub struct RunArgs {
     /// Measure only the points and rounds of the quick form
     #[arg(long)]
@@ -122,8 +127,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
     pub out: PathBuf,
     /// Say this in the report about what was measured, for example its commit
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub label: String,
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
     /// Print one JSON object on stdout and nothing else there
     #[arg(long)]
     pub json: bool,

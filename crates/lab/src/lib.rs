@@ -111,7 +111,7 @@ fn measured(
         let abilities = Abilities::ask(&lab)?;
         runner::measure(&lab, &abilities, &mut store, &chosen, form, deadline)?;
     }
-    let head = Head::new(identity, &args.label, form, &store);
+    let head = Head::new(identity, args.label.as_deref().unwrap_or_default(), form, &store);
     Ok((store, head))
 }
 

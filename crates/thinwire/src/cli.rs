@@ -67,7 +67,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Copy one volume to another
     Copy(CopyArgs),
-    /// Measure the document's tables and figures, peers and limits, and make a report
+    /// Measure beside peers, limits and a paper's tables and figures, and make a report
     Lab(thinwire_lab::LabArgs),
     /// Print a completion script for a shell
     #[command(

@@ -284,8 +284,9 @@ fn backlog(view: &View, bars: &mut Vec<Bar>) {
                 let best = others
                     .filter_map(|name| Some((name, iops(name)?.median)))
                     .max_by(|a, b| a.1.total_cmp(&b.1));
-                let Some((name, best)) = best else { continue };
-                let Some(share) = view.spread(&ours, |f| f.iops / best) else { continue };
+                let Some((name, _)) = best else { continue };
+                let other = batching::point(load, name, data);
+                let Some(share) = view.ratio(&ours, &other, |f| f.iops) else { continue };
                 if worst.as_ref().is_none_or(|(spread, ..)| share.median < spread.median) {
                     worst = Some((share, load.outstanding(), name));
                 }
