@@ -81,7 +81,8 @@ fn frames_of_any_size_cross_unchanged_both_ways() {
 fn rings_wrap_and_no_chunk_is_lost() {
     with_cable(9000, |cable| {
         let small = |name: &str| {
-            let config = XdpConfig { rx_ring: 256, tx_ring: 64, ..XdpConfig::new(name) };
+            let config =
+                XdpConfig { rx_ring: 256, rx_lent: 256, tx_ring: 64, ..XdpConfig::new(name) };
             XdpLink::open(&config).expect(name)
         };
         let mut a = small("left");
@@ -116,7 +117,7 @@ fn held_frames_stay_whole_and_others_are_copied_rather_than_dropped() {
     with_cable(9000, |cable| {
         let mut a = open("left");
         cable.enter(1);
-        let config = XdpConfig { rx_ring: 64, ..XdpConfig::new("right") };
+        let config = XdpConfig { rx_ring: 64, rx_lent: 64, ..XdpConfig::new("right") };
         let mut b = XdpLink::open(&config).unwrap();
         let room = b.room();
         assert!(room.frames >= 16 && room.frames <= 21, "{room:?}");
