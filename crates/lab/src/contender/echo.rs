@@ -42,20 +42,10 @@ impl<'l> Echo<'l> {
         if sleeps {
             argv.push("--sleep".into());
         }
-        let server = network.start(Side::Target, &strs(&argv))?;
+        let mut server = network.start(Side::Target, &strs(&argv))?;
         network.shape()?;
-        let mut echo = Echo { lab, carrier, sleeps, frame, server, network };
-        echo.pause(true)?;
-        Ok(echo)
-    }
-
-    /// A server that spins would take a processor from the others: it is stopped while it is not
-    /// measured, once it listens.
-    fn pause(&mut self, pause: bool) -> Outcome {
-        if pause {
-            self.server.until_says(self.lab, "ready ", Duration::from_secs(20))?;
-        }
-        self.server.freeze(pause)
+        server.until_says(lab, "ready ", Duration::from_secs(20))?;
+        Ok(Echo { lab, carrier, sleeps, frame, server, network })
     }
 }
 
@@ -91,14 +81,12 @@ impl Contender for Echo<'_> {
         if self.sleeps {
             argv.push("--sleep".into());
         }
-        self.pause(false)?;
         let meter = Meter::start(Some(&self.server));
         let client = self.network.start(Side::Initiator(1), &strs(&argv))?;
         let (text, _) = client.finish(self.lab, patience(seconds))?;
         let report: Report = serde_json::from_str(&text)
             .map_err(|e| LabError::Failed(format!("the echo is not understood: {e}: {text}")))?;
         let (cpu_server_us, cpu_machine_us) = meter.stop(report.ios);
-        self.pause(true)?;
         Ok(Figures {
             iops: report.iops,
             mib_per_s: report.mib_per_s,

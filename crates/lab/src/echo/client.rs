@@ -176,7 +176,7 @@ impl<'a> Turns<'a> {
                     self.give_up();
                     last = now;
                 }
-                idle(link, self.args.sleep);
+                idle(link, self.args.sleep, last);
                 continue;
             }
             last = Instant::now();

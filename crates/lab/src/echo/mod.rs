@@ -12,7 +12,7 @@ mod client;
 mod format;
 mod server;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -36,7 +36,7 @@ pub struct ServerArgs {
     /// Memory that blocks are taken from and copied to, in MiB
     #[arg(long, value_name = "MIB", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub memory: u32,
-    /// Sleep while nothing arrives instead of spinning
+    /// Sleep at once when nothing is there, instead of spinning for 200 us
     #[arg(long)]
     pub sleep: bool,
 }
@@ -78,7 +78,7 @@ pub struct ClientArgs {
     /// Memory that blocks are taken from, in MiB
     #[arg(long, value_name = "MIB", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub memory: u32,
-    /// Sleep while nothing arrives instead of spinning
+    /// Sleep at once when nothing is there, instead of spinning for 200 us
     #[arg(long)]
     pub sleep: bool,
 }
@@ -108,11 +108,16 @@ fn broken(link: &LinkSpec) -> impl Fn(String) -> LabError + '_ {
     move |why| LabError::Failed(format!("echo on {link}: {why}"))
 }
 
-/// Sleeps until frames wait, if that is wanted, for at most 100 ms: some timers run beside. Spins
-/// otherwise, and yields while it does, as a shard of Thinwire does.
-fn idle(link: &dyn Link, sleeps: bool) {
+/// Spins for so long after a frame came, longer than any round trip takes on an idle machine; as long
+/// as a shard of Thinwire does at most.
+const SPIN_MAX: Duration = Duration::from_micros(200);
+
+/// Waits for frames, the last of which came at `last`. Spins, and yields while it does; when that is
+/// not wanted, or has not paid, sleeps, for at most 100 ms, since some timers run beside: who spins
+/// on a busy machine waits longer for a processor than who is woken.
+fn idle(link: &dyn Link, sleeps: bool, last: Instant) {
     match link.fd() {
-        Some(fd) if sleeps => {
+        Some(fd) if sleeps || last.elapsed() > SPIN_MAX => {
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit));
         }

@@ -1,6 +1,7 @@
 //! The answering side.
 
 use std::io::Write;
+use std::time::Instant;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
 use thinwire_link::{HEAD_BYTES, Link, udp};
@@ -22,13 +23,15 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
     let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
     println!("ready {}", link.local());
     let _ = std::io::stdout().flush();
+    let mut last = Instant::now();
     loop {
         let found =
             link.recv(&pool, FRAMES_PER_CALL, &mut rx).map_err(|e| broken(e.to_string()))?;
         if found == 0 {
-            idle(&link, args.sleep);
+            idle(&link, args.sleep, last);
             continue;
         }
+        last = Instant::now();
         // All of a turn's answers to one client share frames.
         let mut answer: Option<(Kind, Addr, Cut, Packer)> = None;
         for frame in rx.drain(..) {

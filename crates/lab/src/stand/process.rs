@@ -63,13 +63,6 @@ impl Process {
         }
     }
 
-    /// Stops the process until it is told to go on.
-    pub fn freeze(&self, freeze: bool) -> Outcome {
-        let signal = if freeze { Signal::STOP } else { Signal::CONT };
-        let id = Pid::from_raw(self.child.id() as i32).expect("a child has an id");
-        rustix::process::kill_process(id, signal).map_err(failed(self.name.clone()))
-    }
-
     /// Waits until it prints a line.
     pub fn until_says(&mut self, lab: &Laboratory, line: &str, patience: Duration) -> Outcome {
         let what = format!("`{line}` from {}", self.name);
