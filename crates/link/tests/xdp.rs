@@ -48,8 +48,10 @@ fn frames_of_any_size_cross_unchanged_both_ways() {
             let sizes =
                 [46, 206, 1280, 1500, 3776, 3777, 4082, 4083, 7566, 7567, 9000, 32768, 65535];
             let fits = |&&bytes: &&usize| bytes <= mtu;
-            for (i, &bytes) in sizes.iter().filter(fits).enumerate() {
-                let head = bytes.min(HEAD_BYTES);
+            // Heads longer than a chunk, too, with payload behind them.
+            let heads = [5000, HEAD_BYTES, HEAD_BYTES, 100];
+            for (i, &bytes) in sizes.iter().filter(fits).chain(&[1500, 1400]).enumerate() {
+                let head = bytes.min(heads[i % 4]);
                 let wanted = pattern(i, bytes);
                 for (from, to) in [(0, 1), (1, 0)] {
                     let links: [&mut dyn Link; 2] = [&mut a, &mut b];

@@ -191,6 +191,12 @@ impl Queue {
     pub(super) fn load(&mut self, header: &[u8], frame: &TxFrame) -> bool {
         let mut left = header.len() + frame.bytes();
         let chunks = left.div_ceil(CHUNK_BYTES);
+        // In copy mode the kernel allocates what the first chunk holds in one piece, and whole pages
+        // for the others: best for both if the payload, unless that takes a chunk more, has its own.
+        let head = header.len() + frame.head.len();
+        let is_split =
+            chunks > 1 && head <= CHUNK_BYTES && 1 + (left - head).div_ceil(CHUNK_BYTES) == chunks;
+        let mut room = if is_split { head } else { CHUNK_BYTES };
         if chunks > self.tx_free.len() || chunks > self.rings.tx.free() as usize {
             return false;
         }
@@ -199,7 +205,8 @@ impl Queue {
         let mut piece: &[u8] = &[];
         while left > 0 {
             let chunk = self.tx_free.pop().expect("counted above");
-            let len = left.min(CHUNK_BYTES);
+            let len = left.min(room);
+            room = CHUNK_BYTES;
             let mut at = 0;
             while at < len {
                 if piece.is_empty() {

@@ -128,7 +128,8 @@ pub(super) fn is_zero_copy(fd: BorrowedFd<'_>) -> bool {
 }
 
 /// Lets system calls on this socket poll the adapter instead of waiting for its interrupts, as far
-/// as the kernel allows.
+/// as the kernel allows. Written to the kernel's `Documentation/networking/af_xdp.rst` and
+/// `napi.rst`; never run on an adapter.
 pub(super) fn poll_busily(fd: BorrowedFd<'_>) {
     let set = |name, value: i32| sys::set_option(fd, libc::SOL_SOCKET, name, &value);
     if set(libc::SO_PREFER_BUSY_POLL, 1).is_ok() && set(libc::SO_BUSY_POLL, BUSY_POLL_US).is_ok() {
