@@ -12,7 +12,8 @@ use thinwire_wire::{
     AttachRefused, Attached, Discover, Header, Hello, Kind, Offer, Refuse, Status, Welcome,
 };
 
-use crate::initiator::{AttachError, CLOSE_PATIENCE, Content};
+use crate::initiator::{CLOSE_PATIENCE, Content};
+use crate::report::AttachError;
 use crate::slots::{AttachAsk, Owner, Slots};
 use crate::volume::features;
 use crate::{Initiator, TargetName, WhenAway};

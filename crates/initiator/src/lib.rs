@@ -20,6 +20,7 @@ mod config;
 mod connect;
 mod discovery;
 mod initiator;
+mod report;
 mod requests;
 mod retained;
 mod slots;
@@ -27,4 +28,5 @@ mod volume;
 
 pub use config::{InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{Discovery, Found};
-pub use initiator::{AttachError, Initiator, InitiatorReport, InitiatorStats, Phase, Timer};
+pub use initiator::Initiator;
+pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};

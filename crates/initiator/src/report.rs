@@ -1,0 +1,132 @@
+//! What an attachment says of itself: where it stands, why it failed, its counters.
+
+use std::fmt;
+use std::time::Duration;
+
+use thinwire_proto::{Drops, PathReport, SessionStats};
+use thinwire_volume::ErrorKind;
+use thinwire_wire::Status;
+
+/// Where an attachment stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Looking for the target, or asking it.
+    Connecting,
+    /// In use.
+    Attached,
+    /// In use, but the target does not answer: I/O waits.
+    Away,
+    /// The target has lost unflushed writes; they are being sent again.
+    Replaying,
+    /// An orderly end is under way.
+    Detaching,
+    /// Ended in order.
+    Closed,
+    /// Ended for good: fenced, other content, or refused at first.
+    Failed,
+}
+
+impl Phase {
+    /// For status.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Connecting => "connecting",
+            Phase::Attached => "attached",
+            Phase::Away => "away",
+            Phase::Replaying => "replaying",
+            Phase::Detaching => "detaching",
+            Phase::Closed => "closed",
+            Phase::Failed => "failed",
+        }
+    }
+}
+
+/// Why the first attach failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachError {
+    /// The target said no, with this status and sentence.
+    Refused {
+        /// Why.
+        status: Status,
+        /// In words.
+        text: String,
+        /// With [`Status::Busy`]: when the holder's lease ends, if it does.
+        seconds_left: Option<u32>,
+    },
+    /// Several targets have that name; their addresses.
+    Ambiguous(Vec<String>),
+    /// `--insecure` was not said.
+    Insecure,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::Refused { text, .. } => write!(f, "the target refused: {text}"),
+            AttachError::Ambiguous(addresses) => write!(
+                f,
+                "several targets have that node name, at {}: name one by its address",
+                addresses.join(", ")
+            ),
+            AttachError::Insecure => f.write_str(
+                "keys do not exist yet, so frames can be read and forged by anybody on the \
+                 network: say --insecure if that is acceptable",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
+
+/// The timer that matters to a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Timer {
+    /// I/O fails when this runs out.
+    FailAfter(Duration),
+    /// The next attempt to reach the target.
+    Reconnect(Duration),
+}
+
+/// Counters of an attachment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InitiatorStats {
+    /// Dropped frames and messages, by reason.
+    pub drops: Drops,
+    /// Requests sent.
+    pub requests: u64,
+    /// Writes sent again after a restart of the target.
+    pub replayed: u64,
+    /// Of those, how many failed: the next flush says so.
+    pub replay_failures: u64,
+    /// Sessions opened.
+    pub sessions: u64,
+    /// Bytes copied in user space.
+    pub copied_bytes: u64,
+}
+
+/// What an attachment is doing, for status.
+#[derive(Clone, Debug)]
+pub struct InitiatorReport {
+    /// Where it stands.
+    pub phase: Phase,
+    /// Why it failed, if it did.
+    pub failure: Option<ErrorKind>,
+    /// Its paths.
+    pub paths: Vec<PathReport>,
+    /// The timer that runs, if one does.
+    pub timer: Option<Timer>,
+    /// I/Os outstanding or waiting.
+    pub outstanding: usize,
+    /// Bytes of unflushed writes that are kept.
+    pub retained_bytes: usize,
+    /// How many effects these are; some, such as discards, have no bytes.
+    pub retained_entries: usize,
+    /// The generation under which it writes; 0 before the first attach.
+    pub writer_generation: u64,
+    /// Counters.
+    pub stats: InitiatorStats,
+    /// Counters of the present session.
+    pub session: SessionStats,
+    /// The number of requests that the batching policy waits for.
+    pub batch_level: usize,
+}
