@@ -111,16 +111,24 @@ struct Waiting {
     oldest: Time,
 }
 
-/// What a policy decides. Called for requests that it [holds](Policy::holds) only.
+/// What a policy decides. One that holds nothing says no more than how many share a frame.
 trait Policy: fmt::Debug {
     /// Whether a request of so many bytes of payload waits in the queue at all.
-    fn holds(&self, bytes: u64) -> bool;
+    fn holds(&self, bytes: u64) -> bool {
+        let _ = bytes;
+        false
+    }
 
     /// How many of those that wait are to be sent now.
-    fn release(&mut self, now: Time, waiting: Waiting) -> usize;
+    fn release(&mut self, now: Time, waiting: Waiting) -> usize {
+        let _ = now;
+        waiting.requests
+    }
 
     /// When that changes although nothing new comes.
-    fn deadline(&self, waiting: Waiting) -> Time;
+    fn deadline(&self, waiting: Waiting) -> Time {
+        waiting.oldest
+    }
 
     /// The most requests of one frame.
     fn frame_max(&self) -> usize;
@@ -131,7 +139,9 @@ trait Policy: fmt::Debug {
     }
 
     /// The number of requests that it waits for at present; 1 if it does not wait.
-    fn level(&self) -> usize;
+    fn level(&self) -> usize {
+        1
+    }
 }
 
 /// Requests that a policy holds back, and the policy. Allocates nothing once warm.
