@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::thinwire::link_text;
 use super::{Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
@@ -35,7 +36,7 @@ impl<'l> Echo<'l> {
             "echo",
             "server",
             "--link",
-            link_text(&network, carrier, Side::Target),
+            link_text(&network, carrier, Side::Target, 1),
             "--memory",
             VOLUME_MIB,
         ];
@@ -55,7 +56,7 @@ impl Contender for Echo<'_> {
             Carrier::Udp => format!("{}:34997", self.network.address(Side::Target, 1)),
             _ => self.network.mac(Side::Target, 1),
         };
-        let link = link_text(&self.network, self.carrier, Side::Initiator(1));
+        let link = link_text(&self.network, self.carrier, Side::Initiator(1), 1);
         let mut argv = words![
             self.lab.executable(),
             "lab",
@@ -98,13 +99,6 @@ impl Contender for Echo<'_> {
             cpu_machine_us,
             ..Figures::default()
         })
-    }
-}
-
-fn link_text(network: &Network, carrier: Carrier, side: Side) -> String {
-    match carrier {
-        Carrier::Udp => format!("udp:{}", network.address(side, 1)),
-        raw => format!("{}:eth1", raw.word()),
     }
 }
 

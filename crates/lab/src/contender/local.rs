@@ -22,22 +22,8 @@ impl<'l> Null<'l> {
 
 impl Contender for Null<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
-        let argv = words![
-            self.lab.executable(),
-            "bench",
-            "--json",
-            self.volume,
-            "--rw",
-            load.pattern.word(),
-            "--bs",
-            load.block,
-            "--iodepth",
-            load.depth,
-            "--jobs",
-            load.jobs,
-            "--runtime",
-            seconds,
-        ];
+        let mut argv = words![self.lab.executable(), "bench", self.volume];
+        argv.extend(super::thinwire::bench_flags(load, seconds));
         let meter = Meter::start(None);
         let process = Process::start(self.lab, None, &strs(&argv))?;
         let text = process.finish(self.lab, patience(seconds))?.0;

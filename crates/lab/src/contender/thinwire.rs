@@ -95,21 +95,11 @@ impl<'l> Pair<'l> {
             self.lab.executable(),
             "bench",
             "--insecure",
-            "--json",
             self.uri(initiator, disk),
-            "--rw",
-            load.pattern.word(),
-            "--bs",
-            load.block,
-            "--iodepth",
-            load.depth,
-            "--jobs",
-            load.jobs,
-            "--runtime",
-            seconds,
             "--run-dir",
             run_dir.display(),
         ];
+        argv.extend(bench_flags(load, seconds));
         argv.extend(self.flags.iter().cloned());
         if load.joined_every_s > 0 {
             argv.extend(words!["--timeline", f64::from(load.joined_every_s) / MOMENTS]);
@@ -185,7 +175,25 @@ impl Contender for Pair<'_> {
     }
 }
 
-fn link_text(network: &Network, carrier: Carrier, side: Side, link: u32) -> String {
+/// What `thinwire bench` is told of a load.
+pub fn bench_flags(load: &Load, seconds: f64) -> Vec<String> {
+    words![
+        "--json",
+        "--rw",
+        load.pattern.word(),
+        "--bs",
+        load.block,
+        "--iodepth",
+        load.depth,
+        "--jobs",
+        load.jobs,
+        "--runtime",
+        seconds,
+    ]
+}
+
+/// A link of a side, as `--link` takes it.
+pub fn link_text(network: &Network, carrier: Carrier, side: Side, link: u32) -> String {
     match carrier {
         Carrier::Udp => format!("udp:{}", network.address(side, link)),
         raw => format!("{}:eth{link}", raw.word()),
