@@ -1,20 +1,20 @@
 //! The command line: every command, flag and example. Help, completions and man pages come from
 //! here.
 
+mod wire;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thinwire_link::LinkSpec;
-use thinwire_link::fault::FaultConfig;
-use thinwire_link::handoff::Pipeline;
-use thinwire_proto::{BatchPolicy, Batching};
 
 use crate::error::ParseError;
 use crate::export::ExportSpec;
 use crate::face::{FaceSpec, NbdAddress};
 use crate::size::{check_name, parse_duration, parse_size};
 use crate::uri::VolumeSpec;
+pub use wire::{CompletionPath, OnOff, Receive, Submission, WireArgs};
 
 const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";
 
@@ -85,100 +85,6 @@ pub enum Command {
         /// Write thinwire.1, thinwire-target.1 ... there
         folder: Option<PathBuf>,
     },
-}
-
-/// Flags that every command on the wire has for tests.
-#[derive(Args, Clone, Debug, Default)]
-pub struct WireArgs {
-    /// Make faults on purpose: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=100us,seed=N
-    #[arg(long, value_name = "FAULTS")]
-    pub fault: Option<FaultConfig>,
-    /// Record all frames into a file that tcpdump and Wireshark open
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
-    /// Threads, each with its own links and sessions. A target deals its exports out to them; bench
-    /// attaches once for each, so its pattern must only read; attach runs on one [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub shards: Option<u32>,
-    /// When requests (at a target: completions) are sent: none, static:N, tyche, doorbell, backlog
-    /// [default: backlog]
-    #[arg(long, value_name = "POLICY")]
-    pub batch: Option<BatchPolicy>,
-    /// Whether blocks of several requests share a frame [default: on]
-    #[arg(long, value_name = "on|off")]
-    pub data_batch: Option<OnOff>,
-    /// Receive on the thread that does everything else, or on a network thread of its own, to
-    /// measure what that costs [default: single]
-    #[arg(long, value_name = "single|split")]
-    pub receive: Option<Receive>,
-    /// Whether an idle thread spins for a while before it sleeps [default: on]
-    #[arg(long, value_name = "on|off")]
-    pub spin: Option<OnOff>,
-}
-
-/// Which thread receives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Receive {
-    /// The one that does everything else.
-    #[default]
-    Single,
-    /// One of its own.
-    Split,
-}
-
-/// Which thread sends completions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CompletionPath {
-    /// The one that does everything else.
-    #[default]
-    Inline,
-    /// One of its own.
-    Workqueue,
-}
-
-/// Which thread sends requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Submission {
-    /// The one that does everything else.
-    #[default]
-    Inline,
-    /// One of its own.
-    Queue,
-}
-
-impl WireArgs {
-    /// When requests are sent.
-    pub fn batching(&self) -> Batching {
-        let default = Batching::default();
-        Batching {
-            policy: self.batch.unwrap_or(default.policy),
-            data: self.data_batch.map_or(default.data, |data| data == OnOff::On),
-        }
-    }
-
-    /// The threads of an initiator's links.
-    pub fn initiator_pipeline(&self, submission: Submission) -> Pipeline {
-        Pipeline {
-            receive_thread: self.receive == Some(Receive::Split),
-            send_thread: submission == Submission::Queue,
-        }
-    }
-
-    /// Whether to spin.
-    pub fn spins(&self) -> bool {
-        self.spin != Some(OnOff::Off)
-    }
-}
-
-/// A switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnOff {
-    /// Yes.
-    On,
-    /// No.
-    Off,
 }
 
 /// Where attachments keep their state.
@@ -554,97 +460,4 @@ fn attachment_name(text: &str) -> Result<String, ParseError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    fn parse(words: &[&str]) -> Result<Command, clap::Error> {
-        Cli::try_parse_from(["thinwire"].iter().chain(words)).map(|cli| cli.command)
-    }
-
-    #[test]
-    fn the_definition_is_sound_and_every_command_has_an_example() {
-        Cli::command().debug_assert();
-        for command in Cli::command().get_subcommands() {
-            let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
-            assert!(help.contains(&format!("thinwire {}", command.get_name())), "{help}");
-        }
-    }
-
-    #[test]
-    fn the_design_s_examples_parse() {
-        for line in [
-            "target --name node1 --link eth1 --export disk0=/srv/disk0.img --export scratch=memory:4G",
-            "target --config /etc/thinwire/target.toml",
-            "target --config x --check",
-            "discover --link eth1",
-            "attach tw://node1/disk0?link=eth1 --nbd unix:/run/disk0.sock",
-            "attach tw://node1/disk0?link=eth1 --block",
-            "attach tw+udp://10.0.0.2/disk0 --file /mnt/disk0",
-            "attach tw+udp://10.0.0.2/disk0 --nbd tcp:127.0.0.1:10809 --as x --foreground --when-away fail-after=30 --take-over --insecure --wait",
-            "detach disk0 --force --json",
-            "status --json --run-dir /tmp/x",
-            "bench memory:1G --rw randrw --bs 4k --iodepth 32 --jobs 2 --runtime 10s --verify --json --fault loss=1%,dup=1%,reorder=1%,seed=7 --pcap f --shards 2",
-            "bench null:1M --batch static:8 --data-batch off",
-            "target --batch tyche --data-batch on --receive split --completion workqueue --spin off",
-            "bench null:1M --breakdown",
-            "bench null:1M --breakdown --rw randread --bs 4k --json",
-            "bench null:1M --receive split --submission queue --spin off",
-            "copy a tw+udp://10.0.0.2/disk0 --verify",
-            "lab report --quick --out /tmp/x --remarks f",
-            "lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
-            "lab echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
-            "completions zsh",
-            "-vv man",
-        ] {
-            let words: Vec<&str> = line.split(' ').collect();
-            parse(&words).unwrap_or_else(|e| panic!("{line}: {e}"));
-        }
-    }
-
-    #[test]
-    fn bad_usage_has_exit_code_2_and_names_the_part() {
-        for (line, named) in [
-            ("attach tw+udp://h/disk0", "--nbd"),
-            ("attach tw+udp://h/disk0 --block --file /x", "cannot be used with"),
-            ("attach tw+udp://h/disk0 --nbd udp:x", "`udp:x`"),
-            ("attach tw+udp://h/disk0?foo=1 --block", "`foo`"),
-            ("attach tw+udp://h/disk0 --block --when-away fail", "`fail`"),
-            ("attach tw+udp://h/disk0 --block --when-away fail-after=soon", "`soon`"),
-            ("attach tw+udp://h/disk0 --block --as a/b", "`a/b`"),
-            ("attach tw+udp://h/disk0 --block --read-only --take-over", "--take-over"),
-            ("discover", "--link"),
-            ("discover --link eth1 --insecure", "--insecure"),
-            ("bench memory:1G --rw trim", "trim"),
-            ("bench memory:1G --iodepth 0", "0"),
-            ("target --shards 0", "0"),
-            ("bench null:1M --breakdown --verify", "--verify"),
-            ("target --submission queue", "--submission"),
-            ("bench null:1M --completion workqueue", "--completion"),
-            ("target --batch often", "often: not a batching policy"),
-            ("bench null:1M --batch static:65", "1 to 64"),
-            ("lab fig1 --rounds 0", "0"),
-            ("lab echo client --link eth1 --to node1", "node1"),
-            ("frobnicate", "frobnicate"),
-        ] {
-            let words: Vec<&str> = line.split(' ').collect();
-            let error = parse(&words).expect_err(line);
-            assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(error.to_string().contains(named), "{line}: {error}");
-        }
-    }
-
-    #[test]
-    fn faces() {
-        let face = |words: &[&str]| match parse(words).unwrap() {
-            Command::Attach(args) => args.face(),
-            _ => unreachable!(),
-        };
-        assert_eq!(face(&["attach", "null:1M", "--block"]), FaceSpec::Block);
-        assert_eq!(face(&["attach", "null:1M", "--file", "/f"]), FaceSpec::File("/f".into()));
-        assert_eq!(
-            face(&["attach", "null:1M", "--nbd", "unix:/s"]),
-            FaceSpec::Nbd(NbdAddress::Unix("/s".into()))
-        );
-    }
-}
+mod tests;
