@@ -55,8 +55,8 @@ pub enum BatchPolicy {
 }
 
 impl BatchPolicy {
-    /// The most requests of a batch: as many as two thirds of a jumbo frame hold, and as the
-    /// document's `max_batch_level`.
+    /// The most requests of a batch: the document's `max_batch_level`. A frame has room for a few
+    /// more items.
     pub const LEVEL_MAX: u16 = 64;
 
     /// True if a target holds the completions of requests that came in one frame until all of them
