@@ -1,6 +1,7 @@
 //! Shared windows into buffers, and lists of them.
 
 use std::cell::RefCell;
+use std::hint::black_box;
 use std::ops::Deref;
 use std::rc::Rc;
 
@@ -60,6 +61,17 @@ impl Segment {
             return Err(self);
         }
         Ok(Inner::into_memory(self.inner.take().expect("live")))
+    }
+
+    /// Loads what cloning this segment will change. Many segments that are not in the processor's
+    /// cache are waited for together when each is touched before the first is cloned, and one after
+    /// another otherwise.
+    #[inline]
+    pub fn touch(&self) {
+        if let Some(inner) = &self.inner {
+            black_box(Rc::strong_count(inner));
+            black_box(inner.is_lent());
+        }
     }
 
     /// True if no other segment shares the memory.

@@ -17,6 +17,8 @@ const FRAMES_PER_TURN: usize = 128;
 pub struct Links {
     links: Vec<Box<dyn Link>>,
     rx: RxBatch,
+    /// The link that the last frames came from: also those that wait in `rx`.
+    last: usize,
     /// Frames to send, one batch per link.
     pub out: Vec<TxBatch>,
     pool: Pool,
@@ -27,7 +29,8 @@ impl Links {
     /// Takes the links over; their memory for received frames comes from `pool`.
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let out = links.iter().map(|_| TxBatch::new()).collect();
-        Links { links, rx: RxBatch::new(), out, pool, clocks: Rc::new(StageClocks::new()) }
+        let clocks = Rc::new(StageClocks::new());
+        Links { links, rx: RxBatch::new(), last: 0, out, pool, clocks }
     }
 
     /// The clocks that see frames come and go.
@@ -56,19 +59,43 @@ impl Links {
         Ok(())
     }
 
-    /// Hands what has arrived on one link to `take`. Returns how many frames.
+    /// Takes what has arrived on the link that the last frames came from, for
+    /// [`Links::receive_probed`]. True if there is something.
+    pub fn probe(&mut self) -> io::Result<bool> {
+        if self.rx.is_empty() && !self.is_empty() {
+            self.fetch(self.last)?;
+        }
+        Ok(!self.rx.is_empty())
+    }
+
+    /// Hands what a probe has taken to `take`. Returns how many frames.
+    pub fn receive_probed(&mut self, mut take: impl FnMut(usize, &RxFrame)) -> usize {
+        let count = self.rx.len();
+        for frame in self.rx.drain(..) {
+            self.clocks.act_on(frame.waited, frame.queued);
+            take(self.last, &frame);
+        }
+        count
+    }
+
+    fn fetch(&mut self, at: usize) -> io::Result<()> {
+        if self.links[at].recv(&self.pool, FRAMES_PER_TURN, &mut self.rx)? > 0 {
+            self.last = at;
+            self.clocks.taken();
+        }
+        Ok(())
+    }
+
+    /// Hands what has arrived on one link to `take`, after what a probe has taken. Returns how many
+    /// frames.
     pub fn receive(
         &mut self,
         at: usize,
         mut take: impl FnMut(usize, &RxFrame),
     ) -> io::Result<usize> {
-        let count = self.links[at].recv(&self.pool, FRAMES_PER_TURN, &mut self.rx)?;
-        self.clocks.taken();
-        for frame in self.rx.drain(..) {
-            self.clocks.act_on(frame.waited, frame.queued);
-            take(at, &frame);
-        }
-        Ok(count)
+        let probed = self.receive_probed(&mut take);
+        self.fetch(at)?;
+        Ok(probed + self.receive_probed(take))
     }
 
     /// Hands what has arrived on any link to `take`. Returns how many frames.

@@ -86,7 +86,7 @@ impl Driver {
     pub fn receive(&mut self, initiator: &mut Initiator) -> io::Result<bool> {
         let Self { links, waiter, clock, .. } = self;
         let now = clock.now();
-        let mut frames = 0;
+        let mut frames = links.receive_probed(|link, frame| initiator.on_frame(now, link, frame));
         for &token in waiter.ready() {
             if token >= LINKS {
                 let at = (token - LINKS) as usize;
@@ -117,7 +117,8 @@ impl Driver {
         let own = self.timeout(initiator);
         let timeout = timeout.map_or(own, |t| t.min(own));
         let bounded = (timeout < Duration::from_secs(3600)).then_some(timeout);
-        self.waiter.wait(bounded)?;
+        let Self { links, waiter, .. } = self;
+        waiter.wait_probing(bounded, || links.probe())?;
         Ok(())
     }
 

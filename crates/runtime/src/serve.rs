@@ -96,6 +96,7 @@ impl TargetShard {
         let mut stop = false;
         let Self { target, links, waiter, clock, mail, pool, .. } = self;
         let now = clock.now();
+        links.receive_probed(|link, frame| target.on_frame(now, link, frame));
         for &token in waiter.ready() {
             if token >= LINKS {
                 let at = (token - LINKS) as usize;
@@ -111,12 +112,13 @@ impl TargetShard {
                 mail.send(forward);
             }
         }
-        // Memory stores complete at once: a second look costs nothing and saves a turn.
+        // Memory stores complete at once: their answers leave in this turn.
         target.turn(now, &mut links.out);
         links.flush()?;
         let wait = target.deadline(now).since(now);
         let wait = timeout.map_or(wait, |t| t.min(wait));
-        waiter.wait(if wait > Duration::from_secs(3600) { None } else { Some(wait) })?;
+        let bounded = (wait <= Duration::from_secs(3600)).then_some(wait);
+        waiter.wait_probing(bounded, || links.probe())?;
         Ok(stop)
     }
 

@@ -15,6 +15,8 @@ use rustix::time::Timespec;
 /// Longest spin, and the estimate above which spinning does not pay. About four times what waking
 /// up both sides of a round trip costs.
 const SPIN_MAX: Duration = Duration::from_micros(200);
+/// While it spins over a link, a look at everything comes after so many at that link alone.
+const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
 const EVENTS: usize = 32;
 /// A descriptor's number among those waited for.
@@ -126,6 +128,26 @@ impl Waiter {
     /// Waits until a descriptor is readable or `timeout` (forever if none) is over: looks, spins as
     /// long as that has lately paid, then sleeps. True if a descriptor is ready.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        self.wait_spinning(timeout, 1, || Ok(false))
+    }
+
+    /// [`Waiter::wait`], but while it spins it asks `probe`, and only now and then the kernel about
+    /// all descriptors. A probe takes what it finds at once, which saves a system call between the
+    /// arrival of a frame and its receipt; then this returns true with no token ready.
+    pub fn wait_probing(
+        &mut self,
+        timeout: Option<Duration>,
+        probe: impl FnMut() -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        self.wait_spinning(timeout, PROBES_PER_LOOK, probe)
+    }
+
+    fn wait_spinning(
+        &mut self,
+        timeout: Option<Duration>,
+        probes_per_look: u32,
+        mut probe: impl FnMut() -> io::Result<bool>,
+    ) -> io::Result<bool> {
         if self.look()? {
             self.stats.ready += 1;
             return Ok(true);
@@ -138,9 +160,11 @@ impl Waiter {
         if self.spin && self.gap <= SPIN_MAX {
             let budget = (self.gap * 4).clamp(Duration::from_micros(30), SPIN_MAX);
             let budget = timeout.map_or(budget, |t| t.min(budget));
+            let mut probes = 0u32;
             loop {
                 std::thread::yield_now();
-                if self.look()? {
+                probes += 1;
+                if probe()? || (probes % probes_per_look == 0 && self.look()?) {
                     self.stats.spun += 1;
                     self.learn(start.elapsed());
                     return Ok(true);
@@ -166,5 +190,56 @@ impl Waiter {
     fn learn(&mut self, gap: Duration) {
         // What lies far beyond counts only as "too long", so that one pause is soon forgotten.
         self.gap = (self.gap * 7 + gap.min(SPIN_MAX * 4)) / 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(20));
+
+    fn rung() -> OwnedFd {
+        eventfd(1, EventfdFlags::CLOEXEC).unwrap()
+    }
+
+    #[test]
+    fn what_a_probe_finds_ends_a_wait_with_no_token() {
+        let mut waiter = Waiter::new().unwrap();
+        let mut probes = 0;
+        let found = waiter.wait_probing(LONG, || {
+            probes += 1;
+            Ok(probes == 3)
+        });
+        assert!(found.unwrap());
+        assert_eq!((probes, waiter.ready()), (3, &[][..]));
+        assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
+    }
+
+    #[test]
+    fn probes_do_not_hide_the_other_descriptors() {
+        let mut waiter = Waiter::new().unwrap();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        waiter.add(bell.as_fd(), 7).unwrap();
+        let found = waiter.wait_probing(LONG, || {
+            rustix::io::write(&bell, &1u64.to_ne_bytes())?;
+            Ok(false)
+        });
+        assert!(found.unwrap());
+        assert_eq!(waiter.ready(), [7]);
+        assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
+    }
+
+    #[test]
+    fn who_must_not_spin_does_not_probe() {
+        let mut waiter = Waiter::new().unwrap();
+        waiter.set_spin(false);
+        let probe = || -> io::Result<bool> { panic!("probed") };
+        assert!(!waiter.wait_probing(Some(Duration::from_millis(1)), probe).unwrap());
+        let bell = rung();
+        waiter.add(bell.as_fd(), 1).unwrap();
+        assert!(waiter.wait_probing(LONG, probe).unwrap());
     }
 }

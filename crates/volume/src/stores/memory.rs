@@ -10,6 +10,8 @@ use crate::{Completion, Extent, Features, Geometry, Identity, Io, Op, Volume, Wr
 const LEAF_PAGES: usize = 512;
 const LEAF_BYTES: u64 = (LEAF_PAGES * PAGE_BYTES) as u64;
 
+const PAGE: u64 = PAGE_BYTES as u64;
+
 type Leaf = Box<[Option<Segment>; LEAF_PAGES]>;
 
 /// A volume in memory, of pages of 4 KiB that exist once they are written.
@@ -27,6 +29,9 @@ pub struct MemoryStore {
     leaves: Vec<Option<Leaf>>,
     zeroes: Segment,
     pool: Pool,
+    /// Reads that the next poll answers: random pages lie in cold memory, and are fetched for all of
+    /// a turn's reads at once.
+    reads: Vec<Read>,
     ready: Vec<Completion>,
     copied_bytes: u64,
     writer: WriterRecord,
@@ -59,6 +64,7 @@ impl MemoryStore {
             leaves: std::iter::repeat_with(|| None).take(leaves).collect(),
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
+            reads: Vec::new(),
             ready: Vec::new(),
             copied_bytes: 0,
             writer: WriterRecord::default(),
@@ -83,6 +89,17 @@ impl MemoryStore {
             data.push(page.slice(part.start, part.len));
         }
         data
+    }
+
+    /// Fetches what is known of the pages that all waiting reads will share.
+    fn touch(&self) {
+        for read in &self.reads {
+            for page in read.offset / PAGE..(read.offset + read.len).div_ceil(PAGE) {
+                if let Some(page) = self.page(page) {
+                    page.touch();
+                }
+            }
+        }
     }
 
     /// Makes the part of a page writable and hands it to `fill`. A page that somebody shares is
@@ -178,7 +195,9 @@ impl Volume for MemoryStore {
         debug_assert_eq!(self.geometry.check(&io), Ok(()));
         let mut completion = Completion::new(io.token, Ok(()));
         match io.op {
-            Op::Read => completion.data = self.read(io.offset, io.len),
+            Op::Read => {
+                return self.reads.push(Read { token: io.token, offset: io.offset, len: io.len });
+            }
             Op::Write => self.write(io.offset, &io.data),
             Op::Discard | Op::WriteZeroes => self.zero(io.offset, io.len),
             Op::Flush => {}
@@ -190,11 +209,20 @@ impl Volume for MemoryStore {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        if self.reads.len() > 1 {
+            self.touch();
+        }
+        for read in &self.reads {
+            let mut completion = Completion::new(read.token, Ok(()));
+            completion.data = self.read(read.offset, read.len);
+            done.push(completion);
+        }
+        self.reads.clear();
         done.append(&mut self.ready);
     }
 
     fn outstanding(&self) -> usize {
-        self.ready.len()
+        self.reads.len() + self.ready.len()
     }
 
     fn copied_bytes(&self) -> u64 {
@@ -209,6 +237,14 @@ impl Volume for MemoryStore {
         self.writer = record;
         Ok(())
     }
+}
+
+/// A read between its submission and the next poll.
+#[derive(Clone, Copy)]
+struct Read {
+    token: u64,
+    offset: u64,
+    len: u64,
 }
 
 /// A part of one page.
