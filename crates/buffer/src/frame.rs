@@ -128,10 +128,13 @@ impl TxFrame {
     }
 }
 
-/// Frames waiting for one link's send call. Emptied frames keep their storage for the next use.
+/// Frames waiting for one link's send call, in order. Emptied frames keep their storage for the next
+/// use.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     frames: Vec<TxFrame>,
+    /// Those before have been sent.
+    start: usize,
     len: usize,
     lent: bool,
 }
@@ -139,7 +142,7 @@ pub struct TxBatch {
 impl TxBatch {
     /// An empty batch.
     pub const fn new() -> Self {
-        TxBatch { frames: Vec::new(), len: 0, lent: false }
+        TxBatch { frames: Vec::new(), start: 0, len: 0, lent: false }
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
@@ -157,7 +160,7 @@ impl TxBatch {
 
     /// Takes back the frame pushed last.
     pub fn pop(&mut self) {
-        assert!(self.len > 0);
+        assert!(!self.is_empty());
         self.len -= 1;
         let frame = &mut self.frames[self.len];
         frame.head.clear();
@@ -167,26 +170,49 @@ impl TxBatch {
     /// The frames in order.
     #[inline]
     pub fn frames(&self) -> &[TxFrame] {
-        &self.frames[..self.len]
+        &self.frames[self.start..self.len]
     }
 
     /// The frames in order, for wrappers that change them.
     pub fn frames_mut(&mut self) -> &mut [TxFrame] {
-        &mut self.frames[..self.len]
+        &mut self.frames[self.start..self.len]
     }
 
     /// How many frames wait.
     pub fn len(&self) -> usize {
-        self.len
+        self.len - self.start
     }
 
     /// True if none waits.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len == self.start
     }
 
-    /// While a batch is lent, [`TxBatch::clear`] does nothing: payloads are counted without atomics,
-    /// so that a thread that only sends the batch for another must not let go of them.
+    /// The first `count` frames have been sent, or dropped: lets go of their payloads.
+    pub fn sent(&mut self, count: usize) {
+        assert!(count <= self.len());
+        if !self.lent {
+            for frame in &mut self.frames[self.start..self.start + count] {
+                frame.head.clear();
+                frame.data.clear();
+            }
+        }
+        self.start += count;
+        if self.start == self.len && !self.lent {
+            (self.start, self.len) = (0, 0);
+        }
+    }
+
+    /// Drops the last frames, so that at most `count` wait. Returns how many were dropped.
+    pub fn truncate(&mut self, count: usize) -> usize {
+        let excess = self.len().saturating_sub(count);
+        (0..excess).for_each(|_| self.pop());
+        excess
+    }
+
+    /// While a batch is lent, [`TxBatch::clear`] does nothing, and [`TxBatch::sent`] keeps the
+    /// payloads: they are counted without atomics, so that a thread that only sends the batch for
+    /// another must not let go of them.
     pub fn lend(&mut self, lent: bool) {
         self.lent = lent;
     }
@@ -196,11 +222,8 @@ impl TxBatch {
         if self.lent {
             return;
         }
-        for frame in &mut self.frames[..self.len] {
-            frame.head.clear();
-            frame.data.clear();
-        }
-        self.len = 0;
+        self.start = 0;
+        self.sent(self.len);
     }
 }
 

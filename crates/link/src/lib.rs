@@ -71,9 +71,10 @@ pub trait Link {
     /// How much may be on the way to this end.
     fn room(&self) -> Room;
 
-    /// Sends all frames of the batch, in order, in as few system calls as possible, and clears it.
-    /// Frames that the kernel does not take (queue full, link down) are dropped, as a wire would,
-    /// and counted; the protocol mends the loss. An error means that the link is unusable.
+    /// Sends the frames of the batch, in order, in as few system calls as possible, without
+    /// blocking: frames stay in the batch if the kernel's queue is full, for a later call. Those that
+    /// the kernel does not take for another reason (link down, too large) are dropped, as a wire
+    /// would, and counted; the protocol mends the loss. An error means that the link is unusable.
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()>;
 
     /// Appends up to about `max` frames that have arrived (a train may exceed it) and returns how

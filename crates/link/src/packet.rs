@@ -68,7 +68,7 @@ pub struct PacketConfig {
     /// Receive buffer to ask for, in bytes; default 4 MiB. The kernel grants up to twice that with
     /// CAP_NET_ADMIN, else up to twice `net.core.rmem_max`. It is memory only while frames wait.
     pub rcvbuf_bytes: u32,
-    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit is dropped by `send`.
+    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit waits in the batch.
     pub sndbuf_bytes: u32,
     /// What to receive: frames that any of these accepts; empty (the default) for all.
     pub steering: Vec<SteeringFilter>,
@@ -331,8 +331,8 @@ impl PacketLink {
         }
     }
 
-    /// Puts frames from the start of `frames` into empty slots; returns how many frames are dealt
-    /// with.
+    /// Puts frames from the start of `frames` into empty slots, a slot for a frame; returns how many.
+    /// Drops a frame that no kernel takes if it is the first.
     fn load(&mut self, frames: &[TxFrame]) -> usize {
         self.tx.clear();
         for (i, frame) in frames.iter().enumerate() {
@@ -342,10 +342,11 @@ impl PacketLink {
                 Addr::Mac(mac) if pieces <= PIECES_MAX => mac,
                 Addr::Group if pieces <= PIECES_MAX => self.config.group,
                 // An address of another kind of link, or a frame no kernel takes.
-                _ => {
+                _ if i == 0 => {
                     self.stats.tx_dropped += 1;
-                    continue;
+                    return 1;
                 }
+                _ => return i,
             };
             if !self.tx.has_room(pieces) {
                 return i;
@@ -364,8 +365,9 @@ impl PacketLink {
         frames.len()
     }
 
-    /// Sends what is in the slots. Frames the kernel does not take are dropped.
-    fn flush(&mut self, retries: &mut u32) -> io::Result<()> {
+    /// Sends what is in the slots; returns how many slots that dealt with, all unless the kernel
+    /// would block. Frames that it does not take for another reason are dropped.
+    fn flush(&mut self, retries: &mut u32) -> io::Result<usize> {
         let mut at = 0;
         while at < self.tx.len() {
             // SAFETY: the slots were loaded from frames that `send` borrows until it returns, and
@@ -387,10 +389,11 @@ impl PacketLink {
                             std::hint::spin_loop();
                         }
                     }
-                    libc::EAGAIN | libc::ENOBUFS => return self.drop_rest(at),
+                    libc::EAGAIN | libc::ENOBUFS => return Ok(at),
                     libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
                         self.look_again();
-                        return self.drop_rest(at);
+                        self.stats.tx_dropped += (self.tx.len() - at) as u64;
+                        break;
                     }
                     libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(e),
                     // This frame's own fault (too large for a shrunk MTU, refused by a rule).
@@ -401,12 +404,7 @@ impl PacketLink {
                 },
             }
         }
-        Ok(())
-    }
-
-    fn drop_rest(&mut self, at: usize) -> io::Result<()> {
-        self.stats.tx_dropped += (self.tx.len() - at) as u64;
-        Ok(())
+        Ok(self.tx.len())
     }
 }
 
@@ -436,16 +434,24 @@ impl Link for PacketLink {
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.look_if_due();
-        let mut frames = batch.frames();
         let mut retries = RETRIES_PER_SEND;
         let mut result = Ok(());
-        while !frames.is_empty() && result.is_ok() {
-            let loaded = self.load(frames);
-            frames = &frames[loaded..];
-            result = self.flush(&mut retries);
+        while !batch.is_empty() {
+            let loaded = self.load(batch.frames());
+            let slots = self.tx.len();
+            match self.flush(&mut retries) {
+                Ok(done) if done == slots => batch.sent(loaded),
+                Ok(done) => {
+                    batch.sent(done);
+                    break;
+                }
+                Err(error) => {
+                    batch.sent(batch.len());
+                    result = Err(error);
+                }
+            }
         }
         self.tx.clear();
-        batch.clear();
         result
     }
 

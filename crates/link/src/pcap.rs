@@ -316,12 +316,14 @@ pub struct PcapLink<L> {
     inner: L,
     file: SharedPcap,
     wire: PcapWire,
+    /// Frames at the start of the next batch that the link could not send at once.
+    unsent: usize,
 }
 
 impl<L: Link> PcapLink<L> {
     /// Wraps a link.
     pub fn new(inner: L, file: SharedPcap, wire: PcapWire) -> Self {
-        PcapLink { inner, file, wire }
+        PcapLink { inner, file, wire, unsent: 0 }
     }
 
     /// The link underneath.
@@ -352,17 +354,20 @@ impl<L: Link> Link for PcapLink<L> {
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
-        if !batch.is_empty() {
+        // What the link could not send before has been captured then.
+        if batch.len() > self.unsent {
             let file = &mut *self.file.borrow_mut();
             let at_ns = (file.clock)();
             let local = self.inner.local();
-            for frame in batch.frames() {
+            for frame in &batch.frames()[self.unsent..] {
                 let data = frame.data.iter().map(|segment| &segment[..]);
                 let parts = std::iter::once(&frame.head[..]).chain(data);
                 file.capture(&self.wire, (local, frame.to), at_ns, parts);
             }
         }
-        self.inner.send(batch)
+        let result = self.inner.send(batch);
+        self.unsent = batch.len();
+        result
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

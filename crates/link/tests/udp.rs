@@ -3,7 +3,9 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
 
 use common::{drain, ip, pattern, receive, send, warm_up, with_cable};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
@@ -329,4 +331,40 @@ fn shards_share_an_address_and_get_their_own_frames() {
     send(&mut asker, Addr::Group, b"who?");
     let counts = shards.each_mut().map(|link| drain(link, &pool).len());
     assert_eq!(counts, [4, 2, 3]);
+}
+
+/// A wire slower than what is sent to it fills the socket's buffer. Nothing is lost or reordered for
+/// that, and nothing waits for it.
+#[test]
+fn what_a_full_queue_does_not_take_stays_in_the_batch() {
+    for gso in [true, false] {
+        with_cable(9000, move |cable| {
+            ip("addr add 10.9.0.1/24 dev left");
+            let shape = "qdisc add dev left root tbf rate 400mbit burst 64kb limit 64mb";
+            let done =
+                Command::new("tc").args(shape.split_whitespace()).status().expect("iproute2");
+            assert!(done.success());
+            let config = UdpConfig { sndbuf_bytes: 128 << 10, gso, ..config("10.9.0.1:0") };
+            let mut a = UdpLink::open(&config).unwrap();
+            cable.enter(1);
+            ip("addr add 10.9.0.2/24 dev right");
+            let mut b = open("10.9.0.2:0");
+            let pool = Pool::new(8 << 20);
+            warm_up(&mut a, b.local(), &mut b, &pool);
+            let sizes: Vec<usize> = (0..400).map(|i| if i % 7 == 0 { 900 } else { 8900 }).collect();
+            let mut batch = batch_of(b.local(), &pool, &sizes);
+            a.send(&mut batch).unwrap();
+            let left = batch.len();
+            assert!(left > 100, "{left} frames left of a batch that no buffer holds");
+            let mut frames = receive(&mut b, &pool, sizes.len() - left);
+            while !batch.is_empty() {
+                std::thread::sleep(Duration::from_micros(100));
+                a.send(&mut batch).unwrap();
+                frames.extend(receive(&mut b, &pool, 1));
+            }
+            frames.extend(receive(&mut b, &pool, sizes.len() - frames.len()));
+            assert_sizes(&frames, &sizes);
+            assert_eq!(a.stats().tx_dropped, 0);
+        });
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats};
@@ -13,6 +14,13 @@ use crate::wait::{Token, Waiter};
 /// Frames taken from one link in one turn, at most (rule 13: a turn takes a bounded batch).
 const FRAMES_PER_TURN: usize = 128;
 
+/// Frames that may wait for a link whose queue in the kernel is full. More than a window holds are
+/// repeats of what waits already.
+const WAITING_FRAMES_MAX: usize = 1024;
+
+/// How soon a full queue is tried again: 10 Gb/s drain 120 kB in that time.
+pub const RETRY: Duration = Duration::from_micros(100);
+
 /// The links of one shard, by index.
 pub struct Links {
     links: Vec<Box<dyn Link>>,
@@ -21,6 +29,9 @@ pub struct Links {
     last: usize,
     /// Frames to send, one batch per link.
     pub out: Vec<TxBatch>,
+    is_blocked: bool,
+    /// Frames beyond [`WAITING_FRAMES_MAX`], by link.
+    dropped: Vec<u64>,
     pool: Pool,
     clocks: Rc<StageClocks>,
 }
@@ -30,7 +41,8 @@ impl Links {
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let out = links.iter().map(|_| TxBatch::new()).collect();
         let clocks = Rc::new(StageClocks::new());
-        Links { links, rx: RxBatch::new(), last: 0, out, pool, clocks }
+        let dropped = vec![0; links.len()];
+        Links { links, rx: RxBatch::new(), last: 0, out, is_blocked: false, dropped, pool, clocks }
     }
 
     /// The clocks that see frames come and go.
@@ -107,18 +119,30 @@ impl Links {
         Ok(count)
     }
 
-    /// Sends everything in `out`: one call per link.
+    /// Sends everything in `out`: one call per link. What a full queue does not take stays there,
+    /// to be sent first by the next flush.
     pub fn flush(&mut self) -> io::Result<()> {
         self.clocks.sending();
-        for (link, batch) in self.links.iter_mut().zip(&mut self.out) {
+        self.is_blocked = false;
+        let links = self.links.iter_mut().zip(&mut self.dropped);
+        for ((link, dropped), batch) in links.zip(&mut self.out) {
             if !batch.is_empty() {
                 link.send(batch)?;
+                if !batch.is_empty() {
+                    self.is_blocked = true;
+                    *dropped += batch.truncate(WAITING_FRAMES_MAX) as u64;
+                }
             }
         }
         if self.clocks.is_on() {
             self.clocks.set_handed_over(self.links.iter().map(|link| link.handed_over_ns()).sum());
         }
         Ok(())
+    }
+
+    /// True if the last flush left something to send: flush again within [`RETRY`].
+    pub fn is_blocked(&self) -> bool {
+        self.is_blocked
     }
 
     /// How many there are.
@@ -143,6 +167,8 @@ impl Links {
 
     /// Counters of one.
     pub fn stats(&self, at: usize) -> LinkStats {
-        self.links[at].stats()
+        let mut stats = self.links[at].stats();
+        stats.tx_dropped += self.dropped[at];
+        stats
     }
 }

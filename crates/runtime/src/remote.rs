@@ -10,7 +10,7 @@ use thinwire_link::Link;
 use thinwire_proto::Time;
 
 use crate::clock::{Clock, entropy};
-use crate::links::Links;
+use crate::links::{Links, RETRY};
 use crate::wait::{Token, WaitStats, Waiter};
 
 /// Tokens of links start here; below are the caller's own descriptors.
@@ -125,7 +125,8 @@ impl Driver {
     /// The time until the volume needs a turn although nothing arrives.
     pub fn timeout(&self, initiator: &Initiator) -> Duration {
         let now = self.clock.now();
-        initiator.deadline(now).since(now)
+        let wait = initiator.deadline(now).since(now);
+        if self.links.is_blocked() { wait.min(RETRY) } else { wait }
     }
 
     /// The watched descriptors that the last wait found readable.

@@ -9,7 +9,7 @@ use thinwire_link::Link;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 
 use crate::clock::{Clock, entropy};
-use crate::links::Links;
+use crate::links::{Links, RETRY};
 use crate::shards::Mail;
 use crate::wait::{Token, Waiter};
 
@@ -117,6 +117,7 @@ impl TargetShard {
         links.flush()?;
         let wait = target.deadline(now).since(now);
         let wait = timeout.map_or(wait, |t| t.min(wait));
+        let wait = if links.is_blocked() { wait.min(RETRY) } else { wait };
         let bounded = (wait <= Duration::from_secs(3600)).then_some(wait);
         waiter.wait_probing(bounded, || links.probe())?;
         Ok(stop)

@@ -27,7 +27,9 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
     loop {
         let found =
             link.recv(&pool, FRAMES_PER_CALL, &mut rx).map_err(|e| broken(e.to_string()))?;
-        if found == 0 {
+        if !tx.is_empty() {
+            link.send(&mut tx).map_err(|e| broken(e.to_string()))?;
+        } else if found == 0 {
             idle(&link, args.sleep, last);
             continue;
         }

@@ -46,7 +46,7 @@ pub struct UdpConfig {
     /// Receive buffer to ask for, in bytes; default 4 MiB. The kernel grants up to twice that with
     /// CAP_NET_ADMIN, else up to twice `net.core.rmem_max`. It is memory only while frames wait.
     pub rcvbuf_bytes: u32,
-    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit is dropped by `send`.
+    /// Send buffer to ask for, in bytes; default 4 MiB. What does not fit waits in the batch.
     pub sndbuf_bytes: u32,
     /// If several links, one a shard, are to share the address: which of them this is. They must be
     /// opened in the order of their numbers, and closed together. Without effect on port 0 (each
@@ -209,8 +209,8 @@ impl Link for UdpLink {
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         let result = self.sender.send(self.socket.as_fd(), batch.frames());
-        batch.clear();
-        result
+        batch.sent(*result.as_ref().unwrap_or(&batch.len()));
+        result.map(|_| ())
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

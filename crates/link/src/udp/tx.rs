@@ -54,8 +54,8 @@ impl Sender {
         self.gso
     }
 
-    /// Sends all frames, or drops and counts them.
-    pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &[TxFrame]) -> io::Result<()> {
+    /// Sends frames, or drops and counts them; returns how many, all unless the kernel would block.
+    pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &[TxFrame]) -> io::Result<usize> {
         let mut retries = RETRIES_PER_SEND;
         let mut at = 0;
         while at < frames.len() {
@@ -65,16 +65,20 @@ impl Sender {
                 continue;
             }
             let loaded = self.load(&frames[at..]);
-            self.flush(fd, &frames[at..at + loaded], &mut retries)?;
-            at += loaded;
+            let done = self.flush(fd, &frames[at..at + loaded], &mut retries)?;
+            at += done;
+            if done < loaded {
+                break;
+            }
         }
         self.slots.clear();
         self.singles.clear();
-        Ok(())
+        Ok(at)
     }
 
     /// Groups frames from the start of `frames` into messages; returns how many frames are dealt
-    /// with. Stops before a group frame that needs care.
+    /// with. Stops before a group frame that needs care. Drops a frame that no kernel takes if it is
+    /// the first.
     fn load(&mut self, frames: &[TxFrame]) -> usize {
         self.slots.clear();
         self.trains.clear();
@@ -88,11 +92,11 @@ impl Sender {
                 Addr::Group if self.route.interface_count() > 1 => return i,
                 Addr::Group if pieces <= PIECES_MAX && bytes > 0 => self.group,
                 // An address of another kind of link, or a frame no kernel takes.
-                _ => {
+                _ if i == 0 => {
                     self.stats.tx_dropped += 1;
-                    open = None;
-                    continue;
+                    return 1;
                 }
+                _ => return i,
             };
             match (&mut open, self.trains.last_mut()) {
                 (Some((peer, size, total)), Some(train))
@@ -127,13 +131,14 @@ impl Sender {
         frames.len()
     }
 
-    /// Sends what is in the slots, which hold `frames`.
+    /// Sends what is in the slots, which hold `frames`. Returns how many that dealt with, all unless
+    /// the kernel would block.
     fn flush(
         &mut self,
         fd: BorrowedFd<'_>,
         frames: &[TxFrame],
         retries: &mut u32,
-    ) -> io::Result<()> {
+    ) -> io::Result<usize> {
         let mut at = 0;
         while at < self.slots.len() {
             // SAFETY: the slots were loaded from `frames`, which are borrowed until we return.
@@ -156,12 +161,7 @@ impl Sender {
                                 std::hint::spin_loop();
                             }
                         }
-                        libc::EAGAIN | libc::ENOBUFS => {
-                            let rest = &self.trains[at..];
-                            self.stats.tx_dropped +=
-                                rest.iter().map(|train| train.count as u64).sum::<u64>();
-                            return Ok(());
-                        }
+                        libc::EAGAIN | libc::ENOBUFS => return Ok(first),
                         libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(e),
                         // The kernel cannot make trains here (EIO: no checksums in hardware; EINVAL:
                         // too old), or they are too large for the path (EMSGSIZE, and EINVAL on
@@ -182,7 +182,7 @@ impl Sender {
                 }
             }
         }
-        Ok(())
+        Ok(frames.len())
     }
 
     /// Sends the frames of a refused train each by itself; true if the kernel took all.

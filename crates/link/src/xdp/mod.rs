@@ -165,9 +165,10 @@ impl XdpLink {
         }
     }
 
-    /// Frames for the first queue's socket; those it cannot take are dropped.
-    fn transmit(&mut self, frames: &[TxFrame]) -> io::Result<()> {
-        let Some(attached) = &mut self.attached else { return Ok(()) };
+    /// Frames for the first queue's socket; returns how many that dealt with, all unless the kernel
+    /// would block.
+    fn transmit(&mut self, frames: &[TxFrame]) -> io::Result<usize> {
+        let Some(attached) = &mut self.attached else { return Ok(0) };
         let mac = attached.mac;
         let queue = &mut attached.queues[0];
         let PacketConfig { vlan, ethertype, group, .. } = self.config.packet;
@@ -199,6 +200,9 @@ impl XdpLink {
                     return Err(error);
                 }
                 is_loaded = queue.load(&header[..len], frame);
+                if !is_loaded {
+                    return Ok(i);
+                }
             }
             if is_loaded {
                 stats.tx_frames += 1;
@@ -208,7 +212,8 @@ impl XdpLink {
                 stats.tx_dropped += 1;
             }
         }
-        queue.flush(&mut retries, stats)
+        queue.flush(&mut retries, stats)?;
+        Ok(frames.len())
     }
 }
 
@@ -257,14 +262,14 @@ impl Link for XdpLink {
         if self.attached.is_none() {
             return self.packet.send(batch);
         }
-        if let Err(error) = self.transmit(batch.frames()) {
-            match error.raw_os_error().unwrap_or(0) {
-                libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(error),
-                // Down or gone.
-                _ => self.packet.look_again(),
-            }
+        let done = self.transmit(batch.frames());
+        batch.sent(*done.as_ref().unwrap_or(&batch.len()));
+        match done.as_ref().map_err(|e| e.raw_os_error().unwrap_or(0)) {
+            Ok(_) => {}
+            Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return done.map(|_| ()),
+            // Down or gone.
+            Err(_) => self.packet.look_again(),
         }
-        batch.clear();
         Ok(())
     }
 
