@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{drain, ip, pattern, receive, send, with_cable};
+use common::{drain, ip, pattern, receive, receive_when_woken, send, with_cable};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
@@ -403,6 +403,34 @@ fn an_interface_that_is_made_anew_is_used_again() {
         assert_eq!(receive(&mut a, &pool, 2).len(), 2);
         assert_eq!(a.mode(), "as a packet link");
     });
+}
+
+#[test]
+fn an_interface_that_is_made_anew_is_heard_by_who_only_listens() {
+    // The second time the new one has the number of the old.
+    for index in ["", "index 77"] {
+        with_cable(1500, move |_| {
+            let make = || {
+                ip(&format!("link add here {index} type veth peer name there"));
+                ip("link set here up");
+                ip("link set there up");
+            };
+            make();
+            let mut a = open("here");
+            let pool = Pool::new(1 << 20);
+            receive_when_woken(&mut a, &pool);
+            ip("link del here");
+            assert!(receive_when_woken(&mut a, &pool).is_empty());
+            make();
+            receive_when_woken(&mut a, &pool);
+            assert_eq!(a.mode(), "as a packet link");
+            let mut c = packet("there");
+            for to in [a.local(), Addr::Group] {
+                send(&mut c, to, b"hear this");
+                assert_eq!(receive_when_woken(&mut a, &pool).len(), 1, "{index:?} {to}");
+            }
+        });
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod receive;
 mod send;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
@@ -65,6 +65,8 @@ pub struct HandoffLink {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     link: Arc<Shared>,
+    /// Of the link, if there is no network thread that watches it.
+    changes: Option<OwnedFd>,
     /// See [`take_home`].
     copied_bytes: u64,
 }
@@ -92,11 +94,14 @@ impl HandoffLink {
     pub fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
         let name = link.name().to_owned();
         let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let mut changes = link.changes_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let room = link.room();
         let (frame_bytes_max, frame_bytes_base) = (link.frame_bytes_max(), link.frame_bytes_base());
         let link = Arc::new(Shared(Mutex::new(Unsent(link))));
         let receiver = match fd {
-            Some(fd) if pipeline.receive_thread => Some(Receiver::new(link.clone(), fd)?),
+            Some(fd) if pipeline.receive_thread => {
+                Some(Receiver::new(link.clone(), fd, changes.take())?)
+            }
             _ => None,
         };
         let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
@@ -108,6 +113,7 @@ impl HandoffLink {
             receiver,
             sender,
             link,
+            changes,
             copied_bytes: 0,
         })
     }
@@ -165,6 +171,10 @@ impl Link for HandoffLink {
             Some(receiver) => Some(receiver.bell()),
             None => self.sender.as_ref().and_then(Sender::link_fd),
         }
+    }
+
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.changes.as_ref().map(AsFd::as_fd)
     }
 
     fn stats(&self) -> LinkStats {

@@ -72,7 +72,8 @@ fn ring(fd: &OwnedFd) {
 }
 
 impl Receiver {
-    pub fn new(link: Arc<Shared>, fd: OwnedFd) -> io::Result<Self> {
+    /// A thread that sleeps on `fd` and `changes`, the link's own.
+    pub fn new(link: Arc<Shared>, fd: OwnedFd, changes: Option<OwnedFd>) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let desk = Arc::new(Desk {
             queue: Mutex::default(),
@@ -85,7 +86,7 @@ impl Receiver {
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("network".into());
         let thread = thread.spawn(move || {
-            if let Err(error) = run(&link, &fd, &theirs) {
+            if let Err(error) = run(&link, [Some(fd), changes], &theirs) {
                 *lock(&theirs.error) = Some(error);
                 ring(&theirs.bell);
             }
@@ -147,18 +148,19 @@ impl Drop for Receiver {
     }
 }
 
-fn run(link: &Shared, fd: &OwnedFd, desk: &Desk) -> io::Result<()> {
+fn run(link: &Shared, wakes: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let mut batch = RxBatch::new();
     let mut timeout = None;
+    let fds = std::iter::once(&desk.stop).chain(wakes.iter().flatten());
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
-        let mut fds = [PollFd::new(fd, PollFlags::IN), PollFd::new(&desk.stop, PollFlags::IN)];
-        let watched = if timeout.is_some() { &mut fds[1..] } else { &mut fds[..] };
+        let watched = if timeout.is_some() { &mut fds[..1] } else { &mut fds[..] };
         match poll(watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if !fds[1].revents().is_empty() {
+        if !fds[0].revents().is_empty() {
             return Ok(());
         }
         timeout = None;

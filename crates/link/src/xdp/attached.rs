@@ -24,8 +24,6 @@ pub(super) struct Attached {
     /// One for each receive queue, in order; the first one sends.
     pub(super) queues: Vec<Queue>,
     pub(super) mode: AttachMode,
-    /// The interface that it was made for.
-    pub(super) index: u32,
     /// The station address whose frames are taken.
     pub(super) mac: [u8; 6],
 }
@@ -55,8 +53,7 @@ impl Attached {
                 .map_err(|e| refused("enter a socket into its map", e))?;
             queues.push(opened);
         }
-        let (index, mac) = (interface.index, interface.mac);
-        Ok(Attached { attachment, map, queues, mode, index, mac })
+        Ok(Attached { attachment, map, queues, mode, mac: interface.mac })
     }
 
     /// Takes what comes for another station address from now on.

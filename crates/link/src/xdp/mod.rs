@@ -153,9 +153,14 @@ impl XdpLink {
     /// Takes notice of what became of the interface.
     fn look_if_due(&mut self) {
         self.packet.look_if_due();
-        let (index, mac) = (self.packet.interface().index, self.packet.interface().mac);
+        self.follow();
+    }
+
+    /// Follows the inner link, which has looked.
+    fn follow(&mut self) {
+        let mac = self.packet.interface().mac;
         let Some(attached) = &mut self.attached else { return };
-        if attached.index != index {
+        if self.packet.is_remade() {
             // The sockets belong to the one that is gone.
             self.dropped_before += attached.queues.iter().map(Queue::dropped).sum::<u64>();
             self.attached = None;
@@ -215,7 +220,7 @@ impl XdpLink {
 fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd> {
     let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let queues = attached.iter().flat_map(|a| &a.queues).map(Queue::fd);
-    for fd in packet.fd().into_iter().chain(queues) {
+    for fd in packet.fd().into_iter().chain(packet.changes_fd()).chain(queues) {
         epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
     Ok(both)
@@ -281,6 +286,9 @@ impl Link for XdpLink {
             let max =
                 if self.attached.is_some() { INNER_FRAMES_MAX.min(max - frames) } else { max };
             frames += self.packet.recv(pool, max, out)?;
+            if self.packet.is_remade() {
+                self.follow();
+            }
         }
         if frames == 0
             && let Some(attached) = &mut self.attached
