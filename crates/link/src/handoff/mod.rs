@@ -195,3 +195,6 @@ impl Link for HandoffLink {
         self.link.lock().0.advice()
     }
 }
+
+#[cfg(test)]
+mod tests;

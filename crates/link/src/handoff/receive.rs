@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,7 +51,19 @@ struct Desk {
     /// Readable once the network thread shall end.
     stop: OwnedFd,
     error: Mutex<Option<io::Error>>,
+    /// The network thread is no more.
+    has_ended: AtomicBool,
     copied_bytes: AtomicU64,
+}
+
+/// Tells the owner that the network thread ends, however that comes.
+struct Ending<'a>(&'a Desk);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
+        ring(&self.0.bell);
+    }
 }
 
 /// The owner's end.
@@ -81,14 +93,15 @@ impl Receiver {
             bell: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
             error: Mutex::default(),
+            has_ended: AtomicBool::new(false),
             copied_bytes: AtomicU64::new(0),
         });
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("network".into());
         let thread = thread.spawn(move || {
+            let _ending = Ending(&theirs);
             if let Err(error) = run(&link, [Some(fd), changes], &theirs) {
                 *lock(&theirs.error) = Some(error);
-                ring(&theirs.bell);
             }
         })?;
         Ok(Receiver { desk, unused: Vec::new(), thread: Some(thread) })
@@ -103,7 +116,7 @@ impl Receiver {
         self.desk.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes over what waits in the notification queue.
+    /// Takes over what waits in the notification queue. Fails from when the network thread has ended.
     pub fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         let desk = &*self.desk;
         let before = out.len();
@@ -132,8 +145,10 @@ impl Receiver {
             self.unused.truncate(SPARE_MAX.saturating_sub(spare.len()));
             spare.append(&mut self.unused);
         }
+        let has_ended = desk.has_ended.load(Ordering::Acquire);
         match lock(&desk.error).take() {
             Some(error) => Err(error),
+            None if has_ended => Err(io::Error::other("the thread that receives has ended")),
             None => Ok(out.len() - before),
         }
     }

@@ -32,6 +32,8 @@ struct Queues {
     sent: Vec<Lent>,
     stop: bool,
     error: Option<io::Error>,
+    /// The thread is no more.
+    has_ended: bool,
 }
 
 struct Desk {
@@ -86,12 +88,21 @@ impl Sender {
         self.desk.handed_over_ns.load(Ordering::Relaxed)
     }
 
-    /// Hands a batch over; `batch` is empty afterwards. The error is of an earlier one.
+    /// Hands a batch over; `batch` is empty afterwards. The error is of an earlier one, or that the
+    /// thread has ended.
     pub fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.let_go();
+        let mut queues = self.desk.lock();
+        if queues.has_ended {
+            let error = queues.error.take();
+            drop(queues);
+            batch.clear();
+            return Err(
+                error.unwrap_or_else(|| io::Error::other("the thread that sends has ended"))
+            );
+        }
         let mut lent = std::mem::replace(batch, self.spare.pop().unwrap_or_default());
         lent.lend(true);
-        let mut queues = self.desk.lock();
         queues.to_send.push_back(Lent { batch: ManuallyDrop::new(lent), since: Instant::now() });
         let error = queues.error.take();
         drop(queues);
@@ -123,12 +134,29 @@ impl Drop for Sender {
     }
 }
 
+/// The sending thread's hands. When it ends, however that comes, all that it was lent goes back, and
+/// the owner is told.
+struct Hands<'a> {
+    desk: &'a Desk,
+    lent: Option<Lent>,
+}
+
+impl Drop for Hands<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.desk.lock();
+        let unsent = std::mem::take(&mut queues.to_send);
+        queues.sent.extend(self.lent.take().into_iter().chain(unsent));
+        queues.has_ended = true;
+    }
+}
+
 fn run(link: &Shared, desk: &Desk) {
+    let mut hands = Hands { desk, lent: None };
     loop {
         let mut queues = desk.lock();
-        let mut lent = loop {
+        let lent = loop {
             if let Some(lent) = queues.to_send.pop_front() {
-                break lent;
+                break hands.lent.insert(lent);
             }
             if queues.stop {
                 return;
@@ -141,7 +169,7 @@ fn run(link: &Shared, desk: &Desk) {
         desk.handed_over_ns.fetch_add(waited, Ordering::Relaxed);
         let result = link.lock().0.send(&mut lent.batch);
         let mut queues = desk.lock();
-        queues.sent.push(lent);
+        queues.sent.extend(hands.lent.take());
         if let Err(error) = result {
             queues.error = Some(error);
         }
