@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{drain, ip, pattern, receive, receive_when_woken, send, with_cable};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::xdp::{XdpConfig, XdpLink};
 use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
@@ -280,6 +280,46 @@ fn all_queues_of_an_interface_are_read() {
             assert_eq!(got[0].bytes.len(), 3776);
         }
         let _ = cable;
+    });
+}
+
+/// A caller takes a few frames at a time, and one ring always has more.
+#[test]
+fn a_full_ring_keeps_neither_other_queues_nor_greetings_out() {
+    with_cable(1500, |_| {
+        ip("link add left2 numrxqueues 2 numtxqueues 2 type veth \
+            peer name right2 numrxqueues 2 numtxqueues 2");
+        ip("link set left2 up");
+        ip("link set right2 up");
+        let mut a = packet("left2");
+        let mut b = open("right2");
+        let pool = Pool::new(8 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        for full in 0..2 {
+            // On veth a frame arrives on the queue of the processor that it was sent on.
+            let mut send_on = |processor: usize, to: Addr, text: &[u8], count: usize| {
+                let mut set = CpuSet::new();
+                set.set(processor);
+                sched_setaffinity(None, &set).unwrap();
+                (0..count).for_each(|_| send(&mut a, to, text));
+            };
+            send_on(full, b.local(), b"bulk", 120);
+            send_on(1 - full, b.local(), b"rare", 1);
+            send_on(1 - full, Addr::Group, b"hail", 1);
+            std::thread::sleep(Duration::from_millis(50));
+            let mut batch = RxBatch::new();
+            let mut calls_until = |text: &[u8]| {
+                let mut calls = 0;
+                while !batch.iter().any(|frame: &RxFrame| frame.bytes[..4] == *text) {
+                    assert_eq!(b.recv(&pool, 4, &mut batch).unwrap(), 4, "the ring has more");
+                    calls += 1;
+                }
+                calls
+            };
+            assert!(calls_until(b"rare") <= 2);
+            assert!(calls_until(b"hail") <= 16);
+            drain(&mut b, &pool);
+        }
     });
 }
 

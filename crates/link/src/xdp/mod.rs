@@ -39,8 +39,8 @@ use socket::Sizes;
 /// The receive path before the sockets (256 frames on veth) is shared with everybody and overflows
 /// silently.
 const FRAMES_MAX: u32 = 192;
-/// The inner link is looked at only so often while frames come through the rings: a look costs a
-/// system call.
+/// The inner link is looked at only so often while frames come through the rings, and then first: a
+/// look costs a system call.
 const LOOKS_ONE_IN: u32 = 16;
 /// Frames taken from it at once: few come that way, and each place keeps a buffer ready.
 const INNER_FRAMES_MAX: usize = 16;
@@ -103,6 +103,8 @@ pub struct XdpLink {
     both: OwnedFd,
     room: Room,
     looks: u32,
+    /// The queue whose frames are taken first, the next time.
+    first: usize,
     stats: LinkStats,
     /// Drops of sockets that are closed.
     dropped_before: u64,
@@ -132,6 +134,7 @@ impl XdpLink {
             both,
             room,
             looks: 0,
+            first: 0,
             stats: LinkStats::default(),
             dropped_before: 0,
         })
@@ -168,6 +171,16 @@ impl XdpLink {
             // Then frames to the new address come through the inner link.
             attached.mac = mac;
         }
+    }
+
+    /// What has come to the inner link.
+    fn recv_inside(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        let max = if self.attached.is_some() { INNER_FRAMES_MAX.min(max) } else { max };
+        let frames = self.packet.recv(pool, max, out)?;
+        if self.packet.is_remade() {
+            self.follow();
+        }
+        Ok(frames)
     }
 
     /// Frames for the first queue's socket; those it cannot take are dropped.
@@ -275,20 +288,23 @@ impl Link for XdpLink {
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         let mut frames = 0;
+        self.looks = self.looks.wrapping_add(1);
+        // First, so that full rings do not keep greetings out for ever.
+        let looks_inside = self.looks % LOOKS_ONE_IN == 0;
+        if looks_inside {
+            frames += self.recv_inside(pool, max, out)?;
+        }
         if let Some(attached) = &mut self.attached {
             self.stats.rx_calls += 1;
-            for queue in &mut attached.queues {
+            // In turn, so that one full ring does not keep the others out.
+            let (later, sooner) = attached.queues.split_at_mut(self.first);
+            for queue in sooner.iter_mut().chain(later) {
                 frames += queue.recv(pool, max - frames, out, &mut self.stats);
             }
+            self.first = (self.first + 1) % attached.queues.len();
         }
-        self.looks = self.looks.wrapping_add(1);
-        if frames == 0 || (frames < max && self.looks % LOOKS_ONE_IN == 0) {
-            let max =
-                if self.attached.is_some() { INNER_FRAMES_MAX.min(max - frames) } else { max };
-            frames += self.packet.recv(pool, max, out)?;
-            if self.packet.is_remade() {
-                self.follow();
-            }
+        if frames == 0 && !looks_inside {
+            frames += self.recv_inside(pool, max, out)?;
         }
         if frames == 0
             && let Some(attached) = &mut self.attached
