@@ -56,10 +56,11 @@ pub struct XdpConfig {
     /// The interface and what is received on it, as for a packet link. Its buffers are those of the
     /// link inside.
     pub packet: PacketConfig,
-    /// Entries of the receive rings, of all queues together: frames of up to 3,776 bytes take one,
-    /// others one for each 3,790 bytes begun. A power of two, default 512: 170 frames of MTU 9000.
-    /// Each costs 4 KiB of locked memory, and all of it is used in turn: with four times as many a
-    /// bulk read takes a tenth more CPU time, because the memory is in no cache any more.
+    /// Entries of the receive ring of each queue: frames of up to 3,776 bytes take one, others one
+    /// for each 3,790 bytes begun. A power of two, default 512: 170 frames of MTU 9000. Each costs 4
+    /// KiB of locked memory, and all of it is used in turn: with four times as many a bulk read takes
+    /// a tenth more CPU time, because the memory is in no cache any more. Not shared out among the
+    /// queues, since an adapter that cannot hash our EtherType puts every frame on the same one.
     pub rx_ring: u32,
     /// Chunks, of all queues together, that may be lent out (to stores that write from them) before
     /// frames are copied. Default 1536: 6 MiB. Each costs 4 KiB of locked memory.
@@ -77,8 +78,7 @@ impl XdpConfig {
 
     /// For one of so many queues. Only the first one sends.
     fn sizes(&self, queue: u32, queues: u32, frame_chunks: u32) -> Sizes {
-        let rx = (self.rx_ring / queues.next_power_of_two()).max(4 * frame_chunks);
-        let rx = rx.next_power_of_two();
+        let rx = self.rx_ring.max(4 * frame_chunks).next_power_of_two();
         let tx = if queue == 0 { self.tx_ring.next_power_of_two() } else { 1 };
         Sizes { rx, tx, rx_chunks: rx + self.rx_lent / queues }
     }
