@@ -1,6 +1,7 @@
 //! Moving frames: one [`Link`] is one way to put frames on a wire and take them off. Knows no
 //! protocol: a frame is bytes with a sender. A link is used by one thread; [`handoff`] can give it more.
 
+mod best;
 mod bpf;
 mod changes;
 mod error;

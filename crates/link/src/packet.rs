@@ -198,6 +198,8 @@ pub struct PacketLink {
     /// Listens while cut off. `None` where that is forbidden (a sandbox without AF_NETLINK): then a
     /// new interface is found with the next frame to send.
     changes: Option<Changes>,
+    /// What else would make it faster.
+    advice: Option<String>,
     /// Of the MTU at the time of opening: receive buffers are made for it.
     frame_bytes_max: usize,
     granted: u32,
@@ -266,6 +268,7 @@ impl PacketLink {
             is_cut_off: false,
             is_remade: false,
             changes: Changes::new().ok(),
+            advice: None,
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
@@ -312,6 +315,11 @@ impl PacketLink {
             mr_address: address,
         };
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
+    }
+
+    /// Adds to what [`Link::advice`] says.
+    pub(crate) fn advise(&mut self, advice: String) {
+        self.advice = Some(advice);
     }
 
     /// The interface as it was seen last.
@@ -567,7 +575,9 @@ impl Link for PacketLink {
     }
 
     fn advice(&self) -> Option<String> {
-        room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room)
+        let room = room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room);
+        let all = self.advice.clone().into_iter().chain(room);
+        all.reduce(|first, second| format!("{first}; {second}"))
     }
 }
 

@@ -8,10 +8,9 @@ use crate::fault::{FaultConfig, FaultLink};
 use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
-use crate::survey::{Survey, survey};
 use crate::udp::{UdpConfig, UdpLink};
 use crate::xdp::{XdpConfig, XdpLink};
-use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
+use crate::{Link, OpenError, Shard, SteeringFilter, best, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
@@ -290,16 +289,7 @@ impl LinkSpec {
 fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
     match kind {
         RawKind::Packet => Ok(Box::new(PacketLink::open(&config)?)),
-        RawKind::Best => {
-            let is_faster = |survey: Survey| survey.against_xdp().is_none();
-            if shards == 1 && survey(&config.ifname).is_ok_and(is_faster) {
-                // What speaks against it only now (no permission for programs) is no reason to fail.
-                if let Ok(link) = open_raw(RawKind::Xdp, config.clone(), shards) {
-                    return Ok(link);
-                }
-            }
-            open_raw(RawKind::Packet, config, shards)
-        }
+        RawKind::Best => best::open(config, shards),
         RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
             ifname: config.ifname,
             why: format!("{shards} shards were asked for, and one socket has each of its queues"),

@@ -30,6 +30,9 @@ pub struct Survey {
     pub xdp: Option<XdpSupport>,
     /// Who has an XDP program attached to it, in words, if anybody has.
     pub attached: Option<String>,
+    /// Whether a process is seen to hold that program. Not so for a moment after it was killed, and
+    /// if the program is pinned or was attached by netlink.
+    pub is_held: bool,
 }
 
 /// What a driver can do with XDP.
@@ -50,7 +53,8 @@ pub struct XdpSupport {
 pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
     let interface = packet::look_up(ifname)?;
     let attached = netlink::attached_program(interface.index).ok().flatten();
-    let describe = |program: u32| match holder::of_interface(interface.index) {
+    let holder = attached.and_then(|_| holder::of_interface(interface.index));
+    let describe = |program: u32| match &holder {
         Some(holder) => format!("process {} ({})", holder.pid, holder.name),
         None => format!("program {program}"),
     };
@@ -68,6 +72,7 @@ pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
         rx_queues: ethtool::rx_queues(ifname),
         xdp: netlink::features(interface.index).ok().map(support),
         attached: attached.map(describe),
+        is_held: holder.is_some(),
     })
 }
 
@@ -124,6 +129,7 @@ mod tests {
                 zero_copy_pieces: 3,
             }),
             attached: None,
+            is_held: false,
         };
         assert_eq!(good.against_xdp(), None);
         let xdp = good.xdp.unwrap();

@@ -13,9 +13,6 @@ use crate::error::OpenError;
 use crate::packet::PacketLink;
 use crate::survey::ethtool;
 
-/// How long a killed process may seem to hold an interface.
-const ATTACH_TIME: Duration = Duration::from_secs(1);
-
 /// What is attached to the interface: the program, and the sockets it feeds.
 pub(super) struct Attached {
     // Before the sockets, so that nothing is redirected to one that is gone.
@@ -92,7 +89,7 @@ fn attach_patiently(
         }
         let holder = match holder::of_interface(index) {
             Some(holder) => format!("process {} ({})", holder.pid, holder.name),
-            None if start.elapsed() < ATTACH_TIME => {
+            None if start.elapsed() < holder::LEAVE_TIME => {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
