@@ -502,6 +502,25 @@ fn a_changed_station_address_is_noticed() {
 }
 
 #[test]
+fn a_limit_of_locked_memory_is_named() {
+    with_cable(1500, |_| {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+        // The limit is the process's, but binds only who lacks the capability: this thread.
+        let limit = Rlimit { current: Some(1 << 20), ..getrlimit(Resource::Memlock) };
+        setrlimit(Resource::Memlock, limit).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        set_capabilities(None, sets).unwrap();
+        let refused = XdpLink::open(&XdpConfig::new("left")).err().expect("12 MiB").to_string();
+        assert!(refused.contains("CAP_IPC_LOCK") && refused.contains("LimitMEMLOCK"), "{refused}");
+        let config = XdpConfig { rx_ring: 64, rx_lent: 32, tx_ring: 32, ..XdpConfig::new("left") };
+        XdpLink::open(&config).expect("half a MiB");
+    });
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let refused = |name: &str| XdpLink::open(&XdpConfig::new(name)).err().expect(name).to_string();
     assert!(refused("no-such-if").contains("there is no interface"));

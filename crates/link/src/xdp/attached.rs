@@ -107,6 +107,11 @@ fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
             Some(libc::EPERM) => {
                 format!("cannot {what}: no permission (CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW)")
             }
+            // What the kernel says of memory that may not be locked.
+            Some(libc::ENOBUFS) => format!(
+                "cannot {what}: it needs more locked memory than is allowed (grant CAP_IPC_LOCK, or \
+                 raise the limit: LimitMEMLOCK= in a unit, ulimit -l)"
+            ),
             _ => format!("cannot {what}: {error}"),
         },
     }

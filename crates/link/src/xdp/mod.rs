@@ -111,8 +111,10 @@ pub struct XdpLink {
 }
 
 impl XdpLink {
-    /// Opens the interface. Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, and that no other XDP
-    /// program is attached to it. May wait up to 2 s for the kernel to let go of a predecessor.
+    /// Opens the interface. Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, that no other XDP program
+    /// is attached to it, and that so much memory may be locked as [`XdpConfig`] asks for (12 MiB, and
+    /// 2 MiB for each further queue, by default): CAP_IPC_LOCK, or RLIMIT_MEMLOCK. May wait for the
+    /// kernel to let go of a predecessor: up to 1 s, and up to 2 s for each queue.
     pub fn open(config: &XdpConfig) -> Result<XdpLink, OpenError> {
         let packet = PacketLink::open(&config.packet)?;
         let name = packet.name().replacen("packet:", "xdp:", 1);
