@@ -44,7 +44,7 @@ impl Attached {
         for queue in 0..count {
             let sizes = config.sizes(queue, count, frame_chunks);
             let header = taken.header_bytes();
-            let opened = Queue::open(interface.index, queue, frame_bytes_max, header, sizes)
+            let opened = Queue::open(interface.index, queue, mode, frame_bytes_max, header, sizes)
                 .map_err(|e| refused(&format!("open a socket on queue {queue}"), e))?;
             bpf::set_socket(map.as_fd(), queue, opened.fd())
                 .map_err(|e| refused("enter a socket into its map", e))?;

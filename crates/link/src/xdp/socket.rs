@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::bpf::AttachMode;
 use super::ring::{Consumer, Layout, Producer};
 use super::umem::{CHUNK_BYTES, Mapping, Region};
 use crate::sys;
@@ -86,16 +87,22 @@ pub(super) fn open(region: &Region, headroom: u32, sizes: Sizes) -> io::Result<(
     Ok((socket, rings))
 }
 
-/// Binds to a queue of an interface: without copies if the driver can, else with. `is_split` says
-/// that frames do not fit into one chunk. A queue that its last user has only just closed stays in
+/// Binds to a queue of an interface, where a program is attached in this mode: natively without copies
+/// if the driver can, else with. `is_split` says that frames do not fit into one chunk. A queue that its last user has only just closed stays in
 /// use for a moment: it is tried again for a bounded time.
 pub(super) fn bind(
     fd: BorrowedFd<'_>,
     interface: u32,
     queue: u32,
+    mode: AttachMode,
     is_split: bool,
 ) -> io::Result<()> {
     let mut flags = libc::XDP_USE_NEED_WAKEUP;
+    // The driver could give its frames to a socket without a copy although it does not run the
+    // program: then nobody would redirect any.
+    if mode == AttachMode::Generic {
+        flags |= libc::XDP_COPY;
+    }
     if is_split {
         flags |= libc::XDP_USE_SG;
     }
