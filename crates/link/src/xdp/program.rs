@@ -196,4 +196,19 @@ mod tests {
             assert!(!ours(&[0, 7, 1, 1, 1, 1]) && !ours(&[0]));
         }
     }
+
+    #[test]
+    fn the_longest_program_is_accepted_and_a_wrong_one_refused_with_the_reason() {
+        if !is_root() {
+            return;
+        }
+        let steering = vec![SteeringFilter::word(2, 1..=2); crate::STEERING_FILTERS_MAX];
+        let taken = Taken { mac: MAC, ethertype: 0x88b5, vlan: Some(9), steering: &steering };
+        assert!(takes(&taken, &frame(MAC, Some(9), 0x88b5, &[0, 0, 0, 0, 0, 2])));
+        let mut a = Assembler::default();
+        a.load(Width::Word, R0, R5, 0);
+        a.exit();
+        let refused = bpf::load(&a.finish()).unwrap_err().to_string();
+        assert!(refused.contains("R5 !read_ok"), "{refused}");
+    }
 }
