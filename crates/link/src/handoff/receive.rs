@@ -194,14 +194,14 @@ fn run(link: &Shared, wakes: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()
             let copied = batch.iter_mut().map(|frame| take_home(frame, &pool)).sum();
             drop(locked);
             desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
-            pack(&pool, &mut batch, desk);
+            pack(&mut batch, desk);
             ring(&desk.bell);
         }
     }
 }
 
 /// Puts frames into the notification queue, those of one piece of memory together.
-fn pack(pool: &Pool, batch: &mut RxBatch, desk: &Desk) {
+fn pack(batch: &mut RxBatch, desk: &Desk) {
     let since = Instant::now();
     while let Some(first) = batch.pop_front() {
         let place = |frame: &RxFrame| Placed {
@@ -214,15 +214,8 @@ fn pack(pool: &Pool, batch: &mut RxBatch, desk: &Desk) {
         while batch.front().is_some_and(|next| next.bytes.shares_memory(&first.bytes)) {
             frames.extend(batch.pop_front().map(|next| place(&next)));
         }
-        let memory = match first.bytes.into_memory() {
-            Ok(memory) => memory,
-            // The link holds on to it, too.
-            Err(shared) => {
-                frames.truncate(1);
-                frames[0].offset = 0;
-                pool.copy_of(&shared).freeze().into_memory().expect("just made")
-            }
-        };
+        let memory = first.bytes.into_memory();
+        let memory = memory.expect("the frames of a train come together, and no link keeps any");
         lock(&desk.queue).push_back(Parcel { memory, frames, since });
     }
 }
