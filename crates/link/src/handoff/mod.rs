@@ -42,21 +42,48 @@ struct Shared(Mutex<Unsent>);
 /// The link itself.
 struct Unsent(Box<dyn Link>);
 
-// SAFETY: what keeps a link from being sent is pooled memory, counted without atomics, in what it
-// keeps for receiving. `recv` is called by one thread only for as long as others know the link (the
-// network thread if there is one, else the owner), and with that thread's pool; `send` counts
-// nothing, because what it is given is lent ([`TxBatch::lend`]) or the caller's own. The link is
-// dropped by its owner, after the threads have been joined.
+// SAFETY: what keeps a link from being sent is memory that is counted without atomics: a pool's, in
+// what it keeps for receiving, and its own. [`HandoffLink::new`] is not public, and gets links that
+// were opened a moment ago and share none with anybody. `recv` is called by one thread only for as
+// long as others know the link (the network thread if there is one, else the owner), and with that
+// thread's pool; what it returns in memory of the link is let go of before the lock is
+// ([`Shared::recv`]). `send` counts nothing, because what it is given is lent ([`TxBatch::lend`]) or
+// the caller's own. The link is dropped by its owner, after the threads have been joined.
 unsafe impl Send for Unsent {}
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Unsent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Receives, and takes home what came in memory of the link. Returns what the link did, and how
+    /// many bytes were copied, also if the link failed.
+    fn recv(&self, pool: &Pool, max: usize, out: &mut RxBatch) -> (io::Result<usize>, u64) {
+        let mut intake = Intake { before: out.len(), link: self.lock(), out };
+        let Intake { before, ref mut link, ref mut out } = intake;
+        let got = link.0.recv(pool, max, out);
+        let copied = out.iter_mut().skip(before).map(|frame| take_home(frame, pool)).sum();
+        (got, copied)
+    }
+}
+
+/// A link that is locked to receive. If it panics, what it had received goes before the lock does.
+struct Intake<'a> {
+    before: usize,
+    out: &'a mut RxBatch,
+    link: MutexGuard<'a, Unsent>,
+}
+
+impl Drop for Intake<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.out.truncate(self.before);
+        }
+    }
 }
 
 /// See the [module](self).
-pub struct HandoffLink {
+pub(crate) struct HandoffLink {
     name: String,
     frame_bytes_max: usize,
     frame_bytes_base: usize,
@@ -86,12 +113,12 @@ fn take_home(frame: &mut RxFrame, pool: &Pool) -> u64 {
 }
 
 impl HandoffLink {
-    /// Moves the work of `link` to threads.
+    /// Moves the work of `link`, which must share no memory with anybody, to threads.
     ///
     /// # Errors
     /// If a thread or what it waits with cannot be made. A link without a descriptor has no network
     /// thread.
-    pub fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
+    pub(crate) fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
         let name = link.name().to_owned();
         let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let mut changes = link.changes_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
@@ -154,12 +181,9 @@ impl Link for HandoffLink {
         match &mut self.receiver {
             Some(receiver) => receiver.recv(pool, max, out),
             None => {
-                let mut link = self.link.lock();
-                let before = out.len();
-                let count = link.0.recv(pool, max, out)?;
-                let copied = out.iter_mut().skip(before).map(|frame| take_home(frame, pool));
-                self.copied_bytes += copied.sum::<u64>();
-                Ok(count)
+                let (got, copied) = self.link.recv(pool, max, out);
+                self.copied_bytes += copied;
+                got
             }
         }
     }

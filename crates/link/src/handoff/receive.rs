@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 use thinwire_buffer::{Addr, Memory, Pool, RxBatch, RxFrame, SegList};
 
-use super::{Shared, take_home};
+use super::Shared;
 
 /// Frames taken from the link at once.
 const FRAMES_PER_CALL: usize = 64;
@@ -187,15 +187,15 @@ fn run(link: &Shared, wakes: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()
             for memory in lock(&desk.spare).drain(..) {
                 drop(pool.adopt(memory));
             }
-            let mut locked = link.lock();
-            if locked.0.recv(&pool, FRAMES_PER_CALL, &mut batch)? == 0 {
+            let (got, copied) = link.recv(&pool, FRAMES_PER_CALL, &mut batch);
+            desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
+            if !batch.is_empty() {
+                pack(&mut batch, desk);
+                ring(&desk.bell);
+            }
+            if got? == 0 {
                 break;
             }
-            let copied = batch.iter_mut().map(|frame| take_home(frame, &pool)).sum();
-            drop(locked);
-            desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
-            pack(&mut batch, desk);
-            ring(&desk.bell);
         }
     }
 }
