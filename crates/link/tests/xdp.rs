@@ -414,10 +414,15 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         cable.enter(0);
         ip("link set left down");
         // The first waits in the ring.
-        (0..3).for_each(|_| send(&mut a, b.local(), b"lost"));
-        assert!(drain(&mut a, &pool).is_empty());
+        let text: &[u8] = b"waits";
+        (0..3).for_each(|_| send(&mut a, b.local(), text));
+        assert!(receive_when_woken(&mut a, &pool).is_empty());
         assert_eq!(a.stats().tx_dropped, 2);
         ip("link set left up");
+        // It goes although nothing else is sent.
+        receive_when_woken(&mut a, &pool);
+        let heard = receive(&mut b, &pool, 1);
+        assert_eq!(&heard[0].bytes[..text.len()], text);
         warm_up(&mut a, &mut b, &pool);
         warm_up(&mut b, &mut a, &pool);
     });

@@ -298,6 +298,12 @@ impl Link for XdpLink {
         }
         if let Some(attached) = &mut self.attached {
             self.stats.rx_calls += 1;
+            let sends = &mut attached.queues[0];
+            // What the kernel could not take has waited long enough: perhaps nothing else is to be
+            // sent until it is answered. If it fails, the next send call says so.
+            if sends.has_pending() {
+                let _ = sends.flush(&mut 0, &mut self.stats);
+            }
             // In turn, so that one full ring does not keep the others out.
             let (later, sooner) = attached.queues.split_at_mut(self.first);
             for queue in sooner.iter_mut().chain(later) {
