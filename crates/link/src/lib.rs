@@ -1,7 +1,9 @@
 //! Moving frames: one [`Link`] is one way to put frames on a wire and take them off. Knows no
 //! protocol: a frame is bytes with a sender. A link is used by one thread; [`handoff`] can give it more.
 
+mod best;
 mod bpf;
+mod changes;
 mod error;
 pub mod fault;
 pub mod handoff;
@@ -85,6 +87,13 @@ pub trait Link {
     /// Readable when frames wait; `None` for links without a descriptor (simulated ones).
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Readable when interfaces change while this link waits for its own to return: `recv` then
+    /// looks for it. Silent at all other times. `None` if the link needs no such thing, or if
+    /// [`Link::fd`] tells that, too. Whoever sleeps until frames come watches both.
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
 
@@ -148,6 +157,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()
+    }
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        (**self).changes_fd()
     }
     fn stats(&self) -> LinkStats {
         (**self).stats()

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
+use crate::changes::Changes;
 use crate::error::OpenError;
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
@@ -180,7 +181,8 @@ impl Envelope {
 /// An interface opened for Thinwire's frames.
 ///
 /// Goes on when the interface goes down: frames are dropped and counted until it is up again, also
-/// when it was removed and made anew under the same name.
+/// when it was removed and made anew under the same name. Until then it listens to what becomes of
+/// interfaces ([`Link::changes_fd`]), so that it hears again without sending anything.
 pub struct PacketLink {
     socket: OwnedFd,
     /// Sends, and receives nothing.
@@ -189,6 +191,15 @@ pub struct PacketLink {
     config: PacketConfig,
     interface: Interface,
     looked_at: Instant,
+    /// The interface is down or gone.
+    is_cut_off: bool,
+    /// The interface is not the one that was opened, but one made later.
+    is_remade: bool,
+    /// Listens while cut off. `None` where that is forbidden (a sandbox without AF_NETLINK): then a
+    /// new interface is found with the next frame to send.
+    changes: Option<Changes>,
+    /// What else would make it faster.
+    advice: Option<String>,
     /// Of the MTU at the time of opening: receive buffers are made for it.
     frame_bytes_max: usize,
     granted: u32,
@@ -254,6 +265,10 @@ impl PacketLink {
             config: config.clone(),
             interface,
             looked_at: Instant::now(),
+            is_cut_off: false,
+            is_remade: false,
+            changes: Changes::new().ok(),
+            advice: None,
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
@@ -302,6 +317,11 @@ impl PacketLink {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
     }
 
+    /// Adds to what [`Link::advice`] says.
+    pub(crate) fn advise(&mut self, advice: String) {
+        self.advice = Some(advice);
+    }
+
     /// The interface as it was seen last.
     pub(crate) fn interface(&self) -> &Interface {
         &self.interface
@@ -314,19 +334,61 @@ impl PacketLink {
         }
     }
 
+    /// True if the interface was removed, and another of its name has taken its place.
+    pub(crate) fn is_remade(&self) -> bool {
+        self.is_remade
+    }
+
     /// Looks at the interface again. It may have another station address, which we write into every
     /// frame; or it may be gone, and made anew under the same name. Cheap enough to be done whenever
-    /// a send fails for such a reason.
+    /// a send fails for such a reason. While the interface is away or down, changes are listened to.
     pub(crate) fn look_again(&mut self) {
+        let is_usable = self.look();
+        if is_usable != self.is_cut_off {
+            return;
+        }
+        self.set_cut_off(!is_usable);
+        // Nobody told what happened before we listened.
+        if !is_usable && self.look() {
+            self.set_cut_off(false);
+        }
+    }
+
+    /// True if the interface is there and up, and we are bound to it.
+    fn look(&mut self) -> bool {
         self.looked_at = Instant::now();
         let found = sys::interface_by(self.socket.as_fd(), &self.config.ifname);
-        let Ok(Some(found)) = found else { return };
-        if found.index == self.interface.index {
+        let Ok(Some(found)) = found else { return false };
+        let is_up = found.is_up;
+        if found.index == self.interface.index && self.is_bound() {
             self.interface.mac = found.mac;
         } else if found.is_ethernet {
             let before = std::mem::replace(&mut self.interface, found);
             if self.bind().is_err() {
                 self.interface = before;
+                return false;
+            }
+            self.is_remade = true;
+        } else {
+            return false;
+        }
+        is_up
+    }
+
+    /// False once the interface that we were bound to is gone, also if its number is in use again.
+    fn is_bound(&self) -> bool {
+        let name = sys::name_of(self.socket.as_fd()).ok();
+        let bound = name.and_then(|name| sys::link_addr(&name)).map(|name| name.sll_ifindex);
+        bound == Some(self.interface.index as libc::c_int)
+    }
+
+    fn set_cut_off(&mut self, is_cut_off: bool) {
+        self.is_cut_off = is_cut_off;
+        if let Some(changes) = &self.changes {
+            // Refused, it is as if there were none.
+            let _ = changes.listen(is_cut_off);
+            if !is_cut_off {
+                changes.take();
             }
         }
     }
@@ -459,6 +521,9 @@ impl Link for PacketLink {
         if max == 0 {
             return Ok(0);
         }
+        if self.is_cut_off && self.changes.as_ref().is_some_and(Changes::take) {
+            self.look_again();
+        }
         self.stats.rx_calls += 1;
         let got = match self.rx.recv(self.socket.as_fd(), pool, max) {
             Ok(got) => got,
@@ -501,6 +566,10 @@ impl Link for PacketLink {
         Some(self.socket.as_fd())
     }
 
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.changes.as_ref().map(Changes::fd)
+    }
+
     fn stats(&self) -> LinkStats {
         // Words of tpacket_stats: packets, drops. The kernel clears them when read.
         let counters =
@@ -512,7 +581,9 @@ impl Link for PacketLink {
     }
 
     fn advice(&self) -> Option<String> {
-        room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room)
+        let room = room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room);
+        let all = self.advice.clone().into_iter().chain(room);
+        all.reduce(|first, second| format!("{first}; {second}"))
     }
 }
 

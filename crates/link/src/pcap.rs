@@ -392,6 +392,10 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.fd()
     }
 
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.changes_fd()
+    }
+
     fn stats(&self) -> LinkStats {
         self.inner.stats()
     }

@@ -8,10 +8,10 @@ use crate::fault::{FaultConfig, FaultLink};
 use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
-use crate::survey::{Survey, survey};
+use crate::survey::hides_vlan;
 use crate::udp::{UdpConfig, UdpLink};
 use crate::xdp::{XdpConfig, XdpLink};
-use crate::{Link, OpenError, Shard, SteeringFilter, monotonic_clock, sys};
+use crate::{Link, OpenError, Shard, SteeringFilter, best, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
@@ -232,6 +232,15 @@ impl LinkSpec {
         }
     }
 
+    /// True if an xdp link of this text may take frames that are meant for `other`, a link of the same
+    /// process: this one has no VLAN, that one is on a VLAN of the same interface, and the adapter
+    /// takes tags off before a program sees a frame.
+    pub fn may_rob(&self, other: &LinkSpec) -> bool {
+        let LinkSpec::Raw { ifname: lower, vlan: None, ethertype, .. } = self else { return false };
+        let LinkSpec::Raw { ifname, vlan, ethertype: theirs, .. } = other else { return false };
+        ethertype == theirs && hides_vlan(lower, (ifname, *vlan))
+    }
+
     /// What a raw link of this text is opened with, for those who want to change something.
     pub fn packet_config(&self) -> Option<PacketConfig> {
         let LinkSpec::Raw { ifname, vlan, ethertype, .. } = self else { return None };
@@ -290,16 +299,7 @@ impl LinkSpec {
 fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
     match kind {
         RawKind::Packet => Ok(Box::new(PacketLink::open(&config)?)),
-        RawKind::Best => {
-            let is_faster = |survey: Survey| survey.against_xdp().is_none();
-            if shards == 1 && survey(&config.ifname).is_ok_and(is_faster) {
-                // What speaks against it only now (no permission for programs) is no reason to fail.
-                if let Ok(link) = open_raw(RawKind::Xdp, config.clone(), shards) {
-                    return Ok(link);
-                }
-            }
-            open_raw(RawKind::Packet, config, shards)
-        }
+        RawKind::Best => best::open(config, shards),
         RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
             ifname: config.ifname,
             why: format!("{shards} shards were asked for, and one socket has each of its queues"),

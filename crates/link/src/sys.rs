@@ -107,8 +107,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &libc::sockaddr_storage, len: u32) 
     .map(drop)
 }
 
-/// The address a socket is bound to.
-pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+/// The address a socket is bound to, of whatever kind.
+pub(crate) fn name_of(fd: BorrowedFd<'_>) -> io::Result<libc::sockaddr_storage> {
     let mut addr = empty_addr();
     let mut len = mem::size_of_val(&addr) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `addr`; any bits are valid there.
@@ -119,7 +119,12 @@ pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
             &mut len,
         )
     })?;
-    from_storage(&addr).ok_or_else(|| io::Error::other("socket has no internet address"))
+    Ok(addr)
+}
+
+/// The internet address a socket is bound to.
+pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+    from_storage(&name_of(fd)?).ok_or_else(|| io::Error::other("socket has no internet address"))
 }
 
 /// An all-zero address.

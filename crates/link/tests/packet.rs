@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{drain, ip, pattern, receive, send, with_cable};
+use common::{drain, ip, is_woken, pattern, receive, receive_when_woken, send, with_cable};
 use thinwire_buffer::{Addr, Pool, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
@@ -237,6 +237,44 @@ fn an_interface_that_is_made_anew_is_used_again() {
         assert_eq!(receive(&mut a, &pool, 2).len(), 2);
         let _ = cable;
     });
+}
+
+/// A target says nothing until it is asked.
+#[test]
+fn an_interface_that_is_made_anew_is_heard_by_who_only_listens() {
+    // The second time the new one has the number of the old.
+    for index in ["", "index 77"] {
+        with_cable(1500, move |_| {
+            let make = || {
+                ip(&format!("link add here {index} type veth peer name there"));
+                ip("link set here up");
+                ip("link set there up");
+            };
+            make();
+            let mut a = open("here");
+            let pool = Pool::new(1 << 20);
+            receive_when_woken(&mut a, &pool);
+            ip("link add unrelated type bridge");
+            assert!(!is_woken(&a, Duration::from_millis(100)), "no ticks while all is well");
+            ip("link del here");
+            assert!(receive_when_woken(&mut a, &pool).is_empty());
+            ip("link del unrelated");
+            assert!(receive_when_woken(&mut a, &pool).is_empty());
+            make();
+            receive_when_woken(&mut a, &pool);
+            let mut c = open("there");
+            assert_eq!(a.stats().tx_calls, 0, "it has said nothing");
+            for (to, bytes) in [(a.local(), &b"to the station"[..]), (Addr::Group, b"to the group")]
+            {
+                send(&mut c, to, bytes);
+                let heard = receive_when_woken(&mut a, &pool);
+                assert_eq!(heard.len(), 1, "{index:?} {to}");
+                assert_eq!(&heard[0].bytes[..bytes.len()], bytes);
+            }
+            ip("link add unrelated type bridge");
+            assert!(!is_woken(&a, Duration::from_millis(100)), "nor afterwards");
+        });
+    }
 }
 
 /// A bond that fails over, a machine that moves: answers must find us under the new address.

@@ -7,12 +7,12 @@ use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{drain, ip, pattern, receive, send, with_cable};
+use common::{drain, ip, pattern, receive, receive_when_woken, send, with_cable};
 use rustix::thread::{CpuSet, sched_setaffinity};
-use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::xdp::{XdpConfig, XdpLink};
-use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
+use thinwire_link::{HEAD_BYTES, Link, LinkSpec, OpenError, SteeringFilter};
 
 fn open(name: &str) -> XdpLink {
     XdpLink::open(&XdpConfig::new(name)).expect(name)
@@ -255,6 +255,33 @@ fn vlans_are_apart() {
     });
 }
 
+/// Veth takes tags off, as most adapters do.
+#[test]
+fn a_link_that_may_lose_frames_to_another_is_known() {
+    with_cable(1500, |_| {
+        ip("link add link left name above type macvlan");
+        let robs = |xdp: &str, other: &str| {
+            let parse = |text: &str| text.parse::<LinkSpec>().unwrap();
+            parse(xdp).may_rob(&parse(other))
+        };
+        assert!(robs("xdp:left", "packet:left,vlan=7"));
+        assert!(robs("left", "left,vlan=7"));
+        for (xdp, other) in [
+            ("xdp:left", "packet:left"),
+            ("xdp:left", "packet:lo,vlan=7"),
+            ("xdp:left", "packet:left,vlan=7,ethertype=0x88b6"),
+            ("xdp:left", "packet:above"),
+            ("xdp:left", "packet:missing"),
+            ("xdp:left", "udp:10.77.0.1"),
+            ("xdp:left,vlan=8", "packet:left,vlan=7"),
+            ("udp:10.77.0.1", "packet:left,vlan=7"),
+            ("xdp:lo", "packet:lo,vlan=7"),
+        ] {
+            assert!(!robs(xdp, other), "{xdp} {other}");
+        }
+    });
+}
+
 #[test]
 fn all_queues_of_an_interface_are_read() {
     with_cable(9000, |cable| {
@@ -265,6 +292,8 @@ fn all_queues_of_an_interface_are_read() {
         let mut a = packet("left2");
         let mut b = open("right2");
         assert_eq!(b.mode(), "native, copy, 2 queues");
+        // All frames may come on one.
+        assert_eq!(b.room().frames, 170);
         let pool = Pool::new(1 << 20);
         warm_up(&mut a, &mut b, &pool);
         // On veth a frame arrives on the queue of the processor that it was sent on.
@@ -280,6 +309,46 @@ fn all_queues_of_an_interface_are_read() {
             assert_eq!(got[0].bytes.len(), 3776);
         }
         let _ = cable;
+    });
+}
+
+/// A caller takes a few frames at a time, and one ring always has more.
+#[test]
+fn a_full_ring_keeps_neither_other_queues_nor_greetings_out() {
+    with_cable(1500, |_| {
+        ip("link add left2 numrxqueues 2 numtxqueues 2 type veth \
+            peer name right2 numrxqueues 2 numtxqueues 2");
+        ip("link set left2 up");
+        ip("link set right2 up");
+        let mut a = packet("left2");
+        let mut b = open("right2");
+        let pool = Pool::new(8 << 20);
+        warm_up(&mut a, &mut b, &pool);
+        for full in 0..2 {
+            // On veth a frame arrives on the queue of the processor that it was sent on.
+            let mut send_on = |processor: usize, to: Addr, text: &[u8], count: usize| {
+                let mut set = CpuSet::new();
+                set.set(processor);
+                sched_setaffinity(None, &set).unwrap();
+                (0..count).for_each(|_| send(&mut a, to, text));
+            };
+            send_on(full, b.local(), b"bulk", 120);
+            send_on(1 - full, b.local(), b"rare", 1);
+            send_on(1 - full, Addr::Group, b"hail", 1);
+            std::thread::sleep(Duration::from_millis(50));
+            let mut batch = RxBatch::new();
+            let mut calls_until = |text: &[u8]| {
+                let mut calls = 0;
+                while !batch.iter().any(|frame: &RxFrame| frame.bytes[..4] == *text) {
+                    assert_eq!(b.recv(&pool, 4, &mut batch).unwrap(), 4, "the ring has more");
+                    calls += 1;
+                }
+                calls
+            };
+            assert!(calls_until(b"rare") <= 2);
+            assert!(calls_until(b"hail") <= 16);
+            drain(&mut b, &pool);
+        }
     });
 }
 
@@ -372,10 +441,15 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         cable.enter(0);
         ip("link set left down");
         // The first waits in the ring.
-        (0..3).for_each(|_| send(&mut a, b.local(), b"lost"));
-        assert!(drain(&mut a, &pool).is_empty());
+        let text: &[u8] = b"waits";
+        (0..3).for_each(|_| send(&mut a, b.local(), text));
+        assert!(receive_when_woken(&mut a, &pool).is_empty());
         assert_eq!(a.stats().tx_dropped, 2);
         ip("link set left up");
+        // It goes although nothing else is sent.
+        receive_when_woken(&mut a, &pool);
+        let heard = receive(&mut b, &pool, 1);
+        assert_eq!(&heard[0].bytes[..text.len()], text);
         warm_up(&mut a, &mut b, &pool);
         warm_up(&mut b, &mut a, &pool);
     });
@@ -406,6 +480,34 @@ fn an_interface_that_is_made_anew_is_used_again() {
 }
 
 #[test]
+fn an_interface_that_is_made_anew_is_heard_by_who_only_listens() {
+    // The second time the new one has the number of the old.
+    for index in ["", "index 77"] {
+        with_cable(1500, move |_| {
+            let make = || {
+                ip(&format!("link add here {index} type veth peer name there"));
+                ip("link set here up");
+                ip("link set there up");
+            };
+            make();
+            let mut a = open("here");
+            let pool = Pool::new(1 << 20);
+            receive_when_woken(&mut a, &pool);
+            ip("link del here");
+            assert!(receive_when_woken(&mut a, &pool).is_empty());
+            make();
+            receive_when_woken(&mut a, &pool);
+            assert_eq!(a.mode(), "as a packet link");
+            let mut c = packet("there");
+            for to in [a.local(), Addr::Group] {
+                send(&mut c, to, b"hear this");
+                assert_eq!(receive_when_woken(&mut a, &pool).len(), 1, "{index:?} {to}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_changed_station_address_is_noticed() {
     with_cable(1500, |cable| {
         let mut a = open("left");
@@ -428,6 +530,25 @@ fn a_changed_station_address_is_noticed() {
         drain(&mut b, &pool);
         send(&mut a, b.local(), b"hear me");
         assert_eq!(receive(&mut b, &pool, 1)[0].from, Addr::Mac(new));
+    });
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_named() {
+    with_cable(1500, |_| {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+        // The limit is the process's, but binds only who lacks the capability: this thread.
+        let limit = Rlimit { current: Some(1 << 20), ..getrlimit(Resource::Memlock) };
+        setrlimit(Resource::Memlock, limit).unwrap();
+        let mut sets = capabilities(None).unwrap();
+        sets.effective.remove(CapabilitySet::IPC_LOCK);
+        set_capabilities(None, sets).unwrap();
+        let refused = XdpLink::open(&XdpConfig::new("left")).err().expect("12 MiB").to_string();
+        assert!(refused.contains("CAP_IPC_LOCK") && refused.contains("LimitMEMLOCK"), "{refused}");
+        let config = XdpConfig { rx_ring: 64, rx_lent: 32, tx_ring: 32, ..XdpConfig::new("left") };
+        XdpLink::open(&config).expect("half a MiB");
     });
 }
 

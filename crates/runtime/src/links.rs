@@ -64,7 +64,7 @@ impl Links {
     /// Waits for all of them under the tokens `first`, `first + 1`, ...
     pub fn register(&self, waiter: &mut Waiter, first: Token) -> io::Result<()> {
         for (at, link) in self.links.iter().enumerate() {
-            if let Some(fd) = link.fd() {
+            for fd in link.fd().into_iter().chain(link.changes_fd()) {
                 waiter.add(fd, first + at as Token)?;
             }
         }

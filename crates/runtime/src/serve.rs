@@ -112,7 +112,7 @@ impl TargetShard {
                 mail.send(forward);
             }
         }
-        // Memory stores complete at once: their answers leave in this turn.
+        // Memory stores complete at once: their answers go with this turn's frames.
         target.turn(now, &mut links.out);
         links.flush()?;
         let wait = target.deadline(now).since(now);

@@ -63,7 +63,7 @@ pub struct FaultLink<L> {
 impl<L: Link> FaultLink<L> {
     /// Wraps a link. `clock` gives a time in ns that never goes back; only differences count.
     pub fn new(inner: L, config: &FaultConfig, clock: Clock) -> io::Result<Self> {
-        let alarm = inner.fd().map(Alarm::new).transpose()?;
+        let alarm = inner.fd().map(|fd| Alarm::new(fd, inner.changes_fd())).transpose()?;
         let calls_max = if alarm.is_some() { u32::MAX } else { 16 };
         Ok(FaultLink {
             clock,
@@ -240,7 +240,7 @@ impl<L: Link> Link for FaultLink<L> {
     }
 }
 
-/// A timer joined to the inner link's descriptor.
+/// A timer joined to the inner link's descriptors.
 struct Alarm {
     both: OwnedFd,
     timer: OwnedFd,
@@ -248,11 +248,11 @@ struct Alarm {
 }
 
 impl Alarm {
-    fn new(inner: BorrowedFd<'_>) -> io::Result<Alarm> {
+    fn new(frames: BorrowedFd<'_>, changes: Option<BorrowedFd<'_>>) -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (i, fd) in [inner, timer.as_fd()].into_iter().enumerate() {
+        for (i, fd) in [frames, timer.as_fd()].into_iter().chain(changes).enumerate() {
             epoll::add(&both, fd, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
         }
         Ok(Alarm { both, timer, is_set: false })

@@ -7,15 +7,15 @@
 //! * [`Pipeline::send_thread`]: frames to send are handed to a thread that sends them: the work queue
 //!   of the document's target (CS-WQ), and the queue mode of its initiator.
 //!
-//! No byte is copied. A received frame's memory goes to the receiving thread's pool, and an unused
-//! buffer of that pool comes back for it: the document's page interchange. Only what lies in memory
-//! of the link itself (`xdp`) is copied, and counted.
+//! What lies in memory of a pool is not copied: a received frame's memory goes to the receiving
+//! thread's pool, and an unused buffer of that pool comes back for it, the document's page interchange.
+//! What lies in memory of the link itself (`xdp`) is copied, and counted.
 
 mod receive;
 mod send;
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
@@ -42,21 +42,48 @@ struct Shared(Mutex<Unsent>);
 /// The link itself.
 struct Unsent(Box<dyn Link>);
 
-// SAFETY: what keeps a link from being sent is pooled memory, counted without atomics, in what it
-// keeps for receiving. `recv` is called by one thread only for as long as others know the link (the
-// network thread if there is one, else the owner), and with that thread's pool; `send` counts
-// nothing, because what it is given is lent ([`TxBatch::lend`]) or the caller's own. The link is
-// dropped by its owner, after the threads have been joined.
+// SAFETY: what keeps a link from being sent is memory that is counted without atomics: a pool's, in
+// what it keeps for receiving, and its own. [`HandoffLink::new`] is not public, and gets links that
+// were opened a moment ago and share none with anybody. `recv` is called by one thread only for as
+// long as others know the link (the network thread if there is one, else the owner), and with that
+// thread's pool; what it returns in memory of the link is let go of before the lock is
+// ([`Shared::recv`]). `send` counts nothing, because what it is given is lent ([`TxBatch::lend`]) or
+// the caller's own. The link is dropped by its owner, after the threads have been joined.
 unsafe impl Send for Unsent {}
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Unsent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Receives, and takes home what came in memory of the link. Returns what the link did, and how
+    /// many bytes were copied, also if the link failed.
+    fn recv(&self, pool: &Pool, max: usize, out: &mut RxBatch) -> (io::Result<usize>, u64) {
+        let mut intake = Intake { before: out.len(), link: self.lock(), out };
+        let Intake { before, ref mut link, ref mut out } = intake;
+        let got = link.0.recv(pool, max, out);
+        let copied = out.iter_mut().skip(before).map(|frame| take_home(frame, pool)).sum();
+        (got, copied)
+    }
+}
+
+/// A link that is locked to receive. If it panics, what it had received goes before the lock does.
+struct Intake<'a> {
+    before: usize,
+    out: &'a mut RxBatch,
+    link: MutexGuard<'a, Unsent>,
+}
+
+impl Drop for Intake<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.out.truncate(self.before);
+        }
+    }
 }
 
 /// See the [module](self).
-pub struct HandoffLink {
+pub(crate) struct HandoffLink {
     name: String,
     frame_bytes_max: usize,
     frame_bytes_base: usize,
@@ -65,6 +92,8 @@ pub struct HandoffLink {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     link: Arc<Shared>,
+    /// Of the link, if there is no network thread that watches it.
+    changes: Option<OwnedFd>,
     /// See [`take_home`].
     copied_bytes: u64,
 }
@@ -84,19 +113,22 @@ fn take_home(frame: &mut RxFrame, pool: &Pool) -> u64 {
 }
 
 impl HandoffLink {
-    /// Moves the work of `link` to threads.
+    /// Moves the work of `link`, which must share no memory with anybody, to threads.
     ///
     /// # Errors
     /// If a thread or what it waits with cannot be made. A link without a descriptor has no network
     /// thread.
-    pub fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
+    pub(crate) fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
         let name = link.name().to_owned();
         let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let mut changes = link.changes_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let room = link.room();
         let (frame_bytes_max, frame_bytes_base) = (link.frame_bytes_max(), link.frame_bytes_base());
         let link = Arc::new(Shared(Mutex::new(Unsent(link))));
         let receiver = match fd {
-            Some(fd) if pipeline.receive_thread => Some(Receiver::new(link.clone(), fd)?),
+            Some(fd) if pipeline.receive_thread => {
+                Some(Receiver::new(link.clone(), fd, changes.take())?)
+            }
             _ => None,
         };
         let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
@@ -108,6 +140,7 @@ impl HandoffLink {
             receiver,
             sender,
             link,
+            changes,
             copied_bytes: 0,
         })
     }
@@ -148,12 +181,9 @@ impl Link for HandoffLink {
         match &mut self.receiver {
             Some(receiver) => receiver.recv(pool, max, out),
             None => {
-                let mut link = self.link.lock();
-                let before = out.len();
-                let count = link.0.recv(pool, max, out)?;
-                let copied = out.iter_mut().skip(before).map(|frame| take_home(frame, pool));
-                self.copied_bytes += copied.sum::<u64>();
-                Ok(count)
+                let (got, copied) = self.link.recv(pool, max, out);
+                self.copied_bytes += copied;
+                got
             }
         }
     }
@@ -167,10 +197,15 @@ impl Link for HandoffLink {
         }
     }
 
+    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.changes.as_ref().map(AsFd::as_fd)
+    }
+
     fn stats(&self) -> LinkStats {
         let mut stats = self.link.lock().0.stats();
         if let Some(sender) = &self.sender {
             stats.handoffs += sender.handoffs();
+            stats.tx_dropped += sender.dropped();
         }
         stats.copied_bytes += self.copied_bytes;
         stats.copied_bytes += self.receiver.as_ref().map_or(0, Receiver::copied_bytes);
@@ -185,3 +220,6 @@ impl Link for HandoffLink {
         self.link.lock().0.advice()
     }
 }
+
+#[cfg(test)]
+mod tests;

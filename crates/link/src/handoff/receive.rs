@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 use thinwire_buffer::{Addr, Memory, Pool, RxBatch, RxFrame, SegList};
 
-use super::{Shared, take_home};
+use super::Shared;
 
 /// Frames taken from the link at once.
 const FRAMES_PER_CALL: usize = 64;
-/// Frames that may wait in the notification queue: what comes beyond stays with the kernel, whose
-/// room the protocol knows.
+/// Parcels (a frame each, or a train of them) that may wait in the notification queue: what comes
+/// beyond stays with the kernel, whose room the protocol knows.
 const QUEUE_MAX: usize = 4096;
 /// When it is full, look again after 1 ms.
 const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -51,7 +51,19 @@ struct Desk {
     /// Readable once the network thread shall end.
     stop: OwnedFd,
     error: Mutex<Option<io::Error>>,
+    /// The network thread is no more.
+    has_ended: AtomicBool,
     copied_bytes: AtomicU64,
+}
+
+/// Tells the owner that the network thread ends, however that comes.
+struct Ending<'a>(&'a Desk);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.has_ended.store(true, Ordering::Release);
+        ring(&self.0.bell);
+    }
 }
 
 /// The owner's end.
@@ -72,7 +84,8 @@ fn ring(fd: &OwnedFd) {
 }
 
 impl Receiver {
-    pub fn new(link: Arc<Shared>, fd: OwnedFd) -> io::Result<Self> {
+    /// A thread that sleeps on `fd` and `changes`, the link's own.
+    pub fn new(link: Arc<Shared>, fd: OwnedFd, changes: Option<OwnedFd>) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let desk = Arc::new(Desk {
             queue: Mutex::default(),
@@ -80,14 +93,15 @@ impl Receiver {
             bell: eventfd(0, flags)?,
             stop: eventfd(0, flags)?,
             error: Mutex::default(),
+            has_ended: AtomicBool::new(false),
             copied_bytes: AtomicU64::new(0),
         });
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("network".into());
         let thread = thread.spawn(move || {
-            if let Err(error) = run(&link, &fd, &theirs) {
+            let _ending = Ending(&theirs);
+            if let Err(error) = run(&link, [Some(fd), changes], &theirs) {
                 *lock(&theirs.error) = Some(error);
-                ring(&theirs.bell);
             }
         })?;
         Ok(Receiver { desk, unused: Vec::new(), thread: Some(thread) })
@@ -102,7 +116,7 @@ impl Receiver {
         self.desk.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes over what waits in the notification queue.
+    /// Takes over what waits in the notification queue. Fails from when the network thread has ended.
     pub fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         let desk = &*self.desk;
         let before = out.len();
@@ -131,8 +145,10 @@ impl Receiver {
             self.unused.truncate(SPARE_MAX.saturating_sub(spare.len()));
             spare.append(&mut self.unused);
         }
+        let has_ended = desk.has_ended.load(Ordering::Acquire);
         match lock(&desk.error).take() {
             Some(error) => Err(error),
+            None if has_ended => Err(io::Error::other("the thread that receives has ended")),
             None => Ok(out.len() - before),
         }
     }
@@ -147,18 +163,19 @@ impl Drop for Receiver {
     }
 }
 
-fn run(link: &Shared, fd: &OwnedFd, desk: &Desk) -> io::Result<()> {
+fn run(link: &Shared, wakes: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let mut batch = RxBatch::new();
     let mut timeout = None;
+    let fds = std::iter::once(&desk.stop).chain(wakes.iter().flatten());
+    let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
-        let mut fds = [PollFd::new(fd, PollFlags::IN), PollFd::new(&desk.stop, PollFlags::IN)];
-        let watched = if timeout.is_some() { &mut fds[1..] } else { &mut fds[..] };
+        let watched = if timeout.is_some() { &mut fds[..1] } else { &mut fds[..] };
         match poll(watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        if !fds[1].revents().is_empty() {
+        if !fds[0].revents().is_empty() {
             return Ok(());
         }
         timeout = None;
@@ -170,21 +187,21 @@ fn run(link: &Shared, fd: &OwnedFd, desk: &Desk) -> io::Result<()> {
             for memory in lock(&desk.spare).drain(..) {
                 drop(pool.adopt(memory));
             }
-            let mut locked = link.lock();
-            if locked.0.recv(&pool, FRAMES_PER_CALL, &mut batch)? == 0 {
+            let (got, copied) = link.recv(&pool, FRAMES_PER_CALL, &mut batch);
+            desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
+            if !batch.is_empty() {
+                pack(&mut batch, desk);
+                ring(&desk.bell);
+            }
+            if got? == 0 {
                 break;
             }
-            let copied = batch.iter_mut().map(|frame| take_home(frame, &pool)).sum();
-            drop(locked);
-            desk.copied_bytes.fetch_add(copied, Ordering::Relaxed);
-            pack(&pool, &mut batch, desk);
-            ring(&desk.bell);
         }
     }
 }
 
 /// Puts frames into the notification queue, those of one piece of memory together.
-fn pack(pool: &Pool, batch: &mut RxBatch, desk: &Desk) {
+fn pack(batch: &mut RxBatch, desk: &Desk) {
     let since = Instant::now();
     while let Some(first) = batch.pop_front() {
         let place = |frame: &RxFrame| Placed {
@@ -197,15 +214,8 @@ fn pack(pool: &Pool, batch: &mut RxBatch, desk: &Desk) {
         while batch.front().is_some_and(|next| next.bytes.shares_memory(&first.bytes)) {
             frames.extend(batch.pop_front().map(|next| place(&next)));
         }
-        let memory = match first.bytes.into_memory() {
-            Ok(memory) => memory,
-            // The link holds on to it, too.
-            Err(shared) => {
-                frames.truncate(1);
-                frames[0].offset = 0;
-                pool.copy_of(&shared).freeze().into_memory().expect("just made")
-            }
-        };
+        let memory = first.bytes.into_memory();
+        let memory = memory.expect("the frames of a train come together, and no link keeps any");
         lock(&desk.queue).push_back(Parcel { memory, frames, since });
     }
 }

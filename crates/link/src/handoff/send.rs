@@ -7,11 +7,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thinwire_buffer::TxBatch;
 
 use super::Shared;
+
+/// Batches that may wait for the thread. More than a window holds are repeats of what waits already.
+const WAITING_MAX: usize = 1024;
+/// How soon a full queue is tried again.
+const RETRY: Duration = Duration::from_micros(100);
+/// How long the last batches may take when the link is closed.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 /// A batch that another thread sends, and its owner takes back.
 struct Lent {
@@ -32,6 +39,8 @@ struct Queues {
     sent: Vec<Lent>,
     stop: bool,
     error: Option<io::Error>,
+    /// The thread is no more.
+    has_ended: bool,
 }
 
 struct Desk {
@@ -39,6 +48,8 @@ struct Desk {
     wake: Condvar,
     handoffs: AtomicU64,
     handed_over_ns: AtomicU64,
+    /// Frames that were never sent.
+    dropped: AtomicU64,
 }
 
 impl Desk {
@@ -64,6 +75,7 @@ impl Sender {
             wake: Condvar::new(),
             handoffs: AtomicU64::new(0),
             handed_over_ns: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
         });
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("send".into());
@@ -86,12 +98,32 @@ impl Sender {
         self.desk.handed_over_ns.load(Ordering::Relaxed)
     }
 
-    /// Hands a batch over; `batch` is empty afterwards. The error is of an earlier one.
+    /// Frames that were dropped here, not by the link.
+    pub fn dropped(&self) -> u64 {
+        self.desk.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Hands a batch over; `batch` is empty afterwards. The error is of an earlier one, or that the
+    /// thread has ended.
     pub fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.let_go();
+        let mut queues = self.desk.lock();
+        if queues.has_ended {
+            let error = queues.error.take();
+            drop(queues);
+            batch.clear();
+            return Err(
+                error.unwrap_or_else(|| io::Error::other("the thread that sends has ended"))
+            );
+        }
+        if queues.to_send.len() >= WAITING_MAX {
+            drop(queues);
+            self.desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            batch.clear();
+            return Ok(());
+        }
         let mut lent = std::mem::replace(batch, self.spare.pop().unwrap_or_default());
         lent.lend(true);
-        let mut queues = self.desk.lock();
         queues.to_send.push_back(Lent { batch: ManuallyDrop::new(lent), since: Instant::now() });
         let error = queues.error.take();
         drop(queues);
@@ -123,12 +155,29 @@ impl Drop for Sender {
     }
 }
 
+/// The sending thread's hands. When it ends, however that comes, all that it was lent goes back, and
+/// the owner is told.
+struct Hands<'a> {
+    desk: &'a Desk,
+    lent: Option<Lent>,
+}
+
+impl Drop for Hands<'_> {
+    fn drop(&mut self) {
+        let mut queues = self.desk.lock();
+        let unsent = std::mem::take(&mut queues.to_send);
+        queues.sent.extend(self.lent.take().into_iter().chain(unsent));
+        queues.has_ended = true;
+    }
+}
+
 fn run(link: &Shared, desk: &Desk) {
+    let mut hands = Hands { desk, lent: None };
     loop {
         let mut queues = desk.lock();
-        let mut lent = loop {
+        let lent = loop {
             if let Some(lent) = queues.to_send.pop_front() {
-                break lent;
+                break hands.lent.insert(lent);
             }
             if queues.stop {
                 return;
@@ -139,11 +188,27 @@ fn run(link: &Shared, desk: &Desk) {
         desk.handoffs.fetch_add(1, Ordering::Relaxed);
         let waited = lent.since.elapsed().as_nanos() as u64;
         desk.handed_over_ns.fetch_add(waited, Ordering::Relaxed);
-        let result = link.lock().0.send(&mut lent.batch);
+        let result = send_whole(link, desk, &mut lent.batch);
         let mut queues = desk.lock();
-        queues.sent.push(lent);
+        queues.sent.extend(hands.lent.take());
         if let Err(error) = result {
             queues.error = Some(error);
         }
+    }
+}
+
+/// Sends all of a batch, however long the kernel's queue is full: that is what the thread is for.
+fn send_whole(link: &Shared, desk: &Desk, batch: &mut TxBatch) -> io::Result<()> {
+    let mut closing = None;
+    loop {
+        link.lock().0.send(batch)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if desk.lock().stop && closing.get_or_insert_with(Instant::now).elapsed() > CLOSING_TIME {
+            desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        std::thread::sleep(RETRY);
     }
 }

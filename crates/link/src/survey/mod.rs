@@ -11,6 +11,7 @@ use thinwire_buffer::Addr;
 
 use crate::error::OpenError;
 use crate::packet;
+use crate::sys;
 use crate::xdp::holder;
 
 /// What can be said about an interface without touching it.
@@ -30,6 +31,9 @@ pub struct Survey {
     pub xdp: Option<XdpSupport>,
     /// Who has an XDP program attached to it, in words, if anybody has.
     pub attached: Option<String>,
+    /// Whether a process is seen to hold that program. Not so for a moment after it was killed, and
+    /// if the program is pinned or was attached by netlink.
+    pub is_held: bool,
 }
 
 /// What a driver can do with XDP.
@@ -50,7 +54,8 @@ pub struct XdpSupport {
 pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
     let interface = packet::look_up(ifname)?;
     let attached = netlink::attached_program(interface.index).ok().flatten();
-    let describe = |program: u32| match holder::of_interface(interface.index) {
+    let holder = attached.and_then(|_| holder::of_interface(interface.index));
+    let describe = |program: u32| match &holder {
         Some(holder) => format!("process {} ({})", holder.pid, holder.name),
         None => format!("program {program}"),
     };
@@ -68,7 +73,22 @@ pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
         rx_queues: ethtool::rx_queues(ifname),
         xdp: netlink::features(interface.index).ok().map(support),
         attached: attached.map(describe),
+        is_held: holder.is_some(),
     })
+}
+
+/// Whether frames of the link `vlan` (an interface, and a VLAN on it), reach an XDP program on `lower`
+/// as if they had no tag: they come over that interface, behind one tag, and the adapter takes it off.
+pub(crate) fn hides_vlan(lower: &str, vlan: (&str, Option<u16>)) -> bool {
+    let index = |name| sys::interface(name).ok().flatten().map(|interface| interface.index);
+    let is_behind_one_tag = match vlan {
+        (name, Some(_)) => name == lower,
+        (name, None) => {
+            let below = index(name).and_then(|index| netlink::vlan_of(index).ok().flatten());
+            below.is_some() && below == index(lower)
+        }
+    };
+    is_behind_one_tag && ethtool::takes_tags_off(lower)
 }
 
 impl Survey {
@@ -124,6 +144,7 @@ mod tests {
                 zero_copy_pieces: 3,
             }),
             attached: None,
+            is_held: false,
         };
         assert_eq!(good.against_xdp(), None);
         let xdp = good.xdp.unwrap();

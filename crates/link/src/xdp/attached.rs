@@ -13,9 +13,6 @@ use crate::error::OpenError;
 use crate::packet::PacketLink;
 use crate::survey::ethtool;
 
-/// How long a killed process may seem to hold an interface.
-const ATTACH_TIME: Duration = Duration::from_secs(1);
-
 /// What is attached to the interface: the program, and the sockets it feeds.
 pub(super) struct Attached {
     // Before the sockets, so that nothing is redirected to one that is gone.
@@ -24,8 +21,6 @@ pub(super) struct Attached {
     /// One for each receive queue, in order; the first one sends.
     pub(super) queues: Vec<Queue>,
     pub(super) mode: AttachMode,
-    /// The interface that it was made for.
-    pub(super) index: u32,
     /// The station address whose frames are taken.
     pub(super) mac: [u8; 6],
 }
@@ -49,14 +44,13 @@ impl Attached {
         for queue in 0..count {
             let sizes = config.sizes(queue, count, frame_chunks);
             let header = taken.header_bytes();
-            let opened = Queue::open(interface.index, queue, frame_bytes_max, header, sizes)
+            let opened = Queue::open(interface.index, queue, mode, frame_bytes_max, header, sizes)
                 .map_err(|e| refused(&format!("open a socket on queue {queue}"), e))?;
             bpf::set_socket(map.as_fd(), queue, opened.fd())
                 .map_err(|e| refused("enter a socket into its map", e))?;
             queues.push(opened);
         }
-        let (index, mac) = (interface.index, interface.mac);
-        Ok(Attached { attachment, map, queues, mode, index, mac })
+        Ok(Attached { attachment, map, queues, mode, mac: interface.mac })
     }
 
     /// Takes what comes for another station address from now on.
@@ -95,7 +89,7 @@ fn attach_patiently(
         }
         let holder = match holder::of_interface(index) {
             Some(holder) => format!("process {} ({})", holder.pid, holder.name),
-            None if start.elapsed() < ATTACH_TIME => {
+            None if start.elapsed() < holder::LEAVE_TIME => {
                 std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
@@ -113,6 +107,11 @@ fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
             Some(libc::EPERM) => {
                 format!("cannot {what}: no permission (CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW)")
             }
+            // What the kernel says of memory that may not be locked.
+            Some(libc::ENOBUFS) => format!(
+                "cannot {what}: it needs more locked memory than is allowed (grant CAP_IPC_LOCK, or \
+                 raise the limit: LimitMEMLOCK= in a unit, ulimit -l)"
+            ),
             _ => format!("cannot {what}: {error}"),
         },
     }

@@ -128,30 +128,36 @@ pub(super) fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
     let license = c"Apache-2.0 OR MIT";
     let mut name = [0; 16];
     name[..8].copy_from_slice(b"thinwire");
-    let mut log = vec![0u8; LOG_BYTES];
     let mut attributes = Attributes {
         program_type: PROG_TYPE_XDP,
         instructions: program.len() as u32,
         at: program.as_ptr() as u64,
         license: license.as_ptr() as u64,
-        log_level: 1,
-        log_bytes: LOG_BYTES as u32,
-        log: log.as_mut_ptr() as u64,
+        log_level: 0,
+        log_bytes: 0,
+        log: 0,
         kernel_version: 0,
         flags: XDP_HAS_FRAGS,
         name,
         interface: 0,
         attach_type: ATTACH_XDP,
     };
-    // SAFETY: program and license are read, the log is written within its length; all outlive the
-    // call.
-    unsafe { call_for_fd(PROG_LOAD, &mut attributes) }.map_err(|error| {
-        let said = String::from_utf8_lossy(&log);
-        let mut lines = said.trim_end_matches('\0').lines();
-        match lines.rfind(|line| !line.starts_with("processed ")) {
-            Some(line) => io::Error::new(error.kind(), format!("{error} ({line})")),
-            None => error,
-        }
+    // SAFETY: program and license are read, within their lengths, and outlive the call.
+    let error = match unsafe { call_for_fd(PROG_LOAD, &mut attributes) } {
+        Ok(program) => return Ok(program),
+        Err(error) => error,
+    };
+    // Only now with a log: one that is too long for its buffer would itself be a reason to refuse.
+    let mut log = vec![0u8; LOG_BYTES];
+    (attributes.log_level, attributes.log_bytes) = (1, LOG_BYTES as u32);
+    attributes.log = log.as_mut_ptr() as u64;
+    // SAFETY: as above, and the log is written within its length.
+    let _ = unsafe { call_for_fd(PROG_LOAD, &mut attributes) };
+    let said = String::from_utf8_lossy(&log);
+    let mut lines = said.trim_end_matches('\0').lines();
+    Err(match lines.rfind(|line| !line.starts_with("processed ")) {
+        Some(line) => io::Error::new(error.kind(), format!("{error} ({line})")),
+        None => error,
     })
 }
 

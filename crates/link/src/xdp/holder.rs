@@ -1,6 +1,11 @@
 //! Who has an XDP program attached to an interface, for messages.
 
 use std::fs;
+use std::time::Duration;
+
+/// How long a killed process may still have its interface: while it goes, the interface is taken, but
+/// nobody is seen to hold it.
+pub(crate) const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 /// A process that holds an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]

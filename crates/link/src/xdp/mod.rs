@@ -39,8 +39,8 @@ use socket::Sizes;
 /// The receive path before the sockets (256 frames on veth) is shared with everybody and overflows
 /// silently.
 const FRAMES_MAX: u32 = 192;
-/// The inner link is looked at only so often while frames come through the rings: a look costs a
-/// system call.
+/// The inner link is looked at only so often while frames come through the rings, and then first: a
+/// look costs a system call.
 const LOOKS_ONE_IN: u32 = 16;
 /// Frames taken from it at once: few come that way, and each place keeps a buffer ready.
 const INNER_FRAMES_MAX: usize = 16;
@@ -56,10 +56,11 @@ pub struct XdpConfig {
     /// The interface and what is received on it, as for a packet link. Its buffers are those of the
     /// link inside.
     pub packet: PacketConfig,
-    /// Entries of the receive rings, of all queues together: frames of up to 3,776 bytes take one,
-    /// others one for each 3,790 bytes begun. A power of two, default 512: 170 frames of MTU 9000.
-    /// Each costs 4 KiB of locked memory, and all of it is used in turn: with four times as many a
-    /// bulk read takes a tenth more CPU time, because the memory is in no cache any more.
+    /// Entries of the receive ring of each queue: frames of up to 3,776 bytes take one, others one
+    /// for each 3,790 bytes begun. A power of two, default 512: 170 frames of MTU 9000. Each costs 4
+    /// KiB of locked memory, and all of it is used in turn: with four times as many a bulk read takes
+    /// a tenth more CPU time, because the memory is in no cache any more. Not shared out among the
+    /// queues, since an adapter that cannot hash our EtherType puts every frame on the same one.
     pub rx_ring: u32,
     /// Chunks, of all queues together, that may be lent out (to stores that write from them) before
     /// frames are copied. Default 1536: 6 MiB. Each costs 4 KiB of locked memory.
@@ -77,8 +78,7 @@ impl XdpConfig {
 
     /// For one of so many queues. Only the first one sends.
     fn sizes(&self, queue: u32, queues: u32, frame_chunks: u32) -> Sizes {
-        let rx = (self.rx_ring / queues.next_power_of_two()).max(4 * frame_chunks);
-        let rx = rx.next_power_of_two();
+        let rx = self.rx_ring.max(4 * frame_chunks).next_power_of_two();
         let tx = if queue == 0 { self.tx_ring.next_power_of_two() } else { 1 };
         Sizes { rx, tx, rx_chunks: rx + self.rx_lent / queues }
     }
@@ -103,14 +103,18 @@ pub struct XdpLink {
     both: OwnedFd,
     room: Room,
     looks: u32,
+    /// The queue whose frames are taken first, the next time.
+    first: usize,
     stats: LinkStats,
     /// Drops of sockets that are closed.
     dropped_before: u64,
 }
 
 impl XdpLink {
-    /// Opens the interface. Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, and that no other XDP
-    /// program is attached to it. May wait up to 2 s for the kernel to let go of a predecessor.
+    /// Opens the interface. Needs CAP_NET_ADMIN, CAP_BPF and CAP_NET_RAW, that no other XDP program
+    /// is attached to it, and that so much memory may be locked as [`XdpConfig`] asks for (12 MiB, and
+    /// 2 MiB for each further queue, by default): CAP_IPC_LOCK, or RLIMIT_MEMLOCK. May wait for the
+    /// kernel to let go of a predecessor: up to 1 s, and up to 2 s for each queue.
     pub fn open(config: &XdpConfig) -> Result<XdpLink, OpenError> {
         let packet = PacketLink::open(&config.packet)?;
         let name = packet.name().replacen("packet:", "xdp:", 1);
@@ -132,6 +136,7 @@ impl XdpLink {
             both,
             room,
             looks: 0,
+            first: 0,
             stats: LinkStats::default(),
             dropped_before: 0,
         })
@@ -153,9 +158,14 @@ impl XdpLink {
     /// Takes notice of what became of the interface.
     fn look_if_due(&mut self) {
         self.packet.look_if_due();
-        let (index, mac) = (self.packet.interface().index, self.packet.interface().mac);
+        self.follow();
+    }
+
+    /// Follows the inner link, which has looked.
+    fn follow(&mut self) {
+        let mac = self.packet.interface().mac;
         let Some(attached) = &mut self.attached else { return };
-        if attached.index != index {
+        if self.packet.is_remade() {
             // The sockets belong to the one that is gone.
             self.dropped_before += attached.queues.iter().map(Queue::dropped).sum::<u64>();
             self.attached = None;
@@ -163,6 +173,16 @@ impl XdpLink {
             // Then frames to the new address come through the inner link.
             attached.mac = mac;
         }
+    }
+
+    /// What has come to the inner link.
+    fn recv_inside(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        let max = if self.attached.is_some() { INNER_FRAMES_MAX.min(max) } else { max };
+        let frames = self.packet.recv(pool, max, out)?;
+        if self.packet.is_remade() {
+            self.follow();
+        }
+        Ok(frames)
     }
 
     /// Frames for the first queue's socket; returns how many that dealt with, all unless the kernel
@@ -220,7 +240,7 @@ impl XdpLink {
 fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd> {
     let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let queues = attached.iter().flat_map(|a| &a.queues).map(Queue::fd);
-    for fd in packet.fd().into_iter().chain(queues) {
+    for fd in packet.fd().into_iter().chain(packet.changes_fd()).chain(queues) {
         epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
     Ok(both)
@@ -275,17 +295,29 @@ impl Link for XdpLink {
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         let mut frames = 0;
+        self.looks = self.looks.wrapping_add(1);
+        // First, so that full rings do not keep greetings out for ever.
+        let looks_inside = self.looks % LOOKS_ONE_IN == 0;
+        if looks_inside {
+            frames += self.recv_inside(pool, max, out)?;
+        }
         if let Some(attached) = &mut self.attached {
             self.stats.rx_calls += 1;
-            for queue in &mut attached.queues {
+            let sends = &mut attached.queues[0];
+            // What the kernel could not take has waited long enough: perhaps nothing else is to be
+            // sent until it is answered. If it fails, the next send call says so.
+            if sends.has_pending() {
+                let _ = sends.flush(&mut 0, &mut self.stats);
+            }
+            // In turn, so that one full ring does not keep the others out.
+            let (later, sooner) = attached.queues.split_at_mut(self.first);
+            for queue in sooner.iter_mut().chain(later) {
                 frames += queue.recv(pool, max - frames, out, &mut self.stats);
             }
+            self.first = (self.first + 1) % attached.queues.len();
         }
-        self.looks = self.looks.wrapping_add(1);
-        if frames == 0 || (frames < max && self.looks % LOOKS_ONE_IN == 0) {
-            let max =
-                if self.attached.is_some() { INNER_FRAMES_MAX.min(max - frames) } else { max };
-            frames += self.packet.recv(pool, max, out)?;
+        if frames == 0 && !looks_inside {
+            frames += self.recv_inside(pool, max, out)?;
         }
         if frames == 0
             && let Some(attached) = &mut self.attached

@@ -36,8 +36,9 @@ impl Taken<'_> {
     /// The program. `map` is the descriptor of the map from receive queues to sockets; `missed` says
     /// what becomes of a frame whose queue has none: [`PASS`], but in tests.
     ///
-    /// Frames to groups pass: everybody wants them, and there is only one of each. So do tagged
-    /// frames whose tag the adapter has taken off, and everything too short to tell.
+    /// Frames to groups pass: everybody wants them, and there is only one of each. So does everything
+    /// too short to tell. A frame whose tag the adapter has taken off looks as if it never had one: a
+    /// link with a VLAN lets it pass, one without takes it ([`crate::LinkSpec::may_rob`]).
     pub(super) fn program(&self, map: i32, missed: i32) -> Vec<Instruction> {
         let mut a = Assembler::default();
         let (pass, take) = (a.label(), a.label());
@@ -195,5 +196,20 @@ mod tests {
             assert!(ours(&[0, 5]) && ours(&[0, 6, 1, 1, 1, 1]));
             assert!(!ours(&[0, 7, 1, 1, 1, 1]) && !ours(&[0]));
         }
+    }
+
+    #[test]
+    fn the_longest_program_is_accepted_and_a_wrong_one_refused_with_the_reason() {
+        if !is_root() {
+            return;
+        }
+        let steering = vec![SteeringFilter::word(2, 1..=2); crate::STEERING_FILTERS_MAX];
+        let taken = Taken { mac: MAC, ethertype: 0x88b5, vlan: Some(9), steering: &steering };
+        assert!(takes(&taken, &frame(MAC, Some(9), 0x88b5, &[0, 0, 0, 0, 0, 2])));
+        let mut a = Assembler::default();
+        a.load(Width::Word, R0, R5, 0);
+        a.exit();
+        let refused = bpf::load(&a.finish()).unwrap_err().to_string();
+        assert!(refused.contains("R5 !read_ok"), "{refused}");
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxFrame};
 
+use super::bpf::AttachMode;
 use super::socket::{self, Rings, Sizes};
 use super::umem::{CHUNK_BYTES, Region};
 use crate::{HEAD_BYTES, LinkStats};
@@ -52,10 +53,12 @@ pub(super) struct Queue {
 
 impl Queue {
     /// Opens a socket on `queue` of an interface for frames of up to `frame_bytes_max` bytes behind
-    /// `header_bytes` of link header. It receives once it is in the program's map.
+    /// `header_bytes` of link header. It receives once it is in the map of the program, which is
+    /// attached in this mode.
     pub(super) fn open(
         interface: u32,
         queue: u32,
+        mode: AttachMode,
         frame_bytes_max: usize,
         header_bytes: usize,
         sizes: Sizes,
@@ -63,7 +66,7 @@ impl Queue {
         let region = Region::new(sizes.rx_chunks, sizes.tx)?;
         let (socket, rings) = socket::open(&region, headroom(header_bytes) as u32, sizes)?;
         let is_split = chunks_of(frame_bytes_max, header_bytes) > 1;
-        socket::bind(socket.as_fd(), interface, queue, is_split)?;
+        socket::bind(socket.as_fd(), interface, queue, mode, is_split)?;
         let is_zero_copy = socket::is_zero_copy(socket.as_fd());
         if is_zero_copy {
             socket::poll_busily(socket.as_fd());

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::bpf::AttachMode;
 use super::ring::{Consumer, Layout, Producer};
 use super::umem::{CHUNK_BYTES, Mapping, Region};
 use crate::sys;
@@ -86,16 +87,22 @@ pub(super) fn open(region: &Region, headroom: u32, sizes: Sizes) -> io::Result<(
     Ok((socket, rings))
 }
 
-/// Binds to a queue of an interface: without copies if the driver can, else with. `is_split` says
-/// that frames do not fit into one chunk. A queue that its last user has only just closed stays in
+/// Binds to a queue of an interface, where a program is attached in this mode: natively without copies
+/// if the driver can, else with. `is_split` says that frames do not fit into one chunk. A queue that its last user has only just closed stays in
 /// use for a moment: it is tried again for a bounded time.
 pub(super) fn bind(
     fd: BorrowedFd<'_>,
     interface: u32,
     queue: u32,
+    mode: AttachMode,
     is_split: bool,
 ) -> io::Result<()> {
     let mut flags = libc::XDP_USE_NEED_WAKEUP;
+    // The driver could give its frames to a socket without a copy although it does not run the
+    // program: then nobody would redirect any.
+    if mode == AttachMode::Generic {
+        flags |= libc::XDP_COPY;
+    }
     if is_split {
         flags |= libc::XDP_USE_SG;
     }
@@ -127,9 +134,10 @@ pub(super) fn is_zero_copy(fd: BorrowedFd<'_>) -> bool {
     flags.is_ok_and(|[flags]| flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// Lets system calls on this socket poll the adapter instead of waiting for its interrupts, as far
-/// as the kernel allows. Written to the kernel's `Documentation/networking/af_xdp.rst` and
-/// `napi.rst`; never run on an adapter.
+/// Lets the system calls that send on this socket, or give it chunks to fill, poll the adapter
+/// meanwhile, as far as the kernel allows. Waiting does not poll: epoll looks at the rings only, and
+/// who sleeps is woken by the adapter's interrupt as ever. Written to the kernel's
+/// `Documentation/networking/af_xdp.rst` and `napi.rst`; never run on an adapter.
 pub(super) fn poll_busily(fd: BorrowedFd<'_>) {
     let set = |name, value: i32| sys::set_option(fd, libc::SOL_SOCKET, name, &value);
     if set(libc::SO_PREFER_BUSY_POLL, 1).is_ok() && set(libc::SO_BUSY_POLL, BUSY_POLL_US).is_ok() {

@@ -5,8 +5,11 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::time::Timespec;
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::Link;
 
@@ -85,6 +88,27 @@ pub fn receive(link: &mut dyn Link, pool: &Pool, count: usize) -> Vec<RxFrame> {
             quiet += 1;
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
+    }
+    batch.into()
+}
+
+/// True if `link` has something to do within `limit`: what a shard sleeps on says so.
+pub fn is_woken(link: &dyn Link, limit: Duration) -> bool {
+    let fds = [link.fd(), link.changes_fd()];
+    let mut fds: Vec<_> = fds.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let limit = Timespec::try_from(limit).expect("short");
+    poll(&mut fds, Some(&limit)).expect("poll") > 0
+}
+
+/// Receives as an idle shard does, which looks only when it is woken, until nothing wakes it for
+/// a moment.
+pub fn receive_when_woken(link: &mut dyn Link, pool: &Pool) -> Vec<RxFrame> {
+    let mut batch = RxBatch::new();
+    let mut turns = 0;
+    while is_woken(link, Duration::from_millis(100)) {
+        link.recv(pool, 64, &mut batch).expect("receive");
+        turns += 1;
+        assert!(turns < 1000, "woken for nothing, again and again");
     }
     batch.into()
 }
