@@ -14,12 +14,21 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
+use thinwire_wire::{DATA_OFFSET, DataHeader, HEADER_BYTES, Request};
+
 use crate::{Item, Time};
 pub use tyche::TycheConfig;
 
 /// Requests of more payload than this gain nothing from company (section VI): `static` and `tyche`
 /// let them go at once.
 const SMALL_BYTES: u64 = 4096;
+/// Requests of a frame that leave room before its payload for the headers of their data. Of a
+/// larger batch all requests go first, so that one frame carries them.
+const BESIDE_DATA: usize = 2;
+const _: () = {
+    let pair = Request::BYTES + DataHeader::BYTES;
+    assert!(HEADER_BYTES + BESIDE_DATA * pair <= DATA_OFFSET);
+};
 
 /// Which policy, and whether blocks share frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -212,6 +221,11 @@ impl Batcher {
     fn let_go(&mut self, now: Time, waiting: Waiting, out: &mut VecDeque<Item>) {
         let count = self.policy.release(now, waiting).min(waiting.requests);
         self.frame_max = self.policy.frame_max();
+        if self.frame_max > BESIDE_DATA {
+            let is_request = |item: &mut Item| matches!(item, Item::Request { .. });
+            let waiting = self.queue.iter_mut().take(count);
+            out.extend(waiting.filter_map(|held| held.items[0].take_if(is_request)));
+        }
         for held in self.queue.drain(..count) {
             self.bytes -= held.bytes;
             out.extend(held.items.into_iter().flatten());
@@ -239,6 +253,12 @@ impl Batcher {
     /// Requests that may share a frame.
     pub fn frame_max(&self) -> usize {
         self.frame_max
+    }
+
+    /// Requests begin a frame of their own rather than ride behind the payload of others, so that
+    /// a batch is not torn by what waits before it.
+    pub fn begins_frames(&self) -> bool {
+        self.active
     }
 
     /// Payloads of several requests may share a frame.
@@ -345,17 +365,44 @@ mod tests {
         assert_eq!((out.len(), doorbell.queued()), (3, 0));
     }
 
-    #[test]
-    fn a_write_and_its_data_stay_together_and_in_order() {
-        let mut batcher = batcher("static:2");
-        let data = |sequence| Item::Data { slot: 0, sequence, offset: 0, length: 512 };
-        for sequence in [1, 2] {
+    /// What so many writes of 512 bytes become.
+    fn writes(policy: &str, count: u32) -> Vec<Item> {
+        let mut batcher = batcher(policy);
+        for sequence in 1..=count {
             let items = [request(sequence)[0], Some(data(sequence))];
             assert!(batcher.hold(Time(5), items, 512));
         }
         let mut out = VecDeque::new();
         batcher.release(Time(5), &mut out);
-        let expected = [1, 2].map(|s| [request(s)[0].unwrap(), data(s)]).concat();
-        assert_eq!(out, expected);
+        out.into()
+    }
+
+    fn data(sequence: u32) -> Item {
+        Item::Data { slot: 0, sequence, offset: 0, length: 512 }
+    }
+
+    #[test]
+    fn two_writes_share_a_frame_with_their_data() {
+        let expected = [1, 2, 3, 4].map(|s| [request(s)[0].unwrap(), data(s)]).concat();
+        assert_eq!(writes("static:2", 4), expected);
+    }
+
+    #[test]
+    fn of_more_writes_all_requests_go_first() {
+        let requests = [1, 2, 3].map(|s| request(s)[0].unwrap());
+        assert_eq!(writes("static:3", 3), [requests, [1, 2, 3].map(data)].concat());
+    }
+
+    #[test]
+    fn a_completion_stays_behind_its_data() {
+        let mut batcher = batcher("doorbell");
+        let complete = |sequence| Item::Complete { slot: 0, sequence };
+        for sequence in 1..=16 {
+            assert!(batcher.hold(Time(5), [Some(data(sequence)), Some(complete(sequence))], 512));
+        }
+        let mut out = VecDeque::new();
+        batcher.release(Time(5), &mut out);
+        let pairs = (1..=16).flat_map(|sequence| [data(sequence), complete(sequence)]);
+        assert!(pairs.eq(out));
     }
 }

@@ -179,8 +179,12 @@ impl Session {
             }
             let limit = if payload > 0 { DATA_OFFSET } else { frame_bytes };
             let is_request = matches!(item, Item::Request { .. } | Item::Complete { .. });
-            if is_request && requests == requests_max {
-                break;
+            if is_request {
+                let torn = requests == 0 && payload > 0 && self.batcher.begins_frames();
+                let torn = torn && matches!(item, Item::Request { .. });
+                if requests == requests_max || torn {
+                    break;
+                }
             }
             let wanted = match item {
                 Item::Ping => {
