@@ -134,12 +134,13 @@ pub struct TxBatch {
     frames: Vec<TxFrame>,
     len: usize,
     lent: bool,
+    last_pieces: usize,
 }
 
 impl TxBatch {
     /// An empty batch.
     pub const fn new() -> Self {
-        TxBatch { frames: Vec::new(), len: 0, lent: false }
+        TxBatch { frames: Vec::new(), len: 0, lent: false, last_pieces: 0 }
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
@@ -185,6 +186,18 @@ impl TxBatch {
         self.len == 0
     }
 
+    /// Takes note that the last pieces of so many requests (at a target: completions) are in these
+    /// frames.
+    #[inline]
+    pub fn add_last_pieces(&mut self, count: usize) {
+        self.last_pieces += count;
+    }
+
+    /// How many requests end in these frames: with this batch they have been sent.
+    pub fn last_pieces(&self) -> usize {
+        self.last_pieces
+    }
+
     /// While a batch is lent, [`TxBatch::clear`] does nothing: payloads are counted without atomics,
     /// so that a thread that only sends the batch for another must not let go of them.
     pub fn lend(&mut self, lent: bool) {
@@ -201,6 +214,7 @@ impl TxBatch {
             frame.data.clear();
         }
         self.len = 0;
+        self.last_pieces = 0;
     }
 }
 
@@ -238,5 +252,19 @@ mod tests {
         let joined = frame.joined(&pool);
         assert!(joined.rest.is_empty());
         assert_eq!(&joined.bytes[..], whole);
+    }
+
+    #[test]
+    fn what_ends_in_a_batch_goes_with_it_and_stays_while_it_is_lent() {
+        let mut batch = TxBatch::new();
+        batch.push(Addr::Group);
+        batch.add_last_pieces(2);
+        batch.add_last_pieces(1);
+        batch.lend(true);
+        batch.clear();
+        assert_eq!((batch.len(), batch.last_pieces()), (1, 3));
+        batch.lend(false);
+        batch.clear();
+        assert_eq!((batch.len(), batch.last_pieces()), (0, 0));
     }
 }

@@ -82,7 +82,9 @@ impl Links {
 
     /// Sends everything in `out`: one call per link.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.clocks.sending();
+        if self.clocks.is_on() {
+            self.clocks.sending(self.out.iter().map(TxBatch::last_pieces).sum());
+        }
         for (link, batch) in self.links.iter_mut().zip(&mut self.out) {
             if !batch.is_empty() {
                 link.send(batch)?;

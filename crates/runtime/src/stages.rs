@@ -80,14 +80,15 @@ impl StageClocks {
         }
     }
 
-    /// Frames are about to be handed to a link.
-    #[inline]
-    pub fn sending(&self) {
-        let unsent = self.unsent.get();
-        if unsent > 0 && self.is_on() {
-            self.unsent.set(0);
+    /// Frames are about to be handed to a link, and among them the last pieces of so many requests
+    /// (at a target: completions). What a policy holds back, or a window, is not sent yet; what is
+    /// sent again has been.
+    pub fn sending(&self, last_pieces: usize) {
+        let sent = self.unsent.get().min(last_pieces as u64);
+        if sent > 0 && self.is_on() {
+            self.unsent.set(self.unsent.get() - sent);
             let mut sums = self.sums.borrow_mut();
-            sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(unsent));
+            sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(sent));
         }
     }
 
@@ -203,9 +204,11 @@ mod tests {
             clocks.act_on(Duration::from_nanos(500), Duration::from_nanos(70));
             clocks.cross(Stage::Submitted);
             clocks.cross(Stage::Stored);
-            clocks.sending();
-            // Nothing of ours is in these.
-            clocks.sending();
+            // An acknowledgement; the completion; the completion once more.
+            clocks.sending(0);
+            assert_eq!(clocks.unsent.get(), 1);
+            clocks.sending(1);
+            clocks.sending(1);
         }
         let sums = clocks.ask(clock_kind::PHYSICAL);
         assert_eq!(sums.requests, 10);
