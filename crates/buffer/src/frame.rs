@@ -14,11 +14,11 @@ pub struct RxFrame {
     pub bytes: Segment,
     /// The pieces behind the first, where a link receives large frames in chunks; else empty.
     pub rest: SegList,
-    /// How long it had lain in the kernel's queue when it was taken out: time that the receiving
-    /// machine spent, not the network. Zero where the link cannot tell.
+    /// How long it had lain in this machine's queues: time that the receiver spent, not the network.
+    /// Without what it lay in the kernel's where the link cannot tell.
     pub waited: Duration,
-    /// How long it then lay between the thread that took it out and the one that has it now. Zero
-    /// where that is the same thread.
+    /// The part of that between the thread that took it out of the kernel's queue and the one that
+    /// has it now. Zero where that is the same thread.
     pub queued: Duration,
 }
 
@@ -71,7 +71,7 @@ impl RxFrame {
 
     /// The frame in one piece, which is a copy of it if it was in several.
     pub fn joined(&self, pool: &Pool) -> RxFrame {
-        let (from, waited) = (self.from, self.waited);
+        let (from, waited, queued) = (self.from, self.waited, self.queued);
         let bytes = match self.rest.is_empty() {
             true => self.bytes.clone(),
             false => {
@@ -80,7 +80,7 @@ impl RxFrame {
                 whole.freeze()
             }
         };
-        RxFrame { from, bytes, rest: SegList::new(), waited, queued: Duration::ZERO }
+        RxFrame { from, bytes, rest: SegList::new(), waited, queued }
     }
 
     /// Walks over the parts of pieces that make up a window.
@@ -232,8 +232,8 @@ mod tests {
             from: Addr::Group,
             bytes: part(b"abc"),
             rest,
-            waited: Duration::ZERO,
-            queued: Duration::ZERO,
+            waited: Duration::from_micros(9),
+            queued: Duration::from_micros(4),
         };
         let whole = b"abcdefghi";
         assert_eq!(frame.len(), whole.len());
@@ -252,6 +252,7 @@ mod tests {
         let joined = frame.joined(&pool);
         assert!(joined.rest.is_empty());
         assert_eq!(&joined.bytes[..], whole);
+        assert_eq!((joined.waited, joined.queued), (frame.waited, frame.queued));
     }
 
     #[test]

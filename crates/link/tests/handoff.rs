@@ -56,6 +56,8 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
                 assert_eq!(frame.from, a.local());
                 assert_eq!(frame.bytes[..], pattern(round * 4 + i, sizes[i]), "{pipeline:?}");
                 assert_eq!(frame.queued > Duration::ZERO, pipeline.receive_thread);
+                // Congestion control takes all of it off the network's time.
+                assert!(frame.waited >= frame.queued);
             }
         }
         assert!(drain(&mut *b, &pool).is_empty());

@@ -68,14 +68,14 @@ impl StageClocks {
         }
     }
 
-    /// One of them is acted on: it was in the receive queue for `waited`, and then with another
-    /// thread for `queued`.
+    /// One of them is acted on: it was in queues of this machine for `waited`, the last `queued` of
+    /// it with another thread ([`thinwire_buffer::RxFrame`]).
     #[inline]
     pub fn act_on(&self, waited: Duration, queued: Duration) {
         if self.is_on() {
             let [_, _, taken] = self.frame.get();
             let received = taken.wrapping_sub(queued.as_nanos() as u64);
-            let arrived = received.wrapping_sub(waited.as_nanos() as u64);
+            let arrived = taken.wrapping_sub(waited.as_nanos() as u64);
             self.frame.set([arrived, received, taken]);
         }
     }
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!((before.requests, before.first, before.clock != 0), (0, 0, true));
         for _ in 0..10 {
             clocks.taken();
-            clocks.act_on(Duration::from_nanos(500), Duration::from_nanos(70));
+            clocks.act_on(Duration::from_nanos(570), Duration::from_nanos(70));
             clocks.cross(Stage::Submitted);
             clocks.cross(Stage::Stored);
             // An acknowledgement; the completion; the completion once more.
