@@ -128,6 +128,10 @@ impl TxFrame {
     }
 }
 
+/// Bytes of a head that are there from the beginning: who builds frames stays below it on the way of
+/// an I/O, so that a head need not grow there.
+pub const TX_HEAD_BYTES: usize = 2560;
+
 /// Frames waiting for one link's send call. Emptied frames keep their storage for the next use.
 #[derive(Debug, Default)]
 pub struct TxBatch {
@@ -147,7 +151,8 @@ impl TxBatch {
     #[inline]
     pub fn push(&mut self, to: Addr) -> &mut TxFrame {
         if self.len == self.frames.len() {
-            self.frames.push(TxFrame { to, head: Vec::with_capacity(2048), data: SegList::new() });
+            let head = Vec::with_capacity(TX_HEAD_BYTES);
+            self.frames.push(TxFrame { to, head, data: SegList::new() });
         }
         let frame = &mut self.frames[self.len];
         debug_assert!(frame.head.is_empty() && frame.data.is_empty());
