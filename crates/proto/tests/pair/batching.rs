@@ -34,3 +34,16 @@ fn what_is_held_back_is_not_sent() {
     p.run(Duration::from_millis(2));
     assert_eq!((p.last_pieces, &p.sides[1].requested[..]), ([1, 0], &[1][..]));
 }
+
+#[test]
+fn what_is_held_back_goes_when_its_time_is_over_although_nothing_else_happens() {
+    for (policy, delay) in
+        [("static:8", Duration::from_millis(5)), ("doorbell", Duration::from_micros(50))]
+    {
+        let mut p = quiet(policy);
+        let start = p.now;
+        (1..4).for_each(|slot| p.request(0, slot, 512));
+        p.until("arriving", |p| p.sides[1].requested.len() == 3);
+        assert_eq!(p.now.since(start), delay + p.latency, "{policy}");
+    }
+}
