@@ -13,7 +13,7 @@ use thinwire_proto::{Stage, StageObserver, StageSums};
 use thinwire_wire::clock_kind;
 
 /// Clocks that nobody asks for stop after this.
-const LIFE_NS: u64 = 60_000_000_000;
+pub const LIFE: Duration = Duration::from_secs(60);
 
 /// The clocks of one shard. Shared by what drives links and by the state machine.
 #[derive(Default)]
@@ -146,7 +146,7 @@ impl StageClocks {
     #[cold]
     fn note(&self, stage: Stage) {
         let now = self.now();
-        if now.wrapping_sub(self.asked_ns.get()) > LIFE_NS {
+        if now.wrapping_sub(self.asked_ns.get()) > LIFE.as_nanos() as u64 {
             self.kind.set(clock_kind::OFF);
             return;
         }
