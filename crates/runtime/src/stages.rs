@@ -20,6 +20,7 @@ pub const LIFE: Duration = Duration::from_secs(60);
 pub struct StageClocks {
     /// A [`clock_kind`].
     kind: Cell<u8>,
+    /// On the monotonic clock, whichever runs.
     asked_ns: Cell<u64>,
     sums: RefCell<StageSums>,
     /// The frame that is being acted on: arrived, received, taken.
@@ -136,20 +137,27 @@ impl StageObserver for StageClocks {
             self.handed_over.set(0);
             self.handed_over_before.set(None);
         }
-        self.asked_ns.set(self.now());
+        self.asked_ns.set(read(ClockId::Monotonic));
         let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
         StageSums { clock, handed_over: self.handed_over.get(), ..*self.sums.borrow() }
     }
 }
 
 impl StageClocks {
+    /// Nobody has asked for so long that nobody will.
+    fn is_forgotten(&self) -> bool {
+        let age_ns = read(ClockId::Monotonic).saturating_sub(self.asked_ns.get());
+        Duration::from_nanos(age_ns) > LIFE
+    }
+
     #[cold]
     fn note(&self, stage: Stage) {
-        let now = self.now();
-        if now.wrapping_sub(self.asked_ns.get()) > LIFE.as_nanos() as u64 {
+        // Once for each request is often enough: a look is not free.
+        if matches!(stage, Stage::Accepted | Stage::Submitted) && self.is_forgotten() {
             self.kind.set(clock_kind::OFF);
             return;
         }
+        let now = self.now();
         let mut sums = self.sums.borrow_mut();
         let frame = |sums: &mut StageSums| {
             let [arrived, received, taken] = self.frame.get();
@@ -221,6 +229,20 @@ mod tests {
         assert!(order.is_sorted(), "{order:?}");
         // Sums of times of one run: their mean lies within it.
         assert!(sums.sent / 10 <= clocks.now() && sums.taken / 10 > 0);
+    }
+
+    #[test]
+    fn clocks_of_either_kind_stop_a_minute_after_they_were_asked() {
+        for kind in [clock_kind::PHYSICAL, clock_kind::VIRTUAL] {
+            let clocks = StageClocks::new();
+            clocks.ask(kind);
+            let asked = clocks.asked_ns.get();
+            for (ago, runs) in [(LIFE / 2, true), (LIFE * 2, false)] {
+                clocks.asked_ns.set(asked - ago.as_nanos() as u64);
+                clocks.cross(Stage::Accepted);
+                assert_eq!(clocks.is_on(), runs, "kind {kind}, {ago:?}");
+            }
+        }
     }
 
     #[test]
