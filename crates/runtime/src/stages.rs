@@ -12,6 +12,8 @@ use rustix::time::{ClockId, clock_gettime};
 use thinwire_proto::{Stage, StageObserver, StageSums};
 use thinwire_wire::clock_kind;
 
+use crate::disk::Hash;
+
 /// Clocks that nobody asks for stop after this.
 pub const LIFE: Duration = Duration::from_secs(60);
 
@@ -189,12 +191,18 @@ impl StageClocks {
     }
 }
 
-/// A number that processes on the same running machine, and only those, have in common: their
-/// monotonic clocks show the same time. 0 if it cannot be known.
+/// A number that processes whose monotonic clocks show the same time have in common, and no others:
+/// those of one boot of a machine and one time namespace. 0 if it cannot be known. Who asks over the
+/// network gets a hash, since a boot's own number is nobody else's business.
 fn machine() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
+    let Ok(boot) = std::fs::read("/proc/sys/kernel/random/boot_id") else { return 0 };
+    let mut hash = Hash::of(&boot);
+    // A kernel without such namespaces has one clock.
+    if let Ok(space) = std::fs::read_link("/proc/self/ns/time") {
+        hash.add(space.as_os_str().as_encoded_bytes());
+    }
+    let hash = u128::from_be_bytes(hash.value());
+    ((hash >> 64) as u64 ^ hash as u64).max(1)
 }
 
 #[cfg(test)]
@@ -229,6 +237,15 @@ mod tests {
         assert!(order.is_sorted(), "{order:?}");
         // Sums of times of one run: their mean lies within it.
         assert!(sums.sent / 10 <= clocks.now() && sums.taken / 10 > 0);
+    }
+
+    #[test]
+    fn the_machine_is_known_by_a_hash() {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let digits = boot.replace('-', "");
+        let halves = [&digits[..16], &digits[16..32]].map(|h| u64::from_str_radix(h, 16).unwrap());
+        assert!(machine() != 0 && !halves.contains(&machine()));
+        assert_eq!(StageClocks::new().ask(clock_kind::PHYSICAL).clock, machine());
     }
 
     #[test]
