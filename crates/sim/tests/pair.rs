@@ -35,11 +35,11 @@ fn params(link: &dyn Link) -> LinkParams {
 }
 
 impl Pair {
-    fn new(seed: u64, faults: FaultRates, batching: Batching) -> Self {
+    fn new(seed: u64, faults: FaultRates, [ours, theirs]: [Batching; 2]) -> Self {
         let net = SimNet::new(seed, WireConfig { faults, ..WireConfig::default() });
         let links = [net.station(StationConfig::default()), net.station(StationConfig::default())];
         let pool = Pool::new(64 << 20);
-        let config = TargetConfig { insecure: true, batching, ..TargetConfig::default() };
+        let config = TargetConfig { insecure: true, batching: theirs, ..TargetConfig::default() };
         let mut target = Target::new(config, vec![params(&links[0])], 0, pool.clone(), seed + 1);
         let identity = Identity { identity: [7; 16], incarnation: 1 };
         target.add_export(ExportConfig {
@@ -49,7 +49,8 @@ impl Pair {
         });
         let name = TargetName::Node("thinwire".into());
         let defaults = InitiatorConfig::new(name, "disk");
-        let config = InitiatorConfig { insecure: true, initiator: [1; 16], batching, ..defaults };
+        let config =
+            InitiatorConfig { insecure: true, initiator: [1; 16], batching: ours, ..defaults };
         let initiator =
             Initiator::new(Time(0), config, vec![params(&links[1])], pool.clone(), seed + 2);
         Pair {
@@ -135,7 +136,7 @@ impl Pair {
 }
 
 fn story(faults: FaultRates, seed: u64) -> Pair {
-    let mut p = Pair::new(seed, faults, Batching::default());
+    let mut p = Pair::new(seed, faults, [Batching::default(); 2]);
     p.until("the attach", |p| p.initiator.is_open());
     assert_eq!(p.initiator.geometry().bytes, 16 << 20);
     for (nth, len) in [512, 4096, 65536, 1 << 20, 1536].into_iter().enumerate() {
@@ -183,7 +184,7 @@ fn the_same_with_everything_going_wrong() {
 fn a_batch_of_writes_is_one_message_and_is_answered_whole() {
     for data in [true, false] {
         let batching = Batching { policy: "static:8".parse().unwrap(), data };
-        let mut p = Pair::new(3, FaultRates::default(), batching);
+        let mut p = Pair::new(3, FaultRates::default(), [batching; 2]);
         p.until("the attach", |p| p.initiator.is_open());
         // The second frame of this one is half full: that must not tear the batch behind it.
         let large = p.write(1 << 20, 77, 12 << 10);
@@ -197,4 +198,21 @@ fn a_batch_of_writes_is_one_message_and_is_answered_whole() {
         assert!(p.completions.iter().all(|&count| count % 8 <= 1), "{:?}", p.completions);
         assert_eq!(p.completions.iter().sum::<usize>(), 17);
     }
+}
+
+/// One large write in a frame does not hold up the answers of the small reads beside it.
+#[test]
+fn only_small_requests_are_answered_together() {
+    let theirs = Batching { policy: "static:8".parse().unwrap(), data: true };
+    let mut p = Pair::new(4, FaultRates::default(), [Batching::default(), theirs]);
+    p.until("the attach", |p| p.initiator.is_open());
+    for token in [1, 2] {
+        p.initiator.submit(Io::new(token, Op::Read, token * 4096, 4096));
+    }
+    let large = p.write(2 << 20, 3, 1 << 20);
+    p.initiator.submit(large);
+    p.until("the reads", |p| !p.done.is_empty());
+    assert_eq!(p.requests, [3]);
+    assert_eq!(p.done.iter().map(|done| done.token).collect::<Vec<_>>(), [1, 2]);
+    p.until("the write", |p| p.done.len() == 3);
 }

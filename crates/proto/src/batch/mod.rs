@@ -20,8 +20,8 @@ use crate::{Item, Time};
 pub use tyche::TycheConfig;
 
 /// Requests of more payload than this gain nothing from company (section VI): `static` and `tyche`
-/// let them go at once.
-const SMALL_BYTES: u64 = 4096;
+/// let them go at once, and a target does not keep their answers for those of others.
+pub const SMALL_BYTES: u64 = 4096;
 /// Requests of a frame that leave room before its payload for the headers of their data. Of a
 /// larger batch all requests go first, so that one frame carries them.
 const BESIDE_DATA: usize = 2;
