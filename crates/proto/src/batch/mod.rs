@@ -51,7 +51,8 @@ impl Default for Batching {
 pub enum BatchPolicy {
     /// Each at once, in a frame of its own.
     None,
-    /// When so many wait, or the first has waited for 5 ms. Bound: 1 to [`BatchPolicy::LEVEL_MAX`].
+    /// When so many wait, or the first has waited for 5 ms. Bound: 1 to [`BatchPolicy::LEVEL_MAX`];
+    /// a number beyond counts as the nearest within.
     Static(u16),
     /// The same, of as many as lately gave the best throughput.
     Tyche(TycheConfig),
@@ -177,10 +178,14 @@ struct Held {
 
 impl Batcher {
     pub fn new(batching: Batching) -> Self {
+        let bounded = |level: u16| level.clamp(1, BatchPolicy::LEVEL_MAX);
         let policy: Box<dyn Policy> = match batching.policy {
             BatchPolicy::None => Box::new(none::None),
-            BatchPolicy::Static(level) => Box::new(fixed::Fixed::new(level.into())),
-            BatchPolicy::Tyche(config) => Box::new(tyche::Tyche::new(config)),
+            BatchPolicy::Static(level) => Box::new(fixed::Fixed::new(bounded(level).into())),
+            BatchPolicy::Tyche(config) => {
+                let level_max = bounded(config.level_max);
+                Box::new(tyche::Tyche::new(TycheConfig { level_max, ..config }))
+            }
             BatchPolicy::Doorbell => Box::new(doorbell::Doorbell),
             BatchPolicy::Backlog => Box::new(backlog::Backlog),
         };
@@ -337,6 +342,22 @@ mod tests {
         batcher.release(due, &mut out);
         assert_eq!(out.len(), 3);
         assert_eq!((batcher.frame_max(), batcher.level()), (8, 8));
+    }
+
+    #[test]
+    fn levels_out_of_bounds_count_as_the_nearest() {
+        let with = |policy| Batcher::new(Batching { policy, data: true });
+        let tyche = |level_max| BatchPolicy::Tyche(TycheConfig { level_max, ..Default::default() });
+        let start = Time(1_000_000_000);
+        for policy in [BatchPolicy::Static(0), tyche(0)] {
+            let mut batcher = with(policy);
+            assert_eq!(offer(&mut batcher, start, 3), 3, "{policy:?}");
+            // Long enough for tyche to look at its level.
+            batcher.on_completed(start, 4096);
+            batcher.on_completed(start + Duration::from_secs(1), 4096);
+            assert_eq!(batcher.level(), 1, "{policy:?}");
+        }
+        assert_eq!(with(BatchPolicy::Static(u16::MAX)).level(), 64);
     }
 
     #[test]

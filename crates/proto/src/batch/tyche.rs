@@ -16,7 +16,8 @@ const UNCHANGED_MAX: u32 = 10;
 pub struct TycheConfig {
     /// How long the throughput is measured before the level is looked at. Default 1 s.
     pub interval: Duration,
-    /// The most requests of a batch. Default 64. Bound: 1 to [`BatchPolicy::LEVEL_MAX`].
+    /// The most requests of a batch. Default 64. Bound: 1 to [`BatchPolicy::LEVEL_MAX`]; a number
+    /// beyond counts as the nearest within.
     pub level_max: u16,
     /// The longest that the first request of a batch waits. Default 5 ms.
     pub delay_max: Duration,
