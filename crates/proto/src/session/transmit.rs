@@ -1,5 +1,6 @@
-//! Building frames: a turn of the loop is the flush. Everything that waits goes into as few frames
-//! as it fits (Tyche's batching without a timer); acknowledgements and credits ride along.
+//! Building frames: a turn of the loop is the flush. Everything that the batching policy
+//! ([`crate::batch`]) does not hold back goes into as few frames as it fits and as the policy
+//! allows; acknowledgements and credits ride along.
 
 use thinwire_buffer::TxBatch;
 use thinwire_wire::{
