@@ -14,11 +14,11 @@ pub struct RxFrame {
     pub bytes: Segment,
     /// The pieces behind the first, where a link receives large frames in chunks; else empty.
     pub rest: SegList,
-    /// How long it had lain in the kernel's queue when it was taken out: time that the receiving
-    /// machine spent, not the network. Zero where the link cannot tell.
+    /// How long it had lain in this machine's queues: time that the receiver spent, not the network.
+    /// Without what it lay in the kernel's where the link cannot tell.
     pub waited: Duration,
-    /// How long it then lay between the thread that took it out and the one that has it now. Zero
-    /// where that is the same thread.
+    /// The part of that between the thread that took it out of the kernel's queue and the one that
+    /// has it now. Zero where that is the same thread.
     pub queued: Duration,
 }
 
@@ -71,7 +71,7 @@ impl RxFrame {
 
     /// The frame in one piece, which is a copy of it if it was in several.
     pub fn joined(&self, pool: &Pool) -> RxFrame {
-        let (from, waited) = (self.from, self.waited);
+        let (from, waited, queued) = (self.from, self.waited, self.queued);
         let bytes = match self.rest.is_empty() {
             true => self.bytes.clone(),
             false => {
@@ -80,7 +80,7 @@ impl RxFrame {
                 whole.freeze()
             }
         };
-        RxFrame { from, bytes, rest: SegList::new(), waited, queued: Duration::ZERO }
+        RxFrame { from, bytes, rest: SegList::new(), waited, queued }
     }
 
     /// Walks over the parts of pieces that make up a window.
@@ -128,6 +128,10 @@ impl TxFrame {
     }
 }
 
+/// Bytes of a head that are there from the beginning: who builds frames stays below it on the way of
+/// an I/O, so that a head need not grow there.
+pub const TX_HEAD_BYTES: usize = 2560;
+
 /// Frames waiting for one link's send call, in order. Emptied frames keep their storage for the next
 /// use.
 #[derive(Debug, Default)]
@@ -137,19 +141,21 @@ pub struct TxBatch {
     start: usize,
     len: usize,
     lent: bool,
+    last_pieces: usize,
 }
 
 impl TxBatch {
     /// An empty batch.
     pub const fn new() -> Self {
-        TxBatch { frames: Vec::new(), start: 0, len: 0, lent: false }
+        TxBatch { frames: Vec::new(), start: 0, len: 0, lent: false, last_pieces: 0 }
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
     #[inline]
     pub fn push(&mut self, to: Addr) -> &mut TxFrame {
         if self.len == self.frames.len() {
-            self.frames.push(TxFrame { to, head: Vec::with_capacity(2048), data: SegList::new() });
+            let head = Vec::with_capacity(TX_HEAD_BYTES);
+            self.frames.push(TxFrame { to, head, data: SegList::new() });
         }
         let frame = &mut self.frames[self.len];
         debug_assert!(frame.head.is_empty() && frame.data.is_empty());
@@ -199,7 +205,7 @@ impl TxBatch {
         }
         self.start += count;
         if self.start == self.len && !self.lent {
-            (self.start, self.len) = (0, 0);
+            (self.start, self.len, self.last_pieces) = (0, 0, 0);
         }
     }
 
@@ -208,6 +214,18 @@ impl TxBatch {
         let excess = self.len().saturating_sub(count);
         (0..excess).for_each(|_| self.pop());
         excess
+    }
+
+    /// Takes note that the last pieces of so many requests (at a target: completions) are in these
+    /// frames.
+    #[inline]
+    pub fn add_last_pieces(&mut self, count: usize) {
+        self.last_pieces += count;
+    }
+
+    /// How many requests end in these frames: with this batch they have been sent.
+    pub fn last_pieces(&self) -> usize {
+        self.last_pieces
     }
 
     /// While a batch is lent, [`TxBatch::clear`] does nothing, and [`TxBatch::sent`] keeps the
@@ -241,8 +259,8 @@ mod tests {
             from: Addr::Group,
             bytes: part(b"abc"),
             rest,
-            waited: Duration::ZERO,
-            queued: Duration::ZERO,
+            waited: Duration::from_micros(9),
+            queued: Duration::from_micros(4),
         };
         let whole = b"abcdefghi";
         assert_eq!(frame.len(), whole.len());
@@ -261,5 +279,20 @@ mod tests {
         let joined = frame.joined(&pool);
         assert!(joined.rest.is_empty());
         assert_eq!(&joined.bytes[..], whole);
+        assert_eq!((joined.waited, joined.queued), (frame.waited, frame.queued));
+    }
+
+    #[test]
+    fn what_ends_in_a_batch_goes_with_it_and_stays_while_it_is_lent() {
+        let mut batch = TxBatch::new();
+        batch.push(Addr::Group);
+        batch.add_last_pieces(2);
+        batch.add_last_pieces(1);
+        batch.lend(true);
+        batch.clear();
+        assert_eq!((batch.len(), batch.last_pieces()), (1, 3));
+        batch.lend(false);
+        batch.clear();
+        assert_eq!((batch.len(), batch.last_pieces()), (0, 0));
     }
 }

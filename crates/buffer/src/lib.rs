@@ -20,7 +20,7 @@ mod pool;
 mod segment;
 
 pub use addr::Addr;
-pub use frame::{RxBatch, RxFrame, TxBatch, TxFrame};
+pub use frame::{RxBatch, RxFrame, TX_HEAD_BYTES, TxBatch, TxFrame};
 pub use lent::{Lender, Lent};
 pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
 pub use segment::{SegList, Segment};

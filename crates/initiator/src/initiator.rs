@@ -73,8 +73,9 @@ pub struct Initiator {
     pub(crate) now: Time,
     pub(crate) stats: InitiatorStats,
     pub(crate) observer: Option<Rc<dyn StageObserver>>,
-    /// What the target's stage clocks showed when it was last asked.
+    /// What the target's stage clocks showed when it was last asked, with this transaction number.
     clocks: Option<Clocks>,
+    clocks_asked: Option<u32>,
     notices: VecDeque<Notice>,
 }
 
@@ -139,6 +140,7 @@ impl Initiator {
             stats: InitiatorStats::default(),
             observer: None,
             clocks: None,
+            clocks_asked: None,
             notices: VecDeque::new(),
         };
         if initiator.first_error.is_none() {
@@ -164,7 +166,8 @@ impl Initiator {
         let transaction = self.rng.next_u64() as u32;
         let ask = AskClocks { transaction, kind, reserved: Default::default() };
         self.session.as_mut()?.send(Item::AskClocks(ask));
-        Some(transaction)
+        self.clocks_asked = Some(transaction);
+        self.clocks_asked
     }
 
     /// What the target's stage clocks showed when it was last asked.
@@ -291,7 +294,10 @@ impl Initiator {
             }
             Message::Detached(_) if self.detach_sent => self.finish_closing(),
             Message::Bye(_) => self.on_bye(now),
-            Message::Clocks(clocks) => self.clocks = Some(*clocks),
+            Message::Clocks(clocks) if self.clocks_asked == Some(clocks.transaction) => {
+                self.clocks = Some(*clocks);
+            }
+            Message::Clocks(_) => return Err(DropReason::Unasked),
             _ => return Err(DropReason::Direction),
         }
         Ok(())
@@ -475,4 +481,68 @@ impl Initiator {
         }
         Some(Timer::Reconnect(self.connection_deadline().since(now)))
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::{Addr, SegList};
+    use thinwire_proto::{Batching, Role, Room, SessionConfig};
+
+    use super::*;
+    use crate::TargetName;
+
+    /// With a session, though nobody is there.
+    fn connected() -> Initiator {
+        let (now, pool) = (Time(1), Pool::new(1 << 20));
+        let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+        let room = Room { frames: 8, bytes: 1 << 16 };
+        let link =
+            LinkParams { addr: Addr::Sim(1), frame_bytes_base: 1500, frame_bytes_max: 1500, room };
+        let mut initiator = Initiator::new(now, config, vec![link], pool, 1);
+        let config = SessionConfig {
+            role: Role::Initiator,
+            local_id: 1,
+            remote_id: 2,
+            epoch: 1,
+            seed: 1,
+            batching: Batching::default(),
+        };
+        initiator.session = Some(Session::new(now, config, room));
+        initiator
+    }
+
+    #[test]
+    fn only_the_clocks_that_were_asked_for_are_taken_in() {
+        let mut initiator = connected();
+        let bytes = initiator.pool.copy_of(&[0]).freeze();
+        let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+        let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
+        let tell = |initiator: &mut Initiator, transaction, requests| {
+            let clocks = Clocks { transaction, requests, ..NONE };
+            initiator.on_message(Time(2), &Message::Clocks(clocks), &frame)
+        };
+        assert_eq!(tell(&mut initiator, 0, 1), Err(DropReason::Unasked));
+        let earlier = initiator.ask_clocks(1).unwrap();
+        let asked = initiator.ask_clocks(1).unwrap();
+        assert_eq!(tell(&mut initiator, earlier, 2), Err(DropReason::Unasked));
+        assert!(initiator.clocks().is_none());
+        // The answer may come again, when the question did.
+        for requests in [3, 4] {
+            assert_eq!(tell(&mut initiator, asked, requests), Ok(()));
+            assert_eq!(initiator.clocks().unwrap().requests, requests);
+        }
+    }
+
+    const NONE: Clocks = Clocks {
+        transaction: 0,
+        clock: 0,
+        requests: 0,
+        arrived: 0,
+        received: 0,
+        taken: 0,
+        submitted: 0,
+        stored: 0,
+        sent: 0,
+        handed_over: 0,
+    };
 }

@@ -97,7 +97,8 @@ pub trait Link {
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
 
-    /// How long, in ns and in all, batches have waited for the thread that sends, if there is one.
+    /// How long, in ns and in all, batches have waited for the thread that sends, if there is one:
+    /// those in which requests end ([`TxBatch::last_pieces`]).
     fn handed_over_ns(&self) -> u64 {
         0
     }

@@ -19,16 +19,25 @@ pub(crate) struct AckState {
     pending: u32,
     urgent: bool,
     deadline: Option<Time>,
+    /// The largest number so far, and when its frame arrived.
+    largest: u64,
     largest_at: Time,
     /// Largest number in the last acknowledgement and in the one before it.
     reported: [u64; 2],
 }
 
 impl AckState {
-    /// A frame was taken in, which had entered this machine at `arrived`.
-    pub fn on_received(&mut self, now: Time, arrived: Time, verdict: Verdict, eliciting: bool) {
-        if verdict == Verdict::InOrder || self.pending == 0 {
-            self.largest_at = arrived;
+    /// The frame of this number was taken in, which had entered this machine at `arrived`.
+    pub fn on_received(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        number: u64,
+        verdict: Verdict,
+        eliciting: bool,
+    ) {
+        if number > self.largest {
+            (self.largest, self.largest_at) = (number, arrived);
         }
         if !eliciting {
             return;
@@ -88,5 +97,40 @@ impl AckState {
         self.pending = 0;
         self.urgent = false;
         self.deadline = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_wire::Kind;
+
+    use super::*;
+
+    const START: Time = Time(1_000_000_000);
+
+    fn at(us: u64) -> Time {
+        START + Duration::from_micros(us)
+    }
+
+    /// The delay that is told at `now_us`, in us, after frames of these numbers arrived then.
+    fn told(arrivals: &[(u64, u64)], now_us: u64) -> u16 {
+        let (mut state, mut received) = (AckState::default(), Received::default());
+        for &(number, us) in arrivals {
+            let verdict = received.insert(number);
+            state.on_received(at(us), at(us), number, verdict, true);
+        }
+        let mut header = Header::new(Kind::Session);
+        state.write(at(now_us), 0, &received, &mut header);
+        assert_eq!(header.ack_largest, received.largest());
+        header.ack_delay * 4
+    }
+
+    #[test]
+    fn the_delay_is_that_of_the_largest_number() {
+        assert_eq!(told(&[(1, 0), (2, 40)], 100), 60);
+        // It came behind a gap.
+        assert_eq!(told(&[(1, 0), (3, 40)], 100), 60);
+        // What fills the gap later, or comes again, is not the largest.
+        assert_eq!(told(&[(1, 0), (3, 40), (2, 80), (3, 90)], 100), 60);
     }
 }

@@ -37,7 +37,7 @@ mod stage;
 mod time;
 mod units;
 
-pub use batch::{BatchPolicy, Batching, TycheConfig};
+pub use batch::{BatchPolicy, Batching, SMALL_BYTES, TycheConfig};
 pub use checksum::{seal, verify};
 pub use drops::{DropReason, Drops};
 pub use gate::open_frame;

@@ -3,11 +3,18 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use thinwire_buffer::TX_HEAD_BYTES;
+use thinwire_wire::{Complete, HEADER_BYTES, Request};
+
 use crate::{Item, Time};
 
-/// Items in one frame, at most: a frame's list never grows, and its headers stay below the 2 KiB
-/// that a frame to send begins with.
+/// Items in one frame, at most: a frame's list never grows, nor does its head of requests or
+/// completions.
 pub(crate) const ITEMS_MAX: usize = 72;
+const _: () = {
+    assert!(HEADER_BYTES + ITEMS_MAX * Request::BYTES <= TX_HEAD_BYTES);
+    assert!(Complete::BYTES <= Request::BYTES);
+};
 
 /// A frame is lost when this many sent after it were acknowledged.
 const PACKET_THRESHOLD: u64 = 3;

@@ -33,9 +33,9 @@ pub struct StageSums {
     pub first: u64,
     /// Target: completed by the store. Initiator: the completion is there.
     pub second: u64,
-    /// Its frames were handed to be sent.
+    /// The last of its frames was handed to be sent.
     pub sent: u64,
-    /// How long they waited for a thread that sends: a sum of durations.
+    /// How long that waited for a thread that sends: a sum of durations.
     pub handed_over: u64,
 }
 

@@ -122,7 +122,9 @@ impl Links {
     /// Sends everything in `out`: one call per link. What a full queue does not take stays there,
     /// to be sent first by the next flush.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.clocks.sending();
+        if self.clocks.is_on() {
+            self.clocks.sending(self.out.iter().map(TxBatch::last_pieces).sum());
+        }
         self.is_blocked = false;
         let links = self.links.iter_mut().zip(&mut self.dropped);
         for ((link, dropped), batch) in links.zip(&mut self.out) {

@@ -12,14 +12,17 @@ use rustix::time::{ClockId, clock_gettime};
 use thinwire_proto::{Stage, StageObserver, StageSums};
 use thinwire_wire::clock_kind;
 
+use crate::disk::Hash;
+
 /// Clocks that nobody asks for stop after this.
-const LIFE_NS: u64 = 60_000_000_000;
+pub const LIFE: Duration = Duration::from_secs(60);
 
 /// The clocks of one shard. Shared by what drives links and by the state machine.
 #[derive(Default)]
 pub struct StageClocks {
     /// A [`clock_kind`].
     kind: Cell<u8>,
+    /// On the monotonic clock, whichever runs.
     asked_ns: Cell<u64>,
     sums: RefCell<StageSums>,
     /// The frame that is being acted on: arrived, received, taken.
@@ -68,26 +71,27 @@ impl StageClocks {
         }
     }
 
-    /// One of them is acted on: it was in the receive queue for `waited`, and then with another
-    /// thread for `queued`.
+    /// One of them is acted on: it was in queues of this machine for `waited`, the last `queued` of
+    /// it with another thread ([`thinwire_buffer::RxFrame`]).
     #[inline]
     pub fn act_on(&self, waited: Duration, queued: Duration) {
         if self.is_on() {
             let [_, _, taken] = self.frame.get();
             let received = taken.wrapping_sub(queued.as_nanos() as u64);
-            let arrived = received.wrapping_sub(waited.as_nanos() as u64);
+            let arrived = taken.wrapping_sub(waited.as_nanos() as u64);
             self.frame.set([arrived, received, taken]);
         }
     }
 
-    /// Frames are about to be handed to a link.
-    #[inline]
-    pub fn sending(&self) {
-        let unsent = self.unsent.get();
-        if unsent > 0 && self.is_on() {
-            self.unsent.set(0);
+    /// Frames are about to be handed to a link, and among them the last pieces of so many requests
+    /// (at a target: completions). What a policy holds back, or a window, is not sent yet; what is
+    /// sent again has been.
+    pub fn sending(&self, last_pieces: usize) {
+        let sent = self.unsent.get().min(last_pieces as u64);
+        if sent > 0 && self.is_on() {
+            self.unsent.set(self.unsent.get() - sent);
             let mut sums = self.sums.borrow_mut();
-            sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(unsent));
+            sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(sent));
         }
     }
 
@@ -135,20 +139,27 @@ impl StageObserver for StageClocks {
             self.handed_over.set(0);
             self.handed_over_before.set(None);
         }
-        self.asked_ns.set(self.now());
+        self.asked_ns.set(read(ClockId::Monotonic));
         let clock = if kind == clock_kind::PHYSICAL { self.clock.get() } else { 0 };
         StageSums { clock, handed_over: self.handed_over.get(), ..*self.sums.borrow() }
     }
 }
 
 impl StageClocks {
+    /// Nobody has asked for so long that nobody will.
+    fn is_forgotten(&self) -> bool {
+        let age_ns = read(ClockId::Monotonic).saturating_sub(self.asked_ns.get());
+        Duration::from_nanos(age_ns) > LIFE
+    }
+
     #[cold]
     fn note(&self, stage: Stage) {
-        let now = self.now();
-        if now.wrapping_sub(self.asked_ns.get()) > LIFE_NS {
+        // Once for each request is often enough: a look is not free.
+        if matches!(stage, Stage::Accepted | Stage::Submitted) && self.is_forgotten() {
             self.kind.set(clock_kind::OFF);
             return;
         }
+        let now = self.now();
         let mut sums = self.sums.borrow_mut();
         let frame = |sums: &mut StageSums| {
             let [arrived, received, taken] = self.frame.get();
@@ -180,12 +191,18 @@ impl StageClocks {
     }
 }
 
-/// A number that processes on the same running machine, and only those, have in common: their
-/// monotonic clocks show the same time. 0 if it cannot be known.
+/// A number that processes whose monotonic clocks show the same time have in common, and no others:
+/// those of one boot of a machine and one time namespace. 0 if it cannot be known. Who asks over the
+/// network gets a hash, since a boot's own number is nobody else's business.
 fn machine() -> u64 {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
-    u64::from_str_radix(&digits, 16).unwrap_or(0)
+    let Ok(boot) = std::fs::read("/proc/sys/kernel/random/boot_id") else { return 0 };
+    let mut hash = Hash::of(&boot);
+    // A kernel without such namespaces has one clock.
+    if let Ok(space) = std::fs::read_link("/proc/self/ns/time") {
+        hash.add(space.as_os_str().as_encoded_bytes());
+    }
+    let hash = u128::from_be_bytes(hash.value());
+    ((hash >> 64) as u64 ^ hash as u64).max(1)
 }
 
 #[cfg(test)]
@@ -200,12 +217,14 @@ mod tests {
         assert_eq!((before.requests, before.first, before.clock != 0), (0, 0, true));
         for _ in 0..10 {
             clocks.taken();
-            clocks.act_on(Duration::from_nanos(500), Duration::from_nanos(70));
+            clocks.act_on(Duration::from_nanos(570), Duration::from_nanos(70));
             clocks.cross(Stage::Submitted);
             clocks.cross(Stage::Stored);
-            clocks.sending();
-            // Nothing of ours is in these.
-            clocks.sending();
+            // An acknowledgement; the completion; the completion once more.
+            clocks.sending(0);
+            assert_eq!(clocks.unsent.get(), 1);
+            clocks.sending(1);
+            clocks.sending(1);
         }
         let sums = clocks.ask(clock_kind::PHYSICAL);
         assert_eq!(sums.requests, 10);
@@ -218,6 +237,29 @@ mod tests {
         assert!(order.is_sorted(), "{order:?}");
         // Sums of times of one run: their mean lies within it.
         assert!(sums.sent / 10 <= clocks.now() && sums.taken / 10 > 0);
+    }
+
+    #[test]
+    fn the_machine_is_known_by_a_hash() {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let digits = boot.replace('-', "");
+        let halves = [&digits[..16], &digits[16..32]].map(|h| u64::from_str_radix(h, 16).unwrap());
+        assert!(machine() != 0 && !halves.contains(&machine()));
+        assert_eq!(StageClocks::new().ask(clock_kind::PHYSICAL).clock, machine());
+    }
+
+    #[test]
+    fn clocks_of_either_kind_stop_a_minute_after_they_were_asked() {
+        for kind in [clock_kind::PHYSICAL, clock_kind::VIRTUAL] {
+            let clocks = StageClocks::new();
+            clocks.ask(kind);
+            let asked = clocks.asked_ns.get();
+            for (ago, runs) in [(LIFE / 2, true), (LIFE * 2, false)] {
+                clocks.asked_ns.set(asked - ago.as_nanos() as u64);
+                clocks.cross(Stage::Accepted);
+                assert_eq!(clocks.is_on(), runs, "kind {kind}, {ago:?}");
+            }
+        }
     }
 
     #[test]

@@ -69,7 +69,8 @@ fn allocations() -> u64 {
 }
 
 const VOLUME_BYTES: u64 = 64 << 20;
-const DEPTH: usize = 32;
+/// I/Os at a time; the larger is all that a target has slots for, and fills frames with requests.
+const DEPTHS: [usize; 2] = [32, 128];
 
 fn udp() -> Box<dyn Link> {
     Box::new(UdpLink::open(&UdpConfig::new("127.0.0.1:0".parse().unwrap())).unwrap())
@@ -91,12 +92,13 @@ fn file(dir: &Dir) -> (Box<dyn Volume>, Pool) {
 /// What to do at random: shares out of eight.
 #[derive(Clone, Copy)]
 struct Mix {
+    depth: usize,
     /// Of 64 KiB; the others are of 4 KiB.
     long: u64,
     writes: u64,
 }
 
-/// Random I/O, [`DEPTH`] at a time, every hundredth a flush. `content` is what is written, whole.
+/// Random I/O, `depth` at a time, every hundredth a flush. `content` is what is written, whole.
 /// Returns the bytes read and written.
 fn run(
     pair: &mut Pair,
@@ -109,7 +111,7 @@ fn run(
     let (mut read_bytes, mut written_bytes) = (0, 0);
     let (mut submitted, mut completed) = (0, 0);
     while completed < ios {
-        while submitted < ios && submitted - completed < DEPTH {
+        while submitted < ios && submitted - completed < mix.depth {
             submitted += 1;
             let token = submitted as u64;
             if submitted % 100 == 0 {
@@ -162,27 +164,32 @@ fn steady(mut pair: Pair) {
     SegList::warm(1, 16 << 10);
     let content = [pair.initiator_pool.get_zeroed(4096), pair.initiator_pool.get_zeroed(65536)];
     let content = content.map(|buf| buf.freeze());
-    let mut done = Vec::with_capacity(2 * DEPTH);
+    let mut done = Vec::with_capacity(2 * DEPTHS[1]);
     pair.rest(Duration::from_millis(300));
     fill(&mut pair, &content[1], &mut done);
     let mut rng = Rng::new(1);
     // The extremes: nothing that is mixed of them needs more at once.
     for (long, writes) in [(0, 0), (8, 0), (0, 8), (8, 8), (4, 4)] {
-        run(&mut pair, &mut rng, Mix { long, writes }, 2_000, &content, &mut done);
+        for depth in DEPTHS {
+            run(&mut pair, &mut rng, Mix { depth, long, writes }, 2_000, &content, &mut done);
+        }
     }
     // To find what allocates: TELL=10 cargo test -p thinwire-runtime --test allocation
     let tell_count = std::env::var("TELL").map_or(0, |count| count.parse().unwrap());
     assert!(allocations() > 0, "the allocator counts");
-    let mut by_round = Vec::with_capacity(ROUNDS);
-    while by_round.len() < ROUNDS && by_round.last() != Some(&0) {
-        let before = allocations();
-        TELL.with(|tell| tell.set(tell_count));
-        run(&mut pair, &mut rng, Mix { long: 1, writes: 4 }, 20_000, &content, &mut done);
-        TELL.with(|tell| tell.set(0));
-        by_round.push(allocations() - before);
+    for (depth, long) in DEPTHS.into_iter().zip([1, 0]) {
+        let mut by_round = Vec::with_capacity(ROUNDS);
+        while by_round.len() < ROUNDS && by_round.last() != Some(&0) {
+            let before = allocations();
+            TELL.with(|tell| tell.set(tell_count));
+            let mix = Mix { depth, long, writes: 4 };
+            run(&mut pair, &mut rng, mix, 20_000, &content, &mut done);
+            TELL.with(|tell| tell.set(0));
+            by_round.push(allocations() - before);
+        }
+        eprintln!("{depth} at a time, allocations by round: {by_round:?}");
+        assert_eq!(by_round.last(), Some(&0), "{depth} at a time: {by_round:?}");
     }
-    eprintln!("allocations by round: {by_round:?}");
-    assert_eq!(by_round.last(), Some(&0), "allocations by round: {by_round:?}");
 }
 
 #[test]

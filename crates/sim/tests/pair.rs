@@ -4,10 +4,11 @@ use thinwire_buffer::{Pool, RxBatch, SegList, TxBatch};
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
 use thinwire_link::Link;
 use thinwire_link::sim::{FaultRates, SimLink, SimNet, StationConfig, WireConfig};
-use thinwire_proto::{LinkParams, Room, Time};
+use thinwire_proto::{Batching, LinkParams, Room, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
+use thinwire_wire::{Frame, Message};
 
 struct Pair {
     net: SimNet,
@@ -18,6 +19,9 @@ struct Pair {
     pool: Pool,
     now: u64,
     done: Vec<Completion>,
+    /// How many requests each frame carried that carried any, and how many completions.
+    requests: Vec<usize>,
+    completions: Vec<usize>,
 }
 
 fn params(link: &dyn Link) -> LinkParams {
@@ -31,11 +35,11 @@ fn params(link: &dyn Link) -> LinkParams {
 }
 
 impl Pair {
-    fn new(seed: u64, faults: FaultRates) -> Self {
+    fn new(seed: u64, faults: FaultRates, [ours, theirs]: [Batching; 2]) -> Self {
         let net = SimNet::new(seed, WireConfig { faults, ..WireConfig::default() });
         let links = [net.station(StationConfig::default()), net.station(StationConfig::default())];
         let pool = Pool::new(64 << 20);
-        let config = TargetConfig { insecure: true, ..TargetConfig::default() };
+        let config = TargetConfig { insecure: true, batching: theirs, ..TargetConfig::default() };
         let mut target = Target::new(config, vec![params(&links[0])], 0, pool.clone(), seed + 1);
         let identity = Identity { identity: [7; 16], incarnation: 1 };
         target.add_export(ExportConfig {
@@ -45,7 +49,8 @@ impl Pair {
         });
         let name = TargetName::Node("thinwire".into());
         let defaults = InitiatorConfig::new(name, "disk");
-        let config = InitiatorConfig { insecure: true, initiator: [1; 16], ..defaults };
+        let config =
+            InitiatorConfig { insecure: true, initiator: [1; 16], batching: ours, ..defaults };
         let initiator =
             Initiator::new(Time(0), config, vec![params(&links[1])], pool.clone(), seed + 2);
         Pair {
@@ -57,6 +62,8 @@ impl Pair {
             pool,
             now: 0,
             done: Vec::new(),
+            requests: Vec::new(),
+            completions: Vec::new(),
         }
     }
 
@@ -73,6 +80,7 @@ impl Pair {
         }
         self.target.turn(now, &mut self.batches[..1]);
         self.initiator.turn(now, &mut self.batches[1..]);
+        self.count();
         for (link, batch) in self.links.iter_mut().zip(&mut self.batches) {
             link.send(batch).unwrap();
         }
@@ -86,6 +94,18 @@ impl Pair {
         assert!(next < u64::MAX, "nothing will ever happen");
         self.now = next.max(self.now + 1000);
         self.net.advance(self.now);
+    }
+
+    fn count(&mut self) {
+        for frame in self.batches.iter().flat_map(TxBatch::frames) {
+            let bytes = [frame.head.clone(), frame.data.to_vec()].concat();
+            let frame = Frame::parse(&bytes).unwrap();
+            let of = |wanted: fn(&Message<'_>) -> bool| frame.messages().filter(wanted).count();
+            let requests = of(|message| matches!(message, Message::Request(_)));
+            let completions = of(|message| matches!(message, Message::Complete(_)));
+            self.requests.extend((requests > 0).then_some(requests));
+            self.completions.extend((completions > 0).then_some(completions));
+        }
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
@@ -116,7 +136,7 @@ impl Pair {
 }
 
 fn story(faults: FaultRates, seed: u64) -> Pair {
-    let mut p = Pair::new(seed, faults);
+    let mut p = Pair::new(seed, faults, [Batching::default(); 2]);
     p.until("the attach", |p| p.initiator.is_open());
     assert_eq!(p.initiator.geometry().bytes, 16 << 20);
     for (nth, len) in [512, 4096, 65536, 1 << 20, 1536].into_iter().enumerate() {
@@ -157,4 +177,42 @@ fn the_same_with_everything_going_wrong() {
         let p = story(faults, seed);
         assert_eq!(p.target.stats().requests, 11);
     }
+}
+
+/// Section VI-A of the document: a batch is one message, and so is its answer.
+#[test]
+fn a_batch_of_writes_is_one_message_and_is_answered_whole() {
+    for data in [true, false] {
+        let batching = Batching { policy: "static:8".parse().unwrap(), data };
+        let mut p = Pair::new(3, FaultRates::default(), [batching; 2]);
+        p.until("the attach", |p| p.initiator.is_open());
+        // The second frame of this one is half full: that must not tear the batch behind it.
+        let large = p.write(1 << 20, 77, 12 << 10);
+        p.initiator.submit(large);
+        for nth in 0..16 {
+            let io = p.write(nth * 4096, nth as u8, 4096);
+            p.initiator.submit(io);
+        }
+        p.until("the writes", |p| p.done.len() == 17);
+        assert_eq!(p.requests, [1, 8, 8]);
+        assert!(p.completions.iter().all(|&count| count % 8 <= 1), "{:?}", p.completions);
+        assert_eq!(p.completions.iter().sum::<usize>(), 17);
+    }
+}
+
+/// One large write in a frame does not hold up the answers of the small reads beside it.
+#[test]
+fn only_small_requests_are_answered_together() {
+    let theirs = Batching { policy: "static:8".parse().unwrap(), data: true };
+    let mut p = Pair::new(4, FaultRates::default(), [Batching::default(), theirs]);
+    p.until("the attach", |p| p.initiator.is_open());
+    for token in [1, 2] {
+        p.initiator.submit(Io::new(token, Op::Read, token * 4096, 4096));
+    }
+    let large = p.write(2 << 20, 3, 1 << 20);
+    p.initiator.submit(large);
+    p.until("the reads", |p| !p.done.is_empty());
+    assert_eq!(p.requests, [3]);
+    assert_eq!(p.done.iter().map(|done| done.token).collect::<Vec<_>>(), [1, 2]);
+    p.until("the write", |p| p.done.len() == 3);
 }

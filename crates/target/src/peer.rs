@@ -1,8 +1,8 @@
 //! One session of a target.
 
 use thinwire_buffer::RxFrame;
-use thinwire_proto::{DropReason, Item, Session, StageSums, Time};
-use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, Status};
+use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time};
+use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, OpCode, Request, Status};
 
 use crate::house::House;
 use crate::slots::{Intake, Slots};
@@ -75,7 +75,8 @@ impl Peer {
                 let (slot, sequence) = (request.slot, request.sequence);
                 match self.slots.on_request(request)? {
                     Intake::Taken => {
-                        let group = self.together.as_mut().and_then(Together::join);
+                        let together = self.together.as_mut().filter(|_| is_batched(request));
+                        let group = together.and_then(Together::join);
                         self.slots.get(slot).group = group;
                         house.try_execute(self, index, slot);
                     }
@@ -126,6 +127,13 @@ impl Peer {
         let bye = Bye { status: status as u16, reserved: Default::default() };
         self.session.send(Item::Bye(bye));
     }
+}
+
+/// Only reads and writes are batched, and small ones: others of their frame, which may take long,
+/// must not hold up their answers.
+fn is_batched(request: &Request) -> bool {
+    let op = OpCode::from_number(request.op);
+    matches!(op, Some(OpCode::Read | OpCode::Write)) && u64::from(request.length) <= SMALL_BYTES
 }
 
 fn clocks(transaction: u32, sums: StageSums) -> Clocks {

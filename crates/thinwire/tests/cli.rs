@@ -31,6 +31,10 @@ fn bad_usage_exits_with_2_and_names_the_part() {
         (&["bench", "memory:1Q"], "1Q"),
         (&["bench", "memory:1M", "--rw", "trim"], "trim"),
         (&["bench", "memory:1M", "--fault", "loss=1%,flood=2%"], "flood=2%"),
+        (
+            &["bench", "tw+udp://h/d", "--breakdown", "--runtime", "961"],
+            "960 s at most for 8 pairs",
+        ),
         (&["attach", "tw+udp://h/d"], "--nbd"),
         (&["attach", "tw+udp://h/d", "--block", "--when-away", "panic"], "panic"),
         (&["detach", "a/b"], "a/b"),

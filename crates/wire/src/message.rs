@@ -353,9 +353,9 @@ fixed_message! {
         submitted: u64,
         /// The store had completed it.
         stored: u64,
-        /// The frames of the answer were handed to be sent.
+        /// The last frame of the answer was handed to be sent.
         sent: u64,
-        /// Not times but their sum: how long frames waited for a thread that sends.
+        /// Not times but their sum: how long the last frames waited for a thread that sends.
         handed_over: u64,
     } reserved 0
 }

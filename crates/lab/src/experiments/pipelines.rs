@@ -97,7 +97,8 @@ fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Sectio
         &[
             "One 4, 8, 64 or 128 KiB request outstanding, over the packet link through the switch, MTU 9000, not \
              shaped. Times are means in microseconds, medians over the rounds; in brackets time of the thread's CPU \
-             alone. The document's In/Out and Network rows are calculated as differences, ours are measured; \
+             alone. The document's In/Out and Network rows are calculated as differences, ours are measured, the \
+             network each way by the one clock that both sides have; \
              CS-IRQ is the wake-up of the sleeping side. Ours is all in user space, so that the network row \
              holds the kernel's work, too. The remainder is what no stage explains; what the clocks cost is in the \
              rows already.",

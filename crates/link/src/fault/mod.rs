@@ -190,6 +190,7 @@ impl<L: Link> Link for FaultLink<L> {
         for frame in batch.frames_mut() {
             self.judge_tx(frame, now_ns);
         }
+        self.tx_batch.add_last_pieces(batch.last_pieces());
         batch.clear();
         self.release_tx(now_ns);
         self.inner.send(&mut self.tx_batch)?;

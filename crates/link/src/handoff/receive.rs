@@ -137,7 +137,7 @@ impl Receiver {
             for placed in parcel.frames {
                 let Placed { from, offset, len, waited } = placed;
                 let (bytes, rest) = (whole.slice(offset, len), SegList::new());
-                out.push_back(RxFrame { from, bytes, rest, waited, queued });
+                out.push_back(RxFrame { from, bytes, rest, waited: waited + queued, queued });
             }
         }
         if !self.unused.is_empty() {

@@ -14,12 +14,21 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
+use thinwire_wire::{DATA_OFFSET, DataHeader, HEADER_BYTES, Request};
+
 use crate::{Item, Time};
 pub use tyche::TycheConfig;
 
 /// Requests of more payload than this gain nothing from company (section VI): `static` and `tyche`
-/// let them go at once.
-const SMALL_BYTES: u64 = 4096;
+/// let them go at once, and a target does not keep their answers for those of others.
+pub const SMALL_BYTES: u64 = 4096;
+/// Requests of a frame that leave room before its payload for the headers of their data. Of a
+/// larger batch all requests go first, so that one frame carries them.
+const BESIDE_DATA: usize = 2;
+const _: () = {
+    let pair = Request::BYTES + DataHeader::BYTES;
+    assert!(HEADER_BYTES + BESIDE_DATA * pair <= DATA_OFFSET);
+};
 
 /// Which policy, and whether blocks share frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +51,8 @@ impl Default for Batching {
 pub enum BatchPolicy {
     /// Each at once, in a frame of its own.
     None,
-    /// When so many wait, or the first has waited for 5 ms. Bound: 1 to [`BatchPolicy::LEVEL_MAX`].
+    /// When so many wait, or the first has waited for 5 ms. Bound: 1 to [`BatchPolicy::LEVEL_MAX`];
+    /// a number beyond counts as the nearest within.
     Static(u16),
     /// The same, of as many as lately gave the best throughput.
     Tyche(TycheConfig),
@@ -168,10 +178,14 @@ struct Held {
 
 impl Batcher {
     pub fn new(batching: Batching) -> Self {
+        let bounded = |level: u16| level.clamp(1, BatchPolicy::LEVEL_MAX);
         let policy: Box<dyn Policy> = match batching.policy {
             BatchPolicy::None => Box::new(none::None),
-            BatchPolicy::Static(level) => Box::new(fixed::Fixed::new(level.into())),
-            BatchPolicy::Tyche(config) => Box::new(tyche::Tyche::new(config)),
+            BatchPolicy::Static(level) => Box::new(fixed::Fixed::new(bounded(level).into())),
+            BatchPolicy::Tyche(config) => {
+                let level_max = bounded(config.level_max);
+                Box::new(tyche::Tyche::new(TycheConfig { level_max, ..config }))
+            }
             BatchPolicy::Doorbell => Box::new(doorbell::Doorbell),
             BatchPolicy::Backlog => Box::new(backlog::Backlog),
         };
@@ -212,6 +226,11 @@ impl Batcher {
     fn let_go(&mut self, now: Time, waiting: Waiting, out: &mut VecDeque<Item>) {
         let count = self.policy.release(now, waiting).min(waiting.requests);
         self.frame_max = self.policy.frame_max();
+        if self.frame_max > BESIDE_DATA {
+            let is_request = |item: &mut Item| matches!(item, Item::Request { .. });
+            let waiting = self.queue.iter_mut().take(count);
+            out.extend(waiting.filter_map(|held| held.items[0].take_if(is_request)));
+        }
         for held in self.queue.drain(..count) {
             self.bytes -= held.bytes;
             out.extend(held.items.into_iter().flatten());
@@ -239,6 +258,12 @@ impl Batcher {
     /// Requests that may share a frame.
     pub fn frame_max(&self) -> usize {
         self.frame_max
+    }
+
+    /// Requests begin a frame of their own rather than ride behind the payload of others, so that
+    /// a batch is not torn by what waits before it.
+    pub fn begins_frames(&self) -> bool {
+        self.active
     }
 
     /// Payloads of several requests may share a frame.
@@ -320,6 +345,22 @@ mod tests {
     }
 
     #[test]
+    fn levels_out_of_bounds_count_as_the_nearest() {
+        let with = |policy| Batcher::new(Batching { policy, data: true });
+        let tyche = |level_max| BatchPolicy::Tyche(TycheConfig { level_max, ..Default::default() });
+        let start = Time(1_000_000_000);
+        for policy in [BatchPolicy::Static(0), tyche(0)] {
+            let mut batcher = with(policy);
+            assert_eq!(offer(&mut batcher, start, 3), 3, "{policy:?}");
+            // Long enough for tyche to look at its level.
+            batcher.on_completed(start, 4096);
+            batcher.on_completed(start + Duration::from_secs(1), 4096);
+            assert_eq!(batcher.level(), 1, "{policy:?}");
+        }
+        assert_eq!(with(BatchPolicy::Static(u16::MAX)).level(), 64);
+    }
+
+    #[test]
     fn large_requests_do_not_wait_for_static_and_tyche() {
         for name in ["static:8", "tyche"] {
             let mut batcher = batcher(name);
@@ -345,17 +386,44 @@ mod tests {
         assert_eq!((out.len(), doorbell.queued()), (3, 0));
     }
 
-    #[test]
-    fn a_write_and_its_data_stay_together_and_in_order() {
-        let mut batcher = batcher("static:2");
-        let data = |sequence| Item::Data { slot: 0, sequence, offset: 0, length: 512 };
-        for sequence in [1, 2] {
+    /// What so many writes of 512 bytes become.
+    fn writes(policy: &str, count: u32) -> Vec<Item> {
+        let mut batcher = batcher(policy);
+        for sequence in 1..=count {
             let items = [request(sequence)[0], Some(data(sequence))];
             assert!(batcher.hold(Time(5), items, 512));
         }
         let mut out = VecDeque::new();
         batcher.release(Time(5), &mut out);
-        let expected = [1, 2].map(|s| [request(s)[0].unwrap(), data(s)]).concat();
-        assert_eq!(out, expected);
+        out.into()
+    }
+
+    fn data(sequence: u32) -> Item {
+        Item::Data { slot: 0, sequence, offset: 0, length: 512 }
+    }
+
+    #[test]
+    fn two_writes_share_a_frame_with_their_data() {
+        let expected = [1, 2, 3, 4].map(|s| [request(s)[0].unwrap(), data(s)]).concat();
+        assert_eq!(writes("static:2", 4), expected);
+    }
+
+    #[test]
+    fn of_more_writes_all_requests_go_first() {
+        let requests = [1, 2, 3].map(|s| request(s)[0].unwrap());
+        assert_eq!(writes("static:3", 3), [requests, [1, 2, 3].map(data)].concat());
+    }
+
+    #[test]
+    fn a_completion_stays_behind_its_data() {
+        let mut batcher = batcher("doorbell");
+        let complete = |sequence| Item::Complete { slot: 0, sequence };
+        for sequence in 1..=16 {
+            assert!(batcher.hold(Time(5), [Some(data(sequence)), Some(complete(sequence))], 512));
+        }
+        let mut out = VecDeque::new();
+        batcher.release(Time(5), &mut out);
+        let pairs = (1..=16).flat_map(|sequence| [data(sequence), complete(sequence)]);
+        assert!(pairs.eq(out));
     }
 }

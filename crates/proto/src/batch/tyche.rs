@@ -16,7 +16,8 @@ const UNCHANGED_MAX: u32 = 10;
 pub struct TycheConfig {
     /// How long the throughput is measured before the level is looked at. Default 1 s.
     pub interval: Duration,
-    /// The most requests of a batch. Default 64. Bound: 1 to [`BatchPolicy::LEVEL_MAX`].
+    /// The most requests of a batch. Default 64. Bound: 1 to [`BatchPolicy::LEVEL_MAX`]; a number
+    /// beyond counts as the nearest within.
     pub level_max: u16,
     /// The longest that the first request of a batch waits. Default 5 ms.
     pub delay_max: Duration,
@@ -129,7 +130,9 @@ impl Tyche {
         }
     }
 
-    /// Both neighbours have been tried: the better one is taken if it is better than home.
+    /// Both neighbours have been tried: the better one is taken if it is better than home, and
+    /// adjusting starts again from there. Its gain is news to the formula only where that moves on
+    /// in the same direction, which is up.
     fn settle(&mut self, home: usize, at_home: f64, lower: f64, higher: f64) {
         let (level, best) = if lower > higher {
             ((home - 1).max(1), lower)
@@ -137,14 +140,9 @@ impl Tyche {
             ((home + 1).min(self.level_max()), higher)
         };
         self.stage = Stage::Adjusting;
-        if best > at_home * (1.0 + THRESHOLD) {
-            // Adjusting starts again from here, as after any other gain.
-            self.level = level;
-            self.before = Some(at_home);
-        } else {
-            self.level = home;
-            self.before = Some(at_home);
-        }
+        let gains = best > at_home * (1.0 + THRESHOLD);
+        self.level = if gains { level } else { home };
+        self.before = Some(if self.level < home { best } else { at_home });
     }
 }
 
@@ -266,6 +264,9 @@ mod tests {
         let mut bench = until_probe();
         bench.interval(2100, 63);
         assert_eq!(bench.interval(2000, 63), 31);
+        // That of the level below must not send it up again; what comes after is a change as any.
+        assert_eq!(bench.interval(2100, 63), 31);
+        assert_eq!(bench.interval(2200, 63), 47);
     }
 
     #[test]

@@ -35,19 +35,20 @@ impl Session {
         let header = frame.header();
         let at = self.path_of(header, link, from)?;
         let path = &mut self.paths[at];
-        let verdict = path.received.insert(header.packet_number);
+        let (number, arrived) = (header.packet_number, now - waited);
+        let verdict = path.received.insert(number);
         let eliciting = frame.is_eliciting();
         match verdict {
             Verdict::Duplicate => {
                 // Its acknowledgement may have been lost.
-                path.ack.on_received(now, now - waited, Verdict::OutOfOrder, eliciting);
+                path.ack.on_received(now, arrived, number, Verdict::OutOfOrder, eliciting);
                 return Err(DropReason::Duplicate);
             }
             Verdict::TooOld => return Err(DropReason::TooOld),
             Verdict::TooFarAhead => return Err(DropReason::TooFarAhead),
             Verdict::InOrder | Verdict::OutOfOrder => {}
         }
-        path.ack.on_received(now, now - waited, verdict, eliciting);
+        path.ack.on_received(now, arrived, number, verdict, eliciting);
         path.last_heard = now;
         if path.state == PathState::Dead && self.config.role == Role::Target {
             // The initiator sends on it, so it may well be back: find out.

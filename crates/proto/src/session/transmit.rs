@@ -1,5 +1,6 @@
-//! Building frames: a turn of the loop is the flush. Everything that waits goes into as few frames
-//! as it fits (Tyche's batching without a timer); acknowledgements and credits ride along.
+//! Building frames: a turn of the loop is the flush. Everything that the batching policy
+//! ([`crate::batch`]) does not hold back goes into as few frames as it fits and as the policy
+//! allows; acknowledgements and credits ride along.
 
 use thinwire_buffer::TxBatch;
 use thinwire_wire::{
@@ -179,7 +180,9 @@ impl Session {
             }
             let limit = if payload > 0 { DATA_OFFSET } else { frame_bytes };
             let is_request = matches!(item, Item::Request { .. } | Item::Complete { .. });
-            if is_request && requests == requests_max {
+            if is_request
+                && (requests == requests_max || (payload > 0 && self.tears_batch(item, requests)))
+            {
                 break;
             }
             let wanted = match item {
@@ -253,6 +256,7 @@ impl Session {
         debug_assert_eq!(frame.data.bytes(), payload);
         seal(frame);
         let bytes = frame.bytes();
+        out[link].add_last_pieces(self.last_pieces(requests, payload));
         self.stats.frames_sent += 1;
         self.stats.items_sent += items.len() as u64;
         self.stats.requests_sent += requests as u64;
@@ -269,6 +273,24 @@ impl Session {
             }
         }
         path.sent.record(now, bytes, items);
+    }
+
+    /// Whether a request of a batch would ride behind the payload of others.
+    fn tears_batch(&self, item: Item, requests: usize) -> bool {
+        requests == 0 && self.batcher.begins_frames() && matches!(item, Item::Request { .. })
+    }
+
+    /// How many requests (at a target: completions) end in a frame with so many of them and so much
+    /// payload, which has just left the queue. A target's data goes before its completion, an
+    /// initiator's behind its request, so what is left of that comes next in the queue. Exact for
+    /// requests that are sent one by one, which is when somebody measures.
+    fn last_pieces(&self, requests: usize, payload: usize) -> usize {
+        if self.config.role == Role::Target {
+            return requests;
+        }
+        let cut = matches!(self.queue.front(), Some(Item::Data { .. }));
+        let begun_before = usize::from(requests == 0 && payload > 0);
+        (requests + begun_before).saturating_sub(usize::from(cut))
     }
 
     /// The path whose acknowledgement the next frame on path `at` carries: its own if something

@@ -1,5 +1,6 @@
 //! Two sessions over a wire that does what it is told, under a virtual clock.
 
+mod batching;
 mod congestion;
 mod events;
 mod loss;

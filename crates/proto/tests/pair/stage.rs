@@ -8,7 +8,7 @@ use thinwire_proto::{
     Batching, Content, DropReason, Item, PathReport, Role, Room, Session, SessionConfig, Time,
     verify,
 };
-use thinwire_wire::{Attach, Frame, Kind, Message};
+use thinwire_wire::{Attach, Frame, Kind, Message, OpCode, Request};
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,8 @@ impl Sent<'_> {
 pub struct Side {
     /// Transactions of the ATTACH messages that arrived, in order.
     pub heard: Vec<u32>,
+    /// Slots of the REQUEST messages that arrived, in order.
+    pub requested: Vec<u16>,
     /// Bytes of DATA that arrived, by slot and offset, with how often.
     pub data: BTreeMap<(u16, u32), (u32, u32)>,
     pub acked: Vec<Item>,
@@ -50,8 +52,23 @@ pub struct Side {
 
 impl Content for Side {
     fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
-        let Item::Attach(transaction) = item else { return false };
-        Attach { transaction, flags: 0, writer_generation: 0, export: "disk" }.emit(out);
+        match item {
+            Item::Attach(transaction) => {
+                Attach { transaction, flags: 0, writer_generation: 0, export: "disk" }.emit(out);
+            }
+            Item::Request { slot, sequence } => Request {
+                slot,
+                op: OpCode::Write as u8,
+                op_flags: 0,
+                sequence,
+                attachment: 1,
+                generation: 1,
+                address: 0,
+                length: 4096,
+            }
+            .emit(out),
+            _ => return false,
+        }
         true
     }
 
@@ -83,6 +100,8 @@ pub struct Pair {
     /// Everything that was sent, for tests that replay it.
     pub sent: Vec<(usize, usize, Vec<u8>)>,
     pub frames: u64,
+    /// Requests of which each side has sent the last piece.
+    pub last_pieces: [usize; 2],
     judge: Judge,
     flights: BTreeMap<(Time, u64), Flight>,
     batches: [Vec<TxBatch>; 2],
@@ -101,13 +120,17 @@ pub fn room() -> Room {
 
 impl Pair {
     pub fn new(links: usize, limit: usize) -> Self {
+        Pair::with(links, limit, Batching::default())
+    }
+
+    pub fn with(links: usize, limit: usize, batching: Batching) -> Self {
         let config = |role, local_id, remote_id| SessionConfig {
             role,
             local_id,
             remote_id,
             epoch: 7,
             seed: local_id,
-            batching: Batching::default(),
+            batching,
         };
         let now = Time(1_000_000);
         let mut sessions = [
@@ -128,6 +151,7 @@ impl Pair {
             latency: Duration::from_micros(50),
             sent: Vec::new(),
             frames: 0,
+            last_pieces: [0; 2],
             judge: Box::new(|_| Fate::Pass),
             flights: BTreeMap::new(),
             batches: [batches(), batches()],
@@ -148,6 +172,16 @@ impl Pair {
         for number in numbers {
             self.sessions[side].send(Item::Attach(number));
         }
+    }
+
+    /// Requests a write of so many bytes, with its data, when the policy says so.
+    pub fn request(&mut self, side: usize, slot: u16, length: u32) {
+        let source = Pool::new(0).get_zeroed(length as usize).freeze();
+        self.sides[side].source = Some(SegList::of(source));
+        let request = Item::Request { slot, sequence: 1 };
+        let data = Item::Data { slot, sequence: 1, offset: 0, length };
+        let items = [Some(request), Some(data)];
+        self.sessions[side].send_batched(self.now, items, u64::from(length));
     }
 
     /// Sends one transfer of `length` bytes.
@@ -187,6 +221,7 @@ impl Pair {
                     match message {
                         _ if session.on_message(now, &message, side) => {}
                         Message::Attach(attach) => side.heard.push(attach.transaction),
+                        Message::Request(request) => side.requested.push(request.slot),
                         Message::Data(data) => {
                             let piece = side.data.entry((data.slot, data.offset)).or_insert((0, 0));
                             *piece = (piece.0.max(data.length), piece.1 + 1);
@@ -257,6 +292,7 @@ impl Pair {
             }
             self.sent.push((side, link, bytes));
         }
+        self.last_pieces[side] += batch.last_pieces();
         batch.clear();
         self.batches[side][link] = batch;
     }

@@ -102,7 +102,7 @@ pub(super) fn of_device(dev_block: &Path, major: u32, minor: u32, bytes: u64) ->
 
 /// FNV-1a of 128 bits, fed with length-prefixed fields: stable over versions and machines. It
 /// names things; it protects against nobody.
-pub(super) struct Hash(u128);
+pub(crate) struct Hash(u128);
 
 impl Hash {
     pub fn of(field: &[u8]) -> Self {

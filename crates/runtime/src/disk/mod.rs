@@ -21,4 +21,5 @@ mod writer;
 
 pub use any::AnyDisk;
 pub use error::OpenError;
+pub(crate) use identity::Hash;
 pub use open::{Backend, OpenOptions, OpenedDisk, open, open_store};

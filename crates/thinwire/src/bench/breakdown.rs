@@ -1,9 +1,15 @@
 //! Where the time of one I/O goes: the rows of Gonzalez-Ferez and Bilas, Tables I and II, from the
 //! stage clocks of both sides.
 //!
-//! Each row is the difference of two stamps. The total is measured apart from them, by the
-//! benchmark, so what the rows leave unexplained is a row of its own. A row follows the last frame
-//! of a message: what is done for earlier frames while later ones are on the wire delays nothing.
+//! Each row is the difference of two stamps, that of the network in each direction, too, if both
+//! sides have one clock. The clocks of two machines show different times: then the network's row is
+//! the time that the initiator waited less that which the target took, and the table says so.
+//!
+//! Stamps follow each other, so rows would add up to the total whatever the target said. Hence no
+//! row is less than nothing: where a stamp is wrong by more than the network takes, a row would be,
+//! and what it lacks is in the remainder. The total is measured apart from the stages, by the
+//! benchmark. A row follows the last frame of a message: what is done for earlier frames while
+//! later ones are on the wire delays nothing.
 
 use serde::Serialize;
 use thinwire_proto::StageSums;
@@ -16,6 +22,8 @@ use crate::size::show_size;
 
 /// Looks at the clock for one I/O: six of the initiator, four of the target.
 const LOOKS: f64 = 10.0;
+/// Letters of the longest name of a row, and a space.
+const NAME: usize = 14;
 
 /// `bench --breakdown --json`: one object; with `--rw` and `--bs` its only cell instead.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +47,8 @@ pub struct Cell {
     /// Of the run with physical clocks.
     #[serde(flatten)]
     pub report: Report,
+    /// Both sides have one clock: the network was measured each way, and is not a difference.
+    pub one_clock: bool,
     /// In the order of the table.
     pub breakdown: Vec<Row>,
 }
@@ -109,17 +119,29 @@ impl Run {
         ]
     }
 
-    /// Hand-overs to threads that send, and to those that act on what was received; wake-ups; the
-    /// network.
-    fn between_threads(&self) -> [f64; 4] {
+    /// Hand-overs to threads that send, and to those that act on what was received; wake-ups.
+    fn between_threads(&self) -> [f64; 3] {
         let Run { ours: o, theirs: t, .. } = self;
         let handed = self.between(0, o.handed_over.wrapping_add(t.handed_over));
         let queued = self.between(o.received, o.taken) + self.between(t.received, t.taken);
         let waited = self.between(o.arrived, o.received) + self.between(t.arrived, t.received);
-        // There and back: of each clock only differences, so it does not matter whether the two
-        // show the same time.
-        let away = self.between(o.sent, o.arrived) - self.between(t.arrived, t.sent);
-        [handed, queued, waited, away - handed]
+        [handed, queued, waited]
+    }
+
+    /// The network there and back, from the thread that sends to the receive queue. `None` if the
+    /// two sides' times cannot be compared.
+    fn each_way(&self) -> Option<[f64; 2]> {
+        let Run { ours: o, theirs: t, .. } = self;
+        let left = |side: &StageSums| side.sent.wrapping_add(side.handed_over);
+        let ways = [self.between(left(o), t.arrived), self.between(left(t), o.arrived)];
+        (o.clock != 0 && o.clock == t.clock).then_some(ways)
+    }
+
+    /// The same as a difference, from times of one side each.
+    fn away(&self) -> f64 {
+        let Run { ours: o, theirs: t, .. } = self;
+        let handed = self.between(0, o.handed_over.wrapping_add(t.handed_over));
+        self.between(o.sent, o.arrived) - self.between(t.arrived, t.sent) - handed
     }
 }
 
@@ -140,8 +162,11 @@ fn difference(after: StageSums, before: StageSums) -> StageSums {
 impl Cell {
     /// From a run with physical clocks, whose figures are `tally`, and one with virtual ones.
     pub fn new(report: Report, tally: &Tally, physical: &Run, cpu: &Run, clock_ns: f64) -> Self {
-        let [in_out, is, tr, ts, ir, out, store] = physical.own();
-        let [wq, rec, irq, network] = physical.between_threads();
+        let positive = |us: f64| us.max(0.0);
+        let [in_out, is, tr, ts, ir, out, store] = physical.own().map(positive);
+        let [wq, rec, irq] = physical.between_threads().map(positive);
+        let ways = physical.each_way().map(|ways| ways.map(positive));
+        let network = ways.map_or_else(|| physical.away(), |[there, back]| there + back);
         let v = cpu.own();
         let total = tally.latency_ns.mean() / 1000.0;
         let time = |mean| Time { mean: round(mean) };
@@ -167,8 +192,12 @@ impl Cell {
             [in_out, is, tr, ts, ir, wq, rec, irq, out, store, network].iter().sum::<f64>();
         rows.push(row("remainder", total - explained, None));
         rows.push(row("total", total, None));
+        if let Some([there, back]) = ways {
+            rows.push(row("network there", there, None));
+            rows.push(row("network back", back, None));
+        }
         rows.push(row("clocks", clock_ns * LOOKS / 1000.0, None));
-        Cell { report, breakdown: rows }
+        Cell { report, one_clock: ways.is_some(), breakdown: rows }
     }
 }
 
@@ -188,7 +217,11 @@ impl Breakdown {
             self.virtual_clock_ns / 1000.0
         );
         let column = |text: &mut String, word: &str| *text += &format!("{word:>17}");
-        text += &format!("{:<11}", "");
+        if self.cells.iter().any(|cell| !cell.one_clock) {
+            text += "the two sides' clocks are not one: network is what the initiator waited less what \
+                     the target took\n\n";
+        }
+        text += &format!("{:<NAME$}", "");
         for cell in &self.cells {
             let word = if cell.report.rw.contains("read") { "read" } else { "write" };
             column(&mut text, &format!("{word} {}", show_size(u64::from(cell.report.bs))));
@@ -196,16 +229,16 @@ impl Breakdown {
         let names = self.cells.first().map_or(&[][..], |cell| &cell.breakdown[..]);
         for (at, name) in names.iter().enumerate() {
             if matches!(name.row, "remainder" | "total") {
-                text += &format!("\n{}", "-".repeat(11 + 17 * self.cells.len()));
+                text += &format!("\n{}", "-".repeat(NAME + 17 * self.cells.len()));
             }
-            text += &format!("\n{:<11}", name.row);
+            text += &format!("\n{:<NAME$}", name.row);
             for cell in &self.cells {
                 let row = &cell.breakdown[at];
                 let cpu = row.virtual_us.map_or(String::new(), |t| format!(" ({:.2})", t.mean));
                 column(&mut text, &format!("{:.2}{cpu}", row.physical_us.mean));
             }
         }
-        text += &format!("\n{:<11}", "MiB/s");
+        text += &format!("\n{:<NAME$}", "MiB/s");
         for cell in &self.cells {
             column(&mut text, &format!("{:.1}", cell.report.mib_per_s));
         }
@@ -223,10 +256,12 @@ mod tests {
 
     use super::*;
 
-    /// Both sides' clocks after ten I/Os whose stages took 1, 2, 3 ... us, on clocks of which the
-    /// target's is behind by an hour.
-    fn ten() -> ([StageSums; 2], Tally) {
-        let mut sums = [StageSums::default(); 2];
+    const HOUR: u64 = 3_600_000_000_000;
+
+    /// Both sides' clocks after ten I/Os whose stages took 1, 2, 3 ... us. The target's, which bears
+    /// the number `clock`, is behind by so many ns.
+    fn ten(clock: u64, behind: u64) -> ([StageSums; 2], Tally) {
+        let mut sums = [7, clock].map(|clock| StageSums { clock, ..Default::default() });
         let mut tally = Tally::new();
         for io in 0..10u64 {
             let mut now = 1 << 40 | io << 20;
@@ -235,17 +270,16 @@ mod tests {
                 now += us * 1000;
                 now
             };
-            let hour = 3_600_000_000_000;
             let [o, t] = &mut sums;
             tally.issued_ns = tally.issued_ns.wrapping_add(step(0));
             o.first += step(1); // In/Out
             o.sent += step(2); // Ty-IS
-            t.arrived = t.arrived.wrapping_add(step(10).wrapping_sub(hour)); // network
-            t.received = t.received.wrapping_add(step(3).wrapping_sub(hour)); // CS-IRQ
-            t.taken = t.taken.wrapping_add(step(4).wrapping_sub(hour)); // CS-Rec
-            t.first = t.first.wrapping_add(step(5).wrapping_sub(hour)); // Ty-TR
-            t.second = t.second.wrapping_add(step(6).wrapping_sub(hour)); // store
-            t.sent = t.sent.wrapping_add(step(7).wrapping_sub(hour)); // Ty-TS
+            t.arrived = t.arrived.wrapping_add(step(10).wrapping_sub(behind)); // network
+            t.received = t.received.wrapping_add(step(3).wrapping_sub(behind)); // CS-IRQ
+            t.taken = t.taken.wrapping_add(step(4).wrapping_sub(behind)); // CS-Rec
+            t.first = t.first.wrapping_add(step(5).wrapping_sub(behind)); // Ty-TR
+            t.second = t.second.wrapping_add(step(6).wrapping_sub(behind)); // store
+            t.sent = t.sent.wrapping_add(step(7).wrapping_sub(behind)); // Ty-TS
             t.handed_over += 2000; // CS-WQ
             o.arrived += step(20); // network, and those 2
             o.received += step(8); // CS-IRQ
@@ -262,43 +296,77 @@ mod tests {
         (sums, tally)
     }
 
-    #[test]
-    fn rows_are_what_lies_between_their_borders() {
-        let (sums, tally) = ten();
+    fn cell(clock: u64, behind: u64) -> Cell {
+        let (sums, tally) = ten(clock, behind);
         let run = Run::new([StageSums::default(); 2], sums, &tally).unwrap();
         let plan = super::super::plan::tests::plan(crate::cli::Pattern::RandRead);
         let report = Report::new("tw://n/e".into(), &plan, 1, &tally);
-        let cell = Cell::new(report, &tally, &run, &run, 30.0);
-        let rows: Vec<_> = cell.breakdown.iter().map(|r| (r.row, r.physical_us.mean)).collect();
-        let expected = [
-            ("In/Out", 1.0),
-            ("Ty-IS", 2.0),
-            ("Ty-TR", 5.0),
-            ("Ty-TS", 7.0),
-            ("Ty-IR", 11.0),
-            ("CS-WQ", 2.0),
-            ("CS-Rec", 13.0),
-            ("CS-IRQ", 11.0),
-            ("CS-Out", 12.0),
-            ("store", 6.0),
-            ("network", 28.0),
-        ];
-        assert_eq!(rows[..11], expected);
-        // The histogram keeps three digits.
-        assert!((rows[11].1 - 0.5).abs() < 0.1 && (rows[12].1 - 98.5).abs() < 0.1, "{rows:?}");
-        assert_eq!(rows[13], ("clocks", 0.3));
+        Cell::new(report, &tally, &run, &run, 30.0)
+    }
+
+    fn physical(cell: &Cell) -> Vec<(&'static str, f64)> {
+        cell.breakdown.iter().map(|r| (r.row, r.physical_us.mean)).collect()
+    }
+
+    fn text(cell: Cell) -> String {
         let mut all = Breakdown::new("tw://n/e".into(), [30.0, 300.0]);
         all.cells.push(cell);
-        let text = all.text();
-        for (row, times) in [("Ty-IR", "11.00 (11.00)"), ("network", "28.00")] {
-            let line = format!("{row:<11}{times:>17}");
-            assert!(text.lines().any(|l| l == line), "{text}");
+        all.text()
+    }
+
+    #[test]
+    fn rows_are_what_lies_between_their_borders() {
+        // Clocks of two machines, and one that both have.
+        for cell in [cell(8, HOUR), cell(7, 0)] {
+            let rows = physical(&cell);
+            let expected = [
+                ("In/Out", 1.0),
+                ("Ty-IS", 2.0),
+                ("Ty-TR", 5.0),
+                ("Ty-TS", 7.0),
+                ("Ty-IR", 11.0),
+                ("CS-WQ", 2.0),
+                ("CS-Rec", 13.0),
+                ("CS-IRQ", 11.0),
+                ("CS-Out", 12.0),
+                ("store", 6.0),
+                ("network", 28.0),
+            ];
+            assert_eq!(rows[..11], expected);
+            // The histogram keeps three digits.
+            assert!((rows[11].1 - 0.5).abs() < 0.1 && (rows[12].1 - 98.5).abs() < 0.1, "{rows:?}");
+            assert_eq!(*rows.last().unwrap(), ("clocks", 0.3));
+            let text = text(cell);
+            for (row, times) in [("Ty-IR", "11.00 (11.00)"), ("network", "28.00")] {
+                let line = format!("{row:<NAME$}{times:>17}");
+                assert!(text.lines().any(|l| l == line), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn with_one_clock_the_network_is_measured_each_way() {
+        let one = cell(7, 0);
+        assert_eq!(physical(&one)[13..15], [("network there", 10.0), ("network back", 18.0)]);
+        assert!(one.one_clock && !text(one).contains("not one"));
+        let two = cell(8, HOUR);
+        assert_eq!(physical(&two).len(), 14);
+        assert!(!two.one_clock && text(two).contains("not one"));
+    }
+
+    #[test]
+    fn stamps_that_disagree_are_in_the_remainder() {
+        for (behind, lacking) in [(40_000, 30.0), (40_000u64.wrapping_neg(), 22.0)] {
+            let rows = physical(&cell(7, behind));
+            let (name, remainder) = rows[11];
+            assert_eq!(name, "remainder");
+            assert!((remainder - 0.5 + lacking).abs() < 0.1, "{rows:?}");
         }
     }
 
     #[test]
     fn sums_of_others_requests_are_refused() {
-        let (mut sums, tally) = ten();
+        let (mut sums, tally) = ten(7, 0);
         sums[1].requests = 11;
         let error = Run::new([StageSums::default(); 2], sums, &tally).unwrap_err();
         assert!(error.message.contains("the target's 11"), "{error}");

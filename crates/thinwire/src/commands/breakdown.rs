@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_proto::StageSums;
-use thinwire_runtime::stages::StageClocks;
+use thinwire_runtime::stages::{LIFE, StageClocks};
 use thinwire_volume::Geometry;
 use thinwire_wire::clock_kind;
 
@@ -20,6 +20,9 @@ use crate::uri::VolumeSpec;
 
 /// The sizes of the document's tables.
 const SIZES: [u64; 4] = [4 << 10, 8 << 10, 64 << 10, 128 << 10];
+
+/// The longest of one pattern and size: the clocks are asked twice in each half of it.
+const CELL_MAX: Duration = LIFE.saturating_mul(2);
 
 /// Measures the stages of each pattern and size, first of all time, then of processor time.
 pub fn break_down(args: &BenchArgs) -> Outcome {
@@ -37,6 +40,15 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     }
     let patterns = args.rw.map_or(vec![Pattern::RandRead, Pattern::RandWrite], |rw| vec![rw]);
     let sizes = args.bs.map_or(SIZES.to_vec(), |bs| vec![bs]);
+    let cells = (patterns.len() * sizes.len()) as u32;
+    if args.runtime > CELL_MAX * cells {
+        return Err(Failure::usage(format!(
+            "--breakdown: --runtime is {} s at most for {cells} pairs of pattern and size: the stage \
+             clocks stop when nobody has asked for them for {} s",
+            (CELL_MAX * cells).as_secs(),
+            LIFE.as_secs()
+        )));
+    }
     let reads_only = patterns.iter().all(|pattern| pattern.reads_only());
     if !reads_only {
         refuse_in_use(&args.volume, "writing to it")?;
@@ -50,7 +62,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     open.watch(signals.fd())?;
     let cost = [clock_kind::PHYSICAL, clock_kind::VIRTUAL].map(StageClocks::cost_ns);
     let mut table = Breakdown::new(args.volume.to_string(), cost);
-    let runtime = args.runtime / (patterns.len() * sizes.len()) as u32;
+    let runtime = args.runtime / cells;
     let mut stand = Stand {
         geometry: open.volume().geometry(),
         pool: open.pool().clone(),
