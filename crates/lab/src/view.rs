@@ -7,7 +7,7 @@ use crate::figures::Figures;
 use crate::plan::{Form, Group};
 use crate::point::Point;
 use crate::stats::Spread;
-use crate::store::Store;
+use crate::store::{Sample, Store};
 
 /// What was measured, as the experiments' sections read it.
 pub struct View<'a> {
@@ -24,7 +24,7 @@ impl<'a> View<'a> {
 
     /// A figure of a point over its rounds.
     pub fn spread(&self, point: &Point, of: impl Fn(&Figures) -> f64) -> Option<Spread> {
-        Spread::of(self.store.rounds(point).map(|(_, figures)| of(figures)))
+        Spread::of(self.store.samples(point).map(|sample| of(&sample.figures)))
     }
 
     /// A figure that not every program tells.
@@ -33,21 +33,21 @@ impl<'a> View<'a> {
         point: &Point,
         of: impl Fn(&Figures) -> Option<f64>,
     ) -> Option<Spread> {
-        Spread::of(self.store.rounds(point).filter_map(|(_, figures)| of(figures)))
+        Spread::of(self.store.samples(point).filter_map(|sample| of(&sample.figures)))
     }
 
-    /// A figure of one point over that of another, taken within each round: a machine that is busy
-    /// for a while slows both.
+    /// A figure of one point over that of another, taken within each visit, where both had their
+    /// turns one after the other: a machine that is busy for a while slows both.
     pub fn ratio(&self, a: &Point, b: &Point, of: impl Fn(&Figures) -> f64) -> Option<Spread> {
-        let others: BTreeMap<u32, f64> = self.store.rounds(b).map(|(n, f)| (n, of(f))).collect();
-        Spread::of(
-            self.store.rounds(a).filter_map(|(n, f)| others.get(&n).map(|other| of(f) / other)),
-        )
+        let value = |sample: &Sample| (sample.run.visit, of(&sample.figures));
+        let others: BTreeMap<u64, f64> = self.store.samples(b).map(value).collect();
+        let pair = |(visit, own)| others.get(&visit).map(|other| own / other);
+        Spread::of(self.store.samples(a).map(value).filter_map(pair))
     }
 
     /// The last round's figures of a point.
     pub fn last(&self, point: &Point) -> Option<&'a Figures> {
-        self.store.rounds(point).last().map(|(_, figures)| figures)
+        self.store.samples(point).last().map(|sample| &sample.figures)
     }
 
     /// A line through points; those that were not measured are left out.
@@ -73,12 +73,13 @@ impl<'a> View<'a> {
                 continue;
             }
             all += 1;
-            let known = self.store.get(&point);
-            if known.is_some_and(|known| !known.rounds.is_empty()) {
+            if self.store.samples(&point).next().is_some() {
                 continue;
             }
-            match known.and_then(|known| known.missing.clone()) {
-                Some(reason) => *why.entry((point.subject.title(), reason)).or_default() += 1,
+            match self.store.failure(&point, 0) {
+                Some(reason) => {
+                    *why.entry((point.subject.title(), reason.into())).or_default() += 1
+                }
                 None => left += 1,
             }
         }
@@ -90,5 +91,35 @@ impl<'a> View<'a> {
             said.push(format!("{left} of {all} points are not measured yet"));
         }
         said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Load, Pattern, Subject, Wire};
+    use crate::store::{Run, tests::folder};
+
+    fn point(subject: Subject) -> Point {
+        Point { wire: Wire::FREE, load: Load::new(Pattern::RandRead, 4096, 1), subject }
+    }
+
+    #[test]
+    fn ratios_pair_what_was_measured_in_turns() {
+        let folder = folder("view-ratio");
+        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let (ours, theirs) = (point(Subject::QemuNbd), point(Subject::Nbdkit));
+        // The second visit was interrupted between the two; its other half is another visit.
+        for (subject, round, visit, iops) in
+            [(ours, 0, 1, 30.0), (theirs, 0, 1, 10.0), (ours, 1, 2, 90.0), (theirs, 1, 3, 10.0)]
+        {
+            let figures = Figures { iops, ..Figures::default() };
+            store.put(&subject, Run { round, visit, seconds: 1.0 }, Ok(figures)).unwrap();
+        }
+        let view = View::new(&store, Form::Full);
+        let ratio = view.ratio(&ours, &theirs, |f| f.iops).unwrap();
+        assert_eq!((ratio.median, ratio.rounds), (3.0, 1));
+        assert_eq!(view.spread(&ours, |f| f.iops).unwrap().median, 60.0);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -343,7 +343,7 @@ pub fn section(view: &View) -> Section {
 mod tests {
     use super::*;
     use crate::plan::Form;
-    use crate::store::{Store, tests::folder};
+    use crate::store::{Run, Store, tests::folder};
 
     #[test]
     fn bars_are_met_and_missed_by_their_medians() {
@@ -362,7 +362,8 @@ mod tests {
                 // A slow round slows both sides of a ratio.
                 let mib_per_s = mib_per_s / f64::from(round + 1);
                 let figures = Figures { mib_per_s, ..Figures::default() };
-                store.put(&free(load, subject), round, 1.0, Ok(figures)).unwrap();
+                let run = Run { round, visit: u64::from(round) + 1, seconds: 2.0 };
+                store.put(&free(load, subject), run, Ok(figures)).unwrap();
             }
         }
         let found = bars(&View::new(&store, Form::Full));
@@ -390,7 +391,8 @@ mod tests {
                     cpu_client_us: 1.0,
                     ..Figures::default()
                 };
-                store.put(&point, 0, 1.0, Ok(figures)).unwrap();
+                let run = Run { round: 0, visit: 1, seconds: 60.0 };
+                store.put(&point, run, Ok(figures)).unwrap();
             }
         }
         for bar in bars(&View::new(&store, Form::Full)) {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::document::document;
 use crate::draw::Drawing;
 use crate::figures::Figures;
-use crate::plan::Group;
+use crate::plan::{Group, merged};
 use crate::point::Wire;
 use crate::view::View;
 pub use bars::{Bar, bars};
@@ -85,6 +85,11 @@ impl Experiment {
 
     /// What it measures.
     pub fn plan(self) -> Vec<Group> {
+        merged(self.asks())
+    }
+
+    /// As it is written down: a load may be asked for in several places.
+    fn asks(self) -> Vec<Group> {
         match self {
             Experiment::Bars => bars::plan(),
             Experiment::Table2 | Experiment::Table3 | Experiment::Table5 | Experiment::Table6 => {
@@ -124,7 +129,7 @@ impl Experiment {
 
 /// The groups of all experiments, in the order in which they are measured.
 pub fn plan_of_all() -> Vec<Group> {
-    Experiment::ALL.into_iter().flat_map(Experiment::plan).collect()
+    merged(Experiment::ALL.into_iter().flat_map(Experiment::asks))
 }
 
 /// What an experiment shows.
@@ -227,7 +232,7 @@ const NONE: &str = "–";
 mod tests {
     use super::*;
     use crate::plan::Form;
-    use crate::store::{Store, tests::folder};
+    use crate::store::{Run, Store, tests::folder};
 
     #[test]
     fn every_section_can_be_drawn_of_nothing_and_of_everything() {
@@ -293,7 +298,8 @@ mod tests {
                         }],
                         ..Figures::default()
                     };
-                    store.put(&point, round, 1.0, Ok(figures)).unwrap();
+                    let run = Run { round, visit: u64::from(round) + 1, seconds: entry.seconds };
+                    store.put(&point, run, Ok(figures)).unwrap();
                 }
             }
         }
