@@ -75,7 +75,7 @@ pub fn plan() -> Vec<Group> {
             let mut group = Group::new(Wire::FREE, load);
             for carrier in CARRIERS {
                 group = group.with(Subject::thinwire(carrier), 2.0, 5, quick).with(
-                    Subject::echo(carrier, &load, false),
+                    Subject::echo(carrier, false),
                     2.0,
                     5,
                     quick,
@@ -89,8 +89,8 @@ pub fn plan() -> Vec<Group> {
             .with(Subject::thinwire(Carrier::Packet), 2.0, 5, 2)
             .with(Subject::thinwire(Carrier::Udp), 2.0, 5, 0)
             .with(SLEEPING, 2.0, 5, 2)
-            .with(Subject::echo(Carrier::Packet, &ONE, false), 2.0, 5, 2)
-            .with(Subject::echo(Carrier::Packet, &ONE, true), 2.0, 5, 2)
+            .with(Subject::echo(Carrier::Packet, false), 2.0, 5, 2)
+            .with(Subject::echo(Carrier::Packet, true), 2.0, 5, 2)
             .with(Subject::Nbdkit, 2.0, 5, 2),
     );
     for pattern in LARGE {
@@ -98,7 +98,7 @@ pub fn plan() -> Vec<Group> {
         let mut group = Group::new(Wire::FREE, load);
         for carrier in CARRIERS {
             group = group.with(Subject::thinwire(carrier), 2.0, 5, 1).with(
-                Subject::echo(carrier, &load, false),
+                Subject::echo(carrier, false),
                 2.0,
                 5,
                 2,
@@ -153,7 +153,7 @@ fn small(view: &View, bars: &mut Vec<Bar>) {
                 format!("4 KiB {}, {} x {} outstanding, {word}", pattern.word(), best.1, best.0);
             let ours = free(load, Subject::thinwire(carrier));
             let (nbdkit, echo) =
-                (free(load, Subject::Nbdkit), free(load, Subject::echo(carrier, &load, false)));
+                (free(load, Subject::Nbdkit), free(load, Subject::echo(carrier, false)));
             let times = if carrier == Carrier::Udp { 4.0 } else { 2.5 };
             bars.push(bar(
                 view,
@@ -199,7 +199,7 @@ fn small(view: &View, bars: &mut Vec<Bar>) {
 
 fn one(view: &View, bars: &mut Vec<Bar>) {
     let ours = free(ONE, Subject::thinwire(Carrier::Packet));
-    let echo = |sleeps| free(ONE, Subject::echo(Carrier::Packet, &ONE, sleeps));
+    let echo = |sleeps| free(ONE, Subject::echo(Carrier::Packet, sleeps));
     let mean: fn(&Figures) -> f64 = |f| f.mean_us;
     let text = "one 4 KiB read outstanding, packet: mean latency over";
     let nbdkit = free(ONE, Subject::Nbdkit);
@@ -228,7 +228,7 @@ fn large(view: &View, bars: &mut Vec<Bar>) {
             (point(Subject::thinwire(Carrier::Udp)), point(Subject::thinwire(Carrier::Packet)));
         bars.push(bar(view, text, &udp, &point(Subject::Nbdkit), rate, true, 1.5));
         let text = format!("128 KiB {}s, packet: MiB/s over the echo's", pattern.word());
-        let echo = point(Subject::echo(Carrier::Packet, &load, false));
+        let echo = point(Subject::echo(Carrier::Packet, false));
         bars.push(bar(view, text, &packet, &echo, rate, true, 0.8));
     }
 }
@@ -246,7 +246,7 @@ fn shaped(view: &View, bars: &mut Vec<Bar>) {
                     carrier.word()
                 );
                 let ours = point(Subject::thinwire(carrier));
-                let echo = point(Subject::echo(carrier, &load, false));
+                let echo = point(Subject::echo(carrier, false));
                 bars.push(bar(view, text, &ours, &echo, |f| f.mib_per_s, true, 0.97));
             }
         }
@@ -355,7 +355,7 @@ mod tests {
             (Subject::thinwire(Carrier::Udp), 200.0),
             (Subject::Nbdkit, 100.0),
             (Subject::thinwire(Carrier::Packet), 75.0),
-            (Subject::echo(Carrier::Packet, &load, false), 100.0),
+            (Subject::echo(Carrier::Packet, false), 100.0),
         ];
         for (subject, mib_per_s) in rates {
             for round in 0..3 {

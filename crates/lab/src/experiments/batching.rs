@@ -36,9 +36,7 @@ pub fn point(load: Load, name: &'static str, data: bool) -> Point {
 }
 
 /// The limit.
-fn echo(load: &Load) -> Subject {
-    Subject::echo(Carrier::Packet, load, false)
-}
+const ECHO: Subject = Subject::echo(Carrier::Packet, false);
 
 fn with_data(experiment: Experiment) -> bool {
     experiment == Experiment::Fig7
@@ -56,8 +54,7 @@ pub fn plan(experiment: Experiment) -> Vec<Group> {
                 let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (1.5, 3) };
                 group = group.with(policy(name, data), seconds, full, quick);
             }
-            let limit = echo(&load);
-            groups.push(group.with(limit, 1.5, 3, 0));
+            groups.push(group.with(ECHO, 1.5, 3, 0));
         }
     }
     groups
@@ -202,7 +199,7 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
             _ => NONE.into(),
         };
         row.push(stated);
-        let limit = Point { subject: echo(&load), ..base };
+        let limit = Point { subject: ECHO, ..base };
         let share = view.ratio(&point(load, "backlog", data), &limit, |f| f.iops);
         row.push(share.map_or(NONE.into(), |s| s.times(100.0).show(1)));
         table.rows.push(row);

@@ -49,7 +49,7 @@ pub fn plan() -> Vec<Group> {
                     pattern.reads() && matches!(mbit, 1000 | 10_000) && carrier != Carrier::Xdp,
                 );
                 group = group.with(Subject::thinwire(carrier), 1.5, 3, quick).with(
-                    Subject::echo(carrier, &load, false),
+                    Subject::echo(carrier, false),
                     1.5,
                     3,
                     quick,
@@ -89,7 +89,7 @@ pub fn section(view: &View) -> Section {
         let side = if pattern.reads() { "reads" } else { "writes" };
         let subjects: Vec<Subject> = CARRIERS
             .iter()
-            .flat_map(|&c| [Subject::thinwire(c), Subject::echo(c, &load(pattern), false)])
+            .flat_map(|&c| [Subject::thinwire(c), Subject::echo(c, false)])
             .chain([Subject::Nbdkit])
             .collect();
         let line = |&subject: &Subject| {
@@ -129,7 +129,7 @@ fn shaped(view: &View, pattern: Pattern, side: &str, subjects: &[Subject]) -> Ta
             let own = point(subject);
             let share = match subject {
                 Subject::Thinwire { carrier, .. } => {
-                    let echo = point(Subject::echo(carrier, &load(pattern), false));
+                    let echo = point(Subject::echo(carrier, false));
                     view.ratio(&own, &echo, |f| f.iops).map(|s| s.times(100.0))
                 }
                 _ => None,

@@ -22,7 +22,7 @@ fn depth_subjects() -> impl Iterator<Item = Subject> {
     [Carrier::Packet, Carrier::Udp, Carrier::Xdp]
         .map(Subject::thinwire)
         .into_iter()
-        .chain(CARRIERS.map(|carrier| Subject::echo(carrier, &SMALL, false)))
+        .chain(CARRIERS.map(|carrier| Subject::echo(carrier, false)))
         .chain([Subject::Nbdkit])
 }
 

@@ -15,6 +15,8 @@ const SUBJECTS: [Subject; 4] = [
     Subject::thinwire(Carrier::Xdp),
     Subject::Nbdkit,
 ];
+/// The limit.
+const ECHO: Subject = Subject::echo(Carrier::Packet, false);
 
 pub fn plan() -> Vec<Group> {
     let mut groups = Vec::new();
@@ -28,8 +30,7 @@ pub fn plan() -> Vec<Group> {
                 let quick = if matches!(n, 0 | 3) { quick } else { 0 };
                 group = group.with(subject, 1.0, 3, quick);
             }
-            let limit = Subject::echo(Carrier::Packet, &group.load, false);
-            groups.push(group.with(limit, 1.0, 1, 0));
+            groups.push(group.with(ECHO, 1.0, 1, 0));
         }
     }
     groups
@@ -54,7 +55,6 @@ pub fn section(view: &View) -> Section {
             });
             view.line(subject.title(), points, |_, f| utilisation(&Wire::TEN_GIGABIT, f))
         };
-        let limit = Subject::echo(Carrier::Packet, &Load::new(Pattern::RandRead, block, 1), false);
         let mark = |id: &str| Mark {
             name: format!("at most {} % ({})", document().says(id), "Figure 1, section I"),
             y: document().says(id),
@@ -70,7 +70,7 @@ pub fn section(view: &View) -> Section {
             x_name: "requests outstanding".into(),
             y_name: "link utilisation, %".into(),
             scale: Scale::Log2,
-            lines: SUBJECTS.into_iter().chain([limit]).map(line).collect(),
+            lines: SUBJECTS.into_iter().chain([ECHO]).map(line).collect(),
             marks,
         };
         section.drawings.push((format!("{}k", block / 1024), Drawing::Lines(lines)));
