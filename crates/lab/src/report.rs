@@ -234,6 +234,7 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments;
     use crate::store::tests::folder;
 
     #[test]
@@ -245,7 +246,7 @@ mod tests {
         let remarks = folder.join("remarks.md");
         std::fs::write(&remarks, "## fig5\nBecause a < b.\n").unwrap();
         let remarks = Remarks::read(&remarks).unwrap();
-        let view = View::new(&store, Form::Quick);
+        let view = View::new(&store, &experiments::plan_of_all(), Form::Quick);
         let (path, count) = write_report(&folder, &head, &view, &remarks).unwrap();
         let html = std::fs::read_to_string(path).unwrap();
         assert!(html.contains("thinwire &lt;1&gt; commit abc") && html.contains("quick"));

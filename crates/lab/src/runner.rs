@@ -25,25 +25,27 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The plan without what was not chosen, and with the rounds and seconds that were.
+    /// The plan with the rounds and seconds that were chosen: what figures are taken from.
+    pub fn told(&self, groups: &[Group]) -> Vec<Group> {
+        let mut told = groups.to_vec();
+        for entry in told.iter_mut().flat_map(|group| &mut group.entries) {
+            entry.seconds = self.seconds.unwrap_or(entry.seconds);
+            if let Some(rounds) = self.rounds {
+                entry.full = rounds;
+                entry.quick = if entry.quick > 0 { rounds } else { 0 };
+            }
+        }
+        told
+    }
+
+    /// What of it is measured: without what was not chosen.
     pub fn of(&self, groups: &[Group]) -> Vec<Group> {
-        let mut chosen = groups.to_vec();
+        let mut chosen = self.told(groups);
         for group in &mut chosen {
             let (wire, load) = (group.wire, group.load);
-            group.entries.retain_mut(|entry| {
-                let point = Point { wire, load, subject: entry.subject };
-                let name = point.to_string();
-                let wanted = self.only.iter().all(|word| name.contains(&word[..]));
-                if !wanted || entry.rounds(self.form) == 0 {
-                    return false;
-                }
-                if let Some(seconds) = self.seconds {
-                    entry.seconds = seconds;
-                }
-                if let Some(rounds) = self.rounds {
-                    (entry.full, entry.quick) = (rounds, rounds);
-                }
-                true
+            group.entries.retain(|entry| {
+                let name = Point { wire, load, subject: entry.subject }.to_string();
+                self.only.iter().all(|word| name.contains(&word[..])) && entry.rounds(self.form) > 0
             });
         }
         chosen.retain(|group| !group.entries.is_empty());
@@ -300,6 +302,15 @@ mod tests {
         assert_eq!(count(&Choice { only: only(&["nothing"]), ..all.clone() }), 0);
         let short = Choice { rounds: Some(1), seconds: Some(0.3), ..all }.of(&groups());
         assert!(short.iter().flat_map(|g| &g.entries).all(|e| e.full == 1 && e.seconds == 0.3));
+        let told =
+            Choice { form: Form::Quick, only: only(&["nothing"]), rounds: Some(2), seconds: None };
+        let quick: Vec<u32> =
+            told.told(&groups()).iter().flat_map(|g| &g.entries).map(|e| e.quick).collect();
+        assert_eq!(
+            quick,
+            [2, 0, 2, 0],
+            "all of the plan, and of the quick form no more than it had"
+        );
     }
 
     #[test]

@@ -366,7 +366,7 @@ mod tests {
                 store.put(&free(load, subject), run, Ok(figures)).unwrap();
             }
         }
-        let found = bars(&View::new(&store, Form::Full));
+        let found = bars(&View::new(&store, &crate::experiments::plan_of_all(), Form::Full));
         let verdict = |text: &str| {
             let bar = found.iter().find(|bar| bar.text.starts_with(text)).unwrap();
             (bar.verdict(), bar.measured.map(|s| (s.min, s.max)))
@@ -395,7 +395,7 @@ mod tests {
                 store.put(&point, run, Ok(figures)).unwrap();
             }
         }
-        for bar in bars(&View::new(&store, Form::Full)) {
+        for bar in bars(&View::new(&store, &crate::experiments::plan_of_all(), Form::Full)) {
             assert!(bar.met().is_some(), "{} is never measured", bar.text);
         }
         std::fs::remove_dir_all(&folder).unwrap();

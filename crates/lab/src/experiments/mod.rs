@@ -240,7 +240,8 @@ mod tests {
         let mut store = Store::open(&folder, "b", "m").unwrap();
         let draw = |store: &Store| {
             for experiment in Experiment::ALL {
-                let section = experiment.section(&View::new(store, Form::Full));
+                let view = View::new(store, &plan_of_all(), Form::Full);
+                let section = experiment.section(&view);
                 for (name, drawing) in &section.drawings {
                     let svg = drawing.svg(true);
                     assert!(
@@ -305,7 +306,7 @@ mod tests {
         }
         draw(&store);
         for experiment in Experiment::ALL {
-            let section = experiment.section(&View::new(&store, Form::Full));
+            let section = experiment.section(&View::new(&store, &plan_of_all(), Form::Full));
             assert!(!section.drawings.is_empty() || !section.tables.is_empty(), "{experiment:?}");
             assert!(section.drawings.iter().all(|(_, d)| !d.is_empty()), "{experiment:?}");
         }
