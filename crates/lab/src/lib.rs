@@ -165,16 +165,16 @@ fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) 
         let bars = experiments::bars(&view);
         let value = serde_json::json!({
             "schema": head.schema, "report": path, "head": head, "met": met, "missed": missed,
-            "not_measured": open, "bars": bars,
+            "open": open, "bars": bars,
         });
         return say(&value.to_string());
     }
     for bar in experiments::bars(&view) {
         let sign = if bar.at_least { "at least" } else { "at most" };
         let found = bar.measured.map_or("–".into(), |s| s.show(3));
-        say(&format!("{:>12}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
+        say(&format!("{:>24}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
     }
-    say(&format!("bars: {met} met, {missed} missed, {open} not measured"))?;
+    say(&format!("bars: {met} met, {missed} missed, {open} not or only partly measured"))?;
     say(&format!("wrote {}", path.display()))
 }
 

@@ -143,8 +143,8 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{}</style></head>\n<body>\n\
          <h1>Thinwire: laboratory report</h1>\n{quick}\n\
-         <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not \
-         measured.</p>\n\
+         <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not or \
+         only partly measured.</p>\n\
          <p class=\"soft\">{} {}, measured {}. {}.</p>\n\
          <p>All sides and the switch are network namespaces of one machine: compare figures of a section, \
          do not take them for those of two machines. Dashed lines, diamonds and columns called “document” are the \

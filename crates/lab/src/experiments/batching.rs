@@ -51,10 +51,10 @@ pub fn plan(experiment: Experiment) -> Vec<Group> {
             for name in POLICIES {
                 let quick = u32::from(in_quick(&load, name, data));
                 // An interval of a second, ten of them before it tries its neighbours.
-                let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (1.5, 3) };
+                let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (0.8, 3) };
                 group = group.with(policy(name, data), seconds, full, quick);
             }
-            groups.push(group.with(ECHO, 1.5, 3, 0));
+            groups.push(group.with(ECHO, 0.8, 2, 0));
         }
     }
     groups

@@ -8,7 +8,8 @@ use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
 
 const CARRIERS: [Carrier; 2] = [Carrier::Packet, Carrier::Udp];
-const DEPTHS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+/// Requests outstanding of one job.
+pub const DEPTHS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const INITIATORS: [u32; 4] = [1, 2, 4, 8];
 const LINKS: [u32; 4] = [1, 2, 3, 4];
 const SHARDS: [u32; 3] = [1, 2, 4];
