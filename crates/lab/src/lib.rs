@@ -90,7 +90,12 @@ fn measured(
         return Err(nothing_chosen(choice, groups));
     }
     let deadline = args.minutes.map(|n| Instant::now() + Duration::from_secs_f64(n * 60.0));
-    let identity = Identity::of(executable)?;
+    let lab = match args.draw {
+        true => None,
+        false => Some(Laboratory::new(executable, interrupted)?),
+    };
+    let identity =
+        Identity::of(lab.as_ref().map_or(executable, |lab| Path::new(lab.executable())))?;
     let mut store = Store::open(&args.out, &identity.build, &identity.machine)?;
     if store.foreign() > 0 && store.span().is_none() {
         eprintln!(
@@ -99,13 +104,9 @@ fn measured(
             store.foreign()
         );
     }
-    if !args.draw {
-        let path = executable.to_str().ok_or_else(|| {
-            LabError::Failed(format!("{}: the path is not UTF-8", executable.display()))
-        })?;
-        let lab = Laboratory::new(path.into(), interrupted)?;
-        let abilities = Abilities::ask(&lab)?;
-        runner::measure(&lab, &abilities, &mut store, &chosen, form, deadline)?;
+    if let Some(lab) = &lab {
+        let abilities = Abilities::ask(lab)?;
+        runner::measure(lab, &abilities, &mut store, &chosen, form, deadline)?;
     }
     let head = Head::new(identity, args.label.as_deref().unwrap_or_default(), form, &store);
     Ok((store, head))

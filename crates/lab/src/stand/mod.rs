@@ -33,8 +33,9 @@ pub struct Laboratory<'a> {
 
 impl<'a> Laboratory<'a> {
     /// Makes a folder in memory and takes down what laboratories that were killed have left.
-    /// `executable` is the thinwire to be measured.
-    pub fn new(executable: PathBuf, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
+    /// `executable` is the thinwire to be measured: a copy of it in the folder is, so that a build
+    /// that replaces it meanwhile does not take part.
+    pub fn new(executable: &Path, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::Failed(
                 "the laboratory makes network namespaces, which needs root; run it as root".into(),
@@ -45,12 +46,22 @@ impl<'a> Laboratory<'a> {
         std::fs::create_dir_all(&folder)
             .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
         let (made, blob) = (Cell::new(0), RefCell::new(None));
-        Ok(Laboratory { executable, folder, interrupted, made, blob })
+        let copy = folder.join("thinwire");
+        let lab = Laboratory { executable: copy, folder, interrupted, made, blob };
+        std::fs::copy(executable, &lab.executable).map_err(failed(format!(
+            "cannot copy {} to {}",
+            executable.display(),
+            lab.executable.display()
+        )))?;
+        match lab.folder.to_str() {
+            Some(_) => Ok(lab),
+            None => Err(LabError::Failed(format!("{}: not UTF-8", lab.folder.display()))),
+        }
     }
 
-    /// The thinwire that is measured.
+    /// The thinwire that is measured: the copy.
     pub fn executable(&self) -> &str {
-        self.executable.to_str().expect("checked by whoever opened the laboratory")
+        self.executable.to_str().expect("checked when the laboratory was opened")
     }
 
     /// A path of its own in the folder, whose file name ends like this.
@@ -143,10 +154,12 @@ impl Drop for Laboratory<'_> {
     }
 }
 
-/// Where folders are made: in memory, so that images are not on a disk.
+/// Where folders are made: in memory, so that images are not on a disk, if programs may run there.
 fn work_root() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+    let runs = rustix::fs::statvfs(memory)
+        .is_ok_and(|fs| !fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC));
+    if runs { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 /// A command in a namespace, in a process group of its own: an interrupt at the terminal reaches the
@@ -208,6 +221,22 @@ mod tests {
         assert_eq!(tail(""), "");
         assert_eq!(tail("error: bad link\n\nFor more, try '--help'.\n"), "error: bad link");
         assert_eq!(tail(&"long ".repeat(100)).chars().count(), SAID_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn what_is_measured_is_a_copy_that_goes_with_the_laboratory() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let own = std::env::temp_dir().join(format!("{PREFIX}-test-{}", std::process::id()));
+        std::fs::copy("/bin/true", &own).unwrap();
+        let lab = Laboratory::new(&own, &|| false).unwrap();
+        std::fs::write(&own, "another build").unwrap();
+        let copy = lab.executable().to_owned();
+        assert_eq!(lab.run(None, &[&copy], ""), Ok(String::new()));
+        drop(lab);
+        assert!(!Path::new(&copy).exists());
+        std::fs::remove_file(&own).unwrap();
     }
 
     #[test]
