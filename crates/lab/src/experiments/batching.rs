@@ -3,7 +3,8 @@
 
 use super::{Experiment, NONE, Section, Table, largest, utilisation};
 use crate::document::document;
-use crate::draw::{Drawing, Lines, Mark, Scale};
+use crate::draw::{Drawing, Line, Lines, Mark, Scale};
+use crate::figures::Figures;
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
@@ -87,9 +88,10 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
         ),
         Experiment::Fig6 => (
             "Figure 6: batching policies, level",
-            "How many requests share a batch, on average over a run. The document: for reads the dynamic level \
+            "How many requests really shared a frame, on average over a run, and beside it the level that the \
+             dynamic policy had chosen: how many it waits for. The document: for reads the dynamic level \
              grows with what is outstanding, for writes it is constant up to 256 outstanding and then \
-             starts to grow.",
+             starts to grow. How the level changes over time is with Figure 8.",
         ),
         _ => (
             "Figure 7: batching policies with data batching, link utilisation",
@@ -100,23 +102,28 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
     let mut section = Section::new(title, &[intro, text]);
     for pattern in PATTERNS {
         let side = if pattern.reads() { "reads" } else { "writes" };
+        let points = |name: &'static str| {
+            loads(pattern).map(move |load| (f64::from(load.outstanding()), point(load, name, data)))
+        };
         let line = |name: &'static str| {
-            let points =
-                loads(pattern).map(|load| (f64::from(load.outstanding()), point(load, name, data)));
-            view.line(name, points, |_, f| match experiment {
-                Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.level_mean),
+            view.line(name, points(name), |_, f| match experiment {
+                Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.requests_per_frame),
                 _ => utilisation(&Wire::TEN_GIGABIT, f),
             })
         };
+        let mut lines: Vec<Line> = POLICIES.into_iter().map(line).collect();
+        if experiment == Experiment::Fig6 {
+            lines.push(view.line("tyche, level chosen", points("tyche"), |_, f| level(f)));
+        }
         let lines = Lines {
             title: format!("Random {side} of 4 KiB"),
             x_name: "requests outstanding".into(),
             y_name: match experiment {
-                Experiment::Fig6 => "batch level, requests".into(),
+                Experiment::Fig6 => "requests in a frame".into(),
                 _ => "link utilisation, %".into(),
             },
             scale: Scale::Log2,
-            lines: POLICIES.into_iter().map(line).collect(),
+            lines,
             marks: marks(experiment, side),
         };
         section.drawings.push((side.into(), Drawing::Lines(lines)));
@@ -124,10 +131,34 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
             section.tables.push(gains(experiment, view, pattern, side, data));
         }
     }
-    if experiment != Experiment::Fig6 {
-        section.tables.push(statements(experiment, view, data));
-    }
+    section.tables.push(match experiment {
+        Experiment::Fig6 => {
+            Table::statements(&[("fig6.writes.rise", rise(view, Pattern::RandWrite, data))])
+        }
+        _ => statements(experiment, view, data),
+    });
     section
+}
+
+/// The level that the policy had chosen, on average over the run.
+fn level(figures: &Figures) -> Option<f64> {
+    figures.batch.as_ref().map(|batch| batch.level_mean)
+}
+
+/// Up to how many outstanding the dynamic level stays within a quarter of what it is at one; `None`
+/// unless it was measured at every number.
+fn rise(view: &View, pattern: Pattern, data: bool) -> Option<f64> {
+    let of = |load| view.spread_of_some(&point(load, "tyche", data), level).map(|s| s.median);
+    let levels: Option<Vec<(u32, f64)>> =
+        loads(pattern).map(|load| Some((load.outstanding(), of(load)?))).collect();
+    rise_of(&levels?)
+}
+
+/// Of levels by outstanding requests.
+fn rise_of(levels: &[(u32, f64)]) -> Option<f64> {
+    let first = levels.first()?.1;
+    let constant = levels.iter().take_while(|(_, level)| *level <= first * 1.25);
+    constant.last().map(|(outstanding, _)| f64::from(*outstanding))
 }
 
 /// What the document says of its dynamic level, and what ours does.
@@ -141,7 +172,7 @@ fn statements(experiment: Experiment, view: &View, data: bool) -> Table {
             view.ratio(&ours, &none, |f| f.iops).map(|s| (s.median - 1.0) * 100.0)
         };
         let filled = |load: Load| {
-            let of = |f: &crate::figures::Figures| utilisation(&Wire::TEN_GIGABIT, f);
+            let of = |f: &Figures| utilisation(&Wire::TEN_GIGABIT, f);
             view.spread_of_some(&point(load, "tyche", data), of).map(|s| s.median)
         };
         rows.push((format!("{name}.{side}.gain"), largest(loads(pattern).filter_map(gain))));
@@ -205,4 +236,16 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
         table.rows.push(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_rises_after_the_last_place_where_it_is_constant() {
+        assert_eq!(rise_of(&[(1, 4.0), (4, 5.0), (8, 3.0), (16, 9.0), (32, 4.0)]), Some(8.0));
+        assert_eq!(rise_of(&[(1, 4.0), (512, 4.0)]), Some(512.0));
+        assert_eq!(rise_of(&[]), None);
+    }
 }

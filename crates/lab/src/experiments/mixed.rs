@@ -3,7 +3,7 @@
 use super::{NONE, Section, Table, batching};
 use crate::document::document;
 use crate::draw::{Drawing, Line, Lines, Mark, Scale, Spot};
-use crate::figures::Figures;
+use crate::figures::{Figures, Moment};
 use crate::plan::Group;
 use crate::point::{Load, Pattern, Point, Wire};
 use crate::stats::Spread;
@@ -50,9 +50,7 @@ pub fn section(view: &View) -> Section {
         let side = if pattern.reads() { "reads" } else { "writes" };
         let line = |name: &'static str| {
             let moments = view.last(&point(pattern, name)).map_or(&[][..], |f| &f.timeline);
-            let spot = |m: &crate::figures::Moment| {
-                Spread::of([percent(m.mib_per_s)]).map(|y| Spot { x: m.t, y })
-            };
+            let spot = |m: &Moment| Spread::of([percent(m.mib_per_s)]).map(|y| Spot { x: m.t, y });
             Line { name: name.into(), spots: moments.iter().filter_map(spot).collect() }
         };
         let mark = |id: &str, what: &str| {
@@ -75,9 +73,27 @@ pub fn section(view: &View) -> Section {
             marks,
         };
         section.drawings.push((side.into(), Drawing::Lines(lines)));
+        section
+            .drawings
+            .push((format!("{side}-level"), Drawing::Lines(levels(view, pattern, side))));
         section.tables.push(table(view, pattern, side));
     }
     section
+}
+
+/// The level of the session that the small requests share; that of the other policies never changes.
+fn levels(view: &View, pattern: Pattern, side: &str) -> Lines {
+    let moments = view.last(&point(pattern, "tyche")).map_or(&[][..], |f| &f.timeline);
+    let spot = |m: &Moment| Spread::of([m.level?]).map(|y| Spot { x: m.t, y });
+    let spots = moments.iter().filter_map(spot).collect();
+    Lines {
+        title: format!("Level of the dynamic policy for the 4 KiB {side}, over time"),
+        x_name: "seconds".into(),
+        y_name: "requests that it waits for".into(),
+        scale: Scale::Linear,
+        lines: vec![Line { name: "tyche".into(), spots }],
+        marks: vec![],
+    }
 }
 
 fn table(view: &View, pattern: Pattern, side: &str) -> Table {

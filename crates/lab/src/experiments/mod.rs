@@ -288,6 +288,7 @@ mod tests {
                         cpu_server_us: 4.0,
                         batch: Some(crate::figures::Batch {
                             level_mean: 3.0,
+                            requests_per_frame: 2.5,
                             ..Default::default()
                         }),
                         breakdown: crate::document::document().sizes.map(stages).into(),
@@ -295,7 +296,7 @@ mod tests {
                             t: 1.0,
                             iops: 1.0,
                             mib_per_s: 2.0,
-                            level: None,
+                            level: Some(4.0),
                         }],
                         ..Figures::default()
                     };
