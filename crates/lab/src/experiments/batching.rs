@@ -1,7 +1,7 @@
 //! Figures 5, 6 and 7: batching policies over 4 KiB requests outstanding, without and with data
 //! batching.
 
-use super::{Experiment, NONE, Section, Table, largest, utilisation};
+use super::{Experiment, NONE, Section, Table, largest, of_echo, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Line, Lines, Mark, Scale};
 use crate::figures::Figures;
@@ -230,9 +230,7 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
             _ => NONE.into(),
         };
         row.push(stated);
-        let limit = Point { subject: ECHO, ..base };
-        let share = view.ratio(&point(load, "backlog", data), &limit, |f| f.iops);
-        row.push(share.map_or(NONE.into(), |s| s.times(100.0).show(1)));
+        row.push(of_echo(view, &point(load, "backlog", data)));
         table.rows.push(row);
     }
     table

@@ -1,4 +1,4 @@
-//! Limits: an echo with an empty protocol, and the same bytes copied in memory; every result as a
+//! Limits: an echo with an empty protocol, and the same bytes copied in memory; what Thinwire does as a
 //! fraction of them.
 
 use super::{NONE, Section, Table, size};
@@ -26,9 +26,9 @@ pub fn plan() -> Vec<Group> {
         let mut group = Group::new(Wire::FREE, load);
         for carrier in CARRIERS {
             let quick = u32::from(carrier != Carrier::Xdp && load.outstanding() == 32);
-            group = group.with(Subject::thinwire(carrier), 2.0, 3, quick).with(
+            group = group.with(Subject::thinwire(carrier), 1.5, 3, quick).with(
                 Subject::echo(carrier, false),
-                2.0,
+                1.5,
                 3,
                 quick,
             );

@@ -1,6 +1,6 @@
 //! Links: shaped to known rates, with small and large frames, with and without a switch.
 
-use super::{NONE, Section, Table, size, utilisation};
+use super::{NONE, Section, Table, of_echo, size, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Lines, Mark, Scale};
 use crate::figures::Figures;
@@ -137,21 +137,13 @@ fn shaped(view: &View, pattern: Pattern, side: &str, outstanding: u32) -> Table 
     for mbit in RATES {
         for subject in shaped_subjects(outstanding) {
             let load = load(pattern, outstanding);
-            let point = |subject| Point { wire: wire(mbit), load, subject };
-            let own = point(subject);
-            let share = match subject {
-                Subject::Thinwire { carrier, .. } => {
-                    let echo = point(Subject::echo(carrier, false));
-                    view.ratio(&own, &echo, |f| f.iops).map(|s| s.times(100.0))
-                }
-                _ => None,
-            };
+            let own = Point { wire: wire(mbit), load, subject };
             let filled = view.spread_of_some(&own, |f| utilisation(&wire(mbit), f));
             table.rows.push(vec![
                 format!("{} Gb/s", f64::from(mbit) / 1000.0),
                 subject.title(),
                 filled.map_or(NONE.into(), |s| s.show(1)),
-                share.map_or(NONE.into(), |s| s.show(1)),
+                of_echo(view, &own),
                 view.spread(&own, Figures::cpu_us).map_or(NONE.into(), |s| s.show(1)),
             ]);
         }

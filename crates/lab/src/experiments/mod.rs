@@ -17,7 +17,7 @@ use crate::document::document;
 use crate::draw::Drawing;
 use crate::figures::Figures;
 use crate::plan::{Group, merged};
-use crate::point::Wire;
+use crate::point::{Point, Subject, Wire};
 use crate::view::View;
 pub use bars::{Bar, bars};
 
@@ -213,6 +213,19 @@ impl Table {
 /// Percent of a shaped wire's rate that is payload.
 fn utilisation(wire: &Wire, figures: &Figures) -> Option<f64> {
     wire.bytes_per_s().map(|line| figures.bytes_per_s() / line * 100.0)
+}
+
+/// A point's rate as percent of the limit: of the bare echo over the same carrier, under the same load
+/// on the same wire, measured in turns with it. A cell; empty for subjects without an echo.
+fn of_echo(view: &View, point: &Point) -> String {
+    let share = match point.subject {
+        Subject::Thinwire { carrier, .. } => {
+            let echo = Point { subject: Subject::echo(carrier, false), ..*point };
+            view.ratio(point, &echo, |f| f.iops)
+        }
+        _ => None,
+    };
+    share.map_or(NONE.into(), |s| s.times(100.0).show(1))
 }
 
 /// The largest of what there is.

@@ -1,6 +1,6 @@
 //! Figure 1: how much of the link requests of several sizes fill, by how many are outstanding.
 
-use super::{Section, Table, largest, size, utilisation};
+use super::{Section, Table, largest, of_echo, size, utilisation};
 use crate::document::document;
 use crate::draw::{Drawing, Lines, Mark, Scale};
 use crate::plan::Group;
@@ -93,10 +93,26 @@ pub fn section(view: &View) -> Section {
             view.ratio(&ours, &theirs, |f| f.iops).map(|s| s.median)
         })
     });
+    section.tables.push(shares(view));
     section.tables.push(Table::statements(&[
         ("fig1.4k.max", most(4096)),
         ("fig1.8k.max", most(8192)),
         ("fig1.over_nbd", largest(over_nbd)),
     ]));
     section
+}
+
+/// How much of the echo the packet link reaches, by size and requests outstanding.
+fn shares(view: &View) -> Table {
+    let header: Vec<String> =
+        std::iter::once("outstanding".to_owned()).chain(BLOCKS.map(size)).collect();
+    let title = "Thinwire packet: share of the bare echo's rate, %".into();
+    let row = |depth: u32| {
+        let cell = |block| {
+            let load = Load::new(Pattern::RandRead, block, depth);
+            of_echo(view, &Point { wire: Wire::TEN_GIGABIT, load, subject: SUBJECTS[0] })
+        };
+        std::iter::once(depth.to_string()).chain(BLOCKS.map(cell)).collect()
+    };
+    Table { title, header, rows: DEPTHS.map(row).into() }
 }
