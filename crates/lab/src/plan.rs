@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::contender::{set_up_key, start_after};
 use crate::point::{JOINING, Load, Point, Subject, Wire};
 
 /// How much is measured.
@@ -154,7 +155,11 @@ pub fn run_seconds(point: &Point, entry: &Entry) -> f64 {
         0 => entry.seconds,
         every => f64::from(every * (JOINING + 1)),
     };
-    measured + overhead(&point.subject)
+    let together = match point.wire.initiators {
+        1 => 0.0,
+        initiators => start_after(initiators),
+    };
+    measured + overhead(&point.subject) + together
 }
 
 /// Seconds that a plan takes from nothing.
@@ -166,7 +171,7 @@ pub fn estimate(groups: &[Group], form: Form) -> f64 {
         let mut here = BTreeSet::new();
         for (point, entry) in points {
             seconds += f64::from(entry.rounds(form)) * run_seconds(&point, entry);
-            here.insert(crate::contender::set_up_key(&point));
+            here.insert(set_up_key(&point));
         }
         seconds += here.difference(&standing).count() as f64 * SET_UP_SECONDS;
         standing = here;
