@@ -15,9 +15,9 @@ pub enum Form {
 }
 
 /// Longest quick run, in seconds.
-pub const QUICK_SECONDS_MAX: f64 = 600.0;
+pub const QUICK_SECONDS_MAX: f64 = 480.0;
 /// Longest full run, in seconds.
-pub const FULL_SECONDS_MAX: f64 = 6000.0;
+pub const FULL_SECONDS_MAX: f64 = 4200.0;
 
 /// Subjects that are compared: measured in turns on the same load, A B A B.
 #[derive(Clone, Debug)]
@@ -199,8 +199,8 @@ mod tests {
             );
             assert!(estimate(&own, Form::Quick) > 0.0, "{} has no quick point", experiment.name());
         }
-        assert!(quick < QUICK_SECONDS_MAX * 0.95, "quick takes {quick} s");
-        assert!(full < FULL_SECONDS_MAX * 0.95, "full takes {full} s");
+        assert!(quick < QUICK_SECONDS_MAX, "quick takes {quick} s");
+        assert!(full < FULL_SECONDS_MAX, "full takes {full} s");
         assert!(groups.iter().flat_map(|g| &g.entries).all(|e| e.quick <= e.full && e.full > 0));
     }
 

@@ -65,7 +65,7 @@ pub fn plan() -> Vec<Group> {
     }
     let group = |points: [Point; 2], quick: u32| {
         let group = Group::new(points[0].wire, points[0].load);
-        points.iter().fold(group, |group, point| group.with(point.subject, 1.5, 3, quick))
+        points.iter().fold(group, |group, point| group.with(point.subject, 1.5, 2, quick))
     };
     for initiators in INITIATORS {
         let quick = u32::from(matches!(initiators, 1 | 4));

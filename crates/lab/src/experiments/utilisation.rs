@@ -28,9 +28,10 @@ pub fn plan() -> Vec<Group> {
                 Group::new(Wire::TEN_GIGABIT, Load::new(Pattern::RandRead, block, depth));
             for (n, subject) in SUBJECTS.into_iter().enumerate() {
                 let quick = if matches!(n, 0 | 3) { quick } else { 0 };
-                group = group.with(subject, 1.0, 3, quick);
+                let full = if n == 2 { 1 } else { 2 };
+                group = group.with(subject, 0.8, full, quick);
             }
-            groups.push(group.with(ECHO, 1.0, 1, 0));
+            groups.push(group.with(ECHO, 0.8, 1, 0));
         }
     }
     groups
