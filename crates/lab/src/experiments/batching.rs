@@ -1,7 +1,7 @@
 //! Figures 5, 6 and 7: batching policies over 4 KiB requests outstanding, without and with data
 //! batching.
 
-use super::{Experiment, NONE, Section, Table, largest, of_echo, utilisation};
+use super::{Experiment, NONE, Section, Table, largest, of_echo, utilisation, utilisation_mark};
 use crate::document::document;
 use crate::draw::{Drawing, Line, Lines, Mark, Scale};
 use crate::figures::Figures;
@@ -199,8 +199,7 @@ fn marks(experiment: Experiment, side: &str) -> Vec<Mark> {
     if experiment == Experiment::Fig6 {
         return Vec::new();
     }
-    let y = document().says(&format!("{name}.{side}.max"));
-    vec![Mark { name: format!("dynamic, at most {y} % (Figure {})", &name[3..]), y, x: None }]
+    vec![utilisation_mark(&format!("{name}.{side}.max"), "dynamic, at most", None)]
 }
 
 /// How far each policy is ahead of none, beside what the document says of its dynamic level.

@@ -1,8 +1,7 @@
 //! Links: shaped to known rates, with small and large frames, with and without a switch.
 
-use super::{NONE, Section, Table, of_echo, size, utilisation};
-use crate::document::document;
-use crate::draw::{Drawing, Lines, Mark, Scale};
+use super::{NONE, Section, Table, of_echo, size, utilisation, utilisation_mark};
+use crate::draw::{Drawing, Lines, Scale};
 use crate::figures::Figures;
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Subject, Wire};
@@ -107,18 +106,17 @@ pub fn section(view: &View) -> Section {
             });
             view.line(subject.title(), points, |point, f| utilisation(&point.wire, f))
         };
-        let stated = document().says(&format!("fig7.{side}.max"));
         let lines = Lines {
             title: format!("Random {side} of 4 KiB, 128 outstanding"),
             x_name: "line rate, Gb/s".into(),
             y_name: "link utilisation, %".into(),
             scale: Scale::Log2,
             lines: subjects.iter().map(line).collect(),
-            marks: vec![Mark {
-                name: format!("at most {stated} % of 10 Gb/s (Figure 7)"),
-                y: stated,
-                x: Some(10.0),
-            }],
+            marks: vec![utilisation_mark(
+                &format!("fig7.{side}.max"),
+                "at 10 Gb/s, at most",
+                Some(10.0),
+            )],
         };
         section.drawings.push((side.into(), Drawing::Lines(lines)));
         for outstanding in OUTSTANDING {

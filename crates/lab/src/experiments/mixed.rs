@@ -1,8 +1,8 @@
 //! Figure 8: 4 KiB requests of 32 threads, joined one by one by threads of 128 KiB requests.
 
-use super::{NONE, Section, Table, batching};
+use super::{NONE, Section, Table, batching, their_utilisation, utilisation_mark};
 use crate::document::document;
-use crate::draw::{Drawing, Line, Lines, Mark, Scale, Spot};
+use crate::draw::{Drawing, Line, Lines, Scale, Spot};
 use crate::figures::{Figures, Moment};
 use crate::plan::Group;
 use crate::point::{Load, Pattern, Point, Wire};
@@ -53,14 +53,10 @@ pub fn section(view: &View) -> Section {
             let spot = |m: &Moment| Spread::of([percent(m.mib_per_s)]).map(|y| Spot { x: m.t, y });
             Line { name: name.into(), spots: moments.iter().filter_map(spot).collect() }
         };
-        let mark = |id: &str, what: &str| {
-            let y = document().says(id);
-            Mark { name: format!("{what} {y} % (Figure 8)"), y, x: None }
-        };
         let marks = match pattern.reads() {
             true => vec![
-                mark("fig8.reads.mean", "dynamic, on average"),
-                mark("fig8.reads.none.mean", "no batching, on average"),
+                utilisation_mark("fig8.reads.mean", "dynamic, on average", None),
+                utilisation_mark("fig8.reads.none.mean", "no batching, on average", None),
             ],
             false => vec![],
         };
@@ -97,7 +93,13 @@ fn levels(view: &View, pattern: Pattern, side: &str) -> Lines {
 }
 
 fn table(view: &View, pattern: Pattern, side: &str) -> Table {
-    let header = ["policy", "most", "mean", "document, most", "document, mean"];
+    let header = [
+        "policy",
+        "most",
+        "mean",
+        "document, most (by our measure)",
+        "document, mean (by our measure)",
+    ];
     let mut table = Table::new(format!("Random {side}: link utilisation, %"), &header);
     for name in POLICIES {
         let all = |f: &Figures| Spread::of(f.timeline.iter().map(|m| percent(m.mib_per_s)));
@@ -110,7 +112,7 @@ fn table(view: &View, pattern: Pattern, side: &str) -> Table {
         let mean = found
             .filter(|f| !f.timeline.is_empty())
             .map_or(NONE.into(), |f| format!("{:.1}", mean(f)));
-        let says = |id: &str| document().says(id).to_string();
+        let says = |id: &str| format!("{:.1}", their_utilisation(document().says(id)));
         let (stated_most, stated_mean) = match (pattern.reads(), name) {
             (true, "tyche") => (says("fig8.reads.max"), says("fig8.reads.mean")),
             (true, "none") => (says("fig8.reads.none.max"), says("fig8.reads.none.mean")),

@@ -14,7 +14,7 @@ mod utilisation;
 use serde::Serialize;
 
 use crate::document::document;
-use crate::draw::Drawing;
+use crate::draw::{Drawing, Mark};
 use crate::figures::Figures;
 use crate::plan::{Group, merged};
 use crate::point::{Point, Subject, Wire};
@@ -182,11 +182,18 @@ impl Table {
         let mut table = Table::new("Stated in the text", &header);
         for (id, ours) in ours {
             let stated = document().statement(id);
+            let (theirs, unit) = match &stated.unit[..] {
+                unit @ "% of 1.2 GiB/s" => {
+                    let scaled = their_utilisation(stated.value);
+                    (format!("{} {unit}: {scaled:.1} %", stated.value), "%")
+                }
+                unit => (format!("{} {unit}", stated.value), unit),
+            };
             table.rows.push(vec![
                 stated.text.clone(),
                 stated.r#where.clone(),
-                format!("{} {}", stated.value, stated.unit),
-                ours.map_or(NONE.into(), |value| format!("{value:.1} {}", stated.unit)),
+                theirs,
+                ours.map_or(NONE.into(), |value| format!("{value:.1} {unit}")),
             ]);
         }
         table
@@ -213,6 +220,25 @@ impl Table {
 /// Percent of a shaped wire's rate that is payload.
 fn utilisation(wire: &Wire, figures: &Figures) -> Option<f64> {
     wire.bytes_per_s().map(|line| figures.bytes_per_s() / line * 100.0)
+}
+
+/// What the document takes for 100 % of its link: what it carries in theory, 1.2 GiB/s.
+const THEIR_LINE: f64 = 1.2 * (1 << 30) as f64;
+
+/// The document's utilisation by our measure, of [`Wire::TEN_GIGABIT`]'s line rate.
+fn their_utilisation(percent: f64) -> f64 {
+    let line = Wire::TEN_GIGABIT.bytes_per_s().expect("it has a rate");
+    percent * THEIR_LINE / line
+}
+
+/// A utilisation that the document states, for a chart of ours: where it belongs, and the number as
+/// it is printed.
+fn utilisation_mark(id: &str, what: &str, x: Option<f64>) -> Mark {
+    let stated = document().statement(id);
+    let y = their_utilisation(stated.value);
+    let name =
+        format!("{what} {y:.1} % (printed: {} {}, {})", stated.value, stated.unit, stated.r#where);
+    Mark { name, y, x }
 }
 
 /// A point's rate as percent of the limit: of the bare echo over the same carrier, under the same load
@@ -325,6 +351,24 @@ mod tests {
             assert!(section.drawings.iter().all(|(_, d)| !d.is_empty()), "{experiment:?}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_documents_utilisation_is_shown_by_our_measure() {
+        // 1.2 GiB/s are 1.288e9 bytes a second, 10 Gb/s are 1.25e9.
+        assert!((their_utilisation(88.0) - 90.71).abs() < 0.01);
+        let mark = utilisation_mark("fig7.reads.max", "at most", None);
+        assert_eq!(mark.name, "at most 90.7 % (printed: 88 % of 1.2 GiB/s, Figure 7)");
+        assert_eq!(mark.y, their_utilisation(88.0));
+        let table = Table::statements(&[("fig1.4k.max", Some(60.0)), ("fig5.reads.gain", None)]);
+        assert_eq!(table.rows[0][2..], ["56 % of 1.2 GiB/s: 57.7 %", "60.0 %"]);
+        assert_eq!(table.rows[1][2], "44.2 %", "a ratio needs no scaling");
+        // Every share of the link says of what.
+        for stated in &document().statements {
+            let is_share = [".max", ".mean"].iter().any(|end| stated.id.ends_with(end))
+                && stated.id.starts_with("fig");
+            assert_eq!(stated.unit == "% of 1.2 GiB/s", is_share, "{}", stated.id);
+        }
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Figure 1: how much of the link requests of several sizes fill, by how many are outstanding.
 
-use super::{Section, Table, largest, of_echo, size, utilisation};
-use crate::document::document;
-use crate::draw::{Drawing, Lines, Mark, Scale};
+use super::{Section, Table, largest, of_echo, size, utilisation, utilisation_mark};
+use crate::draw::{Drawing, Lines, Scale};
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Subject, Wire};
 use crate::view::View;
@@ -43,9 +42,9 @@ pub fn section(view: &View) -> Section {
         &[
             "Random reads over one link, shaped to 10 Gb/s at the switch, MTU 9000. Utilisation is payload \
              alone over the line rate of 1.25 GB/s. The document takes what its link carries in theory, \
-             1.2 GiB/s, for 100 %: its percentages would be 3 % higher by our measure. Its figure has no \
-             numbers besides the two drawn as dashed lines, and that Tyche fills the link up to five times \
-             as well as NBD.",
+             1.2 GiB/s, for 100 %: its percentages are shown 3 % higher, by our measure, with what is printed \
+             beside them. Its figure has no numbers besides the two drawn as dashed lines, and that Tyche \
+             fills the link up to five times as well as NBD.",
         ],
     );
     for block in BLOCKS {
@@ -56,11 +55,7 @@ pub fn section(view: &View) -> Section {
             });
             view.line(subject.title(), points, |_, f| utilisation(&Wire::TEN_GIGABIT, f))
         };
-        let mark = |id: &str| Mark {
-            name: format!("at most {} % ({})", document().says(id), "Figure 1, section I"),
-            y: document().says(id),
-            x: None,
-        };
+        let mark = |id: &str| utilisation_mark(id, "at most", None);
         let marks = match block {
             4096 => vec![mark("fig1.4k.max")],
             8192 => vec![mark("fig1.8k.max")],
