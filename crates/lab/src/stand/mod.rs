@@ -9,12 +9,15 @@ mod sweep;
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Outcome, failed};
 pub use network::{Network, Side};
 pub use process::{Process, machine_busy, process_cpu};
+
+/// How long a short command may take; a volume is filled by then.
+const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names begin with it.
 const PREFIX: &str = "tw-lab";
@@ -89,6 +92,8 @@ impl<'a> Laboratory<'a> {
         mut probe: impl FnMut() -> Outcome<Option<T>>,
     ) -> Outcome<T> {
         let end = Instant::now() + patience;
+        // Short commands are over soon; long ones should not be disturbed.
+        let mut pause = Duration::from_millis(1);
         loop {
             if let Some(found) = probe()? {
                 return Ok(found);
@@ -100,32 +105,24 @@ impl<'a> Laboratory<'a> {
                     patience.as_secs()
                 )));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
         }
     }
 
     /// Runs a short command to its end and returns what it printed. `netns` is where it runs; none
-    /// for the laboratory's own.
+    /// for the laboratory's own. Fails, and ends it, after [`RUN_PATIENCE`].
     pub fn run(&self, netns: Option<&str>, argv: &[&str], stdin: &str) -> Outcome<String> {
-        let said = argv.join(" ");
-        let mut command = command(netns, argv);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child = command.spawn().map_err(not_found(argv[0]))?;
-        if let Some(mut pipe) = child.stdin.take() {
-            let _ = std::io::Write::write_all(&mut pipe, stdin.as_bytes());
+        let process = Process::start_with(self, netns, argv, stdin)?;
+        match process.finish(self, RUN_PATIENCE) {
+            Ok((said, _)) => Ok(said),
+            Err(LabError::Failed(why)) => {
+                // An interrupt at the terminal may have reached it, too.
+                self.check()?;
+                Err(LabError::Failed(format!("{}: {why}", argv.join(" "))))
+            }
+            Err(other) => Err(other),
         }
-        let done = child.wait_with_output().map_err(failed(format!("cannot wait for {said}")))?;
-        if !done.status.success() {
-            self.check()?;
-            let (out, err) = (text(&done.stdout), text(&done.stderr));
-            return Err(LabError::Failed(format!(
-                "{said}: {}: {}",
-                done.status,
-                tail(&(out + &err))
-            )));
-        }
-        Ok(text(&done.stdout))
     }
 
     /// Random bytes that volumes are filled with, so that nobody answers from nothing: a file of
@@ -186,10 +183,6 @@ fn not_found(program: &str) -> impl FnOnce(std::io::Error) -> LabError + use<> {
     failed(format!("cannot run {program}; is it installed (scripts/setup.sh --lab)?"))
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
 /// The end of an output, on one short line; of a refused command line, what was refused.
 pub fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -224,19 +217,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_a_copy_that_goes_with_the_laboratory() {
+    fn what_runs_is_a_copy_can_be_interrupted_and_goes_with_the_laboratory() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
         let own = std::env::temp_dir().join(format!("{PREFIX}-test-{}", std::process::id()));
         std::fs::copy("/bin/true", &own).unwrap();
-        let lab = Laboratory::new(&own, &|| false).unwrap();
+        let interrupted = Cell::new(false);
+        let ask = || interrupted.get();
+        let lab = Laboratory::new(&own, &ask).unwrap();
         std::fs::write(&own, "another build").unwrap();
+        std::fs::remove_file(&own).unwrap();
         let copy = lab.executable().to_owned();
         assert_eq!(lab.run(None, &[&copy], ""), Ok(String::new()));
+
+        assert_eq!(lab.run(None, &["cat"], "told"), Ok("told".to_owned()));
+        let refused = lab.run(None, &["sh", "-c", "echo why >&2; exit 3"], "").unwrap_err();
+        assert!(refused.to_string().contains("why"), "{refused}");
+        interrupted.set(true);
+        let start = Instant::now();
+        assert_eq!(lab.run(None, &["sleep", "600"], ""), Err(LabError::Interrupted));
+        assert!(start.elapsed() < Duration::from_secs(60), "it was not waited for");
         drop(lab);
         assert!(!Path::new(&copy).exists());
-        std::fs::remove_file(&own).unwrap();
     }
 
     #[test]
