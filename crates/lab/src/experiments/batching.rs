@@ -76,8 +76,8 @@ fn in_quick(load: &Load, name: &str, data: bool) -> bool {
 
 pub fn section(experiment: Experiment, view: &View) -> Section {
     let data = with_data(experiment);
-    let intro = "Random 4 KiB reads and writes over one link of 10 Gb/s, MTU 9000, by 1 to 128 threads with 4 \
-                 requests outstanding each, and one with 1.";
+    let intro = "Random 4 KiB reads and writes over one link of 10 Gb/s, MTU 9000, by 1 to 128 streams with 4 \
+                 requests outstanding each (the document's are threads), and one with 1.";
     let (title, text) = match experiment {
         Experiment::Fig5 => (
             "Figure 5: batching policies, link utilisation",

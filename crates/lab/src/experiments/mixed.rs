@@ -1,4 +1,4 @@
-//! Figure 8: 4 KiB requests of 32 threads, joined one by one by threads of 128 KiB requests.
+//! Figure 8: 4 KiB requests of 32 streams, joined one by one by streams of 128 KiB requests.
 
 use super::{NONE, Section, Table, batching, their_utilisation, utilisation_mark};
 use crate::document::document;
@@ -9,7 +9,7 @@ use crate::point::{Load, Pattern, Point, Wire};
 use crate::stats::Spread;
 use crate::view::View;
 
-/// Seconds between two threads that join; the document's are 60.
+/// Seconds between two streams that join; the document's are 60.
 const INTERVAL_S: u32 = 8;
 /// Compared with each other; those that batch, with data batching.
 const POLICIES: [&str; 3] = ["tyche", "none", "backlog"];
@@ -41,9 +41,10 @@ fn percent(mib_per_s: f64) -> f64 {
 
 pub fn section(view: &View) -> Section {
     let text = format!(
-        "32 threads of 4 KiB requests, 4 outstanding each; every {INTERVAL_S} s (in the document: 60 s) one more \
-         thread of 128 KiB requests joins, one outstanding, five in all. Over one link of 10 Gb/s, MTU 9000. Each \
-         of the joining threads is a process with an export and a session of its own."
+        "32 streams of 4 KiB requests, 4 outstanding each; every {INTERVAL_S} s (in the document: 60 s) one more \
+         stream of 128 KiB requests joins, one outstanding, five in all. Over one link of 10 Gb/s, MTU 9000. The \
+         document's streams are threads; ours of 4 KiB share one thread and one volume, and each that joins is a \
+         process with an export and a session of its own."
     );
     let mut section = Section::new("Figure 8: two request sizes at once", &[&text]);
     for pattern in PATTERNS {
