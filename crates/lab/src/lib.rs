@@ -96,10 +96,10 @@ fn measured(
     };
     let identity =
         Identity::of(lab.as_ref().map_or(executable, |lab| Path::new(lab.executable())))?;
-    let mut store = Store::open(&args.out, &identity.build, &identity.machine)?;
+    let mut store = Store::open(&args.out, &identity.build, &identity.place())?;
     if store.foreign() > 0 && store.span().is_none() {
         eprintln!(
-            "lab: {} holds {} samples of other builds or machines; they are kept and not used",
+            "lab: {} holds {} samples of other builds, machines or peers; they are kept and not used",
             args.out.display(),
             store.foreign()
         );

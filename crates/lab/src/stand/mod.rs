@@ -159,6 +159,14 @@ fn work_root() -> PathBuf {
     if runs { memory.to_owned() } else { std::env::temp_dir() }
 }
 
+/// Where tgt keeps control sockets.
+pub const TGT_FOLDER: &str = "/var/run/tgtd";
+
+/// The control socket of a tgt daemon with this control number, and its lock.
+pub fn tgt_sockets(control: &str) -> [PathBuf; 2] {
+    ["", ".lock"].map(|end| Path::new(TGT_FOLDER).join(format!("socket.{control}{end}")))
+}
+
 /// A command in a namespace, in a process group of its own: an interrupt at the terminal reaches the
 /// laboratory alone, which then ends its processes in the right order. Not `ip netns exec`, which
 /// makes a mount namespace, too.
