@@ -29,13 +29,13 @@ lint: ## Formatting, clippy, arrows between crates, links: all that is fast
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 10 minutes)
+bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 8 minutes)
 	@scripts/bench.sh
 
 lab: ## Tables, figures, peers, limits: the quick form, target/lab/report.html (root, 10 minutes)
 	@scripts/lab.sh --quick
 
-lab-full: ## The same with all points; may be interrupted and started again (root, 100 minutes)
+lab-full: ## The same with all points; may be interrupted and started again (root, 70 minutes)
 	@scripts/lab.sh
 
 clean: ## Remove what was built and what the demo left

@@ -2,8 +2,8 @@
 # Runs the laboratory: the tables and figures of the document, peers, limits, scaling, and the bars.
 # Leaves target/lab/report.html. Needs root and an otherwise idle machine.
 #
-#   scripts/lab.sh --quick     a subset of the points, under 10 minutes: `make lab`
-#   scripts/lab.sh             all points, under 100 minutes; goes on where it was interrupted: `make lab-full`
+#   scripts/lab.sh --quick     a subset of the points, about 8 minutes: `make lab`
+#   scripts/lab.sh             all points, about 70 minutes; goes on where it was interrupted: `make lab-full`
 #
 # Further arguments go to `thinwire lab report`.
 set -euo pipefail

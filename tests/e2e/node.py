@@ -23,7 +23,11 @@ FLAGS_OF = {
 
 def flags_of(text):
     """`batch=tyche,spin=off` as a dictionary."""
-    pairs = dict(pair.split("=", 1) for pair in text.split(",") if pair)
+    words = [word for word in text.split(",") if word]
+    for word in words:
+        if not all(word.partition("=")):
+            raise ValueError(f"--mode {word}: say KEY=VALUE, for example batch=tyche")
+    pairs = dict(word.split("=", 1) for word in words)
     for key in pairs:
         if not any(key in known for known in FLAGS_OF.values()):
             raise ValueError(f"'{key}' is not a mode; there are {', '.join(FLAGS_OF['target'])}, submission")

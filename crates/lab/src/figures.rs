@@ -57,7 +57,7 @@ impl Figures {
 pub struct Batch {
     /// The policy's name.
     pub policy: String,
-    /// The mean level over the run.
+    /// The level, how many requests the policy waits for: its mean over the run.
     pub level_mean: f64,
     /// The level at its end.
     pub level_last: f64,

@@ -1,6 +1,7 @@
 //! Which build was measured, on which machine: samples of others are not mixed in.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
@@ -13,6 +14,8 @@ pub struct Identity {
     pub build: String,
     /// Kernel, processors, memory.
     pub machine: String,
+    /// Names and versions of the peers that are installed.
+    pub peers: String,
 }
 
 impl Identity {
@@ -22,7 +25,12 @@ impl Identity {
             .map_err(failed(format!("cannot read {}", executable.display())))?;
         let build =
             format!("thinwire {} ({:016x})", env!("CARGO_PKG_VERSION"), fingerprint(&bytes));
-        Ok(Identity { build, machine: machine() })
+        Ok(Identity { build, machine: machine(), peers: peers() })
+    }
+
+    /// Where it is measured, and beside whom: what samples have to have in common.
+    pub fn place(&self) -> String {
+        format!("{}; {}", self.machine, self.peers)
     }
 }
 
@@ -51,6 +59,27 @@ fn machine() -> String {
     format!("Linux {}, {cpus} cores, {model}, {memory:.0} GiB", kernel.trim())
 }
 
+/// Peers, by the programs that tell their version.
+const PEERS: [(&str, &str); 4] =
+    [("nbdkit", "nbdkit"), ("fio", "fio"), ("qemu-nbd", "qemu-nbd"), ("tgt", "tgtadm")];
+
+fn peers() -> String {
+    let installed = PEERS.into_iter().filter_map(|(name, program)| {
+        let said = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+        Some(format!("{name} {}", version(&String::from_utf8_lossy(&said.stdout))))
+    });
+    let installed: Vec<String> = installed.collect();
+    if installed.is_empty() { "no peers".into() } else { installed.join(", ") }
+}
+
+/// The first number with a point of what a program says about its version.
+fn version(said: &str) -> &str {
+    let words = said.split(|c: char| !(c == '.' || c.is_ascii_alphanumeric()));
+    let is_version =
+        |word: &&str| word.starts_with(|c: char| c.is_ascii_digit()) && word.contains('.');
+    words.into_iter().find(is_version).unwrap_or("of unknown version")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +91,18 @@ mod tests {
         let own = std::env::current_exe().unwrap();
         assert_eq!(Identity::of(&own).unwrap(), Identity::of(&own).unwrap());
         assert!(machine().contains("Linux") && machine().contains("cores"));
+    }
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (said, found) in [
+            ("nbdkit 1.32.5\n", "1.32.5"),
+            ("fio-3.33\n", "3.33"),
+            ("qemu-nbd 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)\n", "7.2.22"),
+            ("1.0.85\n", "1.0.85"),
+            ("", "of unknown version"),
+        ] {
+            assert_eq!(version(said), found);
+        }
     }
 }

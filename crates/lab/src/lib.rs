@@ -79,40 +79,52 @@ fn form(quick: bool) -> Form {
 /// Measures what is missing of a plan, and returns the store with the head of its files.
 fn measured(
     args: &RunArgs,
+    choice: &Choice,
     groups: &[Group],
     executable: &Path,
     interrupted: &dyn Fn() -> bool,
 ) -> Outcome<(Store, Head)> {
-    let form = form(args.quick);
-    let choice =
-        Choice { form, only: args.only.clone(), rounds: args.rounds, seconds: args.seconds };
+    let form = choice.form;
     let chosen = choice.of(groups);
     if chosen.is_empty() {
-        return Err(LabError::Usage(format!(
-            "--only {}: no point's name holds that; `thinwire lab list` shows them",
-            args.only.join(" --only ")
-        )));
+        return Err(nothing_chosen(choice, groups));
     }
     let deadline = args.minutes.map(|n| Instant::now() + Duration::from_secs_f64(n * 60.0));
-    let identity = Identity::of(executable)?;
-    let mut store = Store::open(&args.out, &identity.build, &identity.machine)?;
+    let lab = match args.draw {
+        true => None,
+        false => Some(Laboratory::new(executable, interrupted)?),
+    };
+    let identity =
+        Identity::of(lab.as_ref().map_or(executable, |lab| Path::new(lab.executable())))?;
+    let mut store = Store::open(&args.out, &identity.build, &identity.place())?;
     if store.foreign() > 0 && store.span().is_none() {
         eprintln!(
-            "lab: {} holds {} samples of other builds or machines; they are kept and not used",
+            "lab: {} holds {} samples of other builds, machines or peers; they are kept and not used",
             args.out.display(),
             store.foreign()
         );
     }
-    if !args.draw {
-        let path = executable.to_str().ok_or_else(|| {
-            LabError::Failed(format!("{}: the path is not UTF-8", executable.display()))
-        })?;
-        let lab = Laboratory::new(path.into(), interrupted)?;
-        let abilities = Abilities::ask(&lab)?;
-        runner::measure(&lab, &abilities, &mut store, &chosen, form, deadline)?;
+    if let Some(lab) = &lab {
+        let abilities = Abilities::ask(lab)?;
+        runner::measure(lab, &abilities, &mut store, &chosen, form, deadline)?;
     }
     let head = Head::new(identity, args.label.as_deref().unwrap_or_default(), form, &store);
     Ok((store, head))
+}
+
+/// Why a choice leaves nothing of a plan.
+fn nothing_chosen(choice: &Choice, groups: &[Group]) -> LabError {
+    let only = format!("--only {}", choice.only.join(" --only "));
+    let full = Choice { form: Form::Full, ..choice.clone() };
+    LabError::Usage(match full.of(groups).is_empty() {
+        true => format!("{only}: no point's name holds that; `thinwire lab list` shows them"),
+        false => format!("{only}: such points are not in the quick form; leave --quick out"),
+    })
+}
+
+fn choice(args: &RunArgs) -> Choice {
+    let only = args.only.clone();
+    Choice { form: form(args.quick), only, rounds: args.rounds, seconds: args.seconds }
 }
 
 fn one(
@@ -121,8 +133,9 @@ fn one(
     executable: &Path,
     interrupted: &dyn Fn() -> bool,
 ) -> Outcome {
-    let (store, head) = measured(args, &experiment.plan(), executable, interrupted)?;
-    let view = View::new(&store, form(args.quick));
+    let (plan, choice) = (experiment.plan(), choice(args));
+    let (store, head) = measured(args, &choice, &plan, executable, interrupted)?;
+    let view = View::new(&store, &choice.told(&plan), choice.form);
     let (section, json) = report::write_experiment(&args.out, &head, experiment, &view)?;
     if args.json {
         return say(&json);
@@ -145,23 +158,24 @@ fn one(
 fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) -> Outcome {
     let remarks = args.remarks.as_deref().map_or(Ok(Remarks::default()), Remarks::read)?;
     let args = &args.run;
-    let (store, head) = measured(args, &plan_of_all(), executable, interrupted)?;
-    let view = View::new(&store, form(args.quick));
+    let (plan, choice) = (plan_of_all(), choice(args));
+    let (store, head) = measured(args, &choice, &plan, executable, interrupted)?;
+    let view = View::new(&store, &choice.told(&plan), choice.form);
     let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view, &remarks)?;
     if args.json {
         let bars = experiments::bars(&view);
         let value = serde_json::json!({
             "schema": head.schema, "report": path, "head": head, "met": met, "missed": missed,
-            "not_measured": open, "bars": bars,
+            "open": open, "bars": bars,
         });
         return say(&value.to_string());
     }
     for bar in experiments::bars(&view) {
         let sign = if bar.at_least { "at least" } else { "at most" };
         let found = bar.measured.map_or("–".into(), |s| s.show(3));
-        say(&format!("{:>12}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
+        say(&format!("{:>24}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
     }
-    say(&format!("bars: {met} met, {missed} missed, {open} not measured"))?;
+    say(&format!("bars: {met} met, {missed} missed, {open} not or only partly measured"))?;
     say(&format!("wrote {}", path.display()))
 }
 
@@ -205,5 +219,25 @@ fn say(text: &str) -> Outcome {
             Err(LabError::Failed(format!("cannot write to stdout: {e}")))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::point::{Load, Pattern, Subject, Wire};
+
+    #[test]
+    fn nothing_is_told_from_nothing_in_the_quick_form() {
+        let load = Load::new(Pattern::RandRead, 4096, 1);
+        let groups = [Group::new(Wire::FREE, load).with(Subject::Tgt, 1.0, 3, 0)];
+        let said = |word: &str| {
+            let only = vec![word.to_owned()];
+            let choice = Choice { form: Form::Quick, only, rounds: None, seconds: None };
+            assert!(choice.of(&groups).is_empty());
+            nothing_chosen(&choice, &groups).to_string()
+        };
+        assert!(said("tgt").contains("leave --quick out"));
+        assert!(said("nbdkit").contains("no point's name holds that"));
     }
 }

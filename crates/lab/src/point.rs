@@ -256,11 +256,10 @@ impl Subject {
         Subject::Thinwire { carrier, settings }
     }
 
-    /// The echo that suits a load: on UDP a block a frame, so that the kernel makes trains of them;
-    /// elsewhere frames of 8 KiB, or what an MTU of 1500 would not carry at all: there, no echo.
-    pub fn echo(carrier: Carrier, load: &Load, sleeps: bool) -> Self {
-        let frame = if carrier == Carrier::Udp && load.block < 8192 { 4096 } else { 8192 };
-        Subject::Echo { carrier, sleeps, frame }
+    /// The echo with frames of 8 KiB, as Thinwire's are over any carrier: two blocks of 4 KiB, or an
+    /// eighth of 64. An MTU of 1500 would not carry them at all: there, no echo.
+    pub const fn echo(carrier: Carrier, sleeps: bool) -> Self {
+        Subject::Echo { carrier, sleeps, frame: 8192 }
     }
 
     /// Whether it uses the wire at all.

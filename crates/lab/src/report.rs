@@ -143,9 +143,9 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <title>Thinwire: laboratory report</title>\n<style>{PAGE_STYLE}\n{}</style></head>\n<body>\n\
          <h1>Thinwire: laboratory report</h1>\n{quick}\n\
-         <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not \
-         measured.</p>\n\
-         <p class=\"soft\">{} {}, measured {}. {}.</p>\n\
+         <p>Bars: <span class=\"met\">{met} met</span>, <span class=\"missed\">{missed} missed</span>, {open} not or \
+         only partly measured.</p>\n\
+         <p class=\"soft\">{} {}, measured {}. {}; {}.</p>\n\
          <p>All sides and the switch are network namespaces of one machine: compare figures of a section, \
          do not take them for those of two machines. Dashed lines, diamonds and columns called “document” are the \
          numbers of {}, “{}”. Figures are medians over rounds in which all contenders took their turns; \
@@ -155,6 +155,7 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
         escape(&head.label),
         escape(&head.measured),
         escape(&head.identity.machine),
+        escape(&head.identity.peers),
         escape(&document.authors.join(", ")),
         escape(&document.title),
     )
@@ -234,21 +235,30 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiments;
     use crate::store::tests::folder;
 
     #[test]
     fn the_page_stands_alone() {
         let folder = folder("page");
         let store = Store::open(&folder, "b", "m").unwrap();
-        let identity = Identity { build: "thinwire <1>".into(), machine: "m".into() };
+        let identity = Identity {
+            build: "thinwire <1>".into(),
+            machine: "m".into(),
+            peers: "nbdkit 1.0".into(),
+        };
         let head = Head::new(identity, "commit abc", Form::Quick, &store);
         let remarks = folder.join("remarks.md");
         std::fs::write(&remarks, "## fig5\nBecause a < b.\n").unwrap();
         let remarks = Remarks::read(&remarks).unwrap();
-        let view = View::new(&store, Form::Quick);
+        let view = View::new(&store, &experiments::plan_of_all(), Form::Quick);
         let (path, count) = write_report(&folder, &head, &view, &remarks).unwrap();
         let html = std::fs::read_to_string(path).unwrap();
-        assert!(html.contains("thinwire &lt;1&gt; commit abc") && html.contains("quick"));
+        assert!(
+            html.contains("thinwire &lt;1&gt; commit abc")
+                && html.contains("m; nbdkit 1.0")
+                && html.contains("quick")
+        );
         assert!(html.contains("<p class=\"remark\">Because a &lt; b.</p>"));
         for reference in ["<script", "src=", "href=\"http", "@import", "url("] {
             assert!(!html.contains(reference), "{reference}");

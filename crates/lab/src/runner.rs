@@ -9,7 +9,7 @@ use crate::figures::Figures;
 use crate::plan::{Entry, Form, Group, SET_UP_SECONDS, run_seconds};
 use crate::point::Point;
 use crate::stand::Laboratory;
-use crate::store::Store;
+use crate::store::{Run, Store};
 
 /// What of a plan is measured, and how.
 #[derive(Clone, Debug)]
@@ -25,25 +25,27 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The plan without what was not chosen, and with the rounds and seconds that were.
+    /// The plan with the rounds and seconds that were chosen: what figures are taken from.
+    pub fn told(&self, groups: &[Group]) -> Vec<Group> {
+        let mut told = groups.to_vec();
+        for entry in told.iter_mut().flat_map(|group| &mut group.entries) {
+            entry.seconds = self.seconds.unwrap_or(entry.seconds);
+            if let Some(rounds) = self.rounds {
+                entry.full = rounds;
+                entry.quick = if entry.quick > 0 { rounds } else { 0 };
+            }
+        }
+        told
+    }
+
+    /// What of it is measured: without what was not chosen.
     pub fn of(&self, groups: &[Group]) -> Vec<Group> {
-        let mut chosen = groups.to_vec();
+        let mut chosen = self.told(groups);
         for group in &mut chosen {
             let (wire, load) = (group.wire, group.load);
-            group.entries.retain_mut(|entry| {
-                let point = Point { wire, load, subject: entry.subject };
-                let name = point.to_string();
-                let wanted = self.only.iter().all(|word| name.contains(&word[..]));
-                if !wanted || entry.rounds(self.form) == 0 {
-                    return false;
-                }
-                if let Some(seconds) = self.seconds {
-                    entry.seconds = seconds;
-                }
-                if let Some(rounds) = self.rounds {
-                    (entry.full, entry.quick) = (rounds, rounds);
-                }
-                true
+            group.entries.retain(|entry| {
+                let name = Point { wire, load, subject: entry.subject }.to_string();
+                self.only.iter().all(|word| name.contains(&word[..])) && entry.rounds(self.form) > 0
             });
         }
         chosen.retain(|group| !group.entries.is_empty());
@@ -51,7 +53,9 @@ impl Choice {
     }
 }
 
-/// Measures what the store does not hold yet. After `deadline` no further run is started.
+/// Measures what the store does not hold yet, round by round: of a round that is not whole, every
+/// subject is measured, so that what is compared was measured in turns. No run is started that would
+/// end after `deadline`.
 pub fn measure(
     lab: &Laboratory,
     abilities: &Abilities,
@@ -64,54 +68,107 @@ pub fn measure(
     if progress.left.is_zero() {
         return Ok(());
     }
-    let mut standing: BTreeMap<String, Box<dyn Contender + '_>> = BTreeMap::new();
-    // Who could not be set up will not be under the next load either.
-    let mut refused: BTreeMap<String, String> = BTreeMap::new();
-    // What failed is not tried again for another experiment.
-    let mut tried = BTreeSet::new();
+    let late = |seconds: f64| {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let late = deadline.is_some_and(|deadline| end > deadline);
+        if late {
+            eprintln!("lab: the time is over; the same command goes on from here");
+        }
+        late
+    };
+    let mut standing = Standing::new(lab, abilities);
     for group in groups {
-        let keys: Vec<String> = group.points().map(|(point, _)| set_up_key(&point)).collect();
-        standing.retain(|key, _| keys.contains(key));
-        let subjects: Vec<_> = group.points().collect();
+        standing.keep(group);
         for round in 0..group.rounds(form) {
-            // Each round begins with another one.
-            let shift = round as usize % subjects.len();
-            for (point, entry) in subjects[shift..].iter().chain(&subjects[..shift]) {
-                let wanted = round < entry.rounds(form) && !store.has(point, round, entry.seconds);
-                if !wanted || !tried.insert((*point, round)) {
-                    continue;
+            let mut turns = group.turns(form, round);
+            if store.is_whole(&turns, round) {
+                continue;
+            }
+            // Half a round would have to be measured again.
+            if late(turns.iter().map(|(point, entry)| run_seconds(point, entry)).sum()) {
+                return Ok(());
+            }
+            let mut refused = Vec::new();
+            for (point, entry) in &turns {
+                if let Err(why) = standing.set_up(point)? {
+                    refused.push(*point);
+                    let run = Run { round, visit: 0, seconds: entry.seconds };
+                    let found = Err(why);
+                    progress.done(point, entry, round, &found);
+                    store.put(point, run, found)?;
                 }
-                if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-                    eprintln!("lab: the time is over; the same command goes on from here");
+            }
+            turns.retain(|(point, _)| !refused.contains(point));
+            if store.is_whole(&turns, round) {
+                turns.iter().for_each(|(point, entry)| progress.skip(point, entry, round));
+                continue;
+            }
+            let visit = store.next_visit();
+            for (point, entry) in &turns {
+                if late(run_seconds(point, entry)) {
                     return Ok(());
                 }
-                let key = set_up_key(point);
-                let found = match refused.get(&key) {
-                    Some(why) => Err(why.clone()),
-                    None => {
-                        if !standing.contains_key(&key) {
-                            match set_up(lab, abilities, point) {
-                                Ok(contender) => drop(standing.insert(key.clone(), contender)),
-                                Err(LabError::Interrupted) => return Err(LabError::Interrupted),
-                                Err(e) => drop(refused.insert(key.clone(), e.to_string())),
-                            }
-                        }
-                        match standing.get_mut(&key) {
-                            Some(contender) => run(&mut **contender, point, entry, lab)?,
-                            None => Err(refused[&key].clone()),
-                        }
-                    }
-                };
+                let found = run(standing.contender(point), point, entry, lab)?;
                 if found.is_err() {
-                    // It may be in whatever state: the next round gets a new one.
-                    standing.remove(&key);
+                    standing.forget(point);
                 }
                 progress.done(point, entry, round, &found);
-                store.put(point, round, entry.seconds, found)?;
+                store.put(point, Run { round, visit, seconds: entry.seconds }, found)?;
             }
         }
     }
     Ok(())
+}
+
+/// Who is set up.
+struct Standing<'l> {
+    lab: &'l Laboratory<'l>,
+    abilities: &'l Abilities,
+    contenders: BTreeMap<String, Box<dyn Contender + 'l>>,
+    /// Who could not be set up, and why: under the next load it would be the same.
+    refused: BTreeMap<String, String>,
+}
+
+impl<'l> Standing<'l> {
+    fn new(lab: &'l Laboratory<'l>, abilities: &'l Abilities) -> Self {
+        Standing { lab, abilities, contenders: BTreeMap::new(), refused: BTreeMap::new() }
+    }
+
+    /// Takes down whom a group does not measure.
+    fn keep(&mut self, group: &Group) {
+        let keys: BTreeSet<String> = group.points().map(|(point, _)| set_up_key(&point)).collect();
+        self.contenders.retain(|key, _| keys.contains(key));
+    }
+
+    /// Sets a point's subject up unless it stands. The inner error is why it cannot be.
+    fn set_up(&mut self, point: &Point) -> Outcome<Result<(), String>> {
+        let key = set_up_key(point);
+        if let Some(why) = self.refused.get(&key) {
+            return Ok(Err(why.clone()));
+        }
+        if self.contenders.contains_key(&key) {
+            return Ok(Ok(()));
+        }
+        match set_up(self.lab, self.abilities, point) {
+            Ok(contender) => drop(self.contenders.insert(key, contender)),
+            Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+            Err(e) => {
+                self.refused.insert(key, e.to_string());
+                return Ok(Err(e.to_string()));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// The subject of a point that was set up.
+    fn contender(&mut self, point: &Point) -> &mut (dyn Contender + 'l) {
+        &mut **self.contenders.get_mut(&set_up_key(point)).expect("set up before its round")
+    }
+
+    /// It failed, and may be in whatever state: the next round gets a new one.
+    fn forget(&mut self, point: &Point) {
+        self.contenders.remove(&set_up_key(point));
+    }
 }
 
 /// One run. The inner error is the contender's, the outer one ends everything.
@@ -151,16 +208,17 @@ impl Progress {
             started: Instant::now(),
             estimated: Duration::ZERO,
         };
-        let mut seen = BTreeSet::new();
-        for (point, entry) in groups.iter().flat_map(Group::points) {
-            for round in 0..entry.rounds(form) {
-                if !seen.insert((point, round)) {
-                    continue;
-                }
-                progress.all += 1;
-                match store.has(&point, round, entry.seconds) {
-                    true => progress.done += 1,
-                    false => progress.left += estimate(&point, entry, round),
+        for group in groups {
+            for round in 0..group.rounds(form) {
+                let turns = group.turns(form, round);
+                progress.all += turns.len();
+                match store.is_whole(&turns, round) {
+                    true => progress.done += turns.len(),
+                    false => {
+                        let times =
+                            turns.iter().map(|(point, entry)| estimate(point, entry, round));
+                        progress.left += times.sum::<Duration>();
+                    }
                 }
             }
         }
@@ -173,6 +231,12 @@ impl Progress {
             );
         }
         progress
+    }
+
+    /// It turned out that it need not be measured.
+    fn skip(&mut self, point: &Point, entry: &Entry, round: u32) {
+        self.done += 1;
+        self.left = self.left.saturating_sub(estimate(point, entry, round));
     }
 
     fn done(&mut self, point: &Point, entry: &Entry, round: u32, found: &Result<Figures, String>) {
@@ -238,6 +302,15 @@ mod tests {
         assert_eq!(count(&Choice { only: only(&["nothing"]), ..all.clone() }), 0);
         let short = Choice { rounds: Some(1), seconds: Some(0.3), ..all }.of(&groups());
         assert!(short.iter().flat_map(|g| &g.entries).all(|e| e.full == 1 && e.seconds == 0.3));
+        let told =
+            Choice { form: Form::Quick, only: only(&["nothing"]), rounds: Some(2), seconds: None };
+        let quick: Vec<u32> =
+            told.told(&groups()).iter().flat_map(|g| &g.entries).map(|e| e.quick).collect();
+        assert_eq!(
+            quick,
+            [2, 0, 2, 0],
+            "all of the plan, and of the quick form no more than it had"
+        );
     }
 
     #[test]

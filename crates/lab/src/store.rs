@@ -10,18 +10,40 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Outcome, failed};
 use crate::figures::Figures;
+use crate::plan::Entry;
 use crate::point::Point;
 
 /// Version of the file's format.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
+
+/// One run of a point.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Which round of the point it is, from 0.
+    pub round: u32,
+    /// In which visit to its group: one pass through a round, in which all subjects had their turns
+    /// one after the other. From 1; a round that is measured anew is another visit.
+    pub visit: u64,
+    /// How long was measured.
+    pub seconds: f64,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Which one it was.
+    pub run: Run,
+    /// What was found.
+    pub figures: Figures,
+}
 
 /// A line of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Line {
     schema: u32,
     point: String,
-    round: u32,
-    seconds: f64,
+    #[serde(flatten)]
+    run: Run,
     build: String,
     machine: String,
     /// Seconds since 1970.
@@ -34,14 +56,12 @@ struct Line {
 }
 
 /// What is known of a point.
-#[derive(Clone, Debug, Default)]
-pub struct Known {
-    /// Figures by round.
-    pub rounds: BTreeMap<u32, Figures>,
-    /// How long each round was measured, in seconds.
-    seconds: BTreeMap<u32, f64>,
-    /// Why there are none, as far as it is known.
-    pub missing: Option<String>,
+#[derive(Debug, Default)]
+struct Known {
+    /// The newest sample of each round.
+    rounds: BTreeMap<u32, Sample>,
+    /// Why rounds have none, as far as it is known.
+    failures: BTreeMap<u32, String>,
 }
 
 /// All that this build measured on this machine.
@@ -55,6 +75,8 @@ pub struct Store {
     foreign: usize,
     /// When the oldest and newest sample used were taken, in seconds since 1970.
     span: Option<(u64, u64)>,
+    /// The number of the last visit.
+    visits: u64,
 }
 
 impl Store {
@@ -72,6 +94,7 @@ impl Store {
             known: BTreeMap::new(),
             foreign: 0,
             span: None,
+            visits: 0,
             path,
         };
         store.load()?;
@@ -105,52 +128,61 @@ impl Store {
             self.foreign += 1;
             return;
         }
+        self.visits = self.visits.max(line.run.visit);
         let known = self.known.entry(line.point).or_default();
-        match line.figures {
-            Some(figures) => {
-                known.missing = None;
-                known.rounds.insert(line.round, figures);
-                known.seconds.insert(line.round, line.seconds);
+        match (line.figures, line.missing) {
+            (Some(figures), _) => {
+                known.failures.remove(&line.run.round);
+                known.rounds.insert(line.run.round, Sample { run: line.run, figures });
                 let (from, to) = self.span.unwrap_or((line.time, line.time));
                 self.span = Some((from.min(line.time), to.max(line.time)));
             }
-            None => known.missing = line.missing,
+            (None, why) => {
+                known.failures.insert(line.run.round, why.unwrap_or_default());
+            }
         }
     }
 
-    /// Whether a round of a point is there that took as long as this, or longer.
-    pub fn has(&self, point: &Point, round: u32, seconds: f64) -> bool {
-        let stored = self.get(point).and_then(|known| known.seconds.get(&round));
-        stored.is_some_and(|&stored| stored >= seconds)
+    /// A number for a visit that begins now.
+    pub fn next_visit(&self) -> u64 {
+        self.visits + 1
     }
 
-    /// What is known of a point.
-    pub fn get(&self, point: &Point) -> Option<&Known> {
-        self.known.get(&point.to_string())
+    /// Whether all these have figures of a round, from one visit, each of a run as long as its entry
+    /// says or longer.
+    pub fn is_whole(&self, turns: &[(Point, Entry)], round: u32) -> bool {
+        let visit = |(point, entry): &(Point, Entry)| {
+            let sample = self.known.get(&point.to_string())?.rounds.get(&round)?;
+            (sample.run.seconds >= entry.seconds).then_some(sample.run.visit)
+        };
+        let mut visits = turns.iter().map(visit);
+        let first = visits.next();
+        first.is_none_or(|first| first.is_some() && visits.all(|visit| visit == first))
     }
 
-    /// Figures of a point by round; none if it was not measured.
-    pub fn rounds(&self, point: &Point) -> impl Iterator<Item = (u32, &Figures)> {
-        self.get(point).into_iter().flat_map(|known| known.rounds.iter().map(|(n, f)| (*n, f)))
+    /// The samples of a point in the order of the rounds; none if it was not measured.
+    pub fn samples(&self, point: &Point) -> impl Iterator<Item = &Sample> {
+        self.known.get(&point.to_string()).into_iter().flat_map(|known| known.rounds.values())
     }
 
-    /// Keeps what a round came to, on disk before it returns.
-    pub fn put(
-        &mut self,
-        point: &Point,
-        round: u32,
-        seconds: f64,
-        found: Result<Figures, String>,
-    ) -> Outcome {
+    /// Why a round of a point has no sample, if that is known.
+    pub fn failure(&self, point: &Point, round: u32) -> Option<&str> {
+        self.known.get(&point.to_string())?.failures.get(&round).map(String::as_str)
+    }
+
+    /// Keeps what a run came to: with the kernel before it returns, so that it outlives this
+    /// process, though not a power failure.
+    pub fn put(&mut self, point: &Point, run: Run, found: Result<Figures, String>) -> Outcome {
         let (figures, missing) = match found {
             Ok(figures) => (Some(figures), None),
+            // Asked for again and again, what cannot be set up fails in the same words.
+            Err(why) if self.failure(point, run.round) == Some(&why) => return Ok(()),
             Err(why) => (None, Some(why)),
         };
         let line = Line {
             schema: SCHEMA,
             point: point.to_string(),
-            round,
-            seconds,
+            run,
             build: self.build.clone(),
             machine: self.machine.clone(),
             time: now(),
@@ -204,32 +236,70 @@ pub(crate) mod tests {
         Figures { iops, ..Figures::default() }
     }
 
+    fn run(round: u32, visit: u64) -> Run {
+        Run { round, visit, seconds: 1.0 }
+    }
+
+    fn turns(depths: &[u32], seconds: f64) -> Vec<(Point, Entry)> {
+        let turn = |&depth: &u32| (point(depth), Entry::new(point(depth).subject, seconds, 3, 1));
+        depths.iter().map(turn).collect()
+    }
+
     #[test]
     fn what_was_stored_is_there_again() {
         let folder = folder("again");
         let mut store = Store::open(&folder, "b1", "m").unwrap();
-        store.put(&point(1), 0, 1.0, Ok(figures(5.0))).unwrap();
-        store.put(&point(2), 0, 1.0, Err("no such link".into())).unwrap();
+        store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
+        store.put(&point(2), run(0, 1), Err("no such link".into())).unwrap();
         let again = Store::open(&folder, "b1", "m").unwrap();
-        assert!(!again.has(&point(1), 0, 2.0), "not as long as that");
-        assert!(
-            again.has(&point(1), 0, 1.0)
-                && !again.has(&point(1), 1, 1.0)
-                && !again.has(&point(2), 0, 1.0)
-        );
-        assert_eq!(again.rounds(&point(1)).next(), Some((0, &figures(5.0))));
-        assert_eq!(again.get(&point(2)).unwrap().missing.as_deref(), Some("no such link"));
-        assert!(again.span().is_some());
+        assert!(again.is_whole(&turns(&[1], 1.0), 0));
+        assert!(!again.is_whole(&turns(&[1], 2.0), 0), "not as long as that");
+        assert!(!again.is_whole(&turns(&[1], 1.0), 1) && !again.is_whole(&turns(&[2], 1.0), 0));
+        assert_eq!(again.samples(&point(1)).next().unwrap().figures, figures(5.0));
+        assert_eq!(again.failure(&point(2), 0), Some("no such link"));
+        assert_eq!((again.failure(&point(2), 1), again.failure(&point(1), 0)), (None, None));
+        assert!(again.span().is_some() && again.next_visit() == 2);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_round_is_whole_if_all_had_their_turns_in_one_visit() {
+        let folder = folder("whole");
+        let mut store = Store::open(&folder, "b", "m").unwrap();
+        store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
+        assert!(!store.is_whole(&turns(&[1, 2], 1.0), 0), "half a round");
+        store.put(&point(2), run(0, 2), Ok(figures(6.0))).unwrap();
+        assert!(!store.is_whole(&turns(&[1, 2], 1.0), 0), "the other half on another day");
+        store.put(&point(1), run(0, 2), Ok(figures(7.0))).unwrap();
+        assert!(store.is_whole(&turns(&[1, 2], 1.0), 0));
+        assert_eq!(store.samples(&point(1)).count(), 1, "the newest is kept");
+        assert!(store.is_whole(&[], 0));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_failure_is_told_once_and_forgotten_with_success() {
+        let folder = folder("failure");
+        let mut store = Store::open(&folder, "b", "m").unwrap();
+        for _ in 0..3 {
+            store.put(&point(1), run(0, 1), Err("not installed".into())).unwrap();
+        }
+        let lines =
+            || std::fs::read_to_string(folder.join("samples.jsonl")).unwrap().lines().count();
+        assert_eq!(lines(), 1);
+        store.put(&point(1), run(0, 2), Ok(figures(5.0))).unwrap();
+        assert_eq!((lines(), store.failure(&point(1), 0)), (2, None));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn another_build_measures_anew() {
         let folder = folder("build");
-        Store::open(&folder, "b1", "m").unwrap().put(&point(1), 0, 1.0, Ok(figures(5.0))).unwrap();
+        let mut store = Store::open(&folder, "b1", "m").unwrap();
+        store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
         for (build, machine) in [("b2", "m"), ("b1", "other")] {
             let other = Store::open(&folder, build, machine).unwrap();
-            assert!(!other.has(&point(1), 0, 1.0) && other.foreign() == 1);
+            assert!(!other.is_whole(&turns(&[1], 1.0), 0) && other.foreign() == 1);
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -238,12 +308,12 @@ pub(crate) mod tests {
     fn half_a_line_is_lost_and_spoils_nothing() {
         let folder = folder("half");
         let mut store = Store::open(&folder, "b", "m").unwrap();
-        store.put(&point(1), 0, 1.0, Ok(figures(5.0))).unwrap();
-        store.file.write_all(b"{\"schema\":1,\"point\":\"x").unwrap();
+        store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
+        store.file.write_all(b"{\"schema\":2,\"point\":\"x").unwrap();
         let mut again = Store::open(&folder, "b", "m").unwrap();
-        again.put(&point(1), 1, 1.0, Ok(figures(6.0))).unwrap();
+        again.put(&point(1), run(1, 2), Ok(figures(6.0))).unwrap();
         let third = Store::open(&folder, "b", "m").unwrap();
-        assert!(third.has(&point(1), 0, 1.0) && third.has(&point(1), 1, 1.0));
+        assert_eq!(third.samples(&point(1)).count(), 2);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -87,6 +87,7 @@ impl Contender for Echo<'_> {
         let (text, _) = client.finish(self.lab, patience(seconds))?;
         let report: Report = serde_json::from_str(&text)
             .map_err(|e| LabError::Failed(format!("the echo is not understood: {e}: {text}")))?;
+        report.check()?;
         let (cpu_server_us, cpu_machine_us) = meter.stop(report.ios);
         Ok(Figures {
             iops: report.iops,
@@ -109,6 +110,24 @@ struct Report {
     mib_per_s: f64,
     latency_us: Latency,
     cpu_us_per_io: f64,
+    lost: f64,
+}
+
+/// Of all requests. Each one that is lost idles a slot for [`crate::echo`]'s patience: more of them,
+/// and the echo is no limit.
+const LOST_MAX: f64 = 0.001;
+
+impl Report {
+    fn check(&self) -> Outcome {
+        let share = self.lost / (self.ios + self.lost).max(1.0);
+        match share <= LOST_MAX {
+            true => Ok(()),
+            false => Err(LabError::Failed(format!(
+                "the echo lost {:.1} % of its requests, too many to be a limit",
+                share * 100.0
+            ))),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,4 +135,22 @@ struct Latency {
     mean: f64,
     p50: f64,
     p99: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_echo_that_loses_much_is_no_limit() {
+        let check = |lost: u32| {
+            let text = format!(
+                r#"{{"schema":1,"ios":9990,"iops":5.0,"mib_per_s":1.0,"cpu_us_per_io":2.0,"lost":{lost},
+                "latency_us":{{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4}}}}"#
+            );
+            serde_json::from_str::<Report>(&text).unwrap().check()
+        };
+        assert_eq!(check(9), Ok(()));
+        assert!(check(30).unwrap_err().to_string().contains("0.3 %"));
+    }
 }

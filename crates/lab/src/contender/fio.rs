@@ -28,7 +28,8 @@ pub fn run(
         format!("--numjobs={}", load.jobs),
         "--group_reporting",
         "--time_based",
-        format!("--runtime={seconds}"),
+        // Without a unit it would take whole seconds.
+        format!("--runtime={}ms", (seconds * 1e3).round()),
         format!("--size={VOLUME_MIB}m"),
         "--thread",
         "--norandommap",

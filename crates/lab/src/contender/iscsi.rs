@@ -1,13 +1,12 @@
 //! iSCSI over TCP: tgt with an image in memory, driven by libiscsi's iscsi-perf, which only reads.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use super::{Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome, failed};
 use crate::figures::Figures;
 use crate::point::{Load, Pattern, Wire};
-use crate::stand::{Laboratory, Network, Process, Side, is_installed};
+use crate::stand::{Laboratory, Network, Process, Side, TGT_FOLDER, is_installed, tgt_sockets};
 
 /// A tgt daemon of our own, with a control socket of its own.
 pub struct Tgt<'l> {
@@ -20,8 +19,6 @@ pub struct Tgt<'l> {
 
 const NAME: &str = "iqn.2024-01.invalid.thinwire:disk0";
 const CLIENT: &str = "iqn.2024-01.invalid.thinwire:lab";
-/// Where tgt keeps control sockets.
-const SOCKETS: &str = "/var/run/tgtd";
 
 impl<'l> Tgt<'l> {
     pub fn set_up(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
@@ -30,7 +27,7 @@ impl<'l> Tgt<'l> {
                 return Err(LabError::Failed(format!("{program} is not installed")));
             }
         }
-        std::fs::create_dir_all(SOCKETS).map_err(failed(format!("cannot make {SOCKETS}")))?;
+        std::fs::create_dir_all(TGT_FOLDER).map_err(failed(format!("cannot make {TGT_FOLDER}")))?;
         let image = lab.fresh_path("image");
         std::fs::copy(lab.blob()?, &image).map_err(failed("cannot copy an image"))?;
         let network = Network::new(lab, wire)?;
@@ -112,8 +109,7 @@ impl Contender for Tgt<'_> {
 
 impl Drop for Tgt<'_> {
     fn drop(&mut self) {
-        for end in ["", ".lock"] {
-            let path = PathBuf::from(SOCKETS).join(format!("socket.{}{end}", self.control));
+        for path in tgt_sockets(&self.control) {
             let _ = std::fs::remove_file(path);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
 use super::{Abilities, Contender, Meter, patience, strs, words};
@@ -89,7 +90,15 @@ impl<'l> Pair<'l> {
         }
     }
 
-    fn bench(&self, initiator: u32, disk: u32, load: &Load, seconds: f64) -> Outcome<Process> {
+    /// Starts an initiator, which measures from a time of CLOCK_MONOTONIC on, in seconds, or at once.
+    fn bench(
+        &self,
+        initiator: u32,
+        disk: u32,
+        load: &Load,
+        seconds: f64,
+        start_at: Option<f64>,
+    ) -> Outcome<Process> {
         let run_dir = self.lab.fresh_path("run");
         let mut argv = words![
             self.lab.executable(),
@@ -100,6 +109,9 @@ impl<'l> Pair<'l> {
             run_dir.display(),
         ];
         argv.extend(bench_flags(load, seconds));
+        if let Some(at) = start_at {
+            argv.extend(words!["--start-at", format!("{at:.6}")]);
+        }
         argv.extend(self.flags.iter().cloned());
         if load.joined_every_s > 0 {
             argv.extend(words!["--timeline", f64::from(load.joined_every_s) / MOMENTS]);
@@ -135,13 +147,13 @@ impl<'l> Pair<'l> {
         let total = every * f64::from(JOINING + 1);
         let large = Load { block: 131_072, depth: 1, jobs: 1, ..*load };
         let start = Instant::now();
-        let mut running = vec![(0.0, self.bench(1, 0, load, total)?)];
+        let mut running = vec![(0.0, self.bench(1, 0, load, total, None)?)];
         for n in 1..=JOINING {
             let at = every * f64::from(n);
             self.lab.until("the next stream's time", patience(every), || {
                 Ok((start.elapsed().as_secs_f64() >= at).then_some(()))
             })?;
-            running.push((at, self.bench(1, n, &large, total - at)?));
+            running.push((at, self.bench(1, n, &large, total - at, None)?));
         }
         let end = |(at, process): (f64, Process)| {
             Ok((at, Report::parse(&process.finish(self.lab, patience(total))?.0)?))
@@ -159,9 +171,12 @@ impl Contender for Pair<'_> {
         let reports = if load.joined_every_s > 0 {
             self.joined(load)?
         } else {
-            let initiators = 1..=self.network.wire().initiators;
-            let running: Vec<Process> =
-                initiators.map(|n| self.bench(n, n - 1, load, seconds)).collect::<Outcome<_>>()?;
+            // Rates are added up, so they have to be of the same time.
+            let initiators = self.network.wire().initiators;
+            let start_at = (initiators > 1).then(|| monotonic() + start_after(initiators));
+            let running: Vec<Process> = (1..=initiators)
+                .map(|n| self.bench(n, n - 1, load, seconds, start_at))
+                .collect::<Outcome<_>>()?;
             let end = |process: Process| {
                 Ok((0.0, Report::parse(&process.finish(self.lab, patience(seconds))?.0)?))
             };
@@ -173,6 +188,18 @@ impl Contender for Pair<'_> {
         (figures.cpu_server_us, figures.cpu_machine_us) = (cpu_server_us, cpu_machine_us);
         Ok(figures)
     }
+}
+
+/// How long after they are started several initiators begin together, in seconds: all are attached
+/// by then.
+pub fn start_after(initiators: u32) -> f64 {
+    0.3 + 0.1 * f64::from(initiators)
+}
+
+/// The time of CLOCK_MONOTONIC, in seconds.
+fn monotonic() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
 /// What `thinwire bench` is told of a load.

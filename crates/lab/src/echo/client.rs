@@ -134,6 +134,9 @@ struct Turns<'a> {
     lost: u64,
 }
 
+/// How often lost requests are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Lower bits of a request's number: its slot.
 const SLOT_BITS: u32 = 12;
 
@@ -162,20 +165,21 @@ impl<'a> Turns<'a> {
         let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
         let start = Instant::now();
         let mut last = start;
+        let mut next_look = start + LOOK;
         loop {
             let now = Instant::now();
             if now - start > limit {
                 return Ok(());
+            }
+            if now >= next_look {
+                next_look = now + LOOK;
+                self.give_up(now);
             }
             self.ask(now, &mut tx);
             if !tx.is_empty() {
                 link.send(&mut tx).map_err(|e| e.to_string())?;
             }
             if link.recv(&self.pool, FRAMES_PER_CALL, &mut rx).map_err(|e| e.to_string())? == 0 {
-                if now - last > PATIENCE {
-                    self.give_up();
-                    last = now;
-                }
                 idle(link, self.args.sleep, last);
                 continue;
             }
@@ -240,14 +244,46 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Nothing has come for long: what is outstanding is lost, and asked for anew.
-    fn give_up(&mut self) {
+    /// What has been outstanding for long is lost: its slots are free for others.
+    fn give_up(&mut self, now: Instant) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
-            if slot.left > 0 {
+            if slot.left > 0 && now.saturating_duration_since(slot.sent) > PATIENCE {
                 slot.left = 0;
                 self.lost += 1;
                 self.free.push(at as u32);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_request_frees_its_slot_though_others_go_on() {
+        let args = ClientArgs {
+            link: "udp:127.0.0.1".parse().unwrap(),
+            to: super::super::address("127.0.0.1:34997").unwrap(),
+            rw: Direction::Read,
+            bs: 4096,
+            frame: 8192,
+            iodepth: 2,
+            runtime: 1.0,
+            memory: 1,
+            sleep: false,
+        };
+        let mut turns = Turns::new(&args, Cut::new(args.bs, args.frame).unwrap());
+        let (start, mut tx) = (Instant::now(), TxBatch::new());
+        turns.ask(start, &mut tx);
+        assert!(turns.free.is_empty());
+        turns.slots[0].sent = start + PATIENCE;
+        turns.give_up(start + PATIENCE);
+        assert_eq!(turns.lost, 0, "not late yet");
+        turns.give_up(start + PATIENCE + Duration::from_millis(1));
+        assert_eq!((turns.lost, &turns.free[..]), (1, &[1][..]));
+        let before = turns.slots[1].number;
+        turns.ask(start, &mut tx);
+        assert_ne!(turns.slots[1].number, before, "what comes late is not taken for the new one");
     }
 }

@@ -1,9 +1,10 @@
 //! Figures 5, 6 and 7: batching policies over 4 KiB requests outstanding, without and with data
 //! batching.
 
-use super::{Experiment, NONE, Section, Table, largest, utilisation};
+use super::{Experiment, NONE, Section, Table, largest, of_echo, utilisation, utilisation_mark};
 use crate::document::document;
-use crate::draw::{Drawing, Lines, Mark, Scale};
+use crate::draw::{Drawing, Line, Lines, Mark, Scale};
+use crate::figures::Figures;
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
@@ -36,9 +37,7 @@ pub fn point(load: Load, name: &'static str, data: bool) -> Point {
 }
 
 /// The limit.
-fn echo(load: &Load) -> Subject {
-    Subject::echo(Carrier::Packet, load, false)
-}
+const ECHO: Subject = Subject::echo(Carrier::Packet, false);
 
 fn with_data(experiment: Experiment) -> bool {
     experiment == Experiment::Fig7
@@ -53,11 +52,10 @@ pub fn plan(experiment: Experiment) -> Vec<Group> {
             for name in POLICIES {
                 let quick = u32::from(in_quick(&load, name, data));
                 // An interval of a second, ten of them before it tries its neighbours.
-                let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (1.5, 3) };
+                let (seconds, full) = if name == "tyche" { (14.0, 1) } else { (0.8, 3) };
                 group = group.with(policy(name, data), seconds, full, quick);
             }
-            let limit = echo(&load);
-            groups.push(group.with(limit, 1.5, 3, 0));
+            groups.push(group.with(ECHO, 0.8, 2, 0));
         }
     }
     groups
@@ -78,8 +76,8 @@ fn in_quick(load: &Load, name: &str, data: bool) -> bool {
 
 pub fn section(experiment: Experiment, view: &View) -> Section {
     let data = with_data(experiment);
-    let intro = "Random 4 KiB reads and writes over one link of 10 Gb/s, MTU 9000, by 1 to 128 threads with 4 \
-                 requests outstanding each, and one with 1.";
+    let intro = "Random 4 KiB reads and writes over one link of 10 Gb/s, MTU 9000, by 1 to 128 streams with 4 \
+                 requests outstanding each (the document's are threads), and one with 1.";
     let (title, text) = match experiment {
         Experiment::Fig5 => (
             "Figure 5: batching policies, link utilisation",
@@ -90,9 +88,10 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
         ),
         Experiment::Fig6 => (
             "Figure 6: batching policies, level",
-            "How many requests share a batch, on average over a run. The document: for reads the dynamic level \
+            "How many requests really shared a frame, on average over a run, and beside it the level that the \
+             dynamic policy had chosen: how many it waits for. The document: for reads the dynamic level \
              grows with what is outstanding, for writes it is constant up to 256 outstanding and then \
-             starts to grow.",
+             starts to grow. How the level changes over time is with Figure 8.",
         ),
         _ => (
             "Figure 7: batching policies with data batching, link utilisation",
@@ -103,23 +102,28 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
     let mut section = Section::new(title, &[intro, text]);
     for pattern in PATTERNS {
         let side = if pattern.reads() { "reads" } else { "writes" };
+        let points = |name: &'static str| {
+            loads(pattern).map(move |load| (f64::from(load.outstanding()), point(load, name, data)))
+        };
         let line = |name: &'static str| {
-            let points =
-                loads(pattern).map(|load| (f64::from(load.outstanding()), point(load, name, data)));
-            view.line(name, points, |_, f| match experiment {
-                Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.level_mean),
+            view.line(name, points(name), |_, f| match experiment {
+                Experiment::Fig6 => f.batch.as_ref().map(|batch| batch.requests_per_frame),
                 _ => utilisation(&Wire::TEN_GIGABIT, f),
             })
         };
+        let mut lines: Vec<Line> = POLICIES.into_iter().map(line).collect();
+        if experiment == Experiment::Fig6 {
+            lines.push(view.line("tyche, level chosen", points("tyche"), |_, f| level(f)));
+        }
         let lines = Lines {
             title: format!("Random {side} of 4 KiB"),
             x_name: "requests outstanding".into(),
             y_name: match experiment {
-                Experiment::Fig6 => "batch level, requests".into(),
+                Experiment::Fig6 => "requests in a frame".into(),
                 _ => "link utilisation, %".into(),
             },
             scale: Scale::Log2,
-            lines: POLICIES.into_iter().map(line).collect(),
+            lines,
             marks: marks(experiment, side),
         };
         section.drawings.push((side.into(), Drawing::Lines(lines)));
@@ -127,10 +131,34 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
             section.tables.push(gains(experiment, view, pattern, side, data));
         }
     }
-    if experiment != Experiment::Fig6 {
-        section.tables.push(statements(experiment, view, data));
-    }
+    section.tables.push(match experiment {
+        Experiment::Fig6 => {
+            Table::statements(&[("fig6.writes.rise", rise(view, Pattern::RandWrite, data))])
+        }
+        _ => statements(experiment, view, data),
+    });
     section
+}
+
+/// The level that the policy had chosen, on average over the run.
+fn level(figures: &Figures) -> Option<f64> {
+    figures.batch.as_ref().map(|batch| batch.level_mean)
+}
+
+/// Up to how many outstanding the dynamic level stays within a quarter of what it is at one; `None`
+/// unless it was measured at every number.
+fn rise(view: &View, pattern: Pattern, data: bool) -> Option<f64> {
+    let of = |load| view.spread_of_some(&point(load, "tyche", data), level).map(|s| s.median);
+    let levels: Option<Vec<(u32, f64)>> =
+        loads(pattern).map(|load| Some((load.outstanding(), of(load)?))).collect();
+    rise_of(&levels?)
+}
+
+/// Of levels by outstanding requests.
+fn rise_of(levels: &[(u32, f64)]) -> Option<f64> {
+    let first = levels.first()?.1;
+    let constant = levels.iter().take_while(|(_, level)| *level <= first * 1.25);
+    constant.last().map(|(outstanding, _)| f64::from(*outstanding))
 }
 
 /// What the document says of its dynamic level, and what ours does.
@@ -144,7 +172,7 @@ fn statements(experiment: Experiment, view: &View, data: bool) -> Table {
             view.ratio(&ours, &none, |f| f.iops).map(|s| (s.median - 1.0) * 100.0)
         };
         let filled = |load: Load| {
-            let of = |f: &crate::figures::Figures| utilisation(&Wire::TEN_GIGABIT, f);
+            let of = |f: &Figures| utilisation(&Wire::TEN_GIGABIT, f);
             view.spread_of_some(&point(load, "tyche", data), of).map(|s| s.median)
         };
         rows.push((format!("{name}.{side}.gain"), largest(loads(pattern).filter_map(gain))));
@@ -171,8 +199,7 @@ fn marks(experiment: Experiment, side: &str) -> Vec<Mark> {
     if experiment == Experiment::Fig6 {
         return Vec::new();
     }
-    let y = document().says(&format!("{name}.{side}.max"));
-    vec![Mark { name: format!("dynamic, at most {y} % (Figure {})", &name[3..]), y, x: None }]
+    vec![utilisation_mark(&format!("{name}.{side}.max"), "dynamic, at most", None)]
 }
 
 /// How far each policy is ahead of none, beside what the document says of its dynamic level.
@@ -202,10 +229,20 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
             _ => NONE.into(),
         };
         row.push(stated);
-        let limit = Point { subject: echo(&load), ..base };
-        let share = view.ratio(&point(load, "backlog", data), &limit, |f| f.iops);
-        row.push(share.map_or(NONE.into(), |s| s.times(100.0).show(1)));
+        row.push(of_echo(view, &point(load, "backlog", data)));
         table.rows.push(row);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_rises_after_the_last_place_where_it_is_constant() {
+        assert_eq!(rise_of(&[(1, 4.0), (4, 5.0), (8, 3.0), (16, 9.0), (32, 4.0)]), Some(8.0));
+        assert_eq!(rise_of(&[(1, 4.0), (512, 4.0)]), Some(512.0));
+        assert_eq!(rise_of(&[]), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! Limits: an echo with an empty protocol, and the same bytes copied in memory; every result as a
+//! Limits: an echo with an empty protocol, and the same bytes copied in memory; what Thinwire does as a
 //! fraction of them.
 
 use super::{NONE, Section, Table, size};
@@ -26,9 +26,9 @@ pub fn plan() -> Vec<Group> {
         let mut group = Group::new(Wire::FREE, load);
         for carrier in CARRIERS {
             let quick = u32::from(carrier != Carrier::Xdp && load.outstanding() == 32);
-            group = group.with(Subject::thinwire(carrier), 2.0, 3, quick).with(
-                Subject::echo(carrier, &load, false),
-                2.0,
+            group = group.with(Subject::thinwire(carrier), 1.5, 3, quick).with(
+                Subject::echo(carrier, false),
+                1.5,
                 3,
                 quick,
             );
@@ -44,8 +44,7 @@ pub fn section(view: &View) -> Section {
         &[
             "What the link allows when the protocol is empty: frames of the same sizes there and back, random \
              blocks, one copy at the receiver, nothing else. Many requests share a frame; small blocks travel two to \
-             a frame of 8 KiB (packet, xdp) or one to each frame of a train (udp). Below it, how fast one \
-             thread copies such blocks within memory. More than 100 % of the echo is possible: it has no \
+             a frame of 8 KiB, large ones in several, over every carrier. Below it, how fast one thread copies such blocks within memory. More than 100 % of the echo is possible: it has no \
              flow control and no idea when to wait.",
         ],
     );
@@ -63,7 +62,7 @@ pub fn section(view: &View) -> Section {
         );
         let mut subjects = Vec::new();
         for carrier in CARRIERS {
-            let echo = point(Subject::echo(carrier, &load, false));
+            let echo = point(Subject::echo(carrier, false));
             subjects.push((point(Subject::thinwire(carrier)), Some(echo)));
             subjects.push((echo, None));
         }

@@ -1,8 +1,7 @@
 //! Links: shaped to known rates, with small and large frames, with and without a switch.
 
-use super::{NONE, Section, Table, size, utilisation};
-use crate::document::document;
-use crate::draw::{Drawing, Lines, Mark, Scale};
+use super::{NONE, Section, Table, of_echo, size, utilisation, utilisation_mark};
+use crate::draw::{Drawing, Lines, Scale};
 use crate::figures::Figures;
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Subject, Wire};
@@ -18,9 +17,21 @@ pub fn wire(mbit: u32) -> Wire {
     Wire { mbit: Some(mbit), ..Wire::FREE }
 }
 
-/// 128 small requests outstanding.
-pub fn load(pattern: Pattern) -> Load {
-    Load::new(pattern, 4096, 32).jobs(4)
+/// Small requests outstanding, of four jobs together.
+pub const OUTSTANDING: [u32; 2] = [128, 512];
+
+/// So many small requests outstanding.
+pub fn load(pattern: Pattern, outstanding: u32) -> Load {
+    Load::new(pattern, 4096, outstanding / 4).jobs(4)
+}
+
+/// Who fills a shaped link: beyond 128 outstanding only those that bars are about.
+fn shaped_subjects(outstanding: u32) -> Vec<Subject> {
+    let with_echo = |carrier| [Subject::thinwire(carrier), Subject::echo(carrier, false)];
+    match outstanding {
+        128 => CARRIERS.into_iter().flat_map(with_echo).chain([Subject::Nbdkit]).collect(),
+        _ => [Carrier::Packet, Carrier::Udp].into_iter().flat_map(with_echo).collect(),
+    }
 }
 
 /// Not shaped: frames of a common network, jumbo frames, and a virtual cable instead of a switch.
@@ -38,39 +49,39 @@ fn other_subjects() -> impl Iterator<Item = Subject> {
     CARRIERS.map(Subject::thinwire).into_iter().chain([Subject::Nbdkit])
 }
 
+fn in_quick(subject: Subject, mbit: u32) -> bool {
+    match subject {
+        Subject::Nbdkit => mbit == 1000,
+        Subject::Thinwire { carrier, .. } | Subject::Echo { carrier, .. } => {
+            carrier != Carrier::Xdp
+        }
+        _ => false,
+    }
+}
+
 pub fn plan() -> Vec<Group> {
     let mut groups = Vec::new();
     for mbit in RATES {
         for pattern in PATTERNS {
-            let load = load(pattern);
-            let mut group = Group::new(wire(mbit), load);
-            for carrier in CARRIERS {
-                let quick = u32::from(
-                    pattern.reads() && matches!(mbit, 1000 | 10_000) && carrier != Carrier::Xdp,
-                );
-                group = group.with(Subject::thinwire(carrier), 1.5, 3, quick).with(
-                    Subject::echo(carrier, &load, false),
-                    1.5,
-                    3,
-                    quick,
-                );
+            for outstanding in OUTSTANDING {
+                let group = Group::new(wire(mbit), load(pattern, outstanding));
+                let quick = outstanding == 128 && pattern.reads() && matches!(mbit, 1000 | 10_000);
+                groups.push(shaped_subjects(outstanding).into_iter().fold(
+                    group,
+                    |group, subject| {
+                        let quick = u32::from(quick && in_quick(subject, mbit));
+                        group.with(subject, 1.0, 3, quick)
+                    },
+                ));
             }
-            groups.push(group.with(
-                Subject::Nbdkit,
-                1.5,
-                3,
-                u32::from(pattern.reads() && mbit == 1000),
-            ));
         }
     }
     for (wire, _) in OTHERS {
         for load in other_loads() {
             let group = Group::new(wire, load);
-            groups.push(other_subjects().fold(group, |group, subject| {
-                // It is measured elsewhere for as long.
-                let seconds = if wire == Wire::FREE { 2.0 } else { 1.5 };
-                group.with(subject, seconds, 3, 0)
-            }));
+            groups.push(
+                other_subjects().fold(group, |group, subject| group.with(subject, 1.5, 2, 0)),
+            );
         }
     }
     groups
@@ -80,66 +91,57 @@ pub fn section(view: &View) -> Section {
     let mut section = Section::new(
         "Links",
         &[
-            "4 KiB requests, 4 jobs of 32 outstanding, over one link shaped both ways at the switch (tbf, burst \
+            "4 KiB requests of 4 jobs, 128 and 512 outstanding in all, over one link shaped both ways at the switch (tbf, burst \
              1 MiB), MTU 9000. A slow link is filled by all of them; what differs is the CPU that it takes. \
              Then links that are not shaped: MTU 1500 and 9000, and a virtual cable without a switch.",
         ],
     );
     for pattern in PATTERNS {
         let side = if pattern.reads() { "reads" } else { "writes" };
-        let subjects: Vec<Subject> = CARRIERS
-            .iter()
-            .flat_map(|&c| [Subject::thinwire(c), Subject::echo(c, &load(pattern), false)])
-            .chain([Subject::Nbdkit])
-            .collect();
+        let subjects = shaped_subjects(OUTSTANDING[0]);
         let line = |&subject: &Subject| {
             let points = RATES.map(|mbit| {
-                let point = Point { wire: wire(mbit), load: load(pattern), subject };
-                (f64::from(mbit) / 1000.0, point)
+                let load = load(pattern, OUTSTANDING[0]);
+                (f64::from(mbit) / 1000.0, Point { wire: wire(mbit), load, subject })
             });
             view.line(subject.title(), points, |point, f| utilisation(&point.wire, f))
         };
-        let stated = document().says(&format!("fig7.{side}.max"));
         let lines = Lines {
             title: format!("Random {side} of 4 KiB, 128 outstanding"),
             x_name: "line rate, Gb/s".into(),
             y_name: "link utilisation, %".into(),
             scale: Scale::Log2,
             lines: subjects.iter().map(line).collect(),
-            marks: vec![Mark {
-                name: format!("at most {stated} % of 10 Gb/s (Figure 7)"),
-                y: stated,
-                x: Some(10.0),
-            }],
+            marks: vec![utilisation_mark(
+                &format!("fig7.{side}.max"),
+                "at 10 Gb/s, at most",
+                Some(10.0),
+            )],
         };
         section.drawings.push((side.into(), Drawing::Lines(lines)));
-        section.tables.push(shaped(view, pattern, side, &subjects));
+        for outstanding in OUTSTANDING {
+            section.tables.push(shaped(view, pattern, side, outstanding));
+        }
     }
     section.tables.push(others(view));
     section
 }
 
-fn shaped(view: &View, pattern: Pattern, side: &str, subjects: &[Subject]) -> Table {
+fn shaped(view: &View, pattern: Pattern, side: &str, outstanding: u32) -> Table {
     let header =
         ["rate", "subject", "utilisation, %", "of its echo, %", "CPU of both sides, us an I/O"];
-    let mut table = Table::new(format!("Random {side} of 4 KiB on shaped links"), &header);
+    let title = format!("Random {side} of 4 KiB on shaped links, {outstanding} outstanding");
+    let mut table = Table::new(title, &header);
     for mbit in RATES {
-        for &subject in subjects {
-            let point = |subject| Point { wire: wire(mbit), load: load(pattern), subject };
-            let own = point(subject);
-            let share = match subject {
-                Subject::Thinwire { carrier, .. } => {
-                    let echo = point(Subject::echo(carrier, &load(pattern), false));
-                    view.ratio(&own, &echo, |f| f.iops).map(|s| s.times(100.0))
-                }
-                _ => None,
-            };
+        for subject in shaped_subjects(outstanding) {
+            let load = load(pattern, outstanding);
+            let own = Point { wire: wire(mbit), load, subject };
             let filled = view.spread_of_some(&own, |f| utilisation(&wire(mbit), f));
             table.rows.push(vec![
                 format!("{} Gb/s", f64::from(mbit) / 1000.0),
                 subject.title(),
                 filled.map_or(NONE.into(), |s| s.show(1)),
-                share.map_or(NONE.into(), |s| s.show(1)),
+                of_echo(view, &own),
                 view.spread(&own, Figures::cpu_us).map_or(NONE.into(), |s| s.show(1)),
             ]);
         }

@@ -14,10 +14,10 @@ mod utilisation;
 use serde::Serialize;
 
 use crate::document::document;
-use crate::draw::Drawing;
+use crate::draw::{Drawing, Mark};
 use crate::figures::Figures;
-use crate::plan::Group;
-use crate::point::Wire;
+use crate::plan::{Group, merged};
+use crate::point::{Point, Subject, Wire};
 use crate::view::View;
 pub use bars::{Bar, bars};
 
@@ -85,6 +85,11 @@ impl Experiment {
 
     /// What it measures.
     pub fn plan(self) -> Vec<Group> {
+        merged(self.asks())
+    }
+
+    /// As it is written down: a load may be asked for in several places.
+    fn asks(self) -> Vec<Group> {
         match self {
             Experiment::Bars => bars::plan(),
             Experiment::Table2 | Experiment::Table3 | Experiment::Table5 | Experiment::Table6 => {
@@ -124,7 +129,7 @@ impl Experiment {
 
 /// The groups of all experiments, in the order in which they are measured.
 pub fn plan_of_all() -> Vec<Group> {
-    Experiment::ALL.into_iter().flat_map(Experiment::plan).collect()
+    merged(Experiment::ALL.into_iter().flat_map(Experiment::asks))
 }
 
 /// What an experiment shows.
@@ -177,11 +182,18 @@ impl Table {
         let mut table = Table::new("Stated in the text", &header);
         for (id, ours) in ours {
             let stated = document().statement(id);
+            let (theirs, unit) = match &stated.unit[..] {
+                unit @ "% of 1.2 GiB/s" => {
+                    let scaled = their_utilisation(stated.value);
+                    (format!("{} {unit}: {scaled:.1} %", stated.value), "%")
+                }
+                unit => (format!("{} {unit}", stated.value), unit),
+            };
             table.rows.push(vec![
                 stated.text.clone(),
                 stated.r#where.clone(),
-                format!("{} {}", stated.value, stated.unit),
-                ours.map_or(NONE.into(), |value| format!("{value:.1} {}", stated.unit)),
+                theirs,
+                ours.map_or(NONE.into(), |value| format!("{value:.1} {unit}")),
             ]);
         }
         table
@@ -210,6 +222,38 @@ fn utilisation(wire: &Wire, figures: &Figures) -> Option<f64> {
     wire.bytes_per_s().map(|line| figures.bytes_per_s() / line * 100.0)
 }
 
+/// What the document takes for 100 % of its link: what it carries in theory, 1.2 GiB/s.
+const THEIR_LINE: f64 = 1.2 * (1 << 30) as f64;
+
+/// The document's utilisation by our measure, of [`Wire::TEN_GIGABIT`]'s line rate.
+fn their_utilisation(percent: f64) -> f64 {
+    let line = Wire::TEN_GIGABIT.bytes_per_s().expect("it has a rate");
+    percent * THEIR_LINE / line
+}
+
+/// A utilisation that the document states, for a chart of ours: where it belongs, and the number as
+/// it is printed.
+fn utilisation_mark(id: &str, what: &str, x: Option<f64>) -> Mark {
+    let stated = document().statement(id);
+    let y = their_utilisation(stated.value);
+    let name =
+        format!("{what} {y:.1} % (printed: {} {}, {})", stated.value, stated.unit, stated.r#where);
+    Mark { name, y, x }
+}
+
+/// A point's rate as percent of the limit: of the bare echo over the same carrier, under the same load
+/// on the same wire, measured in turns with it. A cell; empty for subjects without an echo.
+fn of_echo(view: &View, point: &Point) -> String {
+    let share = match point.subject {
+        Subject::Thinwire { carrier, .. } => {
+            let echo = Point { subject: Subject::echo(carrier, false), ..*point };
+            view.ratio(point, &echo, |f| f.iops)
+        }
+        _ => None,
+    };
+    share.map_or(NONE.into(), |s| s.times(100.0).show(1))
+}
+
 /// The largest of what there is.
 fn largest(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     values.into_iter().reduce(f64::max)
@@ -227,7 +271,7 @@ const NONE: &str = "–";
 mod tests {
     use super::*;
     use crate::plan::Form;
-    use crate::store::{Store, tests::folder};
+    use crate::store::{Run, Store, tests::folder};
 
     #[test]
     fn every_section_can_be_drawn_of_nothing_and_of_everything() {
@@ -235,7 +279,8 @@ mod tests {
         let mut store = Store::open(&folder, "b", "m").unwrap();
         let draw = |store: &Store| {
             for experiment in Experiment::ALL {
-                let section = experiment.section(&View::new(store, Form::Full));
+                let view = View::new(store, &plan_of_all(), Form::Full);
+                let section = experiment.section(&view);
                 for (name, drawing) in &section.drawings {
                     let svg = drawing.svg(true);
                     assert!(
@@ -282,6 +327,7 @@ mod tests {
                         cpu_server_us: 4.0,
                         batch: Some(crate::figures::Batch {
                             level_mean: 3.0,
+                            requests_per_frame: 2.5,
                             ..Default::default()
                         }),
                         breakdown: crate::document::document().sizes.map(stages).into(),
@@ -289,21 +335,40 @@ mod tests {
                             t: 1.0,
                             iops: 1.0,
                             mib_per_s: 2.0,
-                            level: None,
+                            level: Some(4.0),
                         }],
                         ..Figures::default()
                     };
-                    store.put(&point, round, 1.0, Ok(figures)).unwrap();
+                    let run = Run { round, visit: u64::from(round) + 1, seconds: entry.seconds };
+                    store.put(&point, run, Ok(figures)).unwrap();
                 }
             }
         }
         draw(&store);
         for experiment in Experiment::ALL {
-            let section = experiment.section(&View::new(&store, Form::Full));
+            let section = experiment.section(&View::new(&store, &plan_of_all(), Form::Full));
             assert!(!section.drawings.is_empty() || !section.tables.is_empty(), "{experiment:?}");
             assert!(section.drawings.iter().all(|(_, d)| !d.is_empty()), "{experiment:?}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn the_documents_utilisation_is_shown_by_our_measure() {
+        // 1.2 GiB/s are 1.288e9 bytes a second, 10 Gb/s are 1.25e9.
+        assert!((their_utilisation(88.0) - 90.71).abs() < 0.01);
+        let mark = utilisation_mark("fig7.reads.max", "at most", None);
+        assert_eq!(mark.name, "at most 90.7 % (printed: 88 % of 1.2 GiB/s, Figure 7)");
+        assert_eq!(mark.y, their_utilisation(88.0));
+        let table = Table::statements(&[("fig1.4k.max", Some(60.0)), ("fig5.reads.gain", None)]);
+        assert_eq!(table.rows[0][2..], ["56 % of 1.2 GiB/s: 57.7 %", "60.0 %"]);
+        assert_eq!(table.rows[1][2], "44.2 %", "a ratio needs no scaling");
+        // Every share of the link says of what.
+        for stated in &document().statements {
+            let is_share = [".max", ".mean"].iter().any(|end| stated.id.ends_with(end))
+                && stated.id.starts_with("fig");
+            assert_eq!(stated.unit == "% of 1.2 GiB/s", is_share, "{}", stated.id);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a user would have picked instead, in the same run and over the same switch.
 
-use super::{NONE, Section, Table, size};
+use super::{NONE, Section, Table, of_echo, size};
 use crate::figures::Figures;
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Subject, Wire};
@@ -33,10 +33,17 @@ pub fn plan() -> Vec<Group> {
                 return group;
             }
             let quick = u32::from(load.outstanding() == 32);
-            group.with(subject, 2.0, 3, quick)
+            // Nobody's bar is about the other peers.
+            let full = if matches!(subject, Subject::QemuNbd | Subject::Tgt) { 2 } else { 3 };
+            group.with(subject, 1.5, full, quick)
         })
     };
-    loads().into_iter().map(group).collect()
+    let with_echoes = |group: Group| {
+        let quick = u32::from(group.load.outstanding() == 32);
+        let echoes = [Carrier::Packet, Carrier::Udp].map(|carrier| Subject::echo(carrier, false));
+        echoes.into_iter().fold(group, |group, echo| group.with(echo, 1.5, 3, quick))
+    };
+    loads().into_iter().map(group).map(with_echoes).collect()
 }
 
 pub fn section(view: &View) -> Section {
@@ -47,8 +54,8 @@ pub fn section(view: &View) -> Section {
              after the other in each round. nbdkit (memory plugin) and qemu-nbd (an image in memory) are driven by \
              fio's nbd engine, one connection a job; tgt by libiscsi's iscsi-perf, which only reads, on one \
              connection, and tells no latency of its own. CPU is that of the processes of both sides; \
-             the last column is what all processors of the machine did together, interrupts and switch \
-             included.",
+             the column \"machine\" is what all processors did together, interrupts and switch included. The \
+             last column is the share of what a bare echo over the same link does under the same load.",
         ],
     );
     let header = [
@@ -61,6 +68,7 @@ pub fn section(view: &View) -> Section {
         "CPU, us an I/O: client + server",
         "machine, us an I/O",
         "IOPS over nbdkit's",
+        "of its echo, %",
     ];
     let mut table = Table::new("Side by side", &header);
     for load in loads() {
@@ -88,6 +96,7 @@ pub fn section(view: &View) -> Section {
                 cpu,
                 show(|f| f.cpu_machine_us, 1),
                 over.map_or(NONE.into(), |s| s.show(2)),
+                of_echo(view, &point_of),
             ]);
         }
     }

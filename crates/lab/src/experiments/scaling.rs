@@ -1,6 +1,6 @@
 //! Scaling: requests outstanding, initiators, links, shards.
 
-use super::{Section, utilisation};
+use super::{Section, Table, of_echo, utilisation};
 use crate::draw::{Drawing, Lines, Scale};
 use crate::figures::Figures;
 use crate::plan::Group;
@@ -8,7 +8,8 @@ use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
 
 const CARRIERS: [Carrier; 2] = [Carrier::Packet, Carrier::Udp];
-const DEPTHS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+/// Requests outstanding of one job.
+pub const DEPTHS: [u32; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const INITIATORS: [u32; 4] = [1, 2, 4, 8];
 const LINKS: [u32; 4] = [1, 2, 3, 4];
 const SHARDS: [u32; 3] = [1, 2, 4];
@@ -22,7 +23,7 @@ fn depth_subjects() -> impl Iterator<Item = Subject> {
     [Carrier::Packet, Carrier::Udp, Carrier::Xdp]
         .map(Subject::thinwire)
         .into_iter()
-        .chain(CARRIERS.map(|carrier| Subject::echo(carrier, &SMALL, false)))
+        .chain(CARRIERS.map(|carrier| Subject::echo(carrier, false)))
         .chain([Subject::Nbdkit])
 }
 
@@ -59,12 +60,12 @@ pub fn plan() -> Vec<Group> {
         groups.push(depth_subjects().fold(group, |group, subject| {
             let first = subject == Subject::thinwire(Carrier::Packet) || subject == Subject::Nbdkit;
             let quick = u32::from(first && matches!(depth, 1 | 8 | 32 | 128 | 512));
-            group.with(subject, 2.0, 3, quick)
+            group.with(subject, 1.5, 3, quick)
         }));
     }
     let group = |points: [Point; 2], quick: u32| {
         let group = Group::new(points[0].wire, points[0].load);
-        points.iter().fold(group, |group, point| group.with(point.subject, 2.0, 3, quick))
+        points.iter().fold(group, |group, point| group.with(point.subject, 1.5, 2, quick))
     };
     for initiators in INITIATORS {
         let quick = u32::from(matches!(initiators, 1 | 4));
@@ -110,6 +111,7 @@ pub fn section(view: &View) -> Section {
     let title = "CPU of both sides over requests outstanding";
     let cpu = depths(title, "us an I/O", Figures::cpu_us);
     section.drawings.push(("depth-cpu".into(), Drawing::Lines(cpu)));
+    section.tables.push(shares(view));
 
     let over = |title: &str, x: &str, xs: &[u32], of: &dyn Fn(u32, Carrier) -> Point| Lines {
         title: title.into(),
@@ -159,4 +161,16 @@ pub fn section(view: &View) -> Section {
     );
     section.drawings.push(("shards".into(), Drawing::Lines(lines)));
     section
+}
+
+/// How much of their echoes the carriers reach.
+fn shares(view: &View) -> Table {
+    let header = ["outstanding", "packet", "udp"];
+    let mut table = Table::new("Random 4 KiB reads: share of the bare echo's IOPS, %", &header);
+    for depth in DEPTHS {
+        let cells =
+            CARRIERS.map(|carrier| of_echo(view, &depth_point(depth, Subject::thinwire(carrier))));
+        table.rows.push([depth.to_string()].into_iter().chain(cells).collect());
+    }
+    table
 }

@@ -9,12 +9,15 @@ mod sweep;
 use std::cell::{Cell, RefCell};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Outcome, failed};
 pub use network::{Network, Side};
 pub use process::{Process, machine_busy, process_cpu};
+
+/// How long a short command may take; a volume is filled by then.
+const RUN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names begin with it.
 const PREFIX: &str = "tw-lab";
@@ -33,8 +36,9 @@ pub struct Laboratory<'a> {
 
 impl<'a> Laboratory<'a> {
     /// Makes a folder in memory and takes down what laboratories that were killed have left.
-    /// `executable` is the thinwire to be measured.
-    pub fn new(executable: PathBuf, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
+    /// `executable` is the thinwire to be measured: a copy of it in the folder is, so that a build
+    /// that replaces it meanwhile does not take part.
+    pub fn new(executable: &Path, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::Failed(
                 "the laboratory makes network namespaces, which needs root; run it as root".into(),
@@ -45,12 +49,22 @@ impl<'a> Laboratory<'a> {
         std::fs::create_dir_all(&folder)
             .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
         let (made, blob) = (Cell::new(0), RefCell::new(None));
-        Ok(Laboratory { executable, folder, interrupted, made, blob })
+        let copy = folder.join("thinwire");
+        let lab = Laboratory { executable: copy, folder, interrupted, made, blob };
+        std::fs::copy(executable, &lab.executable).map_err(failed(format!(
+            "cannot copy {} to {}",
+            executable.display(),
+            lab.executable.display()
+        )))?;
+        match lab.folder.to_str() {
+            Some(_) => Ok(lab),
+            None => Err(LabError::Failed(format!("{}: not UTF-8", lab.folder.display()))),
+        }
     }
 
-    /// The thinwire that is measured.
+    /// The thinwire that is measured: the copy.
     pub fn executable(&self) -> &str {
-        self.executable.to_str().expect("checked by whoever opened the laboratory")
+        self.executable.to_str().expect("checked when the laboratory was opened")
     }
 
     /// A path of its own in the folder, whose file name ends like this.
@@ -78,6 +92,8 @@ impl<'a> Laboratory<'a> {
         mut probe: impl FnMut() -> Outcome<Option<T>>,
     ) -> Outcome<T> {
         let end = Instant::now() + patience;
+        // Short commands are over soon; long ones should not be disturbed.
+        let mut pause = Duration::from_millis(1);
         loop {
             if let Some(found) = probe()? {
                 return Ok(found);
@@ -89,32 +105,24 @@ impl<'a> Laboratory<'a> {
                     patience.as_secs()
                 )));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
         }
     }
 
     /// Runs a short command to its end and returns what it printed. `netns` is where it runs; none
-    /// for the laboratory's own.
+    /// for the laboratory's own. Fails, and ends it, after [`RUN_PATIENCE`].
     pub fn run(&self, netns: Option<&str>, argv: &[&str], stdin: &str) -> Outcome<String> {
-        let said = argv.join(" ");
-        let mut command = command(netns, argv);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() });
-        let mut child = command.spawn().map_err(not_found(argv[0]))?;
-        if let Some(mut pipe) = child.stdin.take() {
-            let _ = std::io::Write::write_all(&mut pipe, stdin.as_bytes());
+        let process = Process::start_with(self, netns, argv, stdin)?;
+        match process.finish(self, RUN_PATIENCE) {
+            Ok((said, _)) => Ok(said),
+            Err(LabError::Failed(why)) => {
+                // An interrupt at the terminal may have reached it, too.
+                self.check()?;
+                Err(LabError::Failed(format!("{}: {why}", argv.join(" "))))
+            }
+            Err(other) => Err(other),
         }
-        let done = child.wait_with_output().map_err(failed(format!("cannot wait for {said}")))?;
-        if !done.status.success() {
-            self.check()?;
-            let (out, err) = (text(&done.stdout), text(&done.stderr));
-            return Err(LabError::Failed(format!(
-                "{said}: {}: {}",
-                done.status,
-                tail(&(out + &err))
-            )));
-        }
-        Ok(text(&done.stdout))
     }
 
     /// Random bytes that volumes are filled with, so that nobody answers from nothing: a file of
@@ -143,10 +151,20 @@ impl Drop for Laboratory<'_> {
     }
 }
 
-/// Where folders are made: in memory, so that images are not on a disk.
+/// Where folders are made: in memory, so that images are not on a disk, if programs may run there.
 fn work_root() -> PathBuf {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+    let runs = rustix::fs::statvfs(memory)
+        .is_ok_and(|fs| !fs.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC));
+    if runs { memory.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Where tgt keeps control sockets.
+pub const TGT_FOLDER: &str = "/var/run/tgtd";
+
+/// The control socket of a tgt daemon with this control number, and its lock.
+pub fn tgt_sockets(control: &str) -> [PathBuf; 2] {
+    ["", ".lock"].map(|end| Path::new(TGT_FOLDER).join(format!("socket.{control}{end}")))
 }
 
 /// A command in a namespace, in a process group of its own: an interrupt at the terminal reaches the
@@ -171,10 +189,6 @@ fn command(netns: Option<&str>, argv: &[&str]) -> Command {
 
 fn not_found(program: &str) -> impl FnOnce(std::io::Error) -> LabError + use<> {
     failed(format!("cannot run {program}; is it installed (scripts/setup.sh --lab)?"))
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// The end of an output, on one short line; of a refused command line, what was refused.
@@ -208,6 +222,32 @@ mod tests {
         assert_eq!(tail(""), "");
         assert_eq!(tail("error: bad link\n\nFor more, try '--help'.\n"), "error: bad link");
         assert_eq!(tail(&"long ".repeat(100)).chars().count(), SAID_CHARS_MAX + 1);
+    }
+
+    #[test]
+    fn what_runs_is_a_copy_can_be_interrupted_and_goes_with_the_laboratory() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let own = std::env::temp_dir().join(format!("{PREFIX}-test-{}", std::process::id()));
+        std::fs::copy("/bin/true", &own).unwrap();
+        let interrupted = Cell::new(false);
+        let ask = || interrupted.get();
+        let lab = Laboratory::new(&own, &ask).unwrap();
+        std::fs::write(&own, "another build").unwrap();
+        std::fs::remove_file(&own).unwrap();
+        let copy = lab.executable().to_owned();
+        assert_eq!(lab.run(None, &[&copy], ""), Ok(String::new()));
+
+        assert_eq!(lab.run(None, &["cat"], "told"), Ok("told".to_owned()));
+        let refused = lab.run(None, &["sh", "-c", "echo why >&2; exit 3"], "").unwrap_err();
+        assert!(refused.to_string().contains("why"), "{refused}");
+        interrupted.set(true);
+        let start = Instant::now();
+        assert_eq!(lab.run(None, &["sleep", "600"], ""), Err(LabError::Interrupted));
+        assert!(start.elapsed() < Duration::from_secs(60), "it was not waited for");
+        drop(lab);
+        assert!(!Path::new(&copy).exists());
     }
 
     #[test]

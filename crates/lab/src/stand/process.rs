@@ -24,6 +24,16 @@ pub struct Process {
 impl Process {
     /// Starts a command in a namespace (none: the laboratory's own).
     pub fn start(lab: &Laboratory, netns: Option<&str>, argv: &[&str]) -> Outcome<Self> {
+        Self::start_with(lab, netns, argv, "")
+    }
+
+    /// The same, with something to read on its standard input.
+    pub fn start_with(
+        lab: &Laboratory,
+        netns: Option<&str>,
+        argv: &[&str],
+        stdin: &str,
+    ) -> Outcome<Self> {
         let name =
             Path::new(argv[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (stdout, stderr) =
@@ -31,13 +41,17 @@ impl Process {
         let open = |path: &Path| {
             File::create(path).map_err(failed(format!("cannot make {}", path.display())))
         };
-        let child = command(netns, argv)
+        let mut child = command(netns, argv)
             .current_dir(&lab.folder)
-            .stdin(Stdio::null())
+            .stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
             .stdout(open(&stdout)?)
             .stderr(open(&stderr)?)
             .spawn()
             .map_err(not_found(argv[0]))?;
+        if let Some(mut pipe) = child.stdin.take() {
+            // Who does not read it says so with its end.
+            let _ = std::io::Write::write_all(&mut pipe, stdin.as_bytes());
+        }
         Ok(Process { child, name, stdout, stderr, ended: false })
     }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
-use super::{PREFIX, work_root};
+use super::{PREFIX, tgt_sockets, work_root};
 
 /// Kills what runs in these namespaces and removes them. Of what is not there nothing is said.
 pub fn take_down(names: &[String]) {
@@ -39,14 +39,25 @@ pub fn sweep() {
     }
     for name in names(&work_root()).iter().filter(|name| is_orphan(name)) {
         let _ = std::fs::remove_dir_all(work_root().join(name));
+        dead.push(name.clone());
     }
+    // tgt's are called after us; those of others, whose numbers mean something else, are left alone.
+    for id in dead.iter().filter_map(|name| maker(name)) {
+        for path in tgt_sockets(&id.to_string()) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The process id of the laboratory that made something of this name.
+fn maker(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(PREFIX)?.strip_prefix('-')?;
+    rest.split('-').next()?.parse().ok()
 }
 
 /// Whether a name is of a laboratory whose process is gone.
 fn is_orphan(name: &str) -> bool {
-    let rest = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_prefix('-'));
-    let id = rest.and_then(|rest| rest.split('-').next()).and_then(|id| id.parse::<u32>().ok());
-    id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
+    maker(name).is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
 }
 
 #[cfg(test)]

@@ -404,6 +404,10 @@ pub struct BenchArgs {
     /// nobody else uses
     #[arg(long, conflicts_with_all = ["verify", "timeline", "shards"])]
     pub breakdown: bool,
+    /// Attach at once, but begin to measure at this time of CLOCK_MONOTONIC, in seconds: for several
+    /// initiators whose rates are added up
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    pub start_at: Option<f64>,
     /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
     pub timeline: Option<Duration>,

@@ -1,16 +1,17 @@
 //! `thinwire bench`.
 
 use std::io::IsTerminal;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::breakdown::break_down;
 use crate::bench::{Engine, Plan, Report, Stop, Tally, failure};
 use crate::cli::{BenchArgs, Pattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenOptions, open_volume};
+use crate::open::{OpenOptions, OpenVolume, Wait, open_volume};
 use crate::output;
 use crate::signals::Signals;
 
@@ -112,11 +113,34 @@ fn measure(
     }
     let pool = open.pool().clone();
     let engine = Engine::new(plan, &pool, run);
+    if let Some(at) = args.start_at {
+        wait_until(&mut *open, at, stop, signals)?;
+    }
     let mut bar = Progress::new(signals.is_some(), args.runtime);
     let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
     bar.end();
     open.close(tally.interrupted)?;
     Ok((plan, tally))
+}
+
+/// Keeps the volume until a time of CLOCK_MONOTONIC, in seconds, or until a signal stops all.
+fn wait_until(
+    open: &mut dyn OpenVolume,
+    at: f64,
+    stop: &Stop,
+    signals: Option<&Signals>,
+) -> Outcome {
+    loop {
+        let now = clock_gettime(ClockId::Monotonic);
+        let left = at - (now.tv_sec as f64 + now.tv_nsec as f64 / 1e9);
+        if left.is_nan() || left <= 0.0 || stop.is_stopped() {
+            return Ok(());
+        }
+        open.turn(Wait::Until(Instant::now() + Duration::from_secs_f64(left.min(0.1))))?;
+        if signals.is_some_and(|signals| signals.take().is_some()) {
+            stop.stop();
+        }
+    }
 }
 
 /// A line on the terminal; nothing elsewhere.
@@ -159,4 +183,24 @@ pub(super) fn run_number() -> u32 {
     let time =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u32) ^ std::process::id().rotate_left(16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::MemoryVolume;
+
+    #[test]
+    fn a_start_is_waited_for_unless_it_is_past_or_all_is_stopped() {
+        let mut open = MemoryVolume::new(1 << 20, 512);
+        let now = clock_gettime(ClockId::Monotonic);
+        let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
+        let (stop, start) = (Stop::default(), Instant::now());
+        wait_until(&mut open, now + 0.15, &stop, None).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(140), "{:?}", start.elapsed());
+        wait_until(&mut open, now, &stop, None).unwrap();
+        wait_until(&mut open, f64::NAN, &stop, None).unwrap();
+        stop.stop();
+        wait_until(&mut open, now + 1e6, &stop, None).unwrap();
+    }
 }
