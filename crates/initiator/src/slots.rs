@@ -32,12 +32,29 @@ pub(crate) struct Pending {
 impl Pending {
     /// True if the two must not be outstanding together (rule 5).
     pub fn conflicts(&self, other: &Pending) -> bool {
-        let touches = |p: &Pending| !matches!(p.op, Op::Flush | Op::BlockStatus);
-        touches(self)
-            && touches(other)
-            && (self.op.is_write() || other.op.is_write())
-            && self.offset < other.offset + other.len
-            && other.offset < self.offset + self.len
+        self.range().conflicts(other.range())
+    }
+
+    fn range(&self) -> Range {
+        match self.op {
+            Op::Flush | Op::BlockStatus => Range { start: 0, end: 0, changes: false },
+            op => Range { start: self.offset, end: self.offset + self.len, changes: op.is_write() },
+        }
+    }
+}
+
+/// What an I/O touches: bytes `[start, end)`, which may be none.
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    end: u64,
+    changes: bool,
+}
+
+impl Range {
+    #[inline]
+    fn conflicts(self, other: Range) -> bool {
+        self.start < other.end && other.start < self.end && (self.changes | other.changes)
     }
 }
 
@@ -98,8 +115,12 @@ pub(crate) struct Finished {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u16>,
-    /// Slots that are not idle, for range checks.
+    /// Slots that are not idle.
     pub in_use: Vec<u16>,
+    /// What their I/Os touch, in the same order: a check against all looks at little memory.
+    ranges: Vec<Range>,
+    /// How many of them change what they touch.
+    changing: usize,
     pub attachment: u32,
     pub generation: u32,
     pub attach: AttachAsk,
@@ -122,6 +143,8 @@ impl Slots {
             slots: Vec::new(),
             free: Vec::new(),
             in_use: Vec::new(),
+            ranges: Vec::new(),
+            changing: 0,
             attachment: 0,
             generation: 0,
             attach: AttachAsk::default(),
@@ -143,6 +166,8 @@ impl Slots {
         self.free.clear();
         self.free.extend((0..count).rev());
         self.in_use.clear();
+        self.ranges.clear();
+        self.changing = 0;
     }
 
     pub fn has_free(&self) -> bool {
@@ -151,9 +176,8 @@ impl Slots {
 
     /// True if `io` must wait for an outstanding one.
     pub fn conflicts(&self, io: &Pending) -> bool {
-        self.in_use
-            .iter()
-            .any(|&s| self.slots[s as usize].io.as_ref().is_some_and(|other| other.conflicts(io)))
+        let range = io.range();
+        (range.changes || self.changing > 0) && self.ranges.iter().any(|r| r.conflicts(range))
     }
 
     /// Gives an I/O a slot. `buf` receives the data of a read.
@@ -162,6 +186,9 @@ impl Slots {
         let s = &mut self.slots[slot as usize];
         s.sequence = s.sequence.wrapping_add(1);
         s.state = State::Active;
+        let range = io.range();
+        self.ranges.push(range);
+        self.changing += usize::from(range.changes);
         s.io = Some(io);
         s.buf = buf;
         s.units.clear();
@@ -179,6 +206,7 @@ impl Slots {
         s.complete = None;
         if let Some(at) = self.in_use.iter().position(|&u| u == slot) {
             self.in_use.swap_remove(at);
+            self.changing -= usize::from(self.ranges.swap_remove(at).changes);
         }
         self.free.push(slot);
     }
