@@ -8,6 +8,7 @@ use crate::fault::{FaultConfig, FaultLink};
 use crate::handoff::{HandoffLink, Pipeline};
 use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
+use crate::survey::hides_vlan;
 use crate::udp::{UdpConfig, UdpLink};
 use crate::xdp::{XdpConfig, XdpLink};
 use crate::{Link, OpenError, Shard, SteeringFilter, best, monotonic_clock, sys};
@@ -229,6 +230,15 @@ impl LinkSpec {
             }
             LinkSpec::Udp { .. } => self.to_string(),
         }
+    }
+
+    /// True if an xdp link of this text may take frames that are meant for `other`, a link of the same
+    /// process: this one has no VLAN, that one is on a VLAN of the same interface, and the adapter
+    /// takes tags off before a program sees a frame.
+    pub fn may_rob(&self, other: &LinkSpec) -> bool {
+        let LinkSpec::Raw { ifname: lower, vlan: None, ethertype, .. } = self else { return false };
+        let LinkSpec::Raw { ifname, vlan, ethertype: theirs, .. } = other else { return false };
+        ethertype == theirs && hides_vlan(lower, (ifname, *vlan))
     }
 
     /// What a raw link of this text is opened with, for those who want to change something.

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::xdp::{XdpConfig, XdpLink};
-use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
+use thinwire_link::{HEAD_BYTES, Link, LinkSpec, OpenError, SteeringFilter};
 
 fn open(name: &str) -> XdpLink {
     XdpLink::open(&XdpConfig::new(name)).expect(name)
@@ -252,6 +252,33 @@ fn vlans_are_apart() {
         send(&mut there, here[1].local(), &pattern(5, 9000));
         assert_eq!(receive(&mut here[1], &pool, 1)[0].bytes[..], pattern(5, 9000));
         assert!(drain(&mut here[0], &pool).is_empty());
+    });
+}
+
+/// Veth takes tags off, as most adapters do.
+#[test]
+fn a_link_that_may_lose_frames_to_another_is_known() {
+    with_cable(1500, |_| {
+        ip("link add link left name above type macvlan");
+        let robs = |xdp: &str, other: &str| {
+            let parse = |text: &str| text.parse::<LinkSpec>().unwrap();
+            parse(xdp).may_rob(&parse(other))
+        };
+        assert!(robs("xdp:left", "packet:left,vlan=7"));
+        assert!(robs("left", "left,vlan=7"));
+        for (xdp, other) in [
+            ("xdp:left", "packet:left"),
+            ("xdp:left", "packet:lo,vlan=7"),
+            ("xdp:left", "packet:left,vlan=7,ethertype=0x88b6"),
+            ("xdp:left", "packet:above"),
+            ("xdp:left", "packet:missing"),
+            ("xdp:left", "udp:10.77.0.1"),
+            ("xdp:left,vlan=8", "packet:left,vlan=7"),
+            ("udp:10.77.0.1", "packet:left,vlan=7"),
+            ("xdp:lo", "packet:lo,vlan=7"),
+        ] {
+            assert!(!robs(xdp, other), "{xdp} {other}");
+        }
     });
 }
 

@@ -69,6 +69,16 @@ fn open(
         }
         links.push(link);
     }
+    for (spec, _) in specs.iter().zip(&links).filter(|(_, link)| link.name().starts_with("xdp:")) {
+        for other in specs.iter().filter(|other| spec.may_rob(other)) {
+            let (text, medium) = (spec.to_string(), spec.medium());
+            tracing::warn!(
+                "link {other}: frames for it may be lost to {text}, since the adapter takes VLAN tags \
+                 off before they can be looked at; use packet:{medium}, or have tags left alone with: \
+                 ethtool -K {medium} rxvlan off"
+            );
+        }
+    }
     Ok(links)
 }
 

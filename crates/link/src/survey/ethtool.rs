@@ -5,6 +5,8 @@ use std::io;
 use crate::sys;
 
 const GET_DRIVER_INFO: u32 = 0x03;
+const GET_FLAGS: u32 = 0x25;
+const FLAG_TAKES_TAGS_OFF: u32 = 1 << 8;
 const GET_CHANNELS: u32 = 0x3c;
 
 /// The name of the driver: `veth`, `mlx5_core`.
@@ -22,6 +24,21 @@ pub(super) fn driver(ifname: &str) -> io::Result<String> {
     unsafe { sys::ask_driver(ifname, &mut info) }?;
     let name = info.driver.split(|&byte| byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
+}
+
+/// Whether the adapter takes the tag off a frame of a VLAN that it receives, and hands it over beside
+/// the frame; false where the driver does not tell.
+pub(super) fn takes_tags_off(ifname: &str) -> bool {
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    struct Value {
+        command: u32,
+        value: u32,
+    }
+    let mut flags = Value { command: GET_FLAGS, value: 0 };
+    // SAFETY: 8 bytes, as `struct ethtool_value` has.
+    let told = unsafe { sys::ask_driver(ifname, &mut flags) };
+    told.is_ok() && flags.value & FLAG_TAKES_TAGS_OFF != 0
 }
 
 /// How many queues receive; 1 where the driver does not tell.

@@ -11,6 +11,7 @@ use thinwire_buffer::Addr;
 
 use crate::error::OpenError;
 use crate::packet;
+use crate::sys;
 use crate::xdp::holder;
 
 /// What can be said about an interface without touching it.
@@ -74,6 +75,20 @@ pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
         attached: attached.map(describe),
         is_held: holder.is_some(),
     })
+}
+
+/// Whether frames of the link `vlan` (an interface, and a VLAN on it), reach an XDP program on `lower`
+/// as if they had no tag: they come over that interface, behind one tag, and the adapter takes it off.
+pub(crate) fn hides_vlan(lower: &str, vlan: (&str, Option<u16>)) -> bool {
+    let index = |name| sys::interface(name).ok().flatten().map(|interface| interface.index);
+    let is_behind_one_tag = match vlan {
+        (name, Some(_)) => name == lower,
+        (name, None) => {
+            let below = index(name).and_then(|index| netlink::vlan_of(index).ok().flatten());
+            below.is_some() && below == index(lower)
+        }
+    };
+    is_behind_one_tag && ethtool::takes_tags_off(lower)
 }
 
 impl Survey {

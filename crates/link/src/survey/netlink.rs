@@ -38,6 +38,9 @@ const DEVICE_INDEX: u16 = 1;
 const DEVICE_XDP_FEATURES: u16 = 3;
 const DEVICE_ZERO_COPY_PIECES: u16 = 4;
 const LINK_GET: u16 = 18;
+const LINK_LOWER: u16 = 5;
+const LINK_INFO: u16 = 18;
+const LINK_INFO_KIND: u16 = 1;
 const LINK_XDP: u16 = 43;
 const LINK_XDP_PROGRAM: u16 = 4;
 /// Attribute types may carry two flags.
@@ -64,13 +67,30 @@ pub(super) fn features(index: u32) -> io::Result<Features> {
 
 /// The number of the program that is attached to an interface, if there is one.
 pub(super) fn attached_program(index: u32) -> io::Result<Option<u32>> {
+    let link = link(index)?;
+    let xdp = attribute(&link, LINK_XDP).unwrap_or_default();
+    Ok(attribute(xdp, LINK_XDP_PROGRAM).and_then(number).map(|id| id as u32).filter(|&id| id != 0))
+}
+
+/// The number of the interface that this one is a VLAN of, if it is one.
+pub(super) fn vlan_of(index: u32) -> io::Result<Option<u32>> {
+    Ok(lower_of_vlan(&link(index)?))
+}
+
+fn lower_of_vlan(link: &[u8]) -> Option<u32> {
+    let kind = attribute(attribute(link, LINK_INFO)?, LINK_INFO_KIND)?;
+    let lower = attribute(link, LINK_LOWER).and_then(number)?;
+    (kind == b"vlan\0").then_some(lower as u32)
+}
+
+/// The attributes of an interface.
+fn link(index: u32) -> io::Result<Vec<u8>> {
     // struct ifinfomsg: family, padding, type, index, flags, change.
     let mut about = [0; 16];
     about[4..8].copy_from_slice(&index.to_ne_bytes());
     // An attribute is not needed; the name of none is the shortest.
-    let link = ask(ROUTE, LINK_GET, &about, 0, &[])?;
-    let xdp = link.get(16..).and_then(|link| attribute(link, LINK_XDP)).unwrap_or_default();
-    Ok(attribute(xdp, LINK_XDP_PROGRAM).and_then(number).map(|id| id as u32).filter(|&id| id != 0))
+    let mut link = ask(ROUTE, LINK_GET, &about, 0, &[])?;
+    Ok(link.split_off(about.len().min(link.len())))
 }
 
 fn unasked() -> io::Error {
@@ -151,6 +171,24 @@ mod tests {
         assert_eq!(attribute(&list, 3), None, "longer than the list");
         list[0] = 3;
         assert_eq!(attribute(&list, 1), None, "shorter than its own head");
+    }
+
+    #[test]
+    fn a_vlan_is_told_from_others_that_stand_on_an_interface() {
+        let link = |kind: &[u8]| {
+            let mut link = vec![8, 0, LINK_LOWER as u8, 0, 7, 0, 0, 0];
+            let kind_len = 4 + kind.len() as u8;
+            link.extend([4 + kind_len.next_multiple_of(4), 0, LINK_INFO as u8, 0]);
+            link.extend([kind_len, 0, LINK_INFO_KIND as u8, 0]);
+            link.extend(kind);
+            link.resize(link.len().next_multiple_of(4), 0);
+            link
+        };
+        assert_eq!(lower_of_vlan(&link(b"vlan\0")), Some(7));
+        assert_eq!(lower_of_vlan(&link(b"macvlan\0")), None);
+        assert_eq!(lower_of_vlan(&link(b"vlan\0")[..8]), None);
+        let lo = sys::interface("lo").unwrap().unwrap();
+        assert_eq!(vlan_of(lo.index).unwrap(), None);
     }
 
     #[test]

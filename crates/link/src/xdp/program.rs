@@ -36,8 +36,9 @@ impl Taken<'_> {
     /// The program. `map` is the descriptor of the map from receive queues to sockets; `missed` says
     /// what becomes of a frame whose queue has none: [`PASS`], but in tests.
     ///
-    /// Frames to groups pass: everybody wants them, and there is only one of each. So do tagged
-    /// frames whose tag the adapter has taken off, and everything too short to tell.
+    /// Frames to groups pass: everybody wants them, and there is only one of each. So does everything
+    /// too short to tell. A frame whose tag the adapter has taken off looks as if it never had one: a
+    /// link with a VLAN lets it pass, one without takes it ([`crate::LinkSpec::may_rob`]).
     pub(super) fn program(&self, map: i32, missed: i32) -> Vec<Instruction> {
         let mut a = Assembler::default();
         let (pass, take) = (a.label(), a.label());
