@@ -12,6 +12,7 @@ MODES = {
     "split": {"over": "packet", "mode": "receive=split"},
     "workqueue": {"over": "udp", "mode": "completion=workqueue,submission=queue"},
     "all_threads": {"over": "packet", "mode": "receive=split,completion=workqueue,submission=queue,spin=off"},
+    "lent_memory": {"over": "xdp", "mode": "receive=split,completion=workqueue,submission=queue"},
     "none": {"over": "udp", "mode": "batch=none"},
     "static": {"over": "packet", "mode": "batch=static:8,data-batch=off"},
     "tyche": {"over": "udp", "mode": "batch=tyche"},

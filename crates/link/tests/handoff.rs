@@ -1,10 +1,11 @@
-//! A link whose work is done by threads of its own, over udp on loopback.
+//! A link whose work is done by threads of its own, over udp on loopback, and over xdp, whose frames
+//! lie in memory of the link.
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{drain, pattern, receive, send};
+use common::{drain, pattern, receive, send, warm_up, with_cable};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use thinwire_buffer::{Addr, Pool, TxBatch};
@@ -88,6 +89,52 @@ fn memory_goes_to_and_fro_and_is_not_made_anew() {
         assert!(more <= 2, "{pipeline:?}: {more} in 50 frames");
         drop((a, b));
         assert_eq!(pool.stats().live_bytes, 0, "{pipeline:?}");
+    }
+}
+
+#[test]
+fn jumbo_frames_in_memory_of_the_link_are_taken_home() {
+    for pipeline in ALL {
+        with_cable(9000, move |cable| {
+            let options = LinkOptions { pipeline, ..LinkOptions::default() };
+            let open = |text: &str| text.parse::<LinkSpec>().unwrap().open_with(&options).unwrap();
+            let mut a = open("xdp:left");
+            cable.enter(1);
+            let mut b = open("xdp:right");
+            let pool = Pool::new(8 << 20);
+            let to = b.local();
+            warm_up(&mut *a, to, &mut *b, &pool);
+            let before = (a.stats(), b.stats());
+            let mut batch = TxBatch::new();
+            let mut held = Vec::new();
+            let (mut bytes, mut payload) = (0, 0);
+            for round in 0..100 {
+                let sizes = [9000, 8384, 4000, 300 + round];
+                for (i, &size) in sizes.iter().enumerate() {
+                    load(&mut batch, to, &pool, round * 4 + i, size);
+                    bytes += size as u64;
+                    payload += (size - HEAD_BYTES) as u64;
+                }
+                a.send(&mut batch).unwrap();
+                let frames = receive(&mut *b, &pool, 4);
+                assert_eq!(frames.len(), 4, "{pipeline:?}, round {round}: {:?}", b.stats());
+                for (i, frame) in frames.iter().enumerate() {
+                    assert!(!frame.bytes.is_lent() && frame.rest.is_empty());
+                    assert_eq!(frame.bytes[..], pattern(round * 4 + i, sizes[i]), "{pipeline:?}");
+                    assert_eq!(frame.bytes[HEAD_BYTES..].as_ptr() as usize % 4096, 0);
+                }
+                // Some outlive the link and its memory.
+                held.extend(frames.into_iter().take(1).map(|frame| (round * 4, frame)));
+            }
+            // Each byte once, out of memory of the link; and the payload into it, to be sent.
+            assert_eq!(b.stats().copied_bytes - before.1.copied_bytes, bytes);
+            assert_eq!(a.stats().copied_bytes - before.0.copied_bytes, payload);
+            assert_eq!((a.stats().tx_dropped, b.stats().rx_dropped), (0, 0));
+            drop((a, b));
+            for (seed, frame) in held {
+                assert_eq!(frame.bytes[..], pattern(seed, 9000));
+            }
+        });
     }
 }
 
