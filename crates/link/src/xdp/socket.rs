@@ -134,9 +134,10 @@ pub(super) fn is_zero_copy(fd: BorrowedFd<'_>) -> bool {
     flags.is_ok_and(|[flags]| flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// Lets system calls on this socket poll the adapter instead of waiting for its interrupts, as far
-/// as the kernel allows. Written to the kernel's `Documentation/networking/af_xdp.rst` and
-/// `napi.rst`; never run on an adapter.
+/// Lets the system calls that send on this socket, or give it chunks to fill, poll the adapter
+/// meanwhile, as far as the kernel allows. Waiting does not poll: epoll looks at the rings only, and
+/// who sleeps is woken by the adapter's interrupt as ever. Written to the kernel's
+/// `Documentation/networking/af_xdp.rst` and `napi.rst`; never run on an adapter.
 pub(super) fn poll_busily(fd: BorrowedFd<'_>) {
     let set = |name, value: i32| sys::set_option(fd, libc::SOL_SOCKET, name, &value);
     if set(libc::SO_PREFER_BUSY_POLL, 1).is_ok() && set(libc::SO_BUSY_POLL, BUSY_POLL_US).is_ok() {
