@@ -111,7 +111,7 @@ impl TargetShard {
                 mail.send(forward);
             }
         }
-        // Memory stores complete at once: a second look costs nothing and saves a turn.
+        // Memory stores complete at once: their answers go with this turn's frames.
         target.turn(now, &mut links.out);
         links.flush()?;
         let wait = target.deadline(now).since(now);

@@ -7,9 +7,9 @@
 //! * [`Pipeline::send_thread`]: frames to send are handed to a thread that sends them: the work queue
 //!   of the document's target (CS-WQ), and the queue mode of its initiator.
 //!
-//! No byte is copied. A received frame's memory goes to the receiving thread's pool, and an unused
-//! buffer of that pool comes back for it: the document's page interchange. Only what lies in memory
-//! of the link itself (`xdp`) is copied, and counted.
+//! What lies in memory of a pool is not copied: a received frame's memory goes to the receiving
+//! thread's pool, and an unused buffer of that pool comes back for it, the document's page interchange.
+//! What lies in memory of the link itself (`xdp`) is copied, and counted.
 
 mod receive;
 mod send;

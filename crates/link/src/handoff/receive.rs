@@ -16,8 +16,8 @@ use super::Shared;
 
 /// Frames taken from the link at once.
 const FRAMES_PER_CALL: usize = 64;
-/// Frames that may wait in the notification queue: what comes beyond stays with the kernel, whose
-/// room the protocol knows.
+/// Parcels (a frame each, or a train of them) that may wait in the notification queue: what comes
+/// beyond stays with the kernel, whose room the protocol knows.
 const QUEUE_MAX: usize = 4096;
 /// When it is full, look again after 1 ms.
 const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
