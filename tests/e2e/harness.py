@@ -169,17 +169,21 @@ class Lab:
             self._wire(link)
 
     def _wire(self, link):
-        batch = [f"link add br{link} mtu {self.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"]
-        for number, (side, port) in enumerate((("initiator", f"i{link}"), ("target", f"t{link}")), 1):
-            mac = f"02:00:00:00:{link:02x}:{number:02x}"
+        bridge = f"link add br{link} mtu {self.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+        self._cable(link, ("initiator", "target"), bridge, f"link set br{link} up")
+
+    def _cable(self, link, sides, *before):
+        """Joins sides to the switch by a link, after these commands there."""
+        batch, numbered = list(before), [(side, 1 + ("initiator", "target").index(side)) for side in sides]
+        for side, number in numbered:
+            port, mac = f"{side[0]}{link}", f"02:00:00:00:{link:02x}:{number:02x}"
             batch += [
                 f"link add {port} mtu {self.mtu} type veth peer name eth{link} mtu {self.mtu} "
                 f"address {mac} netns {self.netns(side)}",
                 f"link set {port} master br{link} up",
             ]
-        batch.append(f"link set br{link} up")
         self.run("switch", "ip", "-batch", "-", input="\n".join(batch) + "\n")
-        for number, side in enumerate(("initiator", "target"), 1):
+        for side, number in numbered:
             self.run(side, "ip", "-batch", "-", input=f"""
                 addr add 10.77.{link}.{number}/24 dev eth{link}
                 link set eth{link} up
@@ -236,6 +240,11 @@ class Lab:
     def port(self, link, up, side="target"):
         """Takes a port of the switch down (the cable is out: the other end loses its carrier) or up."""
         self.run("switch", "ip", "link", "set", f"{side[0]}{link}", "up" if up else "down")
+
+    def remake(self, link, side="target"):
+        """Removes the interface of a side, and makes another of its name and address."""
+        self.run("switch", "ip", "link", "del", f"{side[0]}{link}")
+        self._cable(link, (side,))
 
     def forwarded(self, link):
         """Frames that came in from the initiator on a link, from the port's counter."""

@@ -105,6 +105,16 @@ def all_links_down(lab, over):
     finish(lab, fio, attachment)
 
 
+@test(seconds=60, each=RAW)
+def interface_made_anew(lab, over):
+    """The interface of an idle target, which sends nothing, is removed and made anew; who attaches then
+    is heard."""
+    Target(lab, f"disk0={image(lab)}", over=over)
+    lab.remake(1)
+    attachment = Attachment(lab, uri(lab, over=over))
+    finish(lab, load.Fio(lab, attachment.nbd, mib=32, seconds=3), attachment)
+
+
 @test(seconds=120, links=2)
 def both_links_go_silent(lab):
     """Both of two links swallow everything, carrier up, for 30 s; the first to return carries on alone."""
