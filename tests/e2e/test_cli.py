@@ -210,6 +210,16 @@ def link(lab):
     refused(lab, "link", "eth7", says="eth7")
 
 
+@test()
+def vlan_beside_xdp(lab):
+    """Who has an xdp link beside one on a VLAN of its interface is warned, since veth takes tags off."""
+    for over, is_warned in (("xdp", True), ("packet", False)):
+        target = Target(lab, "disk0=memory:1M", over=over, extra=["--link", "packet:eth1,vlan=7"])
+        said = target.process.stderr
+        check(("packet:eth1,vlan=7" in said and "rxvlan off" in said) == is_warned, f"{over}: {said}")
+        target.stop()
+
+
 @test(links=2, each={"": {}, "xdp": {"over": "xdp"}})
 def discover(lab, over="best"):
     """discover finds targets by multicast over each link, in a table and in JSON; exit 1 if there is none."""

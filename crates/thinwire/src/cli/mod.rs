@@ -324,6 +324,8 @@ Examples:
   thinwire link eth1 --try
 
 A plain name stands for xdp where the driver hands frames over without a copy, else for packet.
+Without root xdp needs CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (or LimitMEMLOCK= in a
+unit: 12 MiB, and 2 MiB more for each queue beyond the first).
 Exits with 1 if an interface carries neither.")]
 pub struct LinkArgs {
     /// The interface; several may be given
