@@ -418,7 +418,7 @@ impl<L> Drop for PcapLink<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{SimNet, WireConfig};
+    use crate::sim::{SimLink, SimNet, WireConfig};
 
     #[derive(Clone, Default)]
     struct Memory(Rc<RefCell<Vec<u8>>>);
@@ -492,6 +492,57 @@ mod tests {
         assert_eq!(file.borrow().error().map(io::Error::kind), Some(io::ErrorKind::StorageFull));
         net.advance(1_000_000);
         assert_eq!(b.recv(&pool, 64, &mut RxBatch::new()).unwrap(), 2);
+    }
+
+    /// A link that takes two frames a call.
+    struct Narrow(SimLink);
+
+    impl Link for Narrow {
+        fn name(&self) -> &str {
+            self.0.name()
+        }
+        fn local(&self) -> Addr {
+            self.0.local()
+        }
+        fn frame_bytes_max(&self) -> usize {
+            self.0.frame_bytes_max()
+        }
+        fn frame_bytes_base(&self) -> usize {
+            self.0.frame_bytes_base()
+        }
+        fn room(&self) -> Room {
+            self.0.room()
+        }
+        fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+            batch.sent(batch.len().min(2));
+            Ok(())
+        }
+        fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn stats(&self) -> LinkStats {
+            self.0.stats()
+        }
+    }
+
+    #[test]
+    fn a_frame_is_captured_once_however_often_its_sending_is_tried() {
+        let net = SimNet::new(1, Default::default());
+        let file = PcapFile::create(Path::new("/dev/null"), Box::new(|| 0)).unwrap();
+        let narrow = Narrow(net.station(Default::default()));
+        let mut link = PcapLink::new(narrow, file.clone(), PcapWire::default());
+        let mut batch = TxBatch::new();
+        for frames in [3, 4, 0, 0] {
+            for _ in 0..frames {
+                batch.push(Addr::Group).head.push(1);
+            }
+            link.send(&mut batch).unwrap();
+        }
+        assert!(batch.is_empty());
+        assert_eq!(file.borrow().frames(), 7);
     }
 
     #[test]

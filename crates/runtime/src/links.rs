@@ -174,3 +174,95 @@ impl Links {
         stats
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+
+    /// Takes one frame a call, and has another as often as it is asked.
+    struct Narrow {
+        sent: Rc<RefCell<Vec<u8>>>,
+        arrives: u8,
+    }
+
+    impl Link for Narrow {
+        fn name(&self) -> &str {
+            "narrow"
+        }
+        fn local(&self) -> Addr {
+            Addr::Sim(1)
+        }
+        fn frame_bytes_max(&self) -> usize {
+            1500
+        }
+        fn frame_bytes_base(&self) -> usize {
+            1280
+        }
+        fn room(&self) -> thinwire_link::Room {
+            thinwire_link::Room { frames: 64, bytes: 1 << 20 }
+        }
+        fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+            self.sent.borrow_mut().push(batch.frames()[0].head[0]);
+            batch.sent(1);
+            Ok(())
+        }
+        fn recv(&mut self, pool: &Pool, _: usize, out: &mut RxBatch) -> io::Result<usize> {
+            self.arrives += 1;
+            out.push_back(RxFrame {
+                from: Addr::Sim(2),
+                bytes: pool.copy_of(&[self.arrives]).freeze(),
+                rest: Default::default(),
+                waited: Duration::ZERO,
+                queued: Duration::ZERO,
+            });
+            Ok(1)
+        }
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+    }
+
+    fn narrow() -> (Links, Rc<RefCell<Vec<u8>>>) {
+        let sent = Rc::default();
+        let link = Narrow { sent: Rc::clone(&sent), arrives: 0 };
+        (Links::new(vec![Box::new(link)], Pool::new(1 << 20)), sent)
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_first_with_the_next_flush() {
+        let (mut links, sent) = narrow();
+        let push = |links: &mut Links, number| links.out[0].push(Addr::Sim(2)).head.push(number);
+        push(&mut links, 1);
+        push(&mut links, 2);
+        links.flush().unwrap();
+        assert!(links.is_blocked());
+        push(&mut links, 3);
+        links.flush().unwrap();
+        assert!(links.is_blocked());
+        links.flush().unwrap();
+        assert!(!links.is_blocked());
+        assert_eq!(*sent.borrow(), [1, 2, 3]);
+        for _ in 0..WAITING_FRAMES_MAX + 11 {
+            push(&mut links, 4);
+        }
+        links.flush().unwrap();
+        assert_eq!((links.out[0].len(), links.stats(0).tx_dropped), (WAITING_FRAMES_MAX, 10));
+    }
+
+    #[test]
+    fn what_a_probe_took_comes_before_what_arrived_later() {
+        let (mut links, _) = narrow();
+        assert!(links.probe().unwrap());
+        assert!(links.probe().unwrap(), "what is here already");
+        let mut got = Vec::new();
+        assert_eq!(links.receive(0, |_, frame| got.push(frame.bytes[0])).unwrap(), 2);
+        assert_eq!(got, [1, 2]);
+        assert_eq!(links.receive_probed(|_, _| panic!("nothing is left")), 0);
+    }
+}
