@@ -83,7 +83,10 @@ impl Links {
     /// Sends everything in `out`: one call per link.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.clocks.is_on() {
-            self.clocks.sending(self.out.iter().map(TxBatch::last_pieces).sum());
+            let last_pieces = self.out.iter().map(TxBatch::last_pieces).sum();
+            if !self.clocks.sending(last_pieces) {
+                self.out.iter_mut().for_each(TxBatch::forget_last_pieces);
+            }
         }
         for (link, batch) in self.links.iter_mut().zip(&mut self.out) {
             if !batch.is_empty() {
