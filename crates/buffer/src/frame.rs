@@ -223,6 +223,11 @@ impl TxBatch {
         self.last_pieces += count;
     }
 
+    /// Nothing ends in these frames that anybody measures: what was sent once is sent again.
+    pub fn forget_last_pieces(&mut self) {
+        self.last_pieces = 0;
+    }
+
     /// How many requests end in these frames: with this batch they have been sent.
     pub fn last_pieces(&self) -> usize {
         self.last_pieces
@@ -291,6 +296,9 @@ mod tests {
         batch.lend(true);
         batch.clear();
         assert_eq!((batch.len(), batch.last_pieces()), (1, 3));
+        batch.forget_last_pieces();
+        assert_eq!((batch.len(), batch.last_pieces()), (1, 0));
+        batch.add_last_pieces(1);
         batch.lend(false);
         batch.clear();
         assert_eq!((batch.len(), batch.last_pieces()), (0, 0));

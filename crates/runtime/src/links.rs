@@ -123,7 +123,10 @@ impl Links {
     /// to be sent first by the next flush.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.clocks.is_on() {
-            self.clocks.sending(self.out.iter().map(TxBatch::last_pieces).sum());
+            let last_pieces = self.out.iter().map(TxBatch::last_pieces).sum();
+            if !self.clocks.sending(last_pieces) {
+                self.out.iter_mut().for_each(TxBatch::forget_last_pieces);
+            }
         }
         self.is_blocked = false;
         let links = self.links.iter_mut().zip(&mut self.dropped);

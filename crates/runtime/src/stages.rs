@@ -85,14 +85,16 @@ impl StageClocks {
 
     /// Frames are about to be handed to a link, and among them the last pieces of so many requests
     /// (at a target: completions). What a policy holds back, or a window, is not sent yet; what is
-    /// sent again has been.
-    pub fn sending(&self, last_pieces: usize) {
+    /// sent again has been. Returns whether anything of that is news: if not, what these frames wait
+    /// for delays nobody.
+    pub fn sending(&self, last_pieces: usize) -> bool {
         let sent = self.unsent.get().min(last_pieces as u64);
         if sent > 0 && self.is_on() {
             self.unsent.set(self.unsent.get() - sent);
             let mut sums = self.sums.borrow_mut();
             sums.sent = sums.sent.wrapping_add(self.now().wrapping_mul(sent));
         }
+        sent > 0
     }
 
     /// How long frames have waited for a thread that sends, in ns and in all, as the links say.
@@ -221,10 +223,7 @@ mod tests {
             clocks.cross(Stage::Submitted);
             clocks.cross(Stage::Stored);
             // An acknowledgement; the completion; the completion once more.
-            clocks.sending(0);
-            assert_eq!(clocks.unsent.get(), 1);
-            clocks.sending(1);
-            clocks.sending(1);
+            assert_eq!([0, 1, 1].map(|last| clocks.sending(last)), [false, true, false]);
         }
         let sums = clocks.ask(clock_kind::PHYSICAL);
         assert_eq!(sums.requests, 10);
