@@ -220,12 +220,9 @@ impl Link for UdpLink {
         self.rx_calls += 1;
         self.calls = self.calls.wrapping_add(1);
         let mut frames = self.receiver.recv(self.socket.as_fd(), pool, max, None, out)?;
-        // The group's frames are few: look now and then, more often when there is nothing else. A
-        // caller who spins asks soon again, and one who was woken for them is woken until they are
-        // taken.
-        let looks_one_in = if frames == 0 { 4 } else { 64 };
+        // The group's frames are few: look when there is nothing else, and now and then under load.
         if let (Some(socket), Some(receiver)) = (&self.group_socket, &mut self.group_receiver)
-            && self.calls.is_multiple_of(looks_one_in)
+            && (frames == 0 || self.calls.is_multiple_of(64))
         {
             frames += receiver.recv(socket.as_fd(), pool, max, Some(self.local), out)?;
         }
