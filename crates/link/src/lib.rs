@@ -5,6 +5,7 @@ mod best;
 mod bpf;
 mod changes;
 mod error;
+mod ethernet;
 pub mod fault;
 pub mod handoff;
 mod mmsg;

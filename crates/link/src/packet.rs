@@ -18,6 +18,7 @@ use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
 use crate::error::OpenError;
+use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
@@ -30,12 +31,8 @@ pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
 /// `TW` in ASCII and the group's number. Not reserved anywhere; bridges flood it.
 pub const GROUP_MAC: [u8; 6] = [0x03, 0x54, 0x57, 0x00, 0x00, 0x01];
 
-const ETHERTYPE_VLAN: u16 = 0x8100;
 /// A socket option that libc lacks.
 const PACKET_VNET_HDR: libc::c_int = 15;
-/// Frames up to this size go into one piece of kernel memory, which with the kernel's own parts is
-/// then no more than 16 KiB: allocating that is always tried hard enough to succeed.
-const ONE_PIECE_MAX: usize = 15 << 10;
 /// Most messages in one system call, each way.
 const BATCH_FRAMES: usize = 64;
 /// Memory that waiting receive buffers may take: bounds the batch where frames are huge.
@@ -121,60 +118,6 @@ impl PacketConfig {
             });
         }
         Ok(())
-    }
-}
-
-/// The longest Ethernet header: two addresses, a tag, the EtherType.
-const ETHERNET_BYTES_MAX: usize = 6 + 6 + 4 + 2;
-
-/// The Ethernet header of a frame, and how many bytes of it count.
-pub(crate) fn ethernet_header(
-    to: [u8; 6],
-    from: [u8; 6],
-    vlan: Option<u16>,
-    ethertype: u16,
-) -> ([u8; ETHERNET_BYTES_MAX], usize) {
-    let (mut header, mut len) = ([0; ETHERNET_BYTES_MAX], 0);
-    let tag = vlan.map(|vlan| [ETHERTYPE_VLAN.to_be_bytes(), vlan.to_be_bytes()]);
-    let tag = tag.as_ref().map_or(&[][..], |tag| tag.as_flattened());
-    for field in [&to[..], &from, tag, &ethertype.to_be_bytes()] {
-        header[len..][..field.len()].copy_from_slice(field);
-        len += field.len();
-    }
-    (header, len)
-}
-
-/// What stands before each frame that is sent: how the kernel shall take it in, and the Ethernet
-/// header.
-///
-/// Left alone, the kernel gathers a frame larger than a page in pages of its own, one by one, which
-/// for a jumbo frame costs a sixth more time than one piece does. A `virtio_net_hdr` tells it how
-/// much to put into one piece; all its other fields are zero.
-#[derive(Clone, Copy)]
-struct Envelope {
-    bytes: [u8; Envelope::BYTES_MAX],
-    len: usize,
-}
-
-impl Envelope {
-    /// `virtio_net_hdr`: flags, kind of segmentation, then the length of the first piece and three
-    /// other fields of two bytes each, in the machine's byte order.
-    const VIRTIO_BYTES: usize = 10;
-    const BYTES_MAX: usize = Self::VIRTIO_BYTES + ETHERNET_BYTES_MAX;
-
-    fn new(to: [u8; 6], from: [u8; 6], vlan: Option<u16>, ethertype: u16, frame: usize) -> Self {
-        let (header, len) = ethernet_header(to, from, vlan, ethertype);
-        let mut envelope = Envelope { bytes: [0; Self::BYTES_MAX], len: Self::VIRTIO_BYTES + len };
-        envelope.bytes[Self::VIRTIO_BYTES..].copy_from_slice(&header);
-        let all = len + frame;
-        if let (true, Ok(all)) = (all <= ONE_PIECE_MAX, u16::try_from(all)) {
-            envelope.bytes[2..4].copy_from_slice(&all.to_ne_bytes());
-        }
-        envelope
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 
@@ -439,7 +382,8 @@ impl PacketLink {
                     self.stats.tx_calls += 1;
                     self.stats.tx_frames += sent as u64;
                     for i in at..at + sent {
-                        self.stats.tx_bytes += self.tx.sent_bytes(i) - self.envelopes[i].len as u64;
+                        self.stats.tx_bytes +=
+                            self.tx.sent_bytes(i) - self.envelopes[i].as_bytes().len() as u64;
                     }
                     at += sent;
                 }

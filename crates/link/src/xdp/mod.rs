@@ -28,7 +28,8 @@ use rustix::event::epoll;
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
 
 use crate::error::OpenError;
-use crate::packet::{PacketConfig, PacketLink, ethernet_header};
+use crate::ethernet::ethernet_header;
+use crate::packet::{PacketConfig, PacketLink};
 use crate::{Link, LinkStats, Room};
 use attached::Attached;
 use bpf::AttachMode;
