@@ -56,6 +56,9 @@ pub fn monotonic_clock() -> Clock {
     Box::new(move || start.elapsed().as_nanos() as u64)
 }
 
+/// How soon to try again what [`Link::send`] left in its batch: 10 Gb/s drain 120 kB in that time.
+pub const RETRY: std::time::Duration = std::time::Duration::from_micros(100);
+
 /// One way to move frames. Used by one thread. Nothing here waits.
 pub trait Link {
     /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.

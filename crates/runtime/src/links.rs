@@ -2,7 +2,6 @@
 
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats};
@@ -17,9 +16,6 @@ const FRAMES_PER_TURN: usize = 128;
 /// Frames that may wait for a link whose queue in the kernel is full. More than a window holds are
 /// repeats of what waits already.
 const WAITING_FRAMES_MAX: usize = 1024;
-
-/// How soon a full queue is tried again: 10 Gb/s drain 120 kB in that time.
-pub const RETRY: Duration = Duration::from_micros(100);
 
 /// The links of one shard, by index.
 pub struct Links {
@@ -145,7 +141,7 @@ impl Links {
         Ok(())
     }
 
-    /// True if the last flush left something to send: flush again within [`RETRY`].
+    /// True if the last flush left something to send: flush again within [`thinwire_link::RETRY`].
     pub fn is_blocked(&self) -> bool {
         self.is_blocked
     }
@@ -182,6 +178,7 @@ impl Links {
 mod tests {
     use std::cell::RefCell;
     use std::os::fd::BorrowedFd;
+    use std::time::Duration;
 
     use super::*;
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorReport};
-use thinwire_link::Link;
+use thinwire_link::{Link, RETRY};
 use thinwire_proto::Time;
 
 use crate::clock::{Clock, entropy};
-use crate::links::{Links, RETRY};
+use crate::links::Links;
 use crate::wait::{Token, WaitStats, Waiter};
 
 /// Tokens of links start here; below are the caller's own descriptors.

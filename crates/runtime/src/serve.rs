@@ -5,11 +5,11 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_link::Link;
+use thinwire_link::{Link, RETRY};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 
 use crate::clock::{Clock, entropy};
-use crate::links::{Links, RETRY};
+use crate::links::Links;
 use crate::shards::Mail;
 use crate::wait::{Token, Waiter};
 

@@ -180,7 +180,9 @@ impl<'a> Turns<'a> {
                 link.send(&mut tx).map_err(|e| e.to_string())?;
             }
             if link.recv(&self.pool, FRAMES_PER_CALL, &mut rx).map_err(|e| e.to_string())? == 0 {
-                idle(link, self.args.sleep, last);
+                if tx.is_empty() {
+                    idle(link, self.args.sleep, last);
+                }
                 continue;
             }
             last = Instant::now();

@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::TxBatch;
 
 use super::Shared;
+use crate::RETRY;
 
 /// Batches that may wait for the thread. More than a window holds are repeats of what waits already.
 const WAITING_MAX: usize = 1024;
-/// How soon a full queue is tried again.
-const RETRY: Duration = Duration::from_micros(100);
 /// How long the last batches may take when the link is closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
