@@ -134,7 +134,7 @@ pub struct PacketLink {
     config: PacketConfig,
     interface: Interface,
     looked_at: Instant,
-    /// The interface is down or gone.
+    /// The interface is down or gone, or has no carrier.
     is_cut_off: bool,
     /// The interface is not the one that was opened, but one made later.
     is_remade: bool,
@@ -297,12 +297,12 @@ impl PacketLink {
         }
     }
 
-    /// True if the interface is there and up, and we are bound to it.
+    /// True if the interface is there, up and connected, and we are bound to it.
     fn look(&mut self) -> bool {
         self.looked_at = Instant::now();
         let found = sys::interface_by(self.socket.as_fd(), &self.config.ifname);
         let Ok(Some(found)) = found else { return false };
-        let is_up = found.is_up;
+        let is_usable = found.is_up && found.is_running;
         if found.index == self.interface.index && self.is_bound() {
             self.interface.mac = found.mac;
         } else if found.is_ethernet {
@@ -315,7 +315,7 @@ impl PacketLink {
         } else {
             return false;
         }
-        is_up
+        is_usable
     }
 
     /// False once the interface that we were bound to is gone, also if its number is in use again.
@@ -395,7 +395,17 @@ impl PacketLink {
                             std::hint::spin_loop();
                         }
                     }
-                    libc::EAGAIN | libc::ENOBUFS => return Ok(at),
+                    code @ (libc::EAGAIN | libc::ENOBUFS) => {
+                        // A full queue, unless the carrier is lost, which has no code of its own.
+                        if code == libc::ENOBUFS {
+                            self.look_again();
+                        }
+                        if !self.is_cut_off {
+                            return Ok(at);
+                        }
+                        self.stats.tx_dropped += (self.tx.len() - at) as u64;
+                        break;
+                    }
                     libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
                         self.look_again();
                         self.stats.tx_dropped += (self.tx.len() - at) as u64;

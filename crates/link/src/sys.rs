@@ -203,7 +203,10 @@ pub(crate) struct Interface {
     pub(crate) mtu: usize,
     pub(crate) mac: [u8; 6],
     pub(crate) is_ethernet: bool,
+    /// The administrator wants it to work.
     pub(crate) is_up: bool,
+    /// It has a carrier, too.
+    pub(crate) is_running: bool,
 }
 
 /// Looks an interface up by name; `None` if there is none.
@@ -242,6 +245,7 @@ pub(crate) fn interface_by(socket: BorrowedFd<'_>, name: &str) -> io::Result<Opt
         mac,
         is_ethernet: hw.sa_family == libc::ARPHRD_ETHER,
         is_up: libc::c_int::from(flags) & libc::IFF_UP != 0,
+        is_running: libc::c_int::from(flags) & libc::IFF_RUNNING != 0,
     }))
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{drain, ip, is_woken, pattern, receive, receive_when_woken, send, with_cable};
+use common::{drain, ip, is_woken, nft, pattern, receive, receive_when_woken, send, with_cable};
 use thinwire_buffer::{Addr, Pool, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
@@ -213,6 +213,62 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         assert_eq!(&receive(&mut b, &pool, 1)[0].bytes[..4], b"back");
         send(&mut b, a.local(), b"indeed");
         assert_eq!(receive(&mut a, &pool, 1).len(), 1);
+    });
+}
+
+/// The kernel has no code of its own for that: it says that there is no room.
+#[test]
+fn an_interface_without_a_carrier_drops_frames_and_returns() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        let pool = Pool::new(1 << 20);
+        receive_when_woken(&mut a, &pool);
+        ip("link set right down");
+        let mut batch = TxBatch::new();
+        for _ in 0..2 {
+            batch.push(b.local()).head.extend_from_slice(b"lost");
+        }
+        a.send(&mut batch).unwrap();
+        assert!(batch.is_empty(), "no full queue");
+        assert_eq!((a.stats().tx_dropped, a.stats().tx_frames), (2, 0));
+        assert!(receive_when_woken(&mut a, &pool).is_empty());
+        ip("link set right up");
+        // Nothing but the kernel's word that the carrier is back.
+        assert!(receive_when_woken(&mut a, &pool).is_empty());
+        send(&mut a, b.local(), b"back");
+        assert_eq!(&receive(&mut b, &pool, 1)[0].bytes[..4], b"back");
+        ip("link add unrelated type bridge");
+        assert!(!is_woken(&a, Duration::from_millis(100)), "it listens no more");
+    });
+}
+
+/// A rule stands for the full queue of an adapter, which a virtual cable does not have: the kernel
+/// says the same of both.
+#[test]
+fn what_a_full_queue_does_not_take_stays_in_the_batch() {
+    with_cable(1500, |cable| {
+        let mut a = open("left");
+        cable.enter(1);
+        let mut b = open("right");
+        cable.enter(0);
+        let pool = Pool::new(1 << 20);
+        nft("add table netdev full");
+        nft("add chain netdev full out { type filter hook egress device left priority 0; }");
+        nft("add rule netdev full out drop");
+        let mut batch = TxBatch::new();
+        for number in 0..100u8 {
+            batch.push(b.local()).head.extend_from_slice(&[number; 100]);
+        }
+        a.send(&mut batch).unwrap();
+        a.send(&mut batch).unwrap();
+        assert_eq!((batch.len(), a.stats().tx_dropped, a.stats().tx_frames), (100, 0, 0));
+        nft("delete table netdev full");
+        a.send(&mut batch).unwrap();
+        assert!(batch.is_empty());
+        let got: Vec<u8> = receive(&mut b, &pool, 100).iter().map(|f| f.bytes[0]).collect();
+        assert_eq!(got, (0..100).collect::<Vec<_>>());
     });
 }
 

@@ -77,6 +77,13 @@ pub fn ip(args: &str) {
     assert!(done.status.success(), "ip {args}: {complaint}");
 }
 
+/// Runs `nft` in the namespace of this thread.
+pub fn nft(command: &str) {
+    let done = Command::new("nft").arg(command).output().expect("nftables");
+    let complaint = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "nft {command}: {complaint}");
+}
+
 /// Receives until `count` frames are there or nothing came for a second.
 pub fn receive(link: &mut dyn Link, pool: &Pool, count: usize) -> Vec<RxFrame> {
     let mut batch = RxBatch::new();
