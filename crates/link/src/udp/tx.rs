@@ -25,6 +25,15 @@ struct Train {
     count: usize,
 }
 
+/// What became of a frame that was sent by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Sent,
+    Dropped,
+    /// The kernel would block.
+    Waits,
+}
+
 /// The sending half of the link.
 pub(super) struct Sender {
     slots: TxSlots,
@@ -167,9 +176,13 @@ impl Sender {
                         // too old), or they are too large for the path (EMSGSIZE, and EINVAL on
                         // some kernels). Frame by frame, each gets its own verdict.
                         code @ (libc::EIO | libc::EINVAL | libc::EMSGSIZE) if count > 1 => {
-                            let all_sent = self.send_singly(fd, &frames[first..first + count])?;
+                            let (done, all_sent) =
+                                self.send_singly(fd, &frames[first..first + count])?;
                             if code == libc::EIO || (code == libc::EINVAL && all_sent) {
                                 self.gso = false;
+                            }
+                            if done < count {
+                                return Ok(first + done);
                             }
                             at += 1;
                         }
@@ -185,25 +198,33 @@ impl Sender {
         Ok(frames.len())
     }
 
-    /// Sends the frames of a refused train each by itself; true if the kernel took all.
-    fn send_singly(&mut self, fd: BorrowedFd<'_>, frames: &[TxFrame]) -> io::Result<bool> {
+    /// Sends the frames of a refused train each by itself. Returns with how many it dealt, all
+    /// unless the kernel would block, and whether the kernel took all of them.
+    fn send_singly(&mut self, fd: BorrowedFd<'_>, frames: &[TxFrame]) -> io::Result<(usize, bool)> {
         let mut all_sent = true;
-        for frame in frames {
-            all_sent &= self.send_one(fd, frame)?;
+        for (i, frame) in frames.iter().enumerate() {
+            match self.send_one(fd, frame)? {
+                Fate::Sent => {}
+                Fate::Dropped => all_sent = false,
+                Fate::Waits => return Ok((i, false)),
+            }
         }
-        Ok(all_sent)
+        Ok((frames.len(), all_sent))
     }
 
-    /// Sends a group frame on each of several interfaces. Discovery is rare: no need to be fast.
+    /// Sends a group frame on each of several interfaces. Discovery is rare, and repeats itself: no
+    /// need to be fast, or to wait.
     fn send_everywhere(&mut self, fd: BorrowedFd<'_>, frame: &TxFrame) -> io::Result<()> {
         for i in 0..self.route.interface_count() {
             self.route.send_groups_on(fd, i);
-            self.send_one(fd, frame)?;
+            if self.send_one(fd, frame)? == Fate::Waits {
+                self.stats.tx_dropped += 1;
+            }
         }
         Ok(())
     }
 
-    fn send_one(&mut self, fd: BorrowedFd<'_>, frame: &TxFrame) -> io::Result<bool> {
+    fn send_one(&mut self, fd: BorrowedFd<'_>, frame: &TxFrame) -> io::Result<Fate> {
         let to = match frame.to {
             Addr::Udp(to) => to,
             _ => self.group,
@@ -211,7 +232,7 @@ impl Sender {
         self.singles.clear();
         if !self.singles.has_room(1 + frame.data.as_slice().len()) {
             self.stats.tx_dropped += 1;
-            return Ok(false);
+            return Ok(Fate::Dropped);
         }
         self.singles.begin(|name| sys::to_storage(&to, name));
         push_pieces(&mut self.singles, frame);
@@ -222,14 +243,15 @@ impl Sender {
                     self.stats.tx_calls += 1;
                     self.stats.tx_frames += 1;
                     self.stats.tx_bytes += self.singles.sent_bytes(0);
-                    return Ok(true);
+                    return Ok(Fate::Sent);
                 }
                 Err(e) => match e.raw_os_error().unwrap_or(0) {
                     libc::EINTR => {}
+                    libc::EAGAIN | libc::ENOBUFS => return Ok(Fate::Waits),
                     libc::EBADF | libc::ENOTSOCK | libc::EFAULT => return Err(e),
                     _ => {
                         self.stats.tx_dropped += 1;
-                        return Ok(false);
+                        return Ok(Fate::Dropped);
                     }
                 },
             }
