@@ -42,6 +42,8 @@ pub struct Waiter {
     ready: Vec<Token>,
     /// Estimated time from going idle to the next event.
     gap: Duration,
+    /// Since when nothing has come, over however many waits that a timer ended.
+    idle_since: Option<Instant>,
     spin: bool,
     stats: WaitStats,
 }
@@ -54,6 +56,7 @@ impl Waiter {
             events: Vec::with_capacity(EVENTS),
             ready: Vec::with_capacity(EVENTS),
             gap: SPIN_MAX,
+            idle_since: None,
             spin: true,
             stats: WaitStats::default(),
         })
@@ -150,12 +153,14 @@ impl Waiter {
     ) -> io::Result<bool> {
         if self.look()? {
             self.stats.ready += 1;
+            self.idle_since = None;
             return Ok(true);
         }
         if timeout.is_some_and(|t| t.is_zero()) {
             return Ok(false);
         }
         let start = Instant::now();
+        let idle_since = *self.idle_since.get_or_insert(start);
         let mut left = timeout;
         if self.spin && self.gap <= SPIN_MAX {
             let budget = (self.gap * 4).clamp(Duration::from_micros(30), SPIN_MAX);
@@ -166,7 +171,8 @@ impl Waiter {
                 probes += 1;
                 if probe()? || (probes % probes_per_look == 0 && self.look()?) {
                     self.stats.spun += 1;
-                    self.learn(start.elapsed());
+                    self.idle_since = None;
+                    self.learn(idle_since.elapsed());
                     return Ok(true);
                 }
                 if start.elapsed() >= budget {
@@ -178,11 +184,13 @@ impl Waiter {
         }
         self.stats.slept += 1;
         let ready = self.ask(left)?;
+        let idle = idle_since.elapsed();
         if ready {
-            self.learn(start.elapsed());
-        } else {
-            // A timer of ours says nothing about when the next event comes, but that it was long.
-            self.learn(start.elapsed().max(SPIN_MAX));
+            self.idle_since = None;
+        }
+        // A timer of ours says nothing about when the next event comes, but that it has not yet.
+        if ready || idle > SPIN_MAX {
+            self.learn(idle);
         }
         Ok(ready)
     }
@@ -230,6 +238,21 @@ mod tests {
         assert!(found.unwrap());
         assert_eq!(waiter.ready(), [7]);
         assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
+    }
+
+    /// Such as the timer that tries a full queue again.
+    #[test]
+    fn timers_do_not_keep_an_idle_shard_spinning() {
+        let mut waiter = Waiter::new().unwrap();
+        for _ in 0..100 {
+            assert!(!waiter.wait(Some(Duration::from_micros(100))).unwrap());
+        }
+        let before = waiter.stats().spun_in_vain;
+        assert!(before < 50, "{before} of 100");
+        for _ in 0..100 {
+            assert!(!waiter.wait(Some(Duration::from_micros(100))).unwrap());
+        }
+        assert_eq!(waiter.stats().spun_in_vain, before);
     }
 
     #[test]
