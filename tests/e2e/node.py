@@ -11,9 +11,10 @@ BIN = "thinwire"
 NODE = "node1"
 
 
-# Flags that every target and every attachment and bench of a remote volume gets besides its own: a
-# pipeline or a policy (`run.py --mode`).
+# What every target and every attachment and bench of a remote volume gets besides its own (`run.py
+# --mode`): flags, for a pipeline or a policy, and `link`, which a test uses that names none.
 MODE = {}
+LINKS = ("packet", "xdp", "udp")
 FLAGS_OF = {
     "target": ("receive", "completion", "spin", "batch", "data-batch", "shards"),
     "attach": ("receive", "submission", "spin", "batch", "data-batch"),
@@ -28,9 +29,11 @@ def flags_of(text):
         if not all(word.partition("=")):
             raise ValueError(f"--mode {word}: say KEY=VALUE, for example batch=tyche")
     pairs = dict(word.split("=", 1) for word in words)
-    for key in pairs:
+    if pairs.get("link", "xdp") not in LINKS:
+        raise ValueError(f"--mode link={pairs['link']}: there are {', '.join(LINKS)}")
+    for key in set(pairs) - {"link"}:
         if not any(key in known for known in FLAGS_OF.values()):
-            raise ValueError(f"'{key}' is not a mode; there are {', '.join(FLAGS_OF['target'])}, submission")
+            raise ValueError(f"'{key}' is not a mode; there are link, {', '.join(FLAGS_OF['target'])}, submission")
     return pairs
 
 
@@ -44,6 +47,7 @@ def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
     """The URI of an export: over raw Ethernet (`packet`, `xdp`, or `best`: a plain interface name) by
     node name, or over UDP by address."""
     links = links or list(range(1, lab.links + 1))
+    over = chosen(over)
     if over == "udp":
         # One address in the name; the session learns of the others as further links.
         base = f"tw+udp://{lab.address('target')}/{export}"
@@ -53,6 +57,11 @@ def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
         pairs = [f"link={raw(over)}eth{l}" for l in links]
     pairs += [f"{key}={value}" for key, value in parameters.items()]
     return base + ("?" + "&".join(pairs) if pairs else "")
+
+
+def chosen(over):
+    """The mode's link, unless the test says which."""
+    return MODE.get("link", over) if over == "best" else over
 
 
 def raw(over):
@@ -66,6 +75,7 @@ class Target:
     def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True):
         self.lab = lab
         self.name = name
+        over = chosen(over)
         links = [f"udp:{lab.address(side, l)}" if over == "udp" else f"{raw(over)}eth{l}"
                  for l in range(1, lab.links + 1)]
         self.argv = [BIN, "target", "--insecure", "--name", name]

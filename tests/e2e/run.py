@@ -70,8 +70,9 @@ def main():
     parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
     parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
-    parser.add_argument("--mode", default="", metavar="KEY=VALUE,...", help="run every test under a pipeline or a "
-                        "batching policy: receive=split,completion=workqueue,submission=queue,batch=tyche")
+    parser.add_argument("--mode", default="", metavar="KEY=VALUE,...", help="run every test under a pipeline, a "
+                        "batching policy or a link: receive=split,completion=workqueue,submission=queue,batch=tyche,"
+                        "link=xdp")
     parser.add_argument("--keep", action="store_true", help="keep the logs of tests that passed, too")
     args = parser.parse_args()
     load()

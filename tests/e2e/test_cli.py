@@ -295,7 +295,8 @@ def bench(lab):
 
 
 THREADS = {
-    "none": {"target": [], "initiator": [], "rows": []},
+    "none": {"target": ["--receive", "single", "--completion", "inline"],
+             "initiator": ["--receive", "single", "--submission", "inline"], "rows": []},
     "all": {"target": ["--receive", "split", "--completion", "workqueue"],
             "initiator": ["--receive", "split", "--submission", "queue"], "rows": ["CS-Rec", "CS-WQ"]},
 }
