@@ -116,7 +116,7 @@ pub struct TxFrame {
     pub to: Addr,
     /// Header bytes, including the padding up to the data offset if there is a payload.
     pub head: Vec<u8>,
-    /// Payload by reference. Dropped as soon as the link's send returns.
+    /// Payload by reference. Dropped as soon as the frame is sent or dropped ([`TxBatch::sent`]).
     pub data: SegList,
 }
 
@@ -139,6 +139,9 @@ pub struct TxBatch {
     frames: Vec<TxFrame>,
     /// Those before have been sent.
     start: usize,
+    /// Those before have been looked at.
+    seen: usize,
+    /// Those behind are storage.
     len: usize,
     lent: bool,
     last_pieces: usize,
@@ -147,15 +150,14 @@ pub struct TxBatch {
 impl TxBatch {
     /// An empty batch.
     pub const fn new() -> Self {
-        TxBatch { frames: Vec::new(), start: 0, len: 0, lent: false, last_pieces: 0 }
+        TxBatch { frames: Vec::new(), start: 0, seen: 0, len: 0, lent: false, last_pieces: 0 }
     }
 
     /// Adds an empty frame for `to` and returns it for filling.
     #[inline]
     pub fn push(&mut self, to: Addr) -> &mut TxFrame {
         if self.len == self.frames.len() {
-            let head = Vec::with_capacity(TX_HEAD_BYTES);
-            self.frames.push(TxFrame { to, head, data: SegList::new() });
+            self.make_room(to);
         }
         let frame = &mut self.frames[self.len];
         debug_assert!(frame.head.is_empty() && frame.data.is_empty());
@@ -164,10 +166,26 @@ impl TxBatch {
         frame
     }
 
+    /// A frame's storage behind the last: that of frames that have been sent, if a batch is never
+    /// empty and half of it are such, else new.
+    #[cold]
+    fn make_room(&mut self, to: Addr) {
+        if !self.lent && self.start > self.len / 2 {
+            self.frames.rotate_left(self.start);
+            self.len -= self.start;
+            self.seen = self.seen.saturating_sub(self.start);
+            self.start = 0;
+        } else {
+            let head = Vec::with_capacity(TX_HEAD_BYTES);
+            self.frames.push(TxFrame { to, head, data: SegList::new() });
+        }
+    }
+
     /// Takes back the frame pushed last.
     pub fn pop(&mut self) {
         assert!(!self.is_empty());
         self.len -= 1;
+        self.seen = self.seen.min(self.len);
         let frame = &mut self.frames[self.len];
         frame.head.clear();
         frame.data.clear();
@@ -182,6 +200,14 @@ impl TxBatch {
     /// The frames in order, for wrappers that change them.
     pub fn frames_mut(&mut self) -> &mut [TxFrame] {
         &mut self.frames[self.start..self.len]
+    }
+
+    /// The frames that this has not returned before, for wrappers that look at each once however
+    /// often it is tried to send it.
+    pub fn unseen(&mut self) -> &[TxFrame] {
+        let from = self.seen.max(self.start);
+        self.seen = self.len;
+        &self.frames[from..self.len]
     }
 
     /// How many frames wait.
@@ -205,7 +231,7 @@ impl TxBatch {
         }
         self.start += count;
         if self.start == self.len && !self.lent {
-            (self.start, self.len, self.last_pieces) = (0, 0, 0);
+            (self.start, self.seen, self.len, self.last_pieces) = (0, 0, 0, 0);
         }
     }
 
@@ -285,6 +311,48 @@ mod tests {
         assert!(joined.rest.is_empty());
         assert_eq!(&joined.bytes[..], whole);
         assert_eq!((joined.waited, joined.queued), (frame.waited, frame.queued));
+    }
+
+    fn numbers(frames: &[TxFrame]) -> Vec<u8> {
+        frames.iter().map(|frame| frame.head[0]).collect()
+    }
+
+    #[test]
+    fn a_batch_that_is_never_empty_does_not_grow() {
+        let mut batch = TxBatch::new();
+        let mut next = 0u8;
+        for _ in 0..10_000 {
+            while batch.len() < 5 {
+                batch.push(Addr::Group).head.push(next);
+                next = next.wrapping_add(1);
+            }
+            batch.sent(2);
+            let first = next.wrapping_sub(3);
+            assert_eq!(numbers(batch.frames()), [0, 1, 2].map(|i| first.wrapping_add(i)));
+        }
+        assert!(batch.frames.len() <= 16, "storage for {} frames", batch.frames.len());
+    }
+
+    #[test]
+    fn every_frame_is_unseen_once() {
+        let mut batch = TxBatch::new();
+        let push = |batch: &mut TxBatch, numbers: std::ops::Range<u8>| {
+            numbers.for_each(|n| batch.push(Addr::Group).head.push(n));
+        };
+        push(&mut batch, 0..4);
+        assert_eq!(numbers(batch.unseen()), [0, 1, 2, 3]);
+        assert!(batch.unseen().is_empty());
+        batch.sent(2);
+        push(&mut batch, 4..6);
+        assert_eq!(numbers(batch.unseen()), [4, 5]);
+        // What is dropped from the end makes room for others.
+        batch.truncate(1);
+        push(&mut batch, 6..20);
+        batch.sent(3);
+        assert_eq!(numbers(batch.unseen()), (8..20).collect::<Vec<_>>());
+        batch.clear();
+        push(&mut batch, 20..21);
+        assert_eq!(numbers(batch.unseen()), [20]);
     }
 
     #[test]

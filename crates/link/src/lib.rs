@@ -59,6 +59,14 @@ pub fn monotonic_clock() -> Clock {
 /// How soon to try again what [`Link::send`] left in its batch: 10 Gb/s drain 120 kB in that time.
 pub const RETRY: std::time::Duration = std::time::Duration::from_micros(100);
 
+/// A queue that has taken nothing for so long is given up: what waits for it is dropped, as a wire
+/// would. 10 Mb/s take a jumbo frame in 7 ms.
+pub const STUCK: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Frames that may wait for a full queue: those of two hundred sessions, eight each, which is the
+/// least that a congestion window allows. What comes beyond is dropped.
+pub const WAITING_FRAMES_MAX: usize = 2048;
+
 /// One way to move frames. Used by one thread. Nothing here waits.
 pub trait Link {
     /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.
@@ -87,6 +95,18 @@ pub trait Link {
     /// many. Zero means nothing is there now. Memory comes from `pool`, [`HEAD_BYTES`] before a
     /// page border where the kernel allows; or is the link's own, as far as that can be spared.
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
+
+    /// [`Link::recv`] for whoever spins: looks at what costs no system call, if the link has such a
+    /// place, and need not find what is elsewhere ([`Link::fd`] tells of that, too).
+    fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        self.recv(pool, max, out)
+    }
+
+    /// True if frames that have left their batch wait in a ring of the link: call [`Link::send`]
+    /// again within [`RETRY`], with an empty batch if there is nothing else.
+    fn has_unsent(&self) -> bool {
+        false
+    }
 
     /// Readable when frames wait; `None` for links without a descriptor (simulated ones).
     fn fd(&self) -> Option<BorrowedFd<'_>>;
@@ -159,6 +179,12 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         (**self).recv(pool, max, out)
+    }
+    fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        (**self).probe(pool, max, out)
+    }
+    fn has_unsent(&self) -> bool {
+        (**self).has_unsent()
     }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()

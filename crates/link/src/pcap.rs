@@ -316,14 +316,12 @@ pub struct PcapLink<L> {
     inner: L,
     file: SharedPcap,
     wire: PcapWire,
-    /// Frames at the start of the next batch that the link could not send at once.
-    unsent: usize,
 }
 
 impl<L: Link> PcapLink<L> {
     /// Wraps a link.
     pub fn new(inner: L, file: SharedPcap, wire: PcapWire) -> Self {
-        PcapLink { inner, file, wire, unsent: 0 }
+        PcapLink { inner, file, wire }
     }
 
     /// The link underneath.
@@ -355,19 +353,18 @@ impl<L: Link> Link for PcapLink<L> {
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         // What the link could not send before has been captured then.
-        if batch.len() > self.unsent {
+        let frames = batch.unseen();
+        if !frames.is_empty() {
             let file = &mut *self.file.borrow_mut();
             let at_ns = (file.clock)();
             let local = self.inner.local();
-            for frame in &batch.frames()[self.unsent..] {
+            for frame in frames {
                 let data = frame.data.iter().map(|segment| &segment[..]);
                 let parts = std::iter::once(&frame.head[..]).chain(data);
                 file.capture(&self.wire, (local, frame.to), at_ns, parts);
             }
         }
-        let result = self.inner.send(batch);
-        self.unsent = batch.len();
-        result
+        self.inner.send(batch)
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
@@ -390,6 +387,10 @@ impl<L: Link> Link for PcapLink<L> {
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.inner.fd()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
     }
 
     fn changes_fd(&self) -> Option<BorrowedFd<'_>> {

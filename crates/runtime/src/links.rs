@@ -2,9 +2,10 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Instant;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
-use thinwire_link::{Link, LinkStats};
+use thinwire_link::{Link, LinkStats, STUCK, WAITING_FRAMES_MAX};
 use thinwire_proto::{LinkParams, Room};
 
 use crate::stages::StageClocks;
@@ -13,9 +14,48 @@ use crate::wait::{Token, Waiter};
 /// Frames taken from one link in one turn, at most (rule 13: a turn takes a bounded batch).
 const FRAMES_PER_TURN: usize = 128;
 
-/// Frames that may wait for a link whose queue in the kernel is full. More than a window holds are
-/// repeats of what waits already.
-const WAITING_FRAMES_MAX: usize = 1024;
+/// The way out to one link.
+#[derive(Clone, Copy, Default)]
+struct Outlet {
+    /// When its queue last took something, if it is full.
+    full_since: Option<Instant>,
+    /// It has taken nothing for [`STUCK`]: what comes next has one try.
+    is_stuck: bool,
+    /// Frames that waited too long, or were too many.
+    dropped: u64,
+}
+
+impl Outlet {
+    /// Something waits that is to be tried again within [`thinwire_link::RETRY`].
+    fn is_blocked(&self) -> bool {
+        self.full_since.is_some() && !self.is_stuck
+    }
+
+    /// Sends a batch. What a full queue does not take stays in it, unless the queue has taken
+    /// nothing for [`STUCK`].
+    fn send(
+        &mut self,
+        link: &mut dyn Link,
+        batch: &mut TxBatch,
+        clock: impl FnOnce() -> Instant,
+    ) -> io::Result<()> {
+        let before = batch.len();
+        link.send(batch)?;
+        if batch.is_empty() && !link.has_unsent() {
+            (self.full_since, self.is_stuck) = (None, false);
+            return Ok(());
+        }
+        let now = clock();
+        let has_progress = batch.len() < before;
+        let since = self.full_since.filter(|_| !has_progress).unwrap_or(now);
+        (self.full_since, self.is_stuck) = (Some(since), now - since > STUCK);
+        let waiting_max = if self.is_stuck { 0 } else { WAITING_FRAMES_MAX };
+        self.dropped += batch.truncate(waiting_max) as u64;
+        // The clocks have been told of them.
+        batch.forget_last_pieces();
+        Ok(())
+    }
+}
 
 /// The links of one shard, by index.
 pub struct Links {
@@ -25,9 +65,9 @@ pub struct Links {
     last: usize,
     /// Frames to send, one batch per link.
     pub out: Vec<TxBatch>,
+    /// What became of them, by link.
+    outlets: Vec<Outlet>,
     is_blocked: bool,
-    /// Frames beyond [`WAITING_FRAMES_MAX`], by link.
-    dropped: Vec<u64>,
     pool: Pool,
     clocks: Rc<StageClocks>,
 }
@@ -37,8 +77,8 @@ impl Links {
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let out = links.iter().map(|_| TxBatch::new()).collect();
         let clocks = Rc::new(StageClocks::new());
-        let dropped = vec![0; links.len()];
-        Links { links, rx: RxBatch::new(), last: 0, out, is_blocked: false, dropped, pool, clocks }
+        let outlets = vec![Outlet::default(); links.len()];
+        Links { links, rx: RxBatch::new(), last: 0, out, outlets, is_blocked: false, pool, clocks }
     }
 
     /// The clocks that see frames come and go.
@@ -70,8 +110,11 @@ impl Links {
     /// Takes what has arrived on the link that the last frames came from, for
     /// [`Links::receive_probed`]. True if there is something.
     pub fn probe(&mut self) -> io::Result<bool> {
-        if self.rx.is_empty() && !self.is_empty() {
-            self.fetch(self.last)?;
+        if self.rx.is_empty()
+            && let Some(link) = self.links.get_mut(self.last)
+            && link.probe(&self.pool, FRAMES_PER_TURN, &mut self.rx)? > 0
+        {
+            self.clocks.taken();
         }
         Ok(!self.rx.is_empty())
     }
@@ -125,14 +168,11 @@ impl Links {
             }
         }
         self.is_blocked = false;
-        let links = self.links.iter_mut().zip(&mut self.dropped);
-        for ((link, dropped), batch) in links.zip(&mut self.out) {
-            if !batch.is_empty() {
-                link.send(batch)?;
-                if !batch.is_empty() {
-                    self.is_blocked = true;
-                    *dropped += batch.truncate(WAITING_FRAMES_MAX) as u64;
-                }
+        let links = self.links.iter_mut().zip(&mut self.outlets);
+        for ((link, outlet), batch) in links.zip(&mut self.out) {
+            if !batch.is_empty() || outlet.is_blocked() {
+                outlet.send(link.as_mut(), batch, Instant::now)?;
+                self.is_blocked |= outlet.is_blocked();
             }
         }
         if self.clocks.is_on() {
@@ -169,7 +209,7 @@ impl Links {
     /// Counters of one.
     pub fn stats(&self, at: usize) -> LinkStats {
         let mut stats = self.links[at].stats();
-        stats.tx_dropped += self.dropped[at];
+        stats.tx_dropped += self.outlets[at].dropped;
         stats
     }
 }
@@ -182,9 +222,12 @@ mod tests {
 
     use super::*;
 
-    /// Takes one frame a call, and has another as often as it is asked.
+    /// Takes as many frames a call as it is told to, and has another as often as it is asked.
     struct Narrow {
         sent: Rc<RefCell<Vec<u8>>>,
+        takes: usize,
+        /// Keeps the frames that it has taken for so many calls.
+        keeps: usize,
         arrives: u8,
     }
 
@@ -205,9 +248,14 @@ mod tests {
             thinwire_link::Room { frames: 64, bytes: 1 << 20 }
         }
         fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
-            self.sent.borrow_mut().push(batch.frames()[0].head[0]);
-            batch.sent(1);
+            let count = self.takes.min(batch.len());
+            self.sent.borrow_mut().extend(batch.frames()[..count].iter().map(|f| f.head[0]));
+            batch.sent(count);
+            self.keeps = self.keeps.saturating_sub(1);
             Ok(())
+        }
+        fn has_unsent(&self) -> bool {
+            self.keeps > 0
         }
         fn recv(&mut self, pool: &Pool, _: usize, out: &mut RxBatch) -> io::Result<usize> {
             self.arrives += 1;
@@ -230,7 +278,7 @@ mod tests {
 
     fn narrow() -> (Links, Rc<RefCell<Vec<u8>>>) {
         let sent = Rc::default();
-        let link = Narrow { sent: Rc::clone(&sent), arrives: 0 };
+        let link = Narrow { sent: Rc::clone(&sent), takes: 1, keeps: 0, arrives: 0 };
         (Links::new(vec![Box::new(link)], Pool::new(1 << 20)), sent)
     }
 
@@ -253,6 +301,40 @@ mod tests {
         }
         links.flush().unwrap();
         assert_eq!((links.out[0].len(), links.stats(0).tx_dropped), (WAITING_FRAMES_MAX, 10));
+    }
+
+    #[test]
+    fn what_waits_in_a_ring_of_the_link_is_tried_again() {
+        let link = Narrow { sent: Rc::default(), takes: 9, keeps: 3, arrives: 0 };
+        let mut links = Links::new(vec![Box::new(link)], Pool::new(1 << 20));
+        links.out[0].push(Addr::Sim(2)).head.push(1);
+        let flush = |links: &mut Links| {
+            links.flush().unwrap();
+            links.is_blocked()
+        };
+        assert_eq!([(); 4].map(|_| flush(&mut links)), [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_a_stuck_queue_does_not_take_is_dropped_until_it_takes_something() {
+        let mut link = Narrow { sent: Rc::default(), takes: 0, keeps: 0, arrives: 0 };
+        let (mut outlet, mut batch) = (Outlet::default(), TxBatch::new());
+        let start = Instant::now();
+        let mut send = |link: &mut Narrow, ms, count: usize| {
+            (0..count).for_each(|_| batch.push(Addr::Sim(2)).head.push(1));
+            outlet.send(link, &mut batch, || start + Duration::from_millis(ms)).unwrap();
+            (batch.len(), outlet.is_blocked(), outlet.dropped)
+        };
+        assert_eq!(send(&mut link, 0, 3), (3, true, 0));
+        link.takes = 1;
+        assert_eq!(send(&mut link, 40, 0), (2, true, 0));
+        link.takes = 0;
+        assert_eq!(send(&mut link, 90, 0), (2, true, 0));
+        assert_eq!(send(&mut link, 91, 0), (0, false, 2));
+        assert_eq!(send(&mut link, 92, 2), (0, false, 4));
+        link.takes = 1;
+        assert_eq!(send(&mut link, 93, 2), (1, true, 4));
+        assert_eq!(send(&mut link, 94, 0), (0, false, 4));
     }
 
     #[test]

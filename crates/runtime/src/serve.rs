@@ -133,7 +133,8 @@ impl TargetShard {
         let end = self.clock.now() + STOP_TIME;
         loop {
             self.turn(Some(Duration::from_millis(20)))?;
-            if self.target.is_idle() || self.clock.now() >= end {
+            let all_is_said = self.target.is_idle() && !self.links.is_blocked();
+            if all_is_said || self.clock.now() >= end {
                 return Ok(());
             }
         }

@@ -294,8 +294,10 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
     }
 
     fn deadline(&self) -> Option<Instant> {
+        // Of the links, too: what waits for a full queue.
+        let wait = self.driver.timeout((self.look)(&self.volume));
         let clock = self.driver.clock();
-        Some(clock.instant((self.look)(&self.volume).deadline(clock.now())))
+        Some(clock.instant(clock.now() + wait))
     }
 
     fn health(&self) -> VolumeHealth {

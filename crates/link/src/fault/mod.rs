@@ -25,7 +25,7 @@ use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Room};
+use crate::{Clock, Link, LinkStats, RETRY, Room, WAITING_FRAMES_MAX};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub struct FaultLink<L> {
     tx: Way,
     held_tx: Hold<HeldTx>,
     tx_batch: TxBatch,
+    /// Frames that the inner link could not send for too long.
+    dropped: u64,
     rx: Way,
     held_rx: Hold<RxFrame>,
     rx_batch: RxBatch,
@@ -70,6 +72,7 @@ impl<L: Link> FaultLink<L> {
             tx: Way::new(config, config.seed),
             held_tx: Hold::new(calls_max),
             tx_batch: TxBatch::new(),
+            dropped: 0,
             rx: Way::new(config, !config.seed),
             held_rx: Hold::new(calls_max),
             rx_batch: RxBatch::new(),
@@ -155,10 +158,10 @@ impl<L: Link> FaultLink<L> {
 
     fn set_alarm(&mut self, now_ns: u64) -> io::Result<()> {
         let Some(alarm) = &mut self.alarm else { return Ok(()) };
-        let due_ns = match (self.held_tx.next_ns(), self.held_rx.next_ns()) {
-            (Some(tx), Some(rx)) => Some(tx.min(rx)),
-            (tx, rx) => tx.or(rx),
-        };
+        let held = [self.held_tx.next_ns(), self.held_rx.next_ns()];
+        // What the inner link could not send.
+        let retry = (!self.tx_batch.is_empty()).then_some(now_ns + RETRY.as_nanos() as u64);
+        let due_ns = held.into_iter().chain([retry]).flatten().min();
         alarm.set(due_ns.map(|due_ns| due_ns.saturating_sub(now_ns).max(1)))
     }
 }
@@ -194,6 +197,7 @@ impl<L: Link> Link for FaultLink<L> {
         batch.clear();
         self.release_tx(now_ns);
         self.inner.send(&mut self.tx_batch)?;
+        self.dropped += self.tx_batch.truncate(WAITING_FRAMES_MAX) as u64;
         self.set_alarm(now_ns)
     }
 
@@ -227,9 +231,14 @@ impl<L: Link> Link for FaultLink<L> {
         self.alarm.as_ref().map(|alarm| alarm.both.as_fd())
     }
 
+    fn has_unsent(&self) -> bool {
+        self.inner.has_unsent()
+    }
+
     /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].
     fn stats(&self) -> LinkStats {
-        self.inner.stats()
+        let inner = self.inner.stats();
+        LinkStats { tx_dropped: inner.tx_dropped + self.dropped, ..inner }
     }
 
     fn handed_over_ns(&self) -> u64 {

@@ -121,11 +121,13 @@ impl Receiver {
         let desk = &*self.desk;
         let before = out.len();
         let mut now = None;
+        let mut is_silenced = false;
         while out.len() - before < max {
             let Some(parcel) = lock(&desk.queue).pop_front() else {
                 // Silence the bell, then look again: what is put there in between rings anew.
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&desk.bell, &mut count);
+                is_silenced = true;
                 if lock(&desk.queue).is_empty() {
                     break;
                 }
@@ -139,6 +141,10 @@ impl Receiver {
                 let (bytes, rest) = (whole.slice(offset, len), SegList::new());
                 out.push_back(RxFrame { from, bytes, rest, waited: waited + queued, queued });
             }
+        }
+        // What was put there in between, and is not taken, has nobody else to tell of it.
+        if is_silenced && out.len() - before >= max {
+            ring(&desk.bell);
         }
         if !self.unused.is_empty() {
             let mut spare = lock(&desk.spare);

@@ -12,11 +12,9 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::TxBatch;
 
 use super::Shared;
-use crate::RETRY;
+use crate::{RETRY, STUCK, WAITING_FRAMES_MAX};
 
-/// Batches that may wait for the thread. More than a window holds are repeats of what waits already.
-const WAITING_MAX: usize = 1024;
-/// How long the last batches may take when the link is closed.
+/// How long everything that waits may take when the link is closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 /// A batch that another thread sends, and its owner takes back.
@@ -35,8 +33,11 @@ unsafe impl Send for Lent {}
 #[derive(Default)]
 struct Queues {
     to_send: VecDeque<Lent>,
+    /// In `to_send`.
+    frames: usize,
     sent: Vec<Lent>,
-    stop: bool,
+    /// When to give up what is not sent; `None` as long as the link is used.
+    stop: Option<Instant>,
     error: Option<io::Error>,
     /// The thread is no more.
     has_ended: bool,
@@ -115,12 +116,13 @@ impl Sender {
                 error.unwrap_or_else(|| io::Error::other("the thread that sends has ended"))
             );
         }
-        if queues.to_send.len() >= WAITING_MAX {
+        if queues.frames > 0 && queues.frames + batch.len() > WAITING_FRAMES_MAX {
             drop(queues);
             self.desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
             batch.clear();
             return Ok(());
         }
+        queues.frames += batch.len();
         let mut lent = std::mem::replace(batch, self.spare.pop().unwrap_or_default());
         lent.lend(true);
         queues.to_send.push_back(Lent { batch: ManuallyDrop::new(lent), since: Instant::now() });
@@ -145,7 +147,7 @@ impl Sender {
 impl Drop for Sender {
     /// Everything that was handed over is sent first: the last may be a goodbye.
     fn drop(&mut self) {
-        self.desk.lock().stop = true;
+        self.desk.lock().stop = Some(Instant::now() + CLOSING_TIME);
         self.desk.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -176,9 +178,10 @@ fn run(link: &Shared, desk: &Desk) {
         let mut queues = desk.lock();
         let lent = loop {
             if let Some(lent) = queues.to_send.pop_front() {
+                queues.frames -= lent.batch.len();
                 break hands.lent.insert(lent);
             }
-            if queues.stop {
+            if queues.stop.is_some() {
                 return;
             }
             queues = desk.wake.wait(queues).unwrap_or_else(PoisonError::into_inner);
@@ -199,15 +202,23 @@ fn run(link: &Shared, desk: &Desk) {
     }
 }
 
-/// Sends all of a batch, however long the kernel's queue is full: that is what the thread is for.
+/// Sends all of a batch, as long as the kernel's queue takes something now and then: waiting for
+/// that is what the thread is for.
 fn send_whole(link: &Shared, desk: &Desk, batch: &mut TxBatch) -> io::Result<()> {
-    let mut closing = None;
+    let mut took = None;
     loop {
-        link.lock().0.send(batch)?;
-        if batch.is_empty() {
+        let before = batch.len();
+        let mut link = link.lock();
+        link.0.send(batch)?;
+        if batch.is_empty() && !link.0.has_unsent() {
             return Ok(());
         }
-        if desk.lock().stop && closing.get_or_insert_with(Instant::now).elapsed() > CLOSING_TIME {
+        drop(link);
+        let now = Instant::now();
+        let since = took.filter(|_| batch.len() == before).unwrap_or(now);
+        took = Some(since);
+        let is_late = desk.lock().stop.is_some_and(|stop| now > stop);
+        if is_late || now - since > STUCK {
             desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
             return Ok(());
         }

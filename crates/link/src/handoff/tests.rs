@@ -4,18 +4,21 @@ use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 use thinwire_buffer::{Buf, Lender, Lent, SegList};
 
 use super::*;
+use crate::WAITING_FRAMES_MAX;
 
 /// What a [`Frail`] link does when it is asked to receive or to send.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Works,
+    /// Takes nothing.
+    Blocks,
     Fails,
     Panics,
 }
@@ -23,7 +26,7 @@ enum Fate {
 impl Fate {
     fn come(self) -> io::Result<()> {
         match self {
-            Fate::Works => Ok(()),
+            Fate::Works | Fate::Blocks => Ok(()),
             Fate::Fails => Err(io::ErrorKind::NotConnected.into()),
             Fate::Panics => panic!("planted"),
         }
@@ -76,6 +79,9 @@ impl Link for Frail {
     }
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.send.come()?;
+        if self.send == Fate::Blocks {
+            return Ok(());
+        }
         self.sent.set(self.sent.get() + batch.len() as u64);
         batch.clear();
         Ok(())
@@ -138,6 +144,26 @@ fn the_end_of_the_sending_thread_gives_everything_back_and_is_an_error_for_good(
     assert_eq!(failed, 2);
     assert_eq!(pool.stats().live_bytes, 0, "payloads came back");
     assert_eq!(link.stats().tx_frames, 0);
+}
+
+#[test]
+fn a_queue_that_takes_nothing_holds_nobody_up_for_long() {
+    let pipeline = Pipeline { receive_thread: false, send_thread: true };
+    let mut link = HandoffLink::new(frail(Fate::Works, Fate::Blocks), pipeline).unwrap();
+    let pool = Pool::new(1 << 20);
+    let frames = WAITING_FRAMES_MAX as u64 + 100;
+    for _ in 0..frames {
+        let mut batch = TxBatch::new();
+        batch.push(Addr::Sim(2)).data.push(pool.copy_of(&[7; 4096]).freeze());
+        link.send(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    }
+    assert!(link.stats().tx_dropped >= 90, "the last are too many");
+    let start = Instant::now();
+    drop(link);
+    // A second, not that for each of the batches.
+    assert!(start.elapsed() < Duration::from_secs(20));
+    assert_eq!(pool.stats().live_bytes, 0, "payloads came back");
 }
 
 #[test]

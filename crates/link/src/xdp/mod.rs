@@ -186,6 +186,30 @@ impl XdpLink {
         Ok(frames)
     }
 
+    /// What lies in the rings.
+    fn recv_from_rings(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> usize {
+        let Some(attached) = &mut self.attached else { return 0 };
+        self.stats.rx_calls += 1;
+        let sends = &mut attached.queues[0];
+        // What the kernel could not take has waited long enough: perhaps nothing else is to be
+        // sent until it is answered. If it fails, the next send call says so.
+        if sends.has_pending() {
+            let _ = sends.flush(&mut 0, &mut self.stats);
+        }
+        let mut frames = 0;
+        // In turn, so that one full ring does not keep the others out.
+        let (later, sooner) = attached.queues.split_at_mut(self.first);
+        for queue in sooner.iter_mut().chain(later) {
+            frames += queue.recv(pool, max - frames, out, &mut self.stats);
+        }
+        self.first = (self.first + 1) % attached.queues.len();
+        if frames == 0 {
+            // Chunks may have come back.
+            attached.queues.iter_mut().for_each(Queue::refill);
+        }
+        frames
+    }
+
     /// Frames for the first queue's socket; returns how many that dealt with, all unless the kernel
     /// would block.
     fn transmit(&mut self, frames: &[TxFrame]) -> io::Result<usize> {
@@ -302,40 +326,33 @@ impl Link for XdpLink {
         if looks_inside {
             frames += self.recv_inside(pool, max, out)?;
         }
-        if let Some(attached) = &mut self.attached {
-            self.stats.rx_calls += 1;
-            let sends = &mut attached.queues[0];
-            // What the kernel could not take has waited long enough: perhaps nothing else is to be
-            // sent until it is answered. If it fails, the next send call says so.
-            if sends.has_pending() {
-                let _ = sends.flush(&mut 0, &mut self.stats);
-            }
-            // In turn, so that one full ring does not keep the others out.
-            let (later, sooner) = attached.queues.split_at_mut(self.first);
-            for queue in sooner.iter_mut().chain(later) {
-                frames += queue.recv(pool, max - frames, out, &mut self.stats);
-            }
-            self.first = (self.first + 1) % attached.queues.len();
-        }
+        frames += self.recv_from_rings(pool, max - frames, out);
         if frames == 0 && !looks_inside {
             frames += self.recv_inside(pool, max, out)?;
         }
         if frames == 0
             && let Some(attached) = &mut self.attached
         {
-            // Woken for nothing: chunks may have come back, or a socket has an error to tell, which
-            // would wake us forever.
-            let mut has_error = false;
-            for queue in &mut attached.queues {
-                queue.refill();
-                has_error |= queue.take_error().is_some();
-            }
-            if has_error {
+            // Woken for nothing: a socket has an error to tell, which would wake us forever.
+            let errors = attached.queues.iter().filter_map(Queue::take_error);
+            if errors.count() > 0 {
                 self.packet.look_again();
                 self.look_if_due();
             }
         }
         Ok(frames)
+    }
+
+    /// Looks into the rings, which are memory.
+    fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
+        match self.attached {
+            Some(_) => Ok(self.recv_from_rings(pool, max, out)),
+            None => self.recv(pool, max, out),
+        }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.attached.as_ref().is_some_and(|attached| attached.queues[0].has_pending())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -88,8 +88,8 @@ pub(super) fn open(region: &Region, headroom: u32, sizes: Sizes) -> io::Result<(
 }
 
 /// Binds to a queue of an interface, where a program is attached in this mode: natively without copies
-/// if the driver can, else with. `is_split` says that frames do not fit into one chunk. A queue that its last user has only just closed stays in
-/// use for a moment: it is tried again for a bounded time.
+/// if the driver can, else with. `is_split` says that frames do not fit into one chunk. A queue that
+/// its last user has only just closed stays in use for a moment: it is tried again for a bounded time.
 pub(super) fn bind(
     fd: BorrowedFd<'_>,
     interface: u32,
