@@ -17,9 +17,9 @@ pub enum Form {
 /// Longest quick run, in seconds.
 pub const QUICK_SECONDS_MAX: f64 = 480.0;
 /// Longest full run, in seconds.
-pub const FULL_SECONDS_MAX: f64 = 4200.0;
+pub const FULL_SECONDS_MAX: f64 = 5700.0;
 
-/// Subjects that are compared: measured in turns on the same load, A B A B.
+/// Subjects that are compared: measured in turns on the same load, in another order each round.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// On what.
@@ -98,17 +98,24 @@ impl Group {
         self.entries.iter().map(|entry| entry.rounds(form)).max().unwrap_or(0)
     }
 
-    /// Who takes part in a round, from 0, in the order of their turns: each round begins with
-    /// another one.
+    /// Who takes part in a round, from 0, in the order of their turns. What one leaves behind
+    /// (processors that were idle, warm caches) meets another each time: over as many rounds as there
+    /// are subjects, each begins once and follows each other once.
     pub fn turns(&self, form: Form, round: u32) -> Vec<(Point, Entry)> {
-        let (first, rest): (Vec<_>, Vec<_>) = {
-            let shift = round as usize % self.entries.len().max(1);
-            let all: Vec<_> = self.points().map(|(point, entry)| (point, *entry)).collect();
-            (all[shift..].to_vec(), all[..shift].to_vec())
-        };
-        let all = first.into_iter().chain(rest);
-        all.filter(|(_, entry)| round < entry.rounds(form)).collect()
+        let all: Vec<_> = self.points().map(|(point, entry)| (point, *entry)).collect();
+        let taking = |(_, entry): &(Point, Entry)| round < entry.rounds(form);
+        order(all.len(), round as usize).map(|at| all[at]).filter(taking).collect()
     }
+}
+
+/// The order of `count` subjects in a round: a row of the square of E. J. Williams ("Experimental
+/// designs balanced for the estimation of residual effects of treatments"). Its first row goes to and
+/// fro, 0, n-1, 1, n-2 and so on, in which each step is of another length; in each further row all move
+/// on by one. An odd number has a place that stays empty.
+fn order(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    let places = count.next_multiple_of(2);
+    let first_row = (0..places).map(move |k| if k % 2 == 0 { k / 2 } else { places - 1 - k / 2 });
+    first_row.map(move |at| (at + round) % places).filter(move |&at| at < count)
 }
 
 /// One group for each load on each wire, of all who are asked for under it, by whomever: what is
@@ -233,6 +240,46 @@ mod tests {
         assert_eq!(subjects(0), [Subject::Nbdkit, Subject::QemuNbd]);
         assert_eq!(subjects(1), [Subject::QemuNbd, Subject::Nbdkit], "another one begins");
         assert_eq!(subjects(3), [Subject::Nbdkit]);
+    }
+
+    #[test]
+    fn nobody_follows_the_same_one_again_and_again() {
+        for count in 1..=16 {
+            let places = count + count % 2;
+            let mut followed = BTreeMap::new();
+            let mut began = BTreeSet::new();
+            for round in 0..places {
+                let row: Vec<usize> = order(count, round).collect();
+                let once: BTreeSet<_> = row.iter().collect();
+                assert_eq!((row.len(), once.len()), (count, count), "all of {count}, each once");
+                began.insert(row[0]);
+                row.windows(2).for_each(|w| *followed.entry((w[0], w[1])).or_insert(0) += 1);
+            }
+            assert_eq!(began.len(), count);
+            // Where the empty place was between two, they meet a second time.
+            let most = if count % 2 == 0 { 1 } else { 2 };
+            assert!(followed.values().all(|times| *times <= most), "{count}: {followed:?}");
+            assert_eq!(followed.len(), count * (count - 1));
+        }
+        for group in plan_of_all() {
+            let mut before: BTreeMap<Subject, Vec<Subject>> = BTreeMap::new();
+            for round in 0..group.rounds(Form::Full) {
+                let turns = group.turns(Form::Full, round);
+                for pair in turns.windows(2) {
+                    before.entry(pair[1].0.subject).or_default().push(pair[0].0.subject);
+                }
+            }
+            let rounds = group.entries.iter().map(|entry| entry.full).min().unwrap_or(0);
+            for (subject, before) in before.iter().filter(|_| group.entries.len() > 3) {
+                let different: BTreeSet<_> = before.iter().collect();
+                assert!(
+                    different.len() + 1 >= before.len().min(rounds as usize),
+                    "{} {}: {subject} after {before:?}",
+                    group.wire,
+                    group.load
+                );
+            }
+        }
     }
 
     #[test]
