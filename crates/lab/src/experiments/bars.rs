@@ -145,6 +145,7 @@ pub fn bars(view: &View) -> Vec<Bar> {
     one(view, &mut bars);
     large(view, &mut bars);
     shaped(view, &mut bars);
+    slow(view, &mut bars);
     steps(view, &mut bars);
     backlog(view, &mut bars);
     bars
@@ -294,6 +295,25 @@ fn shaped(view: &View, bars: &mut Vec<Bar>) {
                     bars.push(wanted.bar(view, text, pair.map(point), &[]));
                 }
             }
+        }
+    }
+}
+
+/// Where everybody fills the link, what counts is what it takes.
+fn slow(view: &View, bars: &mut Vec<Bar>) {
+    let [mbit, outstanding] = [links::RATES[0], links::OUTSTANDING[0]];
+    for pattern in SMALL {
+        for carrier in CARRIERS {
+            let load = links::load(pattern, outstanding);
+            let point = |subject| Point { wire: links::wire(mbit), load, subject };
+            let text = format!(
+                "4 KiB {} at {} Gb/s, {outstanding} outstanding, {}: nbdkit's CPU of both sides an I/O over ours",
+                pattern.word(),
+                f64::from(mbit) / 1000.0,
+                carrier.word()
+            );
+            let pair = [Subject::Nbdkit, Subject::thinwire(carrier)].map(point);
+            bars.push(at_least(2.0, Figures::cpu_us).bar(view, text, pair, &[]));
         }
     }
 }
@@ -505,6 +525,8 @@ mod tests {
                 let pair = [Subject::thinwire(carrier), Subject::echo(carrier, false)];
                 own.extend(pair.map(|subject| Point { wire, load, subject }));
             }
+            let (wire, load) = (links::wire(1000), links::load(pattern, 128));
+            own.insert(Point { wire, load, subject: Subject::Nbdkit });
             for load in batching::loads(pattern) {
                 for name in batching::POLICIES {
                     own.extend([false, true].map(|data| batching::point(load, name, data)));
