@@ -24,6 +24,9 @@ pub struct Figures {
     /// Time that all of the machine's processors together were not idle, for each I/O: it holds what
     /// the kernel does in interrupts for the switch, which is in nobody's account.
     pub cpu_machine_us: f64,
+    /// Requests of an echo that were never answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<f64>,
     /// What the batching policy did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
@@ -73,6 +76,9 @@ pub struct Stages {
     pub bs: u32,
     /// MiB a second in the same run.
     pub mib_per_s: f64,
+    /// What one look at the clock of a thread's CPU costs: it is in each virtual time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_clock_us: Option<f64>,
     /// The rows.
     pub rows: Vec<Stage>,
 }

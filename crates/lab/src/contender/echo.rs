@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::thinwire::link_text;
 use super::{Contender, Meter, patience, strs, words};
+use crate::echo::LOSS_IDLE;
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
 use crate::point::{Carrier, Load, Wire};
@@ -87,7 +88,7 @@ impl Contender for Echo<'_> {
         let (text, _) = client.finish(self.lab, patience(seconds))?;
         let report: Report = serde_json::from_str(&text)
             .map_err(|e| LabError::Failed(format!("the echo is not understood: {e}: {text}")))?;
-        report.check()?;
+        report.check(load.outstanding(), seconds)?;
         let (cpu_server_us, cpu_machine_us) = meter.stop(report.ios);
         Ok(Figures {
             iops: report.iops,
@@ -98,6 +99,7 @@ impl Contender for Echo<'_> {
             cpu_client_us: report.cpu_us_per_io,
             cpu_server_us,
             cpu_machine_us,
+            lost: Some(report.lost),
             ..Figures::default()
         })
     }
@@ -113,18 +115,20 @@ struct Report {
     lost: f64,
 }
 
-/// Of all requests. Each one that is lost idles a slot for [`crate::echo`]'s patience: more of them,
-/// and the echo is no limit.
-const LOST_MAX: f64 = 0.001;
+/// Most of its slots' time that an echo may have waited for what was lost: more of it, and the echo is
+/// no limit.
+const IDLE_MAX: f64 = 0.01;
 
 impl Report {
-    fn check(&self) -> Outcome {
-        let share = self.lost / (self.ios + self.lost).max(1.0);
-        match share <= LOST_MAX {
+    /// `slots`: requests kept outstanding for `seconds`.
+    fn check(&self, slots: u32, seconds: f64) -> Outcome {
+        let idle = self.lost * LOSS_IDLE.as_secs_f64() / (f64::from(slots) * seconds);
+        match idle <= IDLE_MAX {
             true => Ok(()),
             false => Err(LabError::Failed(format!(
-                "the echo lost {:.1} % of its requests, too many to be a limit",
-                share * 100.0
+                "the echo lost {} requests and waited for them {:.1} % of the time, too long to be a limit",
+                self.lost,
+                idle * 100.0
             ))),
         }
     }
@@ -142,15 +146,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_echo_that_loses_much_is_no_limit() {
-        let check = |lost: u32| {
+    fn an_echo_that_waits_for_what_it_lost_is_no_limit() {
+        let check = |lost: u32, slots, seconds| {
             let text = format!(
-                r#"{{"schema":1,"ios":9990,"iops":5.0,"mib_per_s":1.0,"cpu_us_per_io":2.0,"lost":{lost},
+                r#"{{"schema":1,"ios":99990,"iops":5.0,"mib_per_s":1.0,"cpu_us_per_io":2.0,"lost":{lost},
                 "latency_us":{{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4}}}}"#
             );
-            serde_json::from_str::<Report>(&text).unwrap().check()
+            serde_json::from_str::<Report>(&text).unwrap().check(slots, seconds)
         };
-        assert_eq!(check(9), Ok(()));
-        assert!(check(30).unwrap_err().to_string().contains("0.3 %"));
+        assert_eq!(check(0, 1, 0.8), Ok(()));
+        // A quarter of a second each, of 128 x 1.5.
+        assert_eq!(check(7, 128, 1.5), Ok(()));
+        assert!(check(8, 128, 1.5).unwrap_err().to_string().contains("8 requests"));
+        // One in a hundred thousand, and a sixth of the time.
+        assert!(check(1, 1, 1.5).unwrap_err().to_string().contains("16.7 %"));
     }
 }

@@ -9,7 +9,7 @@ use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{HEAD_BYTES, Link};
 
 use super::format::{Cut, Entry, Kind, Packer, Parsed};
-use super::{ClientArgs, Direction, FRAMES_PER_CALL, Library, MIB, PATIENCE, broken, idle};
+use super::{ClientArgs, Direction, FRAMES_PER_CALL, LOOK, Library, MIB, PATIENCE, broken, idle};
 use crate::error::LabError;
 
 /// What is printed: the fields of `thinwire bench --json` that an echo has, under the same names.
@@ -133,9 +133,6 @@ struct Turns<'a> {
     latency_ns: Histogram<u64>,
     lost: u64,
 }
-
-/// How often lost requests are looked for.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// Lower bits of a request's number: its slot.
 const SLOT_BITS: u32 = 12;

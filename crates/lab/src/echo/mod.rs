@@ -30,7 +30,7 @@ const MIB: usize = 1 << 20;
 /// `thinwire lab echo server`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServerArgs {
-    /// Where to listen: IFACE, packet:IFACE or udp:ADDRESS[:PORT]
+    /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]
     #[arg(long, value_name = "LINK")]
     pub link: LinkSpec,
     /// Memory that blocks are taken from and copied to, in MiB
@@ -54,7 +54,7 @@ pub enum Direction {
 /// `thinwire lab echo client`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClientArgs {
-    /// Where to send from: IFACE, packet:IFACE or udp:ADDRESS[:PORT]
+    /// Where to send from: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]
     #[arg(long, value_name = "LINK")]
     pub link: LinkSpec,
     /// The server's address: 02-00-00-00-00-02, or 10.0.0.2:34997
@@ -64,10 +64,10 @@ pub struct ClientArgs {
     #[arg(long, value_enum, default_value = "read")]
     pub rw: Direction,
     /// Bytes of a block: a multiple of 4096, at most 1 MiB
-    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = whole_pages)]
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = block_bytes)]
     pub bs: u32,
     /// Bytes of blocks in a frame: a multiple of 4096, at most 61440
-    #[arg(long, value_name = "BYTES", default_value = "8192", value_parser = whole_pages)]
+    #[arg(long, value_name = "BYTES", default_value = "8192", value_parser = frame_bytes)]
     pub frame: u32,
     /// Requests kept outstanding
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -95,11 +95,18 @@ fn address(text: &str) -> Result<Addr, String> {
     text.parse().map(Addr::Udp).map_err(refused)
 }
 
-fn whole_pages(text: &str) -> Result<u32, String> {
-    let bytes: u32 = text.parse().map_err(|_| format!("{text} is no number"))?;
-    match bytes {
-        1..=0x10_0000 if bytes % 4096 == 0 => Ok(bytes),
-        _ => Err("give a multiple of 4096, at most 1048576".into()),
+fn block_bytes(text: &str) -> Result<u32, String> {
+    whole_pages(text, MIB as u32)
+}
+
+fn frame_bytes(text: &str) -> Result<u32, String> {
+    whole_pages(text, FRAME_BYTES_MAX)
+}
+
+fn whole_pages(text: &str, most: u32) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bytes) if bytes > 0 && bytes <= most && bytes % 4096 == 0 => Ok(bytes),
+        _ => Err(format!("give a multiple of 4096, at most {most}")),
     }
 }
 
@@ -163,6 +170,13 @@ impl Library {
 
 /// Requests whose last frame is late by this much are taken for lost.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How often lost requests are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// The longest that a lost request keeps its slot from others.
+pub const LOSS_IDLE: Duration = PATIENCE.saturating_add(LOOK);
+
+/// Most bytes of blocks in a frame: with its headers it fits into an IP packet.
+const FRAME_BYTES_MAX: u32 = 61_440;
 
 #[cfg(test)]
 mod tests {
@@ -177,9 +191,27 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_whole_pages() {
-        assert_eq!(whole_pages("4096"), Ok(4096));
-        assert!(["0", "512", "6000", "2097152", "x"].iter().all(|t| whole_pages(t).is_err()));
+    fn blocks_and_frames_are_whole_pages() {
+        assert_eq!((block_bytes("4096"), block_bytes("1048576")), (Ok(4096), Ok(1 << 20)));
+        assert_eq!(frame_bytes("61440"), Ok(FRAME_BYTES_MAX));
+        assert!(frame_bytes("65536").unwrap_err().contains("at most 61440"));
+        for text in ["0", "512", "6000", "2097152", "-4096", "x"] {
+            assert!(block_bytes(text).is_err() && frame_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_each_link_and_the_bounds_that_are_kept() {
+        let help = |command: clap::Command| {
+            let mut command = command;
+            command.render_help().to_string()
+        };
+        let server = help(<ServerArgs as clap::Args>::augment_args(clap::Command::new("server")));
+        let client = help(<ClientArgs as clap::Args>::augment_args(clap::Command::new("client")));
+        for link in ["packet:IFACE", "xdp:IFACE", "udp:ADDRESS"] {
+            assert!(server.contains(link) && client.contains(link), "{link}");
+        }
+        assert!(client.contains(&format!("at most {FRAME_BYTES_MAX}")), "{client}");
     }
 
     #[test]

@@ -314,7 +314,8 @@ mod tests {
         let stages = |bs| crate::figures::Stages {
             bs,
             mib_per_s: 1.0,
-            rows: vec![stage("Ty-IS"), stage("store"), stage("total")],
+            virtual_clock_us: Some(0.4),
+            rows: vec![stage("Ty-IS"), stage("store"), stage("total"), stage("clocks")],
         };
         for group in plan_of_all() {
             for (point, entry) in group.points() {

@@ -407,8 +407,8 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with_all = ["verify", "timeline", "shards"])]
     pub breakdown: bool,
     /// Attach at once, but begin to measure at this time of CLOCK_MONOTONIC, in seconds: for several
-    /// initiators whose rates are added up
-    #[arg(long, value_name = "SECONDS", hide = true)]
+    /// initiators whose rates are added up. Fails if it is past by then
+    #[arg(long, value_name = "SECONDS", hide = true, value_parser = parse_moment)]
     pub start_at: Option<f64>,
     /// Note the figures down this often (0.1 s at least), for the JSON's `timeline`
     #[arg(long, value_name = "TIME", value_parser = parse_duration, requires = "json")]
@@ -463,6 +463,14 @@ pub struct CopyArgs {
 fn attachment_name(text: &str) -> Result<String, ParseError> {
     check_name("attachment name", text)?;
     Ok(text.to_owned())
+}
+
+/// A time of CLOCK_MONOTONIC in seconds.
+fn parse_moment(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds.is_finite() => Ok(seconds),
+        _ => Err("give seconds, as in 1234.5".into()),
+    }
 }
 
 #[cfg(test)]

@@ -64,6 +64,7 @@ fn bad_usage_has_exit_code_2_and_names_the_part() {
         ("bench memory:1G --iodepth 0", "0"),
         ("target --shards 0", "0"),
         ("bench null:1M --breakdown --verify", "--verify"),
+        ("bench null:1M --start-at NaN", "NaN"),
         ("target --submission queue", "--submission"),
         ("bench null:1M --completion workqueue", "--completion"),
         ("target --batch often", "often: not a batching policy"),

@@ -114,7 +114,7 @@ fn measure(
     let pool = open.pool().clone();
     let engine = Engine::new(plan, &pool, run);
     if let Some(at) = args.start_at {
-        wait_until(&mut *open, at, stop, signals)?;
+        start_at(&mut *open, at, stop, signals)?;
     }
     let mut bar = Progress::new(signals.is_some(), args.runtime);
     let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
@@ -123,24 +123,29 @@ fn measure(
     Ok((plan, tally))
 }
 
-/// Keeps the volume until a time of CLOCK_MONOTONIC, in seconds, or until a signal stops all.
-fn wait_until(
-    open: &mut dyn OpenVolume,
-    at: f64,
-    stop: &Stop,
-    signals: Option<&Signals>,
-) -> Outcome {
-    loop {
-        let now = clock_gettime(ClockId::Monotonic);
-        let left = at - (now.tv_sec as f64 + now.tv_nsec as f64 / 1e9);
-        if left.is_nan() || left <= 0.0 || stop.is_stopped() {
-            return Ok(());
-        }
+/// Seconds until a time of CLOCK_MONOTONIC, in seconds.
+fn left_until(at: f64) -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    at - (now.tv_sec as f64 + now.tv_nsec as f64 / 1e9)
+}
+
+/// Keeps the volume until a time of CLOCK_MONOTONIC, in seconds, or until a signal stops all. Fails if
+/// it is past: others began without this one, and rates of different times do not add up.
+fn start_at(open: &mut dyn OpenVolume, at: f64, stop: &Stop, signals: Option<&Signals>) -> Outcome {
+    let mut left = left_until(at);
+    if left <= 0.0 {
+        let late = -left * 1000.0;
+        let why = format!("attached {late:.0} ms after --start-at; give a later one");
+        return Err(Failure::failed(why));
+    }
+    while left > 0.0 && !stop.is_stopped() {
         open.turn(Wait::Until(Instant::now() + Duration::from_secs_f64(left.min(0.1))))?;
         if signals.is_some_and(|signals| signals.take().is_some()) {
             stop.stop();
         }
+        left = left_until(at);
     }
+    Ok(())
 }
 
 /// A line on the terminal; nothing elsewhere.
@@ -190,17 +195,26 @@ mod tests {
     use super::*;
     use crate::testing::MemoryVolume;
 
+    fn now() -> f64 {
+        -left_until(0.0)
+    }
+
     #[test]
-    fn a_start_is_waited_for_unless_it_is_past_or_all_is_stopped() {
+    fn a_start_is_waited_for_unless_all_is_stopped() {
         let mut open = MemoryVolume::new(1 << 20, 512);
-        let now = clock_gettime(ClockId::Monotonic);
-        let now = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9;
         let (stop, start) = (Stop::default(), Instant::now());
-        wait_until(&mut open, now + 0.15, &stop, None).unwrap();
+        start_at(&mut open, now() + 0.15, &stop, None).unwrap();
         assert!(start.elapsed() >= Duration::from_millis(140), "{:?}", start.elapsed());
-        wait_until(&mut open, now, &stop, None).unwrap();
-        wait_until(&mut open, f64::NAN, &stop, None).unwrap();
         stop.stop();
-        wait_until(&mut open, now + 1e6, &stop, None).unwrap();
+        start_at(&mut open, now() + 1e6, &stop, None).unwrap();
+    }
+
+    #[test]
+    fn a_start_that_is_past_is_an_error() {
+        let mut open = MemoryVolume::new(1 << 20, 512);
+        let error = start_at(&mut open, now() - 0.25, &Stop::default(), None).unwrap_err();
+        let said = &error.message;
+        assert!(said.starts_with("attached 25") && said.contains("give a later one"), "{said}");
+        assert!(said.contains(thinwire_lab::contender::LATE), "the laboratory looks for that");
     }
 }
