@@ -117,7 +117,8 @@ pub struct RunArgs {
     /// How long each run takes [default: as the list says]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<f64>,
-    /// Start no further run after so many minutes; the same command goes on from there
+    /// Start no round that would end after so many minutes; the same command goes on from there. A round
+    /// is one run of each of those who are compared, from seconds to minutes
     #[arg(long, value_name = "N", value_parser = minutes)]
     pub minutes: Option<f64>,
     /// Measure nothing: draw what is stored

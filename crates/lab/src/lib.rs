@@ -44,7 +44,7 @@ pub use error::{LabError, Outcome};
 
 use args::{EchoSide, LabCommand, ListArgs, ReportArgs, RunArgs};
 use contender::Abilities;
-use experiments::{Experiment, plan_of_all};
+use experiments::{Bar, Experiment, plan_of_all};
 use identity::Identity;
 use plan::{Form, Group, estimate};
 use remarks::Remarks;
@@ -163,7 +163,7 @@ fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) 
     let view = View::new(&store, &choice.told(&plan), choice.form);
     let (path, [met, missed, open]) = report::write_report(&args.out, &head, &view, &remarks)?;
     if args.json {
-        let bars = experiments::bars(&view);
+        let bars: Vec<_> = experiments::bars(&view).into_iter().map(Bar::judged).collect();
         let value = serde_json::json!({
             "schema": head.schema, "report": path, "head": head, "met": met, "missed": missed,
             "open": open, "bars": bars,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::document::document;
 use crate::draw::{escape, style};
 use crate::error::{Outcome, failed};
-use crate::experiments::{Experiment, Section, Table, bars};
+use crate::experiments::{Bar, Experiment, Judged, Section, Table, bars};
 use crate::identity::Identity;
 use crate::plan::Form;
 use crate::remarks::Remarks;
@@ -56,7 +56,7 @@ struct File<'a> {
     #[serde(flatten)]
     section: &'a Section,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    bars: Vec<crate::experiments::Bar>,
+    bars: Vec<Judged>,
 }
 
 /// Writes an experiment's JSON and SVG files into a folder and returns the JSON.
@@ -68,6 +68,7 @@ pub fn write_experiment(
 ) -> Outcome<(Section, String)> {
     let section = experiment.section(view);
     let bars = if experiment == Experiment::Bars { bars(view) } else { Vec::new() };
+    let bars = bars.into_iter().map(Bar::judged).collect();
     let file = File { head, experiment: experiment.name(), section: &section, bars };
     let json = serde_json::to_string(&file).expect("own types are valid JSON");
     put(&folder.join(format!("{}.json", experiment.name())), &json)?;
@@ -269,6 +270,10 @@ mod tests {
             let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
             assert_eq!((json["schema"].as_u64(), json["form"].as_str()), (Some(1), Some("quick")));
         }
+        let bars = std::fs::read(folder.join("bars.json")).unwrap();
+        let bars: serde_json::Value = serde_json::from_slice(&bars).unwrap();
+        assert_eq!(bars["bars"][0]["verdict"], "not measured");
+        assert!(bars["bars"][0]["text"].is_string());
         assert_eq!((count[0], count[1]), (0, 0), "nothing was measured");
         assert!(count[2] > 30);
         std::fs::remove_dir_all(&folder).unwrap();

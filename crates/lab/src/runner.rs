@@ -54,8 +54,9 @@ impl Choice {
 }
 
 /// Measures what the store does not hold yet, round by round: of a round that is not whole, every
-/// subject is measured, so that what is compared was measured in turns. No run is started that would
-/// end after `deadline`.
+/// subject is measured, so that what is compared was measured in turns. A round that would end after
+/// `deadline` is left out, and shorter ones are measured instead; if all are too long, that is an error
+/// which says how long the shortest takes.
 pub fn measure(
     lab: &Laboratory,
     abilities: &Abilities,
@@ -68,14 +69,7 @@ pub fn measure(
     if progress.left.is_zero() {
         return Ok(());
     }
-    let late = |seconds: f64| {
-        let end = Instant::now() + Duration::from_secs_f64(seconds);
-        let late = deadline.is_some_and(|deadline| end > deadline);
-        if late {
-            eprintln!("lab: the time is over; the same command goes on from here");
-        }
-        late
-    };
+    let mut limit = Limit::new(deadline);
     let mut standing = Standing::new(lab, abilities);
     for group in groups {
         standing.keep(group);
@@ -85,8 +79,8 @@ pub fn measure(
                 continue;
             }
             // Half a round would have to be measured again.
-            if late(turns.iter().map(|(point, entry)| run_seconds(point, entry)).sum()) {
-                return Ok(());
+            if !limit.allows(standing.round_seconds(&turns)) {
+                continue;
             }
             let mut refused = Vec::new();
             for (point, entry) in &turns {
@@ -105,8 +99,8 @@ pub fn measure(
             }
             let visit = store.next_visit();
             for (point, entry) in &turns {
-                if late(run_seconds(point, entry)) {
-                    return Ok(());
+                if limit.is_over() {
+                    return limit.end();
                 }
                 let found = run(standing.contender(point), point, entry, lab)?;
                 if found.is_err() {
@@ -117,7 +111,57 @@ pub fn measure(
             }
         }
     }
-    Ok(())
+    limit.end()
+}
+
+/// Until when is measured.
+struct Limit {
+    deadline: Option<Instant>,
+    /// Whether any round was in time.
+    begun: bool,
+    /// Seconds of the shortest round that was not.
+    left_out: Option<f64>,
+}
+
+impl Limit {
+    fn new(deadline: Option<Instant>) -> Self {
+        Limit { deadline, begun: false, left_out: None }
+    }
+
+    /// Whether a round of so many seconds would end in time.
+    fn allows(&mut self, seconds: f64) -> bool {
+        let end = Instant::now() + Duration::from_secs_f64(seconds);
+        let fits = self.deadline.is_none_or(|deadline| end <= deadline);
+        match fits {
+            true => self.begun = true,
+            false => self.left_out = Some(self.left_out.map_or(seconds, |s| s.min(seconds))),
+        }
+        fits
+    }
+
+    /// Whether a round took so much longer than it should that it has to be left half done.
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() > deadline)
+    }
+
+    /// Says what became of it.
+    fn end(&self) -> Outcome {
+        match self.left_out {
+            Some(seconds) if !self.begun => {
+                // What is set up before the first round takes a while, too.
+                let minutes = ((seconds + 5.0) / 6.0).ceil() / 10.0;
+                Err(LabError::Usage(format!(
+                    "no round of what is left fits into --minutes: the shortest takes {seconds:.0} s; give \
+                     --minutes {minutes} at least, or --draw what is stored"
+                )))
+            }
+            None if !self.is_over() => Ok(()),
+            _ => {
+                eprintln!("lab: the time is over; the same command goes on from here");
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Who is set up.
@@ -138,6 +182,15 @@ impl<'l> Standing<'l> {
     fn keep(&mut self, group: &Group) {
         let keys: BTreeSet<String> = group.points().map(|(point, _)| set_up_key(&point)).collect();
         self.contenders.retain(|key, _| keys.contains(key));
+    }
+
+    /// Seconds that a round takes, with setting up who does not stand yet.
+    fn round_seconds(&self, turns: &[(Point, Entry)]) -> f64 {
+        let one = |(point, entry): &(Point, Entry)| {
+            let stands = self.contenders.contains_key(&set_up_key(point));
+            run_seconds(point, entry) + if stands { 0.0 } else { SET_UP_SECONDS }
+        };
+        turns.iter().map(one).sum()
     }
 
     /// Sets a point's subject up unless it stands. The inner error is why it cannot be.
@@ -311,6 +364,20 @@ mod tests {
             [2, 0, 2, 0],
             "all of the plan, and of the quick form no more than it had"
         );
+    }
+
+    #[test]
+    fn rounds_that_are_too_long_are_left_out() {
+        let within = |seconds| Some(Instant::now() + Duration::from_secs(seconds));
+        let mut limit = Limit::new(within(60));
+        assert!(!limit.allows(175.0) && !limit.allows(100.0) && !limit.allows(120.0));
+        let said = limit.end().unwrap_err().to_string();
+        assert!(said.contains("takes 100 s; give --minutes 1.8 at least"), "{said}");
+        assert!(limit.allows(30.0), "a shorter one is measured");
+        assert!(!limit.is_over() && limit.end().is_ok());
+        assert!(!Limit::new(within(0)).allows(0.1));
+        let mut unbounded = Limit::new(None);
+        assert!(unbounded.allows(1e6) && !unbounded.is_over() && unbounded.end().is_ok());
     }
 
     #[test]

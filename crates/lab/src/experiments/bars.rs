@@ -41,11 +41,26 @@ pub struct Bar {
     pub points: usize,
 }
 
+/// A bar and its verdict.
+#[derive(Clone, Debug, Serialize)]
+pub struct Judged {
+    /// The bar.
+    #[serde(flatten)]
+    pub bar: Bar,
+    /// As [`Bar::verdict`] says it.
+    pub verdict: String,
+}
+
 impl Bar {
     /// Whether the median reaches what is wanted; `None`: not measured, or not wholly.
     pub fn met(&self) -> Option<bool> {
         let median = self.measured.filter(|_| self.there == self.points)?.median;
         Some(if self.at_least { median >= self.wanted } else { median <= self.wanted })
+    }
+
+    /// With its verdict, for a file.
+    pub fn judged(self) -> Judged {
+        Judged { verdict: self.verdict(), bar: self }
     }
 
     /// `met`, `missed`, `not measured` or `partly measured (2 of 3)`.

@@ -19,7 +19,7 @@ use crate::figures::Figures;
 use crate::plan::{Group, merged};
 use crate::point::{Point, Subject, Wire};
 use crate::view::View;
-pub use bars::{Bar, bars};
+pub use bars::{Bar, Judged, bars};
 
 /// A table or figure of the document, or one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
