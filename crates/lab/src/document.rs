@@ -83,6 +83,8 @@ impl Document {
 
     /// A statement by its name. Panics if there is none: the names are ours.
     pub fn statement(&self, id: &str) -> &Statement {
+        #[cfg(test)]
+        tests::ASKED.with_borrow_mut(|asked| asked.insert(id.to_owned()));
         let found = self.statements.iter().find(|s| s.id == id);
         found.unwrap_or_else(|| panic!("no statement {id}"))
     }
@@ -113,8 +115,15 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    thread_local! {
+        /// The statements that this test asked for.
+        pub static ASKED: std::cell::RefCell<std::collections::BTreeSet<String>> = const {
+            std::cell::RefCell::new(std::collections::BTreeSet::new())
+        };
+    }
 
     /// Printed with two digits, ten of them added.
     const ROUNDING: f64 = 0.011;

@@ -195,6 +195,13 @@ fn statements(experiment: Experiment, view: &View, data: bool) -> Table {
         let all = PATTERNS.into_iter().flat_map(stated).flat_map(static_ones).flatten();
         rows.push(("fig5.static_over_dynamic".to_owned(), largest(all)));
     }
+    if experiment == Experiment::Fig7 {
+        let all = PATTERNS.into_iter().flat_map(stated).map(|load| point(load, "tyche", data));
+        let iops = all.filter_map(|point| view.spread(&point, |f| f.iops)).map(|s| s.median);
+        rows.push(("iops.max".to_owned(), largest(iops)));
+        let line = Wire::TEN_GIGABIT.bytes_per_s().map(|bytes| bytes / 4096.0);
+        rows.push(("iops.link".to_owned(), line));
+    }
     let rows: Vec<_> = rows.iter().map(|(id, ours)| (&id[..], *ours)).collect();
     Table::statements(&rows)
 }

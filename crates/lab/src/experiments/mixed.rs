@@ -1,6 +1,6 @@
 //! Figure 8: 4 KiB requests of 32 streams, joined one by one by streams of 128 KiB requests.
 
-use super::{NONE, Section, Table, batching, their_utilisation, utilisation_mark};
+use super::{NONE, Section, Table, batching, largest, their_utilisation, utilisation_mark};
 use crate::document::document;
 use crate::draw::{Drawing, Line, Lines, Scale, Spot};
 use crate::figures::{Figures, Moment};
@@ -75,7 +75,19 @@ pub fn section(view: &View) -> Section {
             .push((format!("{side}-level"), Drawing::Lines(levels(view, pattern, side))));
         section.tables.push(table(view, pattern, side));
     }
+    let gains = PATTERNS.map(|pattern| gain(view, pattern));
     section
+        .tables
+        .push(Table::statements(&[("fig8.reads.gain", gains[0]), ("fig8.writes.gain", gains[1])]));
+    section
+}
+
+/// How many times as much as no batching the dynamic policy moves, in the interval where that is most.
+fn gain(view: &View, pattern: Pattern) -> Option<f64> {
+    let [ours, none] =
+        ["tyche", "none"].map(|name| view.last(&point(pattern, name)).map(|f| &f.timeline));
+    let pairs = ours?.iter().zip(none?);
+    largest(pairs.map(|(ours, none)| ours.mib_per_s / none.mib_per_s).filter(|r| r.is_finite()))
 }
 
 /// The level of the session that the small requests share; that of the other policies never changes.
@@ -122,4 +134,29 @@ fn table(view: &View, pattern: Pattern, side: &str) -> Table {
         table.rows.push(vec![name.into(), most, mean, stated_most, stated_mean]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Form;
+    use crate::store::{Run, Store, tests::folder};
+
+    #[test]
+    fn the_gain_is_that_of_the_best_interval() {
+        let folder = folder("mixed-gain");
+        let mut store = Store::open(&folder, "b", "m").unwrap();
+        for (name, rates) in [("tyche", [90.0, 120.0, 80.0]), ("none", [90.0, 40.0, 0.0])] {
+            let moment = |mib_per_s| Moment { t: 1.0, iops: 1.0, mib_per_s, level: None };
+            let timeline = rates.map(moment).into();
+            let figures = Figures { timeline, ..Figures::default() };
+            let run = Run { round: 0, visit: 1, seconds: 60.0 };
+            store.put(&point(Pattern::RandRead, name), run, Ok(figures)).unwrap();
+        }
+        let groups = plan();
+        let view = View::new(&store, &groups, Form::Full);
+        assert_eq!(gain(&view, Pattern::RandRead), Some(3.0));
+        assert_eq!(gain(&view, Pattern::RandWrite), None);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -346,6 +346,11 @@ mod tests {
             }
         }
         draw(&store);
+        crate::document::tests::ASKED.with_borrow(|asked| {
+            for stated in &document().statements {
+                assert!(asked.contains(&stated.id), "{} is shown nowhere", stated.id);
+            }
+        });
         for experiment in Experiment::ALL {
             let section = experiment.section(&View::new(&store, &plan_of_all(), Form::Full));
             assert!(!section.drawings.is_empty() || !section.tables.is_empty(), "{experiment:?}");

@@ -1,9 +1,9 @@
 //! Tables II, III, V and VI: where the time of one request goes, with the document's three pipelines.
 
-use super::{Experiment, NONE, Section, Table, size};
+use super::{Experiment, NONE, Section, Table, largest, size};
 use crate::document::{self, document};
 use crate::draw::{Bar, BarGroup, Bars, Drawing};
-use crate::figures::Stages;
+use crate::figures::{Figures, Stages};
 use crate::plan::Group;
 use crate::point::{Carrier, Load, Pattern, Point, Settings, Subject, Wire};
 use crate::view::View;
@@ -43,6 +43,11 @@ const ROWS: [(&str, Option<&str>); 13] = [
     ("clocks", None),
 ];
 
+/// The context switches that the document counts as Tyche's.
+const SWITCHES: [&str; 3] = ["CS-WQ", "CS-Rec", "CS-IRQ"];
+/// The rest of Tyche's own path.
+const PATH: [&str; 4] = ["Ty-IS", "Ty-TR", "Ty-TS", "Ty-IR"];
+
 /// The point of a pipeline, or of a peer, with one request of this size outstanding.
 pub fn point(pattern: Pattern, block: u32, subject: Subject) -> Point {
     Point { wire: Wire::FREE, load: Load::new(pattern, block, 1), subject }
@@ -81,7 +86,7 @@ pub fn plan() -> Vec<Group> {
 }
 
 pub fn section(experiment: Experiment, view: &View) -> Section {
-    match experiment {
+    let mut section = match experiment {
         Experiment::Table2 => breakdown(
             view,
             SPLIT,
@@ -95,7 +100,9 @@ pub fn section(experiment: Experiment, view: &View) -> Section {
             breakdown(view, INLINE, "VI", "Table VI (Tyche-NoWQ): completions inline, our default")
         }
         _ => totals(view),
-    }
+    };
+    section.tables.extend(stated(experiment, view));
+    section
 }
 
 fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Section {
@@ -147,6 +154,38 @@ fn breakdown(view: &View, subject: Subject, number: &str, title: &str) -> Sectio
             .push((side.into(), Drawing::Bars(Bars { title, y_name: "us".into(), groups })));
     }
     section
+}
+
+/// Time of some rows of a 4 KiB request; no number if it was not measured.
+fn sum_us(figures: &Figures, rows: &[&str]) -> f64 {
+    let sum = |stages: &Stages| rows.iter().map(|row| stages.physical_us(row)).sum::<Option<f64>>();
+    figures.stages(4096).and_then(sum).unwrap_or(f64::NAN)
+}
+
+/// What the text says of the rows of Table II and of Table VI.
+fn stated(experiment: Experiment, view: &View) -> Option<Table> {
+    let own = |figures: &Figures| sum_us(figures, &PATH) + sum_us(figures, &SWITCHES);
+    let saved = |pattern| {
+        let [after, before] = [INLINE, SPLIT].map(|subject| stages_point(pattern, subject));
+        view.ratio(&after, &before, own).map(|s| (1.0 - s.median) * 100.0)
+    };
+    let [reads, writes] = PATTERNS;
+    match experiment {
+        Experiment::Table2 => {
+            let share = |f: &Figures| sum_us(f, &SWITCHES) / sum_us(f, &["total"]) * 100.0;
+            let share = view.spread(&stages_point(reads, SPLIT), share);
+            Some(Table::statements(&[("context_switch.share", share.map(|s| s.median))]))
+        }
+        Experiment::Table6 => {
+            let host = view.spread(&stages_point(writes, INLINE), own);
+            Some(Table::statements(&[
+                ("cpu.host", host.map(|s| s.median)),
+                ("reads.4k.path", saved(reads)),
+                ("writes.4k.path", saved(writes)),
+            ]))
+        }
+        _ => None,
+    }
 }
 
 /// Two digits, and no sign before a zero.
@@ -269,6 +308,11 @@ fn totals(view: &View) -> Section {
             saved.push((format!("{side}.{size}.total"), ours.map(|s| (1.0 - s.median) * 100.0)));
         }
     }
+    let cpu = PATTERNS.into_iter().filter_map(|pattern| {
+        let [after, before] = [INLINE, SPLIT].map(|subject| point(pattern, 4096, subject));
+        view.ratio(&after, &before, Figures::cpu_us).map(|s| (1.0 - s.median) * 100.0)
+    });
+    saved.push(("cpu.saved".to_owned(), largest(cpu)));
     let saved: Vec<_> = saved.iter().map(|(id, ours)| (&id[..], *ours)).collect();
     section.tables.push(Table::statements(&saved));
     section
@@ -277,7 +321,7 @@ fn totals(view: &View) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::{Figures, Stage};
+    use crate::figures::Stage;
     use crate::plan::Form;
     use crate::store::{Run, Store, tests::folder};
 
