@@ -145,7 +145,8 @@ pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run: RunArgs,
-    /// Show what this file says about the experiments: a line `## NAME`, then paragraphs
+    /// Show what this file says about the experiments: a line `## NAME`, then paragraphs. Before the
+    /// first of them, `Written for: LABEL, full form` has other figures say so
     #[arg(long, value_name = "FILE")]
     pub remarks: Option<PathBuf>,
 }

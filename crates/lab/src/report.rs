@@ -87,6 +87,7 @@ pub fn write_report(
 ) -> Outcome<(PathBuf, [usize; 3])> {
     let mut body = String::new();
     let mut contents = String::new();
+    let others = remarks.of_others(&head.label, head.form);
     for experiment in Experiment::ALL {
         let (section, _) = write_experiment(folder, head, experiment, view)?;
         let _ = write!(
@@ -95,7 +96,7 @@ pub fn write_report(
             experiment.name(),
             escape(&section.title)
         );
-        body += &html_section(experiment, &section, remarks.on(experiment));
+        body += &html_section(experiment, &section, remarks.on(experiment), others);
     }
     let mut count = [0; 3];
     for bar in bars(view) {
@@ -162,7 +163,13 @@ fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]
     )
 }
 
-fn html_section(experiment: Experiment, section: &Section, remarks: &[String]) -> String {
+/// `others`: for which figures the remarks were written, if not for these.
+fn html_section(
+    experiment: Experiment,
+    section: &Section,
+    remarks: &[String],
+    others: Option<&str>,
+) -> String {
     let mut html = format!("<h2 id=\"{}\">{}</h2>\n", experiment.name(), escape(&section.title));
     for paragraph in &section.text {
         let _ = writeln!(html, "<p>{}</p>", escape(paragraph));
@@ -188,6 +195,13 @@ fn html_section(experiment: Experiment, section: &Section, remarks: &[String]) -
     }
     for table in &section.tables {
         html += &html_table(table);
+    }
+    if let Some(others) = others.filter(|_| !remarks.is_empty()) {
+        let _ = writeln!(
+            html,
+            "<p class=\"remark\"><b>These remarks were written for other figures: {}.</b></p>",
+            escape(others)
+        );
     }
     for remark in remarks {
         let _ = writeln!(html, "<p class=\"remark\">{}</p>", escape(remark));
@@ -250,7 +264,8 @@ mod tests {
         };
         let head = Head::new(identity, "commit abc", Form::Quick, &store);
         let remarks = folder.join("remarks.md");
-        std::fs::write(&remarks, "## fig5\nBecause a < b.\n").unwrap();
+        std::fs::write(&remarks, "Written for: commit abc, full form\n## fig5\nBecause a < b.\n")
+            .unwrap();
         let remarks = Remarks::read(&remarks).unwrap();
         let view = View::new(&store, &experiments::plan_of_all(), Form::Quick);
         let (path, count) = write_report(&folder, &head, &view, &remarks).unwrap();
@@ -261,6 +276,8 @@ mod tests {
                 && html.contains("quick")
         );
         assert!(html.contains("<p class=\"remark\">Because a &lt; b.</p>"));
+        let marks = html.matches("written for other figures: commit abc, full form").count();
+        assert_eq!(marks, 1, "this is the quick form, and one experiment has remarks");
         for reference in ["<script", "src=", "href=\"http", "@import", "url("] {
             assert!(!html.contains(reference), "{reference}");
         }
