@@ -356,6 +356,12 @@ impl Initiator {
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
+    /// The shortest round trip of the paths on which frames wait for their acknowledgement; `None` if
+    /// none does.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.session.as_ref().and_then(|session| session.round_trip())
+    }
+
     /// Completions wait to be polled.
     pub fn has_completions(&self) -> bool {
         !self.done.is_empty()

@@ -15,6 +15,12 @@ use rustix::time::Timespec;
 /// Longest spin, and the estimate above which spinning does not pay. About four times what waking
 /// up both sides of a round trip costs.
 const SPIN_MAX: Duration = Duration::from_micros(200);
+/// What waking up costs, about. Where events come more often than that, sleeping costs more than
+/// spinning.
+const WAKE_UP: Duration = Duration::from_micros(25);
+/// Where a round trip takes longer, a wake-up does not show: frames wait in a queue of the network, a
+/// slow link's, and a processor that spins would only wait for it.
+const ROUND_TRIP_MAX: Duration = Duration::from_micros(500);
 /// While it spins over a link, a look at everything comes after so many at that link alone.
 const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
@@ -131,24 +137,27 @@ impl Waiter {
     /// Waits until a descriptor is readable or `timeout` (forever if none) is over: looks, spins as
     /// long as that has lately paid, then sleeps. True if a descriptor is ready.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
-        self.wait_spinning(timeout, 1, || Ok(false))
+        self.wait_spinning(timeout, 1, || None, || Ok(false))
     }
 
     /// [`Waiter::wait`], but while it spins it asks `probe`, and only now and then the kernel about
     /// all descriptors. A probe takes what it finds at once, which saves a system call between the
     /// arrival of a frame and its receipt; then this returns true with no token ready.
+    /// `round_trip` says how long what is on the way takes there and back, if anything is.
     pub fn wait_probing(
         &mut self,
         timeout: Option<Duration>,
+        round_trip: impl FnOnce() -> Option<Duration>,
         probe: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<bool> {
-        self.wait_spinning(timeout, PROBES_PER_LOOK, probe)
+        self.wait_spinning(timeout, PROBES_PER_LOOK, round_trip, probe)
     }
 
     fn wait_spinning(
         &mut self,
         timeout: Option<Duration>,
         probes_per_look: u32,
+        round_trip: impl FnOnce() -> Option<Duration>,
         mut probe: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<bool> {
         if self.look()? {
@@ -162,7 +171,7 @@ impl Waiter {
         let start = Instant::now();
         let idle_since = *self.idle_since.get_or_insert(start);
         let mut left = timeout;
-        if self.spin && self.gap <= SPIN_MAX {
+        if self.pays(round_trip) {
             let budget = (self.gap * 4).clamp(Duration::from_micros(30), SPIN_MAX);
             let budget = timeout.map_or(budget, |t| t.min(budget));
             let mut probes = 0u32;
@@ -195,6 +204,11 @@ impl Waiter {
         Ok(ready)
     }
 
+    fn pays(&self, round_trip: impl FnOnce() -> Option<Duration>) -> bool {
+        let shows = || round_trip().is_none_or(|round_trip| round_trip <= ROUND_TRIP_MAX);
+        self.spin && self.gap <= SPIN_MAX && (self.gap <= WAKE_UP || shows())
+    }
+
     fn learn(&mut self, gap: Duration) {
         // What lies far beyond counts only as "too long", so that one pause is soon forgotten.
         self.gap = (self.gap * 7 + gap.min(SPIN_MAX * 4)) / 8;
@@ -217,10 +231,14 @@ mod tests {
     fn what_a_probe_finds_ends_a_wait_with_no_token() {
         let mut waiter = Waiter::new().unwrap();
         let mut probes = 0;
-        let found = waiter.wait_probing(LONG, || {
-            probes += 1;
-            Ok(probes == 3)
-        });
+        let found = waiter.wait_probing(
+            LONG,
+            || None,
+            || {
+                probes += 1;
+                Ok(probes == 3)
+            },
+        );
         assert!(found.unwrap());
         assert_eq!((probes, waiter.ready()), (3, &[][..]));
         assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
@@ -231,10 +249,14 @@ mod tests {
         let mut waiter = Waiter::new().unwrap();
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         waiter.add(bell.as_fd(), 7).unwrap();
-        let found = waiter.wait_probing(LONG, || {
-            rustix::io::write(&bell, &1u64.to_ne_bytes())?;
-            Ok(false)
-        });
+        let found = waiter.wait_probing(
+            LONG,
+            || None,
+            || {
+                rustix::io::write(&bell, &1u64.to_ne_bytes())?;
+                Ok(false)
+            },
+        );
         assert!(found.unwrap());
         assert_eq!(waiter.ready(), [7]);
         assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
@@ -256,13 +278,32 @@ mod tests {
     }
 
     #[test]
+    fn where_frames_queue_in_the_network_nobody_spins_for_them() {
+        let mut waiter = Waiter::new().unwrap();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        waiter.add(bell.as_fd(), 7).unwrap();
+        let timeout = Some(Duration::from_micros(10));
+        let mut spins = |gap, round_trip| {
+            waiter.gap = Duration::from_micros(gap);
+            let before = waiter.stats().spun_in_vain;
+            let round_trip = || Duration::from_micros(round_trip).into();
+            waiter.wait_probing(timeout, round_trip, || Ok(false)).unwrap();
+            waiter.stats().spun_in_vain > before
+        };
+        assert!(spins(60, 100) && spins(60, 500));
+        assert!(!spins(60, 501));
+        assert!(spins(20, 501), "sleeping costs more");
+        assert!(!spins(201, 100));
+    }
+
+    #[test]
     fn who_must_not_spin_does_not_probe() {
         let mut waiter = Waiter::new().unwrap();
         waiter.set_spin(false);
         let probe = || -> io::Result<bool> { panic!("probed") };
-        assert!(!waiter.wait_probing(Some(Duration::from_millis(1)), probe).unwrap());
+        assert!(!waiter.wait_probing(Some(Duration::from_millis(1)), || None, probe).unwrap());
         let bell = rung();
         waiter.add(bell.as_fd(), 1).unwrap();
-        assert!(waiter.wait_probing(LONG, probe).unwrap());
+        assert!(waiter.wait_probing(LONG, || None, probe).unwrap());
     }
 }

@@ -370,6 +370,11 @@ impl Target {
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
+    /// The shortest round trip of those for which somebody waits; `None` if nobody does.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.peers.iter().flatten().filter_map(|peer| peer.session.round_trip()).min()
+    }
+
     /// Begins an orderly end: every session is told, nothing new is accepted. The driver keeps
     /// turning until [`Target::is_idle`], for a bounded time.
     pub fn shut_down(&mut self) {

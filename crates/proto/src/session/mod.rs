@@ -8,7 +8,9 @@ mod transmit;
 
 use std::collections::VecDeque;
 
+use std::time::Duration;
 use thinwire_buffer::Addr;
+
 use thinwire_wire::Header;
 
 use crate::batch::{Batcher, Batching};
@@ -269,6 +271,13 @@ impl Session {
     /// The number of requests that the batching policy waits for at present.
     pub fn batch_level(&self) -> usize {
         self.batcher.level()
+    }
+
+    /// The shortest round trip of the paths on which frames wait for their acknowledgement, smoothed;
+    /// `None` if none does.
+    pub fn round_trip(&self) -> Option<Duration> {
+        let waits = |path: &&Path| path.sent.in_flight_frames > 0;
+        self.paths.iter().filter(waits).map(|path| path.rtt.smoothed).min()
     }
 
     /// Items that wait to be sent.
