@@ -11,6 +11,7 @@ import sys
 import time
 
 ETHERTYPE = 0x88B5
+ETH_P_ALL = 3
 BROADCAST = bytes([0xFF] * 6)
 
 
@@ -29,9 +30,10 @@ def send(lab, side, payloads, link=1, destination=BROADCAST):
     lab.run(side, "/usr/bin/python3", os.path.abspath(__file__), "send", f"eth{link}", path)
 
 
-def taker(lab, side, seconds, link=1):
-    """Starts to take frames in on a side; its stdout holds them, one a line, when it has ended."""
-    return lab.start(side, "/usr/bin/python3", os.path.abspath(__file__), "take", f"eth{link}", seconds, name="taker")
+def taker(lab, port, seconds):
+    """Starts to take frames in at a port of the switch, where those of an `xdp` link are seen, too; its
+    stdout holds them, one a line, when it has ended."""
+    return lab.start("switch", "/usr/bin/python3", os.path.abspath(__file__), "take", port, seconds, name="taker")
 
 
 def main():
@@ -43,15 +45,18 @@ def main():
             for line in file:
                 wire.send(bytes.fromhex(line))
     else:
-        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
-        wire.bind((interface, ETHERTYPE))
+        # All of them: a bridge takes frames before who asks for one EtherType sees them.
+        wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+        wire.bind((interface, ETH_P_ALL))
         end = time.monotonic() + float(argument)
         while (left := end - time.monotonic()) > 0:
             wire.settimeout(left)
             try:
-                print(wire.recv(70000).hex(), flush=True)
+                frame = wire.recv(70000)
             except TimeoutError:
                 break
+            if frame[12:14] == ETHERTYPE.to_bytes(2, "big"):
+                print(frame.hex(), flush=True)
 
 
 if __name__ == "__main__":

@@ -54,19 +54,25 @@ def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
         pairs = [] if len(links) == 1 else [f"link=udp:{lab.address('initiator', l)}" for l in links]
     else:
         base = f"tw://{node}/{export}"
-        pairs = [f"link={raw(over)}eth{l}" for l in links]
+        pairs = [f"link={ethernet(lab, 'initiator', l, over)}" for l in links]
     pairs += [f"{key}={value}" for key, value in parameters.items()]
     return base + ("?" + "&".join(pairs) if pairs else "")
 
 
 def chosen(over):
-    """The mode's link, unless the test says which."""
-    return MODE.get("link", over) if over == "best" else over
+    """The mode's link, unless the test says which. `raw` is for what is about Ethernet or its addresses,
+    and keeps a plain name where the mode says `udp`; `plain` is a plain name whatever the mode."""
+    link = MODE.get("link", "plain")
+    return {"best": link, "raw": "plain" if link == "udp" else link}.get(over, over)
 
 
-def raw(over):
-    """What stands before an interface's name in a link."""
-    return "" if over == "best" else f"{over}:"
+def ethernet(lab, side, link, over):
+    """A link over raw Ethernet. An interface has room for one `xdp`: under a mode the next gets what works
+    beside it."""
+    if over == "xdp" and MODE.get("link") == "xdp":
+        shown = lab.run(side, "ip", "-j", "link", "show", f"eth{link}", check_exit=False).stdout
+        over = "packet" if shown and "xdp" in json.loads(shown)[0] else "xdp"
+    return ("" if over == "plain" else f"{over}:") + f"eth{link}"
 
 
 class Target:
@@ -76,7 +82,7 @@ class Target:
         self.lab = lab
         self.name = name
         over = chosen(over)
-        links = [f"udp:{lab.address(side, l)}" if over == "udp" else f"{raw(over)}eth{l}"
+        links = [f"udp:{lab.address(side, l)}" if over == "udp" else ethernet(lab, side, l, over)
                  for l in range(1, lab.links + 1)]
         self.argv = [BIN, "target", "--insecure", "--name", name]
         for link in links:

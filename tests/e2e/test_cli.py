@@ -97,13 +97,13 @@ def bad_images(lab):
 @test()
 def bad_exports(lab):
     """An export that does not exist or is read-only: refused with its name; nothing is left behind."""
-    Target(lab, "disk0=memory:1M", "fixed=memory:1M,ro")
+    Target(lab, "disk0=memory:1M", "fixed=memory:1M,ro", over="raw")
     attach = ["attach", "--insecure", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
-    refused(lab, *attach, uri(lab, "nowhere"), says="nowhere")
-    refused(lab, *attach, uri(lab, node="ghost"), says="ghost")
-    fixed = refused(lab, *attach, uri(lab, "fixed"), says=["fixed", "read-only"])
+    refused(lab, *attach, uri(lab, "nowhere", over="raw"), says="nowhere")
+    refused(lab, *attach, uri(lab, over="raw", node="ghost"), says="ghost")
+    fixed = refused(lab, *attach, uri(lab, "fixed", over="raw"), says=["fixed", "read-only"])
     check("--read-only" in fixed.stderr, f"the remedy is not named: {fixed.stderr}")
-    thinwire(lab, *attach, uri(lab, "fixed"), "--read-only", "--as", "fixed")
+    thinwire(lab, *attach, uri(lab, "fixed", over="raw"), "--read-only", "--as", "fixed")
     thinwire(lab, "detach", "fixed", "--run-dir", lab.path("run"))
     report = json.loads(thinwire(lab, "status", "--json", "--run-dir", lab.path("run")).stdout)
     check(report["attachments"] == [], f"a refused attach left something: {report}")
@@ -117,8 +117,8 @@ def bad_exports(lab):
 def busy_image(lab):
     """A target that waits for an image in use says for whom, ends at once on SIGTERM, and serves once it is free."""
     path = image(lab, mib=1)
-    first = Target(lab, f"disk0={path}")
-    second = Target(lab, f"disk0={path}", name="node2", start=False)
+    first = Target(lab, f"disk0={path}", over="raw")
+    second = Target(lab, f"disk0={path}", name="node2", over="raw", start=False)
     waiting = lab.start("target", *second.argv, name="waiting")
     until("it says that it waits", 5, lambda: f"in use by process {first.process.pid}" in waiting.stderr)
     start = time.monotonic()
@@ -202,8 +202,8 @@ def link(lab):
     # A second one is told so, too; a plain name and packet work beside it.
     argv = ("target", "--insecure", "--export", "x=memory:1M")
     refused(lab, *argv, "--name", "node2", "--link", "xdp:eth1", says=[holder, "use packet:eth1"], side="target")
-    Target(lab, "disk0=memory:1M", name="node2")
-    for name, over in (("node1", "best"), ("node2", "xdp"), ("node2", "packet")):
+    Target(lab, "disk0=memory:1M", name="node2", over="plain")
+    for name, over in (("node1", "plain"), ("node2", "xdp"), ("node2", "packet")):
         thinwire(lab, "bench", "--insecure", uri(lab, node=name, over=over), "--runtime", "0.2")
     refused(lab, *argv, "--name", "node3", "--link", "xdp:eth1", "--shards", "2", "--export", "y=memory:1M",
             says="2 shards", side="target")
@@ -221,9 +221,9 @@ def vlan_beside_xdp(lab):
 
 
 @test(links=2, each={"": {}, "xdp": {"over": "xdp"}})
-def discover(lab, over="best"):
+def discover(lab, over="raw"):
     """discover finds targets by multicast over each link, in a table and in JSON; exit 1 if there is none."""
-    links = [node.raw(over) + name for name in ("eth1", "eth2")]
+    links = [node.ethernet(lab, "initiator", number, node.chosen(over)) for number in (1, 2)]
     done = thinwire(lab, "discover", "--link", links[0], "--json", expect=1)
     check(json.loads(done.stdout)["targets"] == [], f"JSON of nothing: {done.stdout}")
     thinwire(lab, "discover", "--link", links[0], expect=1)
@@ -245,9 +245,9 @@ def discover(lab, over="best"):
 @test()
 def node_name_in_use(lab):
     """A second target with a node name in use refuses to start; the first is not disturbed."""
-    Target(lab, "disk0=memory:1M")
+    Target(lab, "disk0=memory:1M", over="raw")
     refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1")
-    thinwire(lab, "bench", "--insecure", uri(lab), "--runtime", "0.2")
+    thinwire(lab, "bench", "--insecure", uri(lab, over="raw"), "--runtime", "0.2")
 
 
 @test()
@@ -305,8 +305,10 @@ THREADS = {
 @test(each=THREADS)
 def bench_breakdown(lab, target, initiator, rows):
     """bench --breakdown: every stage of every size, hand-overs exactly where there are threads, nothing unexplained."""
-    Target(lab, "disk0=memory:64M", extra=target)
-    report = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--breakdown", "--runtime", "3", "--json",
+    # Over packet: xdp cannot tell the wake-up from the network.
+    Target(lab, "disk0=memory:64M", extra=target, over="packet")
+    volume = uri(lab, over="packet")
+    report = json.loads(thinwire(lab, "bench", "--insecure", volume, "--breakdown", "--runtime", "3", "--json",
                                  *initiator).stdout)
     sizes = [(cell["rw"], cell["bs"]) for cell in report["cells"]]
     check(sizes == [(rw, kib << 10) for rw in ("randread", "randwrite") for kib in (4, 8, 64, 128)], f"cells: {sizes}")
@@ -324,11 +326,11 @@ def bench_breakdown(lab, target, initiator, rows):
             check(times[row] == 0, f"{row} without a thread to hand over to: {cell}")
         owned = [row["virtual_us"]["mean"] for row in cell["breakdown"] if row["virtual_us"]]
         check(len(owned) == 7 and min(owned) > 0, f"processor time: {cell}")
-    one = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--breakdown", "--rw", "randread", "--bs", "16k",
+    one = json.loads(thinwire(lab, "bench", "--insecure", volume, "--breakdown", "--rw", "randread", "--bs", "16k",
                               "--runtime", "0.5", "--json", *initiator).stdout)
     check(one["bs"] == 16384 and one["iops"] > 0 and one["breakdown"], f"one cell is a report: {one}")
     refused(lab, "bench", "memory:64M", "--breakdown", says="local volume", code=2)
-    refused(lab, "bench", uri(lab), "--insecure", "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
+    refused(lab, "bench", volume, "--insecure", "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
 
 
 @test(each={"": {}, "xdp": {"over": "xdp"}})
@@ -440,9 +442,10 @@ def orderly_shutdown(lab):
 def pcap(lab):
     """--pcap: a capture that tshark opens; our dissector understands each frame of it and refuses none."""
     path = lab.path("wire.pcap")
-    Target(lab, "disk0=memory:1M")
+    Target(lab, "disk0=memory:1M", over="raw")
+    volume = uri(lab, over="raw")
     for pattern in ("randread", "randwrite"):
-        thinwire(lab, "bench", "--insecure", uri(lab), "--rw", pattern, "--iodepth", "8", "--runtime", "0.1", "--pcap", path)
+        thinwire(lab, "bench", "--insecure", volume, "--rw", pattern, "--iodepth", "8", "--runtime", "0.1", "--pcap", path)
         done = run("tshark", "-X", f"lua_script:{DISSECTOR}", "-r", path, "-c", 300, "-T", "fields", "-E", "separator=|",
                    "-e", "eth.type", "-e", "frame.protocols", "-e", "thinwire.expert.refused", "-e", "_ws.malformed",
                    env={**os.environ, "HOME": lab.dir})

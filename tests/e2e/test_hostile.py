@@ -8,17 +8,17 @@ import time
 import frames
 import load
 from harness import check
-from node import Attachment, Target, image
+from node import Attachment, Target, image, uri
 from registry import test
 
 
 @test(seconds=90)
 def frames_from_hell(lab):
     """Recorded frames, mangled in every way, and noise, thrown at both sides during a verified run."""
-    target = Target(lab, f"disk0={image(lab)}")
-    disk = Attachment(lab)
+    target = Target(lab, f"disk0={image(lab)}", over="raw")
+    disk = Attachment(lab, uri(lab, over="raw"))
     pid = disk.pid()
-    takers = [frames.taker(lab, side, 4) for side in ("initiator", "target")]
+    takers = [frames.taker(lab, port, 4) for port in ("i1", "t1")]
     time.sleep(0.5)
     load.verified(lab, disk.nbd, mib=8)
     recorded = []

@@ -174,7 +174,7 @@ def same_initiator_returns(lab):
 def two_targets_on_one_image(lab):
     """Two targets cannot serve one image at once: the second waits for the lock, or refuses; it names the file."""
     Target(lab, f"disk0={image(lab)}")
-    other = Target(lab, f"disk0={lab.path('disk0.img')}", name="node2", start=False)
+    other = Target(lab, f"disk0={lab.path('disk0.img')}", name="node2", side="initiator", start=False)
     other.process = lab.start("initiator", *other.argv, name="target-node2")
     time.sleep(3)
     check("ready" not in other.process.stdout, "two targets serve the same image")
@@ -185,13 +185,13 @@ def two_targets_on_one_image(lab):
 def two_targets_on_one_interface(lab):
     """Two targets of different names on one interface do not disturb each other; one of a name in use
     there refuses to start."""
-    Target(lab, "disk0=memory:64M")
-    Target(lab, "disk9=memory:64M", name="node9")
+    Target(lab, "disk0=memory:64M", over="raw")
+    Target(lab, "disk9=memory:64M", name="node9", over="raw")
     done = refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "a=memory:1M",
                    says=["node1", "eth1", "--name"], side="target")
     check("ready" not in done.stdout, f"it said it was ready:\n{done.stdout}")
-    ours = Attachment(lab, uri(lab))
-    theirs = Attachment(lab, uri(lab, "disk9", node="node9"), name="disk9")
+    ours = Attachment(lab, uri(lab, over="raw"))
+    theirs = Attachment(lab, uri(lab, "disk9", over="raw", node="node9"), name="disk9")
     for disk in (ours, theirs):
         load.verified(lab, disk.nbd, mib=32)
     for name in ("disk0", "disk9"):

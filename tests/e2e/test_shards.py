@@ -28,9 +28,9 @@ def two_shards(lab):
     """Two exports on two shards, one used over two raw links, the other over UDP; the target is
     killed and restarted under both. Every thread carries its share."""
     exports = [f"disk{n}={image(lab, f'disk{n}.img')}" for n in range(2)]
-    target = Target(lab, *exports, extra=["--shards", "2", "--link", f"udp:{lab.address('target')}"])
+    target = Target(lab, *exports, over="packet", extra=["--shards", "2", "--link", f"udp:{lab.address('target')}"])
     attachments = [
-        Attachment(lab, uri(lab, "disk0"), name="disk0"),
+        Attachment(lab, uri(lab, "disk0", over="packet"), name="disk0"),
         Attachment(lab, uri(lab, "disk1", over="udp", links=[1]), name="disk1"),
     ]
     runs = [load.Fio(lab, a.nbd, mib=64, seconds=6, seed=n) for n, a in enumerate(attachments, 1)]
