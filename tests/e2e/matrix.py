@@ -20,7 +20,7 @@ THREADS = "receive=split,completion=workqueue,submission=queue"
 # its own cases name, else what a plain interface name picks (here packet).
 ROWS = (
     f"{THREADS},batch=none",
-    "link=xdp,receive=split,batch=tyche",
+    f"link=xdp,{THREADS},batch=tyche",
     "completion=workqueue,submission=queue,batch=static:8,data-batch=off,spin=off",
     "link=udp,batch=doorbell",
     "link=xdp",

@@ -235,8 +235,12 @@ impl TxBatch {
         }
     }
 
-    /// Drops the last frames, so that at most `count` wait. Returns how many were dropped.
+    /// Drops the last frames, so that at most `count` wait. Returns how many were dropped. Does nothing
+    /// while the batch is lent.
     pub fn truncate(&mut self, count: usize) -> usize {
+        if self.lent {
+            return 0;
+        }
         let excess = self.len().saturating_sub(count);
         (0..excess).for_each(|_| self.pop());
         excess

@@ -356,10 +356,9 @@ impl Initiator {
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
-    /// The shortest round trip of the paths on which frames wait for their acknowledgement; `None` if
-    /// none does.
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.session.as_ref().and_then(|session| session.round_trip())
+    /// See [`Session::network_time`](thinwire_proto::Session::network_time).
+    pub fn network_time(&self) -> Option<Duration> {
+        self.session.as_ref().and_then(|session| session.network_time())
     }
 
     /// Completions wait to be polled.

@@ -100,7 +100,8 @@ impl Group {
 
     /// Who takes part in a round, from 0, in the order of their turns. What one leaves behind
     /// (processors that were idle, warm caches) meets another each time: over as many rounds as there
-    /// are subjects, each begins once and follows each other once.
+    /// are subjects, each begins once and follows each other once (of an odd number, some meet twice);
+    /// a plan's three or four rounds are the first of these.
     pub fn turns(&self, form: Form, round: u32) -> Vec<(Point, Entry)> {
         let all: Vec<_> = self.points().map(|(point, entry)| (point, *entry)).collect();
         let taking = |(_, entry): &(Point, Entry)| round < entry.rounds(form);

@@ -7,6 +7,7 @@ mod changes;
 mod error;
 mod ethernet;
 pub mod fault;
+mod full;
 pub mod handoff;
 mod mmsg;
 pub mod packet;
@@ -34,6 +35,7 @@ pub const FRAME_BYTES_MIN: usize = 1280;
 
 pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
+pub use full::{Outlet, RETRY, WAITING_FRAMES_MAX};
 pub use spec::{LinkOptions, LinkSpec, RawKind, SpecError};
 
 /// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
@@ -55,17 +57,6 @@ pub fn monotonic_clock() -> Clock {
     let start = std::time::Instant::now();
     Box::new(move || start.elapsed().as_nanos() as u64)
 }
-
-/// How soon to try again what [`Link::send`] left in its batch: 10 Gb/s drain 120 kB in that time.
-pub const RETRY: std::time::Duration = std::time::Duration::from_micros(100);
-
-/// A queue that has taken nothing for so long is given up: what waits for it is dropped, as a wire
-/// would. 10 Mb/s take a jumbo frame in 7 ms.
-pub const STUCK: std::time::Duration = std::time::Duration::from_millis(50);
-
-/// Frames that may wait for a full queue: those of two hundred sessions, eight each, which is the
-/// least that a congestion window allows. What comes beyond is dropped.
-pub const WAITING_FRAMES_MAX: usize = 2048;
 
 /// One way to move frames. Used by one thread. Nothing here waits.
 pub trait Link {
@@ -102,10 +93,11 @@ pub trait Link {
         self.recv(pool, max, out)
     }
 
-    /// True if frames that have left their batch wait in a ring of the link: call [`Link::send`]
-    /// again within [`RETRY`], with an empty batch if there is nothing else.
-    fn has_unsent(&self) -> bool {
-        false
+    /// How much of what has left its batch waits in the link itself for a call, in units of its own
+    /// (it falls as the kernel takes some): call [`Link::send`] again within [`RETRY`] if it is not
+    /// zero, with an empty batch if there is nothing else.
+    fn unsent(&self) -> usize {
+        0
     }
 
     /// Readable when frames wait; `None` for links without a descriptor (simulated ones).
@@ -183,8 +175,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         (**self).probe(pool, max, out)
     }
-    fn has_unsent(&self) -> bool {
-        (**self).has_unsent()
+    fn unsent(&self) -> usize {
+        (**self).unsent()
     }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).fd()

@@ -48,6 +48,8 @@ const RETRIES_PER_SEND: u32 = 16;
 /// A changed station address (a bond that fails over, a machine that moves) is noticed after this
 /// long, in which nothing that we send can be answered.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks at the interface at most so often because its queue is full.
+const LOOK_IF_FULL: Duration = Duration::from_millis(5);
 
 /// How to open a [`PacketLink`].
 #[derive(Clone, Debug)]
@@ -397,7 +399,7 @@ impl PacketLink {
                     }
                     code @ (libc::EAGAIN | libc::ENOBUFS) => {
                         // A full queue, unless the carrier is lost, which has no code of its own.
-                        if code == libc::ENOBUFS {
+                        if code == libc::ENOBUFS && self.looked_at.elapsed() > LOOK_IF_FULL {
                             self.look_again();
                         }
                         if !self.is_cut_off {

@@ -389,8 +389,8 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.fd()
     }
 
-    fn has_unsent(&self) -> bool {
-        self.inner.has_unsent()
+    fn unsent(&self) -> usize {
+        self.inner.unsent()
     }
 
     fn changes_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -95,6 +95,8 @@ pub struct Path {
     pub(crate) sent: Sent,
     pub(crate) rtt: Rtt,
     pub(crate) window: Window,
+    /// The network's part of a round trip, in ns, smoothed.
+    pub(crate) network_ns: u64,
     pub(crate) received: Received,
     pub(crate) ack: AckState,
     pub(crate) prober: Prober,
@@ -136,6 +138,7 @@ impl Path {
             sent: Sent::new(),
             rtt: Rtt::default(),
             window: Window::new(base),
+            network_ns: 0,
             received: Received::default(),
             ack: AckState::default(),
             prober: Prober::new(now),

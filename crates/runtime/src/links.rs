@@ -2,10 +2,9 @@
 
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
 
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
-use thinwire_link::{Link, LinkStats, STUCK, WAITING_FRAMES_MAX};
+use thinwire_link::{Link, LinkStats, Outlet};
 use thinwire_proto::{LinkParams, Room};
 
 use crate::stages::StageClocks;
@@ -13,49 +12,6 @@ use crate::wait::{Token, Waiter};
 
 /// Frames taken from one link in one turn, at most (rule 13: a turn takes a bounded batch).
 const FRAMES_PER_TURN: usize = 128;
-
-/// The way out to one link.
-#[derive(Clone, Copy, Default)]
-struct Outlet {
-    /// When its queue last took something, if it is full.
-    full_since: Option<Instant>,
-    /// It has taken nothing for [`STUCK`]: what comes next has one try.
-    is_stuck: bool,
-    /// Frames that waited too long, or were too many.
-    dropped: u64,
-}
-
-impl Outlet {
-    /// Something waits that is to be tried again within [`thinwire_link::RETRY`].
-    fn is_blocked(&self) -> bool {
-        self.full_since.is_some() && !self.is_stuck
-    }
-
-    /// Sends a batch. What a full queue does not take stays in it, unless the queue has taken
-    /// nothing for [`STUCK`].
-    fn send(
-        &mut self,
-        link: &mut dyn Link,
-        batch: &mut TxBatch,
-        clock: impl FnOnce() -> Instant,
-    ) -> io::Result<()> {
-        let before = batch.len();
-        link.send(batch)?;
-        if batch.is_empty() && !link.has_unsent() {
-            (self.full_since, self.is_stuck) = (None, false);
-            return Ok(());
-        }
-        let now = clock();
-        let has_progress = batch.len() < before;
-        let since = self.full_since.filter(|_| !has_progress).unwrap_or(now);
-        (self.full_since, self.is_stuck) = (Some(since), now - since > STUCK);
-        let waiting_max = if self.is_stuck { 0 } else { WAITING_FRAMES_MAX };
-        self.dropped += batch.truncate(waiting_max) as u64;
-        // The clocks have been told of them.
-        batch.forget_last_pieces();
-        Ok(())
-    }
-}
 
 /// The links of one shard, by index.
 pub struct Links {
@@ -171,7 +127,7 @@ impl Links {
         let links = self.links.iter_mut().zip(&mut self.outlets);
         for ((link, outlet), batch) in links.zip(&mut self.out) {
             if !batch.is_empty() || outlet.is_blocked() {
-                outlet.send(link.as_mut(), batch, Instant::now)?;
+                outlet.send(link.as_mut(), batch)?;
                 self.is_blocked |= outlet.is_blocked();
             }
         }
@@ -209,7 +165,7 @@ impl Links {
     /// Counters of one.
     pub fn stats(&self, at: usize) -> LinkStats {
         let mut stats = self.links[at].stats();
-        stats.tx_dropped += self.outlets[at].dropped;
+        stats.tx_dropped += self.outlets[at].dropped();
         stats
     }
 }
@@ -219,6 +175,8 @@ mod tests {
     use std::cell::RefCell;
     use std::os::fd::BorrowedFd;
     use std::time::Duration;
+
+    use thinwire_link::WAITING_FRAMES_MAX;
 
     use super::*;
 
@@ -254,8 +212,8 @@ mod tests {
             self.keeps = self.keeps.saturating_sub(1);
             Ok(())
         }
-        fn has_unsent(&self) -> bool {
-            self.keeps > 0
+        fn unsent(&self) -> usize {
+            self.keeps
         }
         fn recv(&mut self, pool: &Pool, _: usize, out: &mut RxBatch) -> io::Result<usize> {
             self.arrives += 1;
@@ -313,28 +271,6 @@ mod tests {
             links.is_blocked()
         };
         assert_eq!([(); 4].map(|_| flush(&mut links)), [true, true, false, false]);
-    }
-
-    #[test]
-    fn what_a_stuck_queue_does_not_take_is_dropped_until_it_takes_something() {
-        let mut link = Narrow { sent: Rc::default(), takes: 0, keeps: 0, arrives: 0 };
-        let (mut outlet, mut batch) = (Outlet::default(), TxBatch::new());
-        let start = Instant::now();
-        let mut send = |link: &mut Narrow, ms, count: usize| {
-            (0..count).for_each(|_| batch.push(Addr::Sim(2)).head.push(1));
-            outlet.send(link, &mut batch, || start + Duration::from_millis(ms)).unwrap();
-            (batch.len(), outlet.is_blocked(), outlet.dropped)
-        };
-        assert_eq!(send(&mut link, 0, 3), (3, true, 0));
-        link.takes = 1;
-        assert_eq!(send(&mut link, 40, 0), (2, true, 0));
-        link.takes = 0;
-        assert_eq!(send(&mut link, 90, 0), (2, true, 0));
-        assert_eq!(send(&mut link, 91, 0), (0, false, 2));
-        assert_eq!(send(&mut link, 92, 2), (0, false, 4));
-        link.takes = 1;
-        assert_eq!(send(&mut link, 93, 2), (1, true, 4));
-        assert_eq!(send(&mut link, 94, 0), (0, false, 4));
     }
 
     #[test]

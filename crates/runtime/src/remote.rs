@@ -118,7 +118,7 @@ impl Driver {
         let timeout = timeout.map_or(own, |t| t.min(own));
         let bounded = (timeout < Duration::from_secs(3600)).then_some(timeout);
         let Self { links, waiter, .. } = self;
-        waiter.wait_probing(bounded, || initiator.round_trip(), || links.probe())?;
+        waiter.wait_probing(bounded, || initiator.network_time(), || links.probe())?;
         Ok(())
     }
 

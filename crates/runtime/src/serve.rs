@@ -119,7 +119,7 @@ impl TargetShard {
         let wait = timeout.map_or(wait, |t| t.min(wait));
         let wait = if links.is_blocked() { wait.min(RETRY) } else { wait };
         let bounded = (wait <= Duration::from_secs(3600)).then_some(wait);
-        waiter.wait_probing(bounded, || target.round_trip(), || links.probe())?;
+        waiter.wait_probing(bounded, || target.network_time(), || links.probe())?;
         Ok(stop)
     }
 

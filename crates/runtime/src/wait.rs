@@ -18,9 +18,9 @@ const SPIN_MAX: Duration = Duration::from_micros(200);
 /// What waking up costs, about. Where events come more often than that, sleeping costs more than
 /// spinning.
 const WAKE_UP: Duration = Duration::from_micros(25);
-/// Where a round trip takes longer, a wake-up does not show: frames wait in a queue of the network, a
-/// slow link's, and a processor that spins would only wait for it.
-const ROUND_TRIP_MAX: Duration = Duration::from_micros(500);
+/// Where the network takes longer for a round trip, a wake-up does not show: frames wait in a queue
+/// there, a slow link's, and a processor that spins would only wait for it.
+const NETWORK_TIME_MAX: Duration = Duration::from_micros(500);
 /// While it spins over a link, a look at everything comes after so many at that link alone.
 const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
@@ -126,6 +126,9 @@ impl Waiter {
             Err(error) => return Err(error.into()),
         }
         self.ready.extend(self.events.iter().map(|e| e.data.u64()));
+        if !self.ready.is_empty() {
+            self.idle_since = None;
+        }
         Ok(!self.ready.is_empty())
     }
 
@@ -143,26 +146,25 @@ impl Waiter {
     /// [`Waiter::wait`], but while it spins it asks `probe`, and only now and then the kernel about
     /// all descriptors. A probe takes what it finds at once, which saves a system call between the
     /// arrival of a frame and its receipt; then this returns true with no token ready.
-    /// `round_trip` says how long what is on the way takes there and back, if anything is.
+    /// `network_time` says how long the network takes there and back, if something is on the way.
     pub fn wait_probing(
         &mut self,
         timeout: Option<Duration>,
-        round_trip: impl FnOnce() -> Option<Duration>,
+        network_time: impl FnOnce() -> Option<Duration>,
         probe: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<bool> {
-        self.wait_spinning(timeout, PROBES_PER_LOOK, round_trip, probe)
+        self.wait_spinning(timeout, PROBES_PER_LOOK, network_time, probe)
     }
 
     fn wait_spinning(
         &mut self,
         timeout: Option<Duration>,
         probes_per_look: u32,
-        round_trip: impl FnOnce() -> Option<Duration>,
+        network_time: impl FnOnce() -> Option<Duration>,
         mut probe: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<bool> {
         if self.look()? {
             self.stats.ready += 1;
-            self.idle_since = None;
             return Ok(true);
         }
         if timeout.is_some_and(|t| t.is_zero()) {
@@ -171,7 +173,7 @@ impl Waiter {
         let start = Instant::now();
         let idle_since = *self.idle_since.get_or_insert(start);
         let mut left = timeout;
-        if self.pays(round_trip) {
+        if self.pays(network_time) {
             let budget = (self.gap * 4).clamp(Duration::from_micros(30), SPIN_MAX);
             let budget = timeout.map_or(budget, |t| t.min(budget));
             let mut probes = 0u32;
@@ -194,9 +196,6 @@ impl Waiter {
         self.stats.slept += 1;
         let ready = self.ask(left)?;
         let idle = idle_since.elapsed();
-        if ready {
-            self.idle_since = None;
-        }
         // A timer of ours says nothing about when the next event comes, but that it has not yet.
         if ready || idle > SPIN_MAX {
             self.learn(idle);
@@ -204,8 +203,8 @@ impl Waiter {
         Ok(ready)
     }
 
-    fn pays(&self, round_trip: impl FnOnce() -> Option<Duration>) -> bool {
-        let shows = || round_trip().is_none_or(|round_trip| round_trip <= ROUND_TRIP_MAX);
+    fn pays(&self, network_time: impl FnOnce() -> Option<Duration>) -> bool {
+        let shows = || network_time().is_none_or(|network_time| network_time <= NETWORK_TIME_MAX);
         self.spin && self.gap <= SPIN_MAX && (self.gap <= WAKE_UP || shows())
     }
 
@@ -283,11 +282,11 @@ mod tests {
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         waiter.add(bell.as_fd(), 7).unwrap();
         let timeout = Some(Duration::from_micros(10));
-        let mut spins = |gap, round_trip| {
+        let mut spins = |gap, network_time| {
             waiter.gap = Duration::from_micros(gap);
             let before = waiter.stats().spun_in_vain;
-            let round_trip = || Duration::from_micros(round_trip).into();
-            waiter.wait_probing(timeout, round_trip, || Ok(false)).unwrap();
+            let network_time = || Duration::from_micros(network_time).into();
+            waiter.wait_probing(timeout, network_time, || Ok(false)).unwrap();
             waiter.stats().spun_in_vain > before
         };
         assert!(spins(60, 100) && spins(60, 500));

@@ -370,9 +370,13 @@ impl Target {
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
-    /// The shortest round trip of those for which somebody waits; `None` if nobody does.
-    pub fn round_trip(&self) -> Option<Duration> {
-        self.peers.iter().flatten().filter_map(|peer| peer.session.round_trip()).min()
+    /// The least of [`Session::network_time`](thinwire_proto::Session::network_time); `None` also while
+    /// a store is at work, for which somebody may wait who has nothing in flight.
+    pub fn network_time(&self) -> Option<Duration> {
+        if self.house.exports.iter().any(|export| export.volume.outstanding() > 0) {
+            return None;
+        }
+        self.peers.iter().flatten().filter_map(|peer| peer.session.network_time()).min()
     }
 
     /// Begins an orderly end: every session is told, nothing new is accepted. The driver keeps

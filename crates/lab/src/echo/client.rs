@@ -177,7 +177,7 @@ impl<'a> Turns<'a> {
                 link.send(&mut tx).map_err(|e| e.to_string())?;
             }
             if link.recv(&self.pool, FRAMES_PER_CALL, &mut rx).map_err(|e| e.to_string())? == 0 {
-                if tx.is_empty() {
+                if tx.is_empty() && link.unsent() == 0 {
                     idle(link, self.args.sleep, last);
                 }
                 continue;

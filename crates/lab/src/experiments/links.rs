@@ -93,8 +93,8 @@ pub fn section(view: &View) -> Section {
         &[
             "4 KiB requests of 4 jobs, 128 and 512 outstanding in all, over one link shaped both ways at the switch (tbf, burst \
              1 MiB), MTU 9000. A slow link is filled by all of them, by nbdkit over TCP too; what that takes of both \
-             sides' CPU is in the last column, and at 1 Gb/s a bar. A side that spins while it waits for a \
-             slow link uses its processor all the same. Then links that are not shaped: MTU 1500 and 9000, and a virtual cable without a switch.",
+             sides' CPU is in the last column, and at 1 Gb/s a bar. The echo spins while it waits for a slow \
+             link; Thinwire sleeps there. Then links that are not shaped: MTU 1500 and 9000, and a virtual cable without a switch.",
         ],
     );
     for pattern in PATTERNS {

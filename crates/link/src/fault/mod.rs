@@ -25,7 +25,7 @@ use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, RETRY, Room, WAITING_FRAMES_MAX};
+use crate::{Clock, Link, LinkStats, Room, WAITING_FRAMES_MAX};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,10 +158,10 @@ impl<L: Link> FaultLink<L> {
 
     fn set_alarm(&mut self, now_ns: u64) -> io::Result<()> {
         let Some(alarm) = &mut self.alarm else { return Ok(()) };
-        let held = [self.held_tx.next_ns(), self.held_rx.next_ns()];
-        // What the inner link could not send.
-        let retry = (!self.tx_batch.is_empty()).then_some(now_ns + RETRY.as_nanos() as u64);
-        let due_ns = held.into_iter().chain([retry]).flatten().min();
+        let due_ns = match (self.held_tx.next_ns(), self.held_rx.next_ns()) {
+            (Some(tx), Some(rx)) => Some(tx.min(rx)),
+            (tx, rx) => tx.or(rx),
+        };
         alarm.set(due_ns.map(|due_ns| due_ns.saturating_sub(now_ns).max(1)))
     }
 }
@@ -231,8 +231,8 @@ impl<L: Link> Link for FaultLink<L> {
         self.alarm.as_ref().map(|alarm| alarm.both.as_fd())
     }
 
-    fn has_unsent(&self) -> bool {
-        self.inner.has_unsent()
+    fn unsent(&self) -> usize {
+        self.tx_batch.len() + self.inner.unsent()
     }
 
     /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].

@@ -197,6 +197,11 @@ impl Link for HandoffLink {
         }
     }
 
+    /// A thread that sends tries again by itself.
+    fn unsent(&self) -> usize {
+        if self.sender.is_some() { 0 } else { self.link.lock().0.unsent() }
+    }
+
     fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
         self.changes.as_ref().map(AsFd::as_fd)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::TxBatch;
 
 use super::Shared;
-use crate::{RETRY, STUCK, WAITING_FRAMES_MAX};
+use crate::{Outlet, RETRY, WAITING_FRAMES_MAX};
 
 /// How long everything that waits may take when the link is closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
@@ -107,6 +107,9 @@ impl Sender {
     /// thread has ended.
     pub fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.let_go();
+        if batch.is_empty() {
+            return Ok(());
+        }
         let mut queues = self.desk.lock();
         if queues.has_ended {
             let error = queues.error.take();
@@ -174,6 +177,7 @@ impl Drop for Hands<'_> {
 
 fn run(link: &Shared, desk: &Desk) {
     let mut hands = Hands { desk, lent: None };
+    let mut outlet = Outlet::default();
     loop {
         let mut queues = desk.lock();
         let lent = loop {
@@ -193,7 +197,7 @@ fn run(link: &Shared, desk: &Desk) {
             let waited = lent.since.elapsed().as_nanos() as u64;
             desk.handed_over_ns.fetch_add(waited, Ordering::Relaxed);
         }
-        let result = send_whole(link, desk, &mut lent.batch);
+        let result = send_whole(link, desk, &mut outlet, &mut lent.batch);
         let mut queues = desk.lock();
         queues.sent.extend(hands.lent.take());
         if let Err(error) = result {
@@ -204,21 +208,20 @@ fn run(link: &Shared, desk: &Desk) {
 
 /// Sends all of a batch, as long as the kernel's queue takes something now and then: waiting for
 /// that is what the thread is for.
-fn send_whole(link: &Shared, desk: &Desk, batch: &mut TxBatch) -> io::Result<()> {
-    let mut took = None;
+fn send_whole(
+    link: &Shared,
+    desk: &Desk,
+    outlet: &mut Outlet,
+    batch: &mut TxBatch,
+) -> io::Result<()> {
+    let dropped_before = outlet.dropped();
     loop {
-        let before = batch.len();
-        let mut link = link.lock();
-        link.0.send(batch)?;
-        if batch.is_empty() && !link.0.has_unsent() {
-            return Ok(());
+        let result = outlet.send(link.lock().0.as_mut(), batch);
+        if result.is_err() || !outlet.is_blocked() {
+            desk.dropped.fetch_add(outlet.dropped() - dropped_before, Ordering::Relaxed);
+            return result;
         }
-        drop(link);
-        let now = Instant::now();
-        let since = took.filter(|_| batch.len() == before).unwrap_or(now);
-        took = Some(since);
-        let is_late = desk.lock().stop.is_some_and(|stop| now > stop);
-        if is_late || now - since > STUCK {
+        if desk.lock().stop.is_some_and(|stop| Instant::now() > stop) {
             desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
             return Ok(());
         }

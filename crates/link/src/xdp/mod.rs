@@ -351,8 +351,8 @@ impl Link for XdpLink {
         }
     }
 
-    fn has_unsent(&self) -> bool {
-        self.attached.as_ref().is_some_and(|attached| attached.queues[0].has_pending())
+    fn unsent(&self) -> usize {
+        self.attached.as_ref().map_or(0, |attached| attached.queues[0].unsent())
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -236,6 +236,12 @@ impl Queue {
         self.rings.tx.pending() > 0
     }
 
+    /// Pieces of frames that wait for a call. An adapter that takes them by itself needs none.
+    pub(super) fn unsent(&self) -> usize {
+        let needs_call = !self.is_zero_copy || self.rings.tx.needs_wakeup();
+        if needs_call { self.rings.tx.pending() as usize } else { 0 }
+    }
+
     /// Has the kernel send what was loaded. In copy mode it does so within the call, a few frames
     /// at a time, so it is called until all is gone; what it cannot take now stays in the ring and
     /// goes with the next. `retries` bounds how often it may take nothing. An error means that the

@@ -167,6 +167,9 @@ impl Session {
             }
             let ends = waited + Duration::from_micros(u64::from(delay_units) * 4);
             let fabric = outcome.rtt.map(|rtt| rtt.saturating_sub(ends));
+            if let Some(fabric) = fabric {
+                path.network_ns = (path.network_ns * 7 + fabric.as_nanos() as u64) / 8;
+            }
             path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.frame_bytes);
         }
     }

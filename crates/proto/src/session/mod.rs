@@ -273,11 +273,11 @@ impl Session {
         self.batcher.level()
     }
 
-    /// The shortest round trip of the paths on which frames wait for their acknowledgement, smoothed;
-    /// `None` if none does.
-    pub fn round_trip(&self) -> Option<Duration> {
+    /// The network's part of a round trip, smoothed, on the fastest of the paths on which frames wait
+    /// for their acknowledgement; `None` if none does. What either end takes is not in it.
+    pub fn network_time(&self) -> Option<Duration> {
         let waits = |path: &&Path| path.sent.in_flight_frames > 0;
-        self.paths.iter().filter(waits).map(|path| path.rtt.smoothed).min()
+        self.paths.iter().filter(waits).map(|p| Duration::from_nanos(p.network_ns)).min()
     }
 
     /// Items that wait to be sent.

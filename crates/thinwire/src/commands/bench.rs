@@ -113,8 +113,11 @@ fn measure(
     }
     let pool = open.pool().clone();
     let engine = Engine::new(plan, &pool, run);
-    if let Some(at) = args.start_at {
-        start_at(&mut *open, at, stop, signals)?;
+    if let Some(at) = args.start_at
+        && let Err(late) = start_at(&mut *open, at, stop, signals)
+    {
+        open.close(true)?;
+        return Err(late);
     }
     let mut bar = Progress::new(signals.is_some(), args.runtime);
     let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
