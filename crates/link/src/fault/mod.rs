@@ -25,7 +25,7 @@ use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Room, WAITING_FRAMES_MAX};
+use crate::{Clock, Link, LinkStats, Outlet, Room};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,8 +53,7 @@ pub struct FaultLink<L> {
     tx: Way,
     held_tx: Hold<HeldTx>,
     tx_batch: TxBatch,
-    /// Frames that the inner link could not send for too long.
-    dropped: u64,
+    outlet: Outlet,
     rx: Way,
     held_rx: Hold<RxFrame>,
     rx_batch: RxBatch,
@@ -72,7 +71,7 @@ impl<L: Link> FaultLink<L> {
             tx: Way::new(config, config.seed),
             held_tx: Hold::new(calls_max),
             tx_batch: TxBatch::new(),
-            dropped: 0,
+            outlet: Outlet::default(),
             rx: Way::new(config, !config.seed),
             held_rx: Hold::new(calls_max),
             rx_batch: RxBatch::new(),
@@ -196,8 +195,7 @@ impl<L: Link> Link for FaultLink<L> {
         self.tx_batch.add_last_pieces(batch.last_pieces());
         batch.clear();
         self.release_tx(now_ns);
-        self.inner.send(&mut self.tx_batch)?;
-        self.dropped += self.tx_batch.truncate(WAITING_FRAMES_MAX) as u64;
+        self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
         self.set_alarm(now_ns)
     }
 
@@ -208,7 +206,7 @@ impl<L: Link> Link for FaultLink<L> {
         self.held_rx.one_call();
         self.release_tx(now_ns);
         if !self.tx_batch.is_empty() {
-            self.inner.send(&mut self.tx_batch)?;
+            self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
         }
         self.release_rx(now_ns, out);
         // What arrived may all be lost or held: that must not look like an idle link.
@@ -238,7 +236,7 @@ impl<L: Link> Link for FaultLink<L> {
     /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].
     fn stats(&self) -> LinkStats {
         let inner = self.inner.stats();
-        LinkStats { tx_dropped: inner.tx_dropped + self.dropped, ..inner }
+        LinkStats { tx_dropped: inner.tx_dropped + self.outlet.dropped(), ..inner }
     }
 
     fn handed_over_ns(&self) -> u64 {

@@ -7,10 +7,9 @@ mod liveness;
 mod transmit;
 
 use std::collections::VecDeque;
-
 use std::time::Duration;
-use thinwire_buffer::Addr;
 
+use thinwire_buffer::Addr;
 use thinwire_wire::Header;
 
 use crate::batch::{Batcher, Batching};
