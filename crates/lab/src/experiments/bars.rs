@@ -298,13 +298,8 @@ fn shaped(view: &View, bars: &mut Vec<Bar>) {
             for pattern in SMALL {
                 for carrier in CARRIERS {
                     let load = links::load(pattern, outstanding);
+                    let text = on_shaped(mbit, load, carrier, "payload over the echo's");
                     let point = |subject| Point { wire: links::wire(mbit), load, subject };
-                    let text = format!(
-                        "4 KiB {} at {} Gb/s, {outstanding} outstanding, {}: payload over the echo's",
-                        pattern.word(),
-                        f64::from(mbit) / 1000.0,
-                        carrier.word()
-                    );
                     let pair = [Subject::thinwire(carrier), Subject::echo(carrier, false)];
                     let wanted = at_least(0.97, |f| f.mib_per_s);
                     bars.push(wanted.bar(view, text, pair.map(point), &[]));
@@ -316,21 +311,24 @@ fn shaped(view: &View, bars: &mut Vec<Bar>) {
 
 /// Where everybody fills the link, what counts is what it takes.
 fn slow(view: &View, bars: &mut Vec<Bar>) {
-    let [mbit, outstanding] = [links::RATES[0], links::OUTSTANDING[0]];
+    let (mbit, outstanding) = (links::RATES[0], links::OUTSTANDING[0]);
     for pattern in SMALL {
         for carrier in CARRIERS {
             let load = links::load(pattern, outstanding);
+            let what = "nbdkit's CPU of both sides an I/O over ours";
+            let text = on_shaped(mbit, load, carrier, what);
             let point = |subject| Point { wire: links::wire(mbit), load, subject };
-            let text = format!(
-                "4 KiB {} at {} Gb/s, {outstanding} outstanding, {}: nbdkit's CPU of both sides an I/O over ours",
-                pattern.word(),
-                f64::from(mbit) / 1000.0,
-                carrier.word()
-            );
             let pair = [Subject::Nbdkit, Subject::thinwire(carrier)].map(point);
             bars.push(at_least(2.0, Figures::cpu_us).bar(view, text, pair, &[]));
         }
     }
+}
+
+/// The text of a bar of 4 KiB requests on a shaped link.
+fn on_shaped(mbit: u32, load: Load, carrier: Carrier, what: &str) -> String {
+    let (pattern, gbit, carrier) = (load.pattern.word(), f64::from(mbit) / 1000.0, carrier.word());
+    let outstanding = load.outstanding();
+    format!("4 KiB {pattern} at {gbit} Gb/s, {outstanding} outstanding, {carrier}: {what}")
 }
 
 fn steps(view: &View, bars: &mut Vec<Bar>) {
