@@ -257,12 +257,12 @@ fn a_block_device_conforms_and_is_taken_by_one() {
         let (fd, identity) = (store.fd, store.volume.identity());
         assert_eq!(store.volume.geometry().bytes, 6 * MIB);
         exercise(&mut *store.volume, &mut || wait(fd), 7, 800);
-        let record = thinwire_volume::WriterRecord { generation: 4, holder: [5; 16] };
+        let record = thinwire_volume::WriterRecord::new(4, [5; 16], "");
         store.volume.store_writer(record).unwrap();
         drop(store);
         let mut disk = open_disk(path, &options).unwrap().disk;
         assert_eq!(disk.info().identity, identity);
-        assert_eq!(disk.load_writer(), record);
+        assert_eq!(disk.load_writer(), Ok(record));
     }
     assert_eq!(std::fs::read_dir(dir.options().state_dir).unwrap().count(), 1);
 }

@@ -146,25 +146,25 @@ fn the_writer_record_survives_and_damage_is_noticed() {
     let options = dir.options();
     let path = dir.image("image", 1 << 20);
     let mut disk = open_disk(&path, &options).unwrap().disk;
-    assert_eq!(disk.load_writer(), WriterRecord::default());
-    let record = WriterRecord { generation: 3, holder: [9; 16] };
+    assert_eq!(disk.load_writer(), Ok(WriterRecord::default()));
+    let record = WriterRecord::new(3, [9; 16], "node1");
     disk.store_writer(record).unwrap();
     drop(disk);
-    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), record);
+    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), Ok(record));
     // A newer one in the state directory, from a time when the attribute was refused, counts.
     let id = identity(&path, &options);
     let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut bytes = [0; 64];
+    let mut bytes = [0; 160];
     let len = rustix::fs::getxattr(&path, "user.thinwire.writer", &mut bytes).unwrap();
     std::fs::create_dir_all(&options.state_dir).unwrap();
     let state_file = options.state_dir.join(format!("writer-{name}"));
     std::fs::write(&state_file, &bytes[..len]).unwrap();
-    let newer = WriterRecord { generation: 4, holder: [8; 16] };
+    let newer = WriterRecord::new(4, [8; 16], "");
     let mut disk = open_disk(&path, &options).unwrap().disk;
     disk.store_writer(newer).unwrap();
     drop(disk);
     assert!(!state_file.exists());
-    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), newer);
+    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), Ok(newer));
     let set = |value: &[u8]| {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&path, "user.thinwire.writer", value, flags).unwrap();

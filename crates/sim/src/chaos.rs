@@ -114,6 +114,10 @@ impl Chaos {
 
     /// Whoever has failed or was refused tries again, perhaps harder.
     fn restart_ended(&mut self, world: &mut World) {
+        while let Some(server) = world.died.pop() {
+            let at = world.now + self.a_while();
+            self.later(at, Later::StartServer(server));
+        }
         while let Some((client, _)) = world.ended.pop() {
             let at = world.now + self.a_while();
             let take_over = self.rng.chance(0.2);

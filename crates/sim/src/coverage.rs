@@ -66,6 +66,12 @@ coverage! {
     write_failures,
     /// Writer records that could not be stored.
     record_failures,
+    /// Targets that died while they stored a writer record.
+    record_crashes,
+    /// Failed syncs that took the cache of a device along, and all that lies on it.
+    device_failures,
+    /// Writes that were lost in the background.
+    writeback_failures,
     /// Crashes of initiators.
     client_crashes,
     /// Processes of either side frozen for a while.

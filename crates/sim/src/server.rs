@@ -1,6 +1,6 @@
 //! A target on its machine, and the exports it has.
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, TxBatch};
 use thinwire_link::fault::FaultConfig;
 use thinwire_proto::{DropReason, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
@@ -75,6 +75,19 @@ impl Export {
             Store::Memory => None,
             Store::File(medium) | Store::Writeback(medium, _) => Some(medium),
         }
+    }
+
+    /// A writer was granted it under this generation, durably. What a target keeps in memory only
+    /// cannot be seen.
+    pub fn was_granted(&self, generation: u64, holder: &[u8; 16]) -> bool {
+        let Some(medium) = self.medium() else { return true };
+        medium.commits().iter().any(|c| c.generation == generation && c.holder == *holder)
+    }
+
+    /// Somebody was granted it after the writer of this generation, durably, heard or not.
+    pub fn was_fenced(&self, generation: u64) -> bool {
+        let Some(medium) = self.medium() else { return true };
+        medium.commits().iter().any(|c| c.generation > generation)
     }
 
     /// Counts the moments at which the store may have lost something.
@@ -221,12 +234,17 @@ impl Server {
         self.stop_by.is_some_and(|by| by <= now || target.is_idle())
     }
 
-    /// One turn of its loop. Returns how many frames it sent.
-    pub fn turn(&mut self, now: u64) -> u64 {
+    /// One turn of its loop. Returns how many frames it sent: none if it dies, as `dies` tells, in the
+    /// middle of it.
+    pub fn turn(&mut self, now: u64, dies: impl Fn() -> bool) -> u64 {
         let Some(target) = &mut self.target else { return 0 };
         let time = Time(now);
         self.machine.receive(&self.pool, |link, frame| target.on_frame(time, link, frame));
         target.turn(time, self.machine.batches());
+        if dies() {
+            self.machine.batches().iter_mut().for_each(TxBatch::clear);
+            return 0;
+        }
         let sent = self.machine.send();
         self.machine.deadline = target.deadline(time).0.min(self.stop_by.unwrap_or(u64::MAX));
         sent

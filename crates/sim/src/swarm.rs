@@ -1,6 +1,7 @@
 //! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
@@ -12,8 +13,8 @@ use thinwire_proto::{BatchPolicy, Batching, TycheConfig};
 use thinwire_target::TargetConfig;
 
 use crate::client::Workload;
-use crate::medium::{MediumConfig, MediumHandle};
-use crate::server::Store;
+use crate::medium::{Device, MediumConfig, MediumHandle};
+use crate::server::{Export, Store};
 use crate::world::{MS, SECOND, World};
 
 /// One of `choices`.
@@ -93,8 +94,16 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             ..TargetConfig::default()
         };
         world.add_server(links, station, config, wrapped);
+        // All on one device, or each on its own.
+        let device = rng.chance(0.5).then(Device::new);
         for _ in 0..pick(rng, &[1, 1, 2]) {
-            add_export(&mut world, server, rng);
+            add_export(&mut world, server, device.clone(), rng);
+        }
+        let on_server = |e: &&mut Export| e.server == server && e.medium().is_some();
+        let may_fail = world.exports.iter().any(|e| e.server == server && e.may_fail);
+        if device.is_some() && may_fail {
+            // What fails in one fails for all on the device.
+            world.exports.iter_mut().filter(on_server).for_each(|e| e.may_fail = true);
         }
     }
     for export in 0..world.exports.len() {
@@ -146,12 +155,13 @@ fn batching(rng: &mut Rng) -> Batching {
     Batching { policy, data: rng.chance(0.8) }
 }
 
-fn add_export(world: &mut World, server: usize, rng: &mut Rng) {
+fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng: &mut Rng) {
     let bytes = pick(rng, &[64 << 10, 256 << 10, 1 << 20, 3 << 20]);
     let block_bytes = pick(rng, &[512, 512, 512, 4096]);
     let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
     let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
     let (read_failure, record_failure) = (rate(0.02), rate(0.3));
+    let (record_crash, writeback_failure) = (rate(0.3), rate(0.02));
     let config = MediumConfig {
         bytes,
         latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),
@@ -161,18 +171,24 @@ fn add_export(world: &mut World, server: usize, rng: &mut Rng) {
         no_space,
         read_failure,
         record_failure,
+        record_crash,
+        device_failure: pick(rng, &[0.0, 0.5, 1.0]),
+        writeback_failure,
+        record_shares_description: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),
         lands_late_ns: pick(rng, &[0, 10 * MS, 2 * SECOND]),
     };
     let identity = [world.exports.len() as u8 + 1; 16];
-    let medium = MediumHandle::new(rng.bits(), identity, config);
+    let device = device.unwrap_or_else(Device::new);
+    let medium = MediumHandle::on(device, rng.bits(), identity, config);
     let store = match rng.below(4) {
         0 => Store::Memory,
         1 => Store::Writeback(medium, pick(rng, &[0, 64 << 20])),
         _ => Store::File(medium),
     };
-    let may_fail = [flush_failure, write_failure, no_space, read_failure, record_failure];
+    let may_fail =
+        [flush_failure, write_failure, no_space, read_failure, record_failure, writeback_failure];
     let may_fail = !matches!(store, Store::Memory) && may_fail.iter().any(|&rate| rate > 0.0);
     let export = world.add_export(server, bytes, block_bytes, store);
     world.exports[export].may_fail = may_fail;

@@ -96,6 +96,8 @@ pub struct World {
     pub lag_ns: u64,
     /// Runs of clients that ended since the last look, with how.
     pub ended: Vec<(usize, End)>,
+    /// Servers that died by themselves since the last look.
+    pub died: Vec<usize>,
     clock: Rc<Cell<u64>>,
     rng: Rng,
     closed_ways: Ways,
@@ -129,6 +131,7 @@ impl World {
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, prints },
             lag_ns: 0,
             ended: Vec::new(),
+            died: Vec::new(),
             clock: Rc::new(Cell::new(0)),
             rng,
             closed_ways,
@@ -387,7 +390,17 @@ impl World {
             let mine = self.exports.iter().filter(|e| e.server == index);
             let is_due = mine.filter_map(Export::medium).any(MediumHandle::is_ready);
             if server.machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
-                let sent = server.turn(self.now);
+                let media =
+                    || self.exports.iter().filter(|e| e.server == index).filter_map(Export::medium);
+                let sent = server.turn(self.now, || media().any(MediumHandle::dies));
+                if media().any(MediumHandle::dies) {
+                    media().for_each(MediumHandle::forget_turn);
+                    self.coverage.kills += 1;
+                    self.trace.note(self.now, "server", "dies over a record", index as u64);
+                    server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
+                    self.died.push(index);
+                    continue;
+                }
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent);
             }
@@ -518,6 +531,9 @@ impl World {
         all.frames_no_room = wire.no_room + wire.port_full;
         for medium in self.media() {
             let stats = medium.stats();
+            all.record_crashes += stats.record_crashes;
+            all.device_failures += stats.device_failures;
+            all.writeback_failures += stats.writeback_failures;
             all.landed_late += stats.landed_late;
             all.torn_writes += stats.torn;
             all.sectors_lost += stats.sectors_lost;

@@ -2,12 +2,13 @@
 //! (`docs/protocol.md`, "Attachments" and "Writer generations"; rules 2, 3 and 7).
 
 use thinwire_proto::{Item, Time};
-use thinwire_volume::WriterRecord;
+use thinwire_volume::{ChangeError, WriterRecord};
 use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
 
-use crate::house::{Attachment, Holder, House, PendingAttach};
+use crate::house::{Attachment, Holder, House, PendingAttach, RecordState};
 use crate::peer::Peer;
 use crate::slots::{Answer, REQUEST_BYTES_MAX};
+use crate::twin::Pulse;
 
 /// The writer is gone and nothing counts down until another may have the volume.
 const NEVER: u32 = u32::MAX;
@@ -52,16 +53,21 @@ impl House {
             let text = format!("export {} is read-only: attach it read-only", e.name);
             return refuse(peer, transaction, Status::ReadOnly, 0, text);
         }
-        if self.is_stale(peer, export) {
+        if let Some(is_granted) = self.is_stale(peer, export) {
             // Whoever asked here has gone on to another session and was granted it there, or has
             // died: granting it again would fence its present self.
             let resumes = attach.flags & attach_flags::RESUME != 0;
-            let status = if resumes { Status::Fenced } else { Status::Busy };
+            let status = if resumes && is_granted { Status::Fenced } else { Status::Busy };
             let text = format!("a later session of the same initiator has export {}", e.name);
             return refuse(peer, transaction, status, 0, text);
         }
+        if let Some((status, text)) = self.record_refusal(now, export) {
+            return refuse(peer, transaction, status, 1, text);
+        }
         match self.decide(now, peer, export, attach) {
             Ok(generation) => {
+                let resumes = attach.flags & attach_flags::RESUME != 0;
+                let twin = self.twin_of(peer, export).filter(|_| !resumes);
                 // Nobody is fenced before the grant: it may come to nothing.
                 self.pending.push(PendingAttach {
                     peer: index,
@@ -70,8 +76,11 @@ impl House {
                     export,
                     generation,
                     initiator: peer.initiator,
+                    instance: peer.instance,
                     session_number: peer.number,
                     name: peer.name.clone(),
+                    twin,
+                    failed: None,
                 });
             }
             Err((status, seconds_left, text)) => {
@@ -80,12 +89,16 @@ impl House {
         }
     }
 
-    /// An attach that comes late, in a session that its initiator has left behind.
-    fn is_stale(&self, peer: &Peer, export: usize) -> bool {
-        let waiting = self.pending.iter().filter(|p| p.export == export);
-        let waiting = waiting.map(|p| (p.initiator, p.session_number));
-        let mut grants = self.exports[export].granted.iter().copied().chain(waiting);
-        grants.any(|(initiator, number)| initiator == peer.initiator && number > peer.number)
+    /// An attach that comes late, in a session that its initiator has left behind: whether a later
+    /// one was granted the export, or is still waiting for it.
+    fn is_stale(&self, peer: &Peer, export: usize) -> Option<bool> {
+        let later = |initiator, number| initiator == peer.initiator && number > peer.number;
+        if self.exports[export].granted.iter().any(|&(who, number)| later(who, number)) {
+            return Some(true);
+        }
+        // Of a twin it is not known whether it is the same one, later.
+        let mut waiting = self.pending.iter().filter(|p| p.export == export && p.twin.is_none());
+        waiting.any(|p| later(p.initiator, p.session_number)).then_some(false)
     }
 
     /// The generation under which this initiator may write, or why not.
@@ -97,25 +110,16 @@ impl House {
         attach: &Attach<'_>,
     ) -> Result<u64, (Status, u32, String)> {
         let e = &self.exports[export];
-        // A grant that waits for the store counts as given.
         let waiting = self.pending.iter().rev().find(|p| p.export == export);
+        if attach.flags & attach_flags::RESUME != 0 {
+            return self.decide_resume(peer, export, attach, waiting);
+        }
+        // A grant that waits for the store counts as given.
         let (generation, holder) = match waiting {
             Some(p) => (p.generation, p.initiator),
             None => (e.writer.generation, e.writer.holder),
         };
         let same = holder == peer.initiator;
-        if attach.flags & attach_flags::RESUME != 0 {
-            // The last writer may come back, also if it had detached and was not told so.
-            if generation == attach.writer_generation && (same || holder == [0; 16]) {
-                return Ok(generation);
-            }
-            if generation < attach.writer_generation {
-                let text = format!("export {} began anew and holds other content", e.name);
-                return Err((Status::OtherContent, 0, text));
-            }
-            let text = format!("another initiator took export {} over", e.name);
-            return Err((Status::Fenced, 0, text));
-        }
         let next = generation + 1;
         if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
             return Ok(next);
@@ -130,15 +134,47 @@ impl House {
                 }
                 (h.name.as_str(), left.as_secs() as u32 + 1)
             }
-            _ => ("an initiator from before this target started", NEVER),
+            _ => (e.writer_name().unwrap_or_default(), NEVER),
         };
+        let name = if name.is_empty() { "an initiator without a name" } else { name };
         let wait = if seconds_left == NEVER {
-            "it keeps the export until it comes back".to_string()
+            "it attached before this target started, and keeps the export until it comes back"
+                .to_string()
         } else {
             format!("its lease has {seconds_left} s left if it stays silent")
         };
         let text = format!("export {} is held by {name}; {wait}", e.name);
         Err((Status::Busy, seconds_left, text))
+    }
+
+    /// Whether somebody who was granted the export may go on. Only a durable grant to another fences
+    /// it: one that waits may come to nothing, and holds it back until then.
+    fn decide_resume(
+        &self,
+        peer: &Peer,
+        export: usize,
+        attach: &Attach<'_>,
+        waiting: Option<&PendingAttach>,
+    ) -> Result<u64, (Status, u32, String)> {
+        let e = &self.exports[export];
+        let WriterRecord { generation, holder, .. } = e.writer;
+        if generation < attach.writer_generation {
+            let text = format!("export {} began anew and holds other content", e.name);
+            return Err((Status::OtherContent, 0, text));
+        }
+        // The last writer may come back, also if it had detached and was not told so.
+        let same = holder == peer.initiator || holder == [0; 16];
+        if generation > attach.writer_generation || !same {
+            let text = format!("another initiator took export {} over", e.name);
+            return Err((Status::Fenced, 0, text));
+        }
+        match waiting {
+            Some(p) if p.initiator != peer.initiator || p.generation != generation => {
+                let text = format!("export {} is about to be granted to {}", e.name, p.name);
+                Err((Status::Busy, 1, text))
+            }
+            _ => Ok(generation),
+        }
     }
 
     /// All writers of an export are fenced: their handles mean nothing any more.
@@ -158,31 +194,65 @@ impl House {
         let mut progress = false;
         let mut at = 0;
         while at < self.pending.len() {
-            if self.writer_outstanding(self.pending[at].export) > 0 {
+            let pulse = match &mut self.pending[at].twin {
+                Some(twin) => Some(twin.look(now, peers)),
+                None => None,
+            };
+            if let Some(Pulse::Gone) = pulse {
+                self.pending[at].twin = None;
+            }
+            let is_refused = matches!(pulse, Some(Pulse::Alive));
+            let export = self.pending[at].export;
+            // In the order in which they were asked for: each got the generation after the one before.
+            let is_next = self.pending[..at].iter().all(|before| before.export != export);
+            let waits = !is_next
+                || matches!(pulse, Some(Pulse::Unknown))
+                || self.writer_outstanding(export) > 0
+                || !self.settle_record(now, export);
+            if waits && !is_refused {
                 at += 1;
                 continue;
             }
-            let p = self.pending.remove(at);
+            let mut p = self.pending.remove(at);
             progress = true;
             // Whatever becomes of it: what was held back for it goes on, or is refused.
             self.release = true;
-            let record = WriterRecord { generation: p.generation, holder: p.initiator };
             let Some(peer) = peers.get_mut(p.peer).and_then(|s| s.as_deref_mut()) else { continue };
             if peer.session.local_id() != p.session {
                 continue;
             }
-            let e = &mut self.exports[p.export];
-            if e.writer != record {
-                if let Err(error) = e.volume.store_writer(record) {
-                    let text = format!("the writer of {} could not be recorded: {error}", e.name);
-                    refuse(peer, p.transaction, Status::Io, 0, text);
-                    continue;
-                }
-                e.writer = record;
+            if is_refused {
+                self.stats.twins += 1;
+                let text = self.twin_refusal(&p);
+                refuse(peer, p.transaction, Status::Busy, 0, text);
+                continue;
             }
+            // The record was put back meanwhile.
+            let mut failed = p.failed.take();
+            if failed.is_none() {
+                let record = WriterRecord::new(p.generation, p.initiator, &p.name);
+                match self.exports[export].change_writer(now, record) {
+                    Ok(()) => {}
+                    Err(ChangeError::Refused(error)) => failed = Some(error),
+                    Err(ChangeError::Unresolved(error)) => {
+                        // It may be on record after a crash, so it cannot be told no.
+                        p.failed = Some(error);
+                        self.pending.insert(at, p);
+                        at += 1;
+                        continue;
+                    }
+                }
+            }
+            if let Some(error) = failed {
+                let text = self.change_refusal(export, error);
+                refuse(peer, p.transaction, Status::Io, 0, text);
+                continue;
+            }
+            let e = &mut self.exports[export];
             e.note_grant(p.initiator, p.session_number);
             e.holder = Some(Holder {
                 initiator: p.initiator,
+                instance: p.instance,
                 name: p.name.clone(),
                 session: p.session,
                 last_heard: now,
@@ -227,6 +297,7 @@ impl House {
         writer_generation: u64,
         read_only: bool,
     ) {
+        self.check_losses(export);
         self.next_generation = self.next_generation.wrapping_add(1);
         let attachment = Attachment {
             export,
@@ -297,10 +368,11 @@ impl House {
             return;
         }
         let e = &mut self.exports[attachment.export];
-        let record = WriterRecord { generation: e.writer.generation, holder: [0; 16] };
+        let record = e.writer.released();
         // If this cannot be stored the export stays with its last writer, who may come back or be
         // taken over: safe, if inconvenient.
-        if e.volume.store_writer(record).is_ok() {
+        // Whichever of the two is found after a crash lets it come back.
+        if e.record == RecordState::Settled && e.volume.store_writer(record).is_ok() {
             e.writer = record;
             e.holder = None;
         }

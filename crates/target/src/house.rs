@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_proto::{Drops, LinkParams, Rng, Room, Stage, StageObserver, Time};
-use thinwire_volume::{Completion, Identity, Op, Volume, WriterRecord};
+use thinwire_volume::{Completion, Identity, IoError, Op, Volume, WriterRecord};
 
 use crate::TargetConfig;
+use crate::twin::Twin;
 
 /// Counters of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,12 +26,16 @@ pub struct TargetStats {
     pub sessions: u64,
     /// Writers fenced.
     pub fenced: u64,
+    /// Attaches refused since another process with the same identity is alive.
+    pub twins: u64,
 }
 
 /// Who holds an export for writing, as far as this process knows.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {
     pub initiator: [u8; 16],
+    /// Which run of it.
+    pub instance: u64,
     pub name: String,
     /// The session of its attachment, which may have ended.
     pub session: u64,
@@ -41,13 +46,29 @@ pub(crate) struct Holder {
 /// Initiators of which an export remembers the last grant.
 const GRANTS_KEPT: usize = 64;
 
+/// Whether what is stored is known to be [`Export::writer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordState {
+    /// It is, durably.
+    Settled,
+    /// It could not be read when it was last tried: nobody may write.
+    Unread(IoError),
+    /// A change of it failed, and so did putting it back: either may be found after a crash. Nobody
+    /// is served as a writer, fenced or told no until that succeeds; tried again at that time.
+    Unresolved(Time),
+}
+
 pub(crate) struct Export {
     pub name: String,
     pub volume: Box<dyn Volume>,
     pub read_only: bool,
     /// Changes whenever unflushed writes may have been lost.
     pub verifier: u64,
+    /// What the volume counted when that was chosen.
+    pub losses: u64,
+    /// The record in force.
     pub writer: WriterRecord,
+    pub record: RecordState,
     pub holder: Option<Holder>,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
     pub granted: VecDeque<([u8; 16], u64)>,
@@ -113,8 +134,14 @@ pub(crate) struct PendingAttach {
     pub export: usize,
     pub generation: u64,
     pub initiator: [u8; 16],
+    pub instance: u64,
     pub session_number: u64,
     pub name: String,
+    /// Another run of the same initiator holds the export in this session: is it alive?
+    pub twin: Option<Twin>,
+    /// The record could not be changed, and may have been all the same: see
+    /// [`RecordState::Unresolved`].
+    pub failed: Option<IoError>,
 }
 
 pub(crate) struct House {
@@ -138,6 +165,8 @@ pub(crate) struct House {
     pub operations_free: Vec<usize>,
     /// Recycled between polls.
     pub done: Vec<Completion>,
+    /// How many of them there were after each export had been polled.
+    pub done_ends: Vec<usize>,
     pub stats: TargetStats,
     pub next_epoch: u32,
     pub next_generation: u32,
@@ -190,9 +219,23 @@ impl House {
     }
 
     /// Another session is about to be granted `export`: its present writers' new requests wait, so
-    /// that the store runs dry of them.
+    /// that the store runs dry of them. So they do while it is not known who the writer is.
     pub fn is_held_back(&self, export: usize, session: u64) -> bool {
-        self.pending.iter().any(|p| p.export == export && p.session != session)
+        let waits =
+            |p: &PendingAttach| p.export == export && p.session != session && p.twin.is_none();
+        self.pending.iter().any(waits)
+            || matches!(self.exports[export].record, RecordState::Unresolved(_))
+    }
+
+    /// Chooses a new verifier if the volume may have lost something. To be called before anybody is
+    /// told of anything that ended since.
+    pub fn check_losses(&mut self, export: usize) {
+        let e = &mut self.exports[export];
+        let losses = e.volume.losses();
+        if losses != e.losses {
+            e.losses = losses;
+            e.verifier = self.rng.next_u64();
+        }
     }
 
     pub fn lease(&self) -> Duration {

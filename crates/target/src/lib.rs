@@ -9,6 +9,8 @@
 //! * `peer.rs`: one session and what it has open
 //! * `requests.rs`: from a whole request to its completion
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
+//! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
+//! * `twin.rs`: two live processes with one identity
 //! * `greet.rs`: handshake and discovery
 //! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
@@ -18,11 +20,13 @@ mod config;
 mod greet;
 mod house;
 mod peer;
+mod record;
 mod requests;
 mod shards;
 mod slots;
 mod target;
 mod together;
+mod twin;
 
 pub use config::{ExportConfig, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, RxFrame, TxBatch};
 use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Time, open_frame};
-use thinwire_volume::Geometry;
+use thinwire_volume::{Geometry, WriterRecord};
 use thinwire_wire::{Frame, Kind, Message, Status};
 
 use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
-use crate::house::{Export, House};
+use crate::house::{Export, House, RecordState};
 use crate::peer::Peer;
 use crate::shards::Forward;
 use crate::slots::REQUEST_BYTES_MAX;
@@ -63,7 +63,7 @@ pub struct ExportReport {
     pub read_only: bool,
     /// The writer's generation.
     pub generation: u64,
-    /// What the writer calls itself, if it is known.
+    /// What the writer on record calls itself, if it is known.
     pub writer: Option<String>,
     /// Bytes that the volume had to copy in user space.
     pub copied_bytes: u64,
@@ -104,6 +104,7 @@ impl Target {
                 operations: Vec::new(),
                 operations_free: Vec::new(),
                 done: Vec::new(),
+                done_ends: Vec::new(),
                 stats: TargetStats::default(),
                 next_epoch,
                 next_generation,
@@ -124,14 +125,20 @@ impl Target {
     pub fn add_export(&mut self, config: ExportConfig) {
         let ExportConfig { name, mut volume, read_only } = config;
         assert!(self.house.exports.iter().all(|e| e.name != name), "export {name} twice");
-        let writer = volume.load_writer();
+        let (writer, record) = match volume.load_writer() {
+            Ok(writer) => (writer, RecordState::Settled),
+            Err(error) => (WriterRecord::default(), RecordState::Unread(error)),
+        };
+        let losses = volume.losses();
         self.offered_names.push(name.clone());
         self.house.exports.push(Export {
             name,
             volume,
             read_only,
             verifier: self.house.rng.next_u64(),
+            losses,
             writer,
+            record,
             holder: None,
             granted: VecDeque::new(),
             flush_running: false,
@@ -276,6 +283,7 @@ impl Target {
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) -> bool {
         self.house.now = now;
         let progress = self.poll_volumes();
+        self.house.retry_records(now);
         if !self.house.pending.is_empty() {
             self.house.settle_pending(now, &mut self.peers);
         }
@@ -319,25 +327,33 @@ impl Target {
     fn poll_volumes(&mut self) -> bool {
         let mut progress = false;
         let mut done = std::mem::take(&mut self.house.done);
-        for export in 0..self.house.exports.len() {
-            // A completion may start a flush that waited for it: that must reach the disk in this
-            // turn, since nothing else may wake us.
-            for _ in 0..POLLS_PER_TURN {
-                let volume = &mut self.house.exports[export].volume;
-                if volume.outstanding() == 0 {
-                    break;
+        let mut ends = std::mem::take(&mut self.house.done_ends);
+        // A completion may start a flush that waited for it: that must reach the disk in this turn,
+        // since nothing else may wake us.
+        for _ in 0..POLLS_PER_TURN {
+            ends.clear();
+            for export in &mut self.house.exports {
+                if export.volume.outstanding() > 0 {
+                    export.volume.poll(&mut done);
                 }
-                volume.poll(&mut done);
-                if done.is_empty() {
-                    break;
-                }
-                progress = true;
-                for completion in done.drain(..) {
+                ends.push(done.len());
+            }
+            if done.is_empty() {
+                break;
+            }
+            progress = true;
+            // A sync that failed in one volume may have lost what others hold: all are heard before
+            // anybody is answered.
+            (0..ends.len()).for_each(|export| self.house.check_losses(export));
+            let (mut completions, mut at) = (done.drain(..), 0);
+            for (export, &end) in ends.iter().enumerate() {
+                for completion in completions.by_ref().take(end - at) {
                     self.house.on_completion(export, completion, &mut self.peers);
                 }
+                at = end;
             }
         }
-        self.house.done = done;
+        (self.house.done, self.house.done_ends) = (done, ends);
         progress
     }
 
@@ -367,6 +383,7 @@ impl Target {
         for offer in &self.offers {
             at = at.min(offer.at);
         }
+        at = at.min(self.house.deadline(now));
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
@@ -411,7 +428,7 @@ impl Target {
             geometry: e.volume.geometry(),
             read_only: e.read_only,
             generation: e.writer.generation,
-            writer: e.holder.as_ref().map(|h| h.name.clone()),
+            writer: e.writer_name().map(str::to_string),
             copied_bytes: e.volume.copied_bytes(),
         };
         self.house.exports.iter().map(report).collect()

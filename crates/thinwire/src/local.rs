@@ -9,7 +9,9 @@ use thinwire_runtime::disk;
 use thinwire_runtime::switched::Switched;
 use thinwire_runtime::wait::{Token, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Unaligned, Volume, WriterRecord};
+use thinwire_volume::{
+    Completion, Geometry, Identity, Io, IoError, Unaligned, Volume, WriterRecord,
+};
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
@@ -113,8 +115,16 @@ impl Volume for Buffered {
         self.inner.outstanding() + self.ready.len()
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
+    fn losses(&self) -> u64 {
+        self.inner.losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
         self.inner.load_writer()
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        self.inner.store_writer(record)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use thinwire_buffer::{Buf, SegList};
 
-use crate::{Extent, Identity, Token};
+use crate::{Extent, Identity, SyncScope, Token, WriterRecord};
 
 /// A request to the disk under a store. Offsets and lengths are in bytes and multiples of
 /// [`DiskInfo::align_bytes`].
@@ -68,15 +68,6 @@ pub struct DiskInfo {
     pub zero_range: bool,
 }
 
-/// Who may write an export, kept durably beside the content (DESIGN section 4, rule 3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WriterRecord {
-    /// Raised by every new writer; 0 before the first.
-    pub generation: u64,
-    /// The initiator that holds the volume, or zeroes when the last one detached in order.
-    pub holder: [u8; 16],
-}
-
 /// A disk: one open file or block device, exclusively locked, with direct I/O where possible.
 /// Never blocks but in [`Disk::block_status`] and [`Disk::store_writer`], which are control paths.
 pub trait Disk {
@@ -89,12 +80,21 @@ pub trait Disk {
     /// Appends finished operations to `done`; sends queued ones to the kernel in one call.
     fn poll(&mut self, done: &mut Vec<DiskDone>);
 
+    /// Has whoever sleeps until [`Disk::poll`] has something wake up soon (a fraction of a
+    /// millisecond), once, though it has nothing: somebody waits for what no descriptor tells.
+    fn wake_soon(&mut self);
+
     /// Which parts of the range hold data. Extents start at `offset` and cover at most `len`.
     fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32>;
 
-    /// The writer record as last stored.
-    fn load_writer(&mut self) -> WriterRecord;
+    /// What a failed sync here puts in doubt. The same while the disk is open.
+    fn sync_scope(&self) -> SyncScope;
 
-    /// Stores the writer record; it survives a crash once this returns.
+    /// The writer record, durable once this returns; no record is generation 0. The errno if it
+    /// cannot be read, or cannot be made durable: then nobody may write.
+    fn load_writer(&mut self) -> Result<WriterRecord, i32>;
+
+    /// Stores the writer record; it survives a crash once this returns. After an error (its errno)
+    /// either record may be found, now or after a crash.
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32>;
 }

@@ -224,13 +224,25 @@ pub trait Volume {
         0
     }
 
-    /// Who may write, as stored beside the content. Control path; may block.
-    fn load_writer(&mut self) -> WriterRecord {
-        WriterRecord::default()
+    /// Counts the moments at which completed writes that no flush has covered may have been lost,
+    /// because a sync failed on what this volume lies on, whoever asked for it. Looked at after
+    /// [`Volume::poll`], before its completions are passed on. A volume of volumes adds up those
+    /// below it.
+    fn losses(&self) -> u64 {
+        0
+    }
+
+    /// Who may write, as stored, durably, beside the content. Control path; may block.
+    ///
+    /// # Errors
+    /// The record cannot be read or made durable: nobody may be granted the right to write.
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
+        Ok(WriterRecord::default())
     }
 
     /// Stores who may write; durable, where the content is, once this returns. Control path; may
-    /// block. Volumes whose content does not survive the process have nothing to do.
+    /// block. Volumes whose content does not survive the process have nothing to do. To change a
+    /// record call [`crate::change_writer`], which knows what a failure leaves behind.
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
         let _ = record;
         Ok(())
@@ -262,7 +274,11 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
         (**self).copied_bytes()
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
+    fn losses(&self) -> u64 {
+        (**self).losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
         (**self).load_writer()
     }
 

@@ -6,11 +6,15 @@ mod disk;
 mod error;
 mod io;
 pub mod stores;
+mod sync;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod unaligned;
+mod writer;
 
-pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, WriterRecord};
+pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
+pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
+pub use writer::{ChangeError, HolderName, WriterRecord, change_writer, settle_writer};

@@ -409,7 +409,11 @@ impl<V: Volume> Volume for Unaligned<V> {
         self.copied_bytes + self.inner.copied_bytes()
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
+    fn losses(&self) -> u64 {
+        self.inner.losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
         self.inner.load_writer()
     }
 

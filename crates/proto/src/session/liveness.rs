@@ -83,6 +83,7 @@ impl Session {
             path.frame_bytes = size;
             path.window.restart(size);
         }
+        self.answered = self.answered.max(now - rtt);
         let id = path.id;
         let limit = path.frame_bytes_limit;
         let used = path.frame_bytes;
@@ -107,6 +108,12 @@ impl Session {
         for path in &mut self.paths {
             path.prober.ask_again(now);
         }
+    }
+
+    /// Whether the peer has answered something that was asked at `then` or later, by
+    /// [`Session::ask`] say: a sign of life that no frame from before can be.
+    pub fn answered_since(&self, then: Time) -> bool {
+        self.answered >= then && self.answered > Time::ZERO
     }
 
     /// Lets time pass: timers that are due fire.

@@ -114,6 +114,8 @@ pub struct Session {
     pub(crate) stats: SessionStats,
     notices: VecDeque<Notice>,
     last_heard: Time,
+    /// When the last question was asked that has been answered.
+    answered: Time,
     /// Items that were lost, in the order they are to be sent again; kept for its storage.
     lost: Vec<Item>,
 }
@@ -139,6 +141,7 @@ impl Session {
             stats: SessionStats::default(),
             notices: VecDeque::new(),
             last_heard: now,
+            answered: Time::ZERO,
             lost: Vec::with_capacity(4 * ITEMS_MAX),
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
-use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, Extent, WriterRecord};
+use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, Extent, SyncScope, WriterRecord};
 
 use super::real::RealDisk;
 use super::threads::Threads;
@@ -73,11 +73,19 @@ impl Disk for AnyDisk {
         either!(&mut self.0, disk => disk.poll(done));
     }
 
+    fn wake_soon(&mut self) {
+        either!(&mut self.0, disk => disk.wake_soon());
+    }
+
     fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
         either!(&mut self.0, disk => disk.block_status(offset, len, out))
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
+    fn sync_scope(&self) -> SyncScope {
+        either!(&self.0, disk => disk.sync_scope())
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
         either!(&mut self.0, disk => disk.load_writer())
     }
 

@@ -1,6 +1,7 @@
 //! How system calls on a disk are made without waiting for them.
 
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use super::slots::Request;
 
@@ -25,6 +26,11 @@ pub(super) trait Engine {
     /// Readable when [`Engine::reap`] would return something.
     fn fd(&self) -> RawFd;
 }
+
+/// The slot of a pause ([`Request::Pause`]), of which there is one at a time besides the others.
+pub(super) const PAUSE: u32 = u32::MAX;
+/// Much shorter than a sync, and longer than going round once more costs.
+pub(super) const PAUSE_TIME: Duration = Duration::from_micros(200);
 
 /// Operations that one disk has in the kernel at once; more wait their turn. Enough for the deepest
 /// device queues; a slot costs a few hundred bytes.

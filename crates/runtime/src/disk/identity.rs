@@ -15,11 +15,12 @@
 use std::fs::File;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, fsync, statx};
+use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::OpenError;
+use super::domain::sync_all;
 
 const ATTRIBUTE: &str = "user.thinwire.id";
 
@@ -46,7 +47,11 @@ pub(super) fn of_file(file: &File, path: &Path, read_only: bool) -> Result<[u8; 
             getrandom(&mut id, GetRandomFlags::empty())
                 .map_err(|errno| os("draw an identity", errno))?;
             if fsetxattr(file, ATTRIBUTE, &id, XattrFlags::CREATE).is_ok() {
-                fsync(file).map_err(|errno| os("make its identity durable", errno))?;
+                sync_all(file).map_err(|source| OpenError::Os {
+                    path: path.to_owned(),
+                    what: "make its identity durable",
+                    source,
+                })?;
                 return Ok(id);
             }
         }

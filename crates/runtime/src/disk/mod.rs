@@ -8,6 +8,7 @@
 
 mod align;
 mod any;
+mod domain;
 mod engine;
 mod error;
 mod identity;

@@ -21,7 +21,7 @@ use super::real::{Parts, RealDisk};
 use super::threads::Threads;
 use super::uring::Uring;
 use super::writer::WriterStore;
-use super::{OpenError, align, identity, lock};
+use super::{OpenError, align, domain, identity, lock};
 
 /// Who makes the system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -131,7 +131,9 @@ pub fn open(
     } else {
         identity::of_file(&file, path, options.read_only)?
     };
-    let writer = WriterStore::open(&file, path, device, &id, &options.state_dir)?;
+    let read_only = options.read_only;
+    let writer = WriterStore::open(&file, path, device, read_only, &id, &options.state_dir)?;
+    let scope = domain::scope_of(&file);
     let info = DiskInfo {
         bytes,
         align_bytes,
@@ -142,7 +144,7 @@ pub fn open(
         zero_range: !options.read_only,
     };
     let file = Arc::new(file);
-    let parts = Parts { file, path: path.to_owned(), info, device, writer };
+    let parts = Parts { file, path: path.to_owned(), info, device, writer, scope };
     let disk = with_backend(parts, options.backend, &mut notes)?;
     Ok(OpenedDisk { disk, direct: align_bytes > 1, notes })
 }

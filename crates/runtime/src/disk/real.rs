@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::Errno;
-use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, WriterRecord};
+use thinwire_volume::{
+    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope, WriterRecord,
+};
 
-use super::engine::{Engine, SLOTS};
-use super::slots::{Slot, Step};
+use super::engine::{Engine, PAUSE, SLOTS};
+use super::slots::{Request, Slot, Step};
 use super::writer::WriterStore;
 
 /// A block status looks at no more than this many extents: each costs a system call.
@@ -32,11 +34,14 @@ pub(super) struct RealDisk<E: Engine> {
     /// A block device: it cannot shrink, and has no holes.
     pub device: bool,
     pub writer: WriterStore,
+    scope: SyncScope,
     engine: E,
     slots: Vec<Slot>,
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
+    /// A pause is under way.
+    pausing: bool,
     /// Found shorter than it was when opened. Stays: what was there is gone.
     shrunk: bool,
 }
@@ -48,22 +53,25 @@ pub(super) struct Parts {
     pub info: DiskInfo,
     pub device: bool,
     pub writer: WriterStore,
+    pub scope: SyncScope,
 }
 
 impl<E: Engine> RealDisk<E> {
     pub fn new(parts: Parts, engine: E) -> Self {
-        let Parts { file, path, info, device, writer } = parts;
+        let Parts { file, path, info, device, writer, scope } = parts;
         RealDisk {
             file,
             path,
             info,
             device,
             writer,
+            scope,
             engine,
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
+            pausing: false,
             shrunk: false,
         }
     }
@@ -128,6 +136,10 @@ impl<E: Engine> RealDisk<E> {
         let mut ended = std::mem::take(&mut self.ended);
         self.engine.reap(&mut ended);
         for (slot, result) in ended.drain(..) {
+            if slot == PAUSE {
+                self.pausing = false;
+                continue;
+            }
             match self.slots[slot as usize].advance(result) {
                 Step::Again => {
                     self.start(slot);
@@ -168,6 +180,14 @@ impl<E: Engine> Disk for RealDisk<E> {
             if !again && !waiting {
                 break;
             }
+        }
+    }
+
+    fn wake_soon(&mut self) {
+        if !std::mem::replace(&mut self.pausing, true) {
+            // SAFETY: a pause has no memory, and only one is under way.
+            unsafe { self.engine.start(PAUSE, Request::Pause) };
+            self.engine.enter();
         }
     }
 
@@ -212,8 +232,12 @@ impl<E: Engine> Disk for RealDisk<E> {
         Ok(())
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
-        self.writer.load()
+    fn sync_scope(&self) -> SyncScope {
+        self.scope.clone()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
+        self.writer.load(&self.file)
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {

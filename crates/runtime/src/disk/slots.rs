@@ -14,6 +14,8 @@ pub(super) enum Request {
     Write { pieces: *const libc::iovec, count: u32, offset: u64, durable: bool },
     /// fdatasync.
     Sync,
+    /// None: [`super::engine::PAUSE_TIME`] passes.
+    Pause,
     /// fallocate.
     Allocate { mode: i32, offset: u64, len: u64 },
 }

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::engine::{Engine, SLOTS};
+use super::engine::{Engine, PAUSE_TIME, SLOTS};
 use super::slots::Request;
 
 /// Threads for each disk. They wait for the device most of the time; this many keep a device busy.
@@ -102,6 +102,10 @@ impl Shared {
     fn perform(&self, request: Request) -> Result<usize, Errno> {
         let file = &*self.file;
         match request {
+            Request::Pause => {
+                std::thread::sleep(PAUSE_TIME);
+                Ok(0)
+            }
             Request::Read { at, len, offset } => {
                 // SAFETY: `at` leads to `len` initialised bytes that are this job's alone.
                 let place = unsafe { std::slice::from_raw_parts_mut(at, len as usize) };

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::{IoUring, opcode, types};
 
-use super::engine::{Engine, SLOTS};
+use super::engine::{Engine, PAUSE_TIME, SLOTS};
 use super::slots::Request;
 
 /// One ring, with the disk's descriptor registered in it.
@@ -15,6 +15,8 @@ use super::slots::Request;
 /// the thread that made it.
 pub(super) struct Uring {
     ring: IoUring,
+    /// In memory that stays: the kernel reads it when a pause is submitted.
+    pause: Box<types::Timespec>,
 }
 
 const DISK: types::Fixed = types::Fixed(0);
@@ -24,7 +26,7 @@ impl Uring {
     pub fn new(file: &File) -> io::Result<Self> {
         let ring = build()?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;
-        Ok(Uring { ring })
+        Ok(Uring { ring, pause: Box::new(types::Timespec::from(PAUSE_TIME)) })
     }
 
     fn call(&self, wait: usize) {
@@ -48,7 +50,8 @@ impl Uring {
 /// Deferred task work (6.1) would be cheaper still, but whoever sleeps on the ring's descriptor is
 /// not woken by it (seen on 6.18: poll sleeps on while a worker has long finished).
 fn build() -> io::Result<IoUring> {
-    let entries = SLOTS as u32;
+    // And one for a pause.
+    let entries = SLOTS as u32 + 1;
     let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
@@ -72,14 +75,16 @@ impl Engine for Uring {
                     .build()
             }
             Request::Sync => opcode::Fsync::new(DISK).flags(types::FsyncFlags::DATASYNC).build(),
+            Request::Pause => opcode::Timeout::new(&*self.pause).build(),
             Request::Allocate { mode, offset, len } => {
                 opcode::Fallocate::new(DISK, len).offset(offset).mode(mode).build()
             }
         };
         let entry = entry.user_data(u64::from(slot));
-        // SAFETY: what the entry points to stays valid until it is reaped: the caller's promise.
+        // SAFETY: what the entry points to stays valid until it is reaped: the caller's promise, or
+        // ours for the time of a pause.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("as many entries as slots");
+        pushed.expect("as many entries as slots, and one");
     }
 
     fn enter(&mut self) {

@@ -46,10 +46,16 @@ impl Client {
             self.incarnation = initiator.identity().incarnation;
             coverage.attached += 1;
             trace("attached", u64::from(self.run));
+            trace("generation", initiator.report(Time(now)).writer_generation);
             if !self.config.read_only {
                 let generation = initiator.report(Time(now)).writer_generation;
                 let model = export.model_at(self.incarnation);
                 let is_writer = export.models[model].run_started(self.run, generation);
+                if !export.was_granted(generation, &self.config.initiator) {
+                    let text =
+                        format!("it was granted generation {generation}, which is not durable");
+                    return Err(self.violation(text));
+                }
                 if let (true, Store::File(medium)) = (is_writer, &export.store) {
                     medium.fence(self.run);
                 }
@@ -170,7 +176,7 @@ impl Client {
         let may_lose = matches!(self.config.when_away, WhenAway::FailAfter(_));
         let is_due = match error {
             ErrorKind::Away => may_lose,
-            ErrorKind::Fenced => export.writers > 1 && !self.config.read_only,
+            ErrorKind::Fenced => self.fence_is_due(export),
             ErrorKind::ContentChanged => self.content_is_gone(export),
             ErrorKind::Io | ErrorKind::NoSpace => export.may_fail,
             ErrorKind::ShuttingDown => self.closing,
@@ -184,6 +190,13 @@ impl Client {
         coverage.away_errors += u64::from(error == ErrorKind::Away);
         coverage.reader_writes_refused += u64::from(error == ErrorKind::ReadOnly);
         Ok(())
+    }
+
+    /// Somebody else was granted the export, heard or not.
+    fn fence_is_due(&self, export: &Export) -> bool {
+        let initiator = self.initiator.as_ref().expect("it runs");
+        let generation = initiator.report(Time::ZERO).writer_generation;
+        !self.config.read_only && export.writers > 1 && export.was_fenced(generation)
     }
 
     fn content_is_gone(&self, export: &Export) -> bool {
@@ -201,7 +214,7 @@ impl Client {
                 return Err(self.violation(text));
             }
             let is_due = match kind {
-                ErrorKind::Fenced => export.writers > 1,
+                ErrorKind::Fenced => self.fence_is_due(export),
                 ErrorKind::ContentChanged => self.content_is_gone(export),
                 _ => false,
             };

@@ -1,11 +1,11 @@
 //! The disk as a process has it.
 
 use thinwire_volume::{
-    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, WriterRecord,
+    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, SyncScope, WriterRecord,
 };
 
 use super::MediumHandle;
-use super::effects::{EIO, Flight};
+use super::effects::Flight;
 use crate::stamp::SECTOR_BYTES;
 
 /// A process's disk. Dead once the process is: see [`MediumHandle::kill`].
@@ -41,18 +41,30 @@ impl Disk for SimDisk {
         let (least, most) = m.config.latency_ns;
         let factor = if m.rng.chance(m.config.slow) { 100 } else { 1 };
         let effect_at = m.now + m.rng.between(least, most) * factor;
-        // What a failed flush loses is lost when it says so: nobody could be told earlier.
-        let is_flush = matches!(op.kind, DiskOpKind::Flush);
-        let done_at = effect_at + if is_flush { 0 } else { m.rng.between(0, least.max(1)) };
+        let done_at = effect_at + m.rng.between(0, least.max(1));
         let mark = m.next_number;
-        m.flights.push(Flight { owner: self.owner, op, effect_at, done_at, mark, result: None });
+        m.flights.push(Flight {
+            owner: self.owner,
+            op,
+            submitted_at: m.now,
+            effect_at,
+            done_at,
+            mark,
+            result: None,
+        });
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
         let m = &mut *self.handle.medium.borrow_mut();
         if m.owner == self.owner {
             done.append(&mut m.ready);
+            m.woken = false;
         }
+    }
+
+    fn wake_soon(&mut self) {
+        let m = &mut *self.handle.medium.borrow_mut();
+        m.wakes_at.get_or_insert(m.now + 200_000);
     }
 
     fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
@@ -67,18 +79,15 @@ impl Disk for SimDisk {
         Ok(())
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
-        self.handle.medium.borrow().writer
+    fn sync_scope(&self) -> SyncScope {
+        SyncScope::new([self.handle.medium.borrow().device.domain.clone()])
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
+        self.handle.medium.borrow_mut().load_record()
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        let m = &mut *self.handle.medium.borrow_mut();
-        let rate = m.config.record_failure;
-        if m.chance(rate) {
-            m.stats.record_failures += 1;
-            return Err(EIO);
-        }
-        m.writer = record;
-        Ok(())
+        self.handle.medium.borrow_mut().store_record(record)
     }
 }

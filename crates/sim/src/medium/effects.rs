@@ -1,7 +1,11 @@
 //! What operations do to the two images, and when; and what no shipped code may ask of a disk.
 
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
 use thinwire_link::rng::Rng;
-use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, WriterRecord};
+use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, SyncDomain, WriterRecord};
 
 use super::{MediumConfig, MediumStats};
 use crate::stamp::{SECTOR_BYTES, Seen, look};
@@ -9,6 +13,17 @@ use crate::stamp::{SECTOR_BYTES, Seen, look};
 pub(super) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
+
+/// How a sync fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SyncFailure {
+    /// An earlier write-back failed in the background: it is told of that, and loses nothing more.
+    Writeback,
+    /// It loses what it was to save.
+    Own,
+    /// The device loses its whole cache, of which all suffer that lie on it.
+    Device,
+}
 
 /// An effect that is not durable yet.
 pub(super) struct Unflushed {
@@ -18,10 +33,34 @@ pub(super) struct Unflushed {
     pub bytes: Vec<u8>,
 }
 
+/// What one device is, whatever lies on it: a cache that can be lost as a whole.
+#[derive(Debug)]
+pub struct Device {
+    /// What the target's stores know of it.
+    pub(super) domain: Arc<SyncDomain>,
+    /// Flushes of its cache that failed, and those of which somebody has been told.
+    failures: Cell<u64>,
+    told: Cell<u64>,
+}
+
+impl Device {
+    /// One that works.
+    pub fn new() -> Rc<Self> {
+        let domain = SyncDomain::new();
+        Rc::new(Device { domain, failures: Cell::new(0), told: Cell::new(0) })
+    }
+
+    /// Flushes of its cache that failed so far.
+    pub fn failures(&self) -> u64 {
+        self.failures.get()
+    }
+}
+
 /// An operation on its way.
 pub(super) struct Flight {
     pub owner: u32,
     pub op: DiskOp,
+    pub submitted_at: u64,
     pub effect_at: u64,
     pub done_at: u64,
     /// Effects below this were complete when it was submitted (flush).
@@ -32,6 +71,12 @@ pub(super) struct Flight {
 impl Flight {
     pub fn next_at(&self) -> u64 {
         if self.result.is_some() { self.done_at } else { self.effect_at }
+    }
+
+    fn is_failed_sync(&self) -> bool {
+        let is_sync =
+            matches!(self.op.kind, DiskOpKind::Flush | DiskOpKind::Write { fua: true, .. });
+        is_sync && matches!(self.result, Some(Err(_)))
     }
 }
 
@@ -48,7 +93,24 @@ pub(super) struct Medium {
     pub flights: Vec<Flight>,
     pub ready: Vec<DiskDone>,
     pub owner: u32,
-    pub writer: WriterRecord,
+    /// The process wants to be woken then; it is.
+    pub wakes_at: Option<u64>,
+    pub woken: bool,
+    pub device: Rc<Device>,
+    /// Failures of the device that have taken their toll here, and that show.
+    pub device_seen: (u64, u64),
+    /// The record as a process reads it, and as it survives a power failure.
+    pub record: WriterRecord,
+    pub record_durable: WriterRecord,
+    /// Records that became durable by a success that somebody was told of, in order.
+    pub commits: Vec<WriterRecord>,
+    /// The process dies before it says another word.
+    pub dies: bool,
+    /// Write-backs that failed in the background; whether any description has told of the last; and
+    /// up to which the description that the content is served through has.
+    pub writeback_errors: u64,
+    pub writeback_seen: bool,
+    pub content_seen: u64,
     /// Writes stamped by another run than this are a breach of the fence; 0: none are.
     pub granted_run: u32,
     pub breach: Option<String>,
@@ -62,6 +124,7 @@ impl Medium {
     pub fn advance(&mut self, now: u64) {
         assert!(now >= self.now);
         self.now = now;
+        self.woken |= self.wakes_at.take_if(|at| *at <= now).is_some();
         loop {
             let due = self.flights.iter().enumerate().filter(|(_, f)| f.next_at() <= now);
             let Some((at, _)) = due.min_by_key(|(_, f)| f.next_at()) else { break };
@@ -72,6 +135,9 @@ impl Medium {
                 }
             }
             let f = self.flights.swap_remove(at);
+            if f.is_failed_sync() {
+                self.tell_losses();
+            }
             if f.owner == self.owner {
                 let result = f.result.expect("it took effect");
                 self.ready.push(DiskDone { token: f.op.token, result, kind: f.op.kind });
@@ -87,6 +153,7 @@ impl Medium {
 
     fn take_effect(&mut self, at: usize) {
         self.stats.operations += 1;
+        self.follow_device();
         // Taken out, so that the rest of the medium can be changed meanwhile.
         let placeholder = DiskOp { token: 0, offset: 0, len: 0, kind: DiskOpKind::Flush };
         let mut op = std::mem::replace(&mut self.flights[at].op, placeholder);
@@ -135,11 +202,163 @@ impl Medium {
         let sector = from / SECTOR_BYTES;
         let effect = Unflushed { number, sector, bytes };
         if fua && result.is_ok() {
+            let failure = self.sync_failure();
+            if failure.is_some() {
+                self.unflushed.push(effect);
+                return self.fail_sync(failure, u64::MAX);
+            }
             self.settle(&effect, |_| true);
+        } else if self.chance(config.writeback_failure) {
+            // Reads go on seeing it, and it will never be durable.
+            self.stats.sectors_lost += (effect.bytes.len() / SECTOR_BYTES) as u64;
+            self.stats.writeback_failures += 1;
+            self.writeback_errors += 1;
+            self.writeback_seen = false;
         } else {
             self.unflushed.push(effect);
         }
         result
+    }
+
+    /// How a sync of the content fails now, if it does.
+    fn sync_failure(&mut self) -> Option<SyncFailure> {
+        if self.content_seen < self.writeback_errors {
+            return Some(SyncFailure::Writeback);
+        }
+        if !self.chance(self.config.flush_failure) {
+            return None;
+        }
+        let whole = self.rng.chance(self.config.device_failure);
+        Some(if whole { SyncFailure::Device } else { SyncFailure::Own })
+    }
+
+    /// A sync that was to save the effects below `mark` fails: what it was to save is gone, and the
+    /// next one will succeed. What reads see changes when it says so.
+    fn fail_sync(&mut self, failure: Option<SyncFailure>, mark: u64) -> Result<(), i32> {
+        match failure {
+            None => return Ok(()),
+            Some(SyncFailure::Writeback) => {
+                (self.content_seen, self.writeback_seen) = (self.writeback_errors, true);
+            }
+            Some(SyncFailure::Own) => self.lose(mark),
+            Some(SyncFailure::Device) => {
+                self.device.failures.set(self.device.failures.get() + 1);
+                self.stats.device_failures += 1;
+                self.follow_device();
+            }
+        }
+        self.stats.flush_failures += 1;
+        Err(EIO)
+    }
+
+    /// All that is unflushed is lost in the background.
+    pub fn fail_writeback(&mut self) {
+        self.unflushed.clear();
+        self.writeback_errors += 1;
+        self.writeback_seen = false;
+        self.stats.writeback_failures += 1;
+    }
+
+    /// Unflushed effects below `mark` will not become durable any more, most of them.
+    fn lose(&mut self, mark: u64) {
+        let all = std::mem::take(&mut self.unflushed);
+        let (covered, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|e| e.number < mark);
+        for effect in &covered {
+            if self.rng.chance(0.3) {
+                self.settle(effect, |_| true);
+            } else {
+                self.stats.sectors_lost += (effect.bytes.len() / SECTOR_BYTES) as u64;
+            }
+        }
+        self.unflushed = rest;
+        self.upheavals += 1;
+    }
+
+    /// What the failures of the device have done here, whoever met them.
+    pub fn follow_device(&mut self) {
+        let (failures, told) = (self.device.failures.get(), self.device.told.get());
+        if self.device_seen.0 < failures {
+            self.device_seen.0 = failures;
+            self.lose(u64::MAX);
+        }
+        if self.device_seen.1 < told {
+            self.device_seen.1 = told;
+            self.show_losses();
+        }
+    }
+
+    /// Somebody was told of a failed sync: what was lost shows.
+    fn tell_losses(&mut self) {
+        self.device.told.set(self.device.failures.get());
+        self.device_seen.1 = self.device.told.get();
+        self.show_losses();
+    }
+
+    fn show_losses(&mut self) {
+        self.upheavals += 1;
+        self.current.copy_from_slice(&self.durable);
+        for effect in &self.unflushed {
+            for (nth, bytes) in effect.bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+                let sector = effect.sector + nth;
+                if self.durable_number[sector] < effect.number {
+                    let at = sector * SECTOR_BYTES;
+                    self.current[at..at + SECTOR_BYTES].copy_from_slice(bytes);
+                }
+            }
+        }
+    }
+
+    /// The process reads the record, and makes it durable.
+    pub fn load_record(&mut self) -> Result<WriterRecord, i32> {
+        self.sync_record()?;
+        Ok(self.record)
+    }
+
+    /// The process replaces the record. One whose sync fails stays, and may be durable.
+    pub fn store_record(&mut self, record: WriterRecord) -> Result<(), i32> {
+        if self.dies {
+            return Err(EIO);
+        }
+        let config = self.config;
+        if self.chance(config.record_crash) {
+            self.dies = true;
+            self.stats.record_crashes += 1;
+        }
+        if self.dies && self.rng.chance(0.3) {
+            return Err(EIO);
+        }
+        self.record = record;
+        self.sync_record()?;
+        if self.dies { Err(EIO) } else { Ok(()) }
+    }
+
+    fn sync_record(&mut self) -> Result<(), i32> {
+        self.follow_device();
+        let config = self.config;
+        // A description that was opened for this tells of errors that nobody has been told of.
+        let mut pending = self.writeback_errors > self.content_seen && !self.writeback_seen;
+        if config.record_shares_description {
+            pending = self.writeback_errors > self.content_seen;
+            self.content_seen = self.writeback_errors;
+        }
+        self.writeback_seen |= pending;
+        if !pending && !self.chance(config.record_failure) {
+            self.record_durable = self.record;
+            if !self.dies && self.commits.last() != Some(&self.record) {
+                self.commits.push(self.record);
+            }
+            return Ok(());
+        }
+        self.stats.record_failures += 1;
+        if self.rng.chance(0.5) {
+            self.record_durable = self.record;
+        }
+        if !pending && self.rng.chance(config.device_failure) {
+            // The device could not flush its cache, and tells nobody but this caller.
+            let _ = self.fail_sync(Some(SyncFailure::Device), u64::MAX);
+            self.tell_losses();
+        }
+        Err(EIO)
     }
 
     /// Makes those sectors of an effect durable that `keep` chooses, unless something newer is.
@@ -158,34 +377,17 @@ impl Medium {
     }
 
     fn flush(&mut self, mark: u64) -> Result<(), i32> {
-        let fails = self.chance(self.config.flush_failure);
+        let failure = self.sync_failure();
+        if failure.is_some() {
+            return self.fail_sync(failure, mark);
+        }
         let all = std::mem::take(&mut self.unflushed);
         let (covered, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|e| e.number < mark);
-        for effect in &covered {
-            // fdatasync fails once, and what it was to save is gone.
-            if fails && !self.rng.chance(0.3) {
-                self.stats.sectors_lost += (effect.bytes.len() / SECTOR_BYTES) as u64;
-                continue;
-            }
+        covered.iter().for_each(|effect| {
             self.settle(effect, |_| true);
-        }
+        });
         self.unflushed = rest;
-        if !fails {
-            return Ok(());
-        }
-        self.stats.flush_failures += 1;
-        self.upheavals += 1;
-        self.current.copy_from_slice(&self.durable);
-        for effect in &self.unflushed {
-            for (nth, bytes) in effect.bytes.chunks_exact(SECTOR_BYTES).enumerate() {
-                let sector = effect.sector + nth;
-                if self.durable_number[sector] < effect.number {
-                    let at = sector * SECTOR_BYTES;
-                    self.current[at..at + SECTOR_BYTES].copy_from_slice(bytes);
-                }
-            }
-        }
-        Err(EIO)
+        Ok(())
     }
 
     pub fn power_failure(&mut self) {
@@ -221,6 +423,20 @@ impl Medium {
             self.stats.torn += u64::from(kept > 0 && kept < sectors);
         }
         self.current.copy_from_slice(&self.durable);
+        self.record = self.record_durable;
+        self.forget_process();
+    }
+
+    /// What dies with the process.
+    pub fn forget_process(&mut self) {
+        self.dies = false;
+        (self.wakes_at, self.woken) = (None, false);
+        // The failures of the device are known to whoever opens it next: all begin anew.
+        self.follow_device();
+        self.show_losses();
+        // An error that nobody was told of is told to whoever opens the file next.
+        self.content_seen =
+            if self.writeback_seen { self.writeback_errors } else { self.content_seen };
     }
 
     /// The disk does overlapping operations in any order: two writes are never given to it together

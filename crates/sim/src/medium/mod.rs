@@ -21,6 +21,7 @@ use thinwire_link::rng::Rng;
 use thinwire_volume::{DiskOpKind, WriterRecord};
 
 pub use self::disk::SimDisk;
+pub use self::effects::Device;
 use self::effects::{Flight, Medium};
 use crate::stamp::SECTOR_BYTES;
 
@@ -41,8 +42,17 @@ pub struct MediumConfig {
     pub no_space: f64,
     /// Reads that fail with EIO.
     pub read_failure: f64,
-    /// Writer records that cannot be stored.
+    /// Writer records whose sync fails. They stay, and may be durable.
     pub record_failure: f64,
+    /// Writer records over whose storing the process dies, before or after any step of it.
+    pub record_crash: f64,
+    /// Of the failed syncs, those that lose the cache of the whole device.
+    pub device_failure: f64,
+    /// Writes that are lost in the background; the next sync says so.
+    pub writeback_failure: f64,
+    /// A record's sync goes through the content's description, and takes its errors away: what rule
+    /// 4 forbids.
+    pub record_shares_description: bool,
     /// Holes can be punched.
     pub punch_hole: bool,
     /// Ranges can be zeroed.
@@ -62,6 +72,10 @@ impl Default for MediumConfig {
             no_space: 0.0,
             read_failure: 0.0,
             record_failure: 0.0,
+            record_crash: 0.0,
+            device_failure: 0.0,
+            writeback_failure: 0.0,
+            record_shares_description: false,
             punch_hole: true,
             zero_range: true,
             lands_late_ns: 0,
@@ -88,6 +102,12 @@ pub struct MediumStats {
     pub landed_late: u64,
     /// Writer records that could not be stored.
     pub record_failures: u64,
+    /// Records over whose storing the process died.
+    pub record_crashes: u64,
+    /// Failed syncs that lost the cache of the device.
+    pub device_failures: u64,
+    /// Writes that were lost in the background.
+    pub writeback_failures: u64,
 }
 
 /// A handle of a medium. Clones are handles of the same one.
@@ -98,8 +118,13 @@ pub struct MediumHandle {
 }
 
 impl MediumHandle {
-    /// A medium of zeroes with this identity.
+    /// A medium of zeroes with this identity, on a device of its own.
     pub fn new(seed: u64, identity: [u8; 16], config: MediumConfig) -> Self {
+        MediumHandle::on(Device::new(), seed, identity, config)
+    }
+
+    /// One that shares a device with others.
+    pub fn on(device: Rc<Device>, seed: u64, identity: [u8; 16], config: MediumConfig) -> Self {
         let bytes = config.bytes as usize;
         assert!(bytes.is_multiple_of(4096));
         let medium = Medium {
@@ -114,7 +139,17 @@ impl MediumHandle {
             flights: Vec::new(),
             ready: Vec::new(),
             owner: 0,
-            writer: WriterRecord::default(),
+            wakes_at: None,
+            woken: false,
+            device_seen: (device.failures(), device.failures()),
+            device,
+            record: WriterRecord::default(),
+            record_durable: WriterRecord::default(),
+            commits: Vec::new(),
+            dies: false,
+            writeback_errors: 0,
+            writeback_seen: true,
+            content_seen: 0,
             granted_run: 0,
             breach: None,
             failures_off: false,
@@ -151,12 +186,13 @@ impl MediumHandle {
     /// When something happens here next.
     pub fn next_event(&self) -> Option<u64> {
         let m = self.medium.borrow();
-        m.flights.iter().map(Flight::next_at).min()
+        m.flights.iter().map(Flight::next_at).chain(m.wakes_at).min()
     }
 
     /// The process can poll something.
     pub fn is_ready(&self) -> bool {
-        !self.medium.borrow().ready.is_empty()
+        let m = self.medium.borrow();
+        m.woken || !m.ready.is_empty()
     }
 
     /// The process has been killed: what it had submitted still lands, perhaps late.
@@ -171,11 +207,20 @@ impl MediumHandle {
             flight.done_at = flight.effect_at;
         }
         m.upheavals += 1;
+        m.forget_process();
     }
 
     /// The power has failed: unflushed effects are kept, lost or torn; nothing lands any more.
     pub fn power_failure(&self) {
         self.medium.borrow_mut().power_failure();
+    }
+
+    /// The process has died in the middle of a turn: what it would have submitted in the rest of it
+    /// it has not.
+    pub fn forget_turn(&self) {
+        let m = &mut *self.medium.borrow_mut();
+        let now = m.now;
+        m.flights.retain(|f| f.submitted_at < now || f.owner != m.owner);
     }
 
     /// When the last operation of dead processes has landed.
@@ -210,9 +255,31 @@ impl MediumHandle {
         self.medium.borrow_mut().config.record_failure = rate;
     }
 
+    /// Changes what it is like: for scripted tests.
+    pub fn configure(&self, change: impl FnOnce(&mut MediumConfig)) {
+        change(&mut self.medium.borrow_mut().config);
+    }
+
+    /// The process that uses it dies before it says another word.
+    pub fn dies(&self) -> bool {
+        self.medium.borrow().dies
+    }
+
+    /// The first durable record under a generation at or above `generation`, oldest first, that
+    /// somebody could act on: each is a grant, heard or not.
+    pub fn commits(&self) -> Vec<WriterRecord> {
+        self.medium.borrow().commits.clone()
+    }
+
     /// Makes writes fail for lack of space, always or never: for scripted tests.
     pub fn set_no_space(&self, rate: f64) {
         self.medium.borrow_mut().config.no_space = rate;
+    }
+
+    /// Loses all of it that is unflushed, as a write-back that fails in the background; the next
+    /// sync through each description says so.
+    pub fn fail_writeback(&self) {
+        self.medium.borrow_mut().fail_writeback();
     }
 
     /// Changes how long operations take: for scripted tests.

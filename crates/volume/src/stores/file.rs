@@ -1,11 +1,13 @@
 //! A volume on a [`Disk`]: a file or a block device.
 
+use std::collections::VecDeque;
+
 use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::{IO_BYTES_MAX, push_extent};
 use crate::{
     Completion, Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, ErrorKind, Extent, Features,
-    Geometry, Identity, Io, IoError, IoFlags, Op, Token, Volume, WriterRecord,
+    Geometry, Identity, Io, IoError, IoFlags, Op, SyncMark, SyncScope, Token, Volume, WriterRecord,
 };
 
 /// The name under which errors of this store appear.
@@ -79,6 +81,8 @@ struct Running {
     offset: u64,
     len: u64,
     stage: Stage,
+    /// The running operation is a sync that began then.
+    sync: Option<SyncMark>,
 }
 
 impl Running {
@@ -94,8 +98,10 @@ impl Running {
 ///   others through one copy, which is counted.
 /// * A discard punches a hole. Where the disk turns out unable, it succeeds without effect.
 /// * Write-zeroes punches a hole unless forbidden; else has the range zeroed; else writes zeroes.
-/// * A flush is one fdatasync. If it fails, what was completed before may be lost: the caller has
-///   to treat its verifier as changed.
+/// * A flush is one fdatasync. If it fails, or a durable write or a record does, what was completed
+///   before may be lost, here and in all volumes of the same [`SyncScope`]: [`Volume::losses`] says so
+///   before anything else is completed. A flush or durable write that succeeded beside a sync of
+///   another volume there is told when that one has ended, too.
 ///
 /// Allocates nothing once as many I/Os were outstanding as ever will be.
 pub struct FileStore<D> {
@@ -109,6 +115,9 @@ pub struct FileStore<D> {
     ready: Vec<Completion>,
     /// Answers that needed no waiting for the disk: behind all that it had done before.
     told: Vec<Completion>,
+    scope: SyncScope,
+    /// Syncs that succeeded, and when that was heard: told when the scope is settled.
+    held: VecDeque<(SyncMark, Completion)>,
     disk_done: Vec<DiskDone>,
     /// The disk was given something since this was last cleared.
     started: bool,
@@ -129,7 +138,6 @@ impl<D: Disk> FileStore<D> {
             return Err(FileStoreError::Alignment { align_bytes: info.align_bytes, block_bytes });
         }
         Ok(FileStore {
-            disk,
             info,
             geometry: Geometry {
                 bytes: info.bytes,
@@ -149,9 +157,12 @@ impl<D: Disk> FileStore<D> {
             free: Vec::with_capacity(IOS_USUAL),
             ready: Vec::with_capacity(IOS_USUAL),
             told: Vec::new(),
+            scope: disk.sync_scope(),
+            held: VecDeque::with_capacity(IOS_USUAL),
             disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
             copied_bytes: 0,
+            disk,
         })
     }
 
@@ -170,8 +181,10 @@ impl<D: Disk> FileStore<D> {
         self.start_part(running, running.offset, running.len, kind);
     }
 
-    fn start_part(&mut self, running: Running, offset: u64, len: u64, kind: DiskOpKind) {
+    fn start_part(&mut self, mut running: Running, offset: u64, len: u64, kind: DiskOpKind) {
         self.started = true;
+        let is_sync = matches!(kind, DiskOpKind::Flush | DiskOpKind::Write { fua: true, .. });
+        running.sync = is_sync.then(|| self.scope.begin());
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -268,6 +281,9 @@ impl<D: Disk> FileStore<D> {
         let slot = done.token as usize;
         let running = self.running[slot].take().expect("the disk returns each token once");
         self.free.push(slot);
+        if let Some(mark) = running.sync {
+            self.scope.end(mark, done.result.is_err());
+        }
         let unable = matches!(done.result, Err(errno) if is_unsupported(errno));
         match (running.stage, done.result) {
             (Stage::Punch, _) if unable => {
@@ -295,11 +311,24 @@ impl<D: Disk> FileStore<D> {
             }
             (_, Ok(())) => {
                 let mut completion = Completion::new(running.token, Ok(()));
+                if running.sync.is_some() {
+                    self.held.push_back((SyncMark::now(), completion));
+                    return;
+                }
                 if let DiskOpKind::Read(buf) = done.kind {
                     completion.data = SegList::of(buf.freeze());
                 }
                 self.ready.push(completion);
             }
+        }
+    }
+
+    /// Tells of the syncs beside which none runs any more that might have failed before them.
+    fn release_held(&mut self) {
+        while let Some((mark, _)) = self.held.front()
+            && self.scope.is_settled(*mark)
+        {
+            self.ready.extend(self.held.pop_front().map(|(_, completion)| completion));
         }
     }
 
@@ -335,6 +364,7 @@ impl<D: Disk> Volume for FileStore<D> {
             offset: io.offset,
             len: io.len,
             stage: Stage::Last,
+            sync: None,
         };
         match io.op {
             Op::Read => {
@@ -371,6 +401,13 @@ impl<D: Disk> Volume for FileStore<D> {
             }
         }
         self.disk_done = disk_done;
+        if !self.held.is_empty() {
+            self.release_held();
+            if !self.held.is_empty() {
+                // The other volume's thread does not know of us.
+                self.disk.wake_soon();
+            }
+        }
         done.append(&mut self.ready);
         // A flush that had failed when they were asked for has changed what they saw, and must be
         // heard of first.
@@ -378,26 +415,44 @@ impl<D: Disk> Volume for FileStore<D> {
     }
 
     fn outstanding(&self) -> usize {
-        self.running.len() - self.free.len() + self.ready.len() + self.told.len()
+        let held = self.held.len() + self.ready.len() + self.told.len();
+        self.running.len() - self.free.len() + held
     }
 
     fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
-        self.disk.load_writer()
+    fn losses(&self) -> u64 {
+        self.scope.losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
+        let mark = self.scope.begin();
+        let loaded = self.disk.load_writer();
+        self.scope.end(mark, loaded.is_err());
+        loaded.map_err(|errno| record_error(errno, Op::Read))
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.disk.store_writer(record).map_err(|errno| IoError {
-            kind: error_kind(errno),
-            op: Op::Write,
-            offset: 0,
-            len: 0,
-            module: "writer record",
-        })
+        let mark = self.scope.begin();
+        let stored = self.disk.store_writer(record);
+        self.scope.end(mark, stored.is_err());
+        stored.map_err(|errno| record_error(errno, Op::Write))
     }
+}
+
+impl<D> Drop for FileStore<D> {
+    /// Nobody will hear how these syncs end.
+    fn drop(&mut self) {
+        for mark in self.running.iter().flatten().filter_map(|running| running.sync) {
+            self.scope.end(mark, true);
+        }
+    }
+}
+
+fn record_error(errno: i32, op: Op) -> IoError {
+    IoError { kind: error_kind(errno), op, offset: 0, len: 0, module: "writer record" }
 }
 
 /// What an errno of the disk means for the I/O.
@@ -547,6 +602,49 @@ mod tests {
         }
         store.disk_mut().fail_with(None);
         run(&mut store, write(512, &[&[7; 512]], 0)).result.unwrap();
+    }
+
+    /// The other volume's sync may have failed in the kernel before this one's did not.
+    #[test]
+    fn a_sync_that_ran_beside_another_is_told_when_both_have_ended() {
+        let scope = SyncScope::alone();
+        let fua = IoFlags { fua: true, ..IoFlags::default() };
+        for (op, flags) in [(Op::Flush, IoFlags::default()), (Op::Write, fua)] {
+            let mut store = store(MemDisk::new(1 << 20, 512, 1).within(scope.clone()), 512);
+            let other = scope.begin();
+            let mut done = Vec::new();
+            store.submit(Io { flags, op, ..write(0, &[&[7; 512]], 0) });
+            for _ in 0..1000 {
+                store.poll(&mut done);
+            }
+            assert!(done.is_empty() && store.outstanding() == 1 && store.disk().wakes > 0);
+            let before = store.losses();
+            scope.end(other, true);
+            assert_eq!(store.losses(), before + 1, "known before it is told");
+            store.poll(&mut done);
+            assert!(done.len() == 1 && done[0].result.is_ok() && store.outstanding() == 0);
+        }
+        // One that is forgotten holds up nobody, and vouches for nothing.
+        let before = scope.losses();
+        let mut gone = store(MemDisk::new(1 << 20, 512, 1).within(scope.clone()), 512);
+        gone.submit(Io::new(1, Op::Flush, 0, 0));
+        drop(gone);
+        assert!(scope.is_settled(SyncMark::now()) && scope.losses() == before + 1);
+    }
+
+    #[test]
+    fn a_failed_sync_of_any_kind_is_a_loss() {
+        let mut store = store(MemDisk::new(1 << 20, 512, 1), 512);
+        let fua = IoFlags { fua: true, ..IoFlags::default() };
+        store.disk_mut().fail_with(Some(5));
+        let plain = write(0, &[&[7; 512]], 0);
+        assert!(run(&mut store, plain).result.is_err() && store.losses() == 0);
+        let durable = Io { flags: fua, ..write(0, &[&[7; 512]], 0) };
+        assert!(run(&mut store, durable).result.is_err() && store.losses() == 1);
+        assert!(run(&mut store, Io::new(1, Op::Flush, 0, 0)).result.is_err());
+        assert_eq!(store.losses(), 2);
+        store.disk_mut().fail_records([true]);
+        assert!(store.store_writer(WriterRecord::default()).is_err() && store.losses() == 3);
     }
 
     #[test]

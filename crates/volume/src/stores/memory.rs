@@ -229,8 +229,8 @@ impl Volume for MemoryStore {
         self.copied_bytes
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
-        self.writer
+    fn load_writer(&mut self) -> Result<WriterRecord, crate::IoError> {
+        Ok(self.writer)
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), crate::IoError> {

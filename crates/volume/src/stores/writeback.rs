@@ -342,7 +342,11 @@ impl<V: Volume> Volume for Writeback<V> {
         self.copied_bytes + self.inner.copied_bytes()
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
+    fn losses(&self) -> u64 {
+        self.inner.losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
         self.inner.load_writer()
     }
 

@@ -1,10 +1,15 @@
 //! A disk in memory, for tests of what stands on disks.
 
+use std::collections::VecDeque;
+
 use super::Rng;
-use crate::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, Token, WriterRecord};
+use crate::{
+    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, SyncScope, Token, WriterRecord,
+};
 
 const EOPNOTSUPP: i32 = 95;
 const EINVAL: i32 = 22;
+const EIO: i32 = 5;
 
 /// A disk in memory. Operations take effect in [`Disk::poll`], a few at a time, in an order drawn
 /// from the seed. Misaligned operations fail with EINVAL, as on a real disk.
@@ -16,9 +21,14 @@ pub struct MemDisk {
     queue: Vec<DiskOp>,
     rng: Rng,
     writer: WriterRecord,
+    /// Whether the next records fail; what comes behind them succeeds.
+    failing_records: VecDeque<bool>,
+    scope: SyncScope,
     failing: Option<i32>,
     /// Claims to be able and is not.
     liar: bool,
+    /// How often it was asked to wake whoever polls it.
+    pub wakes: u64,
     /// What was done, in order: a letter for each operation (r, w, W for FUA, f, p, z).
     pub log: String,
 }
@@ -40,8 +50,11 @@ impl MemDisk {
             queue: Vec::new(),
             rng: Rng::new(seed),
             writer: WriterRecord::default(),
+            failing_records: VecDeque::new(),
+            scope: SyncScope::alone(),
             failing: None,
             liar: false,
+            wakes: 0,
             log: String::new(),
         }
     }
@@ -61,6 +74,17 @@ impl MemDisk {
     /// Fails every operation with this errno from now on; `None` for none.
     pub fn fail_with(&mut self, errno: Option<i32>) {
         self.failing = errno;
+    }
+
+    /// Shares what it lies on with other volumes.
+    pub fn within(mut self, scope: SyncScope) -> Self {
+        self.scope = scope;
+        self
+    }
+
+    /// Whether each of the next records fails. One that fails is there all the same.
+    pub fn fail_records(&mut self, failing: impl IntoIterator<Item = bool>) {
+        self.failing_records = failing.into_iter().collect();
     }
 
     fn run(&mut self, op: &mut DiskOp) -> Result<(), i32> {
@@ -135,6 +159,10 @@ impl Disk for MemDisk {
         }
     }
 
+    fn wake_soon(&mut self) {
+        self.wakes += 1;
+    }
+
     fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
         let end = offset + len;
         let mut at = offset;
@@ -147,12 +175,16 @@ impl Disk for MemDisk {
         Ok(())
     }
 
-    fn load_writer(&mut self) -> WriterRecord {
-        self.writer
+    fn sync_scope(&self) -> SyncScope {
+        self.scope.clone()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
+        Ok(self.writer)
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
         self.writer = record;
-        Ok(())
+        if self.failing_records.pop_front() == Some(true) { Err(EIO) } else { Ok(()) }
     }
 }

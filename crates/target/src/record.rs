@@ -1,0 +1,112 @@
+//! The writer record of an export, as far as it may fail: reading it, changing it, and putting it back
+//! (`docs/protocol.md`, "Writer generations"; rule 3).
+
+use std::time::Duration;
+
+use thinwire_proto::Time;
+use thinwire_volume::{ChangeError, IoError, WriterRecord, change_writer, settle_writer};
+use thinwire_wire::Status;
+
+use crate::house::{Export, House, RecordState};
+
+/// How soon a record that could not be put back is tried again: a sync that fails may take long, and
+/// whoever waits has a disk that does not work anyway.
+const RETRY: Duration = Duration::from_secs(1);
+
+impl Export {
+    /// What the writer on record is called.
+    pub fn writer_name(&self) -> Option<&str> {
+        let known = self.holder.as_ref().map(|holder| holder.name.as_str());
+        known.or_else(|| self.writer.is_held().then(|| self.writer.name.as_str()))
+    }
+
+    /// Makes `new` the record in force.
+    pub fn change_writer(&mut self, now: Time, new: WriterRecord) -> Result<(), ChangeError> {
+        if self.writer == new {
+            return Ok(());
+        }
+        let changed = change_writer(self.volume.as_mut(), self.writer, new);
+        match changed {
+            Ok(()) => self.writer = new,
+            Err(ChangeError::Refused(_)) => {}
+            Err(ChangeError::Unresolved(_)) => self.record = RecordState::Unresolved(now + RETRY),
+        }
+        changed
+    }
+}
+
+impl House {
+    /// Finds out who the writer is, if that is not known; true if it is now.
+    pub fn settle_record(&mut self, now: Time, export: usize) -> bool {
+        let e = &mut self.exports[export];
+        match e.record {
+            RecordState::Settled => return true,
+            RecordState::Unread(_) => match e.volume.load_writer() {
+                Ok(writer) => e.writer = writer,
+                Err(error) => {
+                    e.record = RecordState::Unread(error);
+                    return false;
+                }
+            },
+            RecordState::Unresolved(at) if now < at => return false,
+            RecordState::Unresolved(_) => {
+                if settle_writer(e.volume.as_mut(), e.writer).is_err() {
+                    e.record = RecordState::Unresolved(now + RETRY);
+                    return false;
+                }
+                // Its present writer goes on.
+                self.release = true;
+            }
+        }
+        self.exports[export].record = RecordState::Settled;
+        true
+    }
+
+    /// Why nobody may attach to write, if the record is the reason.
+    pub fn record_refusal(&mut self, now: Time, export: usize) -> Option<(Status, String)> {
+        if self.settle_record(now, export) {
+            return None;
+        }
+        let e = &self.exports[export];
+        Some(match e.record {
+            RecordState::Unread(error) => {
+                (Status::Io, format!("who may write export {} cannot be read: {error}", e.name))
+            }
+            _ => {
+                let text = format!(
+                    "who may write export {} could not be made durable, and is being tried again",
+                    e.name
+                );
+                (Status::Busy, text)
+            }
+        })
+    }
+
+    /// The refusal after a change that failed.
+    pub fn change_refusal(&self, export: usize, error: IoError) -> String {
+        format!("the writer of {} could not be recorded: {error}", self.exports[export].name)
+    }
+
+    /// Tries the records again that could not be put back. Called every turn.
+    pub fn retry_records(&mut self, now: Time) {
+        for export in 0..self.exports.len() {
+            if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
+                self.settle_record(now, export);
+            }
+        }
+    }
+
+    /// When something here is due, at the latest.
+    pub fn deadline(&self, now: Time) -> Time {
+        let mut at = Time(u64::MAX);
+        for export in &self.exports {
+            if let RecordState::Unresolved(retry) = export.record {
+                at = at.min(retry);
+            }
+        }
+        for due in self.pending.iter().filter_map(|p| p.twin.and_then(|twin| twin.due())) {
+            at = at.min(due);
+        }
+        if self.release { now } else { at }
+    }
+}
