@@ -1,6 +1,7 @@
 //! What operations do to the two images, and when; and what no shipped code may ask of a disk.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,6 +14,17 @@ use crate::stamp::{SECTOR_BYTES, Seen, look};
 pub(super) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
+
+/// What becomes of a record that is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFate {
+    /// It is durable.
+    Stored,
+    /// Its sync fails. It is there, and durable if this says so.
+    Failed(bool),
+    /// The process dies over it. It is there, durably, if this says so.
+    Dies(bool),
+}
 
 /// How a sync fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +116,8 @@ pub(super) struct Medium {
     pub record_durable: WriterRecord,
     /// Records that became durable by a success that somebody was told of, in order.
     pub commits: Vec<WriterRecord>,
+    /// What becomes of the next records; of later ones chance decides.
+    pub record_script: VecDeque<RecordFate>,
     /// The process dies before it says another word.
     pub dies: bool,
     /// Write-backs that failed in the background; whether any description has told of the last; and
@@ -318,6 +332,29 @@ impl Medium {
     pub fn store_record(&mut self, record: WriterRecord) -> Result<(), i32> {
         if self.dies {
             return Err(EIO);
+        }
+        match self.record_script.pop_front() {
+            None => {}
+            Some(RecordFate::Dies(stored)) => {
+                self.dies = true;
+                self.stats.record_crashes += 1;
+                if stored {
+                    (self.record, self.record_durable) = (record, record);
+                }
+                return Err(EIO);
+            }
+            Some(fate) => {
+                self.record = record;
+                if fate != RecordFate::Failed(false) {
+                    self.record_durable = record;
+                }
+                if fate == RecordFate::Stored {
+                    self.commits.push(record);
+                    return Ok(());
+                }
+                self.stats.record_failures += 1;
+                return Err(EIO);
+            }
         }
         let config = self.config;
         if self.chance(config.record_crash) {

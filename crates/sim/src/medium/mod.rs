@@ -15,13 +15,14 @@ mod effects;
 mod tests;
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use thinwire_link::rng::Rng;
 use thinwire_volume::{DiskOpKind, WriterRecord};
 
 pub use self::disk::SimDisk;
-pub use self::effects::Device;
+pub use self::effects::{Device, RecordFate};
 use self::effects::{Flight, Medium};
 use crate::stamp::SECTOR_BYTES;
 
@@ -146,6 +147,7 @@ impl MediumHandle {
             record: WriterRecord::default(),
             record_durable: WriterRecord::default(),
             commits: Vec::new(),
+            record_script: VecDeque::new(),
             dies: false,
             writeback_errors: 0,
             writeback_seen: true,
@@ -255,6 +257,11 @@ impl MediumHandle {
         self.medium.borrow_mut().config.record_failure = rate;
     }
 
+    /// What becomes of the next records that are stored: for scripted tests.
+    pub fn script_records(&self, fates: impl IntoIterator<Item = RecordFate>) {
+        self.medium.borrow_mut().record_script = fates.into_iter().collect();
+    }
+
     /// Changes what it is like: for scripted tests.
     pub fn configure(&self, change: impl FnOnce(&mut MediumConfig)) {
         change(&mut self.medium.borrow_mut().config);
@@ -265,8 +272,8 @@ impl MediumHandle {
         self.medium.borrow().dies
     }
 
-    /// The first durable record under a generation at or above `generation`, oldest first, that
-    /// somebody could act on: each is a grant, heard or not.
+    /// Records that became durable and that a process could act on, oldest first: each that names a
+    /// holder is a grant, heard or not.
     pub fn commits(&self) -> Vec<WriterRecord> {
         self.medium.borrow().commits.clone()
     }

@@ -4,8 +4,11 @@
 mod hardening;
 mod rule_01_late_data;
 mod rule_02_dead_processes;
+mod rule_03_records;
+mod rule_03_twins;
 mod rule_03_writers;
 mod rule_04_replay;
+mod rule_04_syncs;
 mod rule_05_overlap;
 mod rule_06_acknowledgement;
 mod rule_07_attachment;

@@ -1,0 +1,76 @@
+//! Rule 3 among processes that present one identity: containers on one network, copies of a machine.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use thinwire_link::sim::Verdict;
+use thinwire_sim::client::End;
+use thinwire_sim::world::{Host, SECOND};
+use thinwire_volume::{ErrorKind, Op};
+use thinwire_wire::{Frame, Message, Status};
+
+use crate::scene::{Scene, at, ms};
+
+fn with_twin() -> (Scene, usize) {
+    let mut s = Scene::new().with_client();
+    let twin = s.client();
+    s.world.clients[twin].config.initiator = s.world.clients[0].config.initiator;
+    (s, twin)
+}
+
+/// The second live process of an identity takes nothing over without saying so.
+#[test]
+fn rule_03_a_twin_of_a_living_writer_is_refused() {
+    let (mut s, twin) = with_twin();
+    s.write(at(0, 8));
+    let told = Rc::new(RefCell::new(String::new()));
+    let hear = told.clone();
+    s.world.set_judge(move |_, _, bytes| {
+        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
+            if let Message::AttachRefused(refused) = message {
+                *hear.borrow_mut() = refused.text.to_string();
+            }
+        }
+        Verdict::Pass
+    });
+    s.world.start_client(twin);
+    assert_eq!(s.until_ended(twin), End::Refused(Status::Busy));
+    assert!(told.borrow().contains("same identity"), "{}", told.borrow());
+    s.write(at(4, 8));
+    s.read(at(0, 16));
+    let stats = s.world.target(0).stats();
+    assert_eq!((stats.fenced, stats.twins), (0, 1));
+    s.end();
+}
+
+/// While it is found out whether the first lives, the first is served.
+#[test]
+fn rule_03_a_writer_is_served_while_its_twin_waits() {
+    let (mut s, twin) = with_twin();
+    // The questions, and all else, reach it late.
+    let station = s.world.clients[0].machine.stations[0];
+    s.world.set_judge(
+        move |_, to, _| {
+            if to == station { Verdict::Delay(50_000_000) } else { Verdict::Pass }
+        },
+    );
+    s.world.start_client(twin);
+    for nth in 0..4 {
+        s.write(at(nth * 4, 8));
+    }
+    assert_eq!(s.until_ended(twin), End::Refused(Status::Busy));
+    s.end();
+}
+
+/// Who is asked and stands still is taken over, and fenced when it wakes up.
+#[test]
+fn rule_03_a_twin_of_a_frozen_writer_fences_it() {
+    let (mut s, twin) = with_twin();
+    s.write(at(0, 8));
+    s.world.freeze(Host::Client(0), s.world.now + 3 * SECOND);
+    s.world.start_client(twin);
+    s.until("attached", move |w| w.clients[twin].is_open);
+    s.pass(ms(2900));
+    let token = s.submit(0, Op::Write, at(0, 8));
+    assert_eq!(s.outcome(0, token).result, Err(ErrorKind::Fenced));
+}

@@ -1,0 +1,114 @@
+//! Rule 4, below the target: what one failed sync puts in doubt.
+
+use thinwire_sim::client::{End, Workload};
+use thinwire_sim::medium::{Device, MediumConfig, MediumHandle};
+use thinwire_sim::server::{Crash, Store};
+use thinwire_volume::Op;
+use thinwire_wire::Status;
+
+use crate::scene::{Scene, at};
+
+/// Flushes until that succeeds, then has the power fail: what was written must be there.
+fn flush_and_look(mut s: Scene) {
+    let flushed = (0..5).any(|_| s.flush().is_ok());
+    assert!(flushed, "no flush succeeds");
+    s.restart(Crash::Power);
+    s.read(at(0, 32));
+    s.end();
+}
+
+fn take_over_in_vain(s: &mut Scene) {
+    let b = s.client();
+    s.world.clients[b].config.take_over = true;
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Io));
+}
+
+/// A's write is lost in the background. B's take-over syncs its record, which meets that error first,
+/// and is refused; then A flushes.
+#[test]
+fn rule_04_a_refused_take_over_does_not_take_the_error_of_a_write_away() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 32));
+    s.medium.fail_writeback();
+    take_over_in_vain(&mut s);
+    flush_and_look(s);
+}
+
+/// The device could not flush its cache, and tells only whoever stored the record.
+#[test]
+fn rule_04_a_record_that_cannot_be_flushed_puts_the_content_in_doubt() {
+    for seed in 0..20 {
+        let mut s = Scene::seeded(seed).with_client();
+        s.write(at(0, 32));
+        s.medium.configure(|c| (c.record_failure, c.device_failure) = (1.0, 1.0));
+        take_over_in_vain(&mut s);
+        s.medium.configure(|c| c.record_failure = 0.0);
+        flush_and_look(s);
+    }
+}
+
+/// Two exports on one device: the flush of the second fails, and takes along what the first had
+/// written, whose own flush succeeds.
+#[test]
+fn rule_04_a_flush_that_fails_puts_its_neighbours_in_doubt() {
+    for seed in 0..20 {
+        let (device, config) = (Device::new(), MediumConfig::default());
+        let [first, second] =
+            [9, 10].map(|id| MediumHandle::on(device.clone(), seed + id, [id as u8; 16], config));
+        let mut s = Scene::on(1, Store::File(first.clone()), first, |_| {});
+        let neighbour = s.world.add_export(0, 1 << 20, 512, Store::File(second.clone()));
+        s.world.exports[neighbour].may_fail = true;
+        s.world.exports[neighbour].writers = 1;
+        s.restart(Crash::Kill);
+        let mut s = s.with_client();
+        let links = s.links;
+        let other = s.world.add_client(links, Default::default(), neighbour, Workload::NONE);
+        s.world.clients[other].keeps_log = true;
+        s.attach(other);
+        s.write(at(0, 32));
+        second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
+        let token = s.submit(other, Op::Flush, at(0, 0));
+        assert!(s.outcome(other, token).result.is_err());
+        second.configure(|c| c.flush_failure = 0.0);
+        assert_eq!(s.flush(), Ok(()));
+        assert_eq!(s.stats(0).replayed, 1, "what the device lost was sent again");
+        s.restart(Crash::Power);
+        s.read(at(0, 32));
+        s.end();
+    }
+}
+
+/// The neighbour's flush fails first and is heard of last: what ran beside it is not told before.
+#[test]
+fn rule_04_a_sync_beside_a_failing_one_is_told_behind_it() {
+    for seed in 0..40 {
+        let (device, config) = (Device::new(), MediumConfig::default());
+        let [first, second] =
+            [9, 10].map(|id| MediumHandle::on(device.clone(), seed + id, [id as u8; 16], config));
+        let mut s = Scene::on(1, Store::File(first.clone()), first, |_| {});
+        let neighbour = s.world.add_export(0, 1 << 20, 512, Store::File(second.clone()));
+        s.world.exports[neighbour].may_fail = true;
+        s.world.exports[neighbour].writers = 1;
+        s.restart(Crash::Kill);
+        let mut s = s.with_client();
+        let links = s.links;
+        let other = s.world.add_client(links, Default::default(), neighbour, Workload::NONE);
+        s.world.clients[other].keeps_log = true;
+        s.attach(other);
+        s.write(at(0, 32));
+        second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
+        // It takes effect at once, and says so much later.
+        second.set_latency(20_000, 20_000_000);
+        let token = s.submit(other, Op::Flush, at(0, 0));
+        let flush = s.submit(0, Op::Flush, at(0, 0));
+        let flushed = s.outcome(0, flush).result;
+        assert!(s.outcome(other, token).result.is_err());
+        second.configure(|c| c.flush_failure = 0.0);
+        if flushed.is_ok() {
+            s.restart(Crash::Power);
+        }
+        s.read(at(0, 32));
+        s.end();
+    }
+}
