@@ -64,6 +64,7 @@ if [ "$want" = test ]; then
   need python3-libnbd "nbdsh, which sends illegal requests on demand" "$PYTHON" -c 'import nbd'
   need nftables "frames dropped at the switch: 'nft'" have nft
   need xfsprogs "'mkfs.xfs', 'xfs_repair'" have mkfs.xfs
+  need btrfs-progs "'mkfs.btrfs'" have mkfs.btrfs
   need tshark "the dissector's test" have tshark
   need ethtool "offload settings" have ethtool
   need valgrind "instructions an I/O takes" have valgrind

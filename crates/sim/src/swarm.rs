@@ -161,7 +161,8 @@ fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng:
     let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
     let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
     let (read_failure, record_failure) = (rate(0.02), rate(0.3));
-    let (record_crash, writeback_failure) = (rate(0.3), rate(0.02));
+    let record_crash = rate(0.3);
+    let writeback_failure = if rng.chance(0.3) { pick(rng, &[0.02, 0.2]) } else { 0.0 };
     let config = MediumConfig {
         bytes,
         latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),

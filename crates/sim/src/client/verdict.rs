@@ -234,6 +234,9 @@ impl Client {
                 if !is_due {
                     return Err(self.violation(format!("it was refused: {text}")));
                 }
+                if let (Status::Io, Some(medium)) = (status, export.medium()) {
+                    medium.deny(&self.config.initiator);
+                }
                 Ok(Some(End::Refused(*status)))
             }
             Some(error) if !initiator.is_open() => {

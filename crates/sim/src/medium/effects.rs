@@ -116,6 +116,9 @@ pub(super) struct Medium {
     pub record_durable: WriterRecord,
     /// Records that became durable by a success that somebody was told of, in order.
     pub commits: Vec<WriterRecord>,
+    /// Records that could not be stored, and those of them whose holder was told so.
+    pub failed_records: Vec<WriterRecord>,
+    pub denied: Vec<WriterRecord>,
     /// What becomes of the next records; of later ones chance decides.
     pub record_script: VecDeque<RecordFate>,
     /// The process dies before it says another word.
@@ -325,7 +328,20 @@ impl Medium {
     /// The process reads the record, and makes it durable.
     pub fn load_record(&mut self) -> Result<WriterRecord, i32> {
         self.sync_record()?;
+        if self.denied.contains(&self.record) {
+            let record = self.record;
+            self.breach.get_or_insert_with(|| {
+                format!("{} was told no, and is the writer after a restart", record.name.as_str())
+            });
+        }
         Ok(self.record)
+    }
+
+    /// A holder was told that it could not be recorded.
+    pub fn deny(&mut self, holder: &[u8; 16]) {
+        let told = self.failed_records.iter().filter(|record| record.holder == *holder);
+        self.denied.extend(told);
+        self.failed_records.retain(|record| record.holder != *holder);
     }
 
     /// The process replaces the record. One whose sync fails stays, and may be durable.
@@ -333,6 +349,15 @@ impl Medium {
         if self.dies {
             return Err(EIO);
         }
+        self.denied.retain(|denied| *denied != record);
+        let stored = self.try_store_record(record);
+        if stored.is_err() && !self.dies && self.commits.last() != Some(&record) {
+            self.failed_records.push(record);
+        }
+        stored
+    }
+
+    fn try_store_record(&mut self, record: WriterRecord) -> Result<(), i32> {
         match self.record_script.pop_front() {
             None => {}
             Some(RecordFate::Dies(stored)) => {

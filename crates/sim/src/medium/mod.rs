@@ -147,6 +147,8 @@ impl MediumHandle {
             record: WriterRecord::default(),
             record_durable: WriterRecord::default(),
             commits: Vec::new(),
+            failed_records: Vec::new(),
+            denied: Vec::new(),
             record_script: VecDeque::new(),
             dies: false,
             writeback_errors: 0,
@@ -255,6 +257,12 @@ impl MediumHandle {
     /// Share of writer records that cannot be stored from now on.
     pub fn set_record_failure(&self, rate: f64) {
         self.medium.borrow_mut().config.record_failure = rate;
+    }
+
+    /// A client was told that it could not be recorded as the writer: it must not be, after a
+    /// restart.
+    pub fn deny(&self, holder: &[u8; 16]) {
+        self.medium.borrow_mut().deny(holder);
     }
 
     /// What becomes of the next records that are stored: for scripted tests.

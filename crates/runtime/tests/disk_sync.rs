@@ -1,0 +1,146 @@
+//! What a failed sync puts in doubt on real file systems, whose device fails: ext4, xfs and btrfs on a
+//! loop device, on a memory file system that is full.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::Store;
+use thinwire_runtime::disk::OpenOptions;
+use thinwire_volume::{Op, WriterRecord};
+
+/// A file system on a device that fails when it is told to. Only root can mount one.
+struct Stage {
+    dir: PathBuf,
+}
+
+fn run(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+impl Stage {
+    /// `None` if the kernel or the tools here do not have it.
+    fn new(system: &str, test: &str) -> Option<Self> {
+        let known = std::fs::read_to_string("/proc/filesystems").unwrap();
+        let has = |name: &str| known.split_whitespace().any(|word| word == name);
+        if !rustix::process::geteuid().is_root() || !has(system) {
+            eprintln!("{system}: not tested, only root can, and only where the kernel has it");
+            return None;
+        }
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("sync-{system}-{test}-{}", std::process::id()));
+        for folder in ["memory", "system"] {
+            std::fs::create_dir_all(dir.join(folder)).unwrap();
+        }
+        let stage = Stage { dir };
+        let memory = stage.path("memory");
+        assert!(run("mount", &["-t", "tmpfs", "-o", "size=420m", "none", &memory]));
+        let image = stage.path("memory/image");
+        File::create(&image).unwrap().set_len(400 << 20).unwrap();
+        let quiet: &[&str] = if system == "ext4" { &["-q", "-F"] } else { &["-q"] };
+        let made = run(&format!("mkfs.{system}"), &[quiet, &[image.as_str()]].concat());
+        assert!(made, "mkfs.{system} fails or is missing: scripts/setup.sh --test installs it");
+        assert!(run("mount", &["-o", "loop", &image, &stage.path("system")]));
+        Some(stage)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_owned()
+    }
+
+    /// A sparse image for an export.
+    fn image(&self, name: &str) -> PathBuf {
+        let path = self.dir.join("system").join(name);
+        let file = File::create(&path).unwrap();
+        file.set_len(32 << 20).unwrap();
+        file.sync_all().unwrap();
+        path
+    }
+
+    /// The device has no room for anything new from now on.
+    fn fail(&self) {
+        assert!(run("sync", &["-f", &self.path("system")]));
+        let mut filler = File::create(self.dir.join("memory/filler")).unwrap();
+        let bytes = vec![7; 1 << 20];
+        while filler.write_all(&bytes).is_ok() {}
+        let mut rest = File::create(self.dir.join("memory/rest")).unwrap();
+        while rest.write_all(&bytes[..4096]).is_ok() {}
+    }
+
+    /// Cached and direct I/O alike: what the device refuses is lost in the background at first.
+    fn options(&self) -> OpenOptions {
+        OpenOptions { direct: false, state_dir: self.dir.join("state"), ..OpenOptions::default() }
+    }
+
+    /// Has the kernel write back what is dirty, as it does by itself after a while. Its errors are
+    /// told to whoever asks, and kept for those who have not.
+    fn write_back(&self) {
+        run("sync", &["-f", &self.path("system")]);
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.dir.join("memory/filler"));
+        for folder in ["system", "memory"] {
+            run("umount", &["-l", &self.path(folder)]);
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// More than may find room in what the device has already.
+fn write_much(store: &mut Store) {
+    let bytes = vec![7; 1 << 20];
+    for nth in 0..16 {
+        store.write(nth << 20, &bytes).result.unwrap();
+    }
+}
+
+const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+
+/// A's write is lost in the background; the writer record of somebody else, which meets the error
+/// first, must not take it away.
+#[test]
+fn a_record_does_not_take_the_error_of_a_write_away() {
+    for system in SYSTEMS {
+        let Some(stage) = Stage::new(system, "record") else { continue };
+        let image = stage.image("image");
+        let mut store = Store::open(&image, &stage.options());
+        let record = store.volume.load_writer().unwrap();
+        let before = store.volume.losses();
+        stage.fail();
+        write_much(&mut store);
+        stage.write_back();
+        let stored = store.volume.store_writer(WriterRecord::new(1, [1; 16], "b"));
+        let flushed = store.simple(Op::Flush, 0, 0).result;
+        assert_eq!(record.generation, 0);
+        assert!(flushed.is_err(), "{system}: the content's own description was told nothing");
+        assert!(store.volume.losses() > before, "{system}");
+        if stored.is_err() {
+            assert!(store.volume.losses() >= before + 2, "{system}: the record counts, too");
+        }
+    }
+}
+
+/// One image's flush fails: the others on that file system are in doubt, those elsewhere are not.
+#[test]
+fn a_failed_flush_counts_for_all_on_the_file_system() {
+    for system in SYSTEMS {
+        let Some(stage) = Stage::new(system, "flush") else { continue };
+        let [first, second] = ["first", "second"].map(|name| stage.image(name));
+        let elsewhere = stage.dir.join("elsewhere");
+        File::create(&elsewhere).unwrap().set_len(1 << 20).unwrap();
+        let [mut first, second, elsewhere] =
+            [first, second, elsewhere].map(|path| Store::open(&path, &stage.options()));
+        let losses = [&second, &elsewhere].map(|store| store.volume.losses());
+        stage.fail();
+        write_much(&mut first);
+        assert!(first.simple(Op::Flush, 0, 0).result.is_err(), "{system}");
+        assert!(second.volume.losses() > losses[0], "{system}");
+        assert_eq!(elsewhere.volume.losses(), losses[1], "{system}");
+    }
+}
