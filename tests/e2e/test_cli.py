@@ -260,7 +260,8 @@ def pair_by_udp_without_privilege(lab):
         program = lab.path("thinwire")
     else:
         program = node.BIN
-    os.chmod(lab.dir, 0o777)
+    # As /tmp is: a folder in which anybody may rename what others made would be refused.
+    os.chmod(lab.dir, 0o1777)
     as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     target = Target(lab, "disk0=memory:16M", over="udp", start=False)
     target.argv = [*as_nobody, program, *target.argv[1:]]

@@ -1,0 +1,154 @@
+"""A stranger on the same machine: an ordinary user who holds locks, plants links and takes names."""
+
+import os
+
+import node
+from harness import check, read, run, until
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+
+STRANGER, VICTIM = 65534, 65533
+AS_STRANGER = ["setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"]
+AS_VICTIM = ["setpriv", f"--reuid={VICTIM}", f"--regid={VICTIM}", "--clear-groups"]
+BIND = """
+import socket, sys, time
+held = []
+for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+    held.append(socket.socket(socket.AF_UNIX, kind))
+    held[-1].bind("\\0" + sys.argv[1])
+    if kind != socket.SOCK_DGRAM:
+        held[-1].listen(8)
+print("bound", flush=True)
+time.sleep(60)
+"""
+
+
+def locks(disk, which):
+    """The lock of an attachment's name, or those of initiator identities."""
+    if which == "name":
+        return [os.path.join(disk.run_dir, f"{disk.name}.lock")]
+    folder = os.path.join(disk.run_dir, "ids")
+    return [os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".lock")]
+
+
+def hold(lab, path, side="initiator"):
+    """A stranger waits for a lock, and keeps it once it has it."""
+    return lab.start(side, *AS_STRANGER, "flock", path, "sh", "-c", "echo held; exec sleep 60", name="stranger")
+
+
+def crash(lab, disk):
+    """kill -9 of an attachment."""
+    pid = disk.pid()
+    os.kill(pid, 9)
+    until("the attachment is gone", 10, lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+@test(each={which: {"which": which} for which in ("name", "identity")})
+def holds_locks(lab, which):
+    """A stranger waits for the locks of an attachment that is killed: attach again, as the same writer."""
+    Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab)
+    strangers = [hold(lab, path) for path in locks(disk, which)]
+    check(strangers, "there are locks to wait for")
+    until("the strangers wait or gave up", 5, lambda: all(
+        not s.running or "flock" in read(f"/proc/{s.pid}/comm") for s in strangers))
+    crash(lab, disk)
+    # Not with --take-over: the target knows this writer.
+    Attachment(lab).detach()
+    check(all("held" not in s.stdout for s in strangers), "a stranger has got a lock")
+
+
+@test(each={which: {"which": which} for which in ("name", "identity")})
+def holds_locks_of_an_older_version(lab, which):
+    """Locks that anybody could open, and that a stranger holds: replaced, whoever holds the old ones."""
+    Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab)
+    paths = locks(disk, which)
+    crash(lab, disk)
+    os.chmod(disk.run_dir, 0o755)
+    strangers = []
+    for path in paths:
+        os.chmod(os.path.dirname(path), 0o755)
+        os.chmod(path, 0o644)
+        strangers.append(hold(lab, path))
+    until("the strangers have the locks", 5, lambda: all("held" in s.stdout for s in strangers))
+    if which == "name":
+        stale = disk.detach("--force")
+        check("left by a process that is gone" in stale.stderr, stale.stderr)
+    again = Attachment(lab)
+    for path in locks(again, which):
+        check(os.stat(path).st_mode & 0o777 == 0o600, f"{path} has mode {os.stat(path).st_mode & 0o777:o}")
+    again.detach()
+
+
+@test()
+def looks_at_status(lab):
+    """Status as another user: what lives and what is gone is told by the record, and cleaned up by its owner."""
+    disk = Attachment(lab, "null:1M")
+    program = runnable(lab)
+
+    def seen():
+        done = lab.run("initiator", *AS_STRANGER, program, "status", "--json", "--run-dir", disk.run_dir)
+        return done.stdout
+    check('"unresponsive"' in seen() and "permission" in seen(), f"alive, and not to be asked: {seen()}")
+    crash(lab, disk)
+    check('"stale"' in seen() and "cannot clean up" in seen(), f"gone, and not to be cleaned up: {seen()}")
+    check("left by a process" in thinwire(lab, "status", "--run-dir", disk.run_dir).stdout, "the owner cleans up")
+
+
+def runnable(lab):
+    """The program where any user can run it."""
+    copy = lab.path("thinwire")
+    run("install", "-m", "755", node.BIN, copy)
+    return copy
+
+
+@test()
+def plants_the_default_folder(lab):
+    """The folder that a user without XDG_RUNTIME_DIR had in /tmp, planted as a link: never used, and said so."""
+    program, planted, precious = runnable(lab), f"/tmp/thinwire-{VICTIM}", lab.path("precious")
+    check(not os.path.lexists(planted), f"{planted} is there already")
+    os.mkdir(precious, 0o755)
+    os.chown(precious, VICTIM, VICTIM)
+    try:
+        run(*AS_STRANGER, "ln", "-s", precious, planted)
+        done = lab.run("initiator", "env", "-u", "XDG_RUNTIME_DIR", *AS_VICTIM, program, "attach", "null:1M",
+                       "--as", "mine", "--nbd", "tcp:127.0.0.1:0", check_exit=False)
+        left = os.listdir(precious)
+        if done.returncode == 0:
+            lab.run("initiator", "env", "-u", "XDG_RUNTIME_DIR", *AS_VICTIM, program, "detach", "mine")
+    finally:
+        os.unlink(planted)
+    check(not left, f"the victim made {left} where the stranger's link led")
+    check(done.returncode == 1 and "XDG_RUNTIME_DIR" in done.stderr and "--run-dir" in done.stderr, done.stderr)
+    # Their own folder, chosen by the environment.
+    chosen = ["env", f"XDG_RUNTIME_DIR={precious}", *AS_VICTIM, program]
+    lab.run("initiator", *chosen, "attach", "null:1M", "--as", "mine", "--nbd", "tcp:127.0.0.1:0")
+    check("mine" in lab.run("initiator", *chosen, "status").stdout, "it is found again")
+    lab.run("initiator", *chosen, "detach", "mine")
+    check(os.listdir(precious) == ["thinwire"] and not os.listdir(os.path.join(precious, "thinwire")), "nothing is left")
+
+
+@test()
+def plants_a_given_folder(lab):
+    """--run-dir in a place that anybody may write: a link, a stranger's folder, one that others may write in."""
+    shared, precious = lab.path("shared"), lab.path("precious")
+    os.mkdir(precious)
+    os.mkdir(shared)
+    os.chmod(shared, 0o1777)
+    at = lambda name: os.path.join(shared, name)
+    run(*AS_STRANGER, "ln", "-s", precious, at("link"))
+    run(*AS_STRANGER, "mkdir", at("theirs"))
+    os.symlink(precious, at("own-link"))
+    os.mkdir(at("open"))
+    os.chmod(at("open"), 0o777)
+    attach = ("attach", "null:1M", "--as", "mine", "--nbd", "tcp:127.0.0.1:0", "--run-dir")
+    for place, says in (("own-link", "symbolic link"), ("link", "another user"), ("link/below", "another user"), ("theirs", "another user"), ("theirs/run", "another user"),
+                        ("open", "others"), ("open/run", "others")):
+        refused(lab, *attach, at(place), says=[at(place), says])
+        refused(lab, "status", "--run-dir", at(place), says=says)
+    check(not os.listdir(precious), f"made where the stranger's link led: {os.listdir(precious)}")
+    check(not os.listdir(at("theirs")) and not os.listdir(at("open")), "made where others may write")
+    # One's own folder there is nobody else's to replace.
+    thinwire(lab, *attach, at("own"))
+    thinwire(lab, "detach", "mine", "--run-dir", at("own"))
