@@ -152,3 +152,35 @@ def plants_a_given_folder(lab):
     # One's own folder there is nobody else's to replace.
     thinwire(lab, *attach, at("own"))
     thinwire(lab, "detach", "mine", "--run-dir", at("own"))
+
+
+@test()
+def takes_the_node_name(lab):
+    """A stranger has the name by which targets were told apart before: the target starts all the same."""
+    stranger = lab.start("target", *AS_STRANGER, "/usr/bin/python3", "-c", BIND, "thinwire-target node1 eth1",
+                         name="stranger")
+    until("the stranger has the name", 5, lambda: "bound" in stranger.stdout)
+    target = Target(lab, "disk0=memory:1M", over="plain")
+    # Another target is still told, and a killed one's claim goes with it.
+    refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1",
+            side="target")
+    target.kill().start()
+    target.kill()
+    target.start().stop()
+    left = [name for name in os.listdir("/run/thinwire/nodes") if "node1" in name and own_namespace(lab, name)]
+    check(not left, f"left: {left}")
+
+
+def own_namespace(lab, name):
+    return str(os.stat(f"/run/netns/{lab.netns('target')}").st_ino) in name
+
+
+@test()
+def two_run_directories(lab):
+    """A second target on an interface is told by its name even if it has another run directory."""
+    target = Target(lab, "disk0=memory:1M", over="plain")
+    second = ("target", "--insecure", "--name", "node1", "--link", "packet:eth1", "--export", "x=memory:1M")
+    refused(lab, *second, "--run-dir", lab.path("run"), says=["node1", "of this machine"], side="target")
+    target.kill()
+    Target(lab, "disk0=memory:1M", over="plain", extra=["--run-dir", lab.path("run")]).stop()
+    check(not os.listdir(lab.path("run", "nodes")), "the claim is left")

@@ -145,6 +145,10 @@ pub struct TargetArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub wire: WireArgs,
+    /// Folder where the node name is claimed on each Ethernet interface, in `nodes/`, so that no other
+    /// target of this machine takes it
+    #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
+    pub run_dir: PathBuf,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
