@@ -399,6 +399,27 @@ def status(lab):
     disk.detach()
 
 
+@test(seconds=90)
+def status_of_the_frame_size(lab):
+    """A switch port falls to MTU 1500 and rises again: status says when the full size is tried, and then it is."""
+    Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab, face="file")
+    path = lambda: disk.status()["paths"][0]
+    until("frames of full size", 10, lambda: path()["frame_bytes"] == path()["frame_bytes_limit"])
+    check(path()["full_size_retry_s"] is None, f"{path()}")
+    lab.run("switch", "ip", "link", "set", "t1", "mtu", "1500")
+    lab.run("initiator", "dd", "if=/dev/urandom", f"of={disk.path}", "bs=1M", "count=4", "conv=notrunc,fsync")
+    low = path()
+    check(low["frame_bytes"] <= 1514 and 0 < low["full_size_retry_s"] <= 60, f"{low}")
+    said = thinwire(lab, "status", "--run-dir", disk.run_dir).stdout
+    check("the full size is tried again in" in said, said)
+    lab.run("switch", "ip", "link", "set", "t1", "mtu", str(lab.mtu))
+    until("the full size again", low["full_size_retry_s"] + 5,
+          lambda: path()["frame_bytes"] == path()["frame_bytes_limit"])
+    check(path()["full_size_retry_s"] is None, f"{path()}")
+    disk.detach()
+
+
 @test()
 def foreground(lab):
     """attach --foreground stays, prints the path, and leaves in order on SIGTERM."""
