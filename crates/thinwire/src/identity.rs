@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Failure, Outcome};
 use crate::lock::{self, Lock};
-use crate::rundir::RunDir;
+use crate::rundir::{IDENTITIES, RunDir};
 
 /// More live attachments of one export on one machine than this are a mistake.
 const TWINS_MAX: u32 = 1024;
@@ -33,7 +33,7 @@ pub fn claim(run_dir: &Path, what: &str, read_only: bool) -> Outcome<InitiatorId
 }
 
 fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
-    let folder = RunDir::create(run_dir)?.sub("ids")?;
+    let folder = RunDir::create(run_dir)?.sub(IDENTITIES)?;
     let wrong = |e: std::io::Error| {
         Failure::failed(format!(
             "cannot lock an initiator identity in {}: {e}; run as root or give --run-dir",

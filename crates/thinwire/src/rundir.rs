@@ -29,6 +29,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Connections to a control socket that wait to be taken in.
 const SOCKET_BACKLOG: i32 = 128;
 
+/// The folder of the locks of initiator identities.
+pub const IDENTITIES: &str = "ids";
+
 /// A name that looks taken may only be looked at (see [`RunDir::life`]); so try for this long.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(300);
 
@@ -215,6 +218,15 @@ impl RunDir {
         Ok(log)
     }
 
+    /// Removes the locks of identities that killed processes left. Best effort: who claims one does
+    /// the same.
+    fn sweep_identities(&self) {
+        let way = Way { make: false, by_default: false };
+        if let Ok(Some(folder)) = Folder::open(&self.path().join(IDENTITIES), way) {
+            let _ = lock::sweep(&folder);
+        }
+    }
+
     /// Waits until no live process has the name, at most until `deadline`.
     pub fn wait_gone(&self, name: &str, deadline: Instant) -> bool {
         loop {
@@ -302,6 +314,9 @@ impl Drop for Claim<'_> {
     fn drop(&mut self) {
         if self.lock.is_none() {
             return;
+        }
+        if self.stale.is_some() {
+            self.dir.sweep_identities();
         }
         // The lock goes last, by itself.
         for suffix in ["sock", "json", "new"] {
