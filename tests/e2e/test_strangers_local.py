@@ -184,3 +184,22 @@ def two_run_directories(lab):
     target.kill()
     Target(lab, "disk0=memory:1M", over="plain", extra=["--run-dir", lab.path("run")]).stop()
     check(not os.listdir(lab.path("run", "nodes")), "the claim is left")
+
+
+@test()
+def target_without_root(lab):
+    """A target with CAP_NET_RAW and no root claims its name in its own folder; without one it says what to do."""
+    program = runnable(lab)
+    os.chmod(lab.dir, 0o1777)
+    target = Target(lab, "disk0=memory:1M", over="packet", start=False)
+    capable = [*AS_VICTIM, "--inh-caps=+net_raw", "--ambient-caps=+net_raw", program]
+    argv = target.argv[1:]
+    done = lab.run("target", "env", "-u", "XDG_RUNTIME_DIR", *capable, *argv, check_exit=False)
+    check(done.returncode == 1 and "XDG_RUNTIME_DIR" in done.stderr and "--run-dir" in done.stderr, done.stderr)
+    target.argv = [*capable, *argv, "--run-dir", lab.path("run")]
+    target.start()
+    check(len(os.listdir(lab.path("run", "nodes"))) == 1, "its claim")
+    again = lab.run("target", *capable, *argv, "--run-dir", lab.path("other"), check_exit=False)
+    check(again.returncode == 1 and "of this machine" in again.stderr, again.stderr)
+    thinwire(lab, "bench", "--insecure", uri(lab, over="packet"), "--runtime", "0.2")
+    target.stop()

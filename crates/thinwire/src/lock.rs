@@ -12,6 +12,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, OFlags};
@@ -163,19 +164,24 @@ fn is_strangers(file: &File) -> bool {
 }
 
 /// Whether another process of this user has the file open.
+///
+/// # Errors
+/// If one does not let us look: a program with capabilities of its own is like that.
 fn is_open_here(file: &File) -> io::Result<bool> {
     let wanted = file.metadata()?;
     let (user, myself) = (rustix::process::geteuid().as_raw(), std::process::id());
     for entry in std::fs::read_dir("/proc")? {
         let entry = entry?;
         let number = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
-        if number.is_none_or(|pid| pid == myself)
-            || entry.metadata().is_ok_and(|meta| meta.uid() != user)
-        {
+        // It may end meanwhile.
+        if number.is_none_or(|pid| pid == myself) || user_of(&entry.path()) != Some(user) {
             continue;
         }
-        // It may end meanwhile.
-        let Ok(open) = std::fs::read_dir(entry.path().join("fd")) else { continue };
+        let open = match std::fs::read_dir(entry.path().join("fd")) {
+            Ok(open) => open,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
+            Err(_) => continue,
+        };
         let same =
             |found: std::fs::Metadata| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino());
         if open.flatten().any(|fd| std::fs::metadata(fd.path()).is_ok_and(same)) {
@@ -183,6 +189,13 @@ fn is_open_here(file: &File) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// The effective user of a process, from its folder in /proc, whose own owner may be another.
+fn user_of(process: &Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -205,7 +218,7 @@ mod tests {
     struct Holder(Child);
 
     impl Holder {
-        fn new(path: &std::path::Path, uid: u32) -> Self {
+        fn new(path: &Path, uid: u32) -> Self {
             let mut command = Command::new("flock");
             command.arg("--no-fork").arg(path).args(["sh", "-c", "echo; exec sleep 60"]);
             let mut child = command.uid(uid).stdout(Stdio::piped()).spawn().unwrap();

@@ -6,9 +6,9 @@
 //! inode. The lock goes with the process, however that ends.
 //!
 //! Two targets that see different run directories but the same interface (containers with the host's
-//! network, another user with CAP_NET_RAW) do not see each other's lock. So the name is also bound as
-//! an abstract socket, which belongs to the network namespace. Anybody can bind one: it counts only if
-//! the kernel says that root or this user listens there.
+//! network) do not see each other's lock. So the name is also bound as an abstract socket, which
+//! belongs to the network namespace. Anybody can bind one: it counts only if the kernel says that root
+//! or this user listens there. So a target of one more user, with CAP_NET_RAW, is not noticed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use thinwire_link::LinkSpec;
 use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::lock::{self, Lock};
-use crate::rundir::{RunDir, default_path};
+use crate::rundir::RunDir;
 
 /// How long a killed target of the same name may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -49,9 +49,9 @@ pub fn hold(config: &TargetConfig) -> Outcome<Vec<HeldName>> {
         return Ok(Vec::new());
     }
     let folder = RunDir::create(&config.run_dir)?.sub("nodes")?;
-    if !rustix::process::geteuid().is_root() && config.run_dir == default_path() {
+    if !rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "the node name {} is claimed in {}: a target of another user does not see that",
+            "without root the node name {} is claimed in {}: a target of another user does not see that",
             config.node,
             folder.path().display()
         );
