@@ -86,9 +86,9 @@ def bad_images(lab):
             side="target")
     secret = image(lab, "secret.img", mib=1)
     os.chmod(secret, 0)
-    os.chmod(lab.dir, 0o755)
+    os.chmod(lab.dir, 0o1777)
     done = run(*lab.enter("target"), "setpriv", "--reuid", "65534", "--inh-caps", "+net_raw", "--ambient-caps",
-               "+net_raw", node.BIN, *target, "--export", f"a={secret}", check_exit=False)
+               "+net_raw", node.BIN, *target, "--export", f"a={secret}", "--run-dir", lab.path("run"), check_exit=False)
     if "ermission denied" in done.stderr and "secret.img" not in done.stderr and node.BIN in done.stderr:
         return  # this checkout cannot be read by nobody: nothing to show here
     check(done.returncode == 1 and "secret.img" in done.stderr, f"exit {done.returncode}: {done.stderr}")
