@@ -86,9 +86,9 @@ def bad_images(lab):
             side="target")
     secret = image(lab, "secret.img", mib=1)
     os.chmod(secret, 0)
-    os.chmod(lab.dir, 0o755)
+    os.chmod(lab.dir, 0o1777)
     done = run(*lab.enter("target"), "setpriv", "--reuid", "65534", "--inh-caps", "+net_raw", "--ambient-caps",
-               "+net_raw", node.BIN, *target, "--export", f"a={secret}", check_exit=False)
+               "+net_raw", node.BIN, *target, "--export", f"a={secret}", "--run-dir", lab.path("run"), check_exit=False)
     if "ermission denied" in done.stderr and "secret.img" not in done.stderr and node.BIN in done.stderr:
         return  # this checkout cannot be read by nobody: nothing to show here
     check(done.returncode == 1 and "secret.img" in done.stderr, f"exit {done.returncode}: {done.stderr}")
@@ -260,7 +260,8 @@ def pair_by_udp_without_privilege(lab):
         program = lab.path("thinwire")
     else:
         program = node.BIN
-    os.chmod(lab.dir, 0o777)
+    # As /tmp is: a folder in which anybody may rename what others made would be refused.
+    os.chmod(lab.dir, 0o1777)
     as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
     target = Target(lab, "disk0=memory:16M", over="udp", start=False)
     target.argv = [*as_nobody, program, *target.argv[1:]]
@@ -395,6 +396,27 @@ def status(lab):
     check(0 < away["seconds_left"] <= 60, f"{away}")
     target.start()
     until("status shows that it is back", 15, lambda: disk.status()["state"] == here["state"])
+    disk.detach()
+
+
+@test(seconds=90)
+def status_of_the_frame_size(lab):
+    """A switch port falls to MTU 1500 and rises again: status says when the full size is tried, and then it is."""
+    Target(lab, f"disk0={image(lab)}")
+    disk = Attachment(lab, face="file")
+    path = lambda: disk.status()["paths"][0]
+    until("frames of full size", 10, lambda: path()["frame_bytes"] == path()["frame_bytes_limit"])
+    check(path()["full_size_retry_s"] is None, f"{path()}")
+    lab.run("switch", "ip", "link", "set", "t1", "mtu", "1500")
+    lab.run("initiator", "dd", "if=/dev/urandom", f"of={disk.path}", "bs=1M", "count=4", "conv=notrunc,fsync")
+    low = path()
+    check(low["frame_bytes"] <= 1514 and 0 < low["full_size_retry_s"] <= 60, f"{low}")
+    said = thinwire(lab, "status", "--run-dir", disk.run_dir).stdout
+    check("the full size is tried again in" in said, said)
+    lab.run("switch", "ip", "link", "set", "t1", "mtu", str(lab.mtu))
+    until("the full size again", low["full_size_retry_s"] + 5,
+          lambda: path()["frame_bytes"] == path()["frame_bytes_limit"])
+    check(path()["full_size_retry_s"] is None, f"{path()}")
     disk.detach()
 
 

@@ -17,7 +17,9 @@ Examples:
   thinwire lab echo server --link eth1
 
 Needs root, for network namespaces. What is measured is stored at once, in samples.jsonl of the
-folder, with the build and the machine: a run that is started again measures what is not there. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
+folder, with the build and the machine: a run that is started again measures what is not there. While
+it measures it has the folder tw-lab-PID in /dev/shm (else in the temporary directory) and namespaces
+of that name; those of a run that was killed go when the next one starts. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
 pub struct LabArgs {
     /// What to do.
     #[command(subcommand)]

@@ -71,6 +71,9 @@ pub struct PathReport {
     pub frame_bytes: usize,
     /// The frame size that both links would allow.
     pub frame_bytes_limit: usize,
+    /// When the full size is tried again (`docs/protocol.md`, "Paths and probing"). `None` if it is in
+    /// use, if it is being looked for now, and on a path that is not active.
+    pub full_size_retry: Option<Time>,
     /// Smoothed round trip.
     pub rtt: Duration,
     /// Smallest round trip lately.
@@ -209,6 +212,9 @@ impl Path {
             state: self.state,
             frame_bytes: self.frame_bytes,
             frame_bytes_limit: self.frame_bytes_limit,
+            full_size_retry: self.prober.size_retry_at().filter(|_| {
+                self.state == PathState::Active && self.frame_bytes < self.frame_bytes_limit
+            }),
             rtt: self.rtt.smoothed,
             rtt_base: self.window.base(),
             window_bytes: self.window.bytes(),

@@ -234,6 +234,11 @@ impl Prober {
         }
     }
 
+    /// When the full size is tried again; `None` while no new search is set.
+    pub fn size_retry_at(&self) -> Option<Time> {
+        self.size_retry_at
+    }
+
     fn waits_for_size(&self) -> bool {
         self.asked.is_some_and(|asked| asked.purpose != Purpose::Liveness)
     }

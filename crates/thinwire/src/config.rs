@@ -42,6 +42,8 @@ pub struct TargetConfig {
     pub fault: Option<FaultConfig>,
     /// Record all frames here.
     pub pcap: Option<PathBuf>,
+    /// Where the node name is claimed.
+    pub run_dir: PathBuf,
 }
 
 /// One TOML file, as written.
@@ -256,6 +258,7 @@ impl Gathered {
             spin: self.spin.unwrap_or(true),
             fault: args.wire.fault,
             pcap: args.wire.pcap.clone(),
+            run_dir: args.run_dir.clone(),
         })
     }
 }

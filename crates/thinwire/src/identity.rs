@@ -1,12 +1,13 @@
 //! Who this machine is to a target: 16 bytes that an attachment has again when it comes back, even
 //! after kill -9, and that no two live attachments share.
 
-use std::fs::{DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Failure, Outcome};
+use crate::lock::{self, Lock};
+use crate::rundir::{IDENTITIES, RunDir};
 
 /// More live attachments of one export on one machine than this are a mistake.
 const TWINS_MAX: u32 = 1024;
@@ -17,7 +18,7 @@ pub struct InitiatorId {
     /// What the target knows the initiator by.
     pub bytes: [u8; 16],
     /// Held as long as the identity is used; the kernel lets go of it when the process dies.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// The identity for `what` (node and export) under this run directory. It is derived from the
@@ -32,18 +33,19 @@ pub fn claim(run_dir: &Path, what: &str, read_only: bool) -> Outcome<InitiatorId
 }
 
 fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
-    let folder = crate::rundir::RunDir::create(run_dir)?.path().join("ids");
+    let folder = RunDir::create(run_dir)?.sub(IDENTITIES)?;
     let wrong = |e: std::io::Error| {
         Failure::failed(format!(
             "cannot lock an initiator identity in {}: {e}; run as root or give --run-dir",
-            folder.display()
+            folder.path().display()
         ))
     };
-    DirBuilder::new().recursive(true).mode(0o755).create(&folder).map_err(wrong)?;
+    // Of killed processes that nobody attached again.
+    lock::sweep(&folder).map_err(wrong)?;
     let family = fnv1a_128(origin.as_bytes());
     for number in 0..TWINS_MAX {
-        let path = folder.join(format!("{family:032x}-{number}.lock"));
-        if let Some(lock) = crate::rundir::lock_file(&path, Duration::ZERO).map_err(wrong)? {
+        let name = format!("{family:032x}-{number}.lock");
+        if let Some(lock) = lock::lock(&folder, &name, Duration::ZERO).map_err(wrong)? {
             let bytes = fnv1a_128(format!("{origin}\0{number}").as_bytes()).to_be_bytes();
             return Ok(InitiatorId { bytes, _lock: lock });
         }

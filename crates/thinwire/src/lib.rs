@@ -8,6 +8,7 @@
 //! | [`config`] | TOML files and flags become one target configuration |
 //! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
 //! | [`commands`] | one file for each command |
 
@@ -21,12 +22,15 @@ pub mod copy;
 pub mod error;
 pub mod export;
 pub mod face;
+pub mod folder;
 pub mod guard;
 pub mod identity;
 pub mod leftover;
 pub mod links;
 pub mod local;
+pub mod lock;
 pub mod log;
+pub mod names;
 pub mod open;
 pub mod output;
 pub mod process;

@@ -302,7 +302,8 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
 
     fn health(&self) -> VolumeHealth {
         let clock = self.driver.clock();
-        let report = (self.look)(&self.volume).report(clock.now());
+        let now = clock.now();
+        let report = (self.look)(&self.volume).report(now);
         let links = self.driver.links();
         let paths = report.paths.iter().map(|path| PathStatus {
             link: links.name(path.link).to_string(),
@@ -313,6 +314,8 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                 PathState::Dead => "down".into(),
             },
             frame_bytes: path.frame_bytes as u32,
+            frame_bytes_limit: path.frame_bytes_limit as u32,
+            full_size_retry_s: path.full_size_retry.map(|at| at.since(now).as_secs_f64()),
             rtt_us: (path.frames_sent > 0).then_some(path.rtt.as_secs_f64() * 1e6),
             lost: path.frames_lost,
         });

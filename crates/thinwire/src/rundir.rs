@@ -1,26 +1,38 @@
 //! The folder where attachments keep their state (`/run/thinwire`): for each attachment NAME
 //! `NAME.lock` (locked as long as its process lives), `NAME.json` (its record), `NAME.sock` (its
-//! control socket) and `NAME.log`; and `ids/`, the locks of initiator identities.
+//! control socket) and `NAME.log`; `ids/`, the locks of initiator identities; `nodes/`, those of the
+//! node names of targets. Nobody but its owner and root can change anything in it: see [`folder`].
+//!
+//! [`folder`]: crate::folder
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Failure, Outcome};
+use crate::folder::{Folder, Way};
 use crate::leftover::Leftover;
+use crate::lock::{self, Lock};
 use crate::process;
 
 /// Longest path in a `sockaddr_un`, less its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A name that looks taken may only be looked at (see [`RunDir::is_alive`]); so try for this long.
+/// Connections to a control socket that wait to be taken in.
+const SOCKET_BACKLOG: i32 = 128;
+
+/// The folder of the locks of initiator identities.
+pub const IDENTITIES: &str = "ids";
+
+/// A name that looks taken may only be looked at (see [`RunDir::life`]); so try for this long.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(300);
 
 /// The version of everything this program writes as JSON.
@@ -73,86 +85,84 @@ impl Record {
 }
 
 /// `/run/thinwire` for root; for others, who cannot write there, `thinwire` in their own runtime
-/// folder, or `/tmp/thinwire-UID` if they have none.
+/// folder: the one that XDG_RUNTIME_DIR names, else `/run/user/UID`. Never below `/tmp` or any other
+/// place that everybody may write in: there a stranger could have made it before.
 pub fn default_path() -> PathBuf {
-    let user = rustix::process::geteuid();
-    if user.is_root() {
-        return "/run/thinwire".into();
-    }
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => Path::new(&folder).join("thinwire"),
-        None => format!("/tmp/thinwire-{}", user.as_raw()).into(),
+    match chosen_by_environment() {
+        Some(path) => path,
+        None if rustix::process::geteuid().is_root() => "/run/thinwire".into(),
+        None => format!("/run/user/{}/thinwire", rustix::process::geteuid().as_raw()).into(),
     }
 }
 
+fn chosen_by_environment() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty())?;
+    Some(Path::new(&folder).join("thinwire"))
+}
+
+/// Whether an attachment's process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It does.
+    Alive,
+    /// It does not, or there is no such attachment.
+    Gone,
+    /// This user may look neither at its lock nor at its process.
+    Unknown,
+}
+
 /// An open run directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct RunDir {
-    path: PathBuf,
-    fd: OwnedFd,
+    folder: Folder,
 }
 
 impl RunDir {
     /// Opens the folder, making it (mode 0755) if it is missing.
+    ///
+    /// # Errors
+    /// If others could change what is in it: see [`crate::folder`].
     pub fn create(path: &Path) -> Outcome<Self> {
-        DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|e| {
-            Failure::failed(format!(
-                "cannot make the run directory {}: {e}; run as root or give --run-dir",
-                path.display()
-            ))
-        })?;
-        let dir = Self::open(path)?
-            .ok_or_else(|| Failure::failed(format!("{} vanished", path.display())))?;
-        dir.refuse_strangers()?;
-        Ok(dir)
-    }
-
-    /// A folder of another user (in `/tmp` anybody can make one) is not to be trusted with locks.
-    fn refuse_strangers(&self) -> Outcome {
-        let stat = rustix::fs::fstat(&self.fd)
-            .map_err(|e| Failure::failed(format!("{}: {e}", self.path.display())))?;
-        if stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw() {
-            return Ok(());
-        }
-        Err(Failure::failed(format!(
-            "the run directory {} belongs to another user (id {}); give another with --run-dir",
-            self.path.display(),
-            stat.st_uid
-        )))
+        let found = Folder::open(path, Self::way(path, true))?;
+        let vanished = || Failure::failed(format!("{} vanished", path.display()));
+        Ok(RunDir { folder: found.ok_or_else(vanished)? })
     }
 
     /// Opens the folder; `None` if there is none, which means that there are no attachments.
+    ///
+    /// # Errors
+    /// As of [`RunDir::create`].
     pub fn open(path: &Path) -> Outcome<Option<Self>> {
-        let path = std::path::absolute(path)
-            .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(&path, flags, Mode::empty()) {
-            Ok(fd) => Ok(Some(RunDir { path, fd })),
-            Err(rustix::io::Errno::NOENT) => Ok(None),
-            Err(e) => Err(Failure::failed(format!(
-                "cannot open the run directory {}: {e}",
-                path.display()
-            ))),
-        }
+        Ok(Folder::open(path, Self::way(path, false))?.map(|folder| RunDir { folder }))
+    }
+
+    fn way(path: &Path, make: bool) -> Way {
+        Way { make, by_default: chosen_by_environment().is_none() && path == default_path() }
     }
 
     /// The folder itself, absolute.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.folder.path()
+    }
+
+    /// A folder in it, for this user alone; made if it is missing.
+    pub fn sub(&self, name: &str) -> Outcome<Folder> {
+        self.folder.sub(name)
     }
 
     /// `NAME.SUFFIX` in the folder.
     pub fn file(&self, name: &str, suffix: &str) -> PathBuf {
-        self.path.join(format!("{name}.{suffix}"))
+        self.path().join(format!("{name}.{suffix}"))
     }
 
     /// Names of all attachments that left a lock or a record here, sorted.
     pub fn names(&self) -> Outcome<Vec<String>> {
-        let wrong = |e: io::Error| Failure::failed(format!("{}: {e}", self.path.display()));
+        let wrong = |e: io::Error| Failure::failed(format!("{}: {e}", self.path().display()));
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(wrong)? {
-            let file = entry.map_err(wrong)?.file_name();
-            let Some(file) = file.to_str() else { continue };
+        for file in self.folder.names().map_err(wrong)? {
             if let Some(name) = file.strip_suffix(".json").or(file.strip_suffix(".lock"))
                 && crate::size::check_name("attachment name", name).is_ok()
             {
@@ -166,27 +176,55 @@ impl RunDir {
 
     /// The record of an attachment, if it wrote one that can be read.
     pub fn record(&self, name: &str) -> Option<Record> {
-        let text = std::fs::read_to_string(self.file(name, "json")).ok()?;
-        serde_json::from_str(&text).ok()
+        serde_json::from_str(&self.folder.read(&format!("{name}.json")).ok()?).ok()
     }
 
-    /// Whether the process of an attachment lives: whether its lock is held.
+    /// Whether the process of an attachment lives: whether its lock is held. Who may not look at the
+    /// lock is told what the record and the table of processes say.
+    pub fn life(&self, name: &str) -> Life {
+        match lock::is_held(&self.folder, &format!("{name}.lock")) {
+            Ok(true) => Life::Alive,
+            Ok(false) => Life::Gone,
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                self.record(name).map_or(Life::Unknown, |record| life_of(&record))
+            }
+            Err(_) => Life::Unknown,
+        }
+    }
+
+    /// False if the process of an attachment is known to be gone.
     pub fn is_alive(&self, name: &str) -> bool {
-        let Ok(file) = File::open(self.file(name, "lock")) else { return false };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+        self.life(name) != Life::Gone
     }
 
     /// Takes the name for this process. `None` if a live process has it. The claim may find the
     /// record of a dead one: see [`Claim::stale`].
     pub fn claim(&self, name: &str) -> Outcome<Option<Claim<'_>>> {
-        let path = self.file(name, "lock");
-        let Some(lock) = lock_file(&path, CLAIM_PATIENCE)
-            .map_err(|e| Failure::failed(format!("{}: {e}", path.display())))?
-        else {
+        let file = format!("{name}.lock");
+        let wrong = |e| Failure::failed(format!("{}: {e}", self.path().join(&file).display()));
+        let Some(lock) = lock::lock(&self.folder, &file, CLAIM_PATIENCE).map_err(wrong)? else {
             return Ok(None);
         };
         let stale = self.record(name);
-        Ok(Some(Claim { dir: self, name: name.to_owned(), stale, _lock: lock }))
+        Ok(Some(Claim { dir: self, name: name.to_owned(), stale, lock: Some(lock) }))
+    }
+
+    /// Opens an attachment's log, empty, for its process to append to.
+    pub fn open_log(&self, name: &str) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+        let log = self.folder.file(&format!("{name}.log"), flags, 0o640)?;
+        // What an attachment of this name said before it ended is of no use any more.
+        log.set_len(0)?;
+        Ok(log)
+    }
+
+    /// Removes the locks of identities that killed processes left. Best effort: who claims one does
+    /// the same.
+    fn sweep_identities(&self) {
+        let way = Way { make: false, by_default: false };
+        if let Ok(Some(folder)) = Folder::open(&self.path().join(IDENTITIES), way) {
+            let _ = lock::sweep(&folder);
+        }
     }
 
     /// Waits until no live process has the name, at most until `deadline`.
@@ -202,16 +240,19 @@ impl RunDir {
         }
     }
 
-    /// Listens on an attachment's control socket. The caller holds the claim.
+    /// Listens on an attachment's control socket, which its owner alone may connect to. The caller
+    /// holds the claim.
     pub fn listen(&self, name: &str) -> io::Result<UnixListener> {
         let path = self.file(name, "sock");
-        match std::fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        let listener = UnixListener::bind(self.short(&path))?;
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        Ok(listener)
+        self.folder.remove(&format!("{name}.sock"))?;
+        let flags = SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // The file has the socket's mode from the start.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+        rustix::net::bind(&socket, &SocketAddrUnix::new(self.short(&path))?)?;
+        rustix::net::listen(&socket, SOCKET_BACKLOG)?;
+        Ok(socket.into())
     }
 
     /// Connects to an attachment's control socket.
@@ -223,7 +264,7 @@ impl RunDir {
     fn short(&self, path: &Path) -> PathBuf {
         match path.file_name() {
             Some(file) if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX => {
-                let folder = format!("/proc/self/fd/{}", self.fd.as_fd().as_raw_fd());
+                let folder = format!("/proc/self/fd/{}", self.folder.fd().as_raw_fd());
                 Path::new(&folder).join(file)
             }
             _ => path.to_owned(),
@@ -237,7 +278,8 @@ pub struct Claim<'a> {
     dir: &'a RunDir,
     name: String,
     stale: Option<Record>,
-    _lock: File,
+    /// `None` once it is abandoned.
+    lock: Option<Lock>,
 }
 
 impl Claim<'_> {
@@ -253,63 +295,46 @@ impl Claim<'_> {
 
     /// Writes the record; readers see the old one or the new one.
     pub fn write(&self, record: &Record) -> Outcome {
-        let path = self.dir.file(&self.name, "json");
-        let text = serde_json::to_string_pretty(record).expect("a record is valid JSON");
-        write_atomically(&path, text.as_bytes())
-            .map_err(|e| Failure::failed(format!("cannot write {}: {e}", path.display())))
+        let text = serde_json::to_string_pretty(record).expect("a record is valid JSON") + "\n";
+        let (file, new) = (format!("{}.json", self.name), format!("{}.new", self.name));
+        self.dir.folder.write_atomically(&file, &new, text.as_bytes()).map_err(|e| {
+            let path = self.dir.path().join(file);
+            Failure::failed(format!("cannot write {}: {e}", path.display()))
+        })
     }
 
     /// Lets go of the name but leaves its files as they are, as a killed process would.
     #[cfg(test)]
-    pub fn abandon(self) {
-        let mut this = std::mem::ManuallyDrop::new(self);
-        // The lock must go, the files must stay: so close the file by replacing it.
-        this._lock = File::open("/dev/null").unwrap();
+    pub fn abandon(mut self) {
+        self.lock.take().expect("held until it is dropped").abandon();
     }
 }
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        for suffix in ["sock", "json", "lock"] {
-            let _ = std::fs::remove_file(self.dir.file(&self.name, suffix));
+        if self.lock.is_none() {
+            return;
+        }
+        if self.stale.is_some() {
+            self.dir.sweep_identities();
+        }
+        // The lock goes last, by itself.
+        for suffix in ["sock", "json", "new"] {
+            let _ = self.dir.folder.remove(&format!("{}.{suffix}", self.name));
         }
     }
 }
 
-fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = File::create(&new)?;
-    file.write_all(bytes)?;
-    file.write_all(b"\n")?;
-    std::fs::rename(&new, path)
-}
-
-/// Opens (or makes) a lock file and locks it; `None` if somebody else holds it for longer than
-/// `patience`. Copes with holders that remove the file when they let go.
-pub fn lock_file(path: &Path, patience: Duration) -> io::Result<Option<File>> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o644)
-            .open(path)?;
-        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {
-                let ours = file.metadata()?;
-                match std::fs::metadata(path) {
-                    Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
-                        return Ok(Some(file));
-                    }
-                    _ => continue,
-                }
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() >= deadline => return Ok(None),
-            Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(Duration::from_millis(10)),
-            Err(e) => return Err(e.into()),
-        }
+/// Whether the process of a record lives, from what the system tells everybody.
+fn life_of(record: &Record) -> Life {
+    match process::start_ticks(record.pid) {
+        Some(ticks) if ticks == record.start_ticks => Life::Alive,
+        Some(_) => Life::Gone,
+        // Nothing is shown of it: it is gone, or the processes of others are hidden from us.
+        None => match Pid::from_raw(record.pid).map(rustix::process::test_kill_process) {
+            Some(Ok(()) | Err(rustix::io::Errno::PERM)) => Life::Unknown,
+            _ => Life::Gone,
+        },
     }
 }
 

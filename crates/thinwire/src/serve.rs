@@ -1,11 +1,8 @@
 //! Serving: from a configuration to running shards.
 
-use std::io::ErrorKind;
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, Shard};
@@ -21,6 +18,7 @@ use crate::config::TargetConfig;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::links::open_target_links;
+use crate::names;
 use crate::remote::discover;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -31,8 +29,6 @@ const POOL_FREE_BYTES_MAX: usize = 32 << 20;
 const STORE_FREE_BYTES_MAX: usize = 4 << 20;
 /// How long to ask whether the node name is in use.
 const NAME_CHECK: Duration = Duration::from_millis(400);
-/// How long a killed target of the same name may take to be gone.
-const NAME_PATIENCE: Duration = Duration::from_secs(1);
 /// What a write-back test wrapper holds back, at most.
 const WRITEBACK_BYTES_MAX: usize = 256 << 20;
 
@@ -43,7 +39,7 @@ pub fn serve(
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
     refuse_any_port(config)?;
-    let _names = hold_names(config)?;
+    let _names = names::hold(config)?;
     refuse_taken_name(config)?;
     let names: Vec<_> = config.exports.iter().map(|export| export.name.clone()).collect();
     let service = Service {
@@ -129,38 +125,6 @@ fn refuse_any_port(config: &TargetConfig) -> Outcome {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Keeps other targets of this name off our raw interfaces: the question to the network does not reach
-/// a process that shares the interface with us. Names of abstract sockets are the network
-/// namespace's own, and go with the process.
-fn hold_names(config: &TargetConfig) -> Outcome<Vec<UnixDatagram>> {
-    let raw = config.links.iter().filter(|link| matches!(link, LinkSpec::Raw { .. }));
-    raw.map(|link| {
-        let name = format!("thinwire-target {} {}", config.node, link.medium());
-        let failed = |e: std::io::Error| {
-            Failure::failed(format!("cannot reserve the node name {} on {link}: {e}", config.node))
-        };
-        let address = SocketAddr::from_abstract_name(&name).map_err(failed)?;
-        let start = Instant::now();
-        loop {
-            match UnixDatagram::bind_addr(&address) {
-                // One that was killed may take a moment to be gone.
-                Err(e) if e.kind() == ErrorKind::AddrInUse && start.elapsed() < NAME_PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                Err(e) if e.kind() == ErrorKind::AddrInUse => {
-                    return Err(Failure::failed(format!(
-                        "node name {} is in use by another target on {link} of this machine: stop \
-                         that one, or give this one another name with --name",
-                        config.node
-                    )));
-                }
-                bound => return bound.map_err(failed),
-            }
-        }
-    })
-    .collect()
 }
 
 fn refuse_taken_name(config: &TargetConfig) -> Outcome {

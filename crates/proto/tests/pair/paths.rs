@@ -114,6 +114,10 @@ fn the_frame_size_is_what_passes() {
         assert_eq!(p.sessions[0].stats().frames_lost, 0, "probes are no loss");
         let warned = notices(&mut p).iter().any(|n| matches!(n, Notice::FrameSize { .. }));
         assert_eq!(warned, found < 9000);
+        // Found within the first second; then the search begins anew after 60.
+        let retry = p.path(0, 0).full_size_retry.map(|at| at.since(p.now).as_secs());
+        assert_eq!(retry.is_some(), found < 9000);
+        assert!(retry.is_none_or(|left| (54..60).contains(&left)), "in {retry:?} s");
         p.transfer(0, 1, 1 << 20);
         p.until("arriving", |p| p.arrived(1, 1) == 1 << 20);
     }
@@ -153,7 +157,10 @@ fn a_black_hole_drops_to_the_base_size_and_data_is_cut_anew() {
     p.transfer(0, 1, 1 << 20);
     p.until("arriving", |p| p.arrived(1, 1) == 1 << 20);
     assert_eq!(p.path(0, 0).frame_bytes, BASE);
+    let retry = p.path(0, 0).full_size_retry.expect("tried again");
+    assert!(retry.since(p.now) <= Duration::from_secs(10));
     hole.set(false);
-    p.run(Duration::from_secs(90));
-    assert_eq!(p.path(0, 0).frame_bytes, 9000, "tried again later");
+    p.run(retry.since(p.now) + Duration::from_secs(1));
+    assert_eq!(p.path(0, 0).frame_bytes, 9000, "tried again then");
+    assert_eq!(p.path(0, 0).full_size_retry, None);
 }

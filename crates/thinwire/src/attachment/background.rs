@@ -4,10 +4,9 @@
 //! The child says lines of JSON: `{"note":TEXT}`, then `{"ready":PATH}` or
 //! `{"failed":TEXT,"code":N}`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -119,7 +118,9 @@ pub fn launch(wanted: &Wanted) -> Outcome<String> {
         return Err(wanted.taken(&dir));
     }
     let log = log_path(wanted);
-    let child = spawn(&log)
+    let child = dir
+        .open_log(&wanted.name)
+        .and_then(spawn)
         .map_err(|e| Failure::failed(format!("cannot start the attachment's process: {e}")))?;
     let mut waiting = Waiting { child, line: Vec::new() };
     match waiting.wait(&signals, &log) {
@@ -132,12 +133,7 @@ pub fn launch(wanted: &Wanted) -> Outcome<String> {
 }
 
 /// This program again, with the same words.
-fn spawn(log: &Path) -> io::Result<Child> {
-    let log = OpenOptions::new().append(true).create(true).mode(0o640).open(log)?;
-    // What an attachment of this name said before it ended is of no use any more.
-    if log.metadata()?.is_file() {
-        log.set_len(0)?;
-    }
+fn spawn(log: File) -> io::Result<Child> {
     let itself = Path::new("/proc/self/exe");
     let program = if itself.exists() { itself.to_owned() } else { std::env::current_exe()? };
     let mut words = std::env::args_os();

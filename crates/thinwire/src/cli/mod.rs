@@ -90,8 +90,9 @@ pub enum Command {
 /// Where attachments keep their state.
 #[derive(Args, Clone, Debug)]
 pub struct RunDirArg {
-    /// Folder of attachments' state and control sockets (without root, in the user's own runtime
-    /// folder)
+    /// Folder of attachments' state and control sockets, and in `ids/` of the locks by which this
+    /// machine is known to targets (without root, in the user's own runtime folder). Nobody else may be
+    /// able to write in it
     #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
 }
@@ -118,7 +119,12 @@ Configuration (conf.d/*.toml beside the file adds to it; paths are relative to t
 Keys that few need: shards = 2, batch = \"backlog\", data_batch = true,
 receive = \"single\", completion = \"inline\", spin = true (see the flags)
 
-Prints `ready NODE` on stdout when it serves.")]
+Prints `ready NODE` on stdout when it serves.
+
+What stays behind: which volume a file is and who may write it, in its extended attributes
+user.thinwire.id and user.thinwire.writer; for block devices, and where there are no such attributes,
+in /var/lib/thinwire/. The claim in nodes/ goes with the target; the file of one that was killed goes
+when the next one starts.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
@@ -145,6 +151,10 @@ pub struct TargetArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub wire: WireArgs,
+    /// Folder where the node name is claimed on each Ethernet interface, in `nodes/`, so that no other
+    /// target of this machine takes it
+    #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
+    pub run_dir: PathBuf,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
@@ -182,7 +192,12 @@ Examples:
   thinwire attach --insecure tw+udp://10.0.0.2/disk0 --file /mnt/disk0 --read-only
 
 Prints the socket, file or device node alone on stdout when it is usable, and leaves a process
-behind; `thinwire status` shows it, `thinwire detach NAME` ends it.")]
+behind; `thinwire status` shows it, `thinwire detach NAME` ends it.
+
+While it lives the run directory holds NAME.json, NAME.lock, NAME.sock, NAME.log, with --block
+NAME.disk, and a lock in ids/. All go with it, but for NAME.log if it did not end in order. What one
+that was killed leaves, the socket or file among it, goes with the next attach of that name, detach or
+status. A file attached locally keeps the extended attribute user.thinwire.id.")]
 #[group(id = "face", required = true, multiple = false, args = ["nbd", "file", "block"])]
 pub struct AttachArgs {
     /// What to attach, usually a tw:// or tw+udp:// URI
@@ -281,7 +296,8 @@ Examples:
   thinwire detach disk0 --force
 
 Refuses while the disk is in use. --force fails what is outstanding and is done within 2 s, even if
-the target or the attachment itself no longer answers.")]
+the target or the attachment itself no longer answers. What did not end in order leaves NAME.log in
+the run directory.")]
 pub struct DetachArgs {
     /// The attachment's name, as `thinwire status` shows it
     #[arg(value_parser = attachment_name)]
@@ -302,7 +318,12 @@ pub struct DetachArgs {
 #[command(after_help = "\
 Examples:
   thinwire status
-  thinwire status disk0 --json")]
+  thinwire status disk0 --json
+
+On each path it shows the largest frame that passes, and if that is less than both ends' links carry
+(`frame_bytes_limit` in JSON), in how many seconds the full size is tried again (`full_size_retry_s`):
+10 s after large frames stopped passing, else every 60 s.
+Cleans up what attachments left whose process was killed, but for NAME.log in the run directory.")]
 pub struct StatusArgs {
     /// Only this attachment; exits with 1 if there is none of that name
     #[arg(value_parser = attachment_name)]
@@ -372,7 +393,8 @@ Examples:
   thinwire bench --insecure tw+udp://10.0.0.2/disk0 --rw write --bs 128k --iodepth 8
   thinwire bench --insecure 'tw://node1/scratch?link=eth1' --breakdown
 
-Write patterns destroy what is on the volume. Exits with 1 if any I/O failed.")]
+Write patterns destroy what is on the volume. A file that is written keeps the extended attribute
+user.thinwire.id. Exits with 1 if any I/O failed.")]
 pub struct BenchArgs {
     /// What to measure
     pub volume: VolumeSpec,
@@ -438,7 +460,8 @@ Examples:
   thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
 
 Holes and zeroes stay sparse. A destination file that does not exist is made with the source's
-size; one that is smaller than the source is refused.")]
+size, keeps the extended attribute user.thinwire.id, and stays as far as it was written if the copy
+fails; one that is smaller than the source is refused.")]
 pub struct CopyArgs {
     /// The volume to read
     #[arg(value_name = "SRC")]

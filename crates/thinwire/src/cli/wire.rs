@@ -14,7 +14,8 @@ pub struct WireArgs {
     /// Make faults on purpose: loss=1%,dup=1%,reorder=1%,corrupt=1%,delay=100us,seed=N
     #[arg(long, value_name = "FAULTS")]
     pub fault: Option<FaultConfig>,
-    /// Record all frames into a file that tcpdump and Wireshark open
+    /// Record all frames into a file that tcpdump and Wireshark open (a target's further shards into
+    /// FILE.1, FILE.2 ...)
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Threads, each with its own links and sessions. A target deals its exports out to them; bench

@@ -6,11 +6,11 @@ use serde::Serialize;
 
 use crate::attachment::unix_ms;
 use crate::cli::StatusArgs;
-use crate::control::{AttachmentStatus, ControlClient, ControlError, State};
+use crate::control::{AttachmentStatus, ControlClient, ControlError, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
-use crate::rundir::{Record, RunDir, SCHEMA};
+use crate::rundir::{Life, Record, RunDir, SCHEMA};
 
 /// An attachment that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -55,11 +55,22 @@ fn look(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
     }
     let (state, detail) = match ControlClient::status(dir, name, PATIENCE) {
         Ok(status) => return Ok(Some(status)),
+        Err(ControlError::Forbidden) => (State::Unresponsive, Some(only_its_user(dir, name))),
         Err(ControlError::Absent) => (State::Connecting, None),
         Err(ControlError::Ended) if !dir.is_alive(name) => return bury(dir, name),
         Err(e) => (State::Unresponsive, Some(e.to_string())),
     };
     Ok(dir.record(name).map(|record| of_record(record, state, detail)))
+}
+
+/// What can be said to somebody else than the attachment's user.
+fn only_its_user(dir: &RunDir, name: &str) -> String {
+    match dir.life(name) {
+        Life::Unknown => {
+            "no permission to ask it, nor to tell whether its process lives".to_owned()
+        }
+        _ => "its process lives; no permission to ask it more".to_owned(),
+    }
 }
 
 /// A dead attachment: cleaned up and reported, once.
@@ -125,8 +136,13 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         for path in &a.paths {
             let rtt = path.rtt_us.map_or(String::new(), |rtt| format!(", {rtt:.0} us round trip"));
             text += &format!(
-                "\n{}: path {} to {} is {}, frames of {} bytes{rtt}, {} lost",
-                a.name, path.link, path.remote, path.state, path.frame_bytes, path.lost
+                "\n{}: path {} to {} is {}, frames of {}{rtt}, {} lost",
+                a.name,
+                path.link,
+                path.remote,
+                path.state,
+                frame_size(path),
+                path.lost
             );
         }
         if let Some(detail) = &a.detail {
@@ -134,6 +150,18 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         }
     }
     text
+}
+
+/// The frame size in use; if it is not the full one, when that is tried again.
+fn frame_size(path: &PathStatus) -> String {
+    let used = path.frame_bytes;
+    match path.full_size_retry_s {
+        Some(seconds) => format!(
+            "{used} bytes (of {}; the full size is tried again in {seconds:.0} s)",
+            path.frame_bytes_limit
+        ),
+        None => format!("{used} bytes"),
+    }
 }
 
 #[cfg(test)]
@@ -168,5 +196,23 @@ mod tests {
         assert!(!socket.exists());
         assert_eq!(look(&dir, "a").unwrap(), None);
         assert!(dir.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_path_below_its_full_size_says_when_that_is_tried_again() {
+        let mut path = PathStatus {
+            link: "eth1".into(),
+            remote: "02-00-00-00-00-02".into(),
+            state: "up".into(),
+            frame_bytes: 1500,
+            frame_bytes_limit: 9000,
+            full_size_retry_s: Some(41.6),
+            rtt_us: None,
+            lost: 0,
+        };
+        let said = frame_size(&path);
+        assert_eq!(said, "1500 bytes (of 9000; the full size is tried again in 42 s)");
+        (path.frame_bytes, path.full_size_retry_s) = (9000, None);
+        assert_eq!(frame_size(&path), "9000 bytes");
     }
 }

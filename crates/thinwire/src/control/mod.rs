@@ -156,6 +156,13 @@ pub struct PathStatus {
     pub state: String,
     /// The largest frame known to pass, in bytes.
     pub frame_bytes: u32,
+    /// The largest frame that both ends' links carry, in bytes; 0 from a process of an earlier version.
+    #[serde(default)]
+    pub frame_bytes_limit: u32,
+    /// In how many seconds frames of that size are tried again; null if they pass, or are being tried
+    /// now.
+    #[serde(default)]
+    pub full_size_retry_s: Option<f64>,
     /// Smoothed round trip, once measured.
     pub rtt_us: Option<f64>,
     /// Frames found lost so far.
