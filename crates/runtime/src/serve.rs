@@ -115,6 +115,9 @@ impl TargetShard {
         // Memory stores complete at once: their answers go with this turn's frames.
         target.turn(now, &mut links.out);
         links.flush()?;
+        while let Some(note) = target.take_note() {
+            tracing::warn!("{note}");
+        }
         let wait = target.deadline(now).since(now);
         let wait = timeout.map_or(wait, |t| t.min(wait));
         let wait = if links.is_blocked() { wait.min(RETRY) } else { wait };

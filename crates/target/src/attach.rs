@@ -224,6 +224,12 @@ impl House {
             if is_refused {
                 self.stats.twins += 1;
                 let text = self.twin_refusal(&p);
+                let name = &self.exports[export].name;
+                self.note(format!(
+                    "export {name}: refused a second process with the identity of {}, which holds it and \
+                     is alive: two containers or copies of a machine that present one identity?",
+                    p.name
+                ));
                 refuse(peer, p.transaction, Status::Busy, 0, text);
                 continue;
             }
@@ -236,6 +242,11 @@ impl House {
                     Err(ChangeError::Refused(error)) => failed = Some(error),
                     Err(ChangeError::Unresolved(error)) => {
                         // It may be on record after a crash, so it cannot be told no.
+                        let name = &self.exports[export].name;
+                        self.note(format!(
+                            "export {name}: who may write could not be made durable ({error}), nor \
+                             put back: nobody writes until it is; it is tried again every second"
+                        ));
                         p.failed = Some(error);
                         self.pending.insert(at, p);
                         at += 1;

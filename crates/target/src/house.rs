@@ -43,6 +43,8 @@ pub(crate) struct Holder {
     pub last_heard: Time,
 }
 
+/// Sentences that wait for the driver, at most.
+const NOTES_MAX: usize = 16;
 /// Initiators of which an export remembers the last grant.
 const GRANTS_KEPT: usize = 64;
 
@@ -168,6 +170,8 @@ pub(crate) struct House {
     /// How many of them there were after each export had been polled.
     pub done_ends: Vec<usize>,
     pub stats: TargetStats,
+    /// What a person who looks after the target should know, oldest first.
+    pub notes: VecDeque<String>,
     pub next_epoch: u32,
     pub next_generation: u32,
 }
@@ -225,6 +229,13 @@ impl House {
             |p: &PendingAttach| p.export == export && p.session != session && p.twin.is_none();
         self.pending.iter().any(waits)
             || matches!(self.exports[export].record, RecordState::Unresolved(_))
+    }
+
+    /// Keeps a sentence for whoever looks after the target, unless too many wait.
+    pub fn note(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push_back(text);
+        }
     }
 
     /// Chooses a new verifier if the volume may have lost something. To be called before anybody is

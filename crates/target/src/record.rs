@@ -54,6 +54,8 @@ impl House {
                     e.record = RecordState::Unresolved(now + RETRY);
                     return false;
                 }
+                let text = format!("export {}: who may write is durable again", e.name);
+                self.note(text);
                 // Its present writer goes on.
                 self.release = true;
             }

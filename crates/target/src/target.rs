@@ -106,6 +106,7 @@ impl Target {
                 done: Vec::new(),
                 done_ends: Vec::new(),
                 stats: TargetStats::default(),
+                notes: VecDeque::new(),
                 next_epoch,
                 next_generation,
             },
@@ -414,6 +415,11 @@ impl Target {
                 let unreachable = !p.session.is_connected();
                 p.session.queued() == 0 || unreachable
             })
+    }
+
+    /// The next thing that a person who looks after the target should know.
+    pub fn take_note(&mut self) -> Option<String> {
+        self.house.notes.pop_front()
     }
 
     /// Counters.
