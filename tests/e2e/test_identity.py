@@ -100,6 +100,35 @@ def one_writer(lab):
 
 
 @test(seconds=60)
+def twin_in_a_container(lab):
+    """Two containers that share a network have locks of their own, and so one identity: the second attachment
+    is refused while the first lives, both sides are told, and a restart is none of that."""
+    target = Target(lab, f"disk0={image(lab)}")
+    first = Attachment(lab)
+    check(nbd(lab, WRITE, first, "first", "flush") == "written", "the first write")
+    run_dir = lab.path("run")
+    attach = [thinwire_bin(), "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('twin.sock')}", "--as",
+              "disk0", "--run-dir", run_dir]
+    script = f'mount -t tmpfs -o mode=0755 none {run_dir} && exec "$@"'
+    done = lab.run("initiator", "unshare", "--mount", "sh", "-c", script, "sh", *attach, check_exit=False,
+                   timeout=40)
+    check(done.returncode == 1, f"exit {done.returncode}, expected 1\n{done.stdout}{done.stderr}")
+    check("same identity" in done.stderr, f"it is not told why: {done.stderr}")
+    check("second process with the identity" in target.process.stderr, "the target's log does not say so")
+    check(nbd(lab, WRITE, first, "again", "flush") == "written", "the first goes on")
+    # The same one after kill -9 is not a twin.
+    os.kill(first.pid(), signal.SIGKILL)
+    second = Attachment(lab)
+    check(nbd(lab, READ, second) == "bytes " + b"again...".hex(), "its bytes stand")
+    second.detach()
+
+
+def thinwire_bin():
+    import node
+    return node.BIN
+
+
+@test(seconds=60)
 def take_over_fences(lab):
     """--take-over fences the writer that held it: its I/O fails for good, it never comes back by itself."""
     Target(lab, f"disk0={image(lab)}")
