@@ -6,7 +6,7 @@ import time
 
 import load
 from harness import check, read, run, tail, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, image, initiators, refused, thinwire, uri
 from registry import test
 
 READ = """
@@ -117,7 +117,9 @@ def twin_in_a_container(lab):
     check("second process with the identity" in target.process.stderr, "the target's log does not say so")
     check(nbd(lab, WRITE, first, "again", "flush") == "written", "the first goes on")
     # The same one after kill -9 is not a twin.
-    os.kill(first.pid(), signal.SIGKILL)
+    pid = first.pid()
+    os.kill(pid, signal.SIGKILL)
+    until("it is gone", 5, lambda: pid not in initiators(lab))
     second = Attachment(lab)
     check(nbd(lab, READ, second) == "bytes " + b"again...".hex(), "its bytes stand")
     second.detach()
