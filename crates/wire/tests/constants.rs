@@ -70,6 +70,12 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("proto/src/probe.rs", "KEEP_ALIVE: Duration = Duration::from_secs(2);", "silent for 2 s"),
     ("proto/src/units.rs", "UNITS_MAX: usize = 2048;", "(1 MiB in this implementation)"),
     ("target/src/greet.rs", "SESSIONS_MAX: usize = 1024;", "this implementation: 1024 sessions"),
+    ("proto/src/path.rs", "AMPLIFICATION_MAX: u64 = 3;", "at most three times the bytes"),
+    (
+        "proto/src/probe.rs",
+        "JUST_FIRST: Duration = Duration::from_millis(500);",
+        "a candidate that it has not asked for 500 ms",
+    ),
     ("target/src/greet.rs", "OFFERS_MAX: usize = 256;", "More than 256 answers waiting"),
     (
         "target/src/greet.rs",
