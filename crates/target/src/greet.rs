@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
-    BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
+    AMPLIFICATION_MAX, BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time,
+    addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
-    Address, Addresses, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
-    WELCOME_ADDRESSES_MAX, Welcome,
+    Address, Addresses, BASE_FRAME_BYTES_MIN, Discover, HEADER_BYTES, Header, Hello, Kind, Offer,
+    Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
 use crate::peer::Peer;
@@ -17,7 +18,7 @@ use crate::target::Target;
 use crate::together::Together;
 
 /// Sessions of one target, at most.
-const SESSIONS_MAX: usize = 1024;
+pub(crate) const SESSIONS_MAX: usize = 1024;
 /// Answers to discovery that wait for their random delay, at most.
 const OFFERS_MAX: usize = 256;
 /// A session whose initiator never used it is forgotten after this.
@@ -48,6 +49,8 @@ pub(crate) struct PendingOffer {
     pub to: Addr,
     pub nonce: u64,
     pub first: u16,
+    /// Bytes of the answer's frame, at most.
+    pub bytes_max: usize,
 }
 
 impl Target {
@@ -57,10 +60,16 @@ impl Target {
         link: usize,
         rx: &RxFrame,
         hello: &Hello<'_>,
+        is_proved: bool,
     ) -> Result<(), DropReason> {
         let from = rx.from;
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
+        }
+        // Before anything that costs more than two hashes: this may be one of many that are forged.
+        if !is_proved && !self.cookies.is_good(now, link, from, hello.cookie) {
+            self.retry(now, link, from, hello.nonce);
+            return Ok(());
         }
         if !self.house.config.insecure || hello.security & 1 == 0 {
             let who = if self.house.config.insecure { "the initiator" } else { "this target" };
@@ -78,10 +87,15 @@ impl Target {
         if let Some(shard) = self.house.other_shard(hello.export) {
             return self.forward(shard, link, from, &rx.bytes);
         }
-        let known = self.peers.iter().flatten().position(|p| {
-            p.nonce == hello.nonce && p.instance == hello.instance && p.initiator == hello.initiator
+        let known = self.peers.iter().position(|peer| {
+            peer.as_ref().is_some_and(|p| {
+                p.nonce == hello.nonce
+                    && p.instance == hello.instance
+                    && p.initiator == hello.initiator
+                    && p.place == (link, from)
+            })
         });
-        let index = match known.map(|nth| self.nth_index(nth)) {
+        let index = match known {
             Some(index) => index,
             None => match self.open_session(now, link, from, hello) {
                 Some(index) => index,
@@ -96,11 +110,6 @@ impl Target {
         Ok(())
     }
 
-    fn nth_index(&self, nth: usize) -> usize {
-        let mut living = (0..self.peers.len()).filter(|&i| self.peers[i].is_some());
-        living.nth(nth).expect("position among the living")
-    }
-
     fn open_session(
         &mut self,
         now: Time,
@@ -108,14 +117,7 @@ impl Target {
         from: Addr,
         hello: &Hello<'_>,
     ) -> Option<usize> {
-        let index = match self.peers.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.peers.len() < SESSIONS_MAX => {
-                self.peers.push(None);
-                self.peers.len() - 1
-            }
-            None => return None,
-        };
+        let index = self.make_room(now, from)?;
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
         // (rule 10), and the node's lane keeps targets apart; the index makes the look-up a table
@@ -156,6 +158,7 @@ impl Target {
             initiator: hello.initiator,
             instance: hello.instance,
             nonce: hello.nonce,
+            place: (link, from),
             number,
             name: hello.name.to_string(),
             created: now,
@@ -197,6 +200,14 @@ impl Target {
         });
     }
 
+    /// Has the sender of a HELLO show that it receives.
+    fn retry(&mut self, now: Time, link: usize, to: Addr, nonce: u64) {
+        let retry = Retry { nonce, cookie: self.cookies.make(now, link, to) };
+        outside_frame(&mut self.outside[link], to, Header::new(Kind::Retry), 0, |out| {
+            retry.emit(out);
+        });
+    }
+
     fn refuse(&mut self, link: usize, to: Addr, nonce: u64, status: Status, text: &str) {
         let refuse = Refuse { nonce, status: status as u16, text };
         outside_frame(&mut self.outside[link], to, Header::new(Kind::Refuse), 0, |out| {
@@ -209,6 +220,7 @@ impl Target {
         now: Time,
         link: usize,
         from: Addr,
+        bytes: u16,
         discover: &Discover<'_>,
     ) -> Result<(), DropReason> {
         if !discover.node.is_empty() && discover.node != self.house.config.node {
@@ -219,12 +231,18 @@ impl Target {
         }
         let spread = u64::from(discover.spread_ms.min(1000)) * 1_000_000;
         let delay = Duration::from_nanos(self.house.rng.below(spread + 1));
+        let bytes_max = match self.cookies.is_good(now, link, from, discover.cookie) {
+            true => BASE_FRAME_BYTES_MIN,
+            // Of whoever it says it is from: at least a name fits, and the cookie for the rest.
+            false => BASE_FRAME_BYTES_MIN.min(usize::from(bytes) * AMPLIFICATION_MAX as usize),
+        };
         self.offers.push(PendingOffer {
             at: now + delay,
             link,
             to: from,
             nonce: discover.nonce,
             first: discover.first,
+            bytes_max,
         });
         Ok(())
     }
@@ -232,6 +250,7 @@ impl Target {
     pub(crate) fn send_offers(&mut self, now: Time, out: &mut [TxBatch]) {
         let house = &self.house;
         let offers = &mut self.offers;
+        let cookies = &self.cookies;
         let names: &[String] = &self.offered_names;
         offers.retain(|offer| {
             if offer.at > now {
@@ -239,7 +258,7 @@ impl Target {
             }
             let total = names.len() as u16;
             let from = names.iter().map(String::as_str).skip(offer.first as usize);
-            let bytes_max = thinwire_wire::BASE_FRAME_BYTES_MIN - thinwire_wire::HEADER_BYTES;
+            let cookie = cookies.make(now, offer.link, offer.to);
             outside_frame(&mut out[offer.link], offer.to, Header::new(Kind::Offer), 0, |o| {
                 Offer::emit(
                     offer.nonce,
@@ -247,8 +266,9 @@ impl Target {
                     &house.config.node,
                     offer.first,
                     total,
+                    cookie,
                     from,
-                    bytes_max,
+                    offer.bytes_max - HEADER_BYTES,
                     o,
                 );
             });

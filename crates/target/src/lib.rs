@@ -9,16 +9,19 @@
 //! * `peer.rs`: one session and what it has open
 //! * `requests.rs`: from a whole request to its completion
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
-//! * `greet.rs`: handshake and discovery
+//! * `greet.rs`: handshake and discovery; `cookie.rs`: who has shown to receive; `room.rs`: who goes when
+//!   there is no room for another session
 //! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
 
 mod attach;
 mod config;
+mod cookie;
 mod greet;
 mod house;
 mod peer;
 mod requests;
+mod room;
 mod shards;
 mod slots;
 mod target;

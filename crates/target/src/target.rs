@@ -9,6 +9,7 @@ use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Tim
 use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
+use crate::cookie::Cookies;
 use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::{Export, House};
 use crate::peer::Peer;
@@ -29,6 +30,7 @@ pub struct Target {
     pub(crate) house: House,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     pub(crate) shard: u8,
+    pub(crate) cookies: Cookies,
     pub(crate) offers: Vec<PendingOffer>,
     pub(crate) offered_names: Vec<String>,
     pub(crate) forwards: VecDeque<Forward>,
@@ -84,6 +86,7 @@ impl Target {
         let instance = rng.next_u64();
         let next_epoch = rng.next_u64() as u32 >> 1;
         let next_generation = rng.next_u64() as u32 >> 1;
+        let cookies = Cookies::new(&mut rng);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
         let config = TargetConfig { credit_bytes, ..config };
@@ -110,6 +113,7 @@ impl Target {
             },
             peers: Vec::new(),
             shard,
+            cookies,
             offers: Vec::new(),
             offered_names: Vec::new(),
             forwards: VecDeque::new(),
@@ -152,13 +156,29 @@ impl Target {
 
     /// A frame arrived on a link.
     pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.take(now, link, frame, false);
+    }
+
+    /// A frame that another shard handed on ([`Target::next_forward`]), which has seen that its sender
+    /// receives.
+    pub fn on_forward(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.take(now, link, frame, true);
+    }
+
+    fn take(&mut self, now: Time, link: usize, frame: &RxFrame, is_proved: bool) {
         self.house.now = now;
-        if let Err(reason) = self.take_frame(now, link, frame) {
+        if let Err(reason) = self.take_frame(now, link, frame, is_proved) {
             self.house.stats.drops.count(reason);
         }
     }
 
-    fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
+    fn take_frame(
+        &mut self,
+        now: Time,
+        link: usize,
+        rx: &RxFrame,
+        is_proved: bool,
+    ) -> Result<(), DropReason> {
         let mut joined = None;
         let house = &mut self.house;
         let opened = open_frame(rx, &house.pool, &mut joined, &mut house.stats.copied_bytes);
@@ -179,7 +199,7 @@ impl Target {
                 }
                 Ok(())
             }
-            _ => self.take_outside(now, link, rx, &frame),
+            _ => self.take_outside(now, link, rx, &frame, is_proved),
         }
     }
 
@@ -189,12 +209,15 @@ impl Target {
         link: usize,
         rx: &RxFrame,
         frame: &Frame<'_>,
+        is_proved: bool,
     ) -> Result<(), DropReason> {
         let header = frame.header();
         match frame.messages().next() {
-            Some(Message::Hello(hello)) if !self.stopping => self.on_hello(now, link, rx, &hello),
+            Some(Message::Hello(hello)) if !self.stopping => {
+                self.on_hello(now, link, rx, &hello, is_proved)
+            }
             Some(Message::Discover(discover)) if !self.stopping => {
-                self.on_discover(now, link, rx.from, &discover)
+                self.on_discover(now, link, rx.from, header.length, &discover)
             }
             Some(Message::Probe(probe)) => {
                 let index = self.find_peer(now, link, rx, header.session)?;
@@ -256,11 +279,12 @@ impl Target {
         self.share_room();
     }
 
-    fn end(&mut self, index: usize) {
-        if let Some(peer) = self.peers[index].take() {
-            self.house.end_session(&peer);
+    pub(crate) fn end(&mut self, index: usize) {
+        let Some(peer) = self.peers[index].take() else { return };
+        self.house.end_session(&peer);
+        if peer.confirmed {
+            self.share_room();
         }
-        self.share_room();
     }
 
     fn share_room(&mut self) {

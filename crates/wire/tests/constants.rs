@@ -69,12 +69,25 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("proto/src/probe.rs", "RETRY_SIZE: Duration = Duration::from_secs(10);", "again after 10 s"),
     ("proto/src/probe.rs", "KEEP_ALIVE: Duration = Duration::from_secs(2);", "silent for 2 s"),
     ("proto/src/units.rs", "UNITS_MAX: usize = 2048;", "(1 MiB in this implementation)"),
-    ("target/src/greet.rs", "SESSIONS_MAX: usize = 1024;", "this implementation: 1024 sessions"),
+    ("target/src/greet.rs", "SESSIONS_MAX: usize = 1024;", "has at most 1024 sessions"),
+    ("target/src/room.rs", "UNATTACHED_MAX: usize = 128;", "of which 128 at most may be without"),
+    (
+        "target/src/room.rs",
+        "FRESH: Duration = Duration::from_millis(500);",
+        "opened at least 500 ms ago",
+    ),
+    ("target/src/cookie.rs", "PERIOD: Duration = Duration::from_secs(4);", "in periods of 4 s"),
     ("proto/src/path.rs", "AMPLIFICATION_MAX: u64 = 3;", "at most three times the bytes"),
     (
         "proto/src/probe.rs",
         "JUST_FIRST: Duration = Duration::from_millis(500);",
         "a candidate that it has not asked for 500 ms",
+    ),
+    ("initiator/src/connect.rs", "RETRIES_MAX: u8 = 2;", "after the second RETRY"),
+    (
+        "initiator/src/connect.rs",
+        "DOUBT: Duration = Duration::from_millis(100);",
+        "once in 100 ms at most",
     ),
     ("target/src/greet.rs", "OFFERS_MAX: usize = 256;", "More than 256 answers waiting"),
     (

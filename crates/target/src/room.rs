@@ -1,0 +1,82 @@
+//! Room for another session: who goes when there is none (`docs/protocol.md`, "Addresses").
+
+use std::time::Duration;
+
+use thinwire_buffer::Addr;
+use thinwire_proto::Time;
+
+use crate::greet::{SESSION_NUMBER, SESSIONS_MAX};
+use crate::peer::Peer;
+use crate::target::Target;
+
+/// Sessions without an attachment that one address may have: an eighth of all.
+const UNATTACHED_MAX: usize = 128;
+/// A session that has just been opened goes after the others: its initiator is about to attach.
+const FRESH: Duration = Duration::from_millis(500);
+
+impl Target {
+    /// A place for another session, of an initiator at `from`; `None` if all are attached. May end a
+    /// session that is not: an initiator that still wants it learns of that with its next frame, and
+    /// opens another.
+    pub(crate) fn make_room(&mut self, now: Time, from: Addr) -> Option<usize> {
+        let mut attached = [false; SESSIONS_MAX];
+        let house = &self.house;
+        let open = house.attachments.iter().filter(|a| a.live).map(|a| a.session);
+        for session in open.chain(house.pending.iter().map(|p| p.session)) {
+            attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
+        }
+        let from = host(from);
+        let (mut free, mut first, mut first_here, mut here) = (None, None, None, 0);
+        for (index, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_deref() else {
+                free = free.or(Some(index));
+                continue;
+            };
+            if attached[index] {
+                continue;
+            }
+            let candidate = Some((rank(now, peer), index));
+            first = min(first, candidate);
+            if host(peer.place.1) == from {
+                here += 1;
+                first_here = min(first_here, candidate);
+            }
+        }
+        if here < UNATTACHED_MAX {
+            if free.is_some() {
+                return free;
+            }
+            if self.peers.len() < SESSIONS_MAX {
+                self.peers.push(None);
+                return Some(self.peers.len() - 1);
+            }
+        } else {
+            first = first_here;
+        }
+        let (_, index) = first?;
+        self.end(index);
+        Some(index)
+    }
+}
+
+/// Who goes first has the lowest: not fresh, never used, opened long ago.
+type Rank = (bool, bool, u64);
+
+fn rank(now: Time, peer: &Peer) -> Rank {
+    (now.since(peer.created) < FRESH, peer.confirmed, peer.number)
+}
+
+fn min(a: Option<(Rank, usize)>, b: Option<(Rank, usize)>) -> Option<(Rank, usize)> {
+    a.into_iter().chain(b).min()
+}
+
+/// Whoever has an address has all its ports.
+fn host(addr: Addr) -> Addr {
+    match addr {
+        Addr::Udp(mut at) => {
+            at.set_port(0);
+            Addr::Udp(at)
+        }
+        other => other,
+    }
+}
