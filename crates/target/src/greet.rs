@@ -41,6 +41,28 @@ pub fn session_lane(shard: u8, node: &str) -> u32 {
     u32::from(shard) << 24 | node << 10
 }
 
+/// A session that was welcomed and not used yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Promise {
+    pub local_id: u64,
+    pub remote_id: u64,
+    pub epoch: u32,
+    pub seed: u64,
+    /// What the initiator can take in on the path of its HELLO.
+    pub room: Room,
+    /// The largest frame there.
+    pub limit: usize,
+    pub initiator: [u8; 16],
+    pub instance: u64,
+    pub nonce: u64,
+    /// The link and the address that its HELLO came from.
+    pub place: (usize, Addr),
+    /// How many sessions this target had opened before.
+    pub number: u64,
+    pub name: String,
+    pub created: Time,
+}
+
 /// An answer to a DISCOVER that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingOffer {
@@ -87,17 +109,9 @@ impl Target {
         if let Some(shard) = self.house.other_shard(hello.export) {
             return self.forward(shard, link, from, &rx.bytes);
         }
-        let known = self.peers.iter().position(|peer| {
-            peer.as_ref().is_some_and(|p| {
-                p.nonce == hello.nonce
-                    && p.instance == hello.instance
-                    && p.initiator == hello.initiator
-                    && p.place == (link, from)
-            })
-        });
-        let index = match known {
+        let index = match self.known(link, from, hello) {
             Some(index) => index,
-            None => match self.open_session(now, link, from, hello) {
+            None => match self.promise(now, link, from, hello) {
                 Some(index) => index,
                 None => {
                     let text = "this target has no room for another session";
@@ -110,13 +124,21 @@ impl Target {
         Ok(())
     }
 
-    fn open_session(
-        &mut self,
-        now: Time,
-        link: usize,
-        from: Addr,
-        hello: &Hello<'_>,
-    ) -> Option<usize> {
+    /// The session that was opened for this very HELLO.
+    fn known(&self, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
+        let is = |nonce, instance, initiator, place| {
+            (nonce, instance, place) == (hello.nonce, hello.instance, (link, from))
+                && initiator == hello.initiator
+        };
+        (0..self.peers.len()).find(|&at| match (&self.peers[at], &self.promises[at]) {
+            (Some(p), _) => is(p.nonce, p.instance, p.initiator, p.place),
+            (None, Some(p)) => is(p.nonce, p.instance, p.initiator, p.place),
+            (None, None) => false,
+        })
+    }
+
+    /// Takes note of a session that its initiator may use: what costs memory is made when it does.
+    fn promise(&mut self, now: Time, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
         let index = self.make_room(now, from)?;
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
@@ -124,8 +146,34 @@ impl Target {
         // access; the rest cannot be guessed.
         let random = house.rng.next_u64() >> 32;
         let upper = session_lane(self.shard, &house.config.node) | index as u32;
-        let local_id = u64::from(upper) << 32 | random;
         house.next_epoch = house.next_epoch.wrapping_add(1);
+        let limit = house.links[link].frame_bytes_max.min(hello.frame_bytes_max as usize);
+        let number = house.stats.sessions;
+        house.stats.sessions += 1;
+        self.promises[index] = Some(Promise {
+            local_id: u64::from(upper) << 32 | random,
+            remote_id: hello.session,
+            epoch: house.next_epoch,
+            seed: house.rng.next_u64(),
+            room: Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) },
+            limit,
+            initiator: hello.initiator,
+            instance: hello.instance,
+            nonce: hello.nonce,
+            place: (link, from),
+            number,
+            name: hello.name.to_string(),
+            created: now,
+        });
+        Some(index)
+    }
+
+    /// A frame of a session that was promised has come: makes it, unless that was too long ago.
+    pub(crate) fn fulfil(&mut self, now: Time, index: usize, id: u64) -> bool {
+        let Some(promise) = self.promises.get_mut(index) else { return false };
+        let is_meant = |p: &mut Promise| p.local_id == id && now.since(p.created) <= UNCONFIRMED;
+        let Some(promise) = promise.take_if(is_meant) else { return false };
+        let house = &self.house;
         let mut batching = house.config.batching;
         let together = batching.policy.answers_together();
         if together {
@@ -134,42 +182,43 @@ impl Target {
         }
         let config = SessionConfig {
             role: Role::Target,
-            local_id,
-            remote_id: hello.session,
-            epoch: house.next_epoch,
-            seed: house.rng.next_u64(),
+            local_id: promise.local_id,
+            remote_id: promise.remote_id,
+            epoch: promise.epoch,
+            seed: promise.seed,
             batching,
         };
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
-        let room = Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) };
-        let params = house.links[link];
-        let limit = params.frame_bytes_max.min(hello.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
+        let (link, from) = promise.place;
+        let base = house.links[link].frame_bytes_base;
+        session.add_path(now, link, from, Some(promise.room), base, promise.limit);
         let c = &house.config;
         let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
         session.grant(slots.granted_slots, slots.granted_bytes);
-        let number = house.stats.sessions;
-        house.stats.sessions += 1;
         self.peers[index] = Some(Box::new(Peer {
             session,
             slots,
             together: together.then(Together::default),
-            initiator: hello.initiator,
-            instance: hello.instance,
-            nonce: hello.nonce,
-            place: (link, from),
-            number,
-            name: hello.name.to_string(),
-            created: now,
+            initiator: promise.initiator,
+            instance: promise.instance,
+            nonce: promise.nonce,
+            place: promise.place,
+            number: promise.number,
+            name: promise.name,
+            created: promise.created,
             confirmed: false,
             ended: false,
         }));
-        Some(index)
+        true
     }
 
     fn welcome(&mut self, link: usize, to: Addr, index: usize) {
-        let peer = self.peers[index].as_ref().expect("just opened");
+        let (nonce, session, epoch) = match (&self.peers[index], &self.promises[index]) {
+            (Some(p), _) => (p.nonce, p.session.local_id(), p.session.epoch()),
+            (None, Some(p)) => (p.nonce, p.local_id, p.epoch),
+            (None, None) => return,
+        };
         let house = &self.house;
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let room = house.room(sessions);
@@ -181,11 +230,11 @@ impl Target {
             count += 1;
         }
         let welcome = Welcome {
-            nonce: peer.nonce,
-            session: peer.session.local_id(),
+            nonce,
+            session,
             verifier: house.instance,
             instance: house.instance,
-            epoch: peer.session.epoch(),
+            epoch,
             slots: house.config.slots,
             frame_bytes_max: house.links[link].frame_bytes_max as u16,
             request_bytes_max: REQUEST_BYTES_MAX as u32,

@@ -6,7 +6,6 @@ use thinwire_buffer::Addr;
 use thinwire_proto::Time;
 
 use crate::greet::{SESSION_NUMBER, SESSIONS_MAX};
-use crate::peer::Peer;
 use crate::target::Target;
 
 /// Sessions without an attachment that one address may have: an eighth of all.
@@ -26,20 +25,22 @@ impl Target {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
         }
         let from = host(from);
+        let is_fresh = |created| now.since(created) < FRESH;
         let (mut free, mut first, mut first_here, mut here) = (None, None, None, 0);
-        for (index, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer.as_deref() else {
-                free = free.or(Some(index));
-                continue;
+        for (index, place) in self.peers.iter().zip(&self.promises).enumerate() {
+            let (addr, rank) = match place {
+                _ if attached[index] => continue,
+                (Some(p), _) => (p.place.1, (is_fresh(p.created), p.confirmed, p.number)),
+                (None, Some(p)) => (p.place.1, (is_fresh(p.created), false, p.number)),
+                (None, None) => {
+                    free = free.or(Some(index));
+                    continue;
+                }
             };
-            if attached[index] {
-                continue;
-            }
-            let candidate = Some((rank(now, peer), index));
-            first = min(first, candidate);
-            if host(peer.place.1) == from {
+            first = min(first, Some((rank, index)));
+            if host(addr) == from {
                 here += 1;
-                first_here = min(first_here, candidate);
+                first_here = min(first_here, Some((rank, index)));
             }
         }
         if here < UNATTACHED_MAX {
@@ -48,6 +49,7 @@ impl Target {
             }
             if self.peers.len() < SESSIONS_MAX {
                 self.peers.push(None);
+                self.promises.push(None);
                 return Some(self.peers.len() - 1);
             }
         } else {
@@ -61,10 +63,6 @@ impl Target {
 
 /// Who goes first has the lowest: not fresh, never used, opened long ago.
 type Rank = (bool, bool, u64);
-
-fn rank(now: Time, peer: &Peer) -> Rank {
-    (now.since(peer.created) < FRESH, peer.confirmed, peer.number)
-}
 
 fn min(a: Option<(Rank, usize)>, b: Option<(Rank, usize)>) -> Option<(Rank, usize)> {
     a.into_iter().chain(b).min()

@@ -10,7 +10,7 @@ use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
 use crate::cookie::Cookies;
-use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
+use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::{Export, House};
 use crate::peer::Peer;
 use crate::shards::Forward;
@@ -29,6 +29,8 @@ const FLUSHES: usize = 64;
 pub struct Target {
     pub(crate) house: House,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
+    /// Sessions that nobody has used yet; as many places as `peers`, never both of one taken.
+    pub(crate) promises: Vec<Option<Promise>>,
     pub(crate) shard: u8,
     pub(crate) cookies: Cookies,
     pub(crate) offers: Vec<PendingOffer>,
@@ -112,6 +114,7 @@ impl Target {
                 next_generation,
             },
             peers: Vec::new(),
+            promises: Vec::new(),
             shard,
             cookies,
             offers: Vec::new(),
@@ -249,7 +252,7 @@ impl Target {
             .get(index)
             .and_then(Option::as_ref)
             .is_some_and(|p| p.session.local_id() == id);
-        if !found {
+        if !found && !self.fulfil(now, index, id) {
             // Not one of this node's: another target, or an initiator, on the same interface.
             if upper & !SESSION_NUMBER != session_lane(self.shard, &self.house.config.node) {
                 return Err(DropReason::OtherNode);
@@ -280,6 +283,7 @@ impl Target {
     }
 
     pub(crate) fn end(&mut self, index: usize) {
+        self.promises[index] = None;
         let Some(peer) = self.peers[index].take() else { return };
         self.house.end_session(&peer);
         if peer.confirmed {
@@ -319,6 +323,11 @@ impl Target {
             self.send_offers(now, out);
         }
         for peer in self.peers.iter_mut().flatten() {
+            if !peer.confirmed {
+                // Nobody may want it: it is worth no search for a frame size.
+                peer.session.answer(out);
+                continue;
+            }
             peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
             peer.session.on_time(now);
             peer.session.transmit(now, &mut peer.slots, out);
@@ -366,6 +375,9 @@ impl Target {
     }
 
     fn expire(&mut self, now: Time) {
+        for promise in &mut self.promises {
+            promise.take_if(|p| now.since(p.created) > UNCONFIRMED);
+        }
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref() else { continue };
             let silent = now.since(peer.session.last_heard());
@@ -386,7 +398,15 @@ impl Target {
     pub fn deadline(&self, now: Time) -> Time {
         let mut at = Time(u64::MAX);
         for peer in self.peers.iter().flatten() {
-            at = at.min(peer.session.deadline(now)).min(self.housekeeping_at);
+            if peer.confirmed {
+                at = at.min(peer.session.deadline(now));
+            } else if peer.session.has_answers() {
+                return now;
+            }
+            at = at.min(self.housekeeping_at);
+        }
+        if self.promises.iter().any(Option::is_some) {
+            at = at.min(self.housekeeping_at);
         }
         for offer in &self.offers {
             at = at.min(offer.at);
@@ -441,7 +461,12 @@ impl Target {
         self.house.exports.iter().map(report).collect()
     }
 
-    /// What the sessions are.
+    /// How many sessions were opened lately that nobody has used yet.
+    pub fn promised(&self) -> usize {
+        self.promises.iter().flatten().count()
+    }
+
+    /// What the sessions in use are.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let report = |p: &Peer| SessionReport {
             initiator: p.name.clone(),

@@ -51,6 +51,19 @@ impl Session {
         }
     }
 
+    /// Answers the probes that came, and sends nothing else: instead of [`Session::transmit`] while the
+    /// other end has not used the session.
+    pub fn answer(&mut self, out: &mut [TxBatch]) {
+        if !self.replies.is_empty() {
+            self.send_replies(out);
+        }
+    }
+
+    /// Probes wait for their answers.
+    pub fn has_answers(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// A frame for nothing but the acknowledgement of path `at`, on a path that lives if any does.
     fn send_ack(&mut self, now: Time, at: usize, out: &mut [TxBatch]) {
         self.stats.ack_frames += 1;

@@ -71,6 +71,12 @@ impl Stage {
     }
 }
 
+/// Sessions that the target has, also those that nobody uses.
+fn sessions(s: &Scene) -> usize {
+    let target = s.world.target(0);
+    target.sessions().len() + target.promised()
+}
+
 /// A frame arrives at the target from a station that need not have sent it.
 fn throw(s: &mut Scene, from: u32, bytes: &[u8]) {
     let now = Time(s.world.now);
@@ -156,7 +162,7 @@ fn one_hello_brings_a_forged_sender_at_most_three_times_its_bytes() {
     let mut stage = Stage::of(Scene::new());
     stage.forge(&hello(1, 0));
     stage.judge();
-    assert!(stage.s.world.target(0).sessions().is_empty(), "a session is kept for it");
+    assert_eq!(sessions(&stage.s), 0, "a session is kept for it");
 }
 
 /// Also one that is to be refused.
@@ -338,9 +344,7 @@ fn a_flood_with_cookies_from_one_address_keeps_nobody_out() {
     for confirms in [false, true] {
         let mut s = Scene::new().with_client();
         Flooder::new(&mut s).open(&mut s, 3000, confirms);
-        let sessions = s.world.target(0).sessions().len();
-        assert_eq!(sessions, 128 + 1, "sessions, the client's own with them");
-        // The flood does not end while somebody attaches.
+        assert_eq!(sessions(&s), 128 + 1, "the client's own with them");
         attaches(&mut s);
         s.write(at(0, 8));
         assert_eq!(s.stats(0).sessions, 1, "the attached one is left alone");
@@ -358,11 +362,11 @@ fn those_who_never_attached_go_first() {
             s.pass(ms(100));
         }
         s.world.clear_judge();
-        assert_eq!(s.world.target(0).sessions().len(), 1024);
+        assert_eq!(sessions(&s), 1024);
         for _ in 0..4 {
             attaches(&mut s);
         }
-        assert_eq!(s.world.target(0).sessions().len(), 1024);
+        assert_eq!(sessions(&s), 1024);
         for client in 0..5 {
             assert_eq!(s.stats(client).sessions, 1, "client {client} is left alone");
         }
@@ -377,9 +381,9 @@ fn a_cookie_is_worth_nothing_at_another_address() {
     flooder.open(&mut stage.s, 0, false);
     stage.forge(&hello(1, flooder.cookie.get()));
     stage.s.pass(ms(1));
-    assert!(stage.s.world.target(0).sessions().is_empty());
+    assert_eq!(sessions(&stage.s), 0);
     throw(&mut stage.s, flooder.station, &hello(1, flooder.cookie.get()));
-    assert_eq!(stage.s.world.target(0).sessions().len(), 1);
+    assert_eq!(sessions(&stage.s), 1);
 }
 
 /// Kinds of the frames outside sessions between a client and its target, in order.
@@ -466,4 +470,20 @@ fn retries_without_end_bring_no_hellos_without_end() {
     }
     // After 0, 100 and 300 ms, and two more for each.
     assert_eq!(hellos.borrow().len(), 9);
+}
+
+/// What an initiator does not use for 5 s is forgotten, and no memory to speak of was spent on it.
+#[test]
+fn a_promised_session_is_made_when_it_is_used() {
+    let mut s = Scene::new();
+    let mut flooder = Flooder::new(&mut s);
+    flooder.open(&mut s, 2, false);
+    assert_eq!((s.world.target(0).promised(), s.world.target(0).sessions().len()), (2, 0));
+    let welcomes = flooder.welcomes.take();
+    throw(&mut s, flooder.station, &ping(welcomes[0].0, welcomes[0].1, 0, 1));
+    assert_eq!((s.world.target(0).promised(), s.world.target(0).sessions().len()), (1, 1));
+    s.pass(Duration::from_secs(6));
+    assert_eq!((s.world.target(0).promised(), s.world.target(0).sessions().len()), (0, 1));
+    throw(&mut s, flooder.station, &ping(welcomes[1].0, welcomes[1].1, 0, 1));
+    assert_eq!(s.world.target(0).sessions().len(), 1, "it came too late");
 }
