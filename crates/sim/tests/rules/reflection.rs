@@ -12,7 +12,7 @@ use thinwire_proto::{Time, outside_frame, seal};
 use thinwire_sim::server::{Crash, Store};
 use thinwire_target::session_lane;
 use thinwire_wire::{
-    Discover, Frame, HEADER_BYTES, Header, Hello, Kind, Message, Ping, Probe, Retry,
+    Discover, Frame, HEADER_BYTES, Header, Hello, Kind, Message, Ping, Probe, Retry, UnknownSession,
 };
 
 use crate::scene::{Scene, at, ms};
@@ -486,4 +486,39 @@ fn a_promised_session_is_made_when_it_is_used() {
     assert_eq!((s.world.target(0).promised(), s.world.target(0).sessions().len()), (0, 1));
     throw(&mut s, flooder.station, &ping(welcomes[1].0, welcomes[1].1, 0, 1));
     assert_eq!(s.world.target(0).sessions().len(), 1, "it came too late");
+}
+
+/// Anybody can say that a session is unknown: the initiator asks on its paths, but not each time.
+#[test]
+fn unknown_sessions_without_end_bring_few_questions() {
+    let mut s = Scene::new();
+    let client = s.client();
+    let server = s.world.servers[0].machine.stations[0];
+    let (id, probes) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (seen, asked) = (id.clone(), probes.clone());
+    s.world.set_judge(move |_, to, bytes| {
+        if let (true, Ok(frame)) = (to == server, Frame::parse(bytes)) {
+            let header = frame.header();
+            seen.set(if header.session == 0 { seen.get() } else { header.session });
+            asked.set(asked.get() + u32::from(header.kind == Kind::Probe));
+        }
+        Verdict::Pass
+    });
+    s.attach(client);
+    s.pass(ms(100));
+    probes.set(0);
+    let session = id.get();
+    let unknown = frame(Header::new(Kind::UnknownSession), 0, |out| {
+        UnknownSession { session }.emit(out);
+    });
+    for _ in 0..1000 {
+        let now = Time(s.world.now);
+        let initiator = s.world.clients[client].initiator.as_mut().expect("it runs");
+        initiator.on_frame(now, 0, &received(4711, &unknown));
+        s.world.clients[client].machine.dirty = true;
+        s.pass(ms(1));
+    }
+    assert!((5..=12).contains(&probes.get()), "{} questions in a second", probes.get());
+    assert_eq!(s.stats(0).sessions, 1);
+    s.end();
 }
