@@ -19,7 +19,7 @@ use crate::together::Together;
 
 /// Sessions of one target, at most.
 pub(crate) const SESSIONS_MAX: usize = 1024;
-/// Answers to discovery that wait for their random delay, at most.
+/// Answers to discovery that wait for their random delay, at most: others are given at once.
 const OFFERS_MAX: usize = 256;
 /// A session whose initiator never used it is forgotten after this.
 pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(5);
@@ -275,10 +275,10 @@ impl Target {
         if !discover.node.is_empty() && discover.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
-        if self.offers.len() >= OFFERS_MAX {
-            return Err(DropReason::Overload);
-        }
-        let spread = u64::from(discover.spread_ms.min(1000)) * 1_000_000;
+        // So many at once are a flood, which must not keep an honest question from its answer.
+        let spread_ms =
+            if self.offers.len() < OFFERS_MAX { discover.spread_ms.min(1000) } else { 0 };
+        let spread = u64::from(spread_ms) * 1_000_000;
         let delay = Duration::from_nanos(self.house.rng.below(spread + 1));
         let bytes_max = match self.cookies.is_good(now, link, from, discover.cookie) {
             true => BASE_FRAME_BYTES_MIN,

@@ -89,7 +89,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "DOUBT: Duration = Duration::from_millis(100);",
         "once in 100 ms at most",
     ),
-    ("target/src/greet.rs", "OFFERS_MAX: usize = 256;", "More than 256 answers waiting"),
+    ("target/src/greet.rs", "OFFERS_MAX: usize = 256;", "(256 at most do)"),
     (
         "target/src/greet.rs",
         "UNCONFIRMED: Duration = Duration::from_secs(5);",

@@ -10,6 +10,7 @@ use thinwire_initiator::TargetName;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame, seal};
 use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::world::{MS, SECOND};
 use thinwire_target::session_lane;
 use thinwire_wire::{
     Discover, Frame, HEADER_BYTES, Header, Hello, Kind, Message, Ping, Probe, Retry, UnknownSession,
@@ -190,6 +191,28 @@ fn one_discover_brings_a_forged_sender_at_most_three_times_its_bytes() {
     }
 }
 
+/// Questions whose answers are to wait for long are no way to keep others from theirs.
+#[test]
+fn a_flood_of_discovers_keeps_nobody_out() {
+    let mut s = Scene::new();
+    let lazy = |nonce| {
+        let discover = Discover { nonce, first: 0, spread_ms: 1000, cookie: 0, node: "" };
+        frame(Header::new(Kind::Discover), 0, |out| discover.emit(out))
+    };
+    let client = s.client();
+    for nonce in 0..20_000 {
+        throw(&mut s, 1000, &lazy(nonce));
+        if nonce == 1000 {
+            s.world.start_client(client);
+        }
+        if nonce % 20 == 0 {
+            s.pass(Duration::from_micros(300));
+        }
+    }
+    assert!(s.world.clients[client].is_open, "not attached within 285 ms");
+    s.end();
+}
+
 #[test]
 fn frames_of_unknown_sessions_bring_a_forged_sender_at_most_three_times_their_bytes() {
     let mut stage = Stage::of(Scene::new());
@@ -248,14 +271,17 @@ fn frames_on_an_unproved_path_bring_a_forged_sender_at_most_three_times_their_by
     stage.judge();
 }
 
-/// Attaches, while the target holds what the flood left there. Returns how long that took.
-fn attaches(s: &mut Scene) -> Duration {
+/// Attaches at once, while the target holds what the flood left there.
+fn attaches(s: &mut Scene) {
     let client = s.client();
+    // By name, offers would be gathered for a while.
+    let server = s.world.servers[0].machine.stations[0];
+    s.world.clients[client].config.target = TargetName::Address(Addr::Sim(server));
     // One may write.
     s.world.clients[client].config.read_only = client > 0;
     let begin = s.world.now;
     s.attach(client);
-    Duration::from_nanos(s.world.now - begin)
+    assert!(s.world.now - begin < 2 * MS, "it took {} ms", (s.world.now - begin) / MS);
 }
 
 #[test]
@@ -520,5 +546,44 @@ fn unknown_sessions_without_end_bring_few_questions() {
     }
     assert!((5..=12).contains(&probes.get()), "{} questions in a second", probes.get());
     assert_eq!(s.stats(0).sessions, 1);
+    s.end();
+}
+
+/// Whoever is attaching when its session has to go, for a flood of many addresses, opens another.
+#[test]
+fn an_attach_survives_that_its_session_goes() {
+    let mut s = Scene::new();
+    let client = s.client();
+    let mut flooders = Vec::new();
+    for _ in 0..10 {
+        let mut flooder = Flooder::new(&mut s);
+        flooder.open(&mut s, 0, false);
+        flooders.push(flooder);
+    }
+    let welcomes = Rc::new(Cell::new(0));
+    let seen = welcomes.clone();
+    let server = s.world.servers[0].machine.stations[0];
+    s.world.set_judge(move |_, to, bytes| {
+        let kind = Frame::parse(bytes).expect("a good frame").header().kind;
+        seen.set(seen.get() + u32::from(kind == Kind::Welcome));
+        // What the client says in its session takes a while.
+        let is_late = to == server && matches!(kind, Kind::Session | Kind::Probe);
+        if is_late { Verdict::Delay(20_000_000) } else { Verdict::Pass }
+    });
+    s.world.start_client(client);
+    let ours = welcomes.clone();
+    s.until("a welcome", move |_| ours.get() == 1);
+    for flooder in &mut flooders {
+        for _ in 0..128 {
+            flooder.greet(&mut s);
+        }
+    }
+    assert_eq!(sessions(&s), 1024);
+    let begin = s.world.now;
+    s.until("attached", move |w| w.clients[client].is_open);
+    assert!(s.world.now - begin < SECOND, "{} ms", (s.world.now - begin) / MS);
+    assert_eq!(s.stats(client).sessions, 2, "the first one had gone");
+    s.world.clear_judge();
+    s.write(at(0, 8));
     s.end();
 }
