@@ -27,7 +27,7 @@ impl Cookies {
     }
 
     /// Whether that sender was given this cookie in this period or the last. Costs two hashes of up to
-    /// 40 bytes.
+    /// 32 bytes.
     pub fn is_good(&self, now: Time, link: usize, addr: Addr, cookie: u64) -> bool {
         let now = period(now);
         let is = |period| self.of_period(period, link, addr) ^ cookie == 0;
