@@ -1,13 +1,14 @@
 """Frames that nobody meant: truncated, oversized, corrupted, replayed, random. A session beside them
 goes on, verified; the target neither dies nor grows."""
 
+import os
 import random
 import re
 import time
 
 import frames
 import load
-from harness import check
+from harness import check, until
 from node import Attachment, Target, image, uri
 from registry import test
 
@@ -57,3 +58,64 @@ def frames_from_hell(lab):
         check(rss < 300, f"the {name} grew to {rss} MiB")
     check("panicked" not in target.process.stderr, target.process.stderr)
     disk.detach()
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def attach_ms(lab, volume, number):
+    """Attaches, detaches, and returns how long the command took that attached, in ms."""
+    begin = time.monotonic()
+    disk = Attachment(lab, volume, name=f"disk-{number}", run=f"run-{number}", extra=["--read-only"])
+    took = (time.monotonic() - begin) * 1000
+    disk.detach()
+    return took
+
+
+FLOODS = (("forged", "packet"), ("own", "packet"), ("forged", "udp"), ("own", "udp"), ("absent", "udp"))
+
+
+@test(seconds=150, each={f"{who}_{over}": {"who": who, "over": over} for who, over in FLOODS})
+def flood_of_greetings(lab, who, over):
+    """Somebody attaches after 100,000 HELLOs, with senders that are forged or all from one address, and beside
+    20,000 a second; and one that is attached goes on."""
+    Target(lab, "disk0=memory:64M", over=over)
+    if (who, over) == ("forged", "udp"):
+        # The forged addresses are of neighbours that are there.
+        lab.run("initiator", "ip", "route", "add", "local", "10.77.1.128/25", "dev", "eth1")
+    elif who == "absent":
+        # Nobody is there, and the kernel does not keep much for whom it looks in vain ("Limits").
+        who = "forged"
+        lab.run("target", "sysctl", "-qw", "net.ipv4.neigh.eth1.unres_qlen_bytes=4096")
+    # By address: offers are gathered for a while at the first attach by name.
+    volume = uri(lab, over=over) if over == "udp" else f"tw://02-00-00-00-01-02/disk0?link={over}:eth1"
+    attached = Attachment(lab, volume, name="attached", run="run-attached")
+    quiet = [attach_ms(lab, volume, f"quiet-{n}") for n in range(5)]
+
+    def flood(rate, count):
+        process = lab.start("initiator", "/usr/bin/python3", flood_program, who, over, rate, count, name="flood")
+        until("the flood begins", 10, lambda: "begin" in process.stdout)
+        return process
+    flood_program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "flood.py")
+    # Not more at once than the target takes in: what it has left behind counts, not what still waits.
+    before = flood(40_000, 100_000).wait(60)
+    after = attach_ms(lab, volume, "after")
+    beside = flood(20_000, 600_000)
+    during = []
+    while len(during) < 40 and beside.running:
+        during.append(attach_ms(lab, volume, f"beside-{len(during)}"))
+    rate = lab.forwarded(1)
+    time.sleep(0.5)
+    rate = (lab.forwarded(1) - rate) / 0.5
+    check(beside.running, f"the flood ended after {len(during)} attaches: {beside.stdout}")
+    beside.kill()
+    figures = (f"100,000 in {before.stdout.split()[-2]} s; attach {percentile(quiet, 0.5):.0f} ms in quiet, {after:.0f} ms after it, "
+               f"beside {rate:.0f} a second {percentile(during, 0.5):.0f} ms, p95 {percentile(during, 0.95):.0f} ms "
+               f"of {len(during)}, most {max(during):.0f} ms")
+    print(f"      {figures}", flush=True)
+    # The bars are 100 and 500 ms on a quiet machine.
+    check(after < 1000 and percentile(during, 0.95) < 1000, figures)
+    check(rate > 10_000, f"that was no flood: {figures}")
+    lab.run("initiator", "nbdinfo", "--size", attached.nbd)
+    attached.detach()

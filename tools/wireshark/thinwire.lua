@@ -1,4 +1,4 @@
--- Wireshark dissector for the Thinwire protocol, version 1, as docs/protocol.md defines it.
+-- Wireshark dissector for the Thinwire protocol, version 2, as docs/protocol.md defines it.
 --
 -- Use: tshark -X lua_script:thinwire.lua ..., or copy it to the personal plugin folder
 -- (docs/wireshark.md). It makes the checks of a receiver, in the same order: a frame that a receiver
@@ -9,7 +9,7 @@ local thinwire = Proto("thinwire", "Thinwire")
 -- Newer Lua has no bit32; Wireshark brings its own, whose results are signed.
 local bits32 = bit32 or bit
 
-local VERSION, HEADER_BYTES = 1, 72
+local VERSION, HEADER_BYTES = 2, 72
 local FRAME_BYTES_MIN = 1232
 local NAME_BYTES_MAX, TEXT_BYTES_MAX = 64, 200
 local ADDRESSES_MAX, RANGES_MAX = 16, 32
@@ -17,7 +17,7 @@ local SESSION, PROBE = 1, 7
 
 local KINDS = {
     [1] = "SESSION", [2] = "HELLO", [3] = "WELCOME", [4] = "REFUSE", [5] = "DISCOVER", [6] = "OFFER",
-    [7] = "PROBE", [8] = "PROBE_REPLY", [9] = "UNKNOWN_SESSION",
+    [7] = "PROBE", [8] = "PROBE_REPLY", [9] = "UNKNOWN_SESSION", [10] = "RETRY",
 }
 local OPERATIONS = {
     [1] = "READ", [2] = "WRITE", [3] = "FLUSH", [4] = "DISCARD", [5] = "WRITE_ZEROES",
@@ -93,6 +93,7 @@ define("uint32", "transaction", "transaction")
 define("uint64", "nonce", "nonce", base.HEX)
 define("uint16", "status", "status", base.DEC, STATUSES)
 define("uint64", "verifier", "verifier", base.HEX)
+define("uint64", "cookie", "cookie", base.HEX)
 
 define("uint8", "request.op", "op", base.DEC, OPERATIONS)
 define("uint8", "request.op_flags", "op_flags", base.HEX)
@@ -528,6 +529,7 @@ message(0x20, "HELLO", 2, nil, function(c)
     if not known then refuse("reserved", "unknown security") end
     c:u32("room_frames")
     c:u32("room_bytes")
+    c:u64("cookie")
     local node = c:text(NAME_BYTES_MAX, "node")
     local export = c:text(NAME_BYTES_MAX, "export")
     local name = c:text(NAME_BYTES_MAX, "name")
@@ -582,10 +584,18 @@ message(0x23, "UNKNOWN_SESSION", 9, 12, function(c)
     return tostring(c:u64("session"):tohex())
 end)
 
+message(0x24, "RETRY", 10, 20, function(c)
+    c:u64("nonce")
+    local cookie = c:u64("cookie")
+    value_unless(cookie ~= UInt64(0), "no cookie")
+    return "with cookie " .. tostring(cookie:tohex())
+end)
+
 message(0x28, "DISCOVER", 5, nil, function(c)
     c:u64("nonce")
     c:u16("first")
     c:u16("spread_ms")
+    c:u64("cookie")
     local node = c:text(NAME_BYTES_MAX, "node")
     c:finish()
     return node == "" and "everybody" or node
@@ -596,6 +606,7 @@ message(0x29, "OFFER", 6, nil, function(c)
     c:u64("instance")
     local total = c:u16("total")
     c:u16("first")
+    c:u64("cookie")
     c:u8("security")
     if not c:bits(SECURITY, "security") then refuse("reserved", "unknown security") end
     local node = c:text(NAME_BYTES_MAX, "node")

@@ -9,7 +9,7 @@ use thinwire_proto::{
 };
 use thinwire_volume::{ErrorKind, Geometry, Identity};
 use thinwire_wire::{
-    AttachRefused, Attached, Discover, Header, Hello, Kind, Offer, Refuse, Status, Welcome,
+    AttachRefused, Attached, Discover, Header, Hello, Kind, Offer, Refuse, Retry, Status, Welcome,
 };
 
 use crate::initiator::{CLOSE_PATIENCE, Content};
@@ -30,6 +30,8 @@ const DEAD_FOR: Duration = Duration::from_secs(3);
 const DOUBT: Duration = Duration::from_millis(100);
 /// A refused re-attach is asked again after this.
 const ATTACH_RETRY: Duration = Duration::from_millis(500);
+/// RETRYs to one HELLO that are acted on: two, should the target be restarted between them.
+const RETRIES_MAX: u8 = 2;
 /// Offers and addresses tried in one attempt, at most.
 const CANDIDATES_MAX: usize = 16;
 
@@ -40,6 +42,16 @@ pub(crate) struct Candidate {
     pub addr: Addr,
     pub nonce: u64,
     pub instance: u64,
+    /// What the target there gave us, to show that we receive; 0 for nothing yet.
+    pub cookie: u64,
+    /// How many RETRYs are still acted on before the HELLO is due again anyway.
+    pub retries: u8,
+}
+
+impl Candidate {
+    fn new(link: usize, addr: Addr, nonce: u64, instance: u64, cookie: u64) -> Self {
+        Candidate { link, addr, nonce, instance, cookie, retries: 0 }
+    }
 }
 
 /// An attempt to open a session, beside the old one if there is one (rule 13).
@@ -101,7 +113,7 @@ impl Initiator {
         let reach = |link: usize| same_kind(self.links[link].addr, addr);
         (0..self.links.len())
             .filter(|&link| reach(link))
-            .map(|link| Candidate { link, addr, nonce: rng.next_u64(), instance: 0 })
+            .map(|link| Candidate::new(link, addr, rng.next_u64(), 0, 0))
             .collect()
     }
 
@@ -244,14 +256,14 @@ impl Initiator {
             let nonce = attempt.discover_nonce;
             for batch in &mut self.outside {
                 outside_frame(batch, Addr::Group, Header::new(Kind::Discover), 0, |out| {
-                    Discover { nonce, first: 0, spread_ms: 10, node }.emit(out);
+                    Discover { nonce, first: 0, spread_ms: 10, cookie: 0, node }.emit(out);
                 });
             }
         }
         attempt.next_at = now + attempt.backoff;
         attempt.backoff = (attempt.backoff * 2).min(RETRY_MAX);
-        for at in 0..self.attempt.as_ref().map_or(0, |a| a.candidates.len()) {
-            self.greet(at);
+        for at in 0..attempt.candidates.len() {
+            self.greet(at, RETRIES_MAX);
         }
     }
 
@@ -260,19 +272,21 @@ impl Initiator {
         u64::from(self.config.lane) << 32 | u64::from(low.wrapping_add(candidate as u32))
     }
 
-    fn greet(&mut self, at: usize) {
-        let attempt = self.attempt.as_ref().expect("called during one");
-        let candidate = attempt.candidates[at];
+    fn greet(&mut self, at: usize, retries: u8) {
+        let attempt = self.attempt.as_mut().expect("called during one");
+        attempt.candidates[at].retries = retries;
+        let (candidate, low) = (attempt.candidates[at], attempt.session_low);
         let params = self.links[candidate.link];
         let hello = Hello {
             nonce: candidate.nonce,
-            session: self.session_id(attempt.session_low, at),
+            session: self.session_id(low, at),
             initiator: self.config.initiator,
             instance: self.config.instance,
             frame_bytes_max: self.limit(candidate.link) as u16,
             security: u8::from(self.config.insecure),
             room_frames: params.room.frames,
             room_bytes: params.room.bytes,
+            cookie: candidate.cookie,
             node: match &self.config.target {
                 TargetName::Node(node) => node,
                 TargetName::Address(_) => "",
@@ -302,17 +316,36 @@ impl Initiator {
         let place = attempt.candidates.iter_mut().find(|c| c.link == link && c.addr == from);
         if let Some(candidate) = place {
             candidate.instance = offer.instance;
+            candidate.cookie = offer.cookie;
             return Ok(());
         }
         if attempt.candidates.len() >= CANDIDATES_MAX {
             return Err(DropReason::Overload);
         }
         let nonce = self.rng.next_u64();
-        let instance = offer.instance;
-        attempt.candidates.push(Candidate { link, addr: from, nonce, instance });
+        attempt.candidates.push(Candidate::new(link, from, nonce, offer.instance, offer.cookie));
         attempt.next_at =
             if self.attached.is_some() { now } else { (attempt.started + GATHER).max(now) };
         attempt.backoff = RETRY;
+        Ok(())
+    }
+
+    /// The target wants to see that we receive: the same HELLO again, with its cookie.
+    pub(crate) fn on_retry(
+        &mut self,
+        link: usize,
+        from: Addr,
+        retry: &Retry,
+    ) -> Result<(), DropReason> {
+        let attempt = self.attempt.as_mut().ok_or(DropReason::Unasked)?;
+        let place = |c: &Candidate| c.nonce == retry.nonce && c.link == link && c.addr == from;
+        let at = attempt.candidates.iter().position(place).ok_or(DropReason::Unasked)?;
+        let candidate = &mut attempt.candidates[at];
+        let Some(left) = candidate.retries.checked_sub(1) else {
+            return Err(DropReason::Unasked);
+        };
+        candidate.cookie = retry.cookie;
+        self.greet(at, left);
         Ok(())
     }
 
@@ -377,6 +410,7 @@ impl Initiator {
         self.session = Some(session);
         self.granted = false;
         self.doubt = None;
+        self.doubt_after = Time::ZERO;
         // A retry that was meant for the former session would ask a second time in this one, and
         // the target would fence the first grant.
         self.retry_attach_at = None;
@@ -514,12 +548,16 @@ impl Initiator {
     }
 
     /// Anybody can send this, also another target that shares the interface with ours: the session
-    /// is asked, and only if it stays silent a handshake begins beside it.
+    /// is asked, from time to time, and only if it stays silent a handshake begins beside it.
     pub(crate) fn on_unknown_session(&mut self, now: Time, id: u64) -> Result<(), DropReason> {
         match &mut self.session {
             Some(session) if session.remote_id() == id => {
                 if self.doubt.is_none() {
+                    if now < self.doubt_after {
+                        return Err(DropReason::Overload);
+                    }
                     self.doubt = Some(now);
+                    self.doubt_after = now + DOUBT;
                     session.ask(now);
                 }
                 Ok(())

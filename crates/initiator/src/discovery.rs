@@ -31,7 +31,8 @@ pub struct Discovery {
     started: Time,
     every: Duration,
     asked: u32,
-    wanted: Vec<(usize, Addr, u16)>,
+    /// The rest of a list: where it is asked for, from which name on, with which cookie.
+    wanted: Vec<(usize, Addr, u16, u64)>,
     found: Vec<Found>,
 }
 
@@ -57,23 +58,24 @@ impl Discovery {
 
     /// Adds the questions that are due to `out`, one batch per link.
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
-        let ask = |first: u16, spread: Duration| Discover {
+        let ask = |first: u16, spread: Duration, cookie: u64| Discover {
             nonce: self.nonce,
             first,
             spread_ms: spread.as_millis() as u16,
+            cookie,
             node: &self.node,
         };
         if self.asked < ASK_TIMES && now >= self.started + self.every * self.asked {
             self.asked += 1;
             for batch in out.iter_mut() {
                 outside_frame(batch, Addr::Group, Header::new(Kind::Discover), 0, |o| {
-                    ask(0, self.every / 4).emit(o);
+                    ask(0, self.every / 4, 0).emit(o);
                 });
             }
         }
-        for (link, addr, first) in self.wanted.drain(..) {
+        for (link, addr, first, cookie) in self.wanted.drain(..) {
             outside_frame(&mut out[link], addr, Header::new(Kind::Discover), 0, |o| {
-                ask(first, Duration::ZERO).emit(o);
+                ask(first, Duration::ZERO, cookie).emit(o);
             });
         }
     }
@@ -110,10 +112,12 @@ impl Discovery {
         let found = &mut self.found[at];
         if offer.first as usize == found.exports.len() {
             found.exports.extend(offer.exports.iter().map(str::to_string));
-            let have = found.exports.len() as u16;
-            if have > offer.first && have < offer.total && self.wanted.len() < 64 {
-                self.wanted.push((link, rx.from, have));
-            }
+        }
+        // Who answers a question to the group may be asked for the rest again: that may have been lost.
+        let have = found.exports.len() as u16;
+        let goes_on = have > offer.first && have < offer.total;
+        if goes_on && self.wanted.len() < 64 {
+            self.wanted.push((link, rx.from, have, offer.cookie));
         }
     }
 

@@ -59,6 +59,8 @@ pub struct Initiator {
     pub(crate) target_instance: u64,
     /// Since when somebody says that the target does not know the session.
     pub(crate) doubt: Option<Time>,
+    /// It is not looked into again before this: that costs a question on every path.
+    pub(crate) doubt_after: Time,
     pub(crate) away_since: Option<Time>,
     pub(crate) gave_up: bool,
     pub(crate) closing: bool,
@@ -127,6 +129,7 @@ impl Initiator {
             dead: None,
             target_instance: 0,
             doubt: None,
+            doubt_after: Time::ZERO,
             away_since: Some(now),
             gave_up: false,
             closing: false,
@@ -253,6 +256,7 @@ impl Initiator {
                 session.on_probe(now, link, rx.from, header, &probe, base, limit)
             }
             Message::Offer(offer) => self.on_offer(now, link, rx.from, &offer),
+            Message::Retry(retry) => self.on_retry(link, rx.from, &retry),
             Message::Welcome(welcome) => self.on_welcome(now, link, rx.from, &welcome),
             Message::Refuse(refuse) => self.on_refuse(now, &refuse),
             Message::UnknownSession(unknown) => self.on_unknown_session(now, unknown.session),

@@ -12,6 +12,10 @@ use crate::received::Received;
 use crate::recovery::Sent;
 use crate::rtt::Rtt;
 
+/// Who has not shown that it receives gets at most so many times the bytes that came from it (RFC 9000,
+/// section 8.1).
+pub const AMPLIFICATION_MAX: u64 = 3;
+
 /// What a receiver can take in before it drops: frames of the largest size, and bytes of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -37,7 +41,8 @@ pub struct LinkParams {
 /// Whether a path can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathState {
-    /// Never answered yet; probed now and then.
+    /// Never answered yet; probed now and then. At a target: not proved to receive, so that it gets at
+    /// most three times what came from it.
     Candidate,
     /// Carries frames.
     Active,
@@ -118,6 +123,8 @@ pub struct Path {
     pub(crate) large_lost_since: Time,
     pub(crate) frames_sent: u64,
     pub(crate) frames_lost: u64,
+    /// Bytes that a target may send on it before it is proved to receive: see [`Path::pay`].
+    pub(crate) allowance: u64,
 }
 
 impl Path {
@@ -157,7 +164,21 @@ impl Path {
             large_lost_since: Time::ZERO,
             frames_sent: 0,
             frames_lost: 0,
+            allowance: 0,
         }
+    }
+
+    /// A frame of so many bytes came from an address that may be forged.
+    pub(crate) fn earn(&mut self, bytes: u16) {
+        self.allowance = self.allowance.saturating_add(AMPLIFICATION_MAX * u64::from(bytes));
+    }
+
+    /// Whether a frame of so many bytes may go to where nobody has shown to receive. If so, it is
+    /// taken off what may.
+    pub(crate) fn pay(&mut self, bytes: u64) -> bool {
+        let left = self.allowance.checked_sub(bytes);
+        self.allowance = left.unwrap_or(self.allowance);
+        left.is_some()
     }
 
     /// Whether a frame with items may go out on this path now.

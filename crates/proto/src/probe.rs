@@ -3,8 +3,13 @@
 
 use std::time::Duration;
 
+use thinwire_wire::{HEADER_BYTES, Probe};
+
 use crate::Time;
 use crate::path::PathState;
+
+/// Bytes of the smallest PROBE, and of every PROBE_REPLY.
+pub(crate) const PROBE_BYTES: u64 = (HEADER_BYTES + Probe::BYTES) as u64;
 
 /// Sizes tried below a link's own limit, in this order.
 const SIZES: [usize; 8] = [60_000, 32_768, 16_384, 8_972, 8_384, 4_288, 1_500, 1_472];
@@ -17,6 +22,12 @@ const TIMEOUT_MAX: Duration = Duration::from_millis(500);
 const RETRY_SIZE: Duration = Duration::from_secs(10);
 /// An initiator asks an idle path this often whether it is still there.
 pub(crate) const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+/// A path that returns is asked at once, unless it was asked less than so long ago.
+pub(crate) const JUST: Duration = Duration::from_millis(20);
+/// Likewise one that has never answered: the answer to a first question may take long, and a new
+/// question makes it worthless.
+pub(crate) const JUST_FIRST: Duration = Duration::from_millis(500);
 
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +91,8 @@ impl Prober {
     }
 
     /// There is reason to think that the other side hears us again, or does not know us any more: ask,
-    /// unless that has just been asked.
-    pub fn ask_again(&mut self, now: Time) {
-        let just = Duration::from_millis(20);
+    /// unless that has been asked within `just`, and the answer is still to come.
+    pub fn ask_again(&mut self, now: Time, just: Duration) {
         let asked = self.asked.filter(|asked| asked.purpose == Purpose::Liveness);
         if asked.is_none_or(|asked| asked.sent_at + just <= now) {
             self.ask_now(now);

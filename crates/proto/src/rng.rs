@@ -1,22 +1,26 @@
 //! Pseudo-random numbers from a seed that the driver supplies.
 
-/// SplitMix64 (Steele, Lea, Flood 2014). For ids, nonces, jitter; not for keys.
+use crate::siphash::siphash;
+
+/// SipHash of a counter, under the seed: for ids, nonces, probe tokens, jitter. Peers see many of the
+/// numbers, and must not find out the others: who knows some of them, but not the seed, cannot tell
+/// the next (the seed's 64 bits are all there is to guess).
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    seed: u64,
+    count: u64,
+}
 
 impl Rng {
     /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        Rng { seed, count: 0 }
     }
 
     /// The next number.
     pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.count += 1;
+        siphash([self.seed, !self.seed], &self.count.to_le_bytes())
     }
 
     /// A number below `bound` (which is not zero).

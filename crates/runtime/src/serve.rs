@@ -104,7 +104,7 @@ impl TargetShard {
             } else if token == STOP {
                 stop = true;
             } else if let (MAIL, Some(mail)) = (token, mail.as_ref()) {
-                mail.receive(pool, |link, frame| target.on_frame(now, link, frame));
+                mail.receive(pool, |link, frame| target.on_forward(now, link, frame));
             }
         }
         if let Some(mail) = mail {

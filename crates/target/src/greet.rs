@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
-    BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
+    AMPLIFICATION_MAX, BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time,
+    addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
-    Address, Addresses, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
-    WELCOME_ADDRESSES_MAX, Welcome,
+    Address, Addresses, BASE_FRAME_BYTES_MIN, Discover, HEADER_BYTES, Header, Hello, Kind, Offer,
+    Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
 use crate::peer::Peer;
@@ -17,8 +18,8 @@ use crate::target::Target;
 use crate::together::Together;
 
 /// Sessions of one target, at most.
-const SESSIONS_MAX: usize = 1024;
-/// Answers to discovery that wait for their random delay, at most.
+pub(crate) const SESSIONS_MAX: usize = 1024;
+/// Answers to discovery that wait for their random delay, at most: others are given at once.
 const OFFERS_MAX: usize = 256;
 /// A session whose initiator never used it is forgotten after this.
 pub(crate) const UNCONFIRMED: Duration = Duration::from_secs(5);
@@ -40,6 +41,28 @@ pub fn session_lane(shard: u8, node: &str) -> u32 {
     u32::from(shard) << 24 | node << 10
 }
 
+/// A session that was welcomed and not used yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Promise {
+    pub local_id: u64,
+    pub remote_id: u64,
+    pub epoch: u32,
+    pub seed: u64,
+    /// What the initiator can take in on the path of its HELLO.
+    pub room: Room,
+    /// The largest frame there.
+    pub limit: usize,
+    pub initiator: [u8; 16],
+    pub instance: u64,
+    pub nonce: u64,
+    /// The link and the address that its HELLO came from.
+    pub place: (usize, Addr),
+    /// How many sessions this target had opened before.
+    pub number: u64,
+    pub name: String,
+    pub created: Time,
+}
+
 /// An answer to a DISCOVER that waits.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingOffer {
@@ -48,6 +71,8 @@ pub(crate) struct PendingOffer {
     pub to: Addr,
     pub nonce: u64,
     pub first: u16,
+    /// Bytes of the answer's frame, at most.
+    pub bytes_max: usize,
 }
 
 impl Target {
@@ -57,10 +82,16 @@ impl Target {
         link: usize,
         rx: &RxFrame,
         hello: &Hello<'_>,
+        is_proved: bool,
     ) -> Result<(), DropReason> {
         let from = rx.from;
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
+        }
+        // Before anything that costs more than two hashes: this may be one of many that are forged.
+        if !is_proved && !self.cookies.is_good(now, link, from, hello.cookie) {
+            self.retry(now, link, from, hello.nonce);
+            return Ok(());
         }
         if !self.house.config.insecure || hello.security & 1 == 0 {
             let who = if self.house.config.insecure { "the initiator" } else { "this target" };
@@ -78,12 +109,9 @@ impl Target {
         if let Some(shard) = self.house.other_shard(hello.export) {
             return self.forward(shard, link, from, &rx.bytes);
         }
-        let known = self.peers.iter().flatten().position(|p| {
-            p.nonce == hello.nonce && p.instance == hello.instance && p.initiator == hello.initiator
-        });
-        let index = match known.map(|nth| self.nth_index(nth)) {
+        let index = match self.known(link, from, hello) {
             Some(index) => index,
-            None => match self.open_session(now, link, from, hello) {
+            None => match self.promise(now, link, from, hello) {
                 Some(index) => index,
                 None => {
                     let text = "this target has no room for another session";
@@ -96,34 +124,56 @@ impl Target {
         Ok(())
     }
 
-    fn nth_index(&self, nth: usize) -> usize {
-        let mut living = (0..self.peers.len()).filter(|&i| self.peers[i].is_some());
-        living.nth(nth).expect("position among the living")
+    /// The session that was opened for this very HELLO.
+    fn known(&self, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
+        let is = |nonce, instance, initiator, place| {
+            (nonce, instance, place) == (hello.nonce, hello.instance, (link, from))
+                && initiator == hello.initiator
+        };
+        (0..self.peers.len()).find(|&at| match (&self.peers[at], &self.promises[at]) {
+            (Some(p), _) => is(p.nonce, p.instance, p.initiator, p.place),
+            (None, Some(p)) => is(p.nonce, p.instance, p.initiator, p.place),
+            (None, None) => false,
+        })
     }
 
-    fn open_session(
-        &mut self,
-        now: Time,
-        link: usize,
-        from: Addr,
-        hello: &Hello<'_>,
-    ) -> Option<usize> {
-        let index = match self.peers.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.peers.len() < SESSIONS_MAX => {
-                self.peers.push(None);
-                self.peers.len() - 1
-            }
-            None => return None,
-        };
+    /// Takes note of a session that its initiator may use: what costs memory is made when it does.
+    fn promise(&mut self, now: Time, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
+        let index = self.make_room(now, from)?;
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
         // (rule 10), and the node's lane keeps targets apart; the index makes the look-up a table
         // access; the rest cannot be guessed.
         let random = house.rng.next_u64() >> 32;
         let upper = session_lane(self.shard, &house.config.node) | index as u32;
-        let local_id = u64::from(upper) << 32 | random;
         house.next_epoch = house.next_epoch.wrapping_add(1);
+        let limit = house.links[link].frame_bytes_max.min(hello.frame_bytes_max as usize);
+        let number = house.stats.sessions;
+        house.stats.sessions += 1;
+        self.promises[index] = Some(Promise {
+            local_id: u64::from(upper) << 32 | random,
+            remote_id: hello.session,
+            epoch: house.next_epoch,
+            seed: house.rng.next_u64(),
+            room: Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) },
+            limit,
+            initiator: hello.initiator,
+            instance: hello.instance,
+            nonce: hello.nonce,
+            place: (link, from),
+            number,
+            name: hello.name.to_string(),
+            created: now,
+        });
+        Some(index)
+    }
+
+    /// A frame of a session that was promised has come: makes it, unless that was too long ago.
+    pub(crate) fn fulfil(&mut self, now: Time, index: usize, id: u64) -> bool {
+        let Some(promise) = self.promises.get_mut(index) else { return false };
+        let is_meant = |p: &mut Promise| p.local_id == id && now.since(p.created) <= UNCONFIRMED;
+        let Some(promise) = promise.take_if(is_meant) else { return false };
+        let house = &self.house;
         let mut batching = house.config.batching;
         let together = batching.policy.answers_together();
         if together {
@@ -132,41 +182,43 @@ impl Target {
         }
         let config = SessionConfig {
             role: Role::Target,
-            local_id,
-            remote_id: hello.session,
-            epoch: house.next_epoch,
-            seed: house.rng.next_u64(),
+            local_id: promise.local_id,
+            remote_id: promise.remote_id,
+            epoch: promise.epoch,
+            seed: promise.seed,
             batching,
         };
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
-        let room = Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) };
-        let params = house.links[link];
-        let limit = params.frame_bytes_max.min(hello.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
+        let (link, from) = promise.place;
+        let base = house.links[link].frame_bytes_base;
+        session.add_path(now, link, from, Some(promise.room), base, promise.limit);
         let c = &house.config;
         let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
         session.grant(slots.granted_slots, slots.granted_bytes);
-        let number = house.stats.sessions;
-        house.stats.sessions += 1;
         self.peers[index] = Some(Box::new(Peer {
             session,
             slots,
             together: together.then(Together::default),
-            initiator: hello.initiator,
-            instance: hello.instance,
-            nonce: hello.nonce,
-            number,
-            name: hello.name.to_string(),
-            created: now,
+            initiator: promise.initiator,
+            instance: promise.instance,
+            nonce: promise.nonce,
+            place: promise.place,
+            number: promise.number,
+            name: promise.name,
+            created: promise.created,
             confirmed: false,
             ended: false,
         }));
-        Some(index)
+        true
     }
 
     fn welcome(&mut self, link: usize, to: Addr, index: usize) {
-        let peer = self.peers[index].as_ref().expect("just opened");
+        let (nonce, session, epoch) = match (&self.peers[index], &self.promises[index]) {
+            (Some(p), _) => (p.nonce, p.session.local_id(), p.session.epoch()),
+            (None, Some(p)) => (p.nonce, p.local_id, p.epoch),
+            (None, None) => return,
+        };
         let house = &self.house;
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
         let room = house.room(sessions);
@@ -178,11 +230,11 @@ impl Target {
             count += 1;
         }
         let welcome = Welcome {
-            nonce: peer.nonce,
-            session: peer.session.local_id(),
+            nonce,
+            session,
             verifier: house.instance,
             instance: house.instance,
-            epoch: peer.session.epoch(),
+            epoch,
             slots: house.config.slots,
             frame_bytes_max: house.links[link].frame_bytes_max as u16,
             request_bytes_max: REQUEST_BYTES_MAX as u32,
@@ -194,6 +246,14 @@ impl Target {
         };
         outside_frame(&mut self.outside[link], to, Header::new(Kind::Welcome), 0, |out| {
             welcome.emit(out);
+        });
+    }
+
+    /// Has the sender of a HELLO show that it receives.
+    fn retry(&mut self, now: Time, link: usize, to: Addr, nonce: u64) {
+        let retry = Retry { nonce, cookie: self.cookies.make(now, link, to) };
+        outside_frame(&mut self.outside[link], to, Header::new(Kind::Retry), 0, |out| {
+            retry.emit(out);
         });
     }
 
@@ -209,22 +269,29 @@ impl Target {
         now: Time,
         link: usize,
         from: Addr,
+        bytes: u16,
         discover: &Discover<'_>,
     ) -> Result<(), DropReason> {
         if !discover.node.is_empty() && discover.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
-        if self.offers.len() >= OFFERS_MAX {
-            return Err(DropReason::Overload);
-        }
-        let spread = u64::from(discover.spread_ms.min(1000)) * 1_000_000;
+        // So many at once are a flood, which must not keep an honest question from its answer.
+        let spread_ms =
+            if self.offers.len() < OFFERS_MAX { discover.spread_ms.min(1000) } else { 0 };
+        let spread = u64::from(spread_ms) * 1_000_000;
         let delay = Duration::from_nanos(self.house.rng.below(spread + 1));
+        let bytes_max = match self.cookies.is_good(now, link, from, discover.cookie) {
+            true => BASE_FRAME_BYTES_MIN,
+            // Of whoever it says it is from: at least a name fits, and the cookie for the rest.
+            false => BASE_FRAME_BYTES_MIN.min(usize::from(bytes) * AMPLIFICATION_MAX as usize),
+        };
         self.offers.push(PendingOffer {
             at: now + delay,
             link,
             to: from,
             nonce: discover.nonce,
             first: discover.first,
+            bytes_max,
         });
         Ok(())
     }
@@ -232,6 +299,7 @@ impl Target {
     pub(crate) fn send_offers(&mut self, now: Time, out: &mut [TxBatch]) {
         let house = &self.house;
         let offers = &mut self.offers;
+        let cookies = &self.cookies;
         let names: &[String] = &self.offered_names;
         offers.retain(|offer| {
             if offer.at > now {
@@ -239,7 +307,7 @@ impl Target {
             }
             let total = names.len() as u16;
             let from = names.iter().map(String::as_str).skip(offer.first as usize);
-            let bytes_max = thinwire_wire::BASE_FRAME_BYTES_MIN - thinwire_wire::HEADER_BYTES;
+            let cookie = cookies.make(now, offer.link, offer.to);
             outside_frame(&mut out[offer.link], offer.to, Header::new(Kind::Offer), 0, |o| {
                 Offer::emit(
                     offer.nonce,
@@ -247,8 +315,9 @@ impl Target {
                     &house.config.node,
                     offer.first,
                     total,
+                    cookie,
                     from,
-                    bytes_max,
+                    offer.bytes_max - HEADER_BYTES,
                     o,
                 );
             });

@@ -11,17 +11,20 @@
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
 //! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
 //! * `twin.rs`: two live processes with one identity
-//! * `greet.rs`: handshake and discovery
+//! * `greet.rs`: handshake and discovery; `cookie.rs`: who has shown to receive; `room.rs`: who goes when
+//!   there is no room for another session
 //! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
 
 mod attach;
 mod config;
+mod cookie;
 mod greet;
 mod house;
 mod peer;
 mod record;
 mod requests;
+mod room;
 mod shards;
 mod slots;
 mod target;

@@ -1,6 +1,6 @@
 //! One session of a target.
 
-use thinwire_buffer::RxFrame;
+use thinwire_buffer::{Addr, RxFrame};
 use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time};
 use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, OpCode, Request, Status};
 
@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     pub initiator: [u8; 16],
     pub instance: u64,
     pub nonce: u64,
+    /// The link and the address that its HELLO came from.
+    pub place: (usize, Addr),
     /// How many sessions this target had opened before.
     pub number: u64,
     pub name: String,

@@ -11,7 +11,7 @@ use crate::target::Target;
 const FORWARDS_MAX: usize = 64;
 
 /// A frame for another shard, as it arrived. The driver moves it there and gives it to
-/// [`Target::on_frame`] of that shard, as coming from the link of the same index.
+/// [`Target::on_forward`] of that shard, as coming from the link of the same index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
     /// Which shard.

@@ -9,7 +9,8 @@ use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Tim
 use thinwire_volume::{Geometry, WriterRecord};
 use thinwire_wire::{Frame, Kind, Message, Status};
 
-use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
+use crate::cookie::Cookies;
+use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::{Export, House, RecordState};
 use crate::peer::Peer;
 use crate::shards::Forward;
@@ -28,7 +29,10 @@ const FLUSHES: usize = 64;
 pub struct Target {
     pub(crate) house: House,
     pub(crate) peers: Vec<Option<Box<Peer>>>,
+    /// Sessions that nobody has used yet; as many places as `peers`, never both of one taken.
+    pub(crate) promises: Vec<Option<Promise>>,
     pub(crate) shard: u8,
+    pub(crate) cookies: Cookies,
     pub(crate) offers: Vec<PendingOffer>,
     pub(crate) offered_names: Vec<String>,
     pub(crate) forwards: VecDeque<Forward>,
@@ -84,6 +88,7 @@ impl Target {
         let instance = rng.next_u64();
         let next_epoch = rng.next_u64() as u32 >> 1;
         let next_generation = rng.next_u64() as u32 >> 1;
+        let cookies = Cookies::new(&mut rng);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
         let config = TargetConfig { credit_bytes, ..config };
@@ -111,7 +116,9 @@ impl Target {
                 next_generation,
             },
             peers: Vec::new(),
+            promises: Vec::new(),
             shard,
+            cookies,
             offers: Vec::new(),
             offered_names: Vec::new(),
             forwards: VecDeque::new(),
@@ -160,13 +167,29 @@ impl Target {
 
     /// A frame arrived on a link.
     pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.take(now, link, frame, false);
+    }
+
+    /// A frame that another shard handed on ([`Target::next_forward`]), which has seen that its sender
+    /// receives.
+    pub fn on_forward(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        self.take(now, link, frame, true);
+    }
+
+    fn take(&mut self, now: Time, link: usize, frame: &RxFrame, is_proved: bool) {
         self.house.now = now;
-        if let Err(reason) = self.take_frame(now, link, frame) {
+        if let Err(reason) = self.take_frame(now, link, frame, is_proved) {
             self.house.stats.drops.count(reason);
         }
     }
 
-    fn take_frame(&mut self, now: Time, link: usize, rx: &RxFrame) -> Result<(), DropReason> {
+    fn take_frame(
+        &mut self,
+        now: Time,
+        link: usize,
+        rx: &RxFrame,
+        is_proved: bool,
+    ) -> Result<(), DropReason> {
         let mut joined = None;
         let house = &mut self.house;
         let opened = open_frame(rx, &house.pool, &mut joined, &mut house.stats.copied_bytes);
@@ -187,7 +210,7 @@ impl Target {
                 }
                 Ok(())
             }
-            _ => self.take_outside(now, link, rx, &frame),
+            _ => self.take_outside(now, link, rx, &frame, is_proved),
         }
     }
 
@@ -197,12 +220,15 @@ impl Target {
         link: usize,
         rx: &RxFrame,
         frame: &Frame<'_>,
+        is_proved: bool,
     ) -> Result<(), DropReason> {
         let header = frame.header();
         match frame.messages().next() {
-            Some(Message::Hello(hello)) if !self.stopping => self.on_hello(now, link, rx, &hello),
+            Some(Message::Hello(hello)) if !self.stopping => {
+                self.on_hello(now, link, rx, &hello, is_proved)
+            }
             Some(Message::Discover(discover)) if !self.stopping => {
-                self.on_discover(now, link, rx.from, &discover)
+                self.on_discover(now, link, rx.from, header.length, &discover)
             }
             Some(Message::Probe(probe)) => {
                 let index = self.find_peer(now, link, rx, header.session)?;
@@ -234,7 +260,7 @@ impl Target {
             .get(index)
             .and_then(Option::as_ref)
             .is_some_and(|p| p.session.local_id() == id);
-        if !found {
+        if !found && !self.fulfil(now, index, id) {
             // Not one of this node's: another target, or an initiator, on the same interface.
             if upper & !SESSION_NUMBER != session_lane(self.shard, &self.house.config.node) {
                 return Err(DropReason::OtherNode);
@@ -264,11 +290,13 @@ impl Target {
         self.share_room();
     }
 
-    fn end(&mut self, index: usize) {
-        if let Some(peer) = self.peers[index].take() {
-            self.house.end_session(&peer);
+    pub(crate) fn end(&mut self, index: usize) {
+        self.promises[index] = None;
+        let Some(peer) = self.peers[index].take() else { return };
+        self.house.end_session(&peer);
+        if peer.confirmed {
+            self.share_room();
         }
-        self.share_room();
     }
 
     fn share_room(&mut self) {
@@ -304,6 +332,11 @@ impl Target {
             self.send_offers(now, out);
         }
         for peer in self.peers.iter_mut().flatten() {
+            if !peer.confirmed {
+                // Nobody may want it: it is worth no search for a frame size.
+                peer.session.answer(out);
+                continue;
+            }
             peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
             peer.session.on_time(now);
             peer.session.transmit(now, &mut peer.slots, out);
@@ -359,6 +392,9 @@ impl Target {
     }
 
     fn expire(&mut self, now: Time) {
+        for promise in &mut self.promises {
+            promise.take_if(|p| now.since(p.created) > UNCONFIRMED);
+        }
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref() else { continue };
             let silent = now.since(peer.session.last_heard());
@@ -379,7 +415,15 @@ impl Target {
     pub fn deadline(&self, now: Time) -> Time {
         let mut at = Time(u64::MAX);
         for peer in self.peers.iter().flatten() {
-            at = at.min(peer.session.deadline(now)).min(self.housekeeping_at);
+            if peer.confirmed {
+                at = at.min(peer.session.deadline(now));
+            } else if peer.session.has_answers() {
+                return now;
+            }
+            at = at.min(self.housekeeping_at);
+        }
+        if self.promises.iter().any(Option::is_some) {
+            at = at.min(self.housekeeping_at);
         }
         for offer in &self.offers {
             at = at.min(offer.at);
@@ -440,7 +484,12 @@ impl Target {
         self.house.exports.iter().map(report).collect()
     }
 
-    /// What the sessions are.
+    /// How many sessions were opened lately that nobody has used yet.
+    pub fn promised(&self) -> usize {
+        self.promises.iter().flatten().count()
+    }
+
+    /// What the sessions in use are.
     pub fn sessions(&self) -> Vec<SessionReport> {
         let report = |p: &Peer| SessionReport {
             initiator: p.name.clone(),

@@ -49,7 +49,18 @@ fn rx(bytes: &[u8]) -> RxFrame {
     }
 }
 
-fn hello(export: &str) -> RxFrame {
+/// A HELLO that shows nothing, and the cookie that the target answers it with.
+fn cookie(target: &mut Target, export: &str) -> u64 {
+    target.on_frame(NOW, 0, &hello(export, 0));
+    let frames = turn(target, NOW);
+    assert_eq!(frames.len(), 1);
+    match Frame::parse(&frames[0].bytes).unwrap().messages().next() {
+        Some(Message::Retry(retry)) => retry.cookie,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn hello(export: &str, cookie: u64) -> RxFrame {
     let hello = Hello {
         nonce: 5,
         session: 1234,
@@ -59,6 +70,7 @@ fn hello(export: &str) -> RxFrame {
         security: 1,
         room_frames: ROOM.frames,
         room_bytes: ROOM.bytes,
+        cookie,
         node: "node",
         export,
         name: "test",
@@ -86,22 +98,24 @@ fn welcomed(frames: &[RxFrame]) -> Option<(u64, u32, u64)> {
 #[test]
 fn a_greeting_goes_to_the_shard_that_has_the_export() {
     let (mut first, mut second) = (shard(0), shard(1));
-    let greeting = hello("two");
+    let cookie = cookie(&mut first, "two");
+    assert_eq!(first.next_forward(), None, "it hands on what nobody has answered for");
+    let greeting = hello("two", cookie);
     first.on_frame(NOW, 0, &greeting);
     let Forward { shard, link, from, frame } = first.next_forward().expect("handed on");
     assert_eq!((shard, link, from, &frame[..]), (1, 0, INITIATOR, &greeting.bytes[..]));
     assert_eq!(first.next_forward(), None);
     assert!(turn(&mut first, NOW).is_empty(), "the wrong shard answers");
-    second.on_frame(NOW, link, &rx(&frame));
+    second.on_forward(NOW, link, &rx(&frame));
     let (session, _, instance) = welcomed(&turn(&mut second, NOW)).expect("welcome");
     assert_eq!((session >> 56, instance), (1, 77));
     assert_eq!(second.next_forward(), None);
 
-    first.on_frame(NOW, 0, &hello("one"));
+    first.on_frame(NOW, 0, &hello("one", cookie));
     let (session, _, instance) = welcomed(&turn(&mut first, NOW)).expect("welcome");
     assert_eq!((session >> 56, instance), (0, 77));
     // An export that nobody has: the first shard says so when it is attached.
-    first.on_frame(NOW, 0, &hello("three"));
+    first.on_frame(NOW, 0, &hello("three", cookie));
     assert_eq!(first.next_forward(), None);
     assert!(welcomed(&turn(&mut first, NOW)).is_some());
 }
@@ -109,7 +123,8 @@ fn a_greeting_goes_to_the_shard_that_has_the_export() {
 #[test]
 fn greetings_that_nobody_fetches_are_bounded() {
     let mut first = shard(0);
-    (0..1000).for_each(|_| first.on_frame(NOW, 0, &hello("two")));
+    let cookie = cookie(&mut first, "two");
+    (0..1000).for_each(|_| first.on_frame(NOW, 0, &hello("two", cookie)));
     let waiting = std::iter::from_fn(|| first.next_forward()).count() as u64;
     let dropped: u64 = first.stats().drops.iter().map(|(_, count)| count).sum();
     assert!(waiting > 0 && dropped > 0);
@@ -121,7 +136,7 @@ fn discovery_tells_the_exports_of_all_shards() {
     let mut first = shard(0);
     let mut out = TxBatch::new();
     outside_frame(&mut out, Addr::Group, Header::new(Kind::Discover), 0, |out| {
-        Discover { nonce: 3, first: 0, spread_ms: 0, node: "" }.emit(out);
+        Discover { nonce: 3, first: 0, spread_ms: 0, cookie: 0, node: "" }.emit(out);
     });
     first.on_frame(NOW, 0, &received(&out.frames()[0]));
     let frames = turn(&mut first, NOW);
@@ -151,7 +166,8 @@ impl Content for Asking {
 #[test]
 fn an_attach_in_a_session_of_another_shard_is_refused() {
     let mut first = shard(0);
-    first.on_frame(NOW, 0, &hello("one"));
+    let cookie = cookie(&mut first, "one");
+    first.on_frame(NOW, 0, &hello("one", cookie));
     let (remote_id, epoch, _) = welcomed(&turn(&mut first, NOW)).expect("welcome");
     let config = SessionConfig {
         role: Role::Initiator,

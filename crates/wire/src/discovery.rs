@@ -14,6 +14,8 @@ pub struct Discover<'a> {
     pub first: u16,
     /// Longest random delay before the answer, in milliseconds.
     pub spread_ms: u16,
+    /// What the target gave to this address (OFFER), unchanged; 0 for nothing.
+    pub cookie: u64,
     /// Only the node of this name, or everybody if empty.
     pub node: &'a str,
 }
@@ -28,6 +30,7 @@ impl<'a> Discover<'a> {
             self.nonce.put(out);
             self.first.put(out);
             self.spread_ms.put(out);
+            self.cookie.put(out);
             put_text(self.node, NAME_BYTES_MAX, out);
         });
     }
@@ -38,6 +41,7 @@ impl<'a> Discover<'a> {
             nonce: r.get()?,
             first: r.get()?,
             spread_ms: r.get()?,
+            cookie: r.get()?,
             node: r.text(NAME_BYTES_MAX)?,
         };
         r.end()?;
@@ -71,6 +75,8 @@ pub struct Offer<'a> {
     pub total: u16,
     /// Index of the first one named here.
     pub first: u16,
+    /// To be given back unchanged, with a HELLO or the next DISCOVER, from the same address.
+    pub cookie: u64,
     /// Bit 0: it runs without keys.
     pub security: u8,
     /// The target's node name.
@@ -91,6 +97,7 @@ impl<'a> Offer<'a> {
         node: &str,
         first: u16,
         total: u16,
+        cookie: u64,
         exports: impl Iterator<Item = &'n str>,
         bytes_max: usize,
         out: &mut Vec<u8>,
@@ -101,6 +108,7 @@ impl<'a> Offer<'a> {
             instance.put(out);
             total.put(out);
             first.put(out);
+            cookie.put(out);
             1u8.put(out);
             put_text(node, NAME_BYTES_MAX, out);
             let count_at = out.len();
@@ -123,6 +131,7 @@ impl<'a> Offer<'a> {
         let instance = r.get()?;
         let total = r.get()?;
         let first = r.get()?;
+        let cookie = r.get()?;
         let security = r.get()?;
         if security > 1 {
             return Err(FrameError::Reserved);
@@ -139,6 +148,7 @@ impl<'a> Offer<'a> {
             instance,
             total,
             first,
+            cookie,
             security,
             node,
             exports: OfferedExports { count, bytes },

@@ -3,7 +3,7 @@
 use crate::message::*;
 use crate::{
     AckRanges, Attach, AttachRefused, Attached, Discover, FrameError, HEADER_BYTES, Header, Hello,
-    Kind, Offer, Refuse, Welcome,
+    Kind, Offer, Refuse, Retry, Welcome,
 };
 
 /// Message type numbers and the bit that makes an unknown type skippable.
@@ -49,6 +49,7 @@ pub enum Message<'a> {
     AskClocks(AskClocks),
     Clocks(Clocks),
     Hello(Hello<'a>),
+    Retry(Retry),
     Welcome(Welcome<'a>),
     Refuse(Refuse<'a>),
     UnknownSession(UnknownSession),
@@ -63,6 +64,7 @@ impl<'a> Message<'a> {
     pub fn kind(&self) -> Kind {
         match self {
             Message::Hello(_) => Kind::Hello,
+            Message::Retry(_) => Kind::Retry,
             Message::Welcome(_) => Kind::Welcome,
             Message::Refuse(_) => Kind::Refuse,
             Message::UnknownSession(_) => Kind::UnknownSession,
@@ -110,6 +112,11 @@ impl<'a> Message<'a> {
             AskClocks::TYPE => Message::AskClocks(AskClocks::parse(body)?),
             Clocks::TYPE => Message::Clocks(Clocks::parse(body)?),
             Hello::TYPE => Message::Hello(Hello::parse(body)?),
+            Retry::TYPE => {
+                let retry = Retry::parse(body)?;
+                retry.check()?;
+                Message::Retry(retry)
+            }
             Welcome::TYPE => Message::Welcome(Welcome::parse(body)?),
             Refuse::TYPE => Message::Refuse(Refuse::parse(body)?),
             UnknownSession::TYPE => Message::UnknownSession(UnknownSession::parse(body)?),

@@ -1,9 +1,9 @@
-//! Opening a session: HELLO, WELCOME, REFUSE (`docs/protocol.md`, "Handshake").
+//! Opening a session: HELLO, RETRY, WELCOME, REFUSE (`docs/protocol.md`, "Handshake").
 
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::field::{Field, Reader, put_text, put_variable};
+use crate::field::{Field, Reader, fixed_message, put_text, put_variable};
 use crate::{BASE_FRAME_BYTES_MIN, FrameError, NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// Most addresses in a WELCOME.
@@ -131,6 +131,8 @@ pub struct Hello<'a> {
     pub room_frames: u32,
     /// Bytes it can take in on this path.
     pub room_bytes: u32,
+    /// What the target gave to this address (RETRY, OFFER), unchanged; 0 for nothing.
+    pub cookie: u64,
     /// The node it means, or empty for any: an answer from another node would be a mistake.
     pub node: &'a str,
     /// The export it is going to attach: chooses the shard.
@@ -155,6 +157,7 @@ impl<'a> Hello<'a> {
             0u8.put(out);
             self.room_frames.put(out);
             self.room_bytes.put(out);
+            self.cookie.put(out);
             put_text(self.node, NAME_BYTES_MAX, out);
             put_text(self.export, NAME_BYTES_MAX, out);
             put_text(self.name, NAME_BYTES_MAX, out);
@@ -174,6 +177,7 @@ impl<'a> Hello<'a> {
         }
         let room_frames = r.get()?;
         let room_bytes = r.get()?;
+        let cookie = r.get()?;
         let node = r.text(NAME_BYTES_MAX)?;
         let export = r.text(NAME_BYTES_MAX)?;
         let name = r.text(NAME_BYTES_MAX)?;
@@ -190,10 +194,28 @@ impl<'a> Hello<'a> {
             security,
             room_frames,
             room_bytes,
+            cookie,
             node,
             export,
             name,
         })
+    }
+}
+
+fixed_message! {
+    /// Target to initiator: the HELLO again, please, with this cookie: it shows that its sender
+    /// receives.
+    Retry = 0x24, 20, {
+        /// From the HELLO.
+        nonce: u64,
+        /// To be given back unchanged; not 0.
+        cookie: u64,
+    } reserved 0
+}
+
+impl Retry {
+    pub(crate) fn check(&self) -> Result<(), FrameError> {
+        if self.cookie == 0 { Err(FrameError::MessageValue) } else { Ok(()) }
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::FrameError;
 
 /// The protocol version this crate speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Length of the frame header in bytes.
 pub const HEADER_BYTES: usize = 72;
@@ -54,6 +54,8 @@ pub enum Kind {
     ProbeReply = 8,
     /// The session id of your frame means nothing here.
     UnknownSession = 9,
+    /// A target asks the sender of a HELLO to show that it receives.
+    Retry = 10,
 }
 
 impl Kind {
@@ -68,6 +70,7 @@ impl Kind {
             7 => Kind::Probe,
             8 => Kind::ProbeReply,
             9 => Kind::UnknownSession,
+            10 => Kind::Retry,
             _ => return None,
         })
     }

@@ -28,7 +28,7 @@ pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
 pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub use frame::{Data, Frame, Message, MessageIter, message_type, messages_end};
-pub use greeting::{Address, Addresses, Hello, Refuse, WELCOME_ADDRESSES_MAX, Welcome};
+pub use greeting::{Address, Addresses, Hello, Refuse, Retry, WELCOME_ADDRESSES_MAX, Welcome};
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
     checksum_split, checksum_split_head, flags,

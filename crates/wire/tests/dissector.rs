@@ -15,8 +15,17 @@ use thinwire_wire::*;
 const ETHERNET: usize = 14;
 
 /// Fields that several messages share carry no message's name.
-const SHARED: [&str; 8] =
-    ["slot", "sequence", "attachment", "generation", "transaction", "nonce", "status", "verifier"];
+const SHARED: [&str; 9] = [
+    "slot",
+    "sequence",
+    "attachment",
+    "generation",
+    "transaction",
+    "nonce",
+    "status",
+    "verifier",
+    "cookie",
+];
 
 fn golden(name: &str) -> Vec<u8> {
     samples::frames().into_iter().find(|(n, _)| *n == name).expect("a frame of that name").1

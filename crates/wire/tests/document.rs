@@ -103,6 +103,7 @@ fn the_sections_that_code_cites_are_there() {
         "Messages",
         "Refused frames",
         "Handshake",
+        "Addresses",
         "Discovery",
         "Paths and probing",
         "Acknowledgement and loss",
@@ -195,6 +196,7 @@ fn kinds_have_the_numbers_that_the_document_says() {
         Kind::Probe,
         Kind::ProbeReply,
         Kind::UnknownSession,
+        Kind::Retry,
     ];
     let code: BTreeMap<u64, String> =
         kinds.iter().map(|k| (*k as u64, screaming(&format!("{k:?}")))).collect();

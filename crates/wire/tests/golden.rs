@@ -88,7 +88,7 @@ fn golden_frames_are_understood() {
             }
         }
     }
-    assert_eq!(kinds, BTreeSet::from_iter(1..=9));
+    assert_eq!(kinds, BTreeSet::from_iter(1..=10));
     let all: BTreeSet<u8> = samples::message_bytes().iter().map(|(_, bytes)| bytes[0]).collect();
     assert_eq!(seen, all, "every message type stands in some golden frame");
 }

@@ -43,6 +43,7 @@ fn around(name: &str) -> Vec<u8> {
         ("offer", Kind::Offer),
         ("discover", Kind::Discover),
         ("refuse", Kind::Refuse),
+        ("retry", Kind::Retry),
     ];
     let kind = kinds.iter().find(|(n, _)| *n == name).map_or(Kind::Session, |(_, kind)| *kind);
     frame(Header::new(kind), &samples::bytes_of(name), &[])
@@ -66,9 +67,10 @@ fn every_header_fault_has_its_reason() {
             E::Truncated,
         ),
         ("version 0", "session-all", |f| f[0] = 0, E::Version),
-        ("version 2", "session-all", |f| f[0] = 2, E::Version),
+        ("version 1", "session-all", |f| f[0] = 1, E::Version),
+        ("version 3", "session-all", |f| f[0] = 3, E::Version),
         ("kind 0", "session-all", |f| f[1] = 0, E::Kind),
-        ("kind 10", "session-all", |f| f[1] = 10, E::Kind),
+        ("kind 11", "session-all", |f| f[1] = 11, E::Kind),
         ("kind 255", "session-all", |f| f[1] = 255, E::Kind),
         ("flag 2", "session-all", |f| f[3] |= 4, E::Reserved),
         ("flag 15", "session-all", |f| f[2] |= 0x80, E::Reserved),
@@ -147,7 +149,7 @@ fn every_message_fault_has_its_reason() {
         ("ack ranges fewer than counted", "ack-ranges", |f| f[M + 5] = 3, E::MessageLength),
         ("ack ranges more than counted", "ack-ranges", |f| f[M + 5] = 1, E::MessageLength),
         ("addresses more than counted", "welcome", |f| f[M + 70] = 2, E::MessageLength),
-        ("names fewer than counted", "offer", |f| f[M + 32] = 1, E::MessageLength),
+        ("names fewer than counted", "offer", |f| f[M + 40] = 1, E::MessageLength),
         ("unknown type", "ping", |f| f[M] = 0x7f, E::MessageUnknown),
         ("type 0", "ping", |f| f[M] = 0, E::MessageUnknown),
         (
@@ -178,10 +180,11 @@ fn every_message_fault_has_its_reason() {
         ("attach refused, reserved", "attach-refused", |f| f[M + 11] = 1, E::Reserved),
         ("unknown security of a hello", "hello", |f| f[M + 46] = 2, E::Reserved),
         ("hello, reserved", "hello", |f| f[M + 47] = 1, E::Reserved),
-        ("unknown security of an offer", "offer", |f| f[M + 24] = 2, E::Reserved),
+        ("unknown security of an offer", "offer", |f| f[M + 32] = 2, E::Reserved),
         ("padding of a text", "attach", |f| f[M + 27] = 1, E::Reserved),
         ("hello without session id", "hello", |f| f[M + 12..M + 20].fill(0), E::MessageValue),
         ("hello with frames too small", "hello", |f| put16(f, M + 44, 1231), E::MessageValue),
+        ("retry without a cookie", "retry", |f| f[M + 12..M + 20].fill(0), E::MessageValue),
         ("welcome without session id", "welcome", |f| f[M + 12..M + 20].fill(0), E::MessageValue),
         ("welcome with frames too small", "welcome", |f| put16(f, M + 42, 1231), E::MessageValue),
         ("welcome without slots", "welcome", |f| put16(f, M + 40, 0), E::MessageValue),

@@ -175,13 +175,16 @@ proptest! {
     fn hello(
         nonce: u64, session in 1..=u64::MAX, initiator: [u8; 16], instance: u64,
         frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX, security in 0..2u8,
-        room: (u32, u32), node in text(NAME_BYTES_MAX), export in text(NAME_BYTES_MAX),
-        name in text(NAME_BYTES_MAX),
+        room: (u32, u32), cookie: u64, node in text(NAME_BYTES_MAX),
+        export in text(NAME_BYTES_MAX), name in text(NAME_BYTES_MAX),
     ) {
         comes_back(Message::Hello(Hello {
             nonce, session, initiator, instance, frame_bytes_max, security,
-            room_frames: room.0, room_bytes: room.1, node: &node, export: &export, name: &name,
+            room_frames: room.0, room_bytes: room.1, cookie, node: &node, export: &export,
+            name: &name,
         }))?;
+        let cookie = cookie.max(1);
+        comes_back(Message::Retry(Retry { nonce, cookie }))?;
     }
 
     #[test]
@@ -206,19 +209,20 @@ proptest! {
     }
 
     #[test]
-    fn discover(nonce: u64, first: u16, spread_ms: u16, node in text(NAME_BYTES_MAX)) {
-        comes_back(Message::Discover(Discover { nonce, first, spread_ms, node: &node }))?;
+    fn discover(nonce: u64, first: u16, spread_ms: u16, cookie: u64, node in text(NAME_BYTES_MAX)) {
+        comes_back(Message::Discover(Discover { nonce, first, spread_ms, cookie, node: &node }))?;
     }
 
     #[test]
     fn offer(
-        nonce: u64, instance: u64, total: u16, first: u16, node in text(NAME_BYTES_MAX),
+        nonce: u64, instance: u64, total: u16, first: u16, cookie: u64,
+        node in text(NAME_BYTES_MAX),
         names in proptest::collection::vec(text(NAME_BYTES_MAX), 0..40), bytes_max in 200..2000usize,
     ) {
         let mut bytes = Vec::new();
         let list = names.iter().map(String::as_str);
-        Offer::emit(nonce, instance, &node, first, total, list, bytes_max, &mut bytes);
-        prop_assert!(bytes.len() <= bytes_max.max(40 + node.len()));
+        Offer::emit(nonce, instance, &node, first, total, cookie, list, bytes_max, &mut bytes);
+        prop_assert!(bytes.len() <= bytes_max.max(48 + node.len()));
         let bytes = frame(Header::new(Kind::Offer), &bytes, &[]);
         let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
         let message = parsed.messages().next();
@@ -226,13 +230,17 @@ proptest! {
             return Err(TestCaseError::fail("not an offer"));
         };
         prop_assert_eq!(
-            (offer.nonce, offer.instance, offer.total, offer.first, offer.security, offer.node),
-            (nonce, instance, total, first, 1, node.as_str())
+            (offer.nonce, offer.instance, offer.total, offer.first, offer.cookie),
+            (nonce, instance, total, first, cookie)
+        );
+        prop_assert_eq!(
+            (offer.security, offer.node),
+            (1, node.as_str())
         );
         let got: Vec<&str> = offer.exports.iter().collect();
         prop_assert_eq!(&got[..], &names[..got.len()], "a prefix of the names");
         let next = names.get(got.len()).map_or(0, |n| n.len());
-        let used: usize = 35 + node.len() + got.iter().map(|n| 1 + n.len()).sum::<usize>();
+        let used: usize = 43 + node.len() + got.iter().map(|n| 1 + n.len()).sum::<usize>();
         prop_assert!(got.len() == names.len() || used + 1 + next + 4 > bytes_max, "as many as fit");
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_buffer::Addr;
 use thinwire_wire::{AckRanges, Frame, Header, Message, flags};
 
-use super::{Notice, Role, Session};
+use super::{Notice, Session};
 use crate::path::{PathState, Room};
 use crate::received::Verdict;
 use crate::recovery::AckOutcome;
@@ -50,9 +50,8 @@ impl Session {
         }
         path.ack.on_received(now, arrived, number, verdict, eliciting);
         path.last_heard = now;
-        if path.state == PathState::Dead && self.config.role == Role::Target {
-            // The initiator sends on it, so it may well be back: find out.
-            path.prober.ask_again(now);
+        if path.state != PathState::Active {
+            self.heard_on_idle(now, at, header);
         }
         self.last_heard = now;
         self.stats.frames_received += 1;

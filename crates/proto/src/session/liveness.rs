@@ -8,12 +8,13 @@ use thinwire_wire::{Header, Probe, ProbeReply};
 
 use super::{Notice, PATHS_MAX, Reply, Role, Session};
 use crate::path::{PathState, Room};
-use crate::probe::ProbeEvent;
+use crate::probe::{JUST, JUST_FIRST, ProbeEvent};
 use crate::{DropReason, Item, Time};
 
 impl Session {
     /// A probe for this session arrived; the answer goes out with the next transmit. A target
-    /// learns of a new path by it. `base` and `limit` are the link's frame sizes.
+    /// learns of a new path by it, which carries nothing before it has answered a probe, too. `base`
+    /// and `limit` are the link's frame sizes.
     pub fn on_probe(
         &mut self,
         now: Time,
@@ -34,7 +35,8 @@ impl Session {
         let at = match self.path_at(header.path) {
             Some(at) => at,
             None if self.config.role == Role::Target && self.paths.len() < PATHS_MAX => {
-                self.insert_path(now, header.path, link, from, Some(room), base, limit);
+                let state = PathState::Candidate;
+                self.insert_path(now, header.path, link, from, state, room, base, limit);
                 self.paths.len() - 1
             }
             None => return Err(DropReason::Path),
@@ -46,8 +48,8 @@ impl Session {
         path.last_heard = now;
         path.peer_room = room;
         self.last_heard = now;
-        if path.state == PathState::Dead && self.config.role == Role::Target {
-            path.prober.ask_again(now);
+        if path.state != PathState::Active {
+            self.heard_on_idle(now, at, header);
         }
         if self.replies.len() < 64 {
             self.replies.push(Reply {
@@ -59,6 +61,18 @@ impl Session {
             });
         }
         Ok(())
+    }
+
+    /// A frame came over a path that carries none. Who sent it may well hear us (again): find out. But
+    /// a path that was never proved may be a forger's.
+    #[cold]
+    pub(super) fn heard_on_idle(&mut self, now: Time, at: usize, header: &Header) {
+        if self.config.role == Role::Target {
+            let path = &mut self.paths[at];
+            path.earn(header.length);
+            let first = path.state == PathState::Candidate;
+            path.prober.ask_again(now, if first { JUST_FIRST } else { JUST });
+        }
     }
 
     /// An answer to one of our probes arrived.
@@ -106,7 +120,7 @@ impl Session {
     /// reason to doubt it. [`Session::last_heard`] tells of the answer.
     pub fn ask(&mut self, now: Time) {
         for path in &mut self.paths {
-            path.prober.ask_again(now);
+            path.prober.ask_again(now, JUST);
         }
     }
 

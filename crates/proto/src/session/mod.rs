@@ -14,6 +14,7 @@ use thinwire_wire::Header;
 
 use crate::batch::{Batcher, Batching};
 use crate::path::{Path, PathReport, PathState, Room};
+use crate::probe::PROBE_BYTES;
 use crate::recovery::ITEMS_MAX;
 use crate::{DropReason, Item, Rng, Time};
 
@@ -209,7 +210,9 @@ impl Session {
             return false;
         }
         let id = self.paths.len() as u8;
-        self.insert_path(now, id, link, addr, known, base, limit);
+        let state = if known.is_some() { PathState::Active } else { PathState::Candidate };
+        let room = known.unwrap_or(ROOM_UNKNOWN);
+        self.insert_path(now, id, link, addr, state, room, base, limit);
         true
     }
 
@@ -219,14 +222,13 @@ impl Session {
         id: u8,
         link: usize,
         addr: Addr,
-        known: Option<Room>,
+        state: PathState,
+        room: Room,
         base: usize,
         limit: usize,
     ) {
-        let state = if known.is_some() { PathState::Active } else { PathState::Candidate };
-        let room = known.unwrap_or(ROOM_UNKNOWN);
         self.paths.push(Path::new(now, id, link, addr, state, base, limit, room));
-        if known.is_some() {
+        if state == PathState::Active {
             self.notice(Notice::PathUp(id));
         }
     }
@@ -314,6 +316,11 @@ impl Session {
         self.peer_granted = (slots, bytes);
     }
 
+    /// A target has not seen yet that the other end of this path receives.
+    pub(crate) fn is_unproved(&self, at: usize) -> bool {
+        self.config.role == Role::Target && self.paths[at].state == PathState::Candidate
+    }
+
     /// The path that a frame of this epoch says it is on, if it came from there.
     fn path_of(&self, header: &Header, link: usize, from: Addr) -> Result<usize, DropReason> {
         if header.epoch != self.config.epoch {
@@ -336,19 +343,16 @@ impl Session {
     pub fn deadline(&self, now: Time) -> Time {
         let mut at = Time(u64::MAX);
         let keep_alive = self.config.role == Role::Initiator;
-        for path in &self.paths {
+        for (at_path, path) in self.paths.iter().enumerate() {
             let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let timers = [
                 path.ack.deadline(),
                 path.sent.loss_at,
                 path.pto_at(),
-                path.prober.deadline(
-                    path.state,
-                    path.rtt.smoothed,
-                    path.last_heard,
-                    keep_alive,
-                    sizes,
-                ),
+                path.prober
+                    .deadline(path.state, path.rtt.smoothed, path.last_heard, keep_alive, sizes)
+                    // What it may not ask now, it may when something comes.
+                    .filter(|_| !self.is_unproved(at_path) || path.allowance >= PROBE_BYTES),
                 (!self.queue.is_empty() && path.state == PathState::Active)
                     .then(|| if path.can_send(now) { now } else { path.paced_until.max(now) })
                     .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),

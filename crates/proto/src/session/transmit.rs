@@ -9,6 +9,7 @@ use thinwire_wire::{
 
 use super::{Role, Session};
 use crate::path::PathState;
+use crate::probe::PROBE_BYTES;
 use crate::recovery::ITEMS_MAX;
 use crate::{Content, Item, Time, outside_frame, seal};
 
@@ -50,11 +51,26 @@ impl Session {
         }
     }
 
+    /// Answers the probes that came, and sends nothing else: instead of [`Session::transmit`] while the
+    /// other end has not used the session.
+    pub fn answer(&mut self, out: &mut [TxBatch]) {
+        if !self.replies.is_empty() {
+            self.send_replies(out);
+        }
+    }
+
+    /// Probes wait for their answers.
+    pub fn has_answers(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
     /// A frame for nothing but the acknowledgement of path `at`, on a path that lives if any does.
     fn send_ack(&mut self, now: Time, at: usize, out: &mut [TxBatch]) {
         self.stats.ack_frames += 1;
         let living = |p: &usize| self.paths[*p].state == PathState::Active;
-        let carrier = Some(at).filter(living).or((0..self.paths.len()).find(living)).unwrap_or(at);
+        let carrier = Some(at).filter(living).or((0..self.paths.len()).find(living));
+        // The first path is always proved.
+        let carrier = carrier.unwrap_or(if self.is_unproved(at) { 0 } else { at });
         self.send_frame(now, carrier, at, None, out);
     }
 
@@ -70,6 +86,9 @@ impl Session {
     fn send_replies(&mut self, out: &mut [TxBatch]) {
         for at in 0..self.replies.len() {
             let reply = self.replies[at];
+            if !self.may_probe(reply.path) {
+                continue;
+            }
             let header = self.outside_header(Kind::ProbeReply, reply.path);
             let message = ProbeReply {
                 token: reply.token,
@@ -86,6 +105,9 @@ impl Session {
     fn send_probes(&mut self, now: Time, out: &mut [TxBatch]) {
         let keep_alive = self.config.role == Role::Initiator;
         for at in 0..self.paths.len() {
+            if self.is_unproved(at) && self.paths[at].allowance < PROBE_BYTES {
+                continue;
+            }
             let path = &mut self.paths[at];
             let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let rng = &mut self.rng;
@@ -94,6 +116,9 @@ impl Session {
                     .next(now, path.state, path.last_heard, keep_alive, sizes, || rng.next_u64());
             let Some((token, size)) = next else { continue };
             let (id, link, addr) = (path.id, path.link, path.addr);
+            if !self.may_probe(id) {
+                continue;
+            }
             let header = self.outside_header(Kind::Probe, id);
             let message = Probe {
                 token,
@@ -104,6 +129,13 @@ impl Session {
             };
             outside_frame(&mut out[link], addr, header, size, |o| message.emit(o));
         }
+    }
+
+    /// Whether a PROBE of the smallest size, or a PROBE_REPLY, may go out on a path now: on one that
+    /// was never proved, if it does not exceed what that allows.
+    fn may_probe(&mut self, id: u8) -> bool {
+        let Some(at) = self.path_at(id) else { return false };
+        !self.is_unproved(at) || self.paths[at].pay(PROBE_BYTES)
     }
 
     fn outside_header(&self, kind: Kind, path: u8) -> Header {

@@ -69,28 +69,36 @@ impl ByHand {
             session: None,
             answers: Vec::new(),
         };
+        hand.greet(s, name, 0);
+        assert!(hand.session.is_some(), "it was not welcomed");
+        hand
+    }
+
+    fn greet(&mut self, s: &mut Scene, name: u8, cookie: u64) {
         let hello = Hello {
             nonce: 5,
             session: ID,
             initiator: [name; 16],
             instance: 1,
-            frame_bytes_max: hand.params.frame_bytes_max as u16,
+            frame_bytes_max: self.params.frame_bytes_max as u16,
             security: 1,
-            room_frames: hand.params.room.frames,
-            room_bytes: hand.params.room.bytes,
+            room_frames: self.params.room.frames,
+            room_bytes: self.params.room.bytes,
+            cookie,
             node: "node",
             export: "disk0",
             name: "by hand",
         };
         let to = Addr::Sim(s.world.servers[0].machine.stations[0]);
-        outside_frame(&mut hand.batch[0], to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
-        hand.turn(s);
-        assert!(hand.session.is_some(), "it was not welcomed");
-        hand
+        outside_frame(&mut self.batch[0], to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
+        if let Some(cookie) = self.turn(s) {
+            self.greet(s, name, cookie);
+        }
     }
 
-    /// Sends what waits, gives it a moment, and takes in what came.
-    fn turn(&mut self, s: &mut Scene) {
+    /// Sends what waits, gives it a moment, and takes in what came. Returns the cookie with which the
+    /// target wants to be greeted, if it does.
+    fn turn(&mut self, s: &mut Scene) -> Option<u64> {
         let now = Time(s.world.now);
         if let Some(session) = &mut self.session {
             session.on_time(now);
@@ -103,6 +111,9 @@ impl ByHand {
         let now = Time(s.world.now);
         for rx in frames.drain(..) {
             let frame = Frame::parse(&rx.bytes).expect("a good frame");
+            if let Some(Message::Retry(retry)) = frame.messages().next() {
+                return Some(retry.cookie);
+            }
             if let Some(Message::Welcome(welcome)) = frame.messages().next() {
                 let (remote_id, epoch) = (welcome.session, welcome.epoch);
                 let role = Role::Initiator;
@@ -136,6 +147,7 @@ impl ByHand {
                 }
             }
         }
+        None
     }
 
     fn ask(&mut self, s: &mut Scene, transaction: u32) -> Status {

@@ -2,6 +2,7 @@
 //! it, and the sequences in which the simulator has caught us.
 
 mod hardening;
+mod reflection;
 mod rule_01_late_data;
 mod rule_02_dead_processes;
 mod rule_03_records;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thinwire_link::sim::{FaultRates, Verdict};
 use thinwire_sim::server::Crash;
 use thinwire_volume::Op;
-use thinwire_wire::{Frame, Kind};
+use thinwire_wire::{Frame, Kind, Message};
 
 use crate::scene::{Scene, at, ms};
 
@@ -109,6 +109,9 @@ fn rule_08_a_late_frame_of_an_abandoned_session_ends_nothing() {
     s.world.set_judge(move |_, to, bytes| {
         let Ok(frame) = Frame::parse(bytes) else { return Verdict::Pass };
         let header = frame.header();
+        if let (Some(Message::Hello(hello)), 0) = (frame.messages().next(), back.get()) {
+            back.set(hello.session);
+        }
         if header.session == 0 {
             return Verdict::Pass;
         }

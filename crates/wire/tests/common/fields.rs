@@ -129,11 +129,13 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
                 security,
                 room_frames,
                 room_bytes,
+                cookie,
                 node,
                 export,
                 name
             }
         ),
+        Message::Retry(m) => fields!(m, Retry { nonce, cookie }),
         Message::Welcome(m) => {
             let mut all = fields!(
                 m,
@@ -159,10 +161,12 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
         }
         Message::Refuse(m) => fields!(m, Refuse { nonce, status, text }),
         Message::UnknownSession(m) => fields!(m, UnknownSession { session }),
-        Message::Discover(m) => fields!(m, Discover { nonce, first, spread_ms, node }),
+        Message::Discover(m) => fields!(m, Discover { nonce, first, spread_ms, cookie, node }),
         Message::Offer(m) => {
-            let mut all =
-                fields!(m, Offer { nonce, instance, total, first, security, node, exports });
+            let mut all = fields!(
+                m,
+                Offer { nonce, instance, total, first, cookie, security, node, exports }
+            );
             // The list carries its length.
             all.insert(all.len() - 1, ("count", None));
             all

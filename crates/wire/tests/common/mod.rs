@@ -39,6 +39,7 @@ pub fn emit(message: &Message<'_>, out: &mut Vec<u8>) {
         Message::AskClocks(m) => m.emit(out),
         Message::Clocks(m) => m.emit(out),
         Message::Hello(m) => m.emit(out),
+        Message::Retry(m) => m.emit(out),
         Message::Welcome(m) => m.emit(out),
         Message::Refuse(m) => m.emit(out),
         Message::UnknownSession(m) => m.emit(out),
@@ -46,7 +47,9 @@ pub fn emit(message: &Message<'_>, out: &mut Vec<u8>) {
         Message::Offer(m) => {
             let start = out.len();
             let names = m.exports.iter();
-            Offer::emit(m.nonce, m.instance, m.node, m.first, m.total, names, usize::MAX, out);
+            let (first, total) = (m.first, m.total);
+            let most = usize::MAX;
+            Offer::emit(m.nonce, m.instance, m.node, first, total, m.cookie, names, most, out);
             // This implementation always runs without keys; others may not.
             out[start + OFFER_SECURITY_AT] = m.security;
         }
@@ -56,7 +59,7 @@ pub fn emit(message: &Message<'_>, out: &mut Vec<u8>) {
 }
 
 /// Where an OFFER has its security byte.
-const OFFER_SECURITY_AT: usize = 24;
+const OFFER_SECURITY_AT: usize = 32;
 
 /// A whole frame with a right checksum: `header`'s lengths are filled in; the payload, if any,
 /// starts at [`DATA_OFFSET`] or where the messages end, whichever is later.

@@ -174,10 +174,15 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 security: 1,
                 room_frames: 0x0102_0304,
                 room_bytes: 0x1112_1314,
+                cookie: 0x2122_2324_2526_2728,
                 node: "node1",
                 export: "disk0",
                 name: "laptop",
             }),
+        ),
+        (
+            "retry",
+            Message::Retry(Retry { nonce: 0xd1d2_d3d4_d5d6_d7d8, cookie: 0x2122_2324_2526_2728 }),
         ),
         (
             "welcome",
@@ -212,6 +217,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,
                 first: 0x0102,
                 spread_ms: 50,
+                cookie: 0x2122_2324_2526_2728,
                 node: "",
             }),
         ),
@@ -242,7 +248,9 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
 pub fn offer() -> Vec<u8> {
     let mut out = Vec::new();
     let names = ["disk0", "scratch"].into_iter();
-    Offer::emit(0xd1d2_d3d4_d5d6_d7d8, 0xe9ea_ebec_edee_eff0, "node1", 1, 3, names, 1000, &mut out);
+    let (nonce, instance, cookie) =
+        (0xd1d2_d3d4_d5d6_d7d8, 0xe9ea_ebec_edee_eff0, 0x2122_2324_2526_2728);
+    Offer::emit(nonce, instance, "node1", 1, 3, cookie, names, 1000, &mut out);
     out
 }
 
@@ -368,6 +376,7 @@ pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("session-skip", frame(plain, &[skippable(), bytes_of("ping")].concat(), &[])),
         ("hello", frame(outside(Kind::Hello, 0), &bytes_of("hello"), &[])),
+        ("retry", frame(outside(Kind::Retry, 0), &bytes_of("retry"), &[])),
         ("welcome", frame(outside(Kind::Welcome, 0), &bytes_of("welcome"), &[])),
         ("refuse", frame(outside(Kind::Refuse, 0), &bytes_of("refuse"), &[])),
         ("discover", frame(outside(Kind::Discover, 0), &bytes_of("discover"), &[])),
