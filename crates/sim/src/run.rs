@@ -1,8 +1,10 @@
 //! The course of a run: build, let things go wrong, heal, and see whether every promise was kept.
 
+use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
 
 use crate::chaos::Chaos;
+use crate::client::Client;
 use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::server::{Crash, Store};
@@ -71,11 +73,27 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
 }
 
 /// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.
-fn recover(world: &mut World) -> Result<(), Violation> {
+pub fn recover(world: &mut World) -> Result<(), Violation> {
     for client in &mut world.clients {
         client.config.take_over = false;
         client.add_budget(12);
     }
+    until_recovered(world)?;
+    // What I/O failed for want of a target has proved nothing. Now it is there for everybody.
+    let away_errors = world.coverage.away_errors;
+    for client in &mut world.clients {
+        if matches!(client.config.when_away, WhenAway::FailAfter(_)) {
+            client.add_budget(12);
+        }
+    }
+    until_recovered(world)?;
+    if world.coverage.away_errors > away_errors {
+        return Err(Violation("an I/O failed for want of a target that had come back".into()));
+    }
+    Ok(())
+}
+
+fn until_recovered(world: &mut World) -> Result<(), Violation> {
     let limit = world.now + RECOVERY_NS;
     let mut retry_at = world.now + SECOND;
     while !has_recovered(world) {
@@ -97,13 +115,20 @@ fn recover(world: &mut World) -> Result<(), Violation> {
     Ok(())
 }
 
+/// The target is there, and what it had lost has been sent again. Under `fail-after` a client that
+/// is still away has nothing outstanding either, and may have used its budget up.
+fn is_attached(client: &Client) -> bool {
+    let phase = client.initiator.as_ref().map(|initiator| initiator.phase());
+    client.is_open && phase == Some(Phase::Attached)
+}
+
 fn has_recovered(w: &World) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
-        writers.any(|c| c.is_open)
+        writers.any(is_attached)
     };
     let settled = w.clients.iter().all(|c| match c.initiator {
-        Some(_) if c.is_open => c.is_finished() && c.outstanding() == 0,
+        Some(_) if c.is_open => is_attached(c) && c.is_finished() && c.outstanding() == 0,
         // It waits for its turn, or has been refused.
         _ => !c.config.read_only && served(c.export),
     });
@@ -111,7 +136,7 @@ fn has_recovered(w: &World) -> bool {
 }
 
 /// A pair without I/O costs next to nothing.
-fn stay_quiet(world: &mut World) -> Result<(), Violation> {
+pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     if world.servers.iter().any(|server| server.faults.is_some()) {
         // The wrapper of links is called again and again: see `machine.rs`.
         return Ok(());
