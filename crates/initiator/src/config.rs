@@ -23,6 +23,19 @@ pub enum TargetName {
     Address(Addr),
 }
 
+/// A fault planted in an initiator, which the simulator must find (`docs/design.md`). No flag sets
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Canary {
+    /// None: the initiator as it is.
+    #[default]
+    None,
+    /// Unflushed writes that the target has lost are forgotten.
+    NoReplay,
+    /// A flush is believed whatever the verifier says.
+    AnyFlush,
+}
+
 /// Settings of an attachment. The defaults are right for most.
 #[derive(Clone, Debug)]
 pub struct InitiatorConfig {
@@ -60,8 +73,8 @@ pub struct InitiatorConfig {
     pub frame_bytes_max: Option<usize>,
     /// When requests are sent, and whether blocks share a frame. Default: at once, and they do.
     pub batching: Batching,
-    /// Tests only: forget unflushed writes instead of replaying them. A canary for the simulator.
-    pub canary_no_replay: bool,
+    /// Tests only: see [`Canary`].
+    pub canary: Canary,
 }
 
 impl InitiatorConfig {
@@ -82,7 +95,7 @@ impl InitiatorConfig {
             retained_bytes_max: 32 << 20,
             frame_bytes_max: None,
             batching: Batching::default(),
-            canary_no_replay: false,
+            canary: Canary::None,
         }
     }
 }

@@ -9,6 +9,7 @@ use thinwire_volume::{Completion, ErrorKind, Extent, IoError, IoFlags, Op};
 use thinwire_wire::Status;
 
 use crate::Initiator;
+use crate::config::Canary;
 use crate::retained::{ENTRIES_MAX, Effect, Standing};
 use crate::slots::{Finished, Mark, Owner, Pending, charge};
 use crate::volume::MODULE;
@@ -180,7 +181,7 @@ impl Initiator {
         if self.retained.all_under(self.retained.mark(), verifier) {
             return;
         }
-        if self.config.canary_no_replay {
+        if self.config.canary == Canary::NoReplay {
             self.retained.clear();
             return;
         }
@@ -309,7 +310,7 @@ impl Initiator {
                 Some(replay) => replay.end = self.retained.mark(),
                 // Told late, under a verifier that is over, and whose replay has ended without it:
                 // it may be lost like the others. Or under a new one, and they may be lost.
-                None if verifier != self.verifier && !self.config.canary_no_replay => {
+                None if verifier != self.verifier && self.config.canary != Canary::NoReplay => {
                     self.start_replay(0);
                 }
                 None => {}
@@ -335,7 +336,7 @@ impl Initiator {
             self.forced_flush = false;
         }
         let mut result = result;
-        if result.is_ok() && !covered && !self.config.canary_no_replay {
+        if result.is_ok() && !covered && self.config.canary == Canary::None {
             // What it was to cover was lost before it ran: replay, then flush again.
             if !forced {
                 self.waiting.push_front(io);

@@ -11,13 +11,14 @@ use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
 
 /// How many kinds of events there are.
-pub const EVENTS: usize = 14;
+pub const EVENTS: usize = 15;
 
 /// What ends later.
 #[derive(Clone, Debug)]
 enum Later {
     StartServer(usize),
     StartClient(usize, bool),
+    RestartClient(usize),
     OpenWay(Host, Host),
     LinkUp(u32),
     Faults,
@@ -130,6 +131,10 @@ impl Chaos {
                     world.start_client(client);
                 }
             }
+            Later::RestartClient(client) => {
+                world.crash_client(client);
+                world.start_client(client);
+            }
             Later::OpenWay(from, to) => world.set_way(from, to, true),
             Later::LinkUp(station) => world.net.set_up(station, true),
             Later::Faults => world.net.set_faults(self.plan.faults),
@@ -184,6 +189,7 @@ impl Chaos {
                 world.net.set_faults(rates);
                 self.later(until, Later::Faults);
             }
+            13 => self.delay_attach(world, client),
             _ => {
                 let before = world.net.wire().transit_bytes_max;
                 let limit = pick(&mut self.rng, &[1500, 1500, 4400]);
@@ -225,6 +231,16 @@ impl Chaos {
                 self.later(until, Later::OpenWay(from, to));
             }
         }
+    }
+
+    /// A run of a client is started whose attach arrives when it has died, and the next one has been
+    /// granted the export.
+    fn delay_attach(&mut self, world: &mut World, client: usize) {
+        world.crash_client(client);
+        let (lives_ns, late_ns) = (self.rng.between(200, 500), self.rng.between(600, 3000));
+        world.delay_attaches(client, lives_ns * MS, late_ns * MS);
+        world.start_client(client);
+        self.later(world.now + lives_ns * MS, Later::RestartClient(client));
     }
 
     /// Another client of the same export takes it over; what it had itself is crashed before.

@@ -78,6 +78,8 @@ coverage! {
     content_changed,
     /// Attaches refused since another holds the export.
     refused_busy,
+    /// Attaches that arrived long after they had been sent.
+    late_attaches,
     /// Attachments granted.
     attached,
     /// Orderly detaches.

@@ -17,12 +17,12 @@ pub enum Canary {
     /// None: the system as it is.
     #[default]
     None,
-    /// The target executes repeated requests again.
-    NoDuplicateDetection,
-    /// The initiator forgets unflushed writes that the target has lost.
-    NoReplay,
-    /// The target acknowledges writes before its store has them.
-    EarlyCompletion,
+    /// One of all targets.
+    Target(thinwire_target::Canary),
+    /// One of all initiators.
+    Initiator(thinwire_initiator::Canary),
+    /// A starting target does not wait for the lock of its files.
+    LockIgnored,
 }
 
 /// What a run that kept all promises looked like.
@@ -46,11 +46,14 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
     let mut rng = Rng::new(seed);
     let (mut world, plan) = swarm::build(&mut rng, prints);
     for server in &mut world.servers {
-        server.config.canary_no_duplicate_detection = canary == Canary::NoDuplicateDetection;
-        server.config.canary_early_completion = canary == Canary::EarlyCompletion;
+        match canary {
+            Canary::Target(planted) => server.config.canary = planted,
+            Canary::LockIgnored => server.ignores_lock = true,
+            Canary::None | Canary::Initiator(_) => {}
+        }
     }
-    for client in &mut world.clients {
-        client.config.canary_no_replay = canary == Canary::NoReplay;
+    if let Canary::Initiator(planted) = canary {
+        world.clients.iter_mut().for_each(|client| client.config.canary = planted);
     }
     if prints {
         world.describe_settings();

@@ -103,7 +103,13 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
         let readers = u64::from(rng.chance(0.3));
         for nth in 0..writers + readers {
             let budget = rng.between(60, 1000);
-            let workload = workload(rng, budget, duration_ns);
+            let loses =
+                world.exports[export].medium().is_some_and(|m| m.config().flush_failure > 0.0);
+            let workload = if loses && rng.chance(0.6) {
+                durable_workload(rng, budget, duration_ns)
+            } else {
+                workload(rng, budget, duration_ns)
+            };
             let client = world.add_client(links, station, export, workload);
             let c = &mut world.clients[client];
             c.faults = wrapped;
@@ -176,6 +182,13 @@ fn add_export(world: &mut World, server: usize, rng: &mut Rng) {
     let may_fail = !matches!(store, Store::Memory) && may_fail.iter().any(|&rate| rate > 0.0);
     let export = world.add_export(server, bytes, block_bytes, store);
     world.exports[export].may_fail = may_fail;
+}
+
+/// Much of it is durable at once, beside flushes, which may fail.
+fn durable_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
+    let drawn = workload(rng, budget, duration_ns);
+    let depth = drawn.depth.max(16);
+    Workload { depth, zeroes: drawn.writes + drawn.reads, flushes: drawn.writes, fua: 0.6, ..drawn }
 }
 
 fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {

@@ -5,6 +5,7 @@ use thinwire_proto::{Item, Time};
 use thinwire_volume::WriterRecord;
 use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
 
+use crate::Canary;
 use crate::house::{Attachment, Holder, House, PendingAttach};
 use crate::peer::Peer;
 use crate::slots::{Answer, REQUEST_BYTES_MAX};
@@ -86,6 +87,7 @@ impl House {
         let waiting = waiting.map(|p| (p.initiator, p.session_number));
         let mut grants = self.exports[export].granted.iter().copied().chain(waiting);
         grants.any(|(initiator, number)| initiator == peer.initiator && number > peer.number)
+            && self.config.canary != Canary::StaleAttach
     }
 
     /// The generation under which this initiator may write, or why not.
@@ -158,7 +160,8 @@ impl House {
         let mut progress = false;
         let mut at = 0;
         while at < self.pending.len() {
-            if self.writer_outstanding(self.pending[at].export) > 0 {
+            let at_once = self.config.canary == Canary::GrantOverRequests;
+            if self.writer_outstanding(self.pending[at].export) > 0 && !at_once {
                 at += 1;
                 continue;
             }

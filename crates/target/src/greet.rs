@@ -11,6 +11,7 @@ use thinwire_wire::{
     WELCOME_ADDRESSES_MAX, Welcome,
 };
 
+use crate::Canary;
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, Slots};
 use crate::target::Target;
@@ -145,7 +146,8 @@ impl Target {
         let limit = params.frame_bytes_max.min(hello.frame_bytes_max as usize);
         session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
         let c = &house.config;
-        let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
+        let no_duplicate_detection = c.canary == Canary::NoDuplicateDetection;
+        let slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
         session.grant(slots.granted_slots, slots.granted_bytes);
         let number = house.stats.sessions;
         house.stats.sessions += 1;

@@ -24,7 +24,7 @@ mod slots;
 mod target;
 mod together;
 
-pub use config::{ExportConfig, TargetConfig};
+pub use config::{Canary, ExportConfig, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
 pub use shards::Forward;
