@@ -6,6 +6,7 @@ mod intake;
 mod liveness;
 mod transmit;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -114,6 +115,10 @@ pub struct Session {
     pub(crate) stats: SessionStats,
     notices: VecDeque<Notice>,
     last_heard: Time,
+    /// When this wanted to be called next.
+    planned: Cell<Time>,
+    /// When it was last called much later than that.
+    resumed_at: Time,
     /// Items that were lost, in the order they are to be sent again; kept for its storage.
     lost: Vec<Item>,
 }
@@ -139,6 +144,8 @@ impl Session {
             stats: SessionStats::default(),
             notices: VecDeque::new(),
             last_heard: now,
+            planned: Cell::new(Time(u64::MAX)),
+            resumed_at: Time::ZERO,
             lost: Vec::with_capacity(4 * ITEMS_MAX),
         }
     }
@@ -332,11 +339,12 @@ impl Session {
     /// if there is something to send now.
     pub fn deadline(&self, now: Time) -> Time {
         let mut at = Time(u64::MAX);
+        // Timers that expired while this machine stood still.
+        let timers_from = self.resumed_at + liveness::CATCH_UP;
         let keep_alive = self.config.role == Role::Initiator;
         for path in &self.paths {
             let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let timers = [
-                path.ack.deadline(),
                 path.sent.loss_at,
                 path.pto_at(),
                 path.prober.deadline(
@@ -346,17 +354,24 @@ impl Session {
                     keep_alive,
                     sizes,
                 ),
+            ];
+            let first = timers.into_iter().flatten().fold(Time(u64::MAX), Time::min);
+            at = at.min(first.max(timers_from));
+            let others = [
+                path.ack.deadline(),
                 (!self.queue.is_empty() && path.state == PathState::Active)
                     .then(|| if path.can_send(now) { now } else { path.paced_until.max(now) })
                     .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),
             ];
-            at = timers.into_iter().flatten().fold(at, Time::min);
+            at = others.into_iter().flatten().fold(at, Time::min);
         }
         if self.is_connected()
             && let Some(due) = self.batcher.deadline()
         {
             at = at.min(due);
         }
-        if !self.replies.is_empty() { now } else { at }
+        let at = if self.replies.is_empty() { at } else { now };
+        self.planned.set(at.max(now));
+        at
     }
 }
