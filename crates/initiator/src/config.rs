@@ -5,6 +5,8 @@ use std::time::Duration;
 use thinwire_buffer::Addr;
 use thinwire_proto::Batching;
 
+use crate::retained::ENTRIES_MAX;
+
 /// What happens to I/O while the target is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenAway {
@@ -73,8 +75,14 @@ pub struct InitiatorConfig {
     pub frame_bytes_max: Option<usize>,
     /// When requests are sent, and whether blocks share a frame. Default: at once, and they do.
     pub batching: Batching,
+    /// Completed but unflushed effects that are kept, bytes aside: discards have none. Acts as
+    /// `retained_bytes_max` does. Default and most: 16,384.
+    pub retained_entries_max: usize,
     /// Tests only: see [`Canary`].
     pub canary: Canary,
+    /// Tests only: slot sequences and packet numbers begin just below a border. Both sides must agree
+    /// on it.
+    pub counters_high: bool,
 }
 
 impl InitiatorConfig {
@@ -95,7 +103,9 @@ impl InitiatorConfig {
             retained_bytes_max: 32 << 20,
             frame_bytes_max: None,
             batching: Batching::default(),
+            retained_entries_max: ENTRIES_MAX,
             canary: Canary::None,
+            counters_high: false,
         }
     }
 }

@@ -10,7 +10,7 @@ use thinwire_wire::Status;
 
 use crate::Initiator;
 use crate::config::Canary;
-use crate::retained::{ENTRIES_MAX, Effect, Standing};
+use crate::retained::{Effect, Standing};
 use crate::slots::{Finished, Mark, Owner, Pending, charge};
 use crate::volume::MODULE;
 
@@ -117,13 +117,14 @@ impl Initiator {
     /// Enough is retained for a flush, and none is under way.
     pub(crate) fn wants_forced_flush(&self) -> bool {
         let half = self.retained.bytes() > self.config.retained_bytes_max / 2
-            || self.retained.len() > ENTRIES_MAX / 2;
+            || self.retained.len() > self.config.retained_entries_max / 2;
         let wanted = half || (self.closing && !self.retained.is_empty() && self.is_quiet());
         wanted && !self.forced_flush && self.is_attached() && self.replay.is_none()
     }
 
     fn retained_full(&self) -> bool {
-        self.retained.bytes() > self.config.retained_bytes_max || self.retained.len() > ENTRIES_MAX
+        self.retained.bytes() > self.config.retained_bytes_max
+            || self.retained.len() > self.config.retained_entries_max
     }
 
     fn pump_waiting(&mut self) {

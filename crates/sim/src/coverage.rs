@@ -94,6 +94,10 @@ coverage! {
     sessions,
     /// Unflushed writes sent again after a target had lost them.
     replayed,
+    /// Turns of clients whose retained effects were as many as they may be, in bytes or entries.
+    retained_full,
+    /// Sessions in which all counters began just below a border.
+    counters_high,
     /// Replays that failed.
     replay_failures,
     /// Requests that arrived again after they had been completed.

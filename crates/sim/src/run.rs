@@ -152,11 +152,21 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
         let servers = w.servers.iter().map(|s| s.machine.turns);
         servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()
     };
+    // A server turns for each of its sessions. Those that were left behind are there until they
+    // time out, and whoever left them hears of it when the room is shared anew.
+    let sessions = |name: Option<&str>| {
+        let targets = world.servers.iter().filter_map(|s| s.target.as_ref());
+        let all = targets.flat_map(|target| target.sessions());
+        all.filter(|s| name.is_none_or(|name| s.initiator == name)).count() as u64
+    };
+    let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
+        .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
+        .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
-        // A server turns for each of its sessions.
         let sessions = if nth < world.servers.len() { world.clients.len() as u64 } else { 1 };
+        let sessions = sessions.max(left_behind[nth]);
         if after - before > QUIET_TURNS_MAX * sessions {
             return Err(Violation(format!(
                 "machine {nth} turned {} times in {} ms without I/O",

@@ -81,6 +81,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     });
     let duration_ns = rng.between(SECOND / 2, 6 * SECOND);
     let servers = pick(rng, &[1, 1, 1, 2]);
+    let counters_high = rng.chance(0.2);
+    let burst = pick(rng, &[8, 128, 512, 512]);
     for server in 0..servers {
         let config = TargetConfig {
             node: format!("node{server}"),
@@ -90,9 +92,11 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
             session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
             batching: batching(rng),
+            counters_high,
             ..TargetConfig::default()
         };
         world.add_server(links, station, config, wrapped);
+        world.servers[server].machine.burst = burst;
         for _ in 0..pick(rng, &[1, 1, 2]) {
             add_export(&mut world, server, rng);
         }
@@ -116,6 +120,9 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             c.config.read_only = nth >= writers;
             c.config.wait = rng.chance(0.3);
             c.config.batching = batching(rng);
+            c.machine.burst = burst;
+            c.config.counters_high = counters_high;
+            c.config.retained_entries_max = pick(rng, &[4, 32, 16_384, 16_384]);
             c.config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
             if rng.chance(0.25) {
                 let away = Duration::from_millis(rng.between(300, 4000));

@@ -30,6 +30,9 @@ pub struct TargetConfig {
     pub batching: Batching,
     /// Tests only: see [`Canary`].
     pub canary: Canary,
+    /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
+    /// a border. Both sides must agree on it.
+    pub counters_high: bool,
 }
 
 impl Default for TargetConfig {
@@ -43,6 +46,7 @@ impl Default for TargetConfig {
             session_timeout: Duration::from_secs(120),
             batching: Batching::default(),
             canary: Canary::None,
+            counters_high: false,
         }
     }
 }

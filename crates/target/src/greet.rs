@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
-    BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time, addr_to_wire, outside_frame,
+    BatchPolicy, DropReason, NUMBER_HIGH, Role, Room, SEQUENCE_HIGH, Session, SessionConfig, Time,
+    addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
     Address, Addresses, Discover, Header, Hello, Kind, Offer, Refuse, Status, UnknownSession,
@@ -144,10 +145,16 @@ impl Target {
         let room = Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) };
         let params = house.links[link];
         let limit = params.frame_bytes_max.min(hello.frame_bytes_max as usize);
+        if house.config.counters_high {
+            session.set_first_number(NUMBER_HIGH);
+        }
         session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
         let c = &house.config;
         let no_duplicate_detection = c.canary == Canary::NoDuplicateDetection;
-        let slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
+        let mut slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
+        if c.counters_high {
+            slots.start_at(SEQUENCE_HIGH);
+        }
         session.grant(slots.granted_slots, slots.granted_bytes);
         let number = house.stats.sessions;
         house.stats.sessions += 1;

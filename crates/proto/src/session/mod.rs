@@ -115,6 +115,8 @@ pub struct Session {
     pub(crate) stats: SessionStats,
     notices: VecDeque<Notice>,
     last_heard: Time,
+    /// Packet numbers of each path begin here.
+    first_number: u64,
     /// When this wanted to be called next.
     planned: Cell<Time>,
     /// When it was last called much later than that.
@@ -144,10 +146,16 @@ impl Session {
             stats: SessionStats::default(),
             notices: VecDeque::new(),
             last_heard: now,
+            first_number: 1,
             planned: Cell::new(Time(u64::MAX)),
             resumed_at: Time::ZERO,
             lost: Vec::with_capacity(4 * ITEMS_MAX),
         }
+    }
+
+    /// Tests only: packet numbers begin here, at most 2^32, instead of at 1. Before the first path.
+    pub fn set_first_number(&mut self, number: u64) {
+        self.first_number = number;
     }
 
     /// The id on frames that this end receives.
@@ -229,7 +237,9 @@ impl Session {
     ) {
         let state = if known.is_some() { PathState::Active } else { PathState::Candidate };
         let room = known.unwrap_or(ROOM_UNKNOWN);
-        self.paths.push(Path::new(now, id, link, addr, state, base, limit, room));
+        let mut path = Path::new(now, id, link, addr, state, base, limit, room);
+        path.sent.start_at(self.first_number);
+        self.paths.push(path);
         if known.is_some() {
             self.notice(Notice::PathUp(id));
         }
