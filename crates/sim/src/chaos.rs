@@ -7,11 +7,12 @@ use thinwire_link::sim::FaultRates;
 
 use crate::model::Violation;
 use crate::server::Crash;
+use crate::stranger::Stranger;
 use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
 
 /// How many kinds of events there are.
-pub const EVENTS: usize = 15;
+pub const EVENTS: usize = 16;
 
 /// What ends later.
 #[derive(Clone, Debug)]
@@ -20,6 +21,7 @@ enum Later {
     StartClient(usize, bool),
     RestartClient(usize),
     OpenWay(Host, Host),
+    Nonsense(usize),
     LinkUp(u32),
     Faults,
     FrameLimit(usize),
@@ -33,6 +35,7 @@ pub struct Chaos {
     count: u64,
     /// A crash that waits, for a while, until the server's disks are busy.
     ambush: Option<Ambush>,
+    stranger: Option<Stranger>,
 }
 
 #[derive(Clone, Copy)]
@@ -46,7 +49,7 @@ struct Ambush {
 impl Chaos {
     /// Draws from `rng` what `plan` allows.
     pub fn new(rng: Rng, plan: Plan) -> Self {
-        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None }
+        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None, stranger: None }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -131,6 +134,7 @@ impl Chaos {
                     world.start_client(client);
                 }
             }
+            Later::Nonsense(server) => self.speak(world, server),
             Later::RestartClient(client) => {
                 world.crash_client(client);
                 world.start_client(client);
@@ -190,6 +194,7 @@ impl Chaos {
                 self.later(until, Later::Faults);
             }
             13 => self.delay_attach(world, client),
+            14 => self.hear_nonsense(world, server),
             _ => {
                 let before = world.net.wire().transit_bytes_max;
                 let limit = pick(&mut self.rng, &[1500, 1500, 4400]);
@@ -231,6 +236,21 @@ impl Chaos {
                 self.later(until, Later::OpenWay(from, to));
             }
         }
+    }
+
+    /// For a while a target gets frames that are well formed and mean nothing.
+    fn hear_nonsense(&mut self, world: &mut World, server: usize) {
+        for nth in 0..12 {
+            self.later(world.now + nth * 7 * MS, Later::Nonsense(server));
+        }
+    }
+
+    fn speak(&mut self, world: &mut World, server: usize) {
+        let rng = &mut self.rng;
+        let stranger =
+            self.stranger.get_or_insert_with(|| Stranger::new(&world.net, Rng::new(rng.bits())));
+        let station = world.servers[server].machine.stations[0];
+        world.coverage.nonsense += stranger.speak(station, self.rng.between(1, 20));
     }
 
     /// A run of a client is started whose attach arrives when it has died, and the next one has been

@@ -110,6 +110,8 @@ coverage! {
     damaged_frames,
     /// Frames of sessions that are not known (any more).
     unknown_sessions,
+    /// Frames of strangers that were well formed and meant nothing.
+    nonsense,
     /// Frames sent.
     frames_sent,
     /// Frames lost at random.
