@@ -5,6 +5,8 @@ use std::time::Duration;
 use thinwire_buffer::Addr;
 use thinwire_proto::Batching;
 
+use crate::retained::ENTRIES_MAX;
+
 /// What happens to I/O while the target is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenAway {
@@ -21,6 +23,19 @@ pub enum TargetName {
     Node(String),
     /// At this address.
     Address(Addr),
+}
+
+/// A fault planted in an initiator, which the simulator must find (`docs/design.md`). No flag sets
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Canary {
+    /// None: the initiator as it is.
+    #[default]
+    None,
+    /// Unflushed writes that the target has lost are forgotten.
+    NoReplay,
+    /// A flush is believed whatever the verifier says.
+    AnyFlush,
 }
 
 /// Settings of an attachment. The defaults are right for most.
@@ -60,8 +75,14 @@ pub struct InitiatorConfig {
     pub frame_bytes_max: Option<usize>,
     /// When requests are sent, and whether blocks share a frame. Default: at once, and they do.
     pub batching: Batching,
-    /// Tests only: forget unflushed writes instead of replaying them. A canary for the simulator.
-    pub canary_no_replay: bool,
+    /// Completed but unflushed effects that are kept, bytes aside: discards have none. Acts as
+    /// `retained_bytes_max` does. Default and most: 16,384.
+    pub retained_entries_max: usize,
+    /// Tests only: see [`Canary`].
+    pub canary: Canary,
+    /// Tests only: slot sequences and packet numbers begin just below a border. Both sides must agree
+    /// on it.
+    pub counters_high: bool,
 }
 
 impl InitiatorConfig {
@@ -82,7 +103,9 @@ impl InitiatorConfig {
             retained_bytes_max: 32 << 20,
             frame_bytes_max: None,
             batching: Batching::default(),
-            canary_no_replay: false,
+            retained_entries_max: ENTRIES_MAX,
+            canary: Canary::None,
+            counters_high: false,
         }
     }
 }

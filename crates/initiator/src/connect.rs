@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Addr;
 use thinwire_proto::{
-    DropReason, Item, Role, Room, Session, SessionConfig, Time, addr_from_wire, outside_frame,
+    DropReason, Item, NUMBER_HIGH, Role, Room, SEQUENCE_HIGH, Session, SessionConfig, Time,
+    addr_from_wire, outside_frame,
 };
 use thinwire_volume::{ErrorKind, Geometry, Identity};
 use thinwire_wire::{
@@ -384,6 +385,9 @@ impl Initiator {
         };
         let params = self.links[link];
         let mut session = Session::new(now, config, params.room);
+        if self.config.counters_high {
+            session.set_first_number(NUMBER_HIGH);
+        }
         let room = Room { frames: welcome.room_frames.max(1), bytes: welcome.room_bytes.max(2048) };
         let limit = self.limit(link).min(welcome.frame_bytes_max as usize);
         session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
@@ -417,7 +421,8 @@ impl Initiator {
         self.used_slots = 0;
         self.used_bytes = 0;
         let mut orphans = std::mem::take(&mut self.orphans);
-        self.slots.restart(slots, &mut orphans);
+        let sequence = if self.config.counters_high { SEQUENCE_HIGH } else { 0 };
+        self.slots.restart(slots, sequence, &mut orphans);
         for io in orphans.drain(..) {
             match io.owner {
                 Owner::User(_) => self.waiting.push_front(io),

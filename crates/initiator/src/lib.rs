@@ -26,7 +26,7 @@ mod retained;
 mod slots;
 mod volume;
 
-pub use config::{InitiatorConfig, TargetName, WhenAway};
+pub use config::{Canary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{Discovery, Found};
 pub use initiator::Initiator;
 pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};

@@ -9,7 +9,8 @@ use thinwire_volume::{Completion, ErrorKind, Extent, IoError, IoFlags, Op};
 use thinwire_wire::Status;
 
 use crate::Initiator;
-use crate::retained::{ENTRIES_MAX, Effect, Standing};
+use crate::config::Canary;
+use crate::retained::{Effect, Standing};
 use crate::slots::{Finished, Mark, Owner, Pending, charge};
 use crate::volume::MODULE;
 
@@ -116,13 +117,14 @@ impl Initiator {
     /// Enough is retained for a flush, and none is under way.
     pub(crate) fn wants_forced_flush(&self) -> bool {
         let half = self.retained.bytes() > self.config.retained_bytes_max / 2
-            || self.retained.len() > ENTRIES_MAX / 2;
+            || self.retained.len() > self.config.retained_entries_max / 2;
         let wanted = half || (self.closing && !self.retained.is_empty() && self.is_quiet());
         wanted && !self.forced_flush && self.is_attached() && self.replay.is_none()
     }
 
     fn retained_full(&self) -> bool {
-        self.retained.bytes() > self.config.retained_bytes_max || self.retained.len() > ENTRIES_MAX
+        self.retained.bytes() > self.config.retained_bytes_max
+            || self.retained.len() > self.config.retained_entries_max
     }
 
     fn pump_waiting(&mut self) {
@@ -180,7 +182,7 @@ impl Initiator {
         if self.retained.all_under(self.retained.mark(), verifier) {
             return;
         }
-        if self.config.canary_no_replay {
+        if self.config.canary == Canary::NoReplay {
             self.retained.clear();
             return;
         }
@@ -309,7 +311,7 @@ impl Initiator {
                 Some(replay) => replay.end = self.retained.mark(),
                 // Told late, under a verifier that is over, and whose replay has ended without it:
                 // it may be lost like the others. Or under a new one, and they may be lost.
-                None if verifier != self.verifier && !self.config.canary_no_replay => {
+                None if verifier != self.verifier && self.config.canary != Canary::NoReplay => {
                     self.start_replay(0);
                 }
                 None => {}
@@ -335,7 +337,7 @@ impl Initiator {
             self.forced_flush = false;
         }
         let mut result = result;
-        if result.is_ok() && !covered && !self.config.canary_no_replay {
+        if result.is_ok() && !covered && self.config.canary == Canary::None {
             // What it was to cover was lost before it ran: replay, then flush again.
             if !forced {
                 self.waiting.push_front(io);

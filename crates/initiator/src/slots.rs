@@ -152,9 +152,9 @@ impl Slots {
         }
     }
 
-    /// A new session begins with `count` slots. Returns the I/Os that were outstanding, in no
+    /// A new session begins with `count` slots, whose sequences begin behind `sequence`. Returns the I/Os that were outstanding, in no
     /// particular order: none of them overlap.
-    pub fn restart(&mut self, count: u16, orphans: &mut Vec<Pending>) {
+    pub fn restart(&mut self, count: u16, sequence: u32, orphans: &mut Vec<Pending>) {
         for &slot in &self.in_use {
             let s = &mut self.slots[slot as usize];
             if let (State::Active, Some(io)) = (&s.state, s.io.take()) {
@@ -162,7 +162,7 @@ impl Slots {
             }
         }
         self.slots.clear();
-        self.slots.resize_with(count as usize, Slot::new);
+        self.slots.resize_with(count as usize, || Slot { sequence, ..Slot::new() });
         self.free.clear();
         self.free.extend((0..count).rev());
         self.in_use.clear();

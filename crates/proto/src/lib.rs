@@ -52,3 +52,9 @@ pub use siphash::{SipKey, siphash};
 pub use stage::{Stage, StageObserver, StageSums};
 pub use time::Time;
 pub use units::{UNITS_MAX, UnitMap, sequence_order};
+
+/// Where the slots' sequences begin in tests of their wrap: it comes with the fifth use.
+pub const SEQUENCE_HIGH: u32 = u32::MAX - 4;
+/// Where packet numbers begin in tests of large ones: they soon need more than 32 bits. A receiver
+/// takes none that is further ahead.
+pub const NUMBER_HIGH: u64 = u32::MAX as u64 - 40;

@@ -136,6 +136,28 @@ mod tests {
         assert!(!r.contains(71) && !r.contains(999_999) && r.contains(1_000_000));
     }
 
+    /// The window is 4096 numbers long, the largest included (rule 6): in literal numbers, so that
+    /// a shorter one is found out. At its border, and wherever that lies in a word.
+    #[test]
+    fn the_window_ends_at_4096_numbers() {
+        for largest in 9_984..=10_112u64 {
+            let mut r = Received::default();
+            for n in (1..largest).step_by(2).chain([largest]) {
+                assert_ne!(r.insert(n), Verdict::TooOld);
+            }
+            // An odd number has been received, an even one has not.
+            for n in [largest - 4098, largest - 4097, largest - 4096] {
+                assert_eq!(r.insert(n), Verdict::TooOld, "{n} below {largest}");
+            }
+            for n in [largest - 4095, largest - 4094, largest - 65, largest - 64, largest - 63] {
+                let is_news = n.is_multiple_of(2);
+                let expected = if is_news { Verdict::OutOfOrder } else { Verdict::Duplicate };
+                assert_eq!((r.contains(n), r.insert(n)), (!is_news, expected), "{n} of {largest}");
+                assert_eq!(r.insert(n), Verdict::Duplicate, "{n} of {largest}");
+            }
+        }
+    }
+
     /// Every number of the window is remembered, wherever its borders lie.
     #[test]
     fn nothing_of_the_window_is_taken_twice() {

@@ -77,6 +77,12 @@ impl Sent {
         }
     }
 
+    /// Numbers begin here instead of at 1. Before the first frame.
+    pub fn start_at(&mut self, number: u64) {
+        assert!(self.next_number() == 1, "numbers are never reused");
+        self.first = number;
+    }
+
     /// The number of the next frame.
     pub fn next_number(&self) -> u64 {
         self.first + self.frames.len() as u64

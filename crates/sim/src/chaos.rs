@@ -7,18 +7,21 @@ use thinwire_link::sim::FaultRates;
 
 use crate::model::Violation;
 use crate::server::Crash;
+use crate::stranger::Stranger;
 use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
 
 /// How many kinds of events there are.
-pub const EVENTS: usize = 14;
+pub const EVENTS: usize = 16;
 
 /// What ends later.
 #[derive(Clone, Debug)]
 enum Later {
     StartServer(usize),
     StartClient(usize, bool),
+    RestartClient(usize),
     OpenWay(Host, Host),
+    Nonsense(usize),
     LinkUp(u32),
     Faults,
     FrameLimit(usize),
@@ -32,6 +35,7 @@ pub struct Chaos {
     count: u64,
     /// A crash that waits, for a while, until the server's disks are busy.
     ambush: Option<Ambush>,
+    stranger: Option<Stranger>,
 }
 
 #[derive(Clone, Copy)]
@@ -45,7 +49,7 @@ struct Ambush {
 impl Chaos {
     /// Draws from `rng` what `plan` allows.
     pub fn new(rng: Rng, plan: Plan) -> Self {
-        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None }
+        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None, stranger: None }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -134,6 +138,11 @@ impl Chaos {
                     world.start_client(client);
                 }
             }
+            Later::Nonsense(server) => self.speak(world, server),
+            Later::RestartClient(client) => {
+                world.crash_client(client);
+                world.start_client(client);
+            }
             Later::OpenWay(from, to) => world.set_way(from, to, true),
             Later::LinkUp(station) => world.net.set_up(station, true),
             Later::Faults => world.net.set_faults(self.plan.faults),
@@ -188,6 +197,8 @@ impl Chaos {
                 world.net.set_faults(rates);
                 self.later(until, Later::Faults);
             }
+            13 => self.delay_attach(world, client),
+            14 => self.hear_nonsense(world, server),
             _ => {
                 let before = world.net.wire().transit_bytes_max;
                 let limit = pick(&mut self.rng, &[1500, 1500, 4400]);
@@ -229,6 +240,31 @@ impl Chaos {
                 self.later(until, Later::OpenWay(from, to));
             }
         }
+    }
+
+    /// For a while a target gets frames that are well formed and mean nothing.
+    fn hear_nonsense(&mut self, world: &mut World, server: usize) {
+        for nth in 0..12 {
+            self.later(world.now + nth * 7 * MS, Later::Nonsense(server));
+        }
+    }
+
+    fn speak(&mut self, world: &mut World, server: usize) {
+        let rng = &mut self.rng;
+        let stranger =
+            self.stranger.get_or_insert_with(|| Stranger::new(&world.net, Rng::new(rng.bits())));
+        let station = world.servers[server].machine.stations[0];
+        world.coverage.nonsense += stranger.speak(station, self.rng.between(1, 20));
+    }
+
+    /// A run of a client is started whose attach arrives when it has died, and the next one has been
+    /// granted the export.
+    fn delay_attach(&mut self, world: &mut World, client: usize) {
+        world.crash_client(client);
+        let (lives_ns, late_ns) = (self.rng.between(200, 500), self.rng.between(600, 3000));
+        world.delay_attaches(client, lives_ns * MS, late_ns * MS);
+        world.start_client(client);
+        self.later(world.now + lives_ns * MS, Later::RestartClient(client));
     }
 
     /// Another client of the same export takes it over; what it had itself is crashed before.

@@ -84,6 +84,8 @@ coverage! {
     content_changed,
     /// Attaches refused since another holds the export.
     refused_busy,
+    /// Attaches that arrived long after they had been sent.
+    late_attaches,
     /// Attachments granted.
     attached,
     /// Orderly detaches.
@@ -98,6 +100,10 @@ coverage! {
     sessions,
     /// Unflushed writes sent again after a target had lost them.
     replayed,
+    /// Turns of clients whose retained effects were as many as they may be, in bytes or entries.
+    retained_full,
+    /// Sessions in which all counters began just below a border.
+    counters_high,
     /// Replays that failed.
     replay_failures,
     /// Requests that arrived again after they had been completed.
@@ -110,6 +116,8 @@ coverage! {
     damaged_frames,
     /// Frames of sessions that are not known (any more).
     unknown_sessions,
+    /// Frames of strangers that were well formed and meant nothing.
+    nonsense,
     /// Frames sent.
     frames_sent,
     /// Frames lost at random.

@@ -8,6 +8,7 @@
 //! * `medium/`: a disk that forgets, tears, fails and outlives its process
 //! * `stamp.rs`, `model.rs`: what the clients write, and what may be read
 //! * `client/`: an initiator with a workload, checked
+//! * `stranger.rs`: a station that sends valid nonsense
 //! * `server.rs`: a target on its machine
 //! * `world.rs`: time, and all of them together; scripted tests begin here
 //! * `swarm.rs`: what a seed draws
@@ -24,6 +25,7 @@ pub mod model;
 pub mod run;
 pub mod server;
 pub mod stamp;
+pub mod stranger;
 pub mod swarm;
 pub mod world;
 

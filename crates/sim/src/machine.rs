@@ -22,6 +22,8 @@ pub struct Machine {
     pub deadline: u64,
     /// It has something to do at once.
     pub dirty: bool,
+    /// Frames that one turn takes in from each link, at most.
+    pub burst: usize,
     links: Vec<Box<dyn Link>>,
     batches: Vec<TxBatch>,
     received: RxBatch,
@@ -41,6 +43,7 @@ impl Machine {
             turns: 0,
             deadline: u64::MAX,
             dirty: false,
+            burst: 512,
             links: Vec::new(),
             batches: Vec::new(),
             received: RxBatch::new(),
@@ -85,7 +88,7 @@ impl Machine {
     /// Hands all frames that wait to `take`, with the number of their link.
     pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
         for (at, link) in self.links.iter_mut().enumerate() {
-            link.recv(pool, 512, &mut self.received).expect("simulated links do not fail");
+            link.recv(pool, self.burst, &mut self.received).expect("simulated links do not fail");
             for frame in self.received.drain(..) {
                 take(at, &frame);
             }

@@ -1,8 +1,10 @@
 //! The course of a run: build, let things go wrong, heal, and see whether every promise was kept.
 
+use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
 
 use crate::chaos::Chaos;
+use crate::client::Client;
 use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::server::{Crash, Store};
@@ -15,12 +17,12 @@ pub enum Canary {
     /// None: the system as it is.
     #[default]
     None,
-    /// The target executes repeated requests again.
-    NoDuplicateDetection,
-    /// The initiator forgets unflushed writes that the target has lost.
-    NoReplay,
-    /// The target acknowledges writes before its store has them.
-    EarlyCompletion,
+    /// One of all targets.
+    Target(thinwire_target::Canary),
+    /// One of all initiators.
+    Initiator(thinwire_initiator::Canary),
+    /// A starting target does not wait for the lock of its files.
+    LockIgnored,
 }
 
 /// What a run that kept all promises looked like.
@@ -44,11 +46,14 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
     let mut rng = Rng::new(seed);
     let (mut world, plan) = swarm::build(&mut rng, prints);
     for server in &mut world.servers {
-        server.config.canary_no_duplicate_detection = canary == Canary::NoDuplicateDetection;
-        server.config.canary_early_completion = canary == Canary::EarlyCompletion;
+        match canary {
+            Canary::Target(planted) => server.config.canary = planted,
+            Canary::LockIgnored => server.ignores_lock = true,
+            Canary::None | Canary::Initiator(_) => {}
+        }
     }
-    for client in &mut world.clients {
-        client.config.canary_no_replay = canary == Canary::NoReplay;
+    if let Canary::Initiator(planted) = canary {
+        world.clients.iter_mut().for_each(|client| client.config.canary = planted);
     }
     if prints {
         world.describe_settings();
@@ -71,11 +76,27 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
 }
 
 /// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.
-fn recover(world: &mut World) -> Result<(), Violation> {
+pub fn recover(world: &mut World) -> Result<(), Violation> {
     for client in &mut world.clients {
         client.config.take_over = false;
         client.add_budget(12);
     }
+    until_recovered(world)?;
+    // What I/O failed for want of a target has proved nothing. Now it is there for everybody.
+    let away_errors = world.coverage.away_errors;
+    for client in &mut world.clients {
+        if matches!(client.config.when_away, WhenAway::FailAfter(_)) {
+            client.add_budget(12);
+        }
+    }
+    until_recovered(world)?;
+    if world.coverage.away_errors > away_errors {
+        return Err(Violation("an I/O failed for want of a target that had come back".into()));
+    }
+    Ok(())
+}
+
+fn until_recovered(world: &mut World) -> Result<(), Violation> {
     let limit = world.now + RECOVERY_NS;
     let mut retry_at = world.now + SECOND;
     while !has_recovered(world) {
@@ -97,13 +118,20 @@ fn recover(world: &mut World) -> Result<(), Violation> {
     Ok(())
 }
 
+/// The target is there, and what it had lost has been sent again. Under `fail-after` a client that
+/// is still away has nothing outstanding either, and may have used its budget up.
+fn is_attached(client: &Client) -> bool {
+    let phase = client.initiator.as_ref().map(|initiator| initiator.phase());
+    client.is_open && phase == Some(Phase::Attached)
+}
+
 fn has_recovered(w: &World) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
-        writers.any(|c| c.is_open)
+        writers.any(is_attached)
     };
     let settled = w.clients.iter().all(|c| match c.initiator {
-        Some(_) if c.is_open => c.is_finished() && c.outstanding() == 0,
+        Some(_) if c.is_open => is_attached(c) && c.is_finished() && c.outstanding() == 0,
         // It waits for its turn, or has been refused.
         _ => !c.config.read_only && served(c.export),
     });
@@ -111,7 +139,7 @@ fn has_recovered(w: &World) -> bool {
 }
 
 /// A pair without I/O costs next to nothing.
-fn stay_quiet(world: &mut World) -> Result<(), Violation> {
+pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     if world.servers.iter().any(|server| server.faults.is_some()) {
         // The wrapper of links is called again and again: see `machine.rs`.
         return Ok(());
@@ -124,11 +152,21 @@ fn stay_quiet(world: &mut World) -> Result<(), Violation> {
         let servers = w.servers.iter().map(|s| s.machine.turns);
         servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()
     };
+    // A server turns for each of its sessions. Those that were left behind are there until they
+    // time out, and whoever left them hears of it when the room is shared anew.
+    let sessions = |name: Option<&str>| {
+        let targets = world.servers.iter().filter_map(|s| s.target.as_ref());
+        let all = targets.flat_map(|target| target.sessions());
+        all.filter(|s| name.is_none_or(|name| s.initiator == name)).count() as u64
+    };
+    let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
+        .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
+        .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
-        // A server turns for each of its sessions.
         let sessions = if nth < world.servers.len() { world.clients.len() as u64 } else { 1 };
+        let sessions = sessions.max(left_behind[nth]);
         if after - before > QUIET_TURNS_MAX * sessions {
             return Err(Violation(format!(
                 "machine {nth} turned {} times in {} ms without I/O",

@@ -116,7 +116,8 @@ impl Export {
                 Box::new(FileStore::new(disk, self.block_bytes, pool).expect("it fits"))
             }
             Store::Writeback(medium, bytes_max) => {
-                let file = FileStore::new(medium.open(), self.block_bytes, pool);
+                let disk = if ignores_lock { medium.open_without_lock() } else { medium.open() };
+                let file = FileStore::new(disk, self.block_bytes, pool);
                 Box::new(Writeback::new(file.expect("it fits"), *bytes_max, pool))
             }
         }

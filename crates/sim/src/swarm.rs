@@ -82,6 +82,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     });
     let duration_ns = rng.between(SECOND / 2, 6 * SECOND);
     let servers = pick(rng, &[1, 1, 1, 2]);
+    let counters_high = rng.chance(0.2);
+    let burst = pick(rng, &[8, 128, 512, 512]);
     for server in 0..servers {
         let config = TargetConfig {
             node: format!("node{server}"),
@@ -91,9 +93,11 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
             session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
             batching: batching(rng),
+            counters_high,
             ..TargetConfig::default()
         };
         world.add_server(links, station, config, wrapped);
+        world.servers[server].machine.burst = burst;
         // All on one device, or each on its own.
         let device = rng.chance(0.5).then(Device::new);
         for _ in 0..pick(rng, &[1, 1, 2]) {
@@ -112,13 +116,22 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
         let readers = u64::from(rng.chance(0.3));
         for nth in 0..writers + readers {
             let budget = rng.between(60, 1000);
-            let workload = workload(rng, budget, duration_ns);
+            let loses =
+                world.exports[export].medium().is_some_and(|m| m.config().flush_failure > 0.0);
+            let workload = if loses && rng.chance(0.6) {
+                durable_workload(rng, budget, duration_ns)
+            } else {
+                workload(rng, budget, duration_ns)
+            };
             let client = world.add_client(links, station, export, workload);
             let c = &mut world.clients[client];
             c.faults = wrapped;
             c.config.read_only = nth >= writers;
             c.config.wait = rng.chance(0.3);
             c.config.batching = batching(rng);
+            c.machine.burst = burst;
+            c.config.counters_high = counters_high;
+            c.config.retained_entries_max = pick(rng, &[4, 32, 16_384, 16_384]);
             c.config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
             if rng.chance(0.25) {
                 let away = Duration::from_millis(rng.between(300, 4000));
@@ -193,6 +206,13 @@ fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng:
     let may_fail = !matches!(store, Store::Memory) && may_fail.iter().any(|&rate| rate > 0.0);
     let export = world.add_export(server, bytes, block_bytes, store);
     world.exports[export].may_fail = may_fail;
+}
+
+/// Much of it is durable at once, beside flushes, which may fail.
+fn durable_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
+    let drawn = workload(rng, budget, duration_ns);
+    let depth = drawn.depth.max(16);
+    Workload { depth, zeroes: drawn.writes + drawn.reads, flushes: drawn.writes, fua: 0.6, ..drawn }
 }
 
 fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {

@@ -15,6 +15,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimNet, StationConfig, Verdict, WireConfig};
 use thinwire_target::{Target, TargetConfig};
 use thinwire_volume::Op;
+use thinwire_wire::{Frame, Message};
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
@@ -67,6 +68,29 @@ fn readable(what: &str, value: u64) -> String {
     }
 }
 
+/// Frames with an ATTACH of these stations arrive so much later, as long as time is before `until`.
+#[derive(Default)]
+struct LateAttaches {
+    stations: Vec<u32>,
+    until: u64,
+    late_ns: u64,
+    count: u64,
+}
+
+impl LateAttaches {
+    fn judge(&mut self, now: u64, from: u32, bytes: &[u8]) -> Verdict {
+        let concerned = now < self.until && self.stations.contains(&from);
+        let Some(frame) = concerned.then(|| Frame::parse(bytes).ok()).flatten() else {
+            return Verdict::Pass;
+        };
+        if !frame.messages().any(|message| matches!(message, Message::Attach(_))) {
+            return Verdict::Pass;
+        }
+        self.count += 1;
+        Verdict::Delay(self.late_ns)
+    }
+}
+
 /// A machine of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
@@ -102,6 +126,7 @@ pub struct World {
     rng: Rng,
     closed_ways: Ways,
     judge: Rc<RefCell<Option<Judge>>>,
+    late_attaches: Rc<RefCell<LateAttaches>>,
     runs: u32,
     /// Servers that wait for the lock, and since when their start is wanted.
     starting: Vec<(usize, u64)>,
@@ -114,12 +139,18 @@ impl World {
         let net = SimNet::new(rng.bits(), wire);
         let closed_ways = Ways::default();
         let judge: Rc<RefCell<Option<Judge>>> = Rc::default();
+        let late_attaches: Rc<RefCell<LateAttaches>> = Rc::default();
+        let clock = Rc::new(Cell::new(0));
         let (ways, by_hand) = (closed_ways.clone(), judge.clone());
+        let (late, time) = (late_attaches.clone(), clock.clone());
         net.set_judge(move |from, to, bytes| {
             if ways.borrow().contains(&(from, to)) {
                 return Verdict::Drop;
             }
-            by_hand.borrow_mut().as_mut().map_or(Verdict::Pass, |judge| judge(from, to, bytes))
+            if let Some(judge) = by_hand.borrow_mut().as_mut() {
+                return judge(from, to, bytes);
+            }
+            late.borrow_mut().judge(time.get(), from, bytes)
         });
         World {
             now: 0,
@@ -132,10 +163,11 @@ impl World {
             lag_ns: 0,
             ended: Vec::new(),
             died: Vec::new(),
-            clock: Rc::new(Cell::new(0)),
+            clock,
             rng,
             closed_ways,
             judge,
+            late_attaches,
             runs: 0,
             starting: Vec::new(),
         }
@@ -304,6 +336,14 @@ impl World {
         drop(ways);
         let what = if is_open { "is reached again" } else { "is cut off" };
         self.trace.note(self.now, &self.name(to), what, 0);
+    }
+
+    /// The attaches that a client sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
+    /// after another run of it was granted its export.
+    pub fn delay_attaches(&mut self, client: usize, within_ns: u64, late_ns: u64) {
+        let stations = self.clients[client].machine.stations.clone();
+        let mut late = self.late_attaches.borrow_mut();
+        *late = LateAttaches { stations, until: self.now + within_ns, late_ns, count: late.count };
     }
 
     /// Opens all ways.
@@ -522,6 +562,7 @@ impl World {
             }
         }
         let mut all = self.coverage;
+        all.late_attaches = self.late_attaches.borrow().count;
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
         all.frames_lost = wire.lost;

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_sim::{Canary, run_seed};
+use {thinwire_initiator as initiator, thinwire_target as target};
 
 #[test]
 fn a_seed_repeats_exactly() {
@@ -24,17 +25,55 @@ fn seeds_until_found(canary: Canary, most: u64) -> Option<u64> {
     (0..most).find(caught)
 }
 
+/// Each planted fault is found within so many seeds.
+#[track_caller]
+fn found(canary: Canary, most: u64) {
+    let seed = seeds_until_found(canary, most);
+    assert!(seed.is_some(), "{canary:?} survives {most} seeds");
+    println!("{canary:?} is found by seed {seed:?}");
+}
+
 #[test]
 fn canary_without_duplicate_detection_is_found() {
-    assert!(seeds_until_found(Canary::NoDuplicateDetection, 300).is_some());
+    found(Canary::Target(target::Canary::NoDuplicateDetection), 300);
 }
 
 #[test]
 fn canary_without_replay_is_found() {
-    assert!(seeds_until_found(Canary::NoReplay, 100).is_some());
+    found(Canary::Initiator(initiator::Canary::NoReplay), 100);
 }
 
 #[test]
 fn canary_that_completes_early_is_found() {
-    assert!(seeds_until_found(Canary::EarlyCompletion, 100).is_some());
+    found(Canary::Target(target::Canary::EarlyCompletion), 100);
+}
+
+#[test]
+fn canary_that_keeps_its_verifier_is_found() {
+    found(Canary::Target(target::Canary::SameVerifier), 300);
+}
+
+#[test]
+fn canary_that_believes_any_flush_is_found() {
+    found(Canary::Initiator(initiator::Canary::AnyFlush), 500);
+}
+
+#[test]
+fn canary_that_calls_fua_durable_beside_a_failed_flush_is_found() {
+    found(Canary::Target(target::Canary::FuaBesideFailedFlush), 1000);
+}
+
+#[test]
+fn canary_that_grants_a_late_attach_is_found() {
+    found(Canary::Target(target::Canary::StaleAttach), 300);
+}
+
+#[test]
+fn canary_that_grants_over_requests_is_found() {
+    found(Canary::Target(target::Canary::GrantOverRequests), 1000);
+}
+
+#[test]
+fn canary_that_ignores_the_lock_is_found() {
+    found(Canary::LockIgnored, 1000);
 }

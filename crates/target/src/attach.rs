@@ -5,6 +5,7 @@ use thinwire_proto::{Item, Time};
 use thinwire_volume::{ChangeError, WriterRecord};
 use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
 
+use crate::Canary;
 use crate::house::{Attachment, Holder, House, PendingAttach, RecordState};
 use crate::peer::Peer;
 use crate::slots::{Answer, REQUEST_BYTES_MAX};
@@ -92,6 +93,9 @@ impl House {
     /// An attach that comes late, in a session that its initiator has left behind: whether a later
     /// one was granted the export, or is still waiting for it.
     fn is_stale(&self, peer: &Peer, export: usize) -> Option<bool> {
+        if self.config.canary == Canary::StaleAttach {
+            return None;
+        }
         let later = |initiator, number| initiator == peer.initiator && number > peer.number;
         if self.exports[export].granted.iter().any(|&(who, number)| later(who, number)) {
             return Some(true);
@@ -205,9 +209,10 @@ impl House {
             let export = self.pending[at].export;
             // In the order in which they were asked for: each got the generation after the one before.
             let is_next = self.pending[..at].iter().all(|before| before.export != export);
+            let at_once = self.config.canary == Canary::GrantOverRequests;
             let waits = !is_next
                 || matches!(pulse, Some(Pulse::Unknown))
-                || self.writer_outstanding(export) > 0
+                || (self.writer_outstanding(export) > 0 && !at_once)
                 || !self.settle_record(now, export);
             if waits && !is_refused {
                 at += 1;

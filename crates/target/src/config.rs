@@ -28,10 +28,11 @@ pub struct TargetConfig {
     /// When completions are sent, and whether blocks share a frame. Default: at once, and they do.
     /// Under `static` and `tyche` completions wait for those of the other requests of their frame.
     pub batching: Batching,
-    /// Tests only: serve duplicates again. A canary for the simulator; see `docs/design.md`.
-    pub canary_no_duplicate_detection: bool,
-    /// Tests only: acknowledge writes before the store has them.
-    pub canary_early_completion: bool,
+    /// Tests only: see [`Canary`].
+    pub canary: Canary,
+    /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
+    /// a border. Both sides must agree on it.
+    pub counters_high: bool,
 }
 
 impl Default for TargetConfig {
@@ -44,10 +45,30 @@ impl Default for TargetConfig {
             lease: Duration::from_secs(30),
             session_timeout: Duration::from_secs(120),
             batching: Batching::default(),
-            canary_no_duplicate_detection: false,
-            canary_early_completion: false,
+            canary: Canary::None,
+            counters_high: false,
         }
     }
+}
+
+/// A fault planted in a target, which the simulator must find (`docs/design.md`). No flag sets one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Canary {
+    /// None: the target as it is.
+    #[default]
+    None,
+    /// Requests that arrive again are executed again.
+    NoDuplicateDetection,
+    /// Writes are acknowledged before the store has them.
+    EarlyCompletion,
+    /// The verifier stays as it is when a flush has failed.
+    SameVerifier,
+    /// A FUA operation is acknowledged although a flush beside it has failed.
+    FuaBesideFailedFlush,
+    /// An attach that comes late, in a session that its initiator has left behind, is granted.
+    StaleAttach,
+    /// A writer is granted the export while requests of its predecessor are in the store.
+    GrantOverRequests,
 }
 
 /// A volume to offer.

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, RxFrame, TxBatch};
 use thinwire_proto::{
-    AMPLIFICATION_MAX, BatchPolicy, DropReason, Role, Room, Session, SessionConfig, Time,
-    addr_to_wire, outside_frame,
+    AMPLIFICATION_MAX, BatchPolicy, DropReason, NUMBER_HIGH, Role, Room, SEQUENCE_HIGH, Session,
+    SessionConfig, Time, addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
     Address, Addresses, BASE_FRAME_BYTES_MIN, Discover, HEADER_BYTES, Header, Hello, Kind, Offer,
     Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
+use crate::Canary;
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, Slots};
 use crate::target::Target;
@@ -192,9 +193,16 @@ impl Target {
         let mut session = Session::new(now, config, house.room(sessions));
         let (link, from) = promise.place;
         let base = house.links[link].frame_bytes_base;
+        if house.config.counters_high {
+            session.set_first_number(NUMBER_HIGH);
+        }
         session.add_path(now, link, from, Some(promise.room), base, promise.limit);
         let c = &house.config;
-        let slots = Slots::new(c.slots, c.credit_bytes, c.canary_no_duplicate_detection);
+        let no_duplicate_detection = c.canary == Canary::NoDuplicateDetection;
+        let mut slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
+        if c.counters_high {
+            slots.start_at(SEQUENCE_HIGH);
+        }
         session.grant(slots.granted_slots, slots.granted_bytes);
         self.peers[index] = Some(Box::new(Peer {
             session,

@@ -159,6 +159,11 @@ impl Slots {
         }
     }
 
+    /// Sequences begin behind this one. Before the first request.
+    pub fn start_at(&mut self, sequence: u32) {
+        self.slots.iter_mut().for_each(|slot| slot.sequence = sequence);
+    }
+
     pub fn count(&self) -> u16 {
         self.slots.len() as u16
     }

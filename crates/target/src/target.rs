@@ -86,8 +86,11 @@ impl Target {
     ) -> Self {
         let mut rng = Rng::new(seed);
         let instance = rng.next_u64();
-        let next_epoch = rng.next_u64() as u32 >> 1;
-        let next_generation = rng.next_u64() as u32 >> 1;
+        let mut next_epoch = rng.next_u64() as u32 >> 1;
+        let mut next_generation = rng.next_u64() as u32 >> 1;
+        if config.counters_high {
+            (next_epoch, next_generation) = (u32::MAX - 2, u32::MAX - 2);
+        }
         let cookies = Cookies::new(&mut rng);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);

@@ -34,6 +34,7 @@ impl Session {
     ) -> Result<(), DropReason> {
         let header = frame.header();
         let at = self.path_of(header, link, from)?;
+        self.look_at_own_time(now);
         let path = &mut self.paths[at];
         let (number, arrived) = (header.packet_number, now - waited);
         let verdict = path.received.insert(number);
@@ -161,7 +162,8 @@ impl Session {
                 path.large_lost = 0;
             }
             // Timers need the whole time, with what both ends took; the window only the network's.
-            if let Some(rtt) = outcome.rtt {
+            // But a time in which this machine stood still tells nothing of the next one.
+            if let Some(rtt) = outcome.rtt.filter(|&rtt| now - rtt >= self.resumed_at) {
                 path.rtt.sample(now, rtt);
             }
             let ends = waited + Duration::from_micros(u64::from(delay_units) * 4);
@@ -205,6 +207,8 @@ impl Session {
             || now.since(path.large_lost_since) < BLACK_HOLE_TIME
             || path.frame_bytes == path.frame_bytes_base
             || now.since(path.last_heard) > recently.max(Duration::from_millis(200))
+            // Else nothing passes: the peer stands still, or the path is gone.
+            || path.last_heard <= path.large_lost_since
         {
             return;
         }

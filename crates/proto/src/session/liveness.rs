@@ -11,6 +11,12 @@ use crate::path::{PathState, Room};
 use crate::probe::{JUST, JUST_FIRST, ProbeEvent};
 use crate::{DropReason, Item, Time};
 
+/// Who is called so much later than it was asked for has stood still: no scheduler of a machine that
+/// has time for us takes so long.
+const STALL: Duration = Duration::from_millis(20);
+/// After that the timers rest for so long: enough to take in whatever sockets can hold.
+pub(super) const CATCH_UP: Duration = Duration::from_millis(2);
+
 impl Session {
     /// A probe for this session arrived; the answer goes out with the next transmit. A target
     /// learns of a new path by it, which carries nothing before it has answered a probe, too. `base`
@@ -132,9 +138,27 @@ impl Session {
 
     /// Lets time pass: timers that are due fire.
     pub fn on_time(&mut self, now: Time) {
+        self.look_at_own_time(now);
+        if self.timers_rest(now) {
+            return;
+        }
         for at in 0..self.paths.len() {
             self.path_on_time(now, at);
         }
+    }
+
+    /// Notices that this machine has stood still: what the peer has answered meanwhile lies in its
+    /// queues, and comes before the timers that have expired.
+    #[inline]
+    pub(super) fn look_at_own_time(&mut self, now: Time) {
+        if now.since(self.planned.get()) > STALL {
+            self.planned.set(now);
+            self.resumed_at = now;
+        }
+    }
+
+    fn timers_rest(&self, now: Time) -> bool {
+        now < self.resumed_at + CATCH_UP && self.resumed_at > Time::ZERO
     }
 
     fn path_on_time(&mut self, now: Time, at: usize) {

@@ -6,6 +6,7 @@ mod intake;
 mod liveness;
 mod transmit;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -117,6 +118,12 @@ pub struct Session {
     last_heard: Time,
     /// When the last question was asked that has been answered.
     answered: Time,
+    /// Packet numbers of each path begin here.
+    first_number: u64,
+    /// When this wanted to be called next.
+    planned: Cell<Time>,
+    /// When it was last called much later than that.
+    resumed_at: Time,
     /// Items that were lost, in the order they are to be sent again; kept for its storage.
     lost: Vec<Item>,
 }
@@ -143,8 +150,16 @@ impl Session {
             notices: VecDeque::new(),
             last_heard: now,
             answered: Time::ZERO,
+            first_number: 1,
+            planned: Cell::new(Time(u64::MAX)),
+            resumed_at: Time::ZERO,
             lost: Vec::with_capacity(4 * ITEMS_MAX),
         }
+    }
+
+    /// Tests only: packet numbers begin here, at most 2^32, instead of at 1. Before the first path.
+    pub fn set_first_number(&mut self, number: u64) {
+        self.first_number = number;
     }
 
     /// The id on frames that this end receives.
@@ -227,7 +242,9 @@ impl Session {
         base: usize,
         limit: usize,
     ) {
-        self.paths.push(Path::new(now, id, link, addr, state, base, limit, room));
+        let mut path = Path::new(now, id, link, addr, state, base, limit, room);
+        path.sent.start_at(self.first_number);
+        self.paths.push(path);
         if state == PathState::Active {
             self.notice(Notice::PathUp(id));
         }
@@ -342,28 +359,36 @@ impl Session {
     /// if there is something to send now.
     pub fn deadline(&self, now: Time) -> Time {
         let mut at = Time(u64::MAX);
+        // Timers that expired while this machine stood still.
+        let timers_from = self.resumed_at + liveness::CATCH_UP;
         let keep_alive = self.config.role == Role::Initiator;
         for (at_path, path) in self.paths.iter().enumerate() {
             let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let timers = [
-                path.ack.deadline(),
                 path.sent.loss_at,
                 path.pto_at(),
                 path.prober
                     .deadline(path.state, path.rtt.smoothed, path.last_heard, keep_alive, sizes)
                     // What it may not ask now, it may when something comes.
                     .filter(|_| !self.is_unproved(at_path) || path.allowance >= PROBE_BYTES),
+            ];
+            let first = timers.into_iter().flatten().fold(Time(u64::MAX), Time::min);
+            at = at.min(first.max(timers_from));
+            let others = [
+                path.ack.deadline(),
                 (!self.queue.is_empty() && path.state == PathState::Active)
                     .then(|| if path.can_send(now) { now } else { path.paced_until.max(now) })
                     .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),
             ];
-            at = timers.into_iter().flatten().fold(at, Time::min);
+            at = others.into_iter().flatten().fold(at, Time::min);
         }
         if self.is_connected()
             && let Some(due) = self.batcher.deadline()
         {
             at = at.min(due);
         }
-        if !self.replies.is_empty() { now } else { at }
+        let at = if self.replies.is_empty() { at } else { now };
+        self.planned.set(at.max(now));
+        at
     }
 }

@@ -142,6 +142,9 @@ impl Client {
     pub fn crash(&mut self, export: &mut Export, coverage: &mut Coverage) {
         let Some(initiator) = self.initiator.take() else { return };
         harvest(&initiator, coverage);
+        if self.config.counters_high {
+            coverage.counters_high += initiator.report(Time::ZERO).stats.sessions;
+        }
         self.pending.clear();
         self.machine.deadline = u64::MAX;
         if self.is_open && !self.config.read_only {
@@ -209,6 +212,10 @@ impl Client {
         trace("sent", frames);
         self.look(now, export, coverage, trace)?;
         let initiator = self.initiator.as_ref().expect("it runs");
+        let report = initiator.report(time);
+        let full = report.retained_bytes > self.config.retained_bytes_max
+            || report.retained_entries > self.config.retained_entries_max;
+        coverage.retained_full += u64::from(full);
         self.machine.deadline = initiator.deadline(time).0;
         if self.wants_more(now.max(self.pause_until)) {
             self.machine.deadline = self.machine.deadline.min(self.pause_until);
@@ -228,6 +235,9 @@ impl Client {
     ) -> Result<(), Violation> {
         let initiator = self.initiator.take().expect("it ran");
         harvest(&initiator, coverage);
+        if self.config.counters_high {
+            coverage.counters_high += initiator.report(Time::ZERO).stats.sessions;
+        }
         self.machine.deadline = u64::MAX;
         let was_open = std::mem::take(&mut self.is_open);
         self.pending.clear();
