@@ -74,6 +74,26 @@ fn canary_that_grants_over_requests_is_found() {
 }
 
 #[test]
+fn canary_that_overlooks_the_failures_of_others_is_found() {
+    found(Canary::Target(target::Canary::LossesUnnoticed), 1000);
+}
+
+#[test]
+fn canary_that_leaves_a_failed_record_is_found() {
+    found(Canary::Target(target::Canary::RecordInOneStep), 1000);
+}
+
+#[test]
+fn canary_that_records_nobody_is_found() {
+    found(Canary::Target(target::Canary::RecordLost), 100);
+}
+
+#[test]
+fn canary_that_fences_before_it_grants_is_found() {
+    found(Canary::Target(target::Canary::FencedByWaiting), 2000);
+}
+
+#[test]
 fn canary_that_ignores_the_lock_is_found() {
     found(Canary::LockIgnored, 1000);
 }

@@ -175,7 +175,8 @@ impl House {
         match waiting {
             Some(p) if p.initiator != peer.initiator || p.generation != generation => {
                 let text = format!("export {} is about to be granted to {}", e.name, p.name);
-                Err((Status::Busy, 1, text))
+                let fences = self.config.canary == Canary::FencedByWaiting;
+                Err((if fences { Status::Fenced } else { Status::Busy }, 1, text))
             }
             _ => Ok(generation),
         }
@@ -242,7 +243,7 @@ impl House {
             let mut failed = p.failed.take();
             if failed.is_none() {
                 let record = WriterRecord::new(p.generation, p.initiator, &p.name);
-                match self.exports[export].change_writer(now, record) {
+                match self.change_writer(now, export, record) {
                     Ok(()) => {}
                     Err(ChangeError::Refused(error)) => failed = Some(error),
                     Err(ChangeError::Unresolved(error)) => {

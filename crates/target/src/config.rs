@@ -69,6 +69,14 @@ pub enum Canary {
     StaleAttach,
     /// A writer is granted the export while requests of its predecessor are in the store.
     GrantOverRequests,
+    /// A sync that failed elsewhere on the same device puts nothing in doubt.
+    LossesUnnoticed,
+    /// A record that cannot be stored is not put back.
+    RecordInOneStep,
+    /// Nothing is recorded.
+    RecordLost,
+    /// A grant that waits fences the present writer.
+    FencedByWaiting,
 }
 
 /// A volume to offer.

@@ -8,8 +8,8 @@ use thinwire_buffer::Pool;
 use thinwire_proto::{Drops, LinkParams, Rng, Room, Stage, StageObserver, Time};
 use thinwire_volume::{Completion, Identity, IoError, Op, Volume, WriterRecord};
 
-use crate::TargetConfig;
 use crate::twin::Twin;
+use crate::{Canary, TargetConfig};
 
 /// Counters of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,6 +241,9 @@ impl House {
     /// Chooses a new verifier if the volume may have lost something. To be called before anybody is
     /// told of anything that ended since.
     pub fn check_losses(&mut self, export: usize) {
+        if matches!(self.config.canary, Canary::SameVerifier | Canary::LossesUnnoticed) {
+            return;
+        }
         let e = &mut self.exports[export];
         let losses = e.volume.losses();
         if losses != e.losses {

@@ -7,6 +7,7 @@ use thinwire_proto::Time;
 use thinwire_volume::{ChangeError, IoError, WriterRecord, change_writer, settle_writer};
 use thinwire_wire::Status;
 
+use crate::Canary;
 use crate::house::{Export, House, RecordState};
 
 /// How soon a record that could not be put back is tried again: a sync that fails may take long, and
@@ -19,23 +20,33 @@ impl Export {
         let known = self.holder.as_ref().map(|holder| holder.name.as_str());
         known.or_else(|| self.writer.is_held().then(|| self.writer.name.as_str()))
     }
-
-    /// Makes `new` the record in force.
-    pub fn change_writer(&mut self, now: Time, new: WriterRecord) -> Result<(), ChangeError> {
-        if self.writer == new {
-            return Ok(());
-        }
-        let changed = change_writer(self.volume.as_mut(), self.writer, new);
-        match changed {
-            Ok(()) => self.writer = new,
-            Err(ChangeError::Refused(_)) => {}
-            Err(ChangeError::Unresolved(_)) => self.record = RecordState::Unresolved(now + RETRY),
-        }
-        changed
-    }
 }
 
 impl House {
+    /// Makes `new` the record in force.
+    pub fn change_writer(
+        &mut self,
+        now: Time,
+        export: usize,
+        new: WriterRecord,
+    ) -> Result<(), ChangeError> {
+        let e = &mut self.exports[export];
+        if e.writer == new {
+            return Ok(());
+        }
+        let changed = match self.config.canary {
+            Canary::RecordInOneStep => e.volume.store_writer(new).map_err(ChangeError::Refused),
+            Canary::RecordLost => Ok(()),
+            _ => change_writer(e.volume.as_mut(), e.writer, new),
+        };
+        match changed {
+            Ok(()) => e.writer = new,
+            Err(ChangeError::Refused(_)) => {}
+            Err(ChangeError::Unresolved(_)) => e.record = RecordState::Unresolved(now + RETRY),
+        }
+        changed
+    }
+
     /// Finds out who the writer is, if that is not known; true if it is now.
     pub fn settle_record(&mut self, now: Time, export: usize) -> bool {
         let e = &mut self.exports[export];
