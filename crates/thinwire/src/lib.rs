@@ -6,7 +6,7 @@
 //! | [`cli`] | commands, flags, help |
 //! | [`uri`], [`export`], [`face`], [`size`] | what users type, checked |
 //! | [`config`] | TOML files and flags become one target configuration |
-//! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
+//! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
 //! | [`commands`] | one file for each command |
@@ -21,6 +21,7 @@ pub mod copy;
 pub mod error;
 pub mod export;
 pub mod face;
+pub mod grant;
 pub mod guard;
 pub mod identity;
 pub mod leftover;
