@@ -252,3 +252,48 @@ def detach_while_away(lab):
     disk = Attachment(lab)
     target.kill()
     disk.detach(timeout=30)
+
+
+@test(seconds=90)
+def local_writer_fences(lab):
+    """An image with a writer on record is restored beside its target: refused with the writer named; with
+    --take-over it is the backup to the byte, and the writer, back with unflushed writes, is fenced."""
+    disk = image(lab, mib=16)
+    backup = lab.path("backup.img")
+    with open(backup, "wb") as file:
+        file.write(os.urandom(16 << 20))
+    target = Target(lab, f"disk0={disk}")
+    first = Attachment(lab, name="first")
+    check(nbd(lab, WRITE, first, "first") == "written", "an unflushed write")
+    target.kill()
+
+    def local(command, *argv, **how):
+        # The device of a face lives in the folder of its attachment: one of its own, on the target's side.
+        return (refused if "says" in how else thinwire)(
+            lab, command, *argv, "--run-dir", lab.path("local"), side="target", **how)
+
+    before = content(disk)
+    says = [os.uname().nodename, "(pid ", "on record", "--take-over"]
+    local("copy", backup, disk, "--verify", says=says)
+    local("bench", disk, "--rw", "randwrite", "--runtime", "0.2", says=says)
+    local("attach", disk, "--nbd", f"unix:{lab.path('local.sock')}", "--as", "local", says=says)
+    check(content(disk) == before, "who was refused has written")
+    local("bench", disk, "--rw", "randread", "--runtime", "0.2")
+
+    done = local("copy", backup, disk, "--verify", "--take-over")
+    check("verified" in done.stdout, f"it was not verified: {done.stdout}")
+    target.start()
+    answer = nbd(lab, WRITE, first, "ghost", "flush")
+    check(answer.startswith("error"), f"the fenced writer's write: {answer}")
+    until("the fenced attachment says so", 10, lambda: "fenced" in str(first.status()).lower())
+    check(content(disk) == content(backup), "the fenced writer has written over the restored image")
+    first.detach("--force")
+    # The copy has ended, so that anybody may write.
+    second = Attachment(lab, name="second", run="run2")
+    check(nbd(lab, WRITE, second, "second", "flush") == "written", "a new writer")
+    second.detach()
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()

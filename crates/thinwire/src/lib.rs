@@ -6,7 +6,7 @@
 //! | [`cli`] | commands, flags, help |
 //! | [`uri`], [`export`], [`face`], [`size`] | what users type, checked |
 //! | [`config`] | TOML files and flags become one target configuration |
-//! | [`open`], [`local`], [`remote`] | from a volume's name to a volume that can be used |
+//! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
@@ -23,6 +23,7 @@ pub mod error;
 pub mod export;
 pub mod face;
 pub mod folder;
+pub mod grant;
 pub mod guard;
 pub mod identity;
 pub mod leftover;

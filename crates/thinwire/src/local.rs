@@ -1,7 +1,7 @@
 //! Local volumes, opened without any network: memory, null, files and block devices.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
@@ -10,12 +10,14 @@ use thinwire_runtime::switched::Switched;
 use thinwire_runtime::wait::{Token, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, IoError, Unaligned, Volume, WriterRecord,
+    Completion, Geometry, Identity, Io, IoError, Op, Unaligned, Volume, WriterRecord,
 };
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
+use crate::grant::LocalGrant;
 use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
+use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
 /// Memory that a local volume's pool keeps for reuse, in bytes.
@@ -27,11 +29,26 @@ const ANY: Token = 0;
 /// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Opens a path, `memory:` or `null:` volume with blocks of 512 bytes.
-pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVolume>> {
+/// Opens a path, `memory:` or `null:` volume with blocks of 512 bytes. A path that is to be written
+/// gets this process as its writer on record; the others die with the process, and have no record.
+pub fn open(
+    spec: &VolumeSpec,
+    options: &OpenOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Box<dyn OpenVolume>> {
+    open_with(spec, options, disk::OpenOptions::default(), signals)
+}
+
+/// The same, a path as `disk_options` say besides.
+fn open_with(
+    spec: &VolumeSpec,
+    options: &OpenOptions,
+    disk_options: disk::OpenOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Box<dyn OpenVolume>> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let block = BLOCK_BYTES_DEFAULT;
-    let (volume, fd): (Box<dyn Volume>, _) = match spec {
+    let (mut volume, fd): (Box<dyn Volume>, _) = match spec {
         VolumeSpec::Memory(bytes) => {
             (Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool)), None)
         }
@@ -43,25 +60,34 @@ pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVol
             (Box::new(volume), Some(fd))
         }
         VolumeSpec::Path(path) => {
-            let options = disk::OpenOptions {
+            let disk_options = disk::OpenOptions {
                 read_only: options.read_only,
                 block_bytes: block,
                 wait_lock: LOCK_PATIENCE,
-                ..disk::OpenOptions::default()
+                ..disk_options
             };
             let mut notify = |note: &str| tracing::info!("{note}");
-            disk::open_store(path, &options, &pool, &mut notify)
+            disk::open_store(path, &disk_options, &pool, &mut notify)
                 .map_err(|e| Failure::failed(e.to_string()))?
         }
         VolumeSpec::Remote(remote) => unreachable!("{remote} is opened by open_volume"),
     };
-    let unusable = |e| Failure::failed(format!("cannot use epoll: {e}"));
-    let mut waiter = Waiter::new().map_err(unusable)?;
-    if let Some(fd) = fd {
-        waiter.add_disk(fd, ANY).map_err(unusable)?;
-    }
+    let waiter = waiter_for(fd)?;
     let block_bytes = volume.geometry().block_bytes;
-    let volume = Buffered { inner: volume, ready: Vec::new(), read_only: options.read_only };
+    let grant = match spec {
+        VolumeSpec::Path(path) if !options.read_only => {
+            Some(LocalGrant::take(&mut *volume, path, options, signals)?)
+        }
+        _ => None,
+    };
+    let volume = Buffered {
+        grant,
+        inner: volume,
+        fd,
+        ready: Vec::new(),
+        read_only: options.read_only,
+        written: false,
+    };
     Ok(match options.any_byte {
         true => {
             let volume = Unaligned::new(volume, pool.clone());
@@ -69,6 +95,16 @@ pub fn open(spec: &VolumeSpec, options: &OpenOptions) -> Outcome<Box<dyn OpenVol
         }
         false => Box::new(Local { volume, below: |volume| volume, waiter, pool, block_bytes }),
     })
+}
+
+/// A waiter that hears of a volume's completions.
+fn waiter_for(fd: Option<RawFd>) -> Outcome<Waiter> {
+    let unusable = |e| Failure::failed(format!("cannot use epoll: {e}"));
+    let mut waiter = Waiter::new().map_err(unusable)?;
+    if let Some(fd) = fd {
+        waiter.add_disk(fd, ANY).map_err(unusable)?;
+    }
+    Ok(waiter)
 }
 
 /// The content is new each time, and so is its name.
@@ -84,11 +120,62 @@ fn random_identity() -> Identity {
     }
 }
 
-/// Keeps completions that were taken in to find out whether there are any.
+/// Keeps completions that were taken in to find out whether there are any, and the right to write.
 struct Buffered {
+    /// Let go of before the volume, and its lock.
+    grant: Option<LocalGrant>,
     inner: Box<dyn Volume>,
+    /// Readable when there may be completions.
+    fd: Option<RawFd>,
     ready: Vec<Completion>,
     read_only: bool,
+    /// Something was to be written.
+    written: bool,
+}
+
+impl Buffered {
+    /// An orderly end: makes all durable, then lets go of the right to write.
+    fn end(&mut self) -> Outcome {
+        if self.grant.is_none() {
+            return Ok(());
+        }
+        // Not the usual waiter: what is watched there is not heard any more, and would keep it awake.
+        let mut waiter = waiter_for(self.fd)?;
+        self.drain(&mut waiter)?;
+        self.inner.submit(Io::new(0, Op::Flush, 0, 0));
+        for flushed in self.drain(&mut waiter)? {
+            flushed.result.map_err(|e| {
+                Failure::failed(format!("writes since the last flush may be lost: {e}"))
+            })?;
+        }
+        match self.grant.take() {
+            Some(grant) => grant.release(&mut *self.inner),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for all that is outstanding.
+    fn drain(&mut self, waiter: &mut Waiter) -> Outcome<Vec<Completion>> {
+        let mut done = Vec::new();
+        loop {
+            self.inner.poll(&mut done);
+            if self.inner.outstanding() == 0 {
+                return Ok(done);
+            }
+            waiter.wait(None).map_err(|e| Failure::failed(format!("cannot wait: {e}")))?;
+        }
+    }
+}
+
+impl Drop for Buffered {
+    /// Not ended in order. Who has written stays on record, as after a crash.
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take()
+            && !self.written
+        {
+            grant.undo(&mut *self.inner);
+        }
+    }
 }
 
 impl Volume for Buffered {
@@ -103,6 +190,7 @@ impl Volume for Buffered {
     }
 
     fn submit(&mut self, io: Io) {
+        self.written |= io.op.is_write();
         self.inner.submit(io);
     }
 
@@ -190,80 +278,11 @@ impl<V: Volume> OpenVolume for Local<V> {
         VolumeHealth::local()
     }
 
-    fn close(&mut self, _force: bool) -> Outcome {
-        Ok(())
+    fn close(&mut self, force: bool) -> Outcome {
+        if force { Ok(()) } else { (self.below)(&mut self.volume).end() }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::WireArgs;
-    use std::os::fd::AsFd;
-    use thinwire_buffer::SegList;
-    use thinwire_volume::Op;
-
-    fn options() -> OpenOptions {
-        OpenOptions::new(false, &WireArgs::default(), "/nonexistent".into())
-    }
-
-    fn io(open: &mut dyn OpenVolume, io: Io) -> Completion {
-        crate::bench::one_io(open, io, &mut Vec::new()).unwrap()
-    }
-
-    #[test]
-    fn memory_remembers_and_null_forgets() {
-        for (spec, kept) in [("memory:1M", true), ("null:1M", false)] {
-            for any_byte in [false, true] {
-                let options = OpenOptions { any_byte, ..options() };
-                let mut open = open(&spec.parse().unwrap(), &options).unwrap();
-                let geometry = open.volume().geometry();
-                assert_eq!(geometry.block_bytes, if any_byte { 1 } else { 512 });
-                let mut write = Io::new(1, Op::Write, 512, 512);
-                write.data = SegList::of(open.pool().copy_of(&[7; 512]).freeze());
-                assert!(io(&mut *open, write).result.is_ok());
-                let read = io(&mut *open, Io::new(2, Op::Read, 512, 512));
-                assert_eq!(read.data.to_vec()[0] == 7, kept);
-                if any_byte {
-                    assert_eq!(io(&mut *open, Io::new(3, Op::Read, 600, 3)).data.bytes(), 3);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_is_written_through_and_locked() {
-        let dir = crate::testing::TempDir::new("local");
-        let path = dir.path().join("disk.img");
-        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
-        let spec = VolumeSpec::Path(path.clone());
-        let mut first = open(&spec, &options()).unwrap();
-        let mut write = Io::new(1, Op::Write, 4096, 4096);
-        write.data = SegList::of(first.pool().copy_of(&[7; 4096]).freeze());
-        assert!(io(&mut *first, write).result.is_ok());
-        assert!(io(&mut *first, Io::new(2, Op::Flush, 0, 0)).result.is_ok());
-        let bytes = std::fs::read(&path).unwrap();
-        assert!(bytes[4096..8192] == [7; 4096] && bytes[..4096] == [0; 4096]);
-        let error = open(&spec, &options()).err().expect("locked").to_string();
-        assert!(error.contains("disk.img") && error.contains("in use"), "{error}");
-        drop(first);
-        assert!(open(&spec, &options()).is_ok());
-    }
-
-    #[test]
-    fn a_sleep_ends_at_a_watched_descriptor_or_in_time() {
-        let mut open = open(&"null:1M".parse().unwrap(), &options()).unwrap();
-        assert!(!open.turn(Wait::Until(Instant::now() + Duration::from_millis(5))).unwrap());
-        let (reader, writer) = rustix::pipe::pipe().unwrap();
-        open.watch(reader.as_fd()).unwrap();
-        rustix::io::write(&writer, b"x").unwrap();
-        assert!(!open.turn(Wait::Forever).unwrap());
-    }
-
-    #[test]
-    fn read_only_is_in_the_geometry() {
-        let options = OpenOptions { read_only: true, ..options() };
-        let mut open = open(&"memory:1M".parse().unwrap(), &options).unwrap();
-        assert!(open.volume().geometry().features.read_only);
-    }
-}
+#[path = "local_tests.rs"]
+mod tests;

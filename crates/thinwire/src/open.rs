@@ -25,7 +25,7 @@ pub struct OpenOptions {
     pub insecure: bool,
     /// Open without the right to write. Remote ones may then be attached by many.
     pub read_only: bool,
-    /// Fence the writer that holds a remote volume.
+    /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
     pub when_away: WhenAway,
@@ -145,12 +145,14 @@ pub trait OpenVolume {
     }
 
     /// Lets go in order, after the caller has flushed and nothing is outstanding: the session is
-    /// ended, the lock released. With `force` at once, whatever is outstanding.
+    /// ended, the lock released, the writer taken off the record. With `force` at once, whatever is
+    /// outstanding: a local writer that has written stays on record, as after a crash.
     fn close(&mut self, force: bool) -> Outcome;
 }
 
 /// Opens a volume. Remote ones: attaches, waiting for at most `options.patience`, and gives up when
-/// one of `signals` comes.
+/// one of `signals` comes. Local ones to be written: makes this process the writer on record
+/// (`docs/protocol.md`, "Writer generations"), which is refused while another is.
 pub fn open_volume(
     spec: &VolumeSpec,
     options: &OpenOptions,
@@ -161,7 +163,7 @@ pub fn open_volume(
             require_insecure(options.insecure, "reaching a target")?;
             crate::remote::open(remote, options, signals)
         }
-        local => crate::local::open(local, options),
+        local => crate::local::open(local, options, signals),
     }
 }
 

@@ -182,7 +182,7 @@ fn link_failed(error: std::io::Error) -> Failure {
     Failure::failed(format!("a link failed: {error}"))
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

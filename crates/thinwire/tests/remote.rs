@@ -3,79 +3,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::process::{Command, Stdio};
 
-use common::{Folder, Ran, thinwire};
+use common::{Folder, Pair, thinwire};
 use serde_json::Value;
-
-/// A target process, killed when dropped, and a folder for what is attached to it.
-struct Pair {
-    folder: Folder,
-    target: Child,
-    address: String,
-}
-
-impl Pair {
-    fn new(name: &str, exports: &[&str]) -> Self {
-        // A loopback address of its own for each test, so that names are not found by others.
-        static COUNT: AtomicU8 = AtomicU8::new(1);
-        let process = std::process::id() as u8;
-        let ip = format!("127.{}.77.{}", process.max(1), COUNT.fetch_add(1, Ordering::Relaxed));
-        let port = UdpSocket::bind((ip.as_str(), 0)).unwrap().local_addr().unwrap().port();
-        let address = format!("{ip}:{port}");
-        let link = format!("udp:{address}");
-        let mut words = vec!["target", "--insecure", "--name", name, "--link", &link];
-        exports.iter().for_each(|export| words.extend(["--export", export]));
-        let mut target = Command::new(env!("CARGO_BIN_EXE_thinwire"))
-            .args(words)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, format!("ready {name}\n"));
-        Pair { folder: Folder::new(&format!("remote-{name}")), target, address }
-    }
-
-    fn uri(&self, export: &str) -> String {
-        format!("tw+udp://{}/{export}", self.address)
-    }
-
-    fn run(&self, words: &[&str]) -> Ran {
-        let run_dir = self.folder.at("run");
-        thinwire(&[words, &["--run-dir", &run_dir]].concat())
-    }
-
-    fn attach(&self, export: &str, more: &[&str]) -> Ran {
-        let address = format!("unix:{}", self.folder.at("s.nbd"));
-        let uri = self.uri(export);
-        self.run(&[&["attach", "--insecure", &uri, "--nbd", &address], more].concat())
-    }
-
-    fn status(&self) -> Value {
-        let ran = self.run(&["status", "--json"]);
-        assert_eq!(ran.code, 0, "{}", ran.err);
-        serde_json::from_str::<Value>(&ran.out).unwrap()["attachments"].take()
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.target.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for attachment in self.status().as_array().unwrap() {
-            self.run(&["detach", attachment["name"].as_str().unwrap(), "--force"]);
-        }
-        let _ = self.target.kill();
-        let _ = self.target.wait();
-    }
-}
 
 #[test]
 fn bench_and_copy_reach_a_target() {

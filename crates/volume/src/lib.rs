@@ -4,6 +4,7 @@
 
 mod disk;
 mod error;
+mod grant;
 mod io;
 pub mod stores;
 mod sync;
@@ -14,6 +15,7 @@ mod writer;
 
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
+pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;

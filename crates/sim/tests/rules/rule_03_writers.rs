@@ -4,11 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use thinwire_buffer::{Pool, SegList};
 use thinwire_link::sim::Verdict;
 use thinwire_sim::client::End;
+use thinwire_sim::model::{Effect, Range};
 use thinwire_sim::server::Crash;
 use thinwire_sim::world::{Host, SECOND};
-use thinwire_volume::{ErrorKind, Op};
+use thinwire_volume::stores::FileStore;
+use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume};
 use thinwire_wire::{Frame, Message, Status};
 
 use crate::scene::{Scene, at, ms};
@@ -34,6 +37,71 @@ fn rule_03_a_fenced_writer_does_not_replay() {
     let token = s.submit(b, Op::Read, at(0, 8));
     assert_eq!(s.outcome(b, token).result, Ok(()));
     s.end();
+}
+
+/// The server is killed, and a command on its machine writes the image, as one of the model's runs.
+fn write_locally(s: &mut Scene, range: Range, takes_generation: bool) {
+    const RUN: u32 = 1000;
+    const LOCAL: [u8; 16] = [0x10; 16];
+    s.world.exports[0].writers += 1;
+    s.world.crash_server(0, Crash::Kill);
+    s.pass(ms(1000));
+    let mut store = FileStore::new(s.medium.open(), 512, &Pool::new(0)).expect("it fits");
+    let before = store.load_writer().unwrap();
+    let grant = takes_generation.then(|| {
+        let refused = Grant::take(&mut store, LOCAL, "local", false).unwrap_err();
+        assert_eq!(refused, GrantError::Held(before));
+        Grant::take(&mut store, LOCAL, "local", true).unwrap()
+    });
+    let model = &mut s.world.exports[0].models[0];
+    assert!(model.run_started(RUN, before.generation + 1));
+    s.medium.fence(RUN);
+    let version = model.begin_write(RUN, range, Effect::Data);
+    let mut buf = Pool::new(0).get(range.count * 512);
+    model.fill(RUN, range, version, &mut buf);
+    let (first, bytes) = (range.first as u64 * 512, buf.len() as u64);
+    let data = SegList::of(buf.freeze());
+    for io in [Io { data, ..Io::new(1, Op::Write, first, bytes) }, Io::new(2, Op::Flush, 0, 0)] {
+        store.submit(io);
+        let mut done = Vec::new();
+        while done.is_empty() {
+            s.pass(ms(1));
+            store.poll(&mut done);
+        }
+        assert_eq!(done[0].result, Ok(()));
+    }
+    let model = &mut s.world.exports[0].models[0];
+    model.end_write(RUN, range, version, true, true);
+    model.run_detached(RUN).unwrap();
+    if let Some(grant) = grant {
+        grant.release(&mut store).unwrap();
+    }
+}
+
+#[test]
+fn rule_03_who_writes_the_image_itself_fences_its_writer() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    write_locally(&mut s, at(0, 4), true);
+    s.world.start_server(0);
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
+    // It has ended in order: the next writer needs no leave.
+    let b = s.client();
+    s.attach(b);
+    let token = s.submit(b, Op::Read, at(0, 8));
+    assert_eq!(s.outcome(b, token).result, Ok(()));
+    s.end();
+}
+
+/// The canary: without a generation the writer replays over it, and the checker sees that.
+#[test]
+fn rule_03_who_writes_the_image_without_a_generation_is_written_over() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    write_locally(&mut s, at(0, 4), false);
+    s.world.start_server(0);
+    let seen = s.world.run_until("its replay", 60 * SECOND, |_| false).unwrap_err().0;
+    assert!(seen.contains("by run 1, after run 1000 had been granted"), "{seen}");
 }
 
 #[test]

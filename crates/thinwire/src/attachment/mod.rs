@@ -137,8 +137,9 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
     let (face, control) = match started {
         Ok(started) => started,
         Err(failure) => {
-            // Nobody used it yet, so there is nothing to flush; but the session ends in order.
-            let _ = open.close(false);
+            // Nobody used it yet, so there is nothing to flush; but the session ends in order. Of a
+            // local volume, force puts back who was on record before.
+            let _ = open.close(!matches!(wanted.volume, VolumeSpec::Remote(_)));
             return Err(failure);
         }
     };

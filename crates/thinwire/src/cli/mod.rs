@@ -190,6 +190,7 @@ Examples:
   thinwire attach --insecure 'tw://node1/disk0?link=eth1' --block
   thinwire attach --insecure 'tw://node1/disk0?link=eth1&link=eth2' --nbd unix:/run/disk0.sock
   thinwire attach --insecure tw+udp://10.0.0.2/disk0 --file /mnt/disk0 --read-only
+  thinwire attach /srv/disk0.img --nbd unix:/run/disk0.sock --take-over
 
 Prints the socket, file or device node alone on stdout when it is usable, and leaves a process
 behind; `thinwire status` shows it, `thinwire detach NAME` ends it.
@@ -197,7 +198,8 @@ behind; `thinwire status` shows it, `thinwire detach NAME` ends it.
 While it lives the run directory holds NAME.json, NAME.lock, NAME.sock, NAME.log, with --block
 NAME.disk, and a lock in ids/. All go with it, but for NAME.log if it did not end in order. What one
 that was killed leaves, the socket or file among it, goes with the next attach of that name, detach or
-status. A file attached locally keeps the extended attribute user.thinwire.id.")]
+status. A file attached locally keeps the extended attributes user.thinwire.id and
+user.thinwire.writer.")]
 #[group(id = "face", required = true, multiple = false, args = ["nbd", "file", "block"])]
 pub struct AttachArgs {
     /// What to attach, usually a tw:// or tw+udp:// URI
@@ -229,7 +231,7 @@ pub struct AttachArgs {
     /// Send requests from the thread that does everything else, or from a thread of its own
     #[arg(long, value_name = "inline|queue", default_value = "inline", hide_default_value = true)]
     pub submission: Submission,
-    /// Take the volume away from the writer that holds it, fencing that one for good
+    /// Take the volume away from the writer that holds it or is on record, fencing that one for good
     #[arg(long, conflicts_with = "read_only")]
     pub take_over: bool,
     /// Attach although frames are neither authenticated nor encrypted
@@ -392,9 +394,11 @@ Examples:
   thinwire bench memory:1G --rw randrw --verify --runtime 5s --json
   thinwire bench --insecure tw+udp://10.0.0.2/disk0 --rw write --bs 128k --iodepth 8
   thinwire bench --insecure 'tw://node1/scratch?link=eth1' --breakdown
+  thinwire bench /srv/scratch.img --rw randwrite --take-over
 
-Write patterns destroy what is on the volume. A file that is written keeps the extended attribute
-user.thinwire.id. Exits with 1 if any I/O failed.")]
+Write patterns destroy what is on the volume; they are refused while another writer holds it or is
+on record. A file that is written keeps the extended attributes user.thinwire.id and
+user.thinwire.writer. Exits with 1 if any I/O failed.")]
 pub struct BenchArgs {
     /// What to measure
     pub volume: VolumeSpec,
@@ -438,6 +442,9 @@ pub struct BenchArgs {
     /// Seed of the offsets and the data
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
+    /// Take the volume away from the writer that holds it or is on record, fencing that one for good
+    #[arg(long)]
+    pub take_over: bool,
     /// Measure although frames are neither authenticated nor encrypted
     #[arg(long)]
     pub insecure: bool,
@@ -458,10 +465,13 @@ pub struct BenchArgs {
 Examples:
   thinwire copy --insecure disk.img 'tw://node1/disk0?link=eth1'
   thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
+  thinwire copy backup.img /srv/disk0.img --verify --take-over
 
 Holes and zeroes stay sparse. A destination file that does not exist is made with the source's
-size, keeps the extended attribute user.thinwire.id, and stays as far as it was written if the copy
-fails; one that is smaller than the source is refused.")]
+size, keeps the extended attributes user.thinwire.id and user.thinwire.writer, and stays as far as it
+was written if the copy fails. One that is smaller than the source is refused, and one that has another
+writer on record, which may come back with unflushed writes. A copy that was killed stays on record
+itself; the same command begins it anew.")]
 pub struct CopyArgs {
     /// The volume to read
     #[arg(value_name = "SRC")]
@@ -472,6 +482,10 @@ pub struct CopyArgs {
     /// Read both again afterwards and compare
     #[arg(long)]
     pub verify: bool,
+    /// Take the destination away from the writer that holds it or is on record, fencing that one for
+    /// good
+    #[arg(long)]
+    pub take_over: bool,
     /// Copy although frames are neither authenticated nor encrypted
     #[arg(long)]
     pub insecure: bool,

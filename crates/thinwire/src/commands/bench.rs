@@ -24,6 +24,11 @@ pub fn run(args: &BenchArgs) -> Outcome {
         return break_down(args);
     }
     let reads_only = pattern(args).reads_only();
+    if args.take_over && reads_only {
+        let why =
+            "--take-over: this pattern only reads, and readers disturb no writer; leave it away";
+        return Err(Failure::usage(why));
+    }
     let shards = args.wire.shards.unwrap_or(1).min(args.jobs);
     if shards > 1 && !reads_only {
         return Err(Failure::usage(format!(
@@ -93,6 +98,7 @@ fn measure(
 ) -> Outcome<(Plan, Tally)> {
     let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.read_only = pattern(args).reads_only();
+    options.take_over = args.take_over;
     options.submission = args.submission;
     let mut open = open_volume(&args.volume, &options, signals)?;
     let plan = Plan {
@@ -122,7 +128,9 @@ fn measure(
     let mut bar = Progress::new(signals.is_some(), args.runtime);
     let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
     bar.end();
-    open.close(tally.interrupted)?;
+    // Interrupted or not: what has come to an end can be ended in order.
+    let unfinished = open.volume().outstanding() > 0;
+    open.close(tally.interrupted && unfinished)?;
     Ok((plan, tally))
 }
 

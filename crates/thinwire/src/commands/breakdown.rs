@@ -58,6 +58,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
     options.read_only = reads_only;
+    options.take_over = args.take_over && !reads_only;
     let mut open = open_volume(&args.volume, &options, Some(&signals))?;
     open.watch(signals.fd())?;
     let cost = [clock_kind::PHYSICAL, clock_kind::VIRTUAL].map(StageClocks::cost_ns);

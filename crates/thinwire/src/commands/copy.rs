@@ -46,6 +46,7 @@ pub fn run(args: &CopyArgs) -> Outcome {
     let bytes = source.volume().geometry().bytes;
     let made = MadeFile::make(&args.destination, bytes)?;
     options.read_only = false;
+    options.take_over = args.take_over;
     let mut destination = open_volume(&args.destination, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
 

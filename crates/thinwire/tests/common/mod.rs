@@ -1,8 +1,13 @@
 //! What the command's tests share.
 #![allow(dead_code)]
 
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde_json::Value;
 
 /// How a command ended.
 pub struct Ran {
@@ -52,4 +57,89 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// A target process, killed when dropped, and a folder for what is attached to it.
+pub struct Pair {
+    pub folder: Folder,
+    words: Vec<String>,
+    target: Child,
+    pub address: String,
+}
+
+impl Pair {
+    pub fn new(name: &str, exports: &[&str]) -> Self {
+        // A loopback address of its own for each test, so that names are not found by others.
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let process = std::process::id() as u8;
+        let ip = format!("127.{}.77.{}", process.max(1), COUNT.fetch_add(1, Ordering::Relaxed));
+        let port = UdpSocket::bind((ip.as_str(), 0)).unwrap().local_addr().unwrap().port();
+        let address = format!("{ip}:{port}");
+        let link = format!("udp:{address}");
+        let mut words = vec!["target", "--insecure", "--name", name, "--link", &link];
+        exports.iter().for_each(|export| words.extend(["--export", export]));
+        let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
+        let target = serve(&words);
+        Pair { folder: Folder::new(&format!("remote-{name}")), words, target, address }
+    }
+
+    /// kill -9, as far as the target is concerned; and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.target.kill().unwrap();
+        self.target.wait().unwrap();
+    }
+
+    /// The same target again.
+    pub fn restart(&mut self) {
+        self.target = serve(&self.words);
+    }
+
+    pub fn uri(&self, export: &str) -> String {
+        format!("tw+udp://{}/{export}", self.address)
+    }
+
+    pub fn run(&self, words: &[&str]) -> Ran {
+        let run_dir = self.folder.at("run");
+        thinwire(&[words, &["--run-dir", &run_dir]].concat())
+    }
+
+    pub fn attach(&self, export: &str, more: &[&str]) -> Ran {
+        let address = format!("unix:{}", self.folder.at("s.nbd"));
+        let uri = self.uri(export);
+        self.run(&[&["attach", "--insecure", &uri, "--nbd", &address], more].concat())
+    }
+
+    pub fn status(&self) -> Value {
+        let ran = self.run(&["status", "--json"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str::<Value>(&ran.out).unwrap()["attachments"].take()
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let pid = self.target.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for attachment in self.status().as_array().unwrap() {
+            self.run(&["detach", attachment["name"].as_str().unwrap(), "--force"]);
+        }
+        let _ = self.target.kill();
+        let _ = self.target.wait();
+    }
+}
+
+/// A target, when it is ready.
+fn serve(words: &[String]) -> Child {
+    let mut target = Command::new(env!("CARGO_BIN_EXE_thinwire"))
+        .args(words)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("ready "), "{line}");
+    target
 }

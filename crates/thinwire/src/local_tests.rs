@@ -1,0 +1,237 @@
+//! Local volumes: what they keep, and who may write them.
+
+use super::*;
+use crate::cli::WireArgs;
+use std::os::fd::AsFd;
+use thinwire_buffer::SegList;
+use thinwire_volume::Op;
+
+/// For volumes that need no identity: there is no room for one there.
+fn options() -> OpenOptions {
+    OpenOptions::new(false, &WireArgs::default(), "/proc/nonexistent".into())
+}
+
+/// An image, and who was its writer before.
+struct Image {
+    dir: crate::testing::TempDir,
+    spec: VolumeSpec,
+}
+
+const REMOTE: [u8; 16] = [0xab; 16];
+
+impl Image {
+    fn new() -> Self {
+        let dir = crate::testing::TempDir::new("local");
+        let path = dir.path().join("disk.img");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        Image { dir, spec: VolumeSpec::Path(path) }
+    }
+
+    /// What a target leaves that was killed under its writer.
+    fn held() -> Self {
+        let image = Image::new();
+        let record = WriterRecord::new(7, REMOTE, "node1 (pid 7)");
+        image.store().store_writer(record).unwrap();
+        image
+    }
+
+    fn store(&self) -> Box<dyn Volume> {
+        let VolumeSpec::Path(path) = &self.spec else { unreachable!() };
+        disk::open_store(path, &self.disk_options(), &Pool::new(0), &mut |_| {}).unwrap().0
+    }
+
+    fn disk_options(&self) -> disk::OpenOptions {
+        let state_dir = self.dir.path().join("state");
+        disk::OpenOptions { state_dir, ..disk::OpenOptions::default() }
+    }
+
+    fn record(&self) -> WriterRecord {
+        self.store().load_writer().unwrap()
+    }
+
+    /// Opens it under a run directory.
+    fn open(&self, run: &str, take_over: bool) -> Outcome<Box<dyn OpenVolume>> {
+        let run_dir = self.dir.path().join(run);
+        let options = OpenOptions { run_dir, take_over, ..options() };
+        open_with(&self.spec, &options, self.disk_options(), None)
+    }
+}
+
+fn write(open: &mut dyn OpenVolume) {
+    let mut write = Io::new(1, Op::Write, 4096, 4096);
+    write.data = SegList::of(open.pool().copy_of(&[7; 4096]).freeze());
+    assert!(io(open, write).result.is_ok());
+}
+
+fn io(open: &mut dyn OpenVolume, io: Io) -> Completion {
+    crate::bench::one_io(open, io, &mut Vec::new()).unwrap()
+}
+
+#[test]
+fn memory_remembers_and_null_forgets() {
+    for (spec, kept) in [("memory:1M", true), ("null:1M", false)] {
+        for any_byte in [false, true] {
+            let options = OpenOptions { any_byte, ..options() };
+            let mut open = open(&spec.parse().unwrap(), &options, None).unwrap();
+            let geometry = open.volume().geometry();
+            assert_eq!(geometry.block_bytes, if any_byte { 1 } else { 512 });
+            let mut write = Io::new(1, Op::Write, 512, 512);
+            write.data = SegList::of(open.pool().copy_of(&[7; 512]).freeze());
+            assert!(io(&mut *open, write).result.is_ok());
+            let read = io(&mut *open, Io::new(2, Op::Read, 512, 512));
+            assert_eq!(read.data.to_vec()[0] == 7, kept);
+            if any_byte {
+                assert_eq!(io(&mut *open, Io::new(3, Op::Read, 600, 3)).data.bytes(), 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_is_written_through_and_locked() {
+    let image = Image::new();
+    let mut first = image.open("run", false).unwrap();
+    write(&mut *first);
+    assert!(io(&mut *first, Io::new(2, Op::Flush, 0, 0)).result.is_ok());
+    let bytes = std::fs::read(image.dir.path().join("disk.img")).unwrap();
+    assert!(bytes[4096..8192] == [7; 4096] && bytes[..4096] == [0; 4096]);
+    let error = image.open("run", true).err().expect("locked").to_string();
+    assert!(error.contains("disk.img") && error.contains("in use"), "{error}");
+    drop(first);
+    assert!(image.open("run", false).is_ok());
+}
+
+#[test]
+fn a_writer_on_record_is_named_and_fenced_only_on_demand() {
+    let image = Image::held();
+    let before = image.record();
+    let error = image.open("run", false).err().expect("held").to_string();
+    for word in ["disk.img", "node1 (pid 7)", "--take-over"] {
+        assert!(error.contains(word), "{word}: {error}");
+    }
+    assert_eq!(image.record(), before);
+    // Readers neither ask nor change anything.
+    let reader = OpenOptions { read_only: true, ..options() };
+    open(&image.spec, &reader, None).unwrap().close(false).unwrap();
+    assert_eq!(image.record(), before);
+
+    let mut taken = image.open("run", true).unwrap();
+    write(&mut *taken);
+    taken.close(false).unwrap();
+    drop(taken);
+    assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""), "released, and fenced");
+    assert!(image.open("elsewhere", false).is_ok(), "nobody is on record");
+}
+
+#[test]
+fn who_has_written_stays_on_record_until_it_ends_in_order() {
+    let image = Image::new();
+    let mut open = image.open("run", false).unwrap();
+    write(&mut *open);
+    open.close(true).unwrap();
+    drop(open);
+    let left = image.record();
+    assert_eq!(left.generation, 1);
+    assert!(left.is_held() && left.name.as_str().contains("(local, pid "), "{left:?}");
+    let error = image.open("elsewhere", false).err().expect("held").to_string();
+    assert!(error.contains("(local, pid "), "{error}");
+
+    // The next run of the same is no stranger, by whatever path.
+    let link = image.dir.path().join("link.img");
+    std::os::unix::fs::symlink(image.dir.path().join("disk.img"), &link).unwrap();
+    let run_dir = image.dir.path().join("run");
+    let again = OpenOptions { run_dir, any_byte: true, ..options() };
+    let mut again = super::open(&VolumeSpec::Path(link), &again, None).unwrap();
+    write(&mut *again);
+    again.close(false).unwrap();
+    drop(again);
+    assert_eq!(image.record(), WriterRecord::new(2, [0; 16], ""));
+}
+
+/// A loop device over a file, detached when dropped.
+struct Loop(String);
+
+impl Loop {
+    /// `None` where there is none to be had.
+    fn new(file: &std::path::Path) -> Option<Self> {
+        let mut losetup = std::process::Command::new("losetup");
+        let made = losetup.args(["-f", "--show"]).arg(file).output().ok()?;
+        let device = String::from_utf8(made.stdout).ok()?.trim().to_owned();
+        made.status.success().then_some(Loop(device))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// A device has no attributes: its record is in the state directory.
+#[test]
+fn the_writer_of_a_device_is_fenced_only_on_demand() {
+    let mut image = Image::new();
+    let Some(device) = Loop::new(&image.dir.path().join("disk.img")) else {
+        return eprintln!("no loop device to be had: the test of block devices is skipped");
+    };
+    image.spec = VolumeSpec::Path(device.0.clone().into());
+    let before = WriterRecord::new(7, REMOTE, "");
+    image.store().store_writer(before).unwrap();
+    let error = image.open("run", false).err().expect("held").to_string();
+    assert!(error.contains(&device.0) && error.contains(&"ab".repeat(16)), "{error}");
+    assert_eq!(image.record(), before);
+    let mut taken = image.open("run", true).unwrap();
+    write(&mut *taken);
+    taken.close(false).unwrap();
+    drop(taken);
+    assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
+    assert_eq!(std::fs::read_dir(image.disk_options().state_dir).unwrap().count(), 1);
+}
+
+#[test]
+fn without_a_run_directory_each_run_is_a_stranger() {
+    let image = Image::new();
+    let nowhere = || open(&image.spec, &options(), None);
+    let mut first = nowhere().unwrap();
+    write(&mut *first);
+    drop(first);
+    assert!(image.record().is_held());
+    let error = nowhere().err().expect("held").to_string();
+    assert!(error.contains("(local, pid "), "{error}");
+    image.open("run", true).unwrap().close(false).unwrap();
+    nowhere().unwrap().close(false).unwrap();
+    assert!(!image.record().is_held());
+}
+
+#[test]
+fn who_has_written_nothing_leaves_the_record_as_it_was() {
+    let image = Image::held();
+    let before = image.record();
+    for force in [Some(true), None] {
+        let mut open = image.open("run", true).unwrap();
+        assert!(io(&mut *open, Io::new(1, Op::Read, 0, 4096)).result.is_ok());
+        force.map_or(Ok(()), |force| open.close(force)).unwrap();
+        drop(open);
+        assert_eq!(image.record(), before, "the take-over came to nothing");
+    }
+    // In order it is what the user asked for.
+    image.open("run", true).unwrap().close(false).unwrap();
+    assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
+}
+
+#[test]
+fn a_sleep_ends_at_a_watched_descriptor_or_in_time() {
+    let mut open = open(&"null:1M".parse().unwrap(), &options(), None).unwrap();
+    assert!(!open.turn(Wait::Until(Instant::now() + Duration::from_millis(5))).unwrap());
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    open.watch(reader.as_fd()).unwrap();
+    rustix::io::write(&writer, b"x").unwrap();
+    assert!(!open.turn(Wait::Forever).unwrap());
+}
+
+#[test]
+fn read_only_is_in_the_geometry() {
+    let options = OpenOptions { read_only: true, ..options() };
+    let mut open = open(&"memory:1M".parse().unwrap(), &options, None).unwrap();
+    assert!(open.volume().geometry().features.read_only);
+}
