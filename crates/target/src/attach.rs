@@ -199,10 +199,8 @@ impl House {
         let mut progress = false;
         let mut at = 0;
         while at < self.pending.len() {
-            let pulse = match &mut self.pending[at].twin {
-                Some(twin) => Some(twin.look(now, peers)),
-                None => None,
-            };
+            let twin = self.pending[at].twin.as_mut();
+            let pulse = twin.map(|twin| twin.look(now, peers));
             if let Some(Pulse::Gone) = pulse {
                 self.pending[at].twin = None;
             }

@@ -119,8 +119,7 @@ mod tests {
     #[test]
     fn a_sync_is_believed_when_all_that_ran_beside_it_have_ended() {
         let (disk, other) = (SyncDomain::new(), SyncDomain::new());
-        let [a, b, elsewhere] =
-            [[disk.clone()], [disk], [other]].map(|domains| SyncScope::new(domains));
+        let [a, b, elsewhere] = [[disk.clone()], [disk], [other]].map(SyncScope::new);
         let (first, second, far) = (a.begin(), b.begin(), elsewhere.begin());
         a.end(first, false);
         let told = SyncMark::now();
