@@ -9,6 +9,12 @@ use thinwire_wire::{Discover, Header, Kind, Message};
 /// The question is asked this often in all, since it or its answers may be lost.
 const ASK_TIMES: u32 = 3;
 
+/// Targets and names of exports that one search remembers, at most.
+const FOUND_MAX: usize = 4096;
+const NAMES_MAX: usize = 65_536;
+/// Lists of exports whose rest is asked for in one turn, at most.
+const WANTED_MAX: usize = 64;
+
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -33,6 +39,8 @@ pub struct Discovery {
     asked: u32,
     wanted: Vec<(usize, Addr, u16)>,
     found: Vec<Found>,
+    /// Names of exports in `found`.
+    names: usize,
 }
 
 impl Discovery {
@@ -47,6 +55,7 @@ impl Discovery {
             asked: 0,
             wanted: Vec::new(),
             found: Vec::new(),
+            names: 0,
         }
     }
 
@@ -95,7 +104,7 @@ impl Discovery {
         let place = |f: &Found| f.link == link && f.addr == rx.from && f.instance == offer.instance;
         let at = match self.found.iter().position(place) {
             Some(at) => at,
-            None if self.found.len() < 4096 => {
+            None if self.found.len() < FOUND_MAX => {
                 self.found.push(Found {
                     node: offer.node.to_string(),
                     addr: rx.from,
@@ -109,9 +118,12 @@ impl Discovery {
         };
         let found = &mut self.found[at];
         if offer.first as usize == found.exports.len() {
-            found.exports.extend(offer.exports.iter().map(str::to_string));
+            let before = found.exports.len();
+            let more = offer.exports.iter().take(NAMES_MAX - self.names);
+            found.exports.extend(more.map(str::to_string));
+            self.names += found.exports.len() - before;
             let have = found.exports.len() as u16;
-            if have > offer.first && have < offer.total && self.wanted.len() < 64 {
+            if have > offer.first && have < offer.total && self.wanted.len() < WANTED_MAX {
                 self.wanted.push((link, rx.from, have));
             }
         }
