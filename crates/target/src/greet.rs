@@ -17,7 +17,7 @@ use crate::target::Target;
 use crate::together::Together;
 
 /// Sessions of one target, at most.
-const SESSIONS_MAX: usize = 1024;
+pub(crate) const SESSIONS_MAX: usize = 1024;
 /// Answers to discovery that wait for their random delay, at most.
 const OFFERS_MAX: usize = 256;
 /// A session whose initiator never used it is forgotten after this.
@@ -108,14 +108,7 @@ impl Target {
         from: Addr,
         hello: &Hello<'_>,
     ) -> Option<usize> {
-        let index = match self.peers.iter().position(Option::is_none) {
-            Some(free) => free,
-            None if self.peers.len() < SESSIONS_MAX => {
-                self.peers.push(None);
-                self.peers.len() - 1
-            }
-            None => return None,
-        };
+        let index = self.free_place()?;
         let house = &mut self.house;
         // The shard is the first byte on the wire, so that a packet filter can steer by it
         // (rule 10), and the node's lane keeps targets apart; the index makes the look-up a table

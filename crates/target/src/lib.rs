@@ -8,12 +8,16 @@
 //! * `slots.rs`: exactly-once requests and the data that belongs to them
 //! * `peer.rs`: one session and what it has open
 //! * `requests.rs`: from a whole request to its completion
+//! * `answers.rs`: answers to attaches, until they are taken in
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
 //! * `greet.rs`: handshake and discovery
+//! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
 
+mod answers;
 mod attach;
+mod bounds;
 mod config;
 mod greet;
 mod house;

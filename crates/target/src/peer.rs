@@ -8,10 +8,6 @@ use crate::house::House;
 use crate::slots::{Intake, Slots};
 use crate::together::Together;
 
-/// Answers that may wait to be sent before further messages of the peer are dropped: several for
-/// each of the most slots that a session can have.
-const QUEUED_MAX: usize = 8192;
-
 /// The other end of a session, as the target sees it.
 pub(crate) struct Peer {
     pub session: Session,
@@ -45,6 +41,14 @@ impl Peer {
             together.begin_frame();
         }
         for message in frame.messages() {
+            // What repeats itself costs us an answer each time, and a peer that takes none in must
+            // not make us keep them. The frame has been acknowledged, so that nothing of it may be
+            // left out in a session that goes on.
+            if self.is_overrun() {
+                house.stats.drops.count(DropReason::Overrun);
+                self.ended = true;
+                return;
+            }
             if let Err(reason) = self.on_message(now, index, &message, rx, house) {
                 house.stats.drops.count(reason);
             }
@@ -64,11 +68,6 @@ impl Peer {
     ) -> Result<(), DropReason> {
         if self.session.on_message(now, message, &mut self.slots) {
             return Ok(());
-        }
-        // What repeats itself costs us an answer each time, and a peer that takes none in must not
-        // make us keep them.
-        if self.session.queued() > QUEUED_MAX {
-            return Err(DropReason::Overload);
         }
         match message {
             Message::Request(request) => {
@@ -115,6 +114,11 @@ impl Peer {
             _ => return Err(DropReason::Direction),
         }
         Ok(())
+    }
+
+    /// More waits for the initiator than an honest one can bring about: the session is to end.
+    pub fn is_overrun(&self) -> bool {
+        self.session.is_overrun() || self.slots.answers.is_overrun()
     }
 
     fn on_detach(&mut self, detach: &Detach, house: &mut House) {

@@ -9,7 +9,7 @@ use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Tim
 use thinwire_volume::Geometry;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
-use crate::greet::{PendingOffer, SESSION_NUMBER, UNCONFIRMED, session_lane};
+use crate::greet::{PendingOffer, SESSION_NUMBER, SESSIONS_MAX, UNCONFIRMED, session_lane};
 use crate::house::{Export, House};
 use crate::peer::Peer;
 use crate::shards::Forward;
@@ -103,6 +103,7 @@ impl Target {
                 release: false,
                 operations: Vec::new(),
                 operations_free: Vec::new(),
+                in_store: Vec::new(),
                 done: Vec::new(),
                 stats: TargetStats::default(),
                 next_epoch,
@@ -263,6 +264,21 @@ impl Target {
         self.share_room();
     }
 
+    /// A place for another session: one that no session has, and no request of one that ended is in
+    /// a store for. So what the stores have is bounded, too, however slow they are.
+    pub(crate) fn free_place(&mut self) -> Option<usize> {
+        let house = &mut self.house;
+        house.in_store.resize(self.peers.len().max(house.in_store.len()), 0);
+        let mut places = self.peers.iter().zip(&house.in_store);
+        let free = places.position(|(peer, &in_store)| peer.is_none() && in_store == 0);
+        if free.is_none() && self.peers.len() < SESSIONS_MAX {
+            self.peers.push(None);
+            house.in_store.push(0);
+            return Some(self.peers.len() - 1);
+        }
+        free
+    }
+
     fn share_room(&mut self) {
         let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count();
         let room = self.house.room(sessions);
@@ -294,12 +310,28 @@ impl Target {
         if !self.offers.is_empty() {
             self.send_offers(now, out);
         }
+        let mut overrun = false;
         for peer in self.peers.iter_mut().flatten() {
             peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
             peer.session.on_time(now);
             peer.session.transmit(now, &mut peer.slots, out);
+            overrun |= peer.is_overrun();
+        }
+        if overrun {
+            self.end_overrun();
         }
         progress
+    }
+
+    /// Ends the sessions that more waits for than may be (`docs/protocol.md`, "Bounds"). Their
+    /// initiators learn it when they send something.
+    fn end_overrun(&mut self) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].as_ref().is_some_and(|peer| peer.is_overrun()) {
+                self.house.stats.drops.count(DropReason::Overrun);
+                self.end(index);
+            }
+        }
     }
 
     /// Tries requests again that were held back while somebody else was to be granted their export.

@@ -178,8 +178,9 @@ impl Session {
         let path = &mut self.paths[at];
         let threshold = path.rtt.time_threshold();
         let base = path.frame_bytes_base;
-        let lost = &mut self.lost;
-        let outcome = path.sent.detect_loss(now, threshold, base, |item| lost.push(item));
+        let queue = &mut self.queue;
+        let lost = |item| queue.push_lost(item);
+        let outcome = path.sent.detect_loss(now, threshold, base, lost);
         if outcome.frames > 0 {
             path.window.on_lost(outcome.frames);
             path.frames_lost += u64::from(outcome.frames);
@@ -187,15 +188,7 @@ impl Session {
                 path.lose_large(now);
             }
             self.stats.frames_lost += u64::from(outcome.frames);
-            self.requeue_lost();
             self.check_black_hole(now, at);
-        }
-    }
-
-    /// Lost information goes before new information.
-    pub(super) fn requeue_lost(&mut self) {
-        while let Some(item) = self.lost.pop() {
-            self.queue.push_front(item);
         }
     }
 
@@ -213,9 +206,7 @@ impl Session {
         path.large_lost = 0;
         path.prober.search_size_later(now);
         let (id, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
-        let lost = &mut self.lost;
-        path.sent.lose_all(|item| lost.push(item));
-        self.requeue_lost();
+        path.sent.lose_all(|item| self.queue.push_lost(item));
         self.notice(Notice::FrameSize { path: id, used, limit });
     }
 }
