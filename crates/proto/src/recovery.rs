@@ -137,10 +137,7 @@ impl Sent {
     /// Lets go of what stands first and is not in flight any more.
     fn retire(&mut self) {
         while let Some(first) = self.frames.front().filter(|first| !first.open) {
-            // Few each: cheaper than to drain a range.
-            for _ in 0..first.items {
-                self.items.pop_front();
-            }
+            self.items.drain(..first.items as usize);
             self.frames.pop_front();
         }
     }
@@ -148,8 +145,11 @@ impl Sent {
     /// Where the first frame of this number or a later one stands. All numbers have a place each as
     /// long as nothing but acknowledgements went between.
     fn place(&self, number: u64) -> usize {
-        let Some(first) = self.frames.front() else { return 0 };
-        let at = number.saturating_sub(first.number).min(self.frames.len() as u64) as usize;
+        let first = self.frames.front().map_or(number, |first| first.number);
+        if number <= first {
+            return 0;
+        }
+        let at = (number - first) as usize;
         if self.frames.get(at).is_some_and(|frame| frame.number == number) {
             return at;
         }
@@ -173,6 +173,12 @@ impl Sent {
         Some(*frame)
     }
 
+    /// A frame of this number or a lower one is in flight.
+    #[inline]
+    pub fn reaches(&self, number: u64) -> bool {
+        self.frames.front().is_some_and(|front| front.number <= number)
+    }
+
     /// An acknowledgement of `[first, last]`. `None` if it names a frame that was never sent.
     pub fn on_ack_range(
         &mut self,
@@ -184,6 +190,10 @@ impl Sent {
     ) -> Option<()> {
         if last >= self.next_number || first > last {
             return None;
+        }
+        if !self.reaches(last) {
+            self.largest_acked = self.largest_acked.max(last);
+            return Some(());
         }
         for index in self.place(first)..self.frames.len() {
             let number = self.frames[index].number;
@@ -204,6 +214,16 @@ impl Sent {
         Some(())
     }
 
+    /// A frame in flight has been overtaken. If none has, none can be lost, nor be on the way to it.
+    #[inline]
+    pub fn is_overtaken(&mut self) -> bool {
+        let overtaken = self.largest_acked > 0 && self.reaches(self.largest_acked - 1);
+        if !overtaken {
+            self.loss_at = None;
+        }
+        overtaken
+    }
+
     /// Finds what is lost by now, after acknowledgements or when [`Sent::loss_at`] has come. `lost`
     /// gets the newest item first.
     pub fn detect_loss(
@@ -215,9 +235,6 @@ impl Sent {
     ) -> LossOutcome {
         self.loss_at = None;
         let mut outcome = LossOutcome::default();
-        if self.frames.front().is_none_or(|first| first.number >= self.largest_acked) {
-            return outcome;
-        }
         for index in (0..self.place(self.largest_acked)).rev() {
             let SentFrame { number, sent_at, open, .. } = self.frames[index];
             if !open {

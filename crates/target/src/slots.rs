@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     /// Received data: pieces in order of offset, and which units are there.
     pieces: Vec<(u32, Segment)>,
     units: UnitMap,
+    /// Storage of `pieces` that counts for the session.
+    pieces_counted: usize,
     /// Bytes in `pieces` while the request has not arrived.
     unrequested: u64,
     /// Data beyond what the request names has come. It is not kept.
@@ -67,6 +69,7 @@ impl Slot {
             charged: 0,
             pieces: Vec::new(),
             units: UnitMap::default(),
+            pieces_counted: 0,
             unrequested: 0,
             excess: false,
             out: SegList::new(),
@@ -112,8 +115,9 @@ impl Slot {
 
     /// Lets go of data that came before its request and lies beyond it: no credit covers it.
     fn drop_excess(&mut self) {
+        let Some((at, last)) = self.pieces.last() else { return };
         let bytes_max = self.data_bytes_max();
-        if self.pieces.last().is_some_and(|(at, s)| *at as usize + s.len() > bytes_max) {
+        if *at as usize + last.len() > bytes_max {
             self.excess = true;
             self.pieces.retain(|(at, s)| *at as usize + s.len() <= bytes_max);
         }
@@ -142,7 +146,7 @@ pub(crate) enum Intake {
 pub(crate) struct Slots {
     slots: Vec<Slot>,
     pub answers: Answers,
-    /// Pieces that the lists of all slots have storage for, and how many are kept for later uses.
+    /// Pieces that the longer lists of all slots have storage for between two uses, and the most.
     pieces_storage: usize,
     pieces_storage_max: usize,
     /// Running totals granted to the initiator.
@@ -262,7 +266,12 @@ impl Slots {
         if s.state != State::Receiving {
             return Err(DropReason::LateDuplicate);
         }
-        if s.request.is_none() {
+        if s.request.is_some() {
+            if offset + length > s.data_bytes_max() {
+                s.excess = true;
+                return Ok(Intake::Taken);
+            }
+        } else {
             // An honest initiator holds credit for the request that is still on its way. What it sends
             // again, cut in another way, counts once.
             let left = self.granted_bytes.saturating_sub(self.used_bytes);
@@ -273,12 +282,7 @@ impl Slots {
                 return Err(DropReason::Overload);
             }
         }
-        if offset + length > s.data_bytes_max() {
-            s.excess = true;
-            return Ok(Intake::Taken);
-        }
         let copy_out = pool.stats().live_bytes > PINNED_BYTES_MAX;
-        let storage_before = s.pieces.capacity();
         let pieces = &mut s.pieces;
         let copied = &mut self.copied_bytes;
         let new = s.units.mark(offset, length, |from, to| {
@@ -302,7 +306,6 @@ impl Slots {
                 at += 1;
             });
         });
-        self.pieces_storage += s.pieces.capacity() - storage_before;
         if new == 0 {
             return Err(DropReason::LateDuplicate);
         }
@@ -375,10 +378,20 @@ const fn pieces_max(credit_bytes: u64) -> usize {
 
 /// What a use has received is not needed any more. Its list is kept, unless all of them together have
 /// become too long: a peer that fills one slot after the other must not make all of them so.
+#[inline]
 fn drop_pieces(s: &mut Slot, storage: &mut usize, storage_max: usize) {
     s.pieces.clear();
-    if *storage > storage_max && s.pieces.capacity() > PIECES_FEW {
-        *storage -= s.pieces.capacity();
+    if s.pieces.capacity() > PIECES_FEW {
+        keep_storage(s, storage, storage_max);
+    }
+}
+
+#[cold]
+fn keep_storage(s: &mut Slot, storage: &mut usize, storage_max: usize) {
+    *storage += s.pieces.capacity() - s.pieces_counted;
+    s.pieces_counted = s.pieces.capacity();
+    if *storage > storage_max {
+        *storage -= std::mem::take(&mut s.pieces_counted);
         s.pieces = Vec::new();
     }
 }

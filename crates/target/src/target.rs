@@ -315,7 +315,7 @@ impl Target {
             peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
             peer.session.on_time(now);
             peer.session.transmit(now, &mut peer.slots, out);
-            overrun |= peer.is_overrun();
+            overrun |= peer.session.is_overrun();
         }
         if overrun {
             self.end_overrun();
@@ -327,7 +327,7 @@ impl Target {
     /// initiators learn it when they send something.
     fn end_overrun(&mut self) {
         for index in 0..self.peers.len() {
-            if self.peers[index].as_ref().is_some_and(|peer| peer.is_overrun()) {
+            if self.peers[index].as_ref().is_some_and(|peer| peer.session.is_overrun()) {
                 self.house.stats.drops.count(DropReason::Overrun);
                 self.end(index);
             }

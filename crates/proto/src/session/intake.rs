@@ -112,8 +112,8 @@ impl Session {
         let mut acked = |item| content.acked(item);
         let largest = header.ack_largest;
         let mut known = sent.on_ack_range(now, largest, largest, &mut outcome, &mut acked);
-        // Runs of ones in the bitmap are ranges below the largest.
-        let mut bits = header.ack_bitmap;
+        // Runs of ones in the bitmap are ranges below the largest, if anything is in flight there.
+        let mut bits = if sent.reaches(largest) { header.ack_bitmap } else { 0 };
         let mut below = largest;
         while bits != 0 && known.is_some() {
             let gap = u64::from(bits.trailing_zeros());
@@ -176,6 +176,9 @@ impl Session {
 
     pub(super) fn detect_loss(&mut self, now: Time, at: usize) {
         let path = &mut self.paths[at];
+        if !path.sent.is_overtaken() {
+            return;
+        }
         let threshold = path.rtt.time_threshold();
         let base = path.frame_bytes_base;
         let queue = &mut self.queue;

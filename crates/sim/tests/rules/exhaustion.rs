@@ -9,7 +9,6 @@ use thinwire_proto::{
     outside_frame, seal,
 };
 use thinwire_sim::machine::link_params;
-use thinwire_volume::Op;
 use thinwire_wire::{
     Detach, Frame, Header, Hello, Kind, Message, OpCode, Ping, Probe, ProbeReply, Request,
 };
