@@ -96,6 +96,8 @@ class Template:
         return self.whole
 
 
+# Frames that are sent at once. Each gap is to be a turn of the target's of its own, and an acknowledgement.
+BURSTS = {"gaps": 1}
 NUMBER = [28, 29, 30, 31]       # the lower half of the packet number
 
 
@@ -142,8 +144,12 @@ class Peer:
                 self.socket.send(sealed(frame(PROBE_REPLY, reply, self.session, self.epoch, path=got[32])))
             elif kind == UNKNOWN_SESSION:
                 self.session = None
-            elif kind == SESSION and len(got) > HEADER + 16 and got[HEADER] == 0x0B:
-                self.handle = struct.unpack_from(">II", got, HEADER + 8)
+            elif kind == SESSION:
+                at, (end,) = HEADER, struct.unpack_from(">H", got, 36)
+                while at < end:
+                    if got[at] == 0x0B:
+                        self.handle = struct.unpack_from(">II", got, at + 8)
+                    at += struct.unpack_from(">H", got, at + 2)[0]
 
     def say(self, messages, payload=b"", gap=0, **options):
         """One frame with these messages, after a gap in the numbers."""
@@ -220,9 +226,9 @@ def repeats(peer):
 
 def reads(peer):
     """Reads whose data is never acknowledged, in every slot."""
-    peer.say(attach(1))
     while peer.handle is None:
-        peer.listen(0.01)
+        peer.say(attach(1))
+        peer.listen(0.05)
         if peer.session is None:
             return
         yield
@@ -288,7 +294,7 @@ def main():
     while time.monotonic() < end:
         peer.greet()
         for _ in KINDS[kind](peer):
-            if peer.sent % 16 == 0:
+            if peer.sent % BURSTS.get(kind, 16) == 0:
                 peer.listen()
                 ahead = start + peer.sent / rate - time.monotonic()
                 if ahead > 0:

@@ -17,8 +17,10 @@ from registry import test
 SECONDS = float(os.environ.get("TW_GREEDY_SECONDS") or 20)
 # Frames a second from each. More would measure the kernel's queues, not the target.
 RATE = 20_000
-# What a peer may still add in the second half of its time: allocators and page tables are never quite still.
-FLAT_MIB = 12
+# What a peer may still add in the second half of its time: less than a session's lists at their bounds. Those
+# that fill memory which is theirs, up to their credit, may take all of their time for it.
+FLAT_MIB = 4
+FILLING = ("reads", "data")
 
 
 def resident_mib(pid):
@@ -60,7 +62,7 @@ def peers_that_never_listen(lab):
         lines.append(f"{kind}: {report['sent']} frames, {report['sessions']} sessions, {early:.1f} MiB in the first "
                      f"half, {late:.1f} in all")
         check(report["sent"] > 500 * each, f"{kind} sent only {report['sent']} frames in {each} s")
-        check(late < early + FLAT_MIB, "it grows:\n" + "\n".join(lines))
+        check(kind in FILLING or late < early + FLAT_MIB, "it grows:\n" + "\n".join(lines))
         check(late < bound, f"beyond the bound of {bound:.0f} MiB:\n" + "\n".join(lines))
     fio.finish(timeout=120)
     end = resident_mib(pid)
