@@ -2,14 +2,16 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{LinkParams, Room, StageObserver, StageSums, Time, outside_frame, seal};
-use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
+use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
 use thinwire_wire::{
-    AskClocks, Attach, DATA_OFFSET, DataHeader, Detach, Frame, Header, Hello, Kind, Message,
+    AskClocks, Attach, Bye, DATA_OFFSET, DataHeader, Detach, Frame, Header, Hello, Kind, Message,
     OpCode, Ping, Probe, ProbeReply, Request, Reset, attach_flags,
 };
 
@@ -56,6 +58,29 @@ const ROOM: Room = Room { frames: 1 << 20, bytes: 1 << 30 };
 const HAND: u64 = 1234;
 const FRAME_BYTES: usize = 8968;
 
+/// A store that completes nothing until it is let go.
+struct Stuck(NullStore, Rc<Cell<bool>>);
+
+impl Volume for Stuck {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+    fn submit(&mut self, io: Io) {
+        self.0.submit(io);
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if !self.1.get() {
+            self.0.poll(done);
+        }
+    }
+    fn outstanding(&self) -> usize {
+        self.0.outstanding()
+    }
+}
+
 struct NoClocks;
 
 impl StageObserver for NoClocks {
@@ -82,6 +107,10 @@ struct Pair {
     before: isize,
     /// Sessions that were opened, one after the other.
     sessions: usize,
+    /// What the last attach was answered with.
+    handle: Option<(u32, u32)>,
+    /// The store completes nothing.
+    stuck: Rc<Cell<bool>>,
 }
 
 impl Pair {
@@ -91,9 +120,10 @@ impl Pair {
         // As in the shipped target, frames arrive in memory of the pool that it is given.
         let pool = Pool::new(1 << 20);
         let mut target = Target::new(config(), vec![link], 0, pool.clone(), 1);
-        let volume = Box::new(NullStore::new(1 << 30, 512));
+        let stuck = Rc::new(Cell::new(false));
+        let volume = Box::new(Stuck(NullStore::new(1 << 30, 512), stuck.clone()));
         target.add_export(ExportConfig { name: "disk".into(), volume, read_only: false });
-        target.set_observer(std::rc::Rc::new(NoClocks));
+        target.set_observer(Rc::new(NoClocks));
         let before = LIVE.with(Cell::get);
         let mut pair = Pair {
             target,
@@ -105,6 +135,8 @@ impl Pair {
             next_number: 1,
             before,
             sessions: 0,
+            handle: None,
+            stuck,
         };
         pair.greet();
         pair
@@ -194,6 +226,11 @@ impl Pair {
                 }
                 Some(Message::UnknownSession(_)) => gone = true,
                 _ => {}
+            }
+            for message in frame.messages() {
+                if let Message::Attached(a) = message {
+                    self.handle = Some((a.attachment, a.generation));
+                }
             }
         }
         self.out[0].clear();
@@ -319,4 +356,40 @@ fn data_is_bounded_by_the_credit() {
     let bound = config().session_bytes_max() + TargetConfig::SHARED_BYTES_MAX + OWN;
     println!("of {payload} for payload, {bound} in all");
     assert!(most <= bound, "{most} bytes, and the bound is {bound}");
+}
+
+/// Sessions come, have requests in a store that hangs, and go: none takes the place of one whose requests
+/// are still there, so that those are as many as all places may have.
+#[test]
+fn requests_of_ended_sessions_keep_their_places() {
+    let mut p = Pair::new();
+    let place = |p: &Pair| (p.session >> 32) as u32 & SESSION_NUMBER;
+    let mut places = Vec::new();
+    for round in 0..20 {
+        p.stuck.set(true);
+        p.say(0, 0, |o| attach(1, "disk").emit(o));
+        p.turn();
+        let (attachment, generation) = p.handle.take().expect("attached");
+        let request = Request {
+            slot: 0,
+            op: OpCode::Read as u8,
+            op_flags: 0,
+            sequence: 1,
+            attachment,
+            generation,
+            address: 0,
+            length: 512,
+        };
+        p.say(0, 0, |o| request.emit(o));
+        p.turn();
+        places.push(place(&p));
+        p.say(0, 0, |o| Bye { status: 0, reserved: Default::default() }.emit(o));
+        p.greet();
+        assert!(!places.contains(&place(&p)), "round {round}: a place is taken twice");
+    }
+    p.stuck.set(false);
+    p.turn();
+    p.say(0, 0, |o| Bye { status: 0, reserved: Default::default() }.emit(o));
+    p.greet();
+    assert!(places.contains(&place(&p)), "they are free again");
 }
