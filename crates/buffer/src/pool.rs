@@ -16,11 +16,29 @@ const ALIGNED_COUNT: usize = 11;
 /// The class of [`Pool::get_loose`]: 4 KiB without alignment.
 const LOOSE: usize = ALIGNED_COUNT;
 
-const CLASS_COUNT: usize = ALIGNED_COUNT + 1;
+/// Classes of [`Pool::get_small`]: 512, 1024 and 2048 bytes.
+const SMALL: usize = LOOSE + 1;
+const SMALL_COUNT: usize = 3;
+const SMALL_BYTES: usize = 512;
+
+const CLASS_COUNT: usize = SMALL + SMALL_COUNT;
 
 /// Size of the buffers of a class.
 const fn class_bytes(class: usize) -> usize {
-    if class == LOOSE { PAGE_BYTES } else { PAGE_BYTES << class }
+    match class {
+        LOOSE => PAGE_BYTES,
+        SMALL.. => SMALL_BYTES << (class - SMALL),
+        _ => PAGE_BYTES << class,
+    }
+}
+
+/// What their addresses are multiples of.
+const fn class_align(class: usize) -> usize {
+    match class {
+        LOOSE => 1,
+        SMALL.. => SMALL_BYTES,
+        _ => PAGE_BYTES,
+    }
 }
 
 /// The smallest class of aligned buffers that hold so much.
@@ -36,8 +54,8 @@ pub(crate) enum Inner {
 
 /// A piece of a pool's memory.
 pub(crate) struct Pooled {
-    /// Longer than the class by a page, so that an aligned part of the class's size fits; loose
-    /// memory is exactly as long as its class.
+    /// Longer than the class by its alignment, so that an aligned part of the class's size fits;
+    /// loose memory is exactly as long as its class.
     memory: Box<[u8]>,
     /// The aligned part, of the class's size.
     start: usize,
@@ -52,8 +70,9 @@ impl Pooled {
             let memory = vec![0; PAGE_BYTES].into();
             return Pooled { memory, start: 0, end: PAGE_BYTES, class, home };
         }
-        let memory: Box<[u8]> = vec![0; class_bytes(class) + PAGE_BYTES].into();
-        let start = (memory.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
+        let align = class_align(class);
+        let memory: Box<[u8]> = vec![0; class_bytes(class) + align].into();
+        let start = (memory.as_ptr() as usize).wrapping_neg() % align;
         Pooled { memory, start, end: start + class_bytes(class), class, home }
     }
 }
@@ -211,6 +230,22 @@ impl Pool {
     pub fn get_loose(&self) -> Buf {
         self.take(LOOSE, PAGE_BYTES)
     }
+
+    /// A buffer of exactly `len` bytes, of unspecified (but initialised) content, whose address is a
+    /// multiple of 512. What is shorter than half a page takes little more memory than it is long:
+    /// for pieces of which a stranger decides how many there are.
+    ///
+    /// # Panics
+    /// As [`Pool::get`].
+    pub fn get_small(&self, len: usize) -> Buf {
+        let units = len.div_ceil(SMALL_BYTES).max(1).next_power_of_two();
+        let small = units.trailing_zeros() as usize;
+        if small < SMALL_COUNT { self.take(SMALL + small, len) } else { self.get(len) }
+    }
+
+    /// What a buffer of [`Pool::get_small`] takes at most for each 512 bytes asked for, in all: the
+    /// next power of two, alignment, and what is kept about it.
+    pub const SMALL_UNIT_BYTES: usize = 4 * SMALL_BYTES;
 
     fn take(&self, class: usize, len: usize) -> Buf {
         let bytes = class_bytes(class);
@@ -393,6 +428,25 @@ mod tests {
         drop(loose);
         assert_ne!(pool.get(PAGE_BYTES).as_ptr(), at);
         assert_eq!(pool.get_loose().as_ptr(), at);
+    }
+
+    #[test]
+    fn small_pieces_take_little_more_than_they_are_long() {
+        let pool = Pool::new(1 << 20);
+        for (len, capacity) in
+            [(1, 512), (512, 512), (513, 1024), (1024, 1024), (1536, 2048), (2049, 4096)]
+        {
+            let buf = pool.get_small(len);
+            assert_eq!((buf.len(), buf.capacity()), (len, capacity));
+            assert_eq!(buf.as_ptr() as usize % 512, 0);
+            let Some(Inner::Pooled(inner)) = buf.inner.as_deref() else { unreachable!() };
+            let whole = inner.memory.len() + size_of::<Inner>() + 2 * size_of::<usize>();
+            assert!(whole <= len.div_ceil(512) * Pool::SMALL_UNIT_BYTES, "{len}: {whole}");
+        }
+        let small = pool.get_small(512);
+        assert_eq!(pool.stats().live_bytes, 512);
+        drop(small);
+        assert_eq!(pool.stats().allocations, 4, "they are used again");
     }
 
     #[test]

@@ -291,6 +291,28 @@ fn completions_of_clients_that_left_are_dropped() {
     assert_eq!(next.answer(2).data, [3, 0]);
 }
 
+/// A client that asks, goes, and comes again while the volume is away does not pile its requests up.
+#[test]
+fn requests_of_clients_that_left_are_bounded() {
+    let mut config = config();
+    config.limits = NbdLimits { requests_max: 100, ..NbdLimits::default() };
+    let server = Server::start(config, Backing::Memory, BYTES);
+    server.with(|_, volume| volume.inner_mut().held = true);
+    for round in 0..20 {
+        let mut client = Client::open(&server.path, true);
+        (0..10).for_each(|cookie| client.request(0, FLUSH, cookie, 0, 0));
+        server.until(move |face, _| face.outstanding() >= 100.min(10 * (round + 1)));
+        drop(client);
+        server.until(|face, _| face.connections() == 0);
+        assert!(server.with(|face, _| face.outstanding()) <= 100, "round {round}");
+    }
+    // A new one waits, and is served when the volume is back.
+    let mut next = Client::open(&server.path, true);
+    next.request(0, READ, 7777, 0, 3);
+    server.with(|_, volume| volume.inner_mut().held = false);
+    assert_eq!(next.answer(3).cookie, 7777);
+}
+
 #[test]
 fn an_orderly_end_answers_what_is_outstanding() {
     for half_close in [false, true] {

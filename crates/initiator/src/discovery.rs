@@ -9,6 +9,12 @@ use thinwire_wire::{Discover, Header, Kind, Message};
 /// The question is asked this often in all, since it or its answers may be lost.
 const ASK_TIMES: u32 = 3;
 
+/// Targets and names of exports that one search remembers, at most.
+const FOUND_MAX: usize = 4096;
+const NAMES_MAX: usize = 65_536;
+/// Lists of exports whose rest is asked for in one turn, at most.
+const WANTED_MAX: usize = 64;
+
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
@@ -34,6 +40,8 @@ pub struct Discovery {
     /// The rest of a list: where it is asked for, from which name on, with which cookie.
     wanted: Vec<(usize, Addr, u16, u64)>,
     found: Vec<Found>,
+    /// Names of exports in `found`.
+    names: usize,
 }
 
 impl Discovery {
@@ -48,6 +56,7 @@ impl Discovery {
             asked: 0,
             wanted: Vec::new(),
             found: Vec::new(),
+            names: 0,
         }
     }
 
@@ -97,7 +106,7 @@ impl Discovery {
         let place = |f: &Found| f.link == link && f.addr == rx.from && f.instance == offer.instance;
         let at = match self.found.iter().position(place) {
             Some(at) => at,
-            None if self.found.len() < 4096 => {
+            None if self.found.len() < FOUND_MAX => {
                 self.found.push(Found {
                     node: offer.node.to_string(),
                     addr: rx.from,
@@ -111,12 +120,15 @@ impl Discovery {
         };
         let found = &mut self.found[at];
         if offer.first as usize == found.exports.len() {
-            found.exports.extend(offer.exports.iter().map(str::to_string));
+            let before = found.exports.len();
+            let more = offer.exports.iter().take(NAMES_MAX - self.names);
+            found.exports.extend(more.map(str::to_string));
+            self.names += found.exports.len() - before;
         }
         // Who answers a question to the group may be asked for the rest again: that may have been lost.
         let have = found.exports.len() as u16;
         let goes_on = have > offer.first && have < offer.total;
-        if goes_on && self.wanted.len() < 64 {
+        if goes_on && self.wanted.len() < WANTED_MAX {
             self.wanted.push((link, rx.from, have, offer.cookie));
         }
     }

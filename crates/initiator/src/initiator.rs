@@ -345,6 +345,11 @@ impl Initiator {
         }
         if let Some(session) = &mut self.session {
             session.transmit(now, &mut self.slots, out);
+            if session.is_overrun() {
+                // Nothing an honest target does leads here. What is outstanding is asked for again.
+                self.stats.drops.count(DropReason::Overrun);
+                self.on_bye(now);
+            }
         }
     }
 
@@ -540,6 +545,22 @@ mod tests {
             assert_eq!(tell(&mut initiator, asked, requests), Ok(()));
             assert_eq!(initiator.clocks().unwrap().requests, requests);
         }
+    }
+
+    /// As after a goodbye: what is outstanding is asked for again in another session.
+    #[test]
+    fn a_session_that_too_much_waits_in_is_left() {
+        let mut initiator = connected();
+        let fill = |initiator: &mut Initiator, count| {
+            let session = initiator.session.as_mut().unwrap();
+            (0..count).for_each(|n| session.send(Item::Attach(n)));
+            initiator.turn(Time(2), &mut [TxBatch::new()]);
+        };
+        fill(&mut initiator, 20_000);
+        assert!(initiator.session.is_some());
+        fill(&mut initiator, 5_000);
+        assert!(initiator.session.is_none() && initiator.attempt.is_some());
+        assert_eq!(initiator.stats.drops.get(DropReason::Overrun), 1);
     }
 
     const NONE: Clocks = Clocks {

@@ -35,10 +35,12 @@ pub enum DropReason {
     OtherNode,
     /// More of this than there is room for.
     Overload,
+    /// More waits for the peer of the session than an honest one can bring about: the session ends.
+    Overrun,
 }
 
 impl DropReason {
-    const OWN: [(DropReason, &'static str); 14] = [
+    const OWN: [(DropReason, &'static str); 15] = [
         (DropReason::UnknownSession, "unknown-session"),
         (DropReason::Epoch, "epoch"),
         (DropReason::Path, "path"),
@@ -53,6 +55,7 @@ impl DropReason {
         (DropReason::Unasked, "unasked"),
         (DropReason::OtherNode, "other-node"),
         (DropReason::Overload, "overload"),
+        (DropReason::Overrun, "overrun"),
     ];
 
     fn index(self) -> usize {

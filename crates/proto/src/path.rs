@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use thinwire_buffer::Addr;
 
-use crate::Time;
 use crate::ack::AckState;
 use crate::congestion::Window;
 use crate::probe::Prober;
 use crate::received::Received;
-use crate::recovery::Sent;
+use crate::recovery::{ITEMS_MAX, LossOutcome, SENT_ITEMS_MAX, Sent};
 use crate::rtt::Rtt;
+use crate::{Item, Time};
 
 /// Who has not shown that it receives gets at most so many times the bytes that came from it (RFC 9000,
 /// section 8.1).
@@ -101,6 +101,8 @@ pub struct Path {
     pub(crate) addr: Addr,
     pub(crate) state: PathState,
     pub(crate) sent: Sent,
+    /// Items that its frames in flight may carry, of [`SENT_ITEMS_MAX`].
+    sent_items_max: usize,
     pub(crate) rtt: Rtt,
     pub(crate) window: Window,
     /// The network's part of a round trip, in ns, smoothed.
@@ -146,6 +148,7 @@ impl Path {
             addr,
             state,
             sent: Sent::new(),
+            sent_items_max: SENT_ITEMS_MAX,
             rtt: Rtt::default(),
             window: Window::new(base),
             network_ns: 0,
@@ -183,7 +186,7 @@ impl Path {
 
     /// Whether a frame with items may go out on this path now.
     pub(crate) fn can_send(&self, now: Time) -> bool {
-        if self.state != PathState::Active {
+        if self.state != PathState::Active || !self.has_room(1) {
             return false;
         }
         if self.pto_frames > 0 {
@@ -196,6 +199,33 @@ impl Path {
         in_flight + self.frame_bytes <= self.window.bytes()
             && self.sent.in_flight_frames < self.peer_room.frames as usize
             && in_flight + self.frame_bytes <= self.peer_room.bytes as usize
+    }
+
+    /// What so many frames may carry can be kept until it is acknowledged.
+    fn has_room(&self, frames: usize) -> bool {
+        self.sent.len() + frames * ITEMS_MAX <= self.sent_items_max
+    }
+
+    /// Sees to it that so many frames can be sent: if need be the oldest in flight count as lost.
+    pub(crate) fn make_room(&mut self, frames: usize, lost: impl FnMut(Item)) -> LossOutcome {
+        if self.has_room(frames) {
+            return LossOutcome::default();
+        }
+        self.lose_down_to(self.sent_items_max - frames * ITEMS_MAX, lost)
+    }
+
+    /// Bounds what is kept of frames in flight. Those beyond it, the oldest, count as lost.
+    pub(crate) fn set_sent_items_max(&mut self, max: usize, lost: impl FnMut(Item)) -> LossOutcome {
+        self.sent_items_max = max;
+        let outcome = self.lose_down_to(max, lost);
+        self.sent.shrink(max);
+        outcome
+    }
+
+    fn lose_down_to(&mut self, items: usize, lost: impl FnMut(Item)) -> LossOutcome {
+        let outcome = self.sent.lose_down_to(items, lost);
+        self.frames_lost += u64::from(outcome.frames);
+        outcome
     }
 
     /// Large frames were lost.

@@ -45,6 +45,13 @@ impl UnitMap {
         self.words[unit / 64] >> (unit % 64) & 1 != 0
     }
 
+    /// How many units of `[offset, offset + len)` bytes are not there. Bounds as for
+    /// [`UnitMap::mark`].
+    pub fn missing(&self, offset: usize, len: usize) -> usize {
+        let units = offset / UNIT_BYTES..Self::units(offset + len);
+        units.filter(|&unit| !self.contains(unit)).count()
+    }
+
     /// Marks the units of `[offset, offset + len)` bytes and calls `missing(from, to)` with the
     /// byte range of each run that was not there before. `offset` is a multiple of the unit; the
     /// last unit may be short. Returns how many units are new.
@@ -93,7 +100,9 @@ mod tests {
         let mut map = UnitMap::default();
         let mut runs = vec![];
         assert_eq!(map.mark(1024, 1024, |a, b| runs.push((a, b))), 2);
+        assert_eq!(map.missing(0, 4000), 6);
         assert_eq!(map.mark(0, 4096, |a, b| runs.push((a, b))), 6);
+        assert_eq!(map.missing(512, 1000), 0);
         assert_eq!(map.mark(512, 1000, |a, b| runs.push((a, b))), 0);
         assert_eq!(runs, [(1024, 2048), (0, 1024), (2048, 4096)]);
         map.clear();

@@ -6,20 +6,21 @@ use thinwire_volume::{ChangeError, WriterRecord};
 use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
 
 use crate::Canary;
+use crate::answers::Answer;
 use crate::house::{Attachment, Holder, House, PendingAttach, RecordState};
 use crate::peer::Peer;
-use crate::slots::{Answer, REQUEST_BYTES_MAX};
+use crate::slots::REQUEST_BYTES_MAX;
 use crate::twin::Pulse;
 
 /// The writer is gone and nothing counts down until another may have the volume.
 const NEVER: u32 = u32::MAX;
 /// Exports that one session may have open.
-const ATTACHMENTS_MAX: usize = 64;
+pub(crate) const ATTACHMENTS_MAX: usize = 64;
 
 impl House {
     pub fn on_attach(&mut self, now: Time, peer: &mut Peer, index: usize, attach: &Attach<'_>) {
         let transaction = attach.transaction;
-        if peer.slots.has_answer(transaction) {
+        if peer.slots.answers.get(transaction).is_some() {
             return peer.session.send(Item::AttachAnswer(transaction));
         }
         let session = peer.session.local_id();
@@ -351,7 +352,7 @@ impl House {
         if f.block_status {
             features |= feature::BLOCK_STATUS;
         }
-        peer.slots.answer(Answer::Granted(Attached {
+        peer.slots.answers.add(Answer::Granted(Attached {
             transaction,
             attachment: at as u32 + 1,
             generation: self.next_generation,
@@ -422,6 +423,11 @@ impl House {
 }
 
 fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {
-    peer.slots.answer(Answer::Refused { transaction, status: status as u16, seconds_left, text });
+    peer.slots.answers.add(Answer::Refused {
+        transaction,
+        status: status as u16,
+        seconds_left,
+        text,
+    });
     peer.session.send(Item::AttachAnswer(transaction));
 }

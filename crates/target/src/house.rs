@@ -165,6 +165,8 @@ pub(crate) struct House {
     pub release: bool,
     pub operations: Vec<Option<Operation>>,
     pub operations_free: Vec<usize>,
+    /// Requests in the stores, by the place of the session that they are of, which may have ended.
+    pub in_store: Vec<u32>,
     /// Recycled between polls.
     pub done: Vec<Completion>,
     /// How many of them there were after each export had been polled.
@@ -186,6 +188,7 @@ impl House {
     }
 
     pub fn add_operation(&mut self, operation: Operation) -> u64 {
+        self.in_store[operation.peer] += 1;
         match self.operations_free.pop() {
             Some(at) => {
                 self.operations[at] = Some(operation);
@@ -201,6 +204,7 @@ impl House {
     pub fn take_operation(&mut self, token: u64) -> Operation {
         let at = token as usize;
         let operation = self.operations[at].take().expect("a store completes what it was given");
+        self.in_store[operation.peer] -= 1;
         self.operations_free.push(at);
         operation
     }

@@ -8,15 +8,19 @@
 //! * `slots.rs`: exactly-once requests and the data that belongs to them
 //! * `peer.rs`: one session and what it has open
 //! * `requests.rs`: from a whole request to its completion
+//! * `answers.rs`: answers to attaches, until they are taken in
 //! * `attach.rs`: who may write (writer generations, fencing, leases)
 //! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
 //! * `twin.rs`: two live processes with one identity
 //! * `greet.rs`: handshake and discovery; `cookie.rs`: who has shown to receive; `room.rs`: who goes when
 //!   there is no room for another session
+//! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
 #![forbid(unsafe_code)]
 
+mod answers;
 mod attach;
+mod bounds;
 mod config;
 mod cookie;
 mod greet;

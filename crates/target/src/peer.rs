@@ -2,15 +2,11 @@
 
 use thinwire_buffer::{Addr, RxFrame};
 use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time};
-use thinwire_wire::{Bye, Clocks, Detach, Detached, Frame, Message, OpCode, Request, Status};
+use thinwire_wire::{Bye, Clocks, Detached, Frame, Message, OpCode, Request, Status};
 
 use crate::house::House;
 use crate::slots::{Intake, Slots};
 use crate::together::Together;
-
-/// Answers that may wait to be sent before further messages of the peer are dropped: several for
-/// each of the most slots that a session can have.
-const QUEUED_MAX: usize = 8192;
 
 /// The other end of a session, as the target sees it.
 pub(crate) struct Peer {
@@ -47,6 +43,9 @@ impl Peer {
             together.begin_frame();
         }
         for message in frame.messages() {
+            if self.ended {
+                return;
+            }
             if let Err(reason) = self.on_message(now, index, &message, rx, house) {
                 house.stats.drops.count(reason);
             }
@@ -67,11 +66,6 @@ impl Peer {
         if self.session.on_message(now, message, &mut self.slots) {
             return Ok(());
         }
-        // What repeats itself costs us an answer each time, and a peer that takes none in must not
-        // make us keep them.
-        if self.session.queued() > QUEUED_MAX {
-            return Err(DropReason::Overload);
-        }
         match message {
             Message::Request(request) => {
                 let (slot, sequence) = (request.slot, request.sequence);
@@ -84,7 +78,7 @@ impl Peer {
                     }
                     Intake::Repeated => {
                         house.stats.repeated += 1;
-                        self.session.send(Item::Complete { slot, sequence });
+                        return self.answer(Item::Complete { slot, sequence });
                     }
                 }
             }
@@ -103,15 +97,22 @@ impl Peer {
                         let session = &mut self.session;
                         together.leave(group, None, |items| session.send_batched(now, items, 0));
                     }
-                    self.session.send(Item::ResetDone { slot, sequence });
+                    return self.answer(Item::ResetDone { slot, sequence });
                 }
             }
-            Message::Attach(attach) => house.on_attach(now, self, index, attach),
-            Message::Detach(detach) => self.on_detach(detach, house),
+            Message::Attach(attach) => {
+                house.on_attach(now, self, index, attach);
+                return self.check_overrun();
+            }
+            Message::Detach(detach) => {
+                house.detach(self, detach);
+                let transaction = detach.transaction;
+                return self.answer(Item::Detached(Detached { transaction }));
+            }
             Message::AskClocks(ask) => {
                 let observer = house.observer.as_ref().ok_or(DropReason::Direction)?;
                 self.slots.clocks = Some(clocks(ask.transaction, observer.ask(ask.kind)));
-                self.session.send(Item::Clocks(ask.transaction));
+                return self.answer(Item::Clocks(ask.transaction));
             }
             Message::Bye(Bye { .. }) => self.ended = true,
             _ => return Err(DropReason::Direction),
@@ -119,9 +120,20 @@ impl Peer {
         Ok(())
     }
 
-    fn on_detach(&mut self, detach: &Detach, house: &mut House) {
-        house.detach(self, detach);
-        self.session.send(Item::Detached(Detached { transaction: detach.transaction }));
+    /// Queues the answer to what may be asked as often as the peer likes.
+    fn answer(&mut self, item: Item) -> Result<(), DropReason> {
+        self.session.send(item);
+        self.check_overrun()
+    }
+
+    /// A peer that takes no answers in must not make us keep them. What it asks for has been
+    /// acknowledged, so that nothing of it may be left out in a session that goes on: this one ends.
+    fn check_overrun(&mut self) -> Result<(), DropReason> {
+        if self.session.is_overrun() || self.slots.answers.is_overrun() {
+            self.ended = true;
+            return Err(DropReason::Overrun);
+        }
+        Ok(())
     }
 
     /// Says goodbye; the session is over once that is sent.

@@ -19,7 +19,8 @@ impl Target {
     /// opens another.
     pub(crate) fn make_room(&mut self, now: Time, from: Addr) -> Option<usize> {
         let mut attached = [false; SESSIONS_MAX];
-        let house = &self.house;
+        let house = &mut self.house;
+        house.in_store.resize(self.peers.len().max(house.in_store.len()), 0);
         let open = house.attachments.iter().filter(|a| a.live).map(|a| a.session);
         for session in open.chain(house.pending.iter().map(|p| p.session)) {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
@@ -29,7 +30,9 @@ impl Target {
         let (mut free, mut first, mut first_here, mut here) = (None, None, None, 0);
         for (index, place) in self.peers.iter().zip(&self.promises).enumerate() {
             let (addr, rank) = match place {
-                _ if attached[index] => continue,
+                // A request of a session that ended may still be in a store for it: so what the stores
+                // have is bounded, too, however slow they are.
+                _ if attached[index] || house.in_store[index] > 0 => continue,
                 (Some(p), _) => (p.place.1, (is_fresh(p.created), p.confirmed, p.number)),
                 (None, Some(p)) => (p.place.1, (is_fresh(p.created), false, p.number)),
                 (None, None) => {
@@ -50,6 +53,7 @@ impl Target {
             if self.peers.len() < SESSIONS_MAX {
                 self.peers.push(None);
                 self.promises.push(None);
+                self.house.in_store.push(0);
                 return Some(self.peers.len() - 1);
             }
         } else {

@@ -6,9 +6,10 @@ use std::cmp::Ordering;
 use thinwire_buffer::{Pool, RxFrame, SegList, Segment};
 use thinwire_proto::{Content, DropReason, Item, UNITS_MAX, UnitMap, sequence_order};
 use thinwire_wire::{
-    AttachRefused, Attached, Clocks, Complete, Data, Request, Reset, ResetDone, UNIT_BYTES,
+    AttachRefused, Clocks, Complete, Data, OpCode, Request, Reset, ResetDone, UNIT_BYTES,
 };
 
+use crate::answers::{Answer, Answers};
 use crate::together::GroupId;
 
 /// The longest read or write: what a [`UnitMap`] can keep track of.
@@ -16,7 +17,10 @@ pub(crate) const REQUEST_BYTES_MAX: usize = UNITS_MAX * UNIT_BYTES;
 
 /// Memory that received payloads may keep alive before they are copied out of their frames: a
 /// small payload pins a whole frame, or a whole train of them.
-const PINNED_BYTES_MAX: usize = 24 << 20;
+pub(crate) const PINNED_BYTES_MAX: usize = 24 << 20;
+
+/// Storage of a list of pieces that is not worth giving back.
+const PIECES_FEW: usize = 16;
 
 /// Where a use of a slot stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +45,12 @@ pub(crate) struct Slot {
     /// Received data: pieces in order of offset, and which units are there.
     pieces: Vec<(u32, Segment)>,
     units: UnitMap,
+    /// Storage of `pieces` that counts for the session.
+    pieces_counted: usize,
     /// Bytes in `pieces` while the request has not arrived.
     unrequested: u64,
+    /// Data beyond what the request names has come. It is not kept.
+    excess: bool,
     /// Data to send, kept until it is acknowledged: rule 1.
     out: SegList,
     out_bytes: u32,
@@ -61,7 +69,9 @@ impl Slot {
             charged: 0,
             pieces: Vec::new(),
             units: UnitMap::default(),
+            pieces_counted: 0,
             unrequested: 0,
+            excess: false,
             out: SegList::new(),
             out_bytes: 0,
             complete: None,
@@ -76,20 +86,41 @@ impl Slot {
         self.request = None;
         self.pieces.clear();
         self.units.clear();
+        self.excess = false;
         self.out = SegList::new();
         self.out_bytes = 0;
         self.complete = None;
         self.reset = false;
     }
 
-    /// All data of a write is there.
+    /// All data of a write is there, or more than that has come.
     pub fn is_whole(&self, length: u32) -> bool {
-        self.units.count() >= UnitMap::units(length as usize)
+        self.excess || self.units.count() >= UnitMap::units(length as usize)
     }
 
     /// True if data lies beyond what the request names.
     pub fn has_excess(&self, length: u32) -> bool {
-        self.pieces.last().is_some_and(|(at, s)| *at as usize + s.len() > length as usize)
+        self.excess
+            || self.pieces.last().is_some_and(|(at, s)| *at as usize + s.len() > length as usize)
+    }
+
+    /// Bytes of data that this use may bring: what its credit covers, once that is known.
+    fn data_bytes_max(&self) -> usize {
+        match &self.request {
+            Some(request) if request.op == OpCode::Write as u8 => request.length as usize,
+            Some(_) => 0,
+            None => REQUEST_BYTES_MAX,
+        }
+    }
+
+    /// Lets go of data that came before its request and lies beyond it: no credit covers it.
+    fn drop_excess(&mut self) {
+        let Some((at, last)) = self.pieces.last() else { return };
+        let bytes_max = self.data_bytes_max();
+        if *at as usize + last.len() > bytes_max {
+            self.excess = true;
+            self.pieces.retain(|(at, s)| *at as usize + s.len() <= bytes_max);
+        }
     }
 
     /// The received data in order.
@@ -99,22 +130,6 @@ impl Slot {
             data.push(segment);
         }
         data
-    }
-}
-
-/// An answer to an attach, kept so that a repeated question is answered alike.
-#[derive(Clone, Debug)]
-pub(crate) enum Answer {
-    Granted(Attached),
-    Refused { transaction: u32, status: u16, seconds_left: u32, text: String },
-}
-
-impl Answer {
-    fn transaction(&self) -> u32 {
-        match self {
-            Answer::Granted(attached) => attached.transaction,
-            Answer::Refused { transaction, .. } => *transaction,
-        }
     }
 }
 
@@ -130,7 +145,10 @@ pub(crate) enum Intake {
 /// All slots of a session, and the other things it has to say.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    answers: Vec<Answer>,
+    pub answers: Answers,
+    /// Pieces that the longer lists of all slots have storage for between two uses, and the most.
+    pieces_storage: usize,
+    pieces_storage_max: usize,
     /// Running totals granted to the initiator.
     pub granted_slots: u32,
     pub granted_bytes: u64,
@@ -148,7 +166,9 @@ impl Slots {
     pub fn new(count: u16, credit_bytes: u64, no_duplicate_detection: bool) -> Self {
         Slots {
             slots: (0..count).map(|_| Slot::new()).collect(),
-            answers: Vec::new(),
+            answers: Answers::default(),
+            pieces_storage: 0,
+            pieces_storage_max: pieces_max(credit_bytes),
             granted_slots: u32::from(count),
             granted_bytes: credit_bytes,
             used_bytes: 0,
@@ -162,6 +182,16 @@ impl Slots {
     /// Sequences begin behind this one. Before the first request.
     pub fn start_at(&mut self, sequence: u32) {
         self.slots.iter_mut().for_each(|slot| slot.sequence = sequence);
+    }
+
+    /// Memory that the slots of a session, and what is kept beside them, hold at most, in bytes;
+    /// payloads not counted.
+    pub const fn bytes_max(count: u16, credit_bytes: u64) -> usize {
+        // As many are kept, twice as many grow, and as many are in the stores.
+        let pieces = 4 * pieces_max(credit_bytes) + count as usize * PIECES_FEW;
+        count as usize * size_of::<Slot>()
+            + pieces * size_of::<(u32, Segment)>()
+            + Answers::BYTES_MAX
     }
 
     pub fn count(&self) -> u16 {
@@ -215,6 +245,7 @@ impl Slots {
                 self.used_bytes += charge;
                 self.unrequested_bytes -= std::mem::take(&mut s.unrequested);
                 s.request = Some(*request);
+                s.drop_excess();
                 Ok(Intake::Taken)
             }
             State::Done => Ok(Intake::Repeated),
@@ -240,10 +271,19 @@ impl Slots {
         if s.state != State::Receiving {
             return Err(DropReason::LateDuplicate);
         }
-        if s.request.is_none() {
-            // An honest initiator holds credit for the request that is still on its way.
+        if s.request.is_some() {
+            if offset + length > s.data_bytes_max() {
+                s.excess = true;
+                return Ok(Intake::Taken);
+            }
+        } else {
+            // An honest initiator holds credit for the request that is still on its way. What it sends
+            // again, cut in another way, counts once.
             let left = self.granted_bytes.saturating_sub(self.used_bytes);
-            if self.unrequested_bytes + u64::from(data.length) > left {
+            let new = || (s.units.missing(offset, length) * UNIT_BYTES) as u64;
+            if self.unrequested_bytes + u64::from(data.length) > left
+                && self.unrequested_bytes + new() > left
+            {
                 return Err(DropReason::Overload);
             }
         }
@@ -254,7 +294,7 @@ impl Slots {
             let mut at = pieces.partition_point(|(o, _)| (*o as usize) < from);
             let (place, mut offset) = (data.payload_at + from - offset, from);
             let whole = if copy_out {
-                let mut copy = pool.get(to - from);
+                let mut copy = pool.get_small(to - from);
                 frame.copy_to(place, &mut copy);
                 *copied += copy.len() as u64;
                 Some(copy.freeze())
@@ -297,7 +337,7 @@ impl Slots {
                 }
                 self.unrequested_bytes -= std::mem::take(&mut s.unrequested);
                 s.state = State::Done;
-                s.pieces.clear();
+                drop_pieces(s, &mut self.pieces_storage, self.pieces_storage_max);
                 self.granted_slots = self.granted_slots.wrapping_add(1);
             }
             State::Free | State::Done => {}
@@ -310,7 +350,7 @@ impl Slots {
     pub fn complete(&mut self, complete: Complete, out: SegList) {
         let s = &mut self.slots[complete.slot as usize];
         s.state = State::Done;
-        s.pieces.clear();
+        drop_pieces(s, &mut self.pieces_storage, self.pieces_storage_max);
         s.out_bytes = out.bytes() as u32;
         s.out = out;
         s.units.clear();
@@ -333,19 +373,31 @@ impl Slots {
         let s = &mut self.slots[slot as usize];
         self.granted_bytes += std::mem::take(&mut s.charged);
     }
+}
 
-    /// Remembers the answer to an attach.
-    pub fn answer(&mut self, answer: Answer) {
-        self.answers.retain(|a| a.transaction() != answer.transaction());
-        if self.answers.len() >= 16 {
-            self.answers.remove(0);
-        }
-        self.answers.push(answer);
+/// Pieces that the lists of all slots of a session keep storage for. Never more are there than units
+/// of data that the credit covers, and a list's storage is at most twice what it holds.
+const fn pieces_max(credit_bytes: u64) -> usize {
+    2 * (credit_bytes as usize / UNIT_BYTES)
+}
+
+/// What a use has received is not needed any more. Its list is kept, unless all of them together have
+/// become too long: a peer that fills one slot after the other must not make all of them so.
+#[inline]
+fn drop_pieces(s: &mut Slot, storage: &mut usize, storage_max: usize) {
+    s.pieces.clear();
+    if s.pieces.capacity() > PIECES_FEW {
+        keep_storage(s, storage, storage_max);
     }
+}
 
-    /// Whether an attach was answered before.
-    pub fn has_answer(&self, transaction: u32) -> bool {
-        self.answers.iter().any(|a| a.transaction() == transaction)
+#[cold]
+fn keep_storage(s: &mut Slot, storage: &mut usize, storage_max: usize) {
+    *storage += s.pieces.capacity() - s.pieces_counted;
+    s.pieces_counted = s.pieces.capacity();
+    if *storage > storage_max {
+        *storage -= std::mem::take(&mut s.pieces_counted);
+        s.pieces = Vec::new();
     }
 }
 
@@ -366,21 +418,19 @@ impl Content for Slots {
             Item::ResetDone { slot, sequence } => {
                 ResetDone { slot, reserved: Default::default(), sequence }.emit(out);
             }
-            Item::AttachAnswer(transaction) => {
-                match self.answers.iter().find(|a| a.transaction() == transaction) {
-                    Some(Answer::Granted(attached)) => attached.emit(out),
-                    Some(Answer::Refused { transaction, status, seconds_left, text }) => {
-                        AttachRefused {
-                            transaction: *transaction,
-                            status: *status,
-                            seconds_left: *seconds_left,
-                            text,
-                        }
-                        .emit(out);
+            Item::AttachAnswer(transaction) => match self.answers.get(transaction) {
+                Some(Answer::Granted(attached)) => attached.emit(out),
+                Some(Answer::Refused { transaction, status, seconds_left, text }) => {
+                    AttachRefused {
+                        transaction: *transaction,
+                        status: *status,
+                        seconds_left: *seconds_left,
+                        text,
                     }
-                    None => return false,
+                    .emit(out);
                 }
-            }
+                None => return false,
+            },
             _ => return false,
         }
         true
@@ -403,7 +453,14 @@ impl Content for Slots {
     }
 
     fn acked(&mut self, item: Item) {
-        let Item::Data { slot, sequence, offset, length } = item else { return };
+        let (slot, sequence, offset, length) = match item {
+            Item::Data { slot, sequence, offset, length } => (slot, sequence, offset, length),
+            Item::AttachAnswer(transaction) => {
+                self.answers.on_heard(transaction);
+                return;
+            }
+            _ => return,
+        };
         let s = &mut self.slots[slot as usize];
         if s.sequence != sequence || s.out_bytes == 0 {
             return;
@@ -412,5 +469,106 @@ impl Content for Slots {
         if s.units.count() == UnitMap::units(s.out_bytes as usize) {
             self.finish_use(slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use thinwire_buffer::Addr;
+
+    use super::*;
+
+    const CREDIT: u64 = 8 << 20;
+
+    fn frame(pool: &Pool, bytes: usize) -> RxFrame {
+        let bytes = pool.get_zeroed(bytes).freeze();
+        let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+        RxFrame { from: Addr::Sim(1), bytes, rest: SegList::new(), waited, queued }
+    }
+
+    fn data(slot: u16, sequence: u32, offset: usize, length: usize) -> Data {
+        let (offset, length) = (offset as u32, length as u32);
+        Data { slot, sequence, offset, length, payload_at: 0 }
+    }
+
+    fn request(slot: u16, op: OpCode, length: u32) -> Request {
+        Request {
+            slot,
+            op: op as u8,
+            op_flags: 0,
+            sequence: 1,
+            attachment: 1,
+            generation: 1,
+            address: 0,
+            length,
+        }
+    }
+
+    /// Data that no credit covers is not kept, whether it comes before its request or behind it.
+    #[test]
+    fn data_beyond_its_request_is_not_kept() {
+        let pool = Pool::new(0);
+        for (op, length, kept) in
+            [(OpCode::Flush, 0, 0), (OpCode::Read, 512, 0), (OpCode::Write, 4096, 4096)]
+        {
+            for behind in [false, true] {
+                let mut slots = Slots::new(4, CREDIT, false);
+                let give = |slots: &mut Slots| {
+                    for offset in (0..1 << 20).step_by(4096).skip(1).chain([0]) {
+                        slots.on_data(&data(0, 1, offset, 4096), &frame(&pool, 4096), &pool)?;
+                    }
+                    Ok::<_, DropReason>(())
+                };
+                if !behind {
+                    give(&mut slots).unwrap();
+                }
+                slots.on_request(&request(0, op, length)).unwrap();
+                if behind {
+                    give(&mut slots).unwrap();
+                }
+                assert_eq!(pool.stats().live_bytes, kept, "{op:?}, behind: {behind}");
+                assert_eq!(slots.unrequested_bytes, 0);
+                let slot = slots.get(0);
+                assert!(slot.has_excess(length) && slot.is_whole(length), "it is INVALID at once");
+            }
+        }
+    }
+
+    /// All credit is on its way, before its requests, and a part of it comes again in a larger piece
+    /// with what is still missing: the frame is acknowledged, so it must not be left out.
+    #[test]
+    fn what_comes_again_in_another_cut_is_no_overload() {
+        let pool = Pool::new(0);
+        let mut slots = Slots::new(16, CREDIT, false);
+        let whole = frame(&pool, 1 << 20);
+        for slot in 0..7 {
+            slots.on_data(&data(slot, 1, 0, 1 << 20), &whole, &pool).unwrap();
+        }
+        slots.on_data(&data(7, 1, 4096, (1 << 20) - 4096), &whole, &pool).unwrap();
+        assert_eq!(slots.on_data(&data(7, 1, 0, 8192), &whole, &pool), Ok(Intake::Taken));
+        assert_eq!(slots.unrequested_bytes, CREDIT);
+        let beyond = slots.on_data(&data(8, 1, 0, 512), &whole, &pool);
+        assert_eq!(beyond, Err(DropReason::Overload));
+    }
+
+    /// One slot after the other is filled with the smallest pieces: their lists do not all stay.
+    #[test]
+    fn lists_of_pieces_are_given_back() {
+        let pool = Pool::new(0);
+        let mut slots = Slots::new(128, CREDIT, false);
+        let whole = frame(&pool, 512);
+        for slot in 0..128 {
+            for unit in 0..2048 {
+                slots.on_data(&data(slot, 1, unit * 512, 512), &whole, &pool).unwrap();
+            }
+            slots.on_request(&request(slot, OpCode::Write, 1 << 20)).unwrap();
+            let complete = Complete { slot, status: 0, sequence: 1, verifier: 0, length: 0 };
+            slots.complete(complete, SegList::new());
+        }
+        let storage: usize = slots.slots.iter().map(|s| s.pieces.capacity()).sum();
+        assert_eq!(storage, slots.pieces_storage);
+        assert!(storage <= pieces_max(CREDIT) + 2048, "{storage}");
     }
 }

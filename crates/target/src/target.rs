@@ -111,6 +111,7 @@ impl Target {
                 release: false,
                 operations: Vec::new(),
                 operations_free: Vec::new(),
+                in_store: Vec::new(),
                 done: Vec::new(),
                 done_ends: Vec::new(),
                 stats: TargetStats::default(),
@@ -334,6 +335,7 @@ impl Target {
         if !self.offers.is_empty() {
             self.send_offers(now, out);
         }
+        let mut overrun = false;
         for peer in self.peers.iter_mut().flatten() {
             if !peer.confirmed {
                 // Nobody may want it: it is worth no search for a frame size.
@@ -343,8 +345,23 @@ impl Target {
             peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
             peer.session.on_time(now);
             peer.session.transmit(now, &mut peer.slots, out);
+            overrun |= peer.session.is_overrun();
+        }
+        if overrun {
+            self.end_overrun();
         }
         progress
+    }
+
+    /// Ends the sessions that more waits for than may be (`docs/protocol.md`, "Bounds"). Their
+    /// initiators learn it when they send something.
+    fn end_overrun(&mut self) {
+        for index in 0..self.peers.len() {
+            if self.peers[index].as_ref().is_some_and(|peer| peer.session.is_overrun()) {
+                self.house.stats.drops.count(DropReason::Overrun);
+                self.end(index);
+            }
+        }
     }
 
     /// Tries requests again that were held back while somebody else was to be granted their export.

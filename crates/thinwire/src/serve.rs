@@ -54,9 +54,27 @@ pub fn serve(
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
     };
+    tell_bounds(&service);
     let stop = signals.fd().try_clone_to_owned();
     let stop = stop.map_err(|e| Failure::failed(format!("cannot watch for signals: {e}")))?;
     shards::serve(&service, &Configured { config, stop: Arc::new(stop) }, signals.fd(), ready)
+}
+
+/// Tells what memory initiators can make this process hold, whatever they do (`docs/protocol.md`,
+/// "Bounds").
+fn tell_bounds(service: &Service<'_>) {
+    let settings = &service.config;
+    // What is kept for reuse takes up to twice its size: memory has its alignment beside it.
+    let shared = thinwire_target::TargetConfig::SHARED_BYTES_MAX + service.pool_free_bytes_max;
+    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+    tracing::info!(
+        "memory that initiators can take: at most {} MiB for each session ({} slots, {} MiB of \
+         credit) and {} MiB for each shard; the content of memory exports is not in it",
+        mib(settings.session_bytes_max()),
+        settings.slots,
+        settings.credit_bytes >> 20,
+        mib(2 * shared),
+    );
 }
 
 /// Opens what the configuration names.

@@ -176,6 +176,56 @@ fn the_reasons_of_the_state_machines_are_documented() {
     assert_eq!(documented, names);
 }
 
+/// The value of a constant, or of a setting's default, in a source file: a number or a shifted one.
+fn constant(file: &str, name: &str) -> Option<u64> {
+    let number = |text: &str| text.trim().replace('_', "").parse::<u64>().ok();
+    let source = read(&format!("crates/{file}"));
+    source.match_indices(name).find_map(|(at, _)| {
+        let is_whole = source[..at].ends_with([' ', '(']);
+        let rest = &source[at + name.len()..];
+        let end = rest.find([';', '\n', ','])?;
+        let value = match rest[..end].split_once('=').filter(|_| is_whole) {
+            Some((_, value)) => value,
+            None => rest[..end].strip_prefix(':').filter(|_| is_whole)?,
+        };
+        match value.split_once("<<") {
+            Some((a, b)) => Some(number(a)? << number(b)?),
+            None => number(value),
+        }
+    })
+}
+
+/// Each bound that the document gives is the one that the code has, where it says.
+#[test]
+fn the_bounds_are_those_of_the_code() {
+    let document = read("docs/protocol.md");
+    let section = document.split("\n## ").find(|s| s.starts_with("Bounds")).unwrap();
+    let (mut checked, mut faults) = (0, Vec::new());
+    for row in section.lines().filter(|line| line.starts_with("| ")) {
+        let columns: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let [what, bound, _, place] = columns[..] else { panic!("not four columns: {row}") };
+        for place in place.split(';').filter(|place| place.contains('`')) {
+            let mut words = place.split('`').skip(1).step_by(2);
+            let file = words.next().unwrap();
+            assert!(!read(&format!("crates/{file}")).is_empty());
+            let Some(name) = words.next() else { continue };
+            let Some(value) = constant(file, name) else {
+                faults.push(format!("{what}: crates/{file} has no {name}"));
+                continue;
+            };
+            let mib = format!("{} MiB", value >> 20);
+            let told = bound.contains(&mib) && value >= 1 << 20;
+            let mut numbers = bound.split(|c: char| !c.is_ascii_digit());
+            if !told && !numbers.any(|number| number == value.to_string()) {
+                faults.push(format!("{what}: {name} is {value}, the document says {bound:?}"));
+            }
+            checked += 1;
+        }
+    }
+    assert!(faults.is_empty(), "the document and the code go apart: {faults:#?}");
+    assert!(checked > 25, "{checked} bounds found");
+}
+
 /// Sections that comments of the code cite exist.
 #[test]
 fn cited_sections_exist() {

@@ -325,7 +325,10 @@ impl Connection {
             || self.held_bytes == 0
             || (self.held_bytes + bytes <= limits.connection_bytes_max
                 && hall.held_bytes + bytes <= limits.bytes_max);
-        self.requests < limits.connection_requests_max && bytes_fit
+        // Requests of clients that are gone count: one that comes and goes must not pile them up.
+        let requests_fit = self.requests < limits.connection_requests_max
+            && hall.pending.len() < limits.requests_max;
+        requests_fit && bytes_fit
     }
 
     fn submit(

@@ -76,6 +76,9 @@ pub struct NbdLimits {
     pub connections_max: usize,
     /// Requests a connection may have outstanding, replies it has not read included. Default 256.
     pub connection_requests_max: u32,
+    /// The same for all connections together, those that are gone included as long as the volume has
+    /// their requests. Default 65,536.
+    pub requests_max: usize,
     /// Bytes of reads and writes a connection may have outstanding. Default 64 MiB. A single
     /// request may exceed it.
     pub connection_bytes_max: u64,
@@ -89,6 +92,7 @@ impl Default for NbdLimits {
         NbdLimits {
             connections_max: 256,
             connection_requests_max: 256,
+            requests_max: 65_536,
             connection_bytes_max: 64 << 20,
             bytes_max: 512 << 20,
         }

@@ -177,6 +177,8 @@ struct Held {
 }
 
 impl Batcher {
+    pub const HELD_BYTES: usize = size_of::<Held>();
+
     pub fn new(batching: Batching) -> Self {
         let bounded = |level: u16| level.clamp(1, BatchPolicy::LEVEL_MAX);
         let policy: Box<dyn Policy> = match batching.policy {

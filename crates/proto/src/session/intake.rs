@@ -112,8 +112,8 @@ impl Session {
         let mut acked = |item| content.acked(item);
         let largest = header.ack_largest;
         let mut known = sent.on_ack_range(now, largest, largest, &mut outcome, &mut acked);
-        // Runs of ones in the bitmap are ranges below the largest.
-        let mut bits = header.ack_bitmap;
+        // Runs of ones in the bitmap are ranges below the largest, if anything is in flight there.
+        let mut bits = if sent.reaches(largest) { header.ack_bitmap } else { 0 };
         let mut below = largest;
         while bits != 0 && known.is_some() {
             let gap = u64::from(bits.trailing_zeros());
@@ -177,10 +177,14 @@ impl Session {
 
     pub(super) fn detect_loss(&mut self, now: Time, at: usize) {
         let path = &mut self.paths[at];
+        if !path.sent.is_overtaken() {
+            return;
+        }
         let threshold = path.rtt.time_threshold();
         let base = path.frame_bytes_base;
-        let lost = &mut self.lost;
-        let outcome = path.sent.detect_loss(now, threshold, base, |item| lost.push(item));
+        let queue = &mut self.queue;
+        let lost = |item| queue.push_lost(item);
+        let outcome = path.sent.detect_loss(now, threshold, base, lost);
         if outcome.frames > 0 {
             path.window.on_lost(outcome.frames);
             path.frames_lost += u64::from(outcome.frames);
@@ -188,15 +192,7 @@ impl Session {
                 path.lose_large(now);
             }
             self.stats.frames_lost += u64::from(outcome.frames);
-            self.requeue_lost();
             self.check_black_hole(now, at);
-        }
-    }
-
-    /// Lost information goes before new information.
-    pub(super) fn requeue_lost(&mut self) {
-        while let Some(item) = self.lost.pop() {
-            self.queue.push_front(item);
         }
     }
 
@@ -216,9 +212,7 @@ impl Session {
         path.large_lost = 0;
         path.prober.search_size_later(now);
         let (id, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
-        let lost = &mut self.lost;
-        path.sent.lose_all(|item| lost.push(item));
-        self.requeue_lost();
+        path.sent.lose_all(|item| self.queue.push_lost(item));
         self.notice(Notice::FrameSize { path: id, used, limit });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_buffer::Addr;
 use thinwire_wire::{Header, Probe, ProbeReply};
 
-use super::{Notice, PATHS_MAX, Reply, Role, Session};
+use super::{Notice, PATHS_MAX, REPLIES_MAX, Reply, Role, Session};
 use crate::path::{PathState, Room};
 use crate::probe::{JUST, JUST_FIRST, ProbeEvent};
 use crate::{DropReason, Item, Time};
@@ -57,15 +57,11 @@ impl Session {
         if path.state != PathState::Active {
             self.heard_on_idle(now, at, header);
         }
-        if self.replies.len() < 64 {
-            self.replies.push(Reply {
-                link,
-                addr: from,
-                path: header.path,
-                token: probe.token,
-                size: probe.size,
-            });
+        if self.replies.len() >= REPLIES_MAX {
+            return Err(DropReason::Overload);
         }
+        let (path, token, size) = (header.path, probe.token, probe.size);
+        self.replies.push(Reply { link, addr: from, path, token, size });
         Ok(())
     }
 
@@ -196,10 +192,12 @@ impl Session {
         path.pto_frames = 2;
         // The timer runs from here, also if nothing is wanted any more of what is in flight.
         path.sent.last_eliciting = now;
-        let lost = &mut self.lost;
-        path.sent.oldest(2, |item| lost.push(item));
-        self.requeue_lost();
-        let path = &mut self.paths[at];
+        // Of a path that keeps as much as it may the oldest frames make room for the two.
+        let outcome = path.make_room(2, |item| self.queue.push_lost(item));
+        self.stats.frames_lost += u64::from(outcome.frames);
+        if outcome.frames == 0 {
+            path.sent.oldest(2, |item| self.queue.push_lost(item));
+        }
         self.queue.push_front(Item::Ping);
         if path.sent.only_large_in_flight(path.frame_bytes_base) {
             path.lose_large(now);
@@ -221,12 +219,10 @@ impl Session {
         path.pto_count = 0;
         path.pto_frames = 0;
         path.prober.ask_now(now);
-        let lost = &mut self.lost;
-        let outcome = path.sent.lose_all(|item| lost.push(item));
+        let outcome = path.sent.lose_all(|item| self.queue.push_lost(item));
         path.frames_lost += u64::from(outcome.frames);
         self.stats.frames_lost += u64::from(outcome.frames);
         let id = path.id;
-        self.requeue_lost();
         self.notice(Notice::PathDown(id));
     }
 }

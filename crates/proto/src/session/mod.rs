@@ -4,6 +4,7 @@
 
 mod intake;
 mod liveness;
+mod queue;
 mod transmit;
 
 use std::cell::Cell;
@@ -13,14 +14,19 @@ use std::time::Duration;
 use thinwire_buffer::Addr;
 use thinwire_wire::Header;
 
+use self::queue::{QUEUE_STORAGE, QUEUED_ITEMS_MAX, Queue};
 use crate::batch::{Batcher, Batching};
 use crate::path::{Path, PathReport, PathState, Room};
 use crate::probe::PROBE_BYTES;
-use crate::recovery::ITEMS_MAX;
+use crate::recovery::{ITEMS_MAX, SENT_ITEM_BYTES, SENT_ITEMS_MAX};
 use crate::{DropReason, Item, Rng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
 const PATHS_MAX: usize = 16;
+/// Answers to probes that wait for the end of a turn, at most.
+const REPLIES_MAX: usize = 64;
+/// Notices that wait to be read, at most.
+const NOTICES_MAX: usize = 64;
 /// Until the peer says how much it can take in.
 const ROOM_UNKNOWN: Room = Room { frames: 8, bytes: 64 * 1024 };
 
@@ -103,7 +109,7 @@ pub(crate) struct Reply {
 pub struct Session {
     pub(crate) config: SessionConfig,
     pub(crate) paths: Vec<Path>,
-    pub(crate) queue: VecDeque<Item>,
+    pub(crate) queue: Queue,
     batcher: Batcher,
     pub(crate) replies: Vec<Reply>,
     pub(crate) room: Room,
@@ -124,8 +130,8 @@ pub struct Session {
     planned: Cell<Time>,
     /// When it was last called much later than that.
     resumed_at: Time,
-    /// Items that were lost, in the order they are to be sent again; kept for its storage.
-    lost: Vec<Item>,
+    /// Items of the frame that is being built; kept for its storage.
+    items: Vec<Item>,
 }
 
 impl Session {
@@ -137,7 +143,7 @@ impl Session {
         Session {
             config,
             paths: Vec::new(),
-            queue: VecDeque::with_capacity(256),
+            queue: Queue::new(),
             batcher,
             replies: Vec::new(),
             room,
@@ -153,7 +159,7 @@ impl Session {
             first_number: 1,
             planned: Cell::new(Time(u64::MAX)),
             resumed_at: Time::ZERO,
-            lost: Vec::with_capacity(4 * ITEMS_MAX),
+            items: Vec::with_capacity(ITEMS_MAX),
         }
     }
 
@@ -203,7 +209,7 @@ impl Session {
     }
 
     fn notice(&mut self, notice: Notice) {
-        if self.notices.len() < 64 {
+        if self.notices.len() < NOTICES_MAX {
             self.notices.push_back(notice);
         }
     }
@@ -245,6 +251,12 @@ impl Session {
         let mut path = Path::new(now, id, link, addr, state, base, limit, room);
         path.sent.start_at(self.first_number);
         self.paths.push(path);
+        // What may be in flight is shared by the paths.
+        let share = SENT_ITEMS_MAX / self.paths.len().next_power_of_two();
+        for path in &mut self.paths {
+            let outcome = path.set_sent_items_max(share, |item| self.queue.push_lost(item));
+            self.stats.frames_lost += u64::from(outcome.frames);
+        }
         if state == PathState::Active {
             self.notice(Notice::PathUp(id));
         }
@@ -304,6 +316,32 @@ impl Session {
     /// Items that wait to be sent.
     pub fn queued(&self) -> usize {
         self.queue.len() + self.batcher.queued()
+    }
+
+    /// Items that frames in flight carry: kept until acknowledged or lost.
+    pub fn in_flight_items(&self) -> usize {
+        self.paths.iter().map(|path| path.sent.len()).sum()
+    }
+
+    /// Memory that a session holds at most, in bytes, whatever its peer does, as long as its owner
+    /// ends it when it [is overrun](Session::is_overrun). What the batching policy holds back is not
+    /// in it: the owner bounds that by its slots (`docs/protocol.md`, "Bounds").
+    pub const BYTES_MAX: usize = size_of::<Session>()
+        + PATHS_MAX * size_of::<Path>()
+        + SENT_ITEMS_MAX * SENT_ITEM_BYTES
+        + QUEUE_STORAGE * size_of::<Item>()
+        + ITEMS_MAX * size_of::<Item>()
+        + REPLIES_MAX * size_of::<Reply>()
+        + NOTICES_MAX * size_of::<Notice>();
+
+    /// Memory for a request that the batching policy holds back, in bytes.
+    pub const HELD_BYTES: usize = 2 * Batcher::HELD_BYTES;
+
+    /// More waits to be sent than any honest peer can bring about: the owner is to end the session.
+    /// Nothing is ever dropped instead, since what it answers has been acknowledged
+    /// (`docs/protocol.md`, "Bounds").
+    pub fn is_overrun(&self) -> bool {
+        self.queue.len() > QUEUED_ITEMS_MAX
     }
 
     /// Raises what the peer may send, as running totals of requests and of their bytes.

@@ -30,7 +30,7 @@ impl Session {
                 self.send_ack(now, at, out);
             }
         }
-        self.batcher.release(now, &mut self.queue);
+        self.queue.release(now, &mut self.batcher);
         for _ in 0..FRAMES_PER_TURN {
             if self.queue.is_empty() {
                 break;
@@ -159,7 +159,8 @@ impl Session {
         let link = self.paths[at].link;
         let addr = self.paths[at].addr;
         let frame_bytes = self.paths[at].frame_bytes;
-        let mut items = self.paths[at].sent.items();
+        let mut items = std::mem::take(&mut self.items);
+        items.clear();
         let frame = out[link].push(addr);
         Header::reserve(&mut frame.head);
         let acked = &self.paths[ack_at];
@@ -266,7 +267,7 @@ impl Session {
         }
         if items.is_empty() && content.is_some() {
             out[link].pop();
-            self.paths[at].sent.return_items(items);
+            self.items = items;
             return;
         }
         let mut header = Header::new(Kind::Session);
@@ -304,7 +305,8 @@ impl Session {
                 path.paced_until = now + wait;
             }
         }
-        path.sent.record(now, bytes, items);
+        path.sent.record(now, bytes, &items);
+        self.items = items;
     }
 
     /// Whether a request of a batch would ride behind the payload of others.

@@ -1,6 +1,7 @@
 //! Two sessions over a wire that does what it is told, under a virtual clock.
 
 mod batching;
+mod bounds;
 mod congestion;
 mod events;
 mod loss;

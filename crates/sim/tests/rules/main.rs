@@ -1,6 +1,7 @@
 //! The thirteen rules that keep data (`docs/design.md`), each with the sequence that breaks without
 //! it, and the sequences in which the simulator has caught us.
 
+mod exhaustion;
 mod hardening;
 mod reflection;
 mod rule_01_late_data;
