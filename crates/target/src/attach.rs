@@ -101,8 +101,7 @@ impl House {
         if self.exports[export].granted.iter().any(|&(who, number)| later(who, number)) {
             return Some(true);
         }
-        // Of a twin it is not known whether it is the same one, later.
-        let mut waiting = self.pending.iter().filter(|p| p.export == export && p.twin.is_none());
+        let mut waiting = self.pending.iter().filter(|p| p.export == export);
         waiting.any(|p| later(p.initiator, p.session_number)).then_some(false)
     }
 

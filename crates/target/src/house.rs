@@ -163,6 +163,8 @@ pub(crate) struct House {
     pub pending: Vec<PendingAttach>,
     /// Requests that were held back for a pending attach are to be tried again.
     pub release: bool,
+    /// A record is not resolved: see [`RecordState::Unresolved`].
+    pub unresolved: bool,
     pub operations: Vec<Option<Operation>>,
     pub operations_free: Vec<usize>,
     /// Requests in the stores, by the place of the session that they are of, which may have ended.

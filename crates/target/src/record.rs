@@ -42,7 +42,10 @@ impl House {
         match changed {
             Ok(()) => e.writer = new,
             Err(ChangeError::Refused(_)) => {}
-            Err(ChangeError::Unresolved(_)) => e.record = RecordState::Unresolved(now + RETRY),
+            Err(ChangeError::Unresolved(_)) => {
+                e.record = RecordState::Unresolved(now + RETRY);
+                self.unresolved = true;
+            }
         }
         changed
     }
@@ -101,16 +104,36 @@ impl House {
     }
 
     /// Tries the records again that could not be put back. Called every turn.
+    #[inline]
     pub fn retry_records(&mut self, now: Time) {
-        for export in 0..self.exports.len() {
-            if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
-                self.settle_record(now, export);
+        if self.unresolved {
+            for export in 0..self.exports.len() {
+                self.retry_record(now, export);
             }
+            let unresolved = |e: &Export| matches!(e.record, RecordState::Unresolved(_));
+            self.unresolved = self.exports.iter().any(unresolved);
+        }
+    }
+
+    fn retry_record(&mut self, now: Time, export: usize) {
+        if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
+            self.settle_record(now, export);
         }
     }
 
     /// When something here is due, at the latest.
+    #[inline]
     pub fn deadline(&self, now: Time) -> Time {
+        if self.release {
+            return now;
+        }
+        if self.unresolved || !self.pending.is_empty() {
+            return self.next_due();
+        }
+        Time(u64::MAX)
+    }
+
+    fn next_due(&self) -> Time {
         let mut at = Time(u64::MAX);
         for export in &self.exports {
             if let RecordState::Unresolved(retry) = export.record {
@@ -120,6 +143,6 @@ impl House {
         for due in self.pending.iter().filter_map(|p| p.twin.and_then(|twin| twin.due())) {
             at = at.min(due);
         }
-        if self.release { now } else { at }
+        at
     }
 }

@@ -109,6 +109,7 @@ impl Target {
                 attachments: Vec::new(),
                 pending: Vec::new(),
                 release: false,
+                unresolved: false,
                 operations: Vec::new(),
                 operations_free: Vec::new(),
                 in_store: Vec::new(),
