@@ -492,6 +492,8 @@ impl Medium {
     /// What dies with the process.
     pub fn forget_process(&mut self) {
         self.dies = false;
+        // Who is told no by the next process is told so of what that one could not read or store.
+        self.failed_records.clear();
         (self.wakes_at, self.woken) = (None, false);
         // The failures of the device are known to whoever opens it next: all begin anew.
         self.follow_device();
