@@ -10,7 +10,7 @@ use std::process::Command;
 
 use common::Store;
 use thinwire_runtime::disk::OpenOptions;
-use thinwire_volume::{Op, WriterRecord};
+use thinwire_volume::{ErrorKind, Op, WriterRecord};
 
 /// A file system on a device that fails when it is told to. Only root can mount one.
 struct Stage {
@@ -143,4 +143,25 @@ fn a_failed_flush_counts_for_all_on_the_file_system() {
         assert!(second.volume.losses() > losses[0], "{system}");
         assert_eq!(elsewhere.volume.losses(), losses[1], "{system}");
     }
+}
+
+/// A record that finds no space is refused, and not put into the state directory, where it would count
+/// beside the old one.
+#[test]
+fn a_record_that_finds_no_space_goes_nowhere_else() {
+    let Some(stage) = Stage::new("ext4", "space") else { return };
+    let image = stage.image("image");
+    let mut store = Store::open(&image, &stage.options());
+    let mut filler = File::create(stage.dir.join("system/filler")).unwrap();
+    let bytes = vec![7; 1 << 20];
+    while filler.write_all(&bytes).is_ok() {}
+    let mut rest = File::create(stage.dir.join("system/rest")).unwrap();
+    while rest.write_all(&bytes[..1024]).is_ok() {}
+    let error = store.volume.store_writer(WriterRecord::new(1, [1; 16], "a")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoSpace);
+    assert!(!stage.dir.join("state").exists());
+    assert_eq!(store.volume.load_writer(), Ok(WriterRecord::default()));
+    drop((filler, rest));
+    std::fs::remove_file(stage.dir.join("system/filler")).unwrap();
+    store.volume.store_writer(WriterRecord::new(1, [1; 16], "a")).unwrap();
 }
