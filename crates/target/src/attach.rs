@@ -68,8 +68,9 @@ impl House {
         }
         match self.decide(now, peer, export, attach) {
             Ok(generation) => {
-                let resumes = attach.flags & attach_flags::RESUME != 0;
-                let twin = self.twin_of(peer, export).filter(|_| !resumes);
+                // Who resumes is known to be the holder, and who says so may take over from anybody.
+                let asks = attach.flags & (attach_flags::RESUME | attach_flags::TAKE_OVER) == 0;
+                let twin = self.twin_of(peer, export).filter(|_| asks);
                 // Nobody is fenced before the grant: it may come to nothing.
                 self.pending.push(PendingAttach {
                     peer: index,
@@ -279,7 +280,7 @@ impl House {
         progress
     }
 
-    /// Fenced attachments of other initiators learn of it; those of the same one know already.
+    /// Fenced attachments of others learn of it; those of the same run know already.
     fn tell_fenced(&mut self, p: &PendingAttach, peers: &mut [Option<Box<Peer>>]) {
         for (at, attachment) in self.attachments.iter_mut().enumerate() {
             let concerned = attachment.export == p.export && attachment.live && attachment.fenced;
@@ -291,7 +292,7 @@ impl House {
                 .flatten()
                 .find(|peer| peer.session.local_id() == attachment.session);
             if let Some(peer) = peer
-                && peer.initiator != p.initiator
+                && (peer.initiator, peer.instance) != (p.initiator, p.instance)
             {
                 peer.session.send(Item::Event(Event {
                     code: event_code::FENCED,

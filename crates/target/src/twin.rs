@@ -79,7 +79,7 @@ impl House {
         format!(
             "export {} is held by another process with the same identity as this one ({}), which is \
              alive: two machines, containers or copies that present one identity cannot both write. \
-             Detach it there, or give this one another identity (--run-dir)",
+             Detach it there, give this one another identity (--run-dir), or say --take-over to fence it",
             self.exports[p.export].name, p.name
         )
     }

@@ -70,9 +70,7 @@ fn rule_03_a_twin_of_a_frozen_writer_fences_it() {
     s.world.freeze(Host::Client(0), s.world.now + 3 * SECOND);
     s.world.start_client(twin);
     s.until("attached", move |w| w.clients[twin].is_open);
-    s.pass(ms(2900));
-    let token = s.submit(0, Op::Write, at(0, 8));
-    assert_eq!(s.outcome(0, token).result, Err(ErrorKind::Fenced));
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
 }
 
 /// A former run's attach arrives while the next run waits for the answer of what may be its twin.
@@ -102,4 +100,16 @@ fn rule_03_a_late_attach_beside_a_question_to_a_twin_fences_nobody() {
     s.write(at(4, 8));
     s.read(at(0, 16));
     s.end();
+}
+
+/// A person may overrule that; the first is told at once.
+#[test]
+fn rule_03_a_twin_that_takes_over_fences_the_first_and_tells_it() {
+    let (mut s, twin) = with_twin();
+    s.write(at(0, 8));
+    s.world.clients[twin].config.take_over = true;
+    s.attach(twin);
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
+    let token = s.submit(twin, Op::Write, at(0, 8));
+    assert_eq!(s.outcome(twin, token).result, Ok(()));
 }
