@@ -157,8 +157,10 @@ fn a_record_that_finds_no_space_goes_nowhere_else() {
     while filler.write_all(&bytes).is_ok() {}
     let mut rest = File::create(stage.dir.join("system/rest")).unwrap();
     while rest.write_all(&bytes[..1024]).is_ok() {}
+    let before = store.volume.losses();
     let error = store.volume.store_writer(WriterRecord::new(1, [1; 16], "a")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);
+    assert_eq!(store.volume.losses(), before, "no sync has failed");
     assert!(!stage.dir.join("state").exists());
     assert_eq!(store.volume.load_writer(), Ok(WriterRecord::default()));
     drop((filler, rest));

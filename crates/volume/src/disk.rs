@@ -87,7 +87,8 @@ pub trait Disk {
     /// Which parts of the range hold data. Extents start at `offset` and cover at most `len`.
     fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32>;
 
-    /// What a failed sync here puts in doubt. The same while the disk is open.
+    /// What a failed sync here puts in doubt. The same while the disk is open. Syncs that the disk makes
+    /// by itself, of records, it tells the scope of; those of its operations whoever submits them does.
     fn sync_scope(&self) -> SyncScope;
 
     /// The writer record, durable once this returns; no record is generation 0. The errno if it

@@ -138,6 +138,7 @@ impl Session {
         if self.timers_rest(now) {
             return;
         }
+        self.timers_owed = false;
         for at in 0..self.paths.len() {
             self.path_on_time(now, at);
         }
@@ -149,7 +150,10 @@ impl Session {
     pub(super) fn look_at_own_time(&mut self, now: Time) {
         if now.since(self.planned.get()) > STALL {
             self.planned.set(now);
-            self.resumed_at = now;
+            // Whoever is always late must get to its timers all the same.
+            if !std::mem::replace(&mut self.timers_owed, true) {
+                self.resumed_at = now;
+            }
         }
     }
 

@@ -130,6 +130,8 @@ pub struct Session {
     planned: Cell<Time>,
     /// When it was last called much later than that.
     resumed_at: Time,
+    /// Timers have rested since, and have not been let fire.
+    timers_owed: bool,
     /// Items of the frame that is being built; kept for its storage.
     items: Vec<Item>,
 }
@@ -159,6 +161,7 @@ impl Session {
             first_number: 1,
             planned: Cell::new(Time(u64::MAX)),
             resumed_at: Time::ZERO,
+            timers_owed: false,
             items: Vec::with_capacity(ITEMS_MAX),
         }
     }

@@ -129,3 +129,25 @@ fn acknowledgements_reach_further_back_than_the_header() {
     let again = pieces.iter().filter(|((slot, _), (_, times))| *slot == 2 && *times > 1).count();
     assert!(again <= 8, "{again} pieces were sent again though they had arrived");
 }
+
+/// One machine wakes up late every time (a starved guest, a processor quota): that its timers rest
+/// after a stall must not mean that they never fire.
+#[test]
+fn a_machine_that_is_always_late_sends_again_what_was_lost() {
+    for late in [0, 15, 25, 60] {
+        let mut p = Pair::new(1, 9000);
+        p.say(0, 1..2);
+        p.until("hearing", |p| !p.sides[1].heard.is_empty());
+        p.run(Duration::from_millis(100));
+        let mut lost = false;
+        p.judge(move |sent| {
+            let is_first = sent.side == 0
+                && sent.has(|m| matches!(m, Message::Attach(_)))
+                && !std::mem::replace(&mut lost, true);
+            if is_first { Fate::Drop } else { Fate::Pass }
+        });
+        p.say(0, 2..3);
+        p.late(Duration::from_millis(late), 40);
+        assert!(p.sides[1].heard.contains(&2), "late by {late} ms each time");
+    }
+}

@@ -311,4 +311,52 @@ impl Pair {
             self.step(limit);
         }
     }
+
+    /// Side 0 is called so much later than it wants, each time; side 1 in time.
+    pub fn late(&mut self, late: Duration, calls: usize) {
+        let content = &mut self.sides[0];
+        self.sessions[0].on_time(self.now);
+        self.sessions[0].transmit(self.now, content, &mut self.batches[0]);
+        for link in 0..self.batches[0].len() {
+            self.send(0, link);
+        }
+        for _ in 0..calls {
+            let due =
+                self.sessions[0].deadline(self.now).min(self.now + Duration::from_secs(2)) + late;
+            // Meanwhile the other side runs, and frames for side 0 lie in its queue.
+            let mut held = Vec::new();
+            while self.now < due {
+                let content = &mut self.sides[1];
+                self.sessions[1].on_time(self.now);
+                self.sessions[1].transmit(self.now, content, &mut self.batches[1]);
+                for link in 0..self.batches[1].len() {
+                    self.send(1, link);
+                }
+                let mut next = self.sessions[1].deadline(self.now).min(due);
+                if let Some(&(at, _)) = self.flights.keys().next() {
+                    next = next.min(at);
+                }
+                self.now = next.max(self.now + Duration::from_micros(1));
+                while let Some(entry) = self.flights.first_entry()
+                    && entry.key().0 <= self.now
+                {
+                    let Flight { to, link, bytes } = entry.remove();
+                    if to == 0 {
+                        held.push((link, bytes));
+                    } else {
+                        self.deliver(1, link, addr(0, link), &bytes);
+                    }
+                }
+            }
+            for (link, bytes) in held {
+                self.deliver(0, link, addr(1, link), &bytes);
+            }
+            let content = &mut self.sides[0];
+            self.sessions[0].on_time(self.now);
+            self.sessions[0].transmit(self.now, content, &mut self.batches[0]);
+            for link in 0..self.batches[0].len() {
+                self.send(0, link);
+            }
+        }
+    }
 }

@@ -96,10 +96,10 @@ impl Machine {
         depth: u32,
         numbers: &mut BTreeSet<Number>,
     ) {
-        numbers.insert(number);
         if number.0 != 0 {
             return self.add_device(number, depth, numbers);
         }
+        numbers.insert(number);
         let Ok(meta) = fs::metadata(source) else { return };
         if !meta.file_type().is_block_device() {
             return;
@@ -120,7 +120,7 @@ impl Machine {
 
     /// A device, and what it lies on.
     fn add_device(&self, number: Number, depth: u32, numbers: &mut BTreeSet<Number>) {
-        if depth > DEPTH_MAX || (!numbers.insert(number) && depth > 0) {
+        if depth > DEPTH_MAX || !numbers.insert(number) {
             return;
         }
         let own = self.dev_block.join(format!("{}:{}", number.0, number.1));
@@ -231,6 +231,20 @@ mod tests {
         assert_eq!(below((8, 1)), [(8, 0), (8, 1)]);
         assert_eq!(below((253, 0)), [(8, 0), (8, 2), (253, 0)]);
         assert_eq!(below((7, 7)), [(7, 7)], "unknown to sysfs");
+        // A loop device lies on the file system of its file, and on what that lies on.
+        put("image", "");
+        put("devices/loop0/dev", "7:0\n");
+        put("devices/loop0/loop/backing_file", &format!("{}\n", dir.join("image").display()));
+        let to = dir.join("devices/loop0");
+        let _ = std::os::unix::fs::symlink(to, dir.join("block/7:0"));
+        let flags = StatxFlags::MNT_ID;
+        let file = File::open(dir.join("image")).unwrap();
+        let id = statx(&file, "", AtFlags::EMPTY_PATH, flags).unwrap().stx_mnt_id;
+        put("mountinfo", &format!("{id} 1 8:1 / / rw - ext4 /dev/sda1 rw\n"));
+        let machine = Machine { mountinfo: dir.join("mountinfo"), ..machine };
+        let mut numbers = BTreeSet::new();
+        machine.add_device((7, 0), 0, &mut numbers);
+        assert_eq!(numbers.into_iter().collect::<Vec<_>>(), [(7, 0), (8, 0), (8, 1)]);
         fs::remove_dir_all(&dir).unwrap();
     }
 

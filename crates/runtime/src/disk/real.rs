@@ -237,14 +237,14 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn load_writer(&mut self) -> Result<WriterRecord, i32> {
-        self.writer.load(&self.file)
+        self.writer.load(&self.file, &self.scope)
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
         if self.info.read_only {
             return Err(libc::EROFS);
         }
-        self.writer.store(&self.file, record)
+        self.writer.store(&self.file, &self.scope, record)
     }
 }
 

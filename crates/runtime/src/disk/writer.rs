@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
 use rustix::io::Errno;
-use thinwire_volume::WriterRecord;
+use thinwire_volume::{SyncScope, WriterRecord};
 
 use super::OpenError;
 use super::domain::sync_all;
@@ -113,7 +113,7 @@ impl WriterStore {
     ///
     /// # Errors
     /// The errno of reading it or of making it durable.
-    pub fn load(&mut self, file: &File) -> Result<WriterRecord, i32> {
+    pub fn load(&mut self, file: &File, scope: &SyncScope) -> Result<WriterRecord, i32> {
         let mut record = None;
         if let Found::Record(stored) = self.read_attribute(file)? {
             record = Some(stored);
@@ -128,18 +128,23 @@ impl WriterStore {
         }
         if record.is_some() && self.attribute && !self.read_only {
             // It may have been written by a process that could not make it durable.
-            sync_record(file)?;
+            sync_record(file, scope)?;
         }
         Ok(record.unwrap_or_default())
     }
 
     /// Stores the record durably; errors are errnos, and either record may be there then.
-    pub fn store(&mut self, file: &File, record: WriterRecord) -> Result<(), i32> {
+    pub fn store(
+        &mut self,
+        file: &File,
+        scope: &SyncScope,
+        record: WriterRecord,
+    ) -> Result<(), i32> {
         let bytes = encode(record);
         if self.attribute {
             match fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
                 Ok(()) => {
-                    sync_record(file)?;
+                    sync_record(file, scope)?;
                     return self.remove_state_file().inspect_err(|errno| self.complain(*errno));
                 }
                 // Some file systems tell only now that they have none: then there is none.
@@ -224,11 +229,15 @@ fn os(error: io::Error) -> i32 {
 }
 
 /// Makes an attribute durable, through an open file description of its own: the kernel tells each
-/// description once that earlier writes were lost, and the content's must hear of it itself.
-fn sync_record(file: &File) -> Result<(), i32> {
+/// description once that earlier writes were lost, and the content's must hear of it itself. Only a
+/// failure of this puts the content in doubt, not one of what comes before it.
+fn sync_record(file: &File, scope: &SyncScope) -> Result<(), i32> {
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
     let own = File::open(own).map_err(os)?;
-    fsync(&own).map_err(Errno::raw_os_error)
+    let mark = scope.begin();
+    let result = fsync(&own);
+    scope.end(mark, result.is_err());
+    result.map_err(Errno::raw_os_error)
 }
 
 fn encode(record: WriterRecord) -> [u8; BYTES] {
@@ -297,11 +306,11 @@ mod tests {
         let open =
             || WriterStore::open(&null, Path::new("/dev/null"), true, false, &[0xab; 16], &dir);
         let mut store = open().unwrap();
-        assert_eq!(store.load(&null), Ok(WriterRecord::default()));
+        assert_eq!(store.load(&null, &SyncScope::alone()), Ok(WriterRecord::default()));
         for generation in [1, 2] {
             let record = WriterRecord::new(generation, [3; 16], "node1");
-            store.store(&null, record).unwrap();
-            assert_eq!(open().unwrap().load(&null), Ok(record));
+            store.store(&null, &SyncScope::alone(), record).unwrap();
+            assert_eq!(open().unwrap().load(&null, &SyncScope::alone()), Ok(record));
         }
         let file = dir.join(format!("writer-{}", "ab".repeat(16)));
         fs::write(&file, b"nonsense").unwrap();

@@ -84,10 +84,18 @@ impl Disk for SimDisk {
     }
 
     fn load_writer(&mut self) -> Result<WriterRecord, i32> {
-        self.handle.medium.borrow_mut().load_record()
+        let scope = self.sync_scope();
+        let mark = scope.begin();
+        let loaded = self.handle.medium.borrow_mut().load_record();
+        scope.end(mark, loaded.is_err());
+        loaded
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        self.handle.medium.borrow_mut().store_record(record)
+        let scope = self.sync_scope();
+        let mark = scope.begin();
+        let stored = self.handle.medium.borrow_mut().store_record(record);
+        scope.end(mark, stored.is_err());
+        stored
     }
 }

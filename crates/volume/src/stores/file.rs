@@ -428,17 +428,11 @@ impl<D: Disk> Volume for FileStore<D> {
     }
 
     fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        let mark = self.scope.begin();
-        let loaded = self.disk.load_writer();
-        self.scope.end(mark, loaded.is_err());
-        loaded.map_err(|errno| record_error(errno, Op::Read))
+        self.disk.load_writer().map_err(|errno| record_error(errno, Op::Read))
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        let mark = self.scope.begin();
-        let stored = self.disk.store_writer(record);
-        self.scope.end(mark, stored.is_err());
-        stored.map_err(|errno| record_error(errno, Op::Write))
+        self.disk.store_writer(record).map_err(|errno| record_error(errno, Op::Write))
     }
 }
 

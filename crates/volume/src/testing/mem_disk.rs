@@ -185,6 +185,8 @@ impl Disk for MemDisk {
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
         self.writer = record;
-        if self.failing_records.pop_front() == Some(true) { Err(EIO) } else { Ok(()) }
+        let failed = self.failing_records.pop_front() == Some(true);
+        self.scope.end(self.scope.begin(), failed);
+        if failed { Err(EIO) } else { Ok(()) }
     }
 }
