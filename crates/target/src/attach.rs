@@ -314,6 +314,7 @@ impl House {
         read_only: bool,
     ) {
         self.check_losses(export);
+        self.room_changed |= !std::mem::replace(&mut peer.was_attached, true);
         self.next_generation = self.next_generation.wrapping_add(1);
         let attachment = Attachment {
             export,

@@ -189,7 +189,7 @@ impl Target {
             seed: promise.seed,
             batching,
         };
-        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
+        let sessions = self.attached_sessions() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
         let (link, from) = promise.place;
         let base = house.links[link].frame_bytes_base;
@@ -216,6 +216,7 @@ impl Target {
             name: promise.name,
             created: promise.created,
             confirmed: false,
+            was_attached: false,
             ended: false,
         }));
         true
@@ -228,7 +229,7 @@ impl Target {
             (None, None) => return,
         };
         let house = &self.house;
-        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count() + 1;
+        let sessions = self.attached_sessions() + 1;
         let room = house.room(sessions);
         let mut addresses = [Address::Sim(0); WELCOME_ADDRESSES_MAX];
         let mut count = 0;

@@ -163,6 +163,8 @@ pub(crate) struct House {
     pub pending: Vec<PendingAttach>,
     /// Requests that were held back for a pending attach are to be tried again.
     pub release: bool,
+    /// There are more, or fewer, sessions to share the room of the links.
+    pub room_changed: bool,
     /// A record is not resolved: see [`RecordState::Unresolved`].
     pub unresolved: bool,
     pub operations: Vec<Option<Operation>>,

@@ -25,6 +25,8 @@ pub(crate) struct Peer {
     pub created: Time,
     /// A frame of the session has arrived: its initiator has the id.
     pub confirmed: bool,
+    /// It has been granted an export: until then nothing that it sends is kept.
+    pub was_attached: bool,
     /// Set when the session is over.
     pub ended: bool,
 }
@@ -83,6 +85,9 @@ impl Peer {
                 }
             }
             Message::Data(data) => {
+                if !self.was_attached {
+                    return Err(DropReason::Attachment);
+                }
                 let before = self.slots.copied_bytes;
                 let taken = self.slots.on_data(data, rx, &house.pool);
                 house.stats.copied_bytes += self.slots.copied_bytes - before;

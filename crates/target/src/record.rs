@@ -124,7 +124,7 @@ impl House {
     /// When something here is due, at the latest.
     #[inline]
     pub fn deadline(&self, now: Time) -> Time {
-        if self.release {
+        if self.release || self.room_changed {
             return now;
         }
         if self.unresolved || !self.pending.is_empty() {

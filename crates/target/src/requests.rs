@@ -38,7 +38,8 @@ impl House {
         }
         let Some(request) = s.request else { return };
         let is_write = request.op == OpCode::Write as u8;
-        if is_write && request.length as usize <= REQUEST_BYTES_MAX && !s.is_whole(request.length) {
+        let takes_data = is_write && request.length as usize <= REQUEST_BYTES_MAX;
+        if takes_data && !s.is_whole(request.length) && peer.was_attached {
             return;
         }
         let (export, attachment) = match self.check_attachment(peer, &request) {

@@ -110,6 +110,7 @@ impl Target {
                 pending: Vec::new(),
                 release: false,
                 unresolved: false,
+                room_changed: false,
                 operations: Vec::new(),
                 operations_free: Vec::new(),
                 in_store: Vec::new(),
@@ -292,21 +293,23 @@ impl Target {
                 None => {}
             }
         }
-        self.share_room();
     }
 
     pub(crate) fn end(&mut self, index: usize) {
         self.promises[index] = None;
         let Some(peer) = self.peers[index].take() else { return };
         self.house.end_session(&peer);
-        if peer.confirmed {
-            self.share_room();
-        }
+        // Others may take more.
+        self.house.room_changed |= peer.was_attached;
+    }
+
+    /// Sessions that the links' room is shared by: strangers that attach nothing take none from others.
+    pub(crate) fn attached_sessions(&self) -> usize {
+        self.peers.iter().flatten().filter(|p| p.was_attached).count()
     }
 
     fn share_room(&mut self) {
-        let sessions = self.peers.iter().flatten().filter(|p| p.confirmed).count();
-        let room = self.house.room(sessions);
+        let room = self.house.room(self.attached_sessions());
         for peer in self.peers.iter_mut().flatten() {
             peer.session.set_room(room);
         }
@@ -322,6 +325,9 @@ impl Target {
             self.house.settle_pending(now, &mut self.peers);
         }
         let progress = progress | self.release_held();
+        if std::mem::take(&mut self.house.room_changed) {
+            self.share_room();
+        }
         if now >= self.housekeeping_at {
             self.housekeeping_at = now + HOUSEKEEPING;
             self.expire(now);

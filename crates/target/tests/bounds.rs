@@ -403,3 +403,24 @@ fn requests_of_ended_sessions_keep_their_places() {
     p.greet();
     assert!(places.contains(&place(&p)), "they are free again");
 }
+
+/// Who never attached has no request for which data could come: it is not kept, however many sessions
+/// send it.
+#[test]
+fn who_never_attached_makes_nothing_grow() {
+    let mut p = Pair::new();
+    let length = 8192;
+    for _ in 0..16 {
+        p.greet();
+        for slot in 0..128 {
+            for piece in 0..8 {
+                let (reserved, offset) = (Default::default(), piece * length);
+                let data = DataHeader { slot, reserved, sequence: 1, offset, length };
+                p.say(0, length as usize, |o| data.emit(o));
+            }
+            p.turn();
+        }
+    }
+    let held = LIVE.with(Cell::get) - p.before;
+    assert!(held < 16 << 20, "{} sessions hold {held} bytes", p.target.sessions().len());
+}
