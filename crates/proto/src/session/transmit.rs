@@ -219,6 +219,19 @@ impl Session {
                 break;
             }
             let wanted = match item {
+                // Probe timeouts and paths that die make copies of what waits for an answer: once in a
+                // frame is enough, or they multiply.
+                Item::Attach(_)
+                | Item::AttachAnswer(_)
+                | Item::Detach(_)
+                | Item::Detached(_)
+                | Item::Event(_)
+                | Item::AskClocks(_)
+                | Item::Clocks(_)
+                    if items.contains(&item) =>
+                {
+                    false
+                }
                 Item::Ping => {
                     Ping {}.emit(&mut frame.head);
                     true

@@ -151,3 +151,15 @@ fn a_machine_that_is_always_late_sends_again_what_was_lost() {
         assert!(p.sides[1].heard.contains(&2), "late by {late} ms each time");
     }
 }
+
+/// Probe timeouts and dead paths make copies of what waits for an answer: they do not multiply.
+#[test]
+fn copies_of_one_question_do_not_fill_frames() {
+    let mut p = Pair::new(1, 9000);
+    for _ in 0..200 {
+        p.say(0, 1..2);
+    }
+    p.until("hearing", |p| !p.sides[1].heard.is_empty());
+    p.run(Duration::from_millis(100));
+    assert_eq!(p.sides[1].heard, [1], "once in a frame, however often it waits");
+}
