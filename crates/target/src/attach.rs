@@ -10,7 +10,7 @@ use crate::answers::Answer;
 use crate::house::{Attachment, Holder, House, PendingAttach, RecordState};
 use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
-use crate::twin::Pulse;
+use crate::twin::{Pulse, Twin};
 
 /// The writer is gone and nothing counts down until another may have the volume.
 const NEVER: u32 = u32::MAX;
@@ -70,7 +70,7 @@ impl House {
             Ok(generation) => {
                 // Who resumes is known to be the holder, and who says so may take over from anybody.
                 let asks = attach.flags & (attach_flags::RESUME | attach_flags::TAKE_OVER) == 0;
-                let twin = self.twin_of(peer, export).filter(|_| asks);
+                let twin = if asks { Twin::Unasked } else { Twin::Cleared };
                 // Nobody is fenced before the grant: it may come to nothing.
                 self.pending.push(PendingAttach {
                     peer: index,
@@ -124,7 +124,8 @@ impl House {
             Some(p) => (p.generation, p.initiator),
             None => (e.writer.generation, e.writer.holder),
         };
-        let same = holder == peer.initiator;
+        let is_twin = |h: &Holder| h.initiator == holder && h.twins.contains(&peer.instance);
+        let same = holder == peer.initiator && !e.holder.as_ref().is_some_and(is_twin);
         let next = generation + 1;
         if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
             return Ok(next);
@@ -200,18 +201,13 @@ impl House {
         let mut progress = false;
         let mut at = 0;
         while at < self.pending.len() {
-            let twin = self.pending[at].twin.as_mut();
-            let pulse = twin.map(|twin| twin.look(now, peers));
-            if let Some(Pulse::Gone) = pulse {
-                self.pending[at].twin = None;
-            }
-            let is_refused = matches!(pulse, Some(Pulse::Alive));
             let export = self.pending[at].export;
             // In the order in which they were asked for: each got the generation after the one before.
             let is_next = self.pending[..at].iter().all(|before| before.export != export);
             let at_once = self.config.canary == Canary::GrantOverRequests;
-            let waits = !is_next
-                || matches!(pulse, Some(Pulse::Unknown))
+            let pulse = if is_next { self.look_for_twin(now, at, peers) } else { Pulse::Unknown };
+            let is_refused = pulse == Pulse::Alive;
+            let waits = pulse == Pulse::Unknown
                 || (self.writer_outstanding(export) > 0 && !at_once)
                 || !self.settle_record(now, export);
             if waits && !is_refused {
@@ -269,6 +265,7 @@ impl House {
             e.holder = Some(Holder {
                 initiator: p.initiator,
                 instance: p.instance,
+                twins: Vec::new(),
                 name: p.name.clone(),
                 session: p.session,
                 last_heard: now,

@@ -36,6 +36,8 @@ pub(crate) struct Holder {
     pub initiator: [u8; 16],
     /// Which run of it.
     pub instance: u64,
+    /// Runs with its identity that asked while it was alive: they are others.
+    pub twins: Vec<u64>,
     pub name: String,
     /// The session of its attachment, which may have ended.
     pub session: u64,
@@ -139,8 +141,8 @@ pub(crate) struct PendingAttach {
     pub instance: u64,
     pub session_number: u64,
     pub name: String,
-    /// Another run of the same initiator holds the export in this session: is it alive?
-    pub twin: Option<Twin>,
+    /// Whether another run of the same initiator may hold the export.
+    pub twin: Twin,
     /// The record could not be changed, and may have been all the same: see
     /// [`RecordState::Unresolved`].
     pub failed: Option<IoError>,
@@ -233,8 +235,9 @@ impl House {
     /// Another session is about to be granted `export`: its present writers' new requests wait, so
     /// that the store runs dry of them. So they do while it is not known who the writer is.
     pub fn is_held_back(&self, export: usize, session: u64) -> bool {
-        let waits =
-            |p: &PendingAttach| p.export == export && p.session != session && p.twin.is_none();
+        let waits = |p: &PendingAttach| {
+            p.export == export && p.session != session && p.twin == Twin::Cleared
+        };
         self.pending.iter().any(waits)
             || matches!(self.exports[export].record, RecordState::Unresolved(_))
     }

@@ -140,7 +140,7 @@ impl House {
                 at = at.min(retry);
             }
         }
-        for due in self.pending.iter().filter_map(|p| p.twin.and_then(|twin| twin.due())) {
+        for due in self.pending.iter().filter_map(|p| p.twin.due()) {
             at = at.min(due);
         }
         at

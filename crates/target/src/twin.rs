@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use thinwire_proto::Time;
+use thinwire_proto::{Item, Time};
 
 use crate::house::{House, PendingAttach};
 use crate::peer::Peer;
@@ -13,74 +13,101 @@ use crate::peer::Peer;
 /// A holder that has not answered in this time is gone. What comes back after a crash waits for it;
 /// a process that stands still for as long is taken over by its successor.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The question is asked again after this, since it or its answer may be lost.
-const AGAIN: Duration = Duration::from_millis(120);
+/// Twins of one holder that are remembered.
+const TWINS_MAX: usize = 8;
 
-/// A holder that is asked whether it lives.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Twin {
-    /// Its session.
-    session: u64,
-    /// When it was asked first, and last.
-    asked: Option<(Time, Time)>,
+/// What an attach that may be a twin's knows of the present holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Twin {
+    /// It says that it is the holder, or takes over from whoever is: nobody need be asked.
+    Cleared,
+    /// Its turn has not come.
+    Unasked,
+    /// This run of the holder is asked, since then.
+    Asked(u64, Time),
 }
 
-/// What is known of it.
+/// What became of the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pulse {
     /// It may still answer.
     Unknown,
-    /// It has answered.
+    /// It has answered: this attach is a twin's.
     Alive,
-    /// It has not, or its session has ended.
-    Gone,
+    /// There is nobody who could.
+    None,
 }
 
 impl Twin {
     /// When it must be looked at again.
     pub fn due(&self) -> Option<Time> {
-        self.asked.map(|(first, last)| (first + PATIENCE).min(last + AGAIN))
-    }
-
-    /// Asks, and looks for the answer.
-    pub fn look(&mut self, now: Time, peers: &mut [Option<Box<Peer>>]) -> Pulse {
-        let mut living = peers.iter_mut().flatten();
-        let Some(peer) = living.find(|peer| peer.session.local_id() == self.session) else {
-            return Pulse::Gone;
-        };
-        let (first, last) = match self.asked {
-            // What it had sent before says nothing: it must answer what is asked from here on.
-            Some((first, _)) if peer.session.answered_since(first) => return Pulse::Alive,
-            Some((first, _)) if now >= first + PATIENCE => return Pulse::Gone,
-            Some((first, last)) if now < last + AGAIN => (first, last),
-            Some((first, _)) => {
-                peer.session.ask(now);
-                (first, now)
-            }
-            None => {
-                peer.session.ask(now);
-                (now, now)
-            }
-        };
-        self.asked = Some((first, last));
-        Pulse::Unknown
+        match self {
+            Twin::Asked(_, since) => Some(*since + PATIENCE),
+            Twin::Cleared | Twin::Unasked => None,
+        }
     }
 }
 
 impl House {
-    /// The session in which another run of this initiator holds the export, as far as is known.
-    pub fn twin_of(&self, peer: &Peer, export: usize) -> Option<Twin> {
-        let holder = self.exports[export].holder.as_ref()?;
-        let other = holder.initiator == peer.initiator && holder.instance != peer.instance;
-        other.then_some(Twin { session: holder.session, asked: None })
+    /// Looks whether another run of the initiator that this attach is of holds the export, and lives.
+    /// To be called when it is the next to be granted: the holder is the one in force then.
+    pub fn look_for_twin(
+        &mut self,
+        now: Time,
+        at: usize,
+        peers: &mut [Option<Box<Peer>>],
+    ) -> Pulse {
+        let p = &mut self.pending[at];
+        if p.twin == Twin::Cleared {
+            return Pulse::None;
+        }
+        let holder = self.exports[p.export].holder.as_mut();
+        let holder = holder.filter(|h| h.initiator == p.initiator && h.instance != p.instance);
+        let Some(holder) = holder else {
+            p.twin = Twin::Cleared;
+            return Pulse::None;
+        };
+        let run = (holder.initiator, holder.instance);
+        let mut sessions = peers.iter_mut().flatten();
+        let mut living = sessions.by_ref().filter(|peer| (peer.initiator, peer.instance) == run);
+        match p.twin {
+            Twin::Asked(instance, since) if instance == holder.instance => {
+                // What it had sent before says nothing: it must answer what it is sent from here on.
+                if living.any(|peer| peer.session.answered_since(since)) {
+                    holder.twins.truncate(TWINS_MAX - 1);
+                    holder.twins.insert(0, p.instance);
+                    return Pulse::Alive;
+                }
+                if now < since + PATIENCE {
+                    return Pulse::Unknown;
+                }
+                p.twin = Twin::Cleared;
+                Pulse::None
+            }
+            _ => {
+                let mut asked = 0;
+                for peer in living {
+                    peer.session.ask(now);
+                    // Sent again until it is acknowledged, which is an answer, too.
+                    peer.session.send(Item::Ping);
+                    asked += 1;
+                }
+                if asked == 0 {
+                    p.twin = Twin::Cleared;
+                    return Pulse::None;
+                }
+                p.twin = Twin::Asked(holder.instance, now);
+                Pulse::Unknown
+            }
+        }
     }
 
-    /// What the second of the two is told.
+    /// What the second of the two is told: it fits an explanation with the longest names.
     pub fn twin_refusal(&self, p: &PendingAttach) -> String {
+        let name = &self.exports[p.export].name;
         format!(
-            "export {} is held by another process with the same identity as this one ({}), which is \
-             alive: two machines, containers or copies that present one identity cannot both write. \
-             Detach it there, give this one another identity (--run-dir), or say --take-over to fence it",
-            self.exports[p.export].name, p.name
+            "export {name} is held by a process with the same identity ({}), which is alive",
+            p.name
         )
     }
 }

@@ -163,6 +163,9 @@ impl Session {
             }
             // Timers need the whole time, with what both ends took; the window only the network's.
             // But a time in which this machine stood still tells nothing of the next one.
+            if let Some(rtt) = outcome.rtt {
+                self.answered = self.answered.max(now - rtt);
+            }
             if let Some(rtt) = outcome.rtt.filter(|&rtt| now - rtt >= self.resumed_at) {
                 path.rtt.sample(now, rtt);
             }

@@ -126,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Whether the peer has answered something that was asked at `then` or later, by
-    /// [`Session::ask`] say: a sign of life that no frame from before can be.
+    /// Whether the peer has answered or acknowledged something that was sent at `then` or later: a sign
+    /// of life that no frame from before can be.
     pub fn answered_since(&self, then: Time) -> bool {
         self.answered >= then && self.answered > Time::ZERO
     }

@@ -122,7 +122,7 @@ pub struct Session {
     pub(crate) stats: SessionStats,
     notices: VecDeque<Notice>,
     last_heard: Time,
-    /// When the last question was asked that has been answered.
+    /// When the last was sent of what has been answered or acknowledged.
     answered: Time,
     /// Packet numbers of each path begin here.
     first_number: u64,

@@ -43,22 +43,66 @@ fn rule_03_a_twin_of_a_living_writer_is_refused() {
     s.end();
 }
 
-/// While it is found out whether the first lives, the first is served.
+/// While it is found out whether the first lives, the first is served; and however late it answers.
 #[test]
-fn rule_03_a_writer_is_served_while_its_twin_waits() {
-    let (mut s, twin) = with_twin();
-    // The questions, and all else, reach it late.
-    let station = s.world.clients[0].machine.stations[0];
-    s.world.set_judge(
-        move |_, to, _| {
-            if to == station { Verdict::Delay(50_000_000) } else { Verdict::Pass }
-        },
-    );
-    s.world.start_client(twin);
-    for nth in 0..4 {
-        s.write(at(nth * 4, 8));
+fn rule_03_a_writer_that_answers_late_is_alive_and_is_served() {
+    for delay in [10, 60, 80, 150, 300, 400] {
+        let (mut s, twin) = with_twin();
+        // The questions, and all else, reach it late.
+        let station = s.world.clients[0].machine.stations[0];
+        s.world.set_judge(move |_, to, _| {
+            if to == station { Verdict::Delay(delay * 1_000_000) } else { Verdict::Pass }
+        });
+        s.pass(ms(1000));
+        s.world.start_client(twin);
+        for nth in 0..2 {
+            s.write(at(nth * 4, 8));
+        }
+        assert_eq!(s.until_ended(twin), End::Refused(Status::Busy), "late by {delay} ms");
+        let stats = s.world.target(0).stats();
+        assert_eq!((stats.fenced, stats.twins), (0, 1), "late by {delay} ms");
+        s.end();
     }
-    assert_eq!(s.until_ended(twin), End::Refused(Status::Busy));
+}
+
+/// The first has not been granted the export yet when its twin asks: the holder is the one in force when
+/// it is the twin's turn.
+#[test]
+fn rule_03_a_twin_behind_a_grant_that_waits_is_refused() {
+    let mut s = Scene::new().with_client();
+    let (a, b) = (s.client(), s.client());
+    s.world.clients[b].config.initiator = s.world.clients[a].config.initiator;
+    s.medium.set_latency(400_000_000, 400_000_000);
+    s.submit(0, Op::Write, at(0, 8));
+    let medium = s.medium.clone();
+    s.until("the store has it", move |_| medium.in_flight() == 1);
+    s.medium.set_latency(20_000, 20_000);
+    s.world.clients[a].config.take_over = true;
+    s.world.start_client(a);
+    s.pass(ms(50));
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Busy));
+    let token = s.submit(a, Op::Write, at(0, 8));
+    assert_eq!(s.outcome(a, token).result, Ok(()));
+    assert_eq!(s.world.target(0).stats().twins, 1);
+}
+
+/// Once it is known to be a twin it is a stranger: an outage of the first is not enough.
+#[test]
+fn rule_03_a_twin_that_keeps_asking_waits_for_the_lease_like_others() {
+    let (mut s, twin) = with_twin();
+    s.write(at(0, 8));
+    s.world.clients[twin].config.wait = true;
+    s.world.start_client(twin);
+    s.pass(ms(2000));
+    s.set_reach(0, false);
+    s.pass(ms(1500));
+    s.set_reach(0, true);
+    s.pass(ms(2000));
+    s.write(at(4, 8));
+    s.read(at(0, 16));
+    assert_eq!(s.world.target(0).stats().fenced, 0);
+    s.world.clients[twin].abort();
     s.end();
 }
 
