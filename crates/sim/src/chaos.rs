@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
+use crate::image::Change;
 use crate::model::Violation;
-use crate::server::Crash;
+use crate::server::{Crash, Store};
 use crate::stranger::Stranger;
 use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
@@ -35,6 +36,9 @@ pub struct Chaos {
     count: u64,
     /// A crash that waits, for a while, until the server's disks are busy.
     ambush: Option<Ambush>,
+    /// What becomes of images while no target serves them: share of restarts, and its dice.
+    changes: f64,
+    dice: Rng,
     stranger: Option<Stranger>,
 }
 
@@ -47,9 +51,11 @@ struct Ambush {
 }
 
 impl Chaos {
-    /// Draws from `rng` what `plan` allows.
-    pub fn new(rng: Rng, plan: Plan) -> Self {
-        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None, stranger: None }
+    /// Draws from `rng` what `plan` allows, and from `dice` what becomes of images.
+    pub fn new(rng: Rng, plan: Plan, mut dice: Rng) -> Self {
+        let changes = pick(&mut dice, &[0.0, 0.0, 0.0, 0.3]);
+        let (later, count) = (BTreeMap::new(), 0);
+        Chaos { rng, plan, later, count, ambush: None, changes, dice, stranger: None }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -131,7 +137,10 @@ impl Chaos {
 
     fn finish(&mut self, world: &mut World, what: Later) {
         match what {
-            Later::StartServer(server) => world.start_server(server),
+            Later::StartServer(server) => {
+                self.change_images(world, server);
+                world.start_server(server);
+            }
             Later::StartClient(client, take_over) => {
                 if world.clients[client].initiator.is_none() {
                     world.clients[client].config.take_over = take_over;
@@ -147,6 +156,24 @@ impl Chaos {
             Later::LinkUp(station) => world.net.set_up(station, true),
             Later::Faults => world.net.set_faults(self.plan.faults),
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
+        }
+    }
+
+    /// Somebody replaces, cuts or writes the images of a target that is down.
+    fn change_images(&mut self, world: &mut World, server: usize) {
+        if world.servers[server].target.is_some() {
+            return;
+        }
+        for export in world.exports.iter_mut().filter(|e| e.server == server) {
+            if !matches!(export.store, Store::File(_)) || !self.dice.chance(self.changes) {
+                continue;
+            }
+            let change = match self.dice.below(4) {
+                0 => Change::Replaced,
+                1 => Change::Shrunk,
+                _ => Change::Written,
+            };
+            export.change = Some((change, self.dice.bits()));
         }
     }
 

@@ -72,6 +72,12 @@ coverage! {
     device_failures,
     /// Writes that were lost in the background.
     writeback_failures,
+    /// Images that were replaced between two lives of a target.
+    images_replaced,
+    /// Images that shrank meanwhile.
+    images_shrunk,
+    /// Images that were written locally meanwhile, under a writer generation.
+    images_written,
     /// Crashes of initiators.
     client_crashes,
     /// Processes of either side frozen for a while.

@@ -57,6 +57,11 @@ impl Grant {
         }
     }
 
+    /// The generation under which it writes.
+    pub fn generation(&self) -> u64 {
+        self.now.generation
+    }
+
     /// An orderly end: the last flush has succeeded, and nobody is the writer any more. Whichever
     /// record is found after a failure, who was on record before is fenced.
     pub fn release(self, volume: &mut dyn Volume) -> Result<(), IoError> {
