@@ -106,6 +106,15 @@ impl House {
         waiting.any(|p| later(p.initiator, p.session_number)).then_some(false)
     }
 
+    /// While it waited, a later session of the same initiator was granted the export: granting it now
+    /// would fence its present self.
+    fn was_overtaken(&self, p: &PendingAttach) -> bool {
+        let later =
+            |&(who, number): &([u8; 16], u64)| who == p.initiator && number > p.session_number;
+        let stale_is_granted = self.config.canary == Canary::StaleAttach;
+        !stale_is_granted && self.exports[p.export].granted.iter().any(later)
+    }
+
     /// The generation under which this initiator may write, or why not.
     fn decide(
         &self,
@@ -235,6 +244,14 @@ impl House {
                      is alive: two containers or copies of a machine that present one identity?",
                     p.name
                 ));
+                refuse(peer, p.transaction, Status::Busy, 0, text);
+                continue;
+            }
+            if self.was_overtaken(&p) {
+                let text = format!(
+                    "a later session of the same initiator has export {}",
+                    self.exports[export].name
+                );
                 refuse(peer, p.transaction, Status::Busy, 0, text);
                 continue;
             }

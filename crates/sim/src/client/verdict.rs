@@ -238,7 +238,10 @@ impl Client {
                 if !is_due {
                     return Err(self.violation(format!("it was refused: {text}")));
                 }
-                if let (Status::Io, Some(medium)) = (status, export.medium()) {
+                // A record that cannot be read may be the one that an earlier life of the target has
+                // left of this very attach: that is no answer to it.
+                let is_answer = *status == Status::Io && text.contains("could not be recorded");
+                if let (true, Some(medium)) = (is_answer, export.medium()) {
                     medium.deny(&self.config.initiator);
                 }
                 Ok(Some(End::Refused(*status)))
