@@ -134,9 +134,9 @@ impl House {
             None => (e.writer.generation, e.writer.holder),
         };
         let same = holder == peer.initiator;
-        let next = generation + 1;
+        let next = || generation.checked_add(1).ok_or_else(|| exhausted(&e.name));
         if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
-            return Ok(next);
+            return next();
         }
         let (name, seconds_left) = match (waiting, &e.holder) {
             // Whoever is about to be granted it is not silent.
@@ -144,7 +144,7 @@ impl House {
             (None, Some(h)) if h.initiator == holder => {
                 let left = self.lease().saturating_sub(now.since(h.last_heard));
                 if left.is_zero() {
-                    return Ok(next);
+                    return next();
                 }
                 (h.name.as_str(), left.as_secs() as u32 + 1)
             }
@@ -437,6 +437,15 @@ impl House {
             }
         }
     }
+}
+
+/// Generations are never used twice.
+fn exhausted(export: &str) -> (Status, u32, String) {
+    let text = format!(
+        "the writer generations of export {export} are at their end: copy its content to a new image, \
+         whose record begins anew"
+    );
+    (Status::Io, 0, text)
 }
 
 fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {
