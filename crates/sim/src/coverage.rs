@@ -84,6 +84,8 @@ coverage! {
     freezes,
     /// Take-overs asked for.
     take_overs,
+    /// Take-overs of a writer that was cut off, with requests in a slow store.
+    contests,
     /// Runs that ended fenced.
     fenced,
     /// Runs that ended since the content was another.

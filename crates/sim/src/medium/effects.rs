@@ -334,6 +334,8 @@ impl Medium {
                 format!("{} was told no, and is the writer after a restart", record.name.as_str())
             });
         }
+        // What a former life could not make durable is the grant now, whoever is refused from here on.
+        self.failed_records.retain(|record| *record != self.record);
         Ok(self.record)
     }
 
