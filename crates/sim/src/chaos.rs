@@ -58,7 +58,7 @@ impl Chaos {
     /// Draws from `rng` what `plan` allows, and from `dice` what becomes of images and who contests
     /// them.
     pub fn new(rng: Rng, plan: Plan, mut dice: Rng) -> Self {
-        let changes = pick(&mut dice, &[0.0, 0.0, 0.0, 0.3]);
+        let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
         let contests = if dice.chance(0.6) { 0 } else { dice.between(2, 12) };
         let (later, count) = (BTreeMap::new(), 0);
         Chaos { rng, plan, later, count, ambush: None, changes, contests, dice, stranger: None }
