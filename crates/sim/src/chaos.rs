@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
+use crate::image::Change;
 use crate::model::Violation;
-use crate::server::Crash;
+use crate::server::{Crash, Store};
 use crate::stranger::Stranger;
 use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
@@ -21,10 +22,12 @@ enum Later {
     StartClient(usize, bool),
     RestartClient(usize),
     OpenWay(Host, Host),
+    CloseWay(Host, Host),
     Nonsense(usize),
     LinkUp(u32),
     Faults,
     FrameLimit(usize),
+    Latency(usize, (u64, u64)),
 }
 
 /// The rest of the story.
@@ -35,6 +38,11 @@ pub struct Chaos {
     count: u64,
     /// A crash that waits, for a while, until the server's disks are busy.
     ambush: Option<Ambush>,
+    /// What becomes of images while no target serves them: share of restarts, and its dice.
+    changes: f64,
+    /// Weight of take-overs that wait for a slow store while their victim comes back.
+    contests: u64,
+    dice: Rng,
     stranger: Option<Stranger>,
 }
 
@@ -47,9 +55,13 @@ struct Ambush {
 }
 
 impl Chaos {
-    /// Draws from `rng` what `plan` allows.
-    pub fn new(rng: Rng, plan: Plan) -> Self {
-        Chaos { rng, plan, later: BTreeMap::new(), count: 0, ambush: None, stranger: None }
+    /// Draws from `rng` what `plan` allows, and from `dice` what becomes of images and who contests
+    /// them.
+    pub fn new(rng: Rng, plan: Plan, mut dice: Rng) -> Self {
+        let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
+        let contests = if dice.chance(0.6) { 0 } else { dice.between(2, 12) };
+        let (later, count) = (BTreeMap::new(), 0);
+        Chaos { rng, plan, later, count, ambush: None, changes, contests, dice, stranger: None }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -131,7 +143,10 @@ impl Chaos {
 
     fn finish(&mut self, world: &mut World, what: Later) {
         match what {
-            Later::StartServer(server) => world.start_server(server),
+            Later::StartServer(server) => {
+                self.change_images(world, server);
+                world.start_server(server);
+            }
             Later::StartClient(client, take_over) => {
                 if world.clients[client].initiator.is_none() {
                     world.clients[client].config.take_over = take_over;
@@ -144,19 +159,42 @@ impl Chaos {
                 world.start_client(client);
             }
             Later::OpenWay(from, to) => world.set_way(from, to, true),
+            Later::CloseWay(from, to) => world.set_way(from, to, false),
             Later::LinkUp(station) => world.net.set_up(station, true),
             Later::Faults => world.net.set_faults(self.plan.faults),
+            Later::Latency(export, (least, most)) => {
+                world.exports[export].medium().expect("it has one").set_latency(least, most);
+            }
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }
 
+    /// Somebody replaces, cuts or writes the images of a target that is down.
+    fn change_images(&mut self, world: &mut World, server: usize) {
+        if world.servers[server].target.is_some() {
+            return;
+        }
+        for export in world.exports.iter_mut().filter(|e| e.server == server) {
+            if !matches!(export.store, Store::File(_)) || !self.dice.chance(self.changes) {
+                continue;
+            }
+            let change = match self.dice.below(4) {
+                0 => Change::Replaced,
+                1 => Change::Shrunk,
+                _ => Change::Written,
+            };
+            export.change = Some((change, self.dice.bits()));
+        }
+    }
+
     fn event(&mut self, world: &mut World) {
-        let total: u64 = self.plan.weights.iter().sum();
+        let weights = || self.plan.weights.iter().chain([&self.contests]);
+        let total: u64 = weights().sum();
         if total == 0 {
             return;
         }
         let mut left = self.rng.below(total);
-        let kind = self.plan.weights.iter().position(|&weight| {
+        let kind = weights().position(|&weight| {
             let found = left < weight;
             left = left.saturating_sub(weight);
             found
@@ -199,6 +237,7 @@ impl Chaos {
             }
             13 => self.delay_attach(world, client),
             14 => self.hear_nonsense(world, server),
+            EVENTS => self.contest(world),
             _ => {
                 let before = world.net.wire().transit_bytes_max;
                 let limit = pick(&mut self.rng, &[1500, 1500, 4400]);
@@ -255,6 +294,38 @@ impl Chaos {
             self.stranger.get_or_insert_with(|| Stranger::new(&world.net, Rng::new(rng.bits())));
         let station = world.servers[server].machine.stations[0];
         world.coverage.nonsense += stranger.speak(station, self.rng.between(1, 20));
+    }
+
+    /// A writer's requests are slow in its store, another waits for them to take the export over, and
+    /// the first is cut off meanwhile and comes back before they are done.
+    fn contest(&mut self, world: &mut World) {
+        let is_writer = |w: &World, at: usize| !w.clients[at].config.read_only;
+        let clients = world.clients.len();
+        let first = self.dice.below(clients as u64) as usize;
+        let open = (0..clients).map(|nth| (first + nth) % clients);
+        let Some(a) = open.clone().find(|&at| is_writer(world, at) && world.clients[at].is_open)
+        else {
+            return;
+        };
+        let export = world.clients[a].export;
+        let mut others = open.filter(|&at| at != a && world.clients[at].export == export);
+        let Some(b) = others.find(|&at| is_writer(world, at)) else { return };
+        let Some(medium) = world.exports[export].medium() else { return };
+        let before = medium.config().latency_ns;
+        if before.1 >= SECOND {
+            return;
+        }
+        medium.set_latency(4 * SECOND, 6 * SECOND);
+        self.later(world.now + 50 * MS, Later::Latency(export, before));
+        let (server, until) = (world.exports[export].server, world.now + 3 * SECOND);
+        for (from, to) in
+            [(Host::Server(server), Host::Client(a)), (Host::Client(a), Host::Server(server))]
+        {
+            self.later(world.now + 40 * MS, Later::CloseWay(from, to));
+            self.later(until, Later::OpenWay(from, to));
+        }
+        world.coverage.contests += 1;
+        self.take_over(world, b);
     }
 
     /// A run of a client is started whose attach arrives when it has died, and the next one has been

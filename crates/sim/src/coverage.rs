@@ -72,12 +72,20 @@ coverage! {
     device_failures,
     /// Writes that were lost in the background.
     writeback_failures,
+    /// Images that were replaced between two lives of a target.
+    images_replaced,
+    /// Images that shrank meanwhile.
+    images_shrunk,
+    /// Images that were written locally meanwhile, under a writer generation.
+    images_written,
     /// Crashes of initiators.
     client_crashes,
     /// Processes of either side frozen for a while.
     freezes,
     /// Take-overs asked for.
     take_overs,
+    /// Take-overs of a writer that was cut off, with requests in a slow store.
+    contests,
     /// Runs that ended fenced.
     fenced,
     /// Runs that ended since the content was another.

@@ -10,6 +10,7 @@
 //! * `client/`: an initiator with a workload, checked
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `server.rs`: a target on its machine
+//! * `image.rs`: what happens to images while no target serves them
 //! * `world.rs`: time, and all of them together; scripted tests begin here
 //! * `swarm.rs`: what a seed draws
 //! * `chaos.rs`: what happens to whom, and when
@@ -19,6 +20,7 @@
 pub mod chaos;
 pub mod client;
 pub mod coverage;
+pub mod image;
 pub mod machine;
 pub mod medium;
 pub mod model;

@@ -129,6 +129,17 @@ impl Model {
         }
     }
 
+    /// The content that is left when this one, which nobody uses, is cut to so many bytes.
+    pub fn shrunk(&self, bytes: u64) -> Self {
+        let mut model = Model::new(&self.name, bytes);
+        let count = model.sectors.len();
+        model.sectors.clone_from_slice(&self.sectors[..count]);
+        model.last_version = self.last_version;
+        model.generation = self.generation;
+        model.drop_run();
+        model
+    }
+
     /// How many sectors there are.
     pub fn sectors(&self) -> usize {
         self.sectors.len()

@@ -65,7 +65,8 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
     for client in 0..world.clients.len() {
         world.start_client(client);
     }
-    let mut chaos = Chaos::new(Rng::new(rng.bits()), plan);
+    let dice = Rng::new(rng.bits());
+    let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);
@@ -196,7 +197,8 @@ fn end(world: &mut World) -> Result<(), Violation> {
         match &export.store {
             Store::Memory => {}
             Store::File(medium) | Store::Writeback(medium, _) => {
-                export.models[0].check_image(&medium.durable())?;
+                let model = export.models.last().expect("it has a content");
+                model.check_image(&medium.durable())?;
             }
         }
     }

@@ -5,10 +5,11 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_proto::{DropReason, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
-use thinwire_volume::{Identity, Volume};
+use thinwire_volume::{Identity, Volume, WriterRecord};
 use thinwire_wire::FrameError;
 
 use crate::coverage::Coverage;
+use crate::image::Change;
 use crate::machine::Machine;
 use crate::medium::MediumHandle;
 use crate::model::Model;
@@ -38,8 +39,12 @@ pub struct Export {
     pub store: Store,
     /// Offered for reading only.
     pub read_only: bool,
-    /// What may be read, one for each incarnation (memory stores begin anew).
+    /// What may be read, one for each content, oldest first.
     pub models: Vec<Model>,
+    /// What tells each content from the others, as `models`.
+    pub contents: Vec<Content>,
+    /// What becomes of the image before its target is started again.
+    pub change: Option<(Change, u64)>,
     /// How many clients write to it, one at a time.
     pub writers: usize,
     /// The store may fail operations.
@@ -48,25 +53,60 @@ pub struct Export {
     upheavals: u64,
 }
 
+/// One content of an export: memory begins anew with each process, an image is replaced or shrinks.
+#[derive(Clone)]
+pub struct Content {
+    /// What a client is told of it.
+    pub identity: Identity,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Where it is, or was.
+    pub medium: Option<MediumHandle>,
+}
+
 impl Export {
     /// An export of zeroes.
     pub fn new(name: String, server: usize, bytes: u64, block_bytes: u32, store: Store) -> Self {
-        let models = match store {
-            Store::Memory => Vec::new(),
-            _ => vec![Model::new(&name, bytes)],
-        };
-        Export {
+        let mut export = Export {
             name,
             server,
             bytes,
             block_bytes,
             store,
             read_only: false,
-            models,
+            models: Vec::new(),
+            contents: Vec::new(),
+            change: None,
             writers: 0,
             may_fail: false,
             upheavals: 0,
+        };
+        if let Some(medium) = export.medium().cloned() {
+            export.begin_content(medium.identity(), Some(medium), None);
         }
+        export
+    }
+
+    /// From now on it holds this content; `model` if not zeroes.
+    pub(crate) fn begin_content(
+        &mut self,
+        identity: Identity,
+        medium: Option<MediumHandle>,
+        model: Option<Model>,
+    ) {
+        let bytes = self.bytes;
+        self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes)));
+        self.contents.push(Content { identity, bytes, medium });
+    }
+
+    /// The content that a client was told of.
+    pub fn content_of(&self, identity: Identity, bytes: u64) -> Option<usize> {
+        self.contents.iter().rposition(|c| c.identity == identity && c.bytes == bytes)
+    }
+
+    /// It holds another content by now.
+    pub fn is_gone(&self, content: usize) -> bool {
+        content + 1 < self.contents.len()
     }
 
     /// The medium, if there is one.
@@ -77,17 +117,26 @@ impl Export {
         }
     }
 
-    /// A writer was granted it under this generation, durably. What a target keeps in memory only
-    /// cannot be seen.
-    pub fn was_granted(&self, generation: u64, holder: &[u8; 16]) -> bool {
-        let Some(medium) = self.medium() else { return true };
+    /// A writer was granted this content under this generation, durably. What a target keeps in
+    /// memory only cannot be seen.
+    pub fn was_granted(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let Some(medium) = &self.contents[content].medium else { return true };
         medium.commits().iter().any(|c| c.generation == generation && c.holder == *holder)
     }
 
-    /// Somebody was granted it after the writer of this generation, durably, heard or not.
-    pub fn was_fenced(&self, generation: u64) -> bool {
-        let Some(medium) = self.medium() else { return true };
-        medium.commits().iter().any(|c| c.generation > generation)
+    /// Somebody was granted it after the writer of this content and generation, durably, heard or
+    /// not. Of a writer whose content was replaced, another may have the generation, too.
+    pub fn was_fenced(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let others = |c: &WriterRecord| c.holder != [0; 16] && c.holder != *holder;
+        let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        if self.writers > 1 && medium.commits().iter().any(|c| c.generation > generation) {
+            return true;
+        }
+        // A sole writer is fenced only by somebody who writes its image locally.
+        self.contents[content..].iter().filter_map(|c| c.medium.as_ref()).any(|m| {
+            let least = generation + u64::from(m.is_same(medium));
+            m.commits().iter().any(|c| c.generation >= least && others(c))
+        })
     }
 
     /// Counts the moments at which the store may have lost something.
@@ -95,20 +144,12 @@ impl Export {
         self.upheavals + self.medium().map_or(0, MediumHandle::upheavals)
     }
 
-    /// Which model belongs to an incarnation.
-    pub fn model_at(&self, incarnation: u64) -> usize {
-        match self.store {
-            Store::Memory => incarnation as usize - 1,
-            _ => 0,
-        }
-    }
-
     fn open(&mut self, index: usize, ignores_lock: bool, pool: &Pool) -> Box<dyn Volume> {
         match &self.store {
             Store::Memory => {
-                self.models.push(Model::new(&self.name, self.bytes));
-                let incarnation = self.models.len() as u64;
+                let incarnation = self.models.len() as u64 + 1;
                 let identity = Identity { identity: [index as u8 + 1; 16], incarnation };
+                self.begin_content(identity, None, None);
                 Box::new(MemoryStore::new(self.bytes, self.block_bytes, identity, pool))
             }
             Store::File(medium) => {
@@ -181,12 +222,17 @@ impl Server {
         net: &thinwire_link::sim::SimNet,
         clock: &std::rc::Rc<std::cell::Cell<u64>>,
         seed: u64,
+        coverage: &mut Coverage,
     ) {
         assert!(self.target.is_none());
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
         let shard = me as u8;
         let mut target = Target::new(self.config.clone(), params, shard, self.pool.clone(), seed);
         for (index, export) in exports.iter_mut().enumerate().filter(|(_, e)| e.server == me) {
+            // Without the lock nobody may touch it.
+            if let Some((change, seed)) = export.change.take().filter(|_| !self.ignores_lock) {
+                export.apply(change, seed, &self.pool, coverage);
+            }
             let volume = export.open(index, self.ignores_lock, &self.pool);
             let (name, read_only) = (export.name.clone(), export.read_only);
             target.add_export(ExportConfig { name, volume, read_only });

@@ -247,7 +247,8 @@ impl World {
             }
             self.coverage.lock_waits += u64::from(self.now > since);
             let seed = self.rng.bits();
-            server.start(index, &mut self.exports, &self.net, &self.clock, seed);
+            let coverage = &mut self.coverage;
+            server.start(index, &mut self.exports, &self.net, &self.clock, seed, coverage);
             self.trace.note(self.now, &format!("server{index}"), "starts", seed);
         }
     }
@@ -570,7 +571,16 @@ impl World {
         all.frames_too_long = wire.too_long;
         all.frames_reordered = wire.reordered;
         all.frames_no_room = wire.no_room + wire.port_full;
-        for medium in self.media() {
+        // Images that were replaced count, too; one that shrank stays where it was.
+        let mut media: Vec<&MediumHandle> = Vec::new();
+        for medium in
+            self.exports.iter().flat_map(|e| &e.contents).filter_map(|c| c.medium.as_ref())
+        {
+            if !media.iter().any(|other| other.is_same(medium)) {
+                media.push(medium);
+            }
+        }
+        for medium in media {
             let stats = medium.stats();
             all.record_crashes += stats.record_crashes;
             all.device_failures += stats.device_failures;

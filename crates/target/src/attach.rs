@@ -106,6 +106,15 @@ impl House {
         waiting.any(|p| later(p.initiator, p.session_number)).then_some(false)
     }
 
+    /// While it waited, a later session of the same initiator was granted the export: granting it now
+    /// would fence its present self.
+    fn was_overtaken(&self, p: &PendingAttach) -> bool {
+        let later =
+            |&(who, number): &([u8; 16], u64)| who == p.initiator && number > p.session_number;
+        let stale_is_granted = self.config.canary == Canary::StaleAttach;
+        !stale_is_granted && self.exports[p.export].granted.iter().any(later)
+    }
+
     /// The generation under which this initiator may write, or why not.
     fn decide(
         &self,
@@ -126,9 +135,9 @@ impl House {
         };
         let is_twin = |h: &Holder| h.initiator == holder && h.twins.contains(&peer.instance);
         let same = holder == peer.initiator && !e.holder.as_ref().is_some_and(is_twin);
-        let next = generation + 1;
+        let next = || generation.checked_add(1).ok_or_else(|| exhausted(&e.name));
         if same || holder == [0; 16] || attach.flags & attach_flags::TAKE_OVER != 0 {
-            return Ok(next);
+            return next();
         }
         let (name, seconds_left) = match (waiting, &e.holder) {
             // Whoever is about to be granted it is not silent.
@@ -136,7 +145,7 @@ impl House {
             (None, Some(h)) if h.initiator == holder => {
                 let left = self.lease().saturating_sub(now.since(h.last_heard));
                 if left.is_zero() {
-                    return Ok(next);
+                    return next();
                 }
                 (h.name.as_str(), left.as_secs() as u32 + 1)
             }
@@ -231,6 +240,14 @@ impl House {
                      is alive: two containers or copies of a machine that present one identity?",
                     p.name
                 ));
+                refuse(peer, p.transaction, Status::Busy, 0, text);
+                continue;
+            }
+            if self.was_overtaken(&p) {
+                let text = format!(
+                    "a later session of the same initiator has export {}",
+                    self.exports[export].name
+                );
                 refuse(peer, p.transaction, Status::Busy, 0, text);
                 continue;
             }
@@ -418,6 +435,15 @@ impl House {
             }
         }
     }
+}
+
+/// Generations are never used twice.
+fn exhausted(export: &str) -> (Status, u32, String) {
+    let text = format!(
+        "the writer generations of export {export} are at their end: copy its content to a new image, \
+         whose record begins anew"
+    );
+    (Status::Io, 0, text)
 }
 
 fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {

@@ -132,6 +132,11 @@ fn refusal(error: GrantError) -> Failure {
              (attach, detach), or say --take-over to fence it for good",
             writer_name(&record)
         ),
+        GrantError::Exhausted => {
+            "its writer generations are at their end. Nothing was changed; copy it to a \
+             new image, whose record begins anew"
+                .to_string()
+        }
         GrantError::Unread(e) => format!(
             "who may write it cannot be read: {e}. Nothing was changed; mend the disk, then try again"
         ),

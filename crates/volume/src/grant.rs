@@ -17,6 +17,9 @@ pub struct Grant {
 pub enum GrantError {
     /// Who may write cannot be read.
     Unread(IoError),
+    /// Writer generations are never used twice, and the last one is on record: the content can be
+    /// written again only as a copy, whose record begins anew.
+    Exhausted,
     /// Somebody else is on record.
     Held(WriterRecord),
     /// The new writer could not be recorded. The record stands as it was.
@@ -47,7 +50,8 @@ impl Grant {
         if before.is_held() && before.holder != holder && !take_over {
             return Err(GrantError::Held(before));
         }
-        let now = WriterRecord::new(before.generation + 1, holder, name);
+        let next = before.generation.checked_add(1).ok_or(GrantError::Exhausted)?;
+        let now = WriterRecord::new(next, holder, name);
         match change_writer(volume, before, now) {
             Ok(()) => Ok(Grant { before, now }),
             Err(ChangeError::Refused(error)) => Err(GrantError::Refused(error)),
@@ -55,6 +59,11 @@ impl Grant {
                 Err(GrantError::Unresolved { error, before: Box::new(before) })
             }
         }
+    }
+
+    /// The generation under which it writes.
+    pub fn generation(&self) -> u64 {
+        self.now.generation
     }
 
     /// An orderly end: the last flush has succeeded, and nobody is the writer any more. Whichever
@@ -107,6 +116,20 @@ mod tests {
         // Nobody is on record: no leave is needed, and the generation goes on.
         Grant::take(&mut store, REMOTE, "", false).unwrap();
         assert_eq!(store.load_writer(), Ok(WriterRecord::new(7, REMOTE, "")));
+    }
+
+    #[test]
+    fn the_last_generation_is_used_once() {
+        let last = WriterRecord::new(u64::MAX - 1, [0; 16], "");
+        let mut store = store(last);
+        Grant::take(&mut store, LOCAL, "here", false).unwrap().release(&mut store).unwrap();
+        let end = WriterRecord::new(u64::MAX, [0; 16], "");
+        assert_eq!(store.load_writer(), Ok(end));
+        for take_over in [false, true] {
+            let refused = Grant::take(&mut store, LOCAL, "here", take_over).unwrap_err();
+            assert_eq!(refused, GrantError::Exhausted);
+        }
+        assert_eq!(store.load_writer(), Ok(end), "nothing was changed");
     }
 
     #[test]

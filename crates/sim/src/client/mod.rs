@@ -76,7 +76,8 @@ pub struct Client {
     pub log: Vec<Outcome>,
     rng: Rng,
     pool: Pool,
-    incarnation: u64,
+    /// Which of the export's contents it was told of.
+    content: usize,
     pending: BTreeMap<u64, Pending>,
     next_token: u64,
     submitted: u64,
@@ -111,7 +112,7 @@ impl Client {
             log: Vec::new(),
             rng,
             pool: Pool::new(8 << 20),
-            incarnation: 0,
+            content: 0,
             pending: BTreeMap::new(),
             next_token: 1,
             submitted: 0,
@@ -148,8 +149,7 @@ impl Client {
         self.pending.clear();
         self.machine.deadline = u64::MAX;
         if self.is_open && !self.config.read_only {
-            let model = export.model_at(self.incarnation);
-            export.models[model].run_ended(self.run);
+            export.models[self.content].run_ended(self.run);
         }
         self.is_open = false;
     }
@@ -244,13 +244,12 @@ impl Client {
         if !was_open || self.config.read_only {
             return Ok(());
         }
-        let model = export.model_at(self.incarnation);
         if closed && !self.aborted && initiator.close_error().is_none() {
             coverage.detached += 1;
-            export.models[model].run_detached(self.run).map_err(|v| self.violation(v.0))?;
+            export.models[self.content].run_detached(self.run).map_err(|v| self.violation(v.0))?;
         } else {
             coverage.aborted += u64::from(self.aborted);
-            export.models[model].run_ended(self.run);
+            export.models[self.content].run_ended(self.run);
         }
         Ok(())
     }

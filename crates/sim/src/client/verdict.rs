@@ -43,20 +43,25 @@ impl Client {
         let initiator = self.initiator.as_mut().expect("it runs");
         if !self.is_open && initiator.is_open() && !self.closing {
             self.is_open = true;
-            self.incarnation = initiator.identity().incarnation;
+            let (identity, bytes) = (initiator.identity(), initiator.geometry().bytes);
+            let Some(content) = export.content_of(identity, bytes) else {
+                let text = format!("it was told of {bytes} bytes of {identity:?}: there are none");
+                return Err(self.violation(text));
+            };
+            self.content = content;
             coverage.attached += 1;
             trace("attached", u64::from(self.run));
             trace("generation", initiator.report(Time(now)).writer_generation);
             if !self.config.read_only {
                 let generation = initiator.report(Time(now)).writer_generation;
-                let model = export.model_at(self.incarnation);
-                let is_writer = export.models[model].run_started(self.run, generation);
-                if !export.was_granted(generation, &self.config.initiator) {
+                let is_writer = export.models[content].run_started(self.run, generation);
+                if !export.was_granted(content, generation, &self.config.initiator) {
                     let text =
                         format!("it was granted generation {generation}, which is not durable");
                     return Err(self.violation(text));
                 }
-                if let (true, Store::File(medium)) = (is_writer, &export.store) {
+                let is_there = is_writer && !export.is_gone(content);
+                if let (true, Store::File(medium)) = (is_there, &export.store) {
                     medium.fence(self.run);
                 }
             }
@@ -71,8 +76,7 @@ impl Client {
         let failures = initiator.report(Time(now)).stats.replay_failures;
         if failures > self.failures_seen {
             self.failures_seen = failures;
-            let model = export.model_at(self.incarnation);
-            export.models[model].replay_failed(self.run);
+            export.models[self.content].replay_failed(self.run);
             if !export.may_fail {
                 return Err(Violation(format!("{}: a replay failed", self.name)));
             }
@@ -111,8 +115,7 @@ impl Client {
             self.check_error(error.kind, &kind, export, coverage)?;
         }
         let ok = result.is_ok();
-        let model_index = export.model_at(self.incarnation);
-        let model = &mut export.models[model_index];
+        let model = &mut export.models[self.content];
         match kind {
             Kind::Effect { version, effect, fua } => {
                 model.end_write(self.run, range, version, ok, fua);
@@ -196,11 +199,12 @@ impl Client {
     fn fence_is_due(&self, export: &Export) -> bool {
         let initiator = self.initiator.as_ref().expect("it runs");
         let generation = initiator.report(Time::ZERO).writer_generation;
-        !self.config.read_only && export.writers > 1 && export.was_fenced(generation)
+        let me = &self.config.initiator;
+        !self.config.read_only && export.was_fenced(self.content, generation, me)
     }
 
     fn content_is_gone(&self, export: &Export) -> bool {
-        matches!(export.store, Store::Memory) && (self.incarnation as usize) < export.models.len()
+        export.is_gone(self.content)
     }
 
     pub(super) fn ended(&self, export: &Export) -> Result<Option<End>, Violation> {
@@ -234,7 +238,10 @@ impl Client {
                 if !is_due {
                     return Err(self.violation(format!("it was refused: {text}")));
                 }
-                if let (Status::Io, Some(medium)) = (status, export.medium()) {
+                // A record that cannot be read may be the one that an earlier life of the target has
+                // left of this very attach: that is no answer to it.
+                let is_answer = *status == Status::Io && text.contains("could not be recorded");
+                if let (true, Some(medium)) = (is_answer, export.medium()) {
                     medium.deny(&self.config.initiator);
                 }
                 Ok(Some(End::Refused(*status)))

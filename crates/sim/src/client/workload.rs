@@ -79,8 +79,7 @@ impl Client {
         let mut io = Io::new(token, op, offset, len as u64);
         io.flags = IoFlags { fua: fua && op.is_write(), ..IoFlags::default() };
         let life = export.life();
-        let model_index = export.model_at(self.incarnation);
-        let model = &mut export.models[model_index];
+        let model = &mut export.models[self.content];
         let reader = self.config.read_only;
         let run = (!reader).then_some(self.run);
         let kind = match op {
@@ -149,7 +148,7 @@ impl Client {
             left -= weight;
         }
         let block = export.block_bytes as usize / SECTOR_BYTES;
-        let all = export.bytes as usize / SECTOR_BYTES / block;
+        let all = export.contents[self.content].bytes as usize / SECTOR_BYTES / block;
         let span = if self.rng.chance(0.5) { (w.hot_sectors / block).clamp(1, all) } else { all };
         let first = self.rng.below(span as u64) as usize;
         let longest = (w.sectors_max / block).clamp(1, all - first);

@@ -1,7 +1,7 @@
 //! The disk as a process has it.
 
 use thinwire_volume::{
-    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, SyncScope, WriterRecord,
+    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope, WriterRecord,
 };
 
 use super::MediumHandle;
@@ -20,7 +20,7 @@ impl Disk for SimDisk {
         DiskInfo {
             bytes: m.config.bytes,
             align_bytes: SECTOR_BYTES as u32,
-            identity: Identity { identity: self.handle.identity, incarnation: 0 },
+            identity: self.handle.identity(),
             read_only: false,
             punch_hole: true,
             zero_range: true,

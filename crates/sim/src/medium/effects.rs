@@ -334,6 +334,8 @@ impl Medium {
                 format!("{} was told no, and is the writer after a restart", record.name.as_str())
             });
         }
+        // What a former life could not make durable is the grant now, whoever is refused from here on.
+        self.failed_records.retain(|record| *record != self.record);
         Ok(self.record)
     }
 
@@ -436,6 +438,29 @@ impl Medium {
             }
         }
         kept
+    }
+
+    /// What lies beyond is gone. Nothing is on its way.
+    pub fn shrink(&mut self, bytes: usize) {
+        assert!(self.flights.is_empty() && bytes.is_multiple_of(4096));
+        let sectors = bytes / SECTOR_BYTES;
+        self.config.bytes = bytes as u64;
+        self.durable.truncate(bytes);
+        self.current.truncate(bytes);
+        self.durable_number.truncate(sectors);
+        self.unflushed.retain(|effect| effect.sector < sectors);
+        for effect in &mut self.unflushed {
+            effect.bytes.truncate((sectors - effect.sector) * SECTOR_BYTES);
+        }
+    }
+
+    /// Writes and syncs at once, as a process does that is alone with it.
+    pub fn write_durably(&mut self, sector: usize, bytes: Vec<u8>) {
+        let at = sector * SECTOR_BYTES;
+        self.current[at..at + bytes.len()].copy_from_slice(&bytes);
+        let number = self.next_number;
+        self.next_number += 1;
+        self.settle(&Unflushed { number, sector, bytes }, |_| true);
     }
 
     fn flush(&mut self, mark: u64) -> Result<(), i32> {

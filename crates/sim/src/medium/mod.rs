@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use thinwire_link::rng::Rng;
-use thinwire_volume::{DiskOpKind, WriterRecord};
+use thinwire_volume::{DiskOpKind, Identity, WriterRecord};
 
 pub use self::disk::SimDisk;
 pub use self::effects::{Device, RecordFate};
@@ -180,6 +180,35 @@ impl MediumHandle {
         let mut m = self.medium.borrow_mut();
         m.owner += 1;
         SimDisk { handle: self.clone(), owner: m.owner }
+    }
+
+    /// A new one of zeroes in its place, on the same device and like it.
+    pub fn replaced(&self, seed: u64, identity: [u8; 16], bytes: u64) -> Self {
+        let m = self.medium.borrow();
+        let config = MediumConfig { bytes, ..m.config };
+        let new = MediumHandle::on(m.device.clone(), seed, identity, config);
+        new.medium.borrow_mut().failures_off = m.failures_off;
+        new
+    }
+
+    /// It is cut to so many bytes, while no process has it.
+    pub fn shrink(&self, bytes: u64) {
+        self.medium.borrow_mut().shrink(bytes as usize);
+    }
+
+    /// Somebody who holds the lock writes whole sectors, and syncs them.
+    pub fn write_durably(&self, sector: usize, bytes: Vec<u8>) {
+        self.medium.borrow_mut().write_durably(sector, bytes);
+    }
+
+    /// What tells it from others.
+    pub fn identity(&self) -> Identity {
+        Identity { identity: self.identity, incarnation: 0 }
+    }
+
+    /// A handle of the same medium.
+    pub fn is_same(&self, other: &MediumHandle) -> bool {
+        Rc::ptr_eq(&self.medium, &other.medium)
     }
 
     /// Time goes on; what is due takes effect, in order.

@@ -14,6 +14,7 @@ mod rule_04_syncs;
 mod rule_05_overlap;
 mod rule_06_acknowledgement;
 mod rule_07_attachment;
+mod rule_07_two_exports;
 mod rule_08_breaks;
 mod rule_09_credits;
 mod rule_10_steering;

@@ -157,3 +157,34 @@ fn rule_03_a_twin_that_takes_over_fences_the_first_and_tells_it() {
     let token = s.submit(twin, Op::Write, at(0, 8));
     assert_eq!(s.outcome(twin, token).result, Ok(()));
 }
+
+/// The attach of a run that died arrives while the next run waits for a sign of the first: it is not
+/// granted behind it, which would fence the only one that lives.
+#[test]
+fn rule_03_a_late_attach_behind_a_waiting_twin_fences_nobody() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    s.world.crash_client(0);
+    let (slow, seen) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+    let (is_slow, count) = (slow.clone(), seen.clone());
+    s.world.set_judge(move |_, _, bytes| {
+        let is_attach = Frame::parse(bytes)
+            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
+        if is_attach && is_slow.get() {
+            count.set(count.get() + 1);
+            return Verdict::Delay(200_000_000);
+        }
+        Verdict::Pass
+    });
+    s.world.start_client(0);
+    let sent = seen.clone();
+    s.until("the attach was sent", move |_| sent.get() > 0);
+    s.world.crash_client(0);
+    slow.set(false);
+    s.attach(0);
+    s.pass(ms(1500));
+    s.write(at(4, 8));
+    s.read(at(0, 16));
+    assert_eq!(s.world.target(0).stats().fenced, 1, "the first, which is dead");
+    s.end();
+}

@@ -11,7 +11,7 @@ use thinwire_sim::model::{Effect, Range};
 use thinwire_sim::server::Crash;
 use thinwire_sim::world::{Host, SECOND};
 use thinwire_volume::stores::FileStore;
-use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume};
+use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume, WriterRecord};
 use thinwire_wire::{Frame, Message, Status};
 
 use crate::scene::{Scene, at, ms};
@@ -351,5 +351,37 @@ fn rule_03_a_retry_meant_for_a_former_session_is_not_sent_in_the_next() {
     let asked: Vec<_> = asked.borrow().values().map(Vec::len).collect();
     assert_eq!(asked, [1, 1], "questions in each session");
     s.world.clear_judge();
+    s.end();
+}
+
+/// After the last generation there is none: whoever asks is told what to do, and the writer goes on.
+#[test]
+fn rule_03_the_last_generation_has_one_writer() {
+    let mut s = Scene::new();
+    let (a, b) = (s.client(), s.client());
+    s.world.crash_server(0, Crash::Kill);
+    s.pass(ms(10));
+    let mut store = FileStore::new(s.medium.open(), 512, &Pool::new(0)).expect("it fits");
+    store.store_writer(WriterRecord::new(u64::MAX - 1, [0; 16], "")).unwrap();
+    s.world.start_server(0);
+    s.attach(a);
+    s.write(at(0, 8));
+    let told = Rc::new(RefCell::new(String::new()));
+    let hear = told.clone();
+    s.world.set_judge(move |_, _, bytes| {
+        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
+            if let Message::AttachRefused(refused) = message {
+                *hear.borrow_mut() = refused.text.to_string();
+            }
+        }
+        Verdict::Pass
+    });
+    s.world.clients[b].config.take_over = true;
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Io));
+    assert!(told.borrow().contains("generations of export disk0 are at their end"), "{told:?}");
+    s.write(at(4, 8));
+    s.restart(Crash::Kill);
+    s.read(at(0, 16));
     s.end();
 }
