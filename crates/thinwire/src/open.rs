@@ -39,6 +39,8 @@ pub struct OpenOptions {
     pub run_dir: PathBuf,
     /// Which thread sends requests.
     pub submission: Submission,
+    /// How a user of the command says that it only reads; `None` if it always writes.
+    pub reading_flag: Option<&'static str>,
 }
 
 impl OpenOptions {
@@ -54,6 +56,7 @@ impl OpenOptions {
             wire: wire.clone(),
             run_dir,
             submission: Submission::Inline,
+            reading_flag: None,
         }
     }
 }
