@@ -325,6 +325,7 @@ Examples:
 On each path it shows the largest frame that passes, and if that is less than both ends' links carry
 (`frame_bytes_limit` in JSON), in how many seconds the full size is tried again (`full_size_retry_s`):
 10 s after large frames stopped passing, else every 60 s.
+Of an attachment of another user it tells only that its process lives (state `alive`).
 Cleans up what attachments left whose process was killed, but for NAME.log in the run directory.")]
 pub struct StatusArgs {
     /// Only this attachment; exits with 1 if there is none of that name
