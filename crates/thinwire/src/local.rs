@@ -16,7 +16,7 @@ use thinwire_volume::{
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
-use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
+use crate::open::{OnRecord, OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -276,6 +276,15 @@ impl<V: Volume> OpenVolume for Local<V> {
 
     fn health(&self) -> VolumeHealth {
         VolumeHealth::local()
+    }
+
+    fn on_record(&mut self) -> OnRecord {
+        let buffered = (self.below)(&mut self.volume);
+        match &buffered.grant {
+            Some(grant) if buffered.written && grant.is_known() => OnRecord::Known,
+            Some(_) if buffered.written => OnRecord::Stranger,
+            _ => OnRecord::No,
+        }
     }
 
     fn close(&mut self, force: bool) -> Outcome {

@@ -468,11 +468,13 @@ Examples:
   thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
   thinwire copy backup.img /srv/disk0.img --verify --take-over
 
-Holes and zeroes stay sparse. A destination file that does not exist is made with the source's
-size, keeps the extended attributes user.thinwire.id and user.thinwire.writer, and stays as far as it
-was written if the copy fails. One that is smaller than the source is refused, and one that has another
-writer on record, which may come back with unflushed writes. A copy that was killed stays on record
-itself; the same command begins it anew.")]
+Holes and zeroes stay sparse. A destination file that does not exist is made with the source's size and
+keeps the extended attributes user.thinwire.id and user.thinwire.writer. It is removed again if the copy
+fails or is interrupted; only a copy that was killed leaves it. One that existed stays as far as it was
+written. A copy that was killed, or that failed or was interrupted on a file or device that existed,
+stays on record as its writer: the same command begins it anew, another machine needs --take-over.
+A destination that is smaller than the source is refused, and one that has another writer on record,
+which may come back with unflushed writes.")]
 pub struct CopyArgs {
     /// The volume to read
     #[arg(value_name = "SRC")]
