@@ -68,7 +68,7 @@ fn open_with(
             };
             let mut notify = |note: &str| tracing::info!("{note}");
             disk::open_store(path, &disk_options, &pool, &mut notify)
-                .map_err(|e| Failure::failed(e.to_string()))?
+                .map_err(|e| Failure::failed(unopened(&e, options.read_only)))?
         }
         VolumeSpec::Remote(remote) => unreachable!("{remote} is opened by open_volume"),
     };
@@ -95,6 +95,17 @@ fn open_with(
         }
         false => Box::new(Local { volume, below: |volume| volume, waiter, pool, block_bytes }),
     })
+}
+
+/// Why a path could not be opened. Nobody makes an image in order to read it.
+fn unopened(error: &disk::OpenError, read_only: bool) -> String {
+    match error {
+        disk::OpenError::Missing { path } if read_only => {
+            format!("{}: no such file or device", path.display())
+        }
+        disk::OpenError::Empty { path } if read_only => format!("{}: is empty", path.display()),
+        error => error.to_string(),
+    }
 }
 
 /// A waiter that hears of a volume's completions.

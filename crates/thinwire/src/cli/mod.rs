@@ -421,7 +421,8 @@ pub struct BenchArgs {
     /// Use only the first SIZE bytes of the volume [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Stamp each block written with address, generation and checksum, and check what is read
+    /// Stamp each block written with address, generation and checksum, and check what is read of what
+    /// this run wrote
     #[arg(long)]
     pub verify: bool,
     /// Send requests from the thread that does everything else, or from a thread of its own, to

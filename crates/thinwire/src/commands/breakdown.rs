@@ -28,7 +28,7 @@ const CELL_MAX: Duration = LIFE.saturating_mul(2);
 pub fn break_down(args: &BenchArgs) -> Outcome {
     let VolumeSpec::Remote(_) = args.volume else {
         return Err(Failure::usage(format!(
-            "--breakdown: {} is a local volume, on whose way nothing is to be told apart",
+            "--breakdown needs a remote volume (tw://...); {} is local",
             args.volume
         )));
     };
