@@ -330,7 +330,7 @@ def bench_breakdown(lab, target, initiator, rows):
     one = json.loads(thinwire(lab, "bench", "--insecure", volume, "--breakdown", "--rw", "randread", "--bs", "16k",
                               "--runtime", "0.5", "--json", *initiator).stdout)
     check(one["bs"] == 16384 and one["iops"] > 0 and one["breakdown"], f"one cell is a report: {one}")
-    refused(lab, "bench", "memory:64M", "--breakdown", says="local volume", code=2)
+    refused(lab, "bench", "memory:64M", "--breakdown", says="needs a remote volume", code=2)
     refused(lab, "bench", volume, "--insecure", "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
 
 

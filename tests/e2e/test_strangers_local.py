@@ -90,7 +90,12 @@ def looks_at_status(lab):
     def seen():
         done = lab.run("initiator", *AS_STRANGER, program, "status", "--json", "--run-dir", disk.run_dir)
         return done.stdout
-    check('"unresponsive"' in seen() and "permission" in seen(), f"alive, and not to be asked: {seen()}")
+    check('"alive"' in seen() and "permission" in seen(), f"alive, and not to be asked: {seen()}")
+    for force in ([], ["--force"]):
+        done = lab.run("initiator", *AS_STRANGER, program, "detach", disk.name, "--run-dir", disk.run_dir, *force,
+                       check_exit=False)
+        check(done.returncode == 1 and "as root or as the user" in done.stderr and "--force" not in done.stderr,
+              f"detached by a stranger {force}: {done.stderr}")
     crash(lab, disk)
     check('"stale"' in seen() and "cannot clean up" in seen(), f"gone, and not to be cleaned up: {seen()}")
     check("left by a process" in thinwire(lab, "status", "--run-dir", disk.run_dir).stdout, "the owner cleans up")

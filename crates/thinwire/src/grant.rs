@@ -26,7 +26,7 @@ const GLANCE: Duration = Duration::from_millis(100);
 pub struct LocalGrant {
     grant: Grant,
     path: PathBuf,
-    _id: Option<InitiatorId>,
+    id: Option<InitiatorId>,
 }
 
 impl LocalGrant {
@@ -64,7 +64,12 @@ impl LocalGrant {
             }
             Err(error) => return Err(tried(refusal(error))),
         };
-        Ok(LocalGrant { grant, path: path.to_owned(), _id: id })
+        Ok(LocalGrant { grant, path: path.to_owned(), id })
+    }
+
+    /// Whether the next run under the same run directory counts as this writer.
+    pub fn is_known(&self) -> bool {
+        self.id.is_some()
     }
 
     /// An orderly end, after a last flush that succeeded: nobody is the writer any more.

@@ -16,7 +16,7 @@ use thinwire_volume::{
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
-use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
+use crate::open::{OnRecord, OpenOptions, OpenVolume, VolumeHealth, Wait};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -68,7 +68,7 @@ fn open_with(
             };
             let mut notify = |note: &str| tracing::info!("{note}");
             disk::open_store(path, &disk_options, &pool, &mut notify)
-                .map_err(|e| Failure::failed(e.to_string()))?
+                .map_err(|e| Failure::failed(unopened(&e, options.read_only)))?
         }
         VolumeSpec::Remote(remote) => unreachable!("{remote} is opened by open_volume"),
     };
@@ -95,6 +95,17 @@ fn open_with(
         }
         false => Box::new(Local { volume, below: |volume| volume, waiter, pool, block_bytes }),
     })
+}
+
+/// Why a path could not be opened. Nobody makes an image in order to read it.
+fn unopened(error: &disk::OpenError, read_only: bool) -> String {
+    match error {
+        disk::OpenError::Missing { path } if read_only => {
+            format!("{}: no such file or device", path.display())
+        }
+        disk::OpenError::Empty { path } if read_only => format!("{}: is empty", path.display()),
+        error => error.to_string(),
+    }
 }
 
 /// A waiter that hears of a volume's completions.
@@ -276,6 +287,15 @@ impl<V: Volume> OpenVolume for Local<V> {
 
     fn health(&self) -> VolumeHealth {
         VolumeHealth::local()
+    }
+
+    fn on_record(&mut self) -> OnRecord {
+        let buffered = (self.below)(&mut self.volume);
+        match &buffered.grant {
+            Some(grant) if buffered.written && grant.is_known() => OnRecord::Known,
+            Some(_) if buffered.written => OnRecord::Stranger,
+            _ => OnRecord::No,
+        }
     }
 
     fn close(&mut self, force: bool) -> Outcome {

@@ -39,6 +39,8 @@ pub struct OpenOptions {
     pub run_dir: PathBuf,
     /// Which thread sends requests.
     pub submission: Submission,
+    /// How a user of the command says that it only reads; `None` if it always writes.
+    pub reading_flag: Option<&'static str>,
 }
 
 impl OpenOptions {
@@ -54,6 +56,7 @@ impl OpenOptions {
             wire: wire.clone(),
             run_dir,
             submission: Submission::Inline,
+            reading_flag: None,
         }
     }
 }
@@ -100,6 +103,17 @@ impl VolumeHealth {
     }
 }
 
+/// Whether a writer that ends without order stays on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRecord {
+    /// It does not.
+    No,
+    /// It does; the next run with this run directory counts as the same.
+    Known,
+    /// It does, under an identity that nobody has again.
+    Stranger,
+}
+
 /// A volume together with whatever drives it: a shard with links and a session, a store with its
 /// disk. Used by the thread that opened it.
 pub trait OpenVolume {
@@ -142,6 +156,12 @@ pub trait OpenVolume {
     /// The time on the stage clock that runs, in ns; 0 for local volumes.
     fn stage_ns(&self) -> u64 {
         0
+    }
+
+    /// Whether this process would stay on record as its writer, were it dropped now. False for remote
+    /// volumes, whose target decides that.
+    fn on_record(&mut self) -> OnRecord {
+        OnRecord::No
     }
 
     /// Lets go in order, after the caller has flushed and nothing is outstanding: the session is

@@ -4,16 +4,32 @@ use std::io;
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// When a process started, in clock ticks since boot. `None` if there is none of this id.
-pub fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    parse_start_ticks(&stat)
+/// What `/proc/PID/stat` shows of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// It has not ended. One that has, and that its parent has not asked about yet, is still shown
+    /// (a zombie).
+    pub lives: bool,
+    /// When it started, in clock ticks since boot.
+    pub start_ticks: u64,
 }
 
-/// Field 22 of `/proc/PID/stat`. The second field, the name, may contain anything.
-fn parse_start_ticks(stat: &str) -> Option<u64> {
+/// What is shown of a process. `None` if there is none of this id, or it is hidden from this user.
+pub fn stat(pid: i32) -> Option<Stat> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// When a process started, in clock ticks since boot. `None` if none of this id lives.
+pub fn start_ticks(pid: i32) -> Option<u64> {
+    stat(pid).filter(|stat| stat.lives).map(|stat| stat.start_ticks)
+}
+
+/// Fields 3 and 22 of `/proc/PID/stat`. The second field, the name, may contain anything.
+fn parse_stat(stat: &str) -> Option<Stat> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_whitespace().nth(19)?.parse().ok()
+    let mut fields = after_name.split_whitespace();
+    let lives = !matches!(fields.next()?, "Z" | "X");
+    Some(Stat { lives, start_ticks: fields.nth(18)?.parse().ok()? })
 }
 
 /// Sends a signal to a process, but only to the very one that started at `start_ticks`: the id may
@@ -42,11 +58,11 @@ mod tests {
 
     #[test]
     fn only_the_very_process_is_killed() {
-        assert_eq!(
-            parse_start_ticks("7 (a) b) S 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4242 9"),
-            Some(4242)
-        );
-        assert_eq!(parse_start_ticks("garbage"), None);
+        for (state, lives) in [("S", true), ("Z", false)] {
+            let text = format!("7 (a) b) {state} 1 7 7 0 -1 4 0 0 0 0 0 0 0 0 20 0 1 0 4242 9");
+            assert_eq!(parse_stat(&text), Some(Stat { lives, start_ticks: 4242 }));
+        }
+        assert_eq!(parse_stat("garbage"), None);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id() as i32;
         let ticks = start_ticks(pid).unwrap();

@@ -145,7 +145,7 @@ fn wait_open(
             return Ok(remote);
         }
         if let Some(error) = remote.initiator().first_error() {
-            return Err(refused(spec, error));
+            return Err(refused(spec, options, error));
         }
         if signals.is_some_and(|signals| signals.take().is_some()) {
             return Err(Failure::failed(format!("attaching {spec} was interrupted")));
@@ -164,18 +164,30 @@ fn wait_open(
     }
 }
 
-fn refused(spec: &RemoteSpec, error: &AttachError) -> Failure {
-    let remedy = match error {
-        AttachError::Refused { status: Status::Busy, .. } => {
-            ": wait for that, attach it with --read-only, or fence that writer with --take-over"
+fn refused(spec: &RemoteSpec, options: &OpenOptions, error: &AttachError) -> Failure {
+    Failure::failed(format!("cannot attach {spec}: {error}{}", remedy(options, error)))
+}
+
+/// What the user can do about a refusal, in flags that the command has.
+fn remedy(options: &OpenOptions, error: &AttachError) -> String {
+    let AttachError::Refused { status, text, .. } = error else { return String::new() };
+    match (status, options.reading_flag) {
+        // A reader is refused only while something else is settled first.
+        (Status::Busy, _) if options.read_only => ": try again".to_owned(),
+        // No time helps here: the holder answers. The status alone does not tell.
+        (Status::Busy, _) if text.contains("same identity") && text.contains("is alive") => {
+            ": detach it there, give this one another identity with --run-dir, or fence it with \
+             --take-over"
+                .to_owned()
         }
-        AttachError::Refused { status: Status::ReadOnly, .. } => " (--read-only)",
-        AttachError::Refused { status: Status::NotFound, .. } => {
-            ": `thinwire discover` lists the exports"
+        (Status::Busy, Some(flag)) => {
+            format!(": wait for that, only read ({flag}), or fence that writer with --take-over")
         }
-        _ => "",
-    };
-    Failure::failed(format!("cannot attach {spec}: {error}{remedy}"))
+        (Status::Busy, None) => ": wait for that, or fence that writer with --take-over".to_owned(),
+        (Status::ReadOnly, Some(flag)) => format!(" ({flag})"),
+        (Status::NotFound, _) => ": `thinwire discover` lists the exports".to_owned(),
+        _ => String::new(),
+    }
 }
 
 fn link_failed(error: std::io::Error) -> Failure {
@@ -453,4 +465,46 @@ pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Ou
     let mut found: Vec<_> = found.into_iter().map(|(_, f)| f).collect();
     found.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::WireArgs;
+
+    const HELD: &str = "export a is held by node2 (pid 7); its lease has 30 s left";
+    const TWIN: &str = "another process with the same identity holds export a and is alive";
+
+    fn said(flag: Option<&'static str>, read_only: bool, status: Status, text: &str) -> String {
+        let mut options = OpenOptions::new(true, &WireArgs::default(), "/run".into());
+        (options.reading_flag, options.read_only) = (flag, read_only);
+        let error = AttachError::Refused { status, text: text.into(), seconds_left: None };
+        remedy(&options, &error)
+    }
+
+    #[test]
+    fn a_remedy_names_only_flags_that_the_command_has() {
+        for flag in [Some("--read-only"), Some("--rw randread"), None] {
+            let busy = said(flag, false, Status::Busy, HELD);
+            let forbidden = said(flag, false, Status::ReadOnly, "export a is read-only");
+            assert!(busy.contains("wait for that") && busy.contains("--take-over"), "{busy}");
+            for known in ["--read-only", "--rw randread"] {
+                let has = flag == Some(known);
+                assert_eq!((busy.contains(known), forbidden.contains(known)), (has, has), "{busy}");
+            }
+        }
+        let reader = said(Some("--read-only"), true, Status::Busy, "being tried again");
+        assert_eq!(reader, ": try again");
+    }
+
+    #[test]
+    fn a_live_process_of_the_same_identity_is_not_waited_for() {
+        for flag in [Some("--read-only"), Some("--rw randread"), None] {
+            let twin = said(flag, false, Status::Busy, TWIN);
+            for word in ["detach it there", "--run-dir", "--take-over"] {
+                assert!(twin.contains(word), "{word}: {twin}");
+            }
+            assert!(!twin.contains("wait") && !twin.contains("read"), "{twin}");
+        }
+    }
 }

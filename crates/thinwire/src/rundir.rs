@@ -29,6 +29,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Connections to a control socket that wait to be taken in.
 const SOCKET_BACKLOG: i32 = 128;
 
+/// Root's run directory, unless it says another.
+const ROOTS: &str = "/run/thinwire";
+
 /// The folder of the locks of initiator identities.
 pub const IDENTITIES: &str = "ids";
 
@@ -90,8 +93,16 @@ impl Record {
 pub fn default_path() -> PathBuf {
     match chosen_by_environment() {
         Some(path) => path,
-        None if rustix::process::geteuid().is_root() => "/run/thinwire".into(),
+        None if rustix::process::geteuid().is_root() => ROOTS.into(),
         None => format!("/run/user/{}/thinwire", rustix::process::geteuid().as_raw()).into(),
+    }
+}
+
+/// Where else attachments may be, for whoever looked in `path` and missed one.
+pub fn elsewhere(path: &Path) -> String {
+    match path == Path::new(ROOTS) {
+        true => String::new(),
+        false => format!("; root's are in {ROOTS} (--run-dir {ROOTS})"),
     }
 }
 
@@ -327,8 +338,8 @@ impl Drop for Claim<'_> {
 
 /// Whether the process of a record lives, from what the system tells everybody.
 fn life_of(record: &Record) -> Life {
-    match process::start_ticks(record.pid) {
-        Some(ticks) if ticks == record.start_ticks => Life::Alive,
+    match process::stat(record.pid) {
+        Some(stat) if stat.lives && stat.start_ticks == record.start_ticks => Life::Alive,
         Some(_) => Life::Gone,
         // Nothing is shown of it: it is gone, or the processes of others are hidden from us.
         None => match Pid::from_raw(record.pid).map(rustix::process::test_kill_process) {
@@ -386,6 +397,23 @@ mod tests {
         // A dead one's socket is no obstacle.
         drop(listener);
         dir.listen("a").unwrap();
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_gone_although_it_is_still_shown() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut of_child = record("a");
+        of_child.pid = child.id() as i32;
+        of_child.start_ticks = process::stat(of_child.pid).unwrap().start_ticks;
+        let end = Instant::now() + Duration::from_secs(10);
+        while process::stat(of_child.pid).is_some_and(|stat| stat.lives) {
+            assert!(Instant::now() < end, "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(process::stat(of_child.pid).is_some(), "nobody has asked about it yet");
+        assert_eq!(life_of(&of_child), Life::Gone);
+        assert_eq!(life_of(&record("b")), Life::Alive);
+        child.wait().unwrap();
     }
 
     #[test]

@@ -43,6 +43,21 @@ fn bench_prints_one_json_object_with_the_fixed_fields() {
 }
 
 #[test]
+fn what_only_reads_verifies_nothing_and_makes_no_image() {
+    let ran = thinwire(&["bench", "memory:1M", "--verify", "--runtime", "0.1"]);
+    assert!(ran.code == 0 && ran.out.contains("nothing was verified"), "{}", ran.out);
+    let folder = Folder::new("missing");
+    let (missing, away) = (folder.at("missing.img"), folder.at("away.img"));
+    for words in [&["bench", &missing][..], &["copy", &missing, &away]] {
+        let ran = thinwire(&[words, &["--run-dir", &folder.at("run")]].concat());
+        assert!(ran.code == 1 && ran.err.contains("no such file"), "{}", ran.err);
+        assert!(!ran.err.contains("truncate"), "{}", ran.err);
+    }
+    let ran = thinwire(&["bench", "memory:1M", "--breakdown"]);
+    assert!(ran.code == 2 && ran.err.contains("needs a remote volume"), "{}", ran.err);
+}
+
+#[test]
 fn bench_finds_a_volume_that_forgets() {
     let ran = thinwire(&[
         "bench",

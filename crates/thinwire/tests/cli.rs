@@ -123,7 +123,10 @@ fn attachments_that_are_not_there() {
     let folder = Folder::new("none");
     let run_dir = folder.at("run");
     let ran = thinwire(&["status", "--run-dir", &run_dir]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "no attachments\n"));
+    let said = format!(
+        "no attachments in {run_dir}; root's are in /run/thinwire (--run-dir /run/thinwire)\n"
+    );
+    assert_eq!((ran.code, ran.out), (0, said));
     let ran = thinwire(&["status", "--json", "--run-dir", &run_dir]);
     assert_eq!((ran.code, ran.out.as_str()), (0, "{\"schema\":1,\"attachments\":[]}\n"));
     for words in [&["status", "disk0"][..], &["detach", "disk0"], &["detach", "disk0", "--force"]] {

@@ -154,6 +154,38 @@ fn a_killed_local_writer_comes_back_and_others_take_over() {
 }
 
 #[test]
+fn a_copy_that_fails_half_way_says_what_it_leaves() {
+    let images = Images::new("local-half");
+    // Writes beyond the limit fail; 512 blocks are half of the image at most.
+    let limited = |words: &str| {
+        let line = format!("trap '' XFSZ; ulimit -f 512; exec \"$0\" copy {words}");
+        let run_dir = images.folder.at("run");
+        let program = env!("CARGO_BIN_EXE_thinwire");
+        let words = ["-c", &line, program, &images.backup, &images.disk, &run_dir];
+        let ran = Command::new("sh").args(words).output().unwrap();
+        assert_eq!(ran.status.code(), Some(1));
+        String::from_utf8(ran.stderr).unwrap()
+    };
+    let said = limited("$1 $2 --run-dir $3");
+    for word in ["half written", "stays on record", "run the same copy again", "--take-over"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    refused(&images.copy("elsewhere", &[]), &["on record", "--take-over"]);
+    let ran = images.copy("run", &[]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert_eq!(images.copy("elsewhere", &[]).code, 0, "it ended in order");
+
+    // Without a run directory the next one is a stranger.
+    let said = limited("$1 $2 --run-dir /proc/none");
+    assert!(said.contains("stays on record: say --take-over"), "{said}");
+
+    // What it made itself is gone again.
+    let said = limited("$1 $2.new --run-dir $3");
+    assert!(!said.contains("on record"), "{said}");
+    assert!(!std::path::Path::new(&format!("{}.new", images.disk)).exists());
+}
+
+#[test]
 fn who_writes_nothing_changes_no_record() {
     let images = Images::new("local-nothing");
     assert_eq!(images.run("run", &["bench", &images.disk, "--runtime", "0.1"]).code, 0);

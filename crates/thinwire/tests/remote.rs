@@ -61,6 +61,15 @@ fn a_second_writer_is_refused_unless_it_takes_over() {
     let ran = pair.run(&words);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("--take-over") && ran.err.contains("held by"), "{}", ran.err);
+    assert!(ran.err.contains("--read-only"), "{}", ran.err);
+    // Who has no such flag is not told to use it.
+    let bench = ["bench", "--insecure", &uri, "--rw", "write", "--runtime", "0.1"];
+    for words in [&bench[..], &["copy", "--insecure", "null:1M", &uri]] {
+        let ran = pair.run(words);
+        assert!(ran.code == 1 && ran.err.contains("--take-over"), "{}", ran.err);
+        assert!(!ran.err.contains("--read-only"), "{}", ran.err);
+        assert_eq!(ran.err.contains("--rw randread"), words[0] == "bench", "{}", ran.err);
+    }
     let ran = pair.run(&[&words[..], &["--take-over"]].concat());
     assert_eq!(ran.code, 0, "{}", ran.err);
     let start = std::time::Instant::now();

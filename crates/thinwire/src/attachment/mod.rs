@@ -65,6 +65,7 @@ impl Wanted {
         options.patience = (!args.wait).then_some(ATTACH_PATIENCE);
         options.any_byte = true;
         options.submission = args.submission;
+        options.reading_flag = Some("--read-only");
         if let Some(pcap) = &mut options.wire.pcap {
             *pcap = absolute(pcap)?;
         }

@@ -200,7 +200,13 @@ impl Report {
             );
         }
         if self.verify {
-            text += &format!("\n{:>12} reads verified", self.verified);
+            text += &match self.writes {
+                0 => {
+                    "\nnothing was verified: --verify checks what this run wrote, and it only read"
+                        .to_owned()
+                }
+                _ => format!("\n{:>12} reads verified", self.verified),
+            };
         }
         text
     }

@@ -325,6 +325,7 @@ Examples:
 On each path it shows the largest frame that passes, and if that is less than both ends' links carry
 (`frame_bytes_limit` in JSON), in how many seconds the full size is tried again (`full_size_retry_s`):
 10 s after large frames stopped passing, else every 60 s.
+Of an attachment of another user it tells only that its process lives (state `alive`).
 Cleans up what attachments left whose process was killed, but for NAME.log in the run directory.")]
 pub struct StatusArgs {
     /// Only this attachment; exits with 1 if there is none of that name
@@ -420,7 +421,8 @@ pub struct BenchArgs {
     /// Use only the first SIZE bytes of the volume [default: all of it]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Stamp each block written with address, generation and checksum, and check what is read
+    /// Stamp each block written with address, generation and checksum, and check what is read of what
+    /// this run wrote
     #[arg(long)]
     pub verify: bool,
     /// Send requests from the thread that does everything else, or from a thread of its own, to
@@ -467,11 +469,13 @@ Examples:
   thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
   thinwire copy backup.img /srv/disk0.img --verify --take-over
 
-Holes and zeroes stay sparse. A destination file that does not exist is made with the source's
-size, keeps the extended attributes user.thinwire.id and user.thinwire.writer, and stays as far as it
-was written if the copy fails. One that is smaller than the source is refused, and one that has another
-writer on record, which may come back with unflushed writes. A copy that was killed stays on record
-itself; the same command begins it anew.")]
+Holes and zeroes stay sparse. A destination file that does not exist is made with the source's size and
+keeps the extended attributes user.thinwire.id and user.thinwire.writer. It is removed again if the copy
+fails or is interrupted; only a copy that was killed leaves it. One that existed stays as far as it was
+written. A copy that was killed, or that failed or was interrupted on a file or device that existed,
+stays on record as its writer: the same command begins it anew, another machine needs --take-over.
+A destination that is smaller than the source is refused, and one that has another writer on record,
+which may come back with unflushed writes.")]
 pub struct CopyArgs {
     /// The volume to read
     #[arg(value_name = "SRC")]

@@ -18,6 +18,9 @@ use crate::signals::Signals;
 /// Bytes an I/O, if the user does not say.
 const BS_DEFAULT: u64 = 4096;
 
+/// How a user says that nothing is to be written.
+pub(super) const READING_FLAG: &str = "--rw randread";
+
 /// Measures, prints the report, fails if any I/O failed.
 pub fn run(args: &BenchArgs) -> Outcome {
     if args.breakdown {
@@ -100,6 +103,7 @@ fn measure(
     options.read_only = pattern(args).reads_only();
     options.take_over = args.take_over;
     options.submission = args.submission;
+    options.reading_flag = Some(READING_FLAG);
     let mut open = open_volume(&args.volume, &options, signals)?;
     let plan = Plan {
         rw: pattern(args),

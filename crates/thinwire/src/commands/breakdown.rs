@@ -8,7 +8,7 @@ use thinwire_runtime::stages::{LIFE, StageClocks};
 use thinwire_volume::Geometry;
 use thinwire_wire::clock_kind;
 
-use super::bench::{Progress, run_number};
+use super::bench::{Progress, READING_FLAG, run_number};
 use crate::bench::{Breakdown, Cell, Engine, Plan, Report, Run, Stop, Tally, failure};
 use crate::cli::{BenchArgs, Pattern};
 use crate::error::{Failure, Outcome};
@@ -28,7 +28,7 @@ const CELL_MAX: Duration = LIFE.saturating_mul(2);
 pub fn break_down(args: &BenchArgs) -> Outcome {
     let VolumeSpec::Remote(_) = args.volume else {
         return Err(Failure::usage(format!(
-            "--breakdown: {} is a local volume, on whose way nothing is to be told apart",
+            "--breakdown needs a remote volume (tw://...); {} is local",
             args.volume
         )));
     };
@@ -57,6 +57,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
     let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
+    options.reading_flag = Some(READING_FLAG);
     options.read_only = reads_only;
     options.take_over = args.take_over && !reads_only;
     let mut open = open_volume(&args.volume, &options, Some(&signals))?;

@@ -12,7 +12,7 @@ use crate::cli::{CopyArgs, WireArgs};
 use crate::copy::{Copied, Pair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenOptions as VolumeOptions, OpenVolume, open_volume};
+use crate::open::{OnRecord, OpenOptions as VolumeOptions, OpenVolume, open_volume};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
@@ -52,16 +52,37 @@ pub fn run(args: &CopyArgs) -> Outcome {
 
     let start = Instant::now();
     let mut pair = Pair { source: &mut *source, destination: &mut *destination };
-    let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals);
+    let mut stage = "half written";
+    let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals, &mut stage);
     let seconds = start.elapsed().as_secs_f64();
     let failed = done.is_err();
     let closed = close(&mut *source, failed).and(close(&mut *destination, failed));
-    // Closed or not: after a failure nothing half-made stays behind.
-    let copied = done.and_then(|copied| closed.map(|()| copied))?;
+    // Closed or not: after a failure no file that this made stays behind.
+    let copied = done.and_then(|copied| closed.map(|()| copied)).map_err(|e| match made {
+        Some(_) => e,
+        None => left(e, &args.destination, stage, destination.on_record()),
+    })?;
     if let Some(made) = made {
         made.keep();
     }
     report(args, copied, seconds)
+}
+
+/// The failure, and what it leaves on record of a destination that was there before.
+fn left(
+    mut failure: Failure,
+    destination: &VolumeSpec,
+    stage: &str,
+    on_record: OnRecord,
+) -> Failure {
+    let again = match on_record {
+        OnRecord::No => return failure,
+        OnRecord::Known => "run the same copy again, or say --take-over where it is used next",
+        // Without a run directory the same copy is a stranger, too.
+        OnRecord::Stranger => "say --take-over where it is used next",
+    };
+    failure.message += &format!(". {destination} is {stage} and stays on record: {again}");
+    failure
 }
 
 fn close(open: &mut dyn OpenVolume, force: bool) -> Outcome {
@@ -74,12 +95,15 @@ fn all(
     verify: bool,
     bytes: u64,
     signals: &Signals,
+    stage: &mut &'static str,
 ) -> Outcome<Copied> {
     let bar = progress_bar("copying", bytes);
     let mut show = |done| bar.set_position(done);
     let copied = copy(pair, blank, &mut Watch::new(Some(signals), &mut show))?;
     bar.finish_and_clear();
+    *stage = "written";
     if verify {
+        *stage = "written but not verified";
         let bar = progress_bar("comparing", bytes);
         let mut show = |done| bar.set_position(done);
         compare(pair, &mut Watch::new(Some(signals), &mut show))?;

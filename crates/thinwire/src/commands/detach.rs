@@ -1,5 +1,6 @@
 //! `thinwire detach`.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -11,7 +12,7 @@ use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
 use crate::process::signal_exactly;
-use crate::rundir::{RunDir, SCHEMA};
+use crate::rundir::{RunDir, SCHEMA, elsewhere};
 
 /// How long an attachment may take to say whether it will detach.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,9 +76,10 @@ fn unknown(args: &DetachArgs, names: &[String]) -> Failure {
         names => format!("there are: {}", names.join(", ")),
     };
     Failure::failed(format!(
-        "no attachment `{}` in {}; {there}",
+        "no attachment `{}` in {}; {there}{}",
         args.name,
-        args.run_dir.run_dir.display()
+        args.run_dir.run_dir.display(),
+        elsewhere(&args.run_dir.run_dir)
     ))
 }
 
@@ -90,6 +92,7 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
         Ok(client) => client,
         // Still at its first attach, which a signal ends in order.
         Err(ControlError::Absent) => return cancel(dir, name),
+        Err(ControlError::Forbidden) => return Err(forbidden(name)),
         Err(e) => return Err(silent(e)),
     };
     let refused = |why: String| {
@@ -133,11 +136,26 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
     Ok(End { how: "orderly", detail: None })
 }
 
+/// Of another user, who alone may detach it, and root. Force does not help.
+fn forbidden(name: &str) -> Failure {
+    Failure::failed(format!(
+        "cannot detach `{name}`: no permission to ask it; run it as root or as the user who attached it"
+    ))
+}
+
+/// The failure of a signal to an attachment's process.
+fn no_signal(name: &str, tried: &str, error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => forbidden(name),
+        _ => Failure::failed(format!("{tried}: {error}")),
+    }
+}
+
 /// Ends an attachment that is not usable yet.
 fn cancel(dir: &RunDir, name: &str) -> Outcome<End> {
     if let Some(record) = dir.record(name) {
         signal_exactly(record.pid, record.start_ticks, Signal::TERM)
-            .map_err(|e| Failure::failed(format!("cannot end process {}: {e}", record.pid)))?;
+            .map_err(|e| no_signal(name, &format!("cannot end process {}", record.pid), e))?;
     }
     match dir.wait_gone(name, Instant::now() + GOODBYE_PATIENCE) {
         true => Ok(End { how: "orderly", detail: bury(dir, name)? }),
@@ -175,10 +193,8 @@ fn force(dir: &RunDir, name: &str) -> Outcome<End> {
         ))
     })?;
     signal_exactly(record.pid, record.start_ticks, Signal::KILL).map_err(|e| {
-        Failure::failed(format!(
-            "`{name}` does not answer; cannot kill process {}: {e}",
-            record.pid
-        ))
+        let tried = format!("`{name}` does not answer; cannot kill process {}", record.pid);
+        no_signal(name, &tried, e)
     })?;
     if !dir.wait_gone(name, Instant::now() + KILL_PATIENCE) {
         return Err(Failure::failed(format!(

@@ -10,7 +10,7 @@ use crate::control::{AttachmentStatus, ControlClient, ControlError, PathStatus, 
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
-use crate::rundir::{Life, Record, RunDir, SCHEMA};
+use crate::rundir::{Life, Record, RunDir, SCHEMA, elsewhere};
 
 /// An attachment that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -25,7 +25,8 @@ struct Json {
 /// Asks all attachments (or one) how they are; cleans up after those whose process was killed.
 pub fn run(args: &StatusArgs) -> Outcome {
     let mut attachments = Vec::new();
-    if let Some(dir) = RunDir::open(&args.run_dir.run_dir)? {
+    let run_dir = &args.run_dir.run_dir;
+    if let Some(dir) = RunDir::open(run_dir)? {
         for name in dir.names()? {
             if args.name.as_ref().is_none_or(|wanted| *wanted == name) {
                 attachments.extend(look(&dir, &name)?);
@@ -40,10 +41,13 @@ pub fn run(args: &StatusArgs) -> Outcome {
     }
     match &args.name {
         Some(name) if nothing => Err(Failure::failed(format!(
-            "there is no attachment `{name}` in {}",
-            args.run_dir.run_dir.display()
+            "there is no attachment `{name}` in {}{}",
+            run_dir.display(),
+            elsewhere(run_dir)
         ))),
-        None if nothing && !args.json => output::say("no attachments"),
+        None if nothing && !args.json => {
+            output::say(&format!("no attachments in {}{}", run_dir.display(), elsewhere(run_dir)))
+        }
         _ => Ok(()),
     }
 }
@@ -55,7 +59,10 @@ fn look(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
     }
     let (state, detail) = match ControlClient::status(dir, name, PATIENCE) {
         Ok(status) => return Ok(Some(status)),
-        Err(ControlError::Forbidden) => (State::Unresponsive, Some(only_its_user(dir, name))),
+        Err(ControlError::Forbidden) => {
+            let (state, told) = for_others(dir.life(name));
+            (state, Some(told))
+        }
         Err(ControlError::Absent) => (State::Connecting, None),
         Err(ControlError::Ended) if !dir.is_alive(name) => return bury(dir, name),
         Err(e) => (State::Unresponsive, Some(e.to_string())),
@@ -64,13 +71,12 @@ fn look(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
 }
 
 /// What can be said to somebody else than the attachment's user.
-fn only_its_user(dir: &RunDir, name: &str) -> String {
-    match dir.life(name) {
-        Life::Unknown => {
-            "no permission to ask it, nor to tell whether its process lives".to_owned()
-        }
-        _ => "its process lives; no permission to ask it more".to_owned(),
-    }
+fn for_others(life: Life) -> (State, String) {
+    let (state, told) = match life {
+        Life::Unknown => (State::Unresponsive, "no permission to tell whether its process lives"),
+        _ => (State::Alive, "its process lives; no permission to ask it more"),
+    };
+    (state, format!("{told}: run this as root or as the user who attached it"))
 }
 
 /// A dead attachment: cleaned up and reported, once.
@@ -196,6 +202,14 @@ mod tests {
         assert!(!socket.exists());
         assert_eq!(look(&dir, "a").unwrap(), None);
         assert!(dir.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn who_may_not_ask_a_live_one_is_told_that_it_lives() {
+        let (state, told) = for_others(Life::Alive);
+        assert!(state == State::Alive && told.contains("as root"), "{told}");
+        let (state, told) = for_others(Life::Unknown);
+        assert!(state == State::Unresponsive && told.contains("no permission"), "{told}");
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub enum State {
     Changed,
     /// On its way out.
     Detaching,
+    /// The process lives; more is told to its user and to root only.
+    Alive,
     /// The process lives but does not answer.
     Unresponsive,
     /// The process was killed; this was what it left, and it has been cleaned up.
@@ -139,6 +141,7 @@ impl State {
             State::Fenced => "fenced",
             State::Changed => "changed",
             State::Detaching => "detaching",
+            State::Alive => "alive",
             State::Unresponsive => "unresponsive",
             State::Stale => "stale",
         }
@@ -186,7 +189,7 @@ mod tests {
         assert_eq!(request(r#"{"op":"format"}"#), None);
         let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
         assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
-        for state in [State::Attached, State::Stale, State::Unresponsive] {
+        for state in [State::Attached, State::Alive, State::Stale, State::Unresponsive] {
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
         }
     }
