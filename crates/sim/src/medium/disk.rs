@@ -39,7 +39,9 @@ impl Disk for SimDisk {
         }
         m.watch_overlap(self.owner, &op);
         let (least, most) = m.config.latency_ns;
-        let factor = if m.rng.chance(m.config.slow) { 100 } else { 1 };
+        // One that a script has made slow is slow enough.
+        let is_slow = m.rng.chance(m.config.slow) && most < 1_000_000_000;
+        let factor = if is_slow { 100 } else { 1 };
         let effect_at = m.now + m.rng.between(least, most) * factor;
         let done_at = effect_at + m.rng.between(0, least.max(1));
         let mark = m.next_number;
