@@ -103,6 +103,8 @@ impl TargetShard {
                 links.receive(at, |link, frame| target.on_frame(now, link, frame))?;
             } else if token == STOP {
                 stop = true;
+            } else if (DISKS..MAIL).contains(&token) {
+                target.disk_ready();
             } else if let (MAIL, Some(mail)) = (token, mail.as_ref()) {
                 mail.receive(pool, |link, frame| target.on_forward(now, link, frame));
             }

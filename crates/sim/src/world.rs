@@ -431,6 +431,9 @@ impl World {
             let mine = self.exports.iter().filter(|e| e.server == index);
             let is_due = mine.filter_map(Export::medium).any(MediumHandle::is_ready);
             if server.machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
+                if let (true, Some(target)) = (is_due, &mut server.target) {
+                    target.disk_ready();
+                }
                 let media =
                     || self.exports.iter().filter(|e| e.server == index).filter_map(Export::medium);
                 let sent = server.turn(self.now, || media().any(MediumHandle::dies));

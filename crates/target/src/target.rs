@@ -41,6 +41,8 @@ pub struct Target {
     pub(crate) unknown_at: Time,
     housekeeping_at: Time,
     stopping: bool,
+    /// A descriptor of a volume is readable.
+    disk_told: bool,
 }
 
 /// What a session is, for status.
@@ -132,6 +134,7 @@ impl Target {
             unknown_at: Time::ZERO,
             housekeeping_at: Time::ZERO,
             stopping: false,
+            disk_told: false,
         }
     }
 
@@ -315,6 +318,12 @@ impl Target {
         }
     }
 
+    /// A descriptor of a volume is readable: the next turn polls all of them, also those that have
+    /// nothing outstanding, since it stays readable until then.
+    pub fn disk_ready(&mut self) {
+        self.disk_told = true;
+    }
+
     /// The end of a turn: polls the volumes, fires timers, and adds the frames to send to `out`,
     /// one batch per link. Returns true if volumes completed something.
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) -> bool {
@@ -387,6 +396,7 @@ impl Target {
 
     fn poll_volumes(&mut self) -> bool {
         let mut progress = false;
+        let told = std::mem::take(&mut self.disk_told);
         let mut done = std::mem::take(&mut self.house.done);
         let mut ends = std::mem::take(&mut self.house.done_ends);
         // A completion may start a flush that waited for it: that must reach the disk in this turn,
@@ -394,7 +404,7 @@ impl Target {
         for _ in 0..POLLS_PER_TURN {
             ends.clear();
             for export in &mut self.house.exports {
-                if export.volume.outstanding() > 0 {
+                if export.volume.outstanding() > 0 || told {
                     export.volume.poll(&mut done);
                 }
                 ends.push(done.len());

@@ -6,7 +6,7 @@ use thinwire_sim::server::{Crash, Store};
 use thinwire_volume::Op;
 use thinwire_wire::Status;
 
-use crate::scene::{Scene, at};
+use crate::scene::{Scene, at, ms};
 
 /// Flushes until that succeeds, then has the power fail: what was written must be there.
 fn flush_and_look(mut s: Scene) {
@@ -53,19 +53,7 @@ fn rule_04_a_record_that_cannot_be_flushed_puts_the_content_in_doubt() {
 #[test]
 fn rule_04_a_flush_that_fails_puts_its_neighbours_in_doubt() {
     for seed in 0..20 {
-        let (device, config) = (Device::new(), MediumConfig::default());
-        let [first, second] =
-            [9, 10].map(|id| MediumHandle::on(device.clone(), seed + id, [id as u8; 16], config));
-        let mut s = Scene::on(1, Store::File(first.clone()), first, |_| {});
-        let neighbour = s.world.add_export(0, 1 << 20, 512, Store::File(second.clone()));
-        s.world.exports[neighbour].may_fail = true;
-        s.world.exports[neighbour].writers = 1;
-        s.restart(Crash::Kill);
-        let mut s = s.with_client();
-        let links = s.links;
-        let other = s.world.add_client(links, Default::default(), neighbour, Workload::NONE);
-        s.world.clients[other].keeps_log = true;
-        s.attach(other);
+        let (mut s, other, second) = with_neighbour(seed);
         s.write(at(0, 32));
         second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
         let token = s.submit(other, Op::Flush, at(0, 0));
@@ -83,19 +71,7 @@ fn rule_04_a_flush_that_fails_puts_its_neighbours_in_doubt() {
 #[test]
 fn rule_04_a_sync_beside_a_failing_one_is_told_behind_it() {
     for seed in 0..40 {
-        let (device, config) = (Device::new(), MediumConfig::default());
-        let [first, second] =
-            [9, 10].map(|id| MediumHandle::on(device.clone(), seed + id, [id as u8; 16], config));
-        let mut s = Scene::on(1, Store::File(first.clone()), first, |_| {});
-        let neighbour = s.world.add_export(0, 1 << 20, 512, Store::File(second.clone()));
-        s.world.exports[neighbour].may_fail = true;
-        s.world.exports[neighbour].writers = 1;
-        s.restart(Crash::Kill);
-        let mut s = s.with_client();
-        let links = s.links;
-        let other = s.world.add_client(links, Default::default(), neighbour, Workload::NONE);
-        s.world.clients[other].keeps_log = true;
-        s.attach(other);
+        let (mut s, other, second) = with_neighbour(seed);
         s.write(at(0, 32));
         second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
         // It takes effect at once, and says so much later.
@@ -111,4 +87,41 @@ fn rule_04_a_sync_beside_a_failing_one_is_told_behind_it() {
         s.read(at(0, 32));
         s.end();
     }
+}
+
+/// Nothing fails, and nothing follows: whoever was woken for the end of the neighbour's flush rests.
+#[test]
+fn rule_04_a_sync_that_waited_for_another_leaves_nobody_awake() {
+    for seed in 0..20 {
+        let (mut s, other, second) = with_neighbour(seed);
+        s.write(at(0, 32));
+        s.world.lag_ns = 2_000;
+        second.set_latency(20_000, 3_000_000);
+        let slow = s.submit(other, Op::Flush, at(0, 0));
+        assert_eq!(s.flush(), Ok(()));
+        assert_eq!(s.outcome(other, slow).result, Ok(()));
+        let turns = |s: &Scene| s.world.servers[0].machine.turns;
+        let before = turns(&s);
+        s.pass(ms(1000));
+        assert!(turns(&s) - before < 1000, "it turns without an end");
+        s.end();
+    }
+}
+
+/// Client 0 on one export, and another on one that shares its device, whose medium is returned.
+fn with_neighbour(seed: u64) -> (Scene, usize, MediumHandle) {
+    let (device, config) = (Device::new(), MediumConfig::default());
+    let [first, second] =
+        [9, 10].map(|id| MediumHandle::on(device.clone(), seed + id, [id as u8; 16], config));
+    let mut s = Scene::on(1, Store::File(first.clone()), first, |_| {});
+    let neighbour = s.world.add_export(0, 1 << 20, 512, Store::File(second.clone()));
+    s.world.exports[neighbour].may_fail = true;
+    s.world.exports[neighbour].writers = 1;
+    s.restart(Crash::Kill);
+    let mut s = s.with_client();
+    let links = s.links;
+    let other = s.world.add_client(links, Default::default(), neighbour, Workload::NONE);
+    s.world.clients[other].keeps_log = true;
+    s.attach(other);
+    (s, other, second)
 }
