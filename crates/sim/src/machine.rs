@@ -144,6 +144,11 @@ impl Machine {
         true
     }
 
+    /// It runs, and no turn of it is on its way.
+    pub fn rests(&self, now: u64) -> bool {
+        self.frozen_until <= now && self.wake_at.is_none()
+    }
+
     /// When it may have something to do, unless frames arrive.
     pub fn next_time(&self, now: u64) -> u64 {
         let at = match self.wake_at {

@@ -389,8 +389,15 @@ impl World {
         for medium in self.media() {
             at = at.min(medium.next_event().unwrap_or(u64::MAX));
         }
-        for server in self.servers.iter().filter(|s| s.target.is_some()) {
+        for (index, server) in self.servers.iter().enumerate().filter(|(_, s)| s.target.is_some()) {
             at = at.min(server.machine.next_time(self.now));
+            // A descriptor stays readable until it is looked at.
+            let mut media = self.exports.iter().filter(|e| e.server == index);
+            if server.machine.rests(self.now)
+                && media.any(|e| e.medium().is_some_and(MediumHandle::is_ready))
+            {
+                at = at.min(self.now + 1_000);
+            }
         }
         for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
             at = at.min(client.machine.next_time(self.now));
