@@ -11,7 +11,9 @@
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `server.rs`: a target on its machine
 //! * `image.rs`: what happens to images while no target serves them
+//! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
+//! * `trace.rs`: what happened
 //! * `swarm.rs`: what a seed draws
 //! * `chaos.rs`: what happens to whom, and when
 //! * `run.rs`: the course of a run, and its verdict
@@ -29,6 +31,8 @@ pub mod server;
 pub mod stamp;
 pub mod stranger;
 pub mod swarm;
+pub mod trace;
+pub mod ways;
 pub mod world;
 
 pub use coverage::Coverage;

@@ -5,8 +5,7 @@
 //! wanted. Whatever a client is told is checked as it is told; the first broken promise is the
 //! error of the step.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
@@ -15,81 +14,19 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimNet, StationConfig, Verdict, WireConfig};
 use thinwire_target::{Target, TargetConfig};
 use thinwire_volume::Op;
-use thinwire_wire::{Frame, Message};
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Export, Server, Store, harvest};
+use crate::trace::Trace;
+use crate::ways::Ways;
 
 /// One millisecond in the unit of the world's time.
 pub const MS: u64 = 1_000_000;
 /// One second.
 pub const SECOND: u64 = 1_000 * MS;
-
-/// Pairs of stations between which frames vanish, in one direction.
-type Ways = Rc<RefCell<BTreeSet<(u32, u32)>>>;
-
-/// What a scripted test wants to happen to a frame: sender, receiver and bytes in, its fate out.
-pub type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
-
-/// What happened, as a hash for comparing runs and as text for reading.
-pub struct Trace {
-    hash: u64,
-    prints: bool,
-}
-
-impl Trace {
-    /// Takes note of something.
-    pub fn note(&mut self, now: u64, who: &str, what: &str, value: u64) {
-        for word in [now, value] {
-            self.hash = (self.hash ^ word).wrapping_mul(0x100_0000_01b3).rotate_left(5);
-        }
-        for byte in who.bytes().chain(what.bytes()) {
-            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-        }
-        if self.prints && !(what == "sent" && value == 0) {
-            eprintln!("{:>12.6} {who:<10} {what} {}", now as f64 / 1e9, readable(what, value));
-        }
-    }
-}
-
-/// I/Os carry token, first sector and count in one number; completions token and error.
-fn readable(what: &str, value: u64) -> String {
-    match what {
-        "reads" | "writes" | "flushes" | "discards" | "zeroes" | "asks" => {
-            let (first, count) = (value >> 16 & 0xff_ffff, value & 0xffff);
-            format!("#{} {first}+{count}", value >> 40)
-        }
-        "completed" if value & 0xff == 0 => format!("#{}", value >> 8),
-        "completed" => format!("#{} with error {}", value >> 8, value & 0xff),
-        _ => value.to_string(),
-    }
-}
-
-/// Frames with an ATTACH of these stations arrive so much later, as long as time is before `until`.
-#[derive(Default)]
-struct LateAttaches {
-    stations: Vec<u32>,
-    until: u64,
-    late_ns: u64,
-    count: u64,
-}
-
-impl LateAttaches {
-    fn judge(&mut self, now: u64, from: u32, bytes: &[u8]) -> Verdict {
-        let concerned = now < self.until && self.stations.contains(&from);
-        let Some(frame) = concerned.then(|| Frame::parse(bytes).ok()).flatten() else {
-            return Verdict::Pass;
-        };
-        if !frame.messages().any(|message| matches!(message, Message::Attach(_))) {
-            return Verdict::Pass;
-        }
-        self.count += 1;
-        Verdict::Delay(self.late_ns)
-    }
-}
 
 /// A machine of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,9 +61,7 @@ pub struct World {
     pub died: Vec<usize>,
     clock: Rc<Cell<u64>>,
     rng: Rng,
-    closed_ways: Ways,
-    judge: Rc<RefCell<Option<Judge>>>,
-    late_attaches: Rc<RefCell<LateAttaches>>,
+    ways: Ways,
     runs: u32,
     /// Servers that wait for the lock, and since when their start is wanted.
     starting: Vec<(usize, u64)>,
@@ -137,21 +72,8 @@ impl World {
     pub fn new(seed: u64, wire: WireConfig, prints: bool) -> Self {
         let mut rng = Rng::new(seed);
         let net = SimNet::new(rng.bits(), wire);
-        let closed_ways = Ways::default();
-        let judge: Rc<RefCell<Option<Judge>>> = Rc::default();
-        let late_attaches: Rc<RefCell<LateAttaches>> = Rc::default();
         let clock = Rc::new(Cell::new(0));
-        let (ways, by_hand) = (closed_ways.clone(), judge.clone());
-        let (late, time) = (late_attaches.clone(), clock.clone());
-        net.set_judge(move |from, to, bytes| {
-            if ways.borrow().contains(&(from, to)) {
-                return Verdict::Drop;
-            }
-            if let Some(judge) = by_hand.borrow_mut().as_mut() {
-                return judge(from, to, bytes);
-            }
-            late.borrow_mut().judge(time.get(), from, bytes)
-        });
+        let ways = Ways::of(&net, clock.clone());
         World {
             now: 0,
             net,
@@ -159,15 +81,13 @@ impl World {
             exports: Vec::new(),
             clients: Vec::new(),
             coverage: Coverage::default(),
-            trace: Trace { hash: 0xcbf2_9ce4_8422_2325, prints },
+            trace: Trace::new(prints),
             lag_ns: 0,
             ended: Vec::new(),
             died: Vec::new(),
             clock,
             rng,
-            closed_ways,
-            judge,
-            late_attaches,
+            ways,
             runs: 0,
             starting: Vec::new(),
         }
@@ -324,17 +244,7 @@ impl World {
 
     /// Closes or opens the way from one machine to another, in this direction.
     pub fn set_way(&mut self, from: Host, to: Host, is_open: bool) {
-        let mut ways = self.closed_ways.borrow_mut();
-        for &a in self.stations_of(from) {
-            for &b in self.stations_of(to) {
-                if is_open {
-                    ways.remove(&(a, b));
-                } else {
-                    ways.insert((a, b));
-                }
-            }
-        }
-        drop(ways);
+        self.ways.set_open(self.stations_of(from), self.stations_of(to), is_open);
         let what = if is_open { "is reached again" } else { "is cut off" };
         self.trace.note(self.now, &self.name(to), what, 0);
     }
@@ -343,23 +253,22 @@ impl World {
     /// after another run of it was granted its export.
     pub fn delay_attaches(&mut self, client: usize, within_ns: u64, late_ns: u64) {
         let stations = self.clients[client].machine.stations.clone();
-        let mut late = self.late_attaches.borrow_mut();
-        *late = LateAttaches { stations, until: self.now + within_ns, late_ns, count: late.count };
+        self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
 
     /// Opens all ways.
     pub fn open_all_ways(&mut self) {
-        self.closed_ways.borrow_mut().clear();
+        self.ways.open_all();
     }
 
     /// Lets a scripted test decide about single frames.
     pub fn set_judge(&mut self, judge: impl FnMut(u32, u32, &[u8]) -> Verdict + 'static) {
-        *self.judge.borrow_mut() = Some(Box::new(judge));
+        self.ways.set_judge(Some(Box::new(judge)));
     }
 
     /// Ends that.
     pub fn clear_judge(&mut self) {
-        *self.judge.borrow_mut() = None;
+        self.ways.set_judge(None);
     }
 
     /// Submits an I/O by hand; returns its token.
@@ -573,7 +482,7 @@ impl World {
             }
         }
         let mut all = self.coverage;
-        all.late_attaches = self.late_attaches.borrow().count;
+        all.late_attaches = self.ways.late_attaches();
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
         all.frames_lost = wire.lost;
@@ -607,6 +516,6 @@ impl World {
 
     /// A number that differs if anything went differently.
     pub fn trace_hash(&self) -> u64 {
-        self.trace.hash
+        self.trace.hash()
     }
 }

@@ -1,0 +1,101 @@
+//! What becomes of frames between stations besides what the wire does to all of them: ways that are
+//! closed, attaches that arrive late, and what a scripted test decides.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use thinwire_link::sim::{SimNet, Verdict};
+use thinwire_wire::{Frame, Message};
+
+/// What a scripted test wants to happen to a frame: sender, receiver and bytes in, its fate out.
+pub type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
+
+#[derive(Default)]
+struct Rules {
+    /// Pairs of stations between which frames vanish, in this direction.
+    closed: BTreeSet<(u32, u32)>,
+    judge: Option<Judge>,
+    late: LateAttaches,
+}
+
+/// All ways of a network.
+#[derive(Clone)]
+pub struct Ways {
+    rules: Rc<RefCell<Rules>>,
+}
+
+impl Ways {
+    /// Judges all frames of this network from now on; `clock` is its time.
+    pub fn of(net: &SimNet, clock: Rc<Cell<u64>>) -> Self {
+        let rules: Rc<RefCell<Rules>> = Rc::default();
+        let ways = Ways { rules: rules.clone() };
+        net.set_judge(move |from, to, bytes| {
+            let rules = &mut *rules.borrow_mut();
+            if rules.closed.contains(&(from, to)) {
+                return Verdict::Drop;
+            }
+            if let Some(judge) = &mut rules.judge {
+                return judge(from, to, bytes);
+            }
+            rules.late.judge(clock.get(), from, bytes)
+        });
+        ways
+    }
+
+    /// Closes or opens the ways from each of these stations to each of those.
+    pub fn set_open(&self, from: &[u32], to: &[u32], is_open: bool) {
+        let closed = &mut self.rules.borrow_mut().closed;
+        for pair in from.iter().flat_map(|&a| to.iter().map(move |&b| (a, b))) {
+            if is_open {
+                closed.remove(&pair);
+            } else {
+                closed.insert(pair);
+            }
+        }
+    }
+
+    /// Opens all.
+    pub fn open_all(&self) {
+        self.rules.borrow_mut().closed.clear();
+    }
+
+    /// Lets a scripted test decide about single frames, or ends that.
+    pub fn set_judge(&self, judge: Option<Judge>) {
+        self.rules.borrow_mut().judge = judge;
+    }
+
+    /// Attaches that these stations send before `until` arrive `late_ns` later.
+    pub fn delay_attaches(&self, stations: Vec<u32>, until: u64, late_ns: u64) {
+        let late = &mut self.rules.borrow_mut().late;
+        *late = LateAttaches { stations, until, late_ns, count: late.count };
+    }
+
+    /// How many attaches were late so far.
+    pub fn late_attaches(&self) -> u64 {
+        self.rules.borrow().late.count
+    }
+}
+
+/// Frames with an ATTACH of these stations arrive so much later, as long as time is before `until`.
+#[derive(Default)]
+struct LateAttaches {
+    stations: Vec<u32>,
+    until: u64,
+    late_ns: u64,
+    count: u64,
+}
+
+impl LateAttaches {
+    fn judge(&mut self, now: u64, from: u32, bytes: &[u8]) -> Verdict {
+        let concerned = now < self.until && self.stations.contains(&from);
+        let Some(frame) = concerned.then(|| Frame::parse(bytes).ok()).flatten() else {
+            return Verdict::Pass;
+        };
+        if !frame.messages().any(|message| matches!(message, Message::Attach(_))) {
+            return Verdict::Pass;
+        }
+        self.count += 1;
+        Verdict::Delay(self.late_ns)
+    }
+}
