@@ -6,7 +6,8 @@
 //! * An unaligned read reads the blocks that cover it and hands out the middle by reference.
 //! * An unaligned write or write-zeroes reads the one or two blocks at its edges, patches them and
 //!   writes them (read-modify-write). It holds its blocks exclusively meanwhile: whatever overlaps
-//!   them waits, first come first served, so that two writers of one block never undo each other.
+//!   them waits, first come first served, so that two writers of one block never undo each other and
+//!   nothing overtakes what it overlaps.
 //! * An unaligned discard shrinks to the whole blocks inside it; what is left of a block stays.
 //! * A block status widens to whole blocks, and its answer is clipped.
 //! * I/O longer than the volume takes is split here, and completed once, with the first error.
@@ -143,6 +144,13 @@ impl<V: Volume> Unaligned<V> {
             spare_pieces: Vec::new(),
             copied_bytes: 0,
         }
+    }
+
+    /// Tests only: blocks are not locked while their edges are patched, to show that it would be
+    /// noticed.
+    pub fn without_locks(mut self) -> Self {
+        self.locks.broken = true;
+        self
     }
 
     /// The volume below.

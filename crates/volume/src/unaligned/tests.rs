@@ -165,7 +165,9 @@ fn run(seed: u64, without_locks: bool) -> Result<(), String> {
     let size = slow.geometry.bytes;
     let pool = Pool::new(16 << 20);
     let mut volume = Unaligned::new(slow, pool.clone());
-    volume.locks.broken = without_locks;
+    if without_locks {
+        volume = volume.without_locks();
+    }
     let first = Event { value: 0, submitted: 0, completed: 0, replaces: true };
     let mut model = Model { bytes: vec![vec![first]; size as usize] };
     let mut sent: Vec<Option<Sent>> = Vec::new();
