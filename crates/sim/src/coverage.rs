@@ -42,6 +42,8 @@ coverage! {
     statuses,
     /// I/Os submitted while an overlapping one was outstanding.
     overlaps,
+    /// Writes and write-zeroes of parts of blocks, which are read, patched and written.
+    edges_patched,
     /// I/Os that failed with an error that was due.
     errors,
     /// I/Os that failed because the target was away too long.

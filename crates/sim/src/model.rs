@@ -58,6 +58,8 @@ struct Sector {
     durable: u64,
     /// What a read saw, and the life of the store in which it did.
     observed: Option<(u64, u64)>,
+    /// The last run that wrote what it holds once more, with its neighbours.
+    patched: u32,
 }
 
 /// A range of sectors.
@@ -73,6 +75,12 @@ impl Range {
     fn iter(self) -> std::ops::Range<usize> {
         self.first..self.first + self.count
     }
+
+    /// The blocks of so many sectors that it touches.
+    pub fn widened(self, block: usize) -> Range {
+        let first = self.first / block * block;
+        Range { first, count: (self.first + self.count).next_multiple_of(block) - first }
+    }
 }
 
 /// What a read needs to remember until it completes.
@@ -83,7 +91,7 @@ pub struct Ticket {
     /// The run that reads, if it is the writer.
     run: Option<u32>,
     life: u64,
-    /// For readers: the durable floor of each sector at submission.
+    /// The durable floor of each sector at submission.
     floors: Vec<u64>,
 }
 
@@ -212,6 +220,13 @@ impl Model {
         version
     }
 
+    /// A write of `run` that is submitted writes all of these blocks, what is not its own as it was.
+    pub fn begin_patch(&mut self, run: u32, blocks: Range) {
+        if run == self.run {
+            blocks.iter().for_each(|at| self.sectors[at].patched = run);
+        }
+    }
+
     /// The bytes of a write.
     pub fn fill(&self, run: u32, range: Range, version: u64, out: &mut [u8]) {
         for (at, bytes) in range.iter().zip(out.chunks_exact_mut(SECTOR_BYTES)) {
@@ -300,10 +315,7 @@ impl Model {
     /// A read is submitted: by the writer `run`, or by a reader. `life` counts the moments at
     /// which the store may have lost something.
     pub fn begin_read(&self, run: Option<u32>, range: Range, life: u64) -> Ticket {
-        let floors = match run {
-            Some(_) => Vec::new(),
-            None => range.iter().map(|at| self.sectors[at].durable).collect(),
-        };
+        let floors = range.iter().map(|at| self.sectors[at].durable).collect();
         Ticket { before: self.last_version, run, life, floors }
     }
 
@@ -349,9 +361,10 @@ impl Model {
                         && e.run == run
                         && e.effect != Effect::Discard
                 });
-                // After a failed replay nothing is `Done` above the floor.
-                let floor = done.map_or(sector.durable, |e| e.version);
-                (floor.max(sector.durable.min(ticket.before)), ticket.before)
+                // After a failed replay nothing is `Done` above the floor. What became durable
+                // meanwhile, submitted later, may be missing: a long read goes down in parts.
+                let floor = done.map_or(0, |e| e.version);
+                (floor.max(ticket.floors[nth]), ticket.before)
             }
             // The run has ended meanwhile: only what holds for everybody.
             Some(_) => (0, u64::MAX),
@@ -405,9 +418,10 @@ impl Model {
             Seen::Stamp { version, .. } => version,
             _ => 0,
         };
-        // What was discarded may change by itself (when a cache passes the discard on, say).
+        // What was discarded may change by itself (when a cache passes the discard on, say); what was
+        // written once more when that is sent again, after the store has lost it.
         let may_change = |e: &Entry| e.run == run || e.effect == Effect::Discard;
-        if sector.history.iter().any(may_change) || life != ticket.life {
+        if sector.patched == run || sector.history.iter().any(may_change) || life != ticket.life {
             sector.observed = None;
             return Ok(());
         }

@@ -4,7 +4,7 @@ use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
 
 use crate::chaos::Chaos;
-use crate::client::Client;
+use crate::client::{Client, Top};
 use crate::coverage::Coverage;
 use crate::model::Violation;
 use crate::server::{Crash, Store};
@@ -23,6 +23,8 @@ pub enum Canary {
     Initiator(thinwire_initiator::Canary),
     /// A starting target does not wait for the lock of its files.
     LockIgnored,
+    /// Blocks whose edges are patched are not locked meanwhile.
+    EdgesUnlocked,
 }
 
 /// What a run that kept all promises looked like.
@@ -49,8 +51,12 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
             Canary::LockIgnored => server.ignores_lock = true,
-            Canary::None | Canary::Initiator(_) => {}
+            Canary::None | Canary::Initiator(_) | Canary::EdgesUnlocked => {}
         }
+    }
+    if canary == Canary::EdgesUnlocked {
+        let faces = world.clients.iter_mut().filter(|client| client.top == Top::AnyRange);
+        faces.for_each(|client| client.top = Top::AnyRangeUnlocked);
     }
     if let Canary::Initiator(planted) = canary {
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);

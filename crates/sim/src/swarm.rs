@@ -12,7 +12,7 @@ use thinwire_link::sim::{FaultRates, StationConfig, WireConfig};
 use thinwire_proto::{BatchPolicy, Batching, TycheConfig};
 use thinwire_target::TargetConfig;
 
-use crate::client::Workload;
+use crate::client::{Top, Workload};
 use crate::medium::{Device, MediumConfig, MediumHandle};
 use crate::server::{Export, Store};
 use crate::world::{MS, SECOND, World};
@@ -140,6 +140,11 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             if rng.chance(0.1) {
                 c.config.frame_bytes_max = Some(1500);
             }
+            if rng.chance(0.4) {
+                c.top = Top::AnyRange;
+                // Longer than one request may be, now and then.
+                c.workload.sectors_max = pick(rng, &[8, 64, 512, 3000]);
+            }
             if rng.chance(0.2) {
                 let server = world.exports[export].server;
                 let station = pick(rng, &world.servers[server].machine.stations);
@@ -170,7 +175,7 @@ fn batching(rng: &mut Rng) -> Batching {
 
 fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng: &mut Rng) {
     let bytes = pick(rng, &[64 << 10, 256 << 10, 1 << 20, 3 << 20]);
-    let block_bytes = pick(rng, &[512, 512, 512, 4096]);
+    let block_bytes = pick(rng, &[512, 512, 4096]);
     let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
     let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
     let (read_failure, record_failure) = (rate(0.02), rate(0.3));

@@ -94,6 +94,11 @@ fn canary_that_fences_before_it_grants_is_found() {
 }
 
 #[test]
+fn canary_that_patches_edges_without_locks_is_found() {
+    found(Canary::EdgesUnlocked, 300);
+}
+
+#[test]
 fn canary_that_ignores_the_lock_is_found() {
     found(Canary::LockIgnored, 1000);
 }

@@ -1,8 +1,9 @@
 //! An initiator with a workload: every answer is checked against the model of its export.
 //!
-//! Here is its life, from start to end. What it submits is in `workload.rs`, how answers are judged
-//! in `verdict.rs`.
+//! Here is its life, from start to end. What runs is in `process.rs`, what it submits in `workload.rs`,
+//! how answers are judged in `verdict.rs`.
 
+mod process;
 mod verdict;
 mod workload;
 
@@ -26,6 +27,7 @@ use crate::machine::Machine;
 use crate::model::Violation;
 use crate::server::Export;
 
+pub use self::process::{Process, Top};
 pub use self::workload::Workload;
 
 /// How an I/O of a scripted test ended.
@@ -57,7 +59,9 @@ pub struct Client {
     /// Its links.
     pub machine: Machine,
     /// The process, if it runs.
-    pub initiator: Option<Initiator>,
+    pub initiator: Option<Process>,
+    /// What its next start puts on top of the initiator.
+    pub top: Top,
     /// Settings for its next start.
     pub config: InitiatorConfig,
     /// Which export it uses.
@@ -102,6 +106,7 @@ impl Client {
             name,
             machine: Machine::new(stations),
             initiator: None,
+            top: Top::Blocks,
             config,
             export,
             faults: None,
@@ -130,7 +135,8 @@ impl Client {
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
         let config = InitiatorConfig { instance: seed, ..self.config.clone() };
         let pool = self.pool.clone();
-        self.initiator = Some(Initiator::new(Time(now), config, params, pool, seed));
+        let initiator = Initiator::new(Time(now), config, params, pool, seed);
+        self.initiator = Some(Process::new(initiator, self.top, &self.pool));
         self.run = run;
         self.is_open = false;
         self.closing = false;

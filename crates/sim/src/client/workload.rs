@@ -110,6 +110,14 @@ impl Client {
             }
             io.data = split(buf.freeze(), &mut self.rng);
         }
+        if matches!(op, Op::Write | Op::WriteZeroes) && !reader {
+            let (top, below) = initiator.block_sectors();
+            let blocks = range.widened(below);
+            if top < below && blocks != range {
+                coverage.edges_patched += 1;
+                model.begin_patch(self.run, blocks);
+            }
+        }
         let overlaps = |p: &Pending| {
             p.range.first < range.first + range.count && range.first < p.range.first + p.range.count
         };
@@ -147,7 +155,7 @@ impl Client {
             }
             left -= weight;
         }
-        let block = export.block_bytes as usize / SECTOR_BYTES;
+        let (block, _) = self.initiator.as_ref().expect("it runs").block_sectors();
         let all = export.contents[self.content].bytes as usize / SECTOR_BYTES / block;
         let span = if self.rng.chance(0.5) { (w.hot_sectors / block).clamp(1, all) } else { all };
         let first = self.rng.below(span as u64) as usize;

@@ -1,4 +1,4 @@
-//! What operations do to the two images, and when; and what no shipped code may ask of a disk.
+//! What operations do to the two images, and when.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -8,8 +8,9 @@ use std::sync::Arc;
 use thinwire_link::rng::Rng;
 use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, SyncDomain, WriterRecord};
 
+use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
-use crate::stamp::{SECTOR_BYTES, Seen, look};
+use crate::stamp::SECTOR_BYTES;
 
 pub(super) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -128,8 +129,7 @@ pub(super) struct Medium {
     pub writeback_errors: u64,
     pub writeback_seen: bool,
     pub content_seen: u64,
-    /// Writes stamped by another run than this are a breach of the fence; 0: none are.
-    pub granted_run: u32,
+    pub fence: Fence,
     pub breach: Option<String>,
     pub failures_off: bool,
     /// Counts moments at which unflushed effects may have been lost.
@@ -183,6 +183,7 @@ impl Medium {
                     Err(EIO)
                 } else {
                     buf.copy_from_slice(&self.current[from..from + len]);
+                    self.fence.was_read(from, buf);
                     Ok(())
                 }
             }
@@ -526,47 +527,5 @@ impl Medium {
         // An error that nobody was told of is told to whoever opens the file next.
         self.content_seen =
             if self.writeback_seen { self.writeback_errors } else { self.content_seen };
-    }
-
-    /// The disk does overlapping operations in any order: two writes are never given to it together
-    /// (rule 5).
-    pub fn watch_overlap(&mut self, owner: u32, op: &DiskOp) {
-        let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Flush);
-        let overlaps = |f: &&Flight| {
-            f.owner == owner
-                && f.result.is_none()
-                && writes(&f.op)
-                && f.op.offset < op.offset + op.len
-                && op.offset < f.op.offset + f.op.len
-        };
-        if writes(op)
-            && let Some(other) = self.flights.iter().find(overlaps)
-        {
-            self.breach.get_or_insert_with(|| {
-                format!(
-                    "the disk was given a write of {} bytes at {} while it had one of {} at {}",
-                    op.len, op.offset, other.op.len, other.op.offset
-                )
-            });
-        }
-    }
-
-    fn watch_fence(&mut self, bytes: &[u8]) {
-        if self.granted_run == 0 {
-            return;
-        }
-        for sector in bytes.chunks_exact(SECTOR_BYTES) {
-            if let Seen::Stamp { run, version, address } = look(sector)
-                && run != self.granted_run
-            {
-                self.breach.get_or_insert_with(|| {
-                    format!(
-                        "sector {address} was written with version {version} by run {run}, after \
-                         run {} had been granted the export",
-                        self.granted_run
-                    )
-                });
-            }
-        }
     }
 }

@@ -7,12 +7,13 @@
 //! submitted still lands for a while, and the lock is released only then (rule 2).
 //!
 //! Here is what it is like, and what the world does to it. What operations do to the images is in
-//! `effects.rs`, the process's side in `disk.rs`.
+//! `effects.rs`, what they must never do in `watch.rs`, the process's side in `disk.rs`.
 
 mod disk;
 mod effects;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,6 +25,7 @@ use thinwire_volume::{DiskOpKind, Identity, WriterRecord};
 pub use self::disk::SimDisk;
 pub use self::effects::{Device, RecordFate};
 use self::effects::{Flight, Medium};
+use self::watch::Fence;
 use crate::stamp::SECTOR_BYTES;
 
 /// What a medium is like. Rates are probabilities of each operation.
@@ -154,7 +156,7 @@ impl MediumHandle {
             writeback_errors: 0,
             writeback_seen: true,
             content_seen: 0,
-            granted_run: 0,
+            fence: Fence::default(),
             breach: None,
             failures_off: false,
             upheavals: 0,
@@ -263,9 +265,10 @@ impl MediumHandle {
         of_dead.map(|f| f.effect_at + 1).max().unwrap_or(m.now)
     }
 
-    /// From now on writes stamped by another run than `run` are a breach of the fence.
+    /// From now on writes stamped by another run than `run` are a breach of the fence, but for what
+    /// is written once more as it was read.
     pub fn fence(&self, run: u32) {
-        self.medium.borrow_mut().granted_run = run;
+        self.medium.borrow_mut().fence.grant(run);
     }
 
     /// How the fence was breached, if it was.

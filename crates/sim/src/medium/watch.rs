@@ -1,0 +1,94 @@
+//! What no shipped code may ask of a disk: two writes of one place at once (rule 5), and writes of a
+//! writer after another was granted the export (rules 2 and 3).
+
+use std::collections::BTreeSet;
+
+use thinwire_volume::{DiskOp, DiskOpKind};
+
+use super::effects::{Flight, Medium};
+use crate::stamp::{SECTOR_BYTES, Seen, look};
+
+/// Longest read whose bytes may be written once more, with a part of them changed: a block.
+const BLOCK_BYTES_MAX: usize = 4096;
+
+/// Who may write, as far as stamps tell.
+#[derive(Default)]
+pub(super) struct Fence {
+    /// Sectors stamped by another run are a breach; 0: none are.
+    granted_run: u32,
+    /// Of other runs, what was read since the grant, by sector and version: who patches a part of a
+    /// block writes the rest of it as it was.
+    read: BTreeSet<(u64, u64)>,
+}
+
+impl Fence {
+    /// This run has been granted the export.
+    pub fn grant(&mut self, run: u32) {
+        self.granted_run = run;
+        self.read.clear();
+    }
+
+    /// These bytes, from this one of the image on, were read.
+    pub fn was_read(&mut self, from: usize, bytes: &[u8]) {
+        if self.granted_run == 0 || bytes.len() > BLOCK_BYTES_MAX {
+            return;
+        }
+        for (nth, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
+            if let Seen::Stamp { run, version, .. } = look(sector)
+                && run != self.granted_run
+            {
+                self.read.insert(((from / SECTOR_BYTES + nth) as u64, version));
+            }
+        }
+    }
+
+    /// How a write breaches it, if it does.
+    fn breach(&self, bytes: &[u8]) -> Option<String> {
+        if self.granted_run == 0 {
+            return None;
+        }
+        bytes.chunks_exact(SECTOR_BYTES).find_map(|sector| match look(sector) {
+            Seen::Stamp { run, version, address }
+                if run != self.granted_run && !self.read.contains(&(address, version)) =>
+            {
+                Some(format!(
+                    "sector {address} was written with version {version} by run {run}, after run \
+                     {} had been granted the export",
+                    self.granted_run
+                ))
+            }
+            _ => None,
+        })
+    }
+}
+
+impl Medium {
+    /// The disk does overlapping operations in any order: two writes are never given to it together
+    /// (rule 5).
+    pub fn watch_overlap(&mut self, owner: u32, op: &DiskOp) {
+        let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Flush);
+        let overlaps = |f: &&Flight| {
+            f.owner == owner
+                && f.result.is_none()
+                && writes(&f.op)
+                && f.op.offset < op.offset + op.len
+                && op.offset < f.op.offset + f.op.len
+        };
+        if writes(op)
+            && let Some(other) = self.flights.iter().find(overlaps)
+        {
+            self.breach.get_or_insert_with(|| {
+                format!(
+                    "the disk was given a write of {} bytes at {} while it had one of {} at {}",
+                    op.len, op.offset, other.op.len, other.op.offset
+                )
+            });
+        }
+    }
+
+    pub fn watch_fence(&mut self, bytes: &[u8]) {
+        if let Some(breach) = self.fence.breach(bytes) {
+            self.breach.get_or_insert(breach);
+        }
+    }
+}
