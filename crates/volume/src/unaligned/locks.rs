@@ -54,11 +54,9 @@ impl RangeLocks {
     pub(super) fn acquire(&mut self, owner: u32, start: u64, end: u64, exclusive: bool) -> bool {
         self.arrivals += 1;
         let mut lock = Lock { start, end, exclusive, arrival: self.arrivals, blockers: 0, owner };
-        if exclusive || self.exclusive_count > 0 {
-            if !self.broken {
-                let earlier = self.locks.iter().filter(|other| other.delays(&lock));
-                lock.blockers = earlier.count() as u32;
-            }
+        if (exclusive || self.exclusive_count > 0) && !self.broken {
+            let earlier = self.locks.iter().filter(|other| other.delays(&lock));
+            lock.blockers = earlier.count() as u32;
         }
         let granted = lock.blockers == 0;
         self.exclusive_count += usize::from(exclusive);
