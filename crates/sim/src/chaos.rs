@@ -105,9 +105,9 @@ impl Chaos {
             }
         }
         for server in 0..world.servers.len() {
-            let machine = &mut world.servers[server].machine;
-            machine.frozen_until = 0;
-            machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
+            let machine = &mut world.servers[server];
+            machine.freeze(0);
+            machine.stations().iter().for_each(|&station| world.net.set_up(station, true));
             world.start_server(server);
         }
         for client in 0..world.clients.len() {
@@ -171,7 +171,7 @@ impl Chaos {
 
     /// Somebody replaces, cuts or writes the images of a target that is down.
     fn change_images(&mut self, world: &mut World, server: usize) {
-        if world.servers[server].target.is_some() {
+        if world.servers[server].runs() {
             return;
         }
         for export in world.exports.iter_mut().filter(|e| e.server == server) {
@@ -292,7 +292,7 @@ impl Chaos {
         let rng = &mut self.rng;
         let stranger =
             self.stranger.get_or_insert_with(|| Stranger::new(&world.net, Rng::new(rng.bits())));
-        let station = world.servers[server].machine.stations[0];
+        let station = world.servers[server].stations()[0];
         world.coverage.nonsense += stranger.speak(station, self.rng.between(1, 20));
     }
 

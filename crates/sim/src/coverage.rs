@@ -54,6 +54,10 @@ coverage! {
     kills,
     /// Orderly shutdowns of targets.
     shutdowns,
+    /// Starts of targets that have several shards.
+    sharded,
+    /// Greetings that one shard handed over to another.
+    handed_over,
     /// Starts that had to wait for the lock.
     lock_waits,
     /// Operations of dead targets that landed after their death.

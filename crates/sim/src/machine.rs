@@ -7,7 +7,7 @@ use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::Link;
 use thinwire_link::fault::{FaultConfig, FaultLink};
 use thinwire_link::rng::Rng;
-use thinwire_link::sim::SimNet;
+use thinwire_link::sim::{SimLink, SimNet};
 use thinwire_proto::{LinkParams, Room};
 
 /// Links of one process on a machine, and when it runs.
@@ -24,6 +24,8 @@ pub struct Machine {
     pub dirty: bool,
     /// Frames that one turn takes in from each link, at most.
     pub burst: usize,
+    /// Which of the links that share its stations are its own.
+    lane: usize,
     links: Vec<Box<dyn Link>>,
     batches: Vec<TxBatch>,
     received: RxBatch,
@@ -44,6 +46,7 @@ impl Machine {
             deadline: u64::MAX,
             dirty: false,
             burst: 512,
+            lane: 0,
             links: Vec::new(),
             batches: Vec::new(),
             received: RxBatch::new(),
@@ -62,15 +65,29 @@ impl Machine {
         faults: Option<&FaultConfig>,
         clock: &Rc<Cell<u64>>,
     ) -> Vec<LinkParams> {
+        let links = self.stations.iter().map(|&station| net.reopen(station)).collect();
+        self.take_links(0, links, faults, clock)
+    }
+
+    /// As [`Machine::open_links`], with links that are open already, each of which shares its station
+    /// with others.
+    pub fn take_links(
+        &mut self,
+        lane: usize,
+        links: Vec<SimLink>,
+        faults: Option<&FaultConfig>,
+        clock: &Rc<Cell<u64>>,
+    ) -> Vec<LinkParams> {
+        self.lane = lane;
         self.links.clear();
         self.is_wrapped = faults.is_some();
         self.batches.clear();
-        for &station in &self.stations {
-            let link = net.reopen(station);
+        for link in links {
             let link: Box<dyn Link> = match faults {
                 None => Box::new(link),
                 Some(faults) => {
-                    let seed = faults.seed + u64::from(station) + clock.get();
+                    let place = u64::from(link.number()) + ((lane as u64) << 32);
+                    let seed = faults.seed + place + clock.get();
                     let clock = clock.clone();
                     let clock = Box::new(move || clock.get());
                     let config = FaultConfig { seed, ..*faults };
@@ -119,7 +136,7 @@ impl Machine {
         if self.frozen_until > now {
             return false;
         }
-        let arrived = self.stations.iter().any(|&s| net.waiting(s) > 0);
+        let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0);
         if arrived && self.is_wrapped {
             self.holds = 20;
         }

@@ -7,7 +7,7 @@ use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
 use crate::model::Violation;
-use crate::server::{Crash, Store};
+use crate::server::{Crash, Server, Store};
 use crate::swarm;
 use crate::world::{MS, SECOND, World};
 
@@ -156,13 +156,13 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     // And the last late frame has arrived.
     world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max)?;
     let turns = |w: &World| {
-        let servers = w.servers.iter().map(|s| s.machine.turns);
+        let servers = w.servers.iter().map(Server::turns);
         servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()
     };
     // A server turns for each of its sessions. Those that were left behind are there until they
     // time out, and whoever left them hears of it when the room is shared anew.
     let sessions = |name: Option<&str>| {
-        let targets = world.servers.iter().filter_map(|s| s.target.as_ref());
+        let targets = world.servers.iter().flat_map(Server::targets);
         let all = targets.flat_map(|target| target.sessions());
         all.filter(|s| name.is_none_or(|name| s.initiator == name)).count() as u64
     };
@@ -195,7 +195,7 @@ fn end(world: &mut World) -> Result<(), Violation> {
     for server in 0..world.servers.len() {
         world.shut_down_server(server, SECOND);
     }
-    world.run_until("shutdown", 2 * SECOND, |w| w.servers.iter().all(|s| s.target.is_none()))?;
+    world.run_until("shutdown", 2 * SECOND, |w| !w.servers.iter().any(Server::runs))?;
     for server in 0..world.servers.len() {
         world.crash_server(server, Crash::Power);
     }

@@ -1,9 +1,15 @@
 //! A target on its machine, and the exports it has.
 
-use thinwire_buffer::{Pool, TxBatch};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thinwire_buffer::{Pool, RxFrame, SegList, TxBatch};
 use thinwire_link::fault::FaultConfig;
+use thinwire_link::rng::Rng;
+use thinwire_link::sim::{SimLink, Steer};
 use thinwire_proto::{DropReason, Time};
-use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_target::{ExportConfig, Forward, SESSION_NUMBER, Target, TargetConfig, session_lane};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Volume, WriterRecord};
 use thinwire_wire::FrameError;
@@ -174,12 +180,24 @@ pub enum Crash {
     Power,
 }
 
+/// A thread of a target's process: exports and sessions of its own, and links of its own that share
+/// the addresses of the others.
+pub struct Shard {
+    /// Its links, and when it runs.
+    pub machine: Machine,
+    /// The target, while the process runs.
+    pub target: Option<Target>,
+    /// Greetings that another shard has handed over.
+    letters: VecDeque<Forward>,
+}
+
+/// Letters that wait for one shard, at most: as in the runtime.
+const LETTERS_MAX: usize = 64;
+
 /// A machine for a target.
 pub struct Server {
-    /// Its links.
-    pub machine: Machine,
-    /// The process, if it runs.
-    pub target: Option<Target>,
+    /// Its threads; those without an export have nothing to do, and do not run.
+    pub shards: Vec<Shard>,
     /// Settings for its next start.
     pub config: TargetConfig,
     /// Faults of its links, if they are wrapped.
@@ -194,15 +212,76 @@ pub struct Server {
 impl Server {
     /// A machine on which nothing runs yet.
     pub fn new(stations: Vec<u32>, config: TargetConfig, faults: Option<FaultConfig>) -> Self {
+        let shard =
+            Shard { machine: Machine::new(stations), target: None, letters: VecDeque::new() };
         Server {
-            machine: Machine::new(stations),
-            target: None,
+            shards: vec![shard],
             config,
             faults,
             ignores_lock: false,
             stop_by: None,
             pool: Pool::new(16 << 20),
         }
+    }
+
+    /// From its next start on it has so many shards: each export is on the one after that of the
+    /// export before it.
+    pub fn set_shards(&mut self, count: usize) {
+        let Machine { stations, burst, .. } = &self.shards[0].machine;
+        let (stations, burst) = (stations.clone(), *burst);
+        self.shards.resize_with(count, || {
+            let mut machine = Machine::new(stations.clone());
+            machine.burst = burst;
+            Shard { machine, target: None, letters: VecDeque::new() }
+        });
+    }
+
+    /// The numbers of its stations on the wire, one for each link.
+    pub fn stations(&self) -> &[u32] {
+        &self.shards[0].machine.stations
+    }
+
+    /// Its process runs.
+    pub fn runs(&self) -> bool {
+        self.targets().next().is_some()
+    }
+
+    /// The targets of its shards, while its process runs.
+    pub fn targets(&self) -> impl Iterator<Item = &Target> {
+        self.shards.iter().filter_map(|shard| shard.target.as_ref())
+    }
+
+    /// Turns of all its shards so far.
+    pub fn turns(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.machine.turns).sum()
+    }
+
+    /// Does not run before this (SIGSTOP); 0 if it does.
+    pub fn freeze(&mut self, until: u64) {
+        self.shards.iter_mut().for_each(|shard| shard.machine.frozen_until = until);
+    }
+
+    /// Something has changed that it should look at.
+    pub fn wake(&mut self) {
+        self.shards.iter_mut().for_each(|shard| shard.machine.dirty = true);
+    }
+
+    /// The shards that serve so many exports.
+    fn count(&self, exports: usize) -> usize {
+        self.shards.len().min(exports.max(1))
+    }
+
+    /// The exports of one shard of server `me`.
+    pub fn exports_of<'a>(
+        &self,
+        me: usize,
+        shard: usize,
+        exports: &'a [Export],
+    ) -> impl Iterator<Item = &'a Export> + use<'a> {
+        let mine = move |e: &&Export| e.server == me;
+        let count = self.count(exports.iter().filter(mine).count());
+        let of_it = move |&(nth, _): &(usize, _)| nth % count == shard;
+        exports.iter().filter(mine).enumerate().filter(of_it).map(|(_, export)| export)
     }
 
     /// When the locks of its exports are free.
@@ -224,22 +303,43 @@ impl Server {
         seed: u64,
         coverage: &mut Coverage,
     ) {
-        assert!(self.target.is_none());
-        let params = self.machine.open_links(net, self.faults.as_ref(), clock);
-        let shard = me as u8;
-        let mut target = Target::new(self.config.clone(), params, shard, self.pool.clone(), seed);
-        for (index, export) in exports.iter_mut().enumerate().filter(|(_, e)| e.server == me) {
+        assert!(!self.runs());
+        let names = exports.iter().filter(|e| e.server == me).map(|e| e.name.clone());
+        let names: Vec<String> = names.collect();
+        let count = self.count(names.len());
+        let all: Vec<(String, u8)> =
+            names.into_iter().enumerate().map(|(nth, name)| (name, (nth % count) as u8)).collect();
+        let steer = steering(self.config.node.clone(), count);
+        let of_station = |&station| net.reopen_shared(station, count, steer.clone()).into();
+        let mut links: Vec<VecDeque<SimLink>> = self.stations().iter().map(of_station).collect();
+        let mut dice = Rng::new(seed);
+        let instance = dice.bits();
+        for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
+            let own = links.iter_mut().map(|of_station| of_station.pop_front());
+            let own = own.map(|link| link.expect("one for each shard")).collect();
+            let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
+            let (config, pool) = (self.config.clone(), self.pool.clone());
+            let mut target = Target::new(config, params, index as u8, pool, dice.bits());
+            target.set_instance(instance);
+            shard.target = Some(target);
+            shard.machine.frozen_until = 0;
+        }
+        let mine = exports.iter_mut().enumerate().filter(|(_, e)| e.server == me);
+        for (nth, (index, export)) in mine.enumerate() {
             // Without the lock nobody may touch it.
             if let Some((change, seed)) = export.change.take().filter(|_| !self.ignores_lock) {
                 export.apply(change, seed, &self.pool, coverage);
             }
             let volume = export.open(index, self.ignores_lock, &self.pool);
             let (name, read_only) = (export.name.clone(), export.read_only);
+            let target = self.shards[nth % count].target.as_mut().expect("it has just begun");
             target.add_export(ExportConfig { name, volume, read_only });
         }
-        self.target = Some(target);
+        for target in self.shards.iter_mut().filter_map(|shard| shard.target.as_mut()) {
+            target.set_all_exports(&all);
+        }
+        coverage.sharded += u64::from(count > 1);
         self.stop_by = None;
-        self.machine.frozen_until = 0;
     }
 
     /// Ends the process at once.
@@ -250,9 +350,16 @@ impl Server {
         exports: &mut [Export],
         coverage: &mut Coverage,
     ) {
-        let Some(target) = self.target.take() else { return };
-        harvest(&target, coverage);
-        drop(target);
+        if !self.runs() {
+            return;
+        }
+        for shard in &mut self.shards {
+            if let Some(target) = shard.target.take() {
+                harvest(&target, coverage);
+            }
+            shard.letters.clear();
+            shard.machine.deadline = u64::MAX;
+        }
         for export in exports.iter_mut().filter(|e| e.server == me) {
             export.upheavals += 1;
             match (export.medium(), how) {
@@ -261,42 +368,80 @@ impl Server {
                 (None, _) => {}
             }
         }
-        self.machine.deadline = u64::MAX;
     }
 
     /// Begins an orderly end, which takes at most until `by`.
     pub fn shut_down(&mut self, by: u64) {
-        if let Some(target) = &mut self.target
-            && self.stop_by.is_none()
-        {
-            target.shut_down();
-            self.stop_by = Some(by);
-            self.machine.dirty = true;
+        if !self.runs() || self.stop_by.is_some() {
+            return;
         }
+        self.stop_by = Some(by);
+        for target in self.shards.iter_mut().filter_map(|shard| shard.target.as_mut()) {
+            target.shut_down();
+        }
+        self.wake();
     }
 
     /// True if the process has ended in order: the caller ends it with [`Server::crash`].
     pub fn has_stopped(&self, now: u64) -> bool {
-        let Some(target) = &self.target else { return false };
-        self.stop_by.is_some_and(|by| by <= now || target.is_idle())
+        let is_idle = || self.targets().all(Target::is_idle);
+        self.runs() && self.stop_by.is_some_and(|by| by <= now || is_idle())
     }
 
-    /// One turn of its loop. Returns how many frames it sent: none if it dies, as `dies` tells, in the
-    /// middle of it.
-    pub fn turn(&mut self, now: u64, dies: impl Fn() -> bool) -> u64 {
-        let Some(target) = &mut self.target else { return 0 };
+    /// One turn of a shard's loop. Returns how many frames it sent: none if the process dies, as
+    /// `dies` tells, in the middle of it.
+    pub fn turn(
+        &mut self,
+        shard: usize,
+        now: u64,
+        dies: impl Fn() -> bool,
+        coverage: &mut Coverage,
+    ) -> u64 {
+        let Shard { machine, target, letters } = &mut self.shards[shard];
+        let Some(target) = target else { return 0 };
         let time = Time(now);
-        self.machine.receive(&self.pool, |link, frame| target.on_frame(time, link, frame));
-        target.turn(time, self.machine.batches());
+        machine.receive(&self.pool, |link, frame| target.on_frame(time, link, frame));
+        for Forward { link, from, frame, .. } in letters.drain(..) {
+            let bytes = self.pool.copy_of(&frame).freeze();
+            let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+            let letter = RxFrame { from, bytes, rest: SegList::new(), waited, queued };
+            target.on_forward(time, link, &letter);
+        }
+        let posted: Vec<Forward> = std::iter::from_fn(|| target.next_forward()).collect();
+        target.turn(time, machine.batches());
         if dies() {
-            self.machine.batches().iter_mut().for_each(TxBatch::clear);
+            machine.batches().iter_mut().for_each(TxBatch::clear);
             return 0;
         }
-        let sent = self.machine.send();
-        self.machine.deadline = target.deadline(time).0.min(self.stop_by.unwrap_or(u64::MAX));
+        let sent = machine.send();
+        machine.deadline = target.deadline(time).0.min(self.stop_by.unwrap_or(u64::MAX));
+        for letter in posted {
+            let other = &mut self.shards[usize::from(letter.shard)];
+            if other.letters.len() < LETTERS_MAX {
+                other.letters.push_back(letter);
+                other.machine.dirty = true;
+                coverage.handed_over += 1;
+            }
+        }
         sent
     }
 }
+
+/// Which of so many shards of a node a frame is for, as packet filters tell (rule 10): frames outside
+/// sessions are for the first.
+fn steering(node: String, count: usize) -> Steer {
+    Rc::new(move |frame| {
+        let upper = frame.get(SESSION_AT..SESSION_AT + 4)?;
+        let upper = u32::from_be_bytes(upper.try_into().expect("four bytes"));
+        if upper == 0 {
+            return Some(0);
+        }
+        (0..count).find(|&shard| session_lane(shard as u8, &node) == upper & !SESSION_NUMBER)
+    })
+}
+
+/// Where the receiver's session id stands in a frame.
+const SESSION_AT: usize = 8;
 
 /// Adds the figures of a target that ends.
 pub fn harvest(target: &Target, coverage: &mut Coverage) {

@@ -97,12 +97,14 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             ..TargetConfig::default()
         };
         world.add_server(links, station, config, wrapped);
-        world.servers[server].machine.burst = burst;
+        world.servers[server].shards[0].machine.burst = burst;
         // All on one device, or each on its own.
         let device = rng.chance(0.5).then(Device::new);
-        for _ in 0..pick(rng, &[1, 1, 2]) {
+        for _ in 0..pick(rng, &[1, 1, 2, 3]) {
             add_export(&mut world, server, device.clone(), rng);
         }
+        // No more of them serve than there are exports.
+        world.servers[server].set_shards(pick(rng, &[1, 2, 2, 3]));
         let on_server = |e: &&mut Export| e.server == server && e.medium().is_some();
         let may_fail = world.exports.iter().any(|e| e.server == server && e.may_fail);
         if device.is_some() && may_fail {
@@ -147,7 +149,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             }
             if rng.chance(0.2) {
                 let server = world.exports[export].server;
-                let station = pick(rng, &world.servers[server].machine.stations);
+                let station = pick(rng, world.servers[server].stations());
                 c.config.target = TargetName::Address(Addr::Sim(station));
             }
         }

@@ -19,7 +19,7 @@ use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
-use crate::server::{Crash, Export, Server, Store, harvest};
+use crate::server::{Crash, Export, Server, Shard, Store, harvest};
 use crate::trace::Trace;
 use crate::ways::Ways;
 
@@ -149,9 +149,7 @@ impl World {
 
     /// Starts a server's process as soon as the locks of its exports are free.
     pub fn start_server(&mut self, server: usize) {
-        if self.servers[server].target.is_none()
-            && self.starting.iter().all(|&(other, _)| other != server)
-        {
+        if !self.servers[server].runs() && self.starting.iter().all(|&(other, _)| other != server) {
             self.starting.push((server, self.now));
             self.start_servers();
         }
@@ -176,7 +174,7 @@ impl World {
     /// Ends a server's process at once.
     pub fn crash_server(&mut self, server: usize, how: Crash) {
         self.starting.retain(|&(other, _)| other != server);
-        if self.servers[server].target.is_none() {
+        if !self.servers[server].runs() {
             return;
         }
         match how {
@@ -222,7 +220,7 @@ impl World {
         self.trace.note(self.now, &name, "is frozen", until);
         self.coverage.freezes += 1;
         match host {
-            Host::Server(at) => self.servers[at].machine.frozen_until = until,
+            Host::Server(at) => self.servers[at].freeze(until),
             Host::Client(at) => self.clients[at].machine.frozen_until = until,
         }
     }
@@ -237,7 +235,7 @@ impl World {
     /// The stations of a machine.
     pub fn stations_of(&self, host: Host) -> &[u32] {
         match host {
-            Host::Server(at) => &self.servers[at].machine.stations,
+            Host::Server(at) => self.servers[at].stations(),
             Host::Client(at) => &self.clients[at].machine.stations,
         }
     }
@@ -283,9 +281,9 @@ impl World {
         self.clients[client].initiator.as_ref().expect("it runs")
     }
 
-    /// A server's target, which runs.
+    /// The target of a server's first shard, which runs.
     pub fn target(&self, server: usize) -> &Target {
-        self.servers[server].target.as_ref().expect("it runs")
+        self.servers[server].targets().next().expect("it runs")
     }
 
     fn media(&self) -> impl Iterator<Item = &MediumHandle> {
@@ -298,14 +296,17 @@ impl World {
         for medium in self.media() {
             at = at.min(medium.next_event().unwrap_or(u64::MAX));
         }
-        for (index, server) in self.servers.iter().enumerate().filter(|(_, s)| s.target.is_some()) {
-            at = at.min(server.machine.next_time(self.now));
-            // A descriptor stays readable until it is looked at.
-            let mut media = self.exports.iter().filter(|e| e.server == index);
-            if server.machine.rests(self.now)
-                && media.any(|e| e.medium().is_some_and(MediumHandle::is_ready))
+        for (index, server) in self.servers.iter().enumerate() {
+            for (nth, shard) in server.shards.iter().enumerate().filter(|(_, s)| s.target.is_some())
             {
-                at = at.min(self.now + 1_000);
+                at = at.min(shard.machine.next_time(self.now));
+                // A descriptor stays readable until it is looked at.
+                let is_ready = |e: &Export| e.medium().is_some_and(MediumHandle::is_ready);
+                if shard.machine.rests(self.now)
+                    && server.exports_of(index, nth, &self.exports).any(is_ready)
+                {
+                    at = at.min(self.now + 1_000);
+                }
             }
         }
         for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
@@ -341,25 +342,30 @@ impl World {
 
     fn turn_servers(&mut self) {
         for (index, server) in self.servers.iter_mut().enumerate() {
-            if server.target.is_none() {
-                continue;
-            }
-            let mine = self.exports.iter().filter(|e| e.server == index);
-            let is_due = mine.filter_map(Export::medium).any(MediumHandle::is_ready);
-            if server.machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
-                if let (true, Some(target)) = (is_due, &mut server.target) {
+            for shard in 0..server.shards.len() {
+                if server.shards[shard].target.is_none() {
+                    continue;
+                }
+                let is_ready = |e: &Export| e.medium().is_some_and(MediumHandle::is_ready);
+                let is_due = server.exports_of(index, shard, &self.exports).any(is_ready);
+                let Shard { machine, target, .. } = &mut server.shards[shard];
+                if !machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
+                    continue;
+                }
+                if let (true, Some(target)) = (is_due, target) {
                     target.disk_ready();
                 }
-                let media =
-                    || self.exports.iter().filter(|e| e.server == index).filter_map(Export::medium);
-                let sent = server.turn(self.now, || media().any(MediumHandle::dies));
-                if media().any(MediumHandle::dies) {
+                let mine = || self.exports.iter().filter(|e| e.server == index);
+                let media = || mine().filter_map(Export::medium);
+                let dies = || media().any(MediumHandle::dies);
+                let sent = server.turn(shard, self.now, dies, &mut self.coverage);
+                if dies() {
                     media().for_each(MediumHandle::forget_turn);
                     self.coverage.kills += 1;
                     self.trace.note(self.now, "server", "dies over a record", index as u64);
                     server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
                     self.died.push(index);
-                    continue;
+                    break;
                 }
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent);
@@ -477,9 +483,7 @@ impl World {
     /// What was exercised, those included who still run.
     pub fn figures(&mut self) -> Coverage {
         for server in 0..self.servers.len() {
-            if let Some(target) = &self.servers[server].target {
-                harvest(target, &mut self.coverage);
-            }
+            self.servers[server].targets().for_each(|target| harvest(target, &mut self.coverage));
         }
         let mut all = self.coverage;
         all.late_attaches = self.ways.late_attaches();

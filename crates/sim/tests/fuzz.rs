@@ -112,13 +112,13 @@ fn throw(world: &mut World, pool: &Pool, from: u32, bytes: &[u8]) {
         waited: Duration::ZERO,
         queued: Duration::ZERO,
     };
-    if let Some(target) = &mut world.servers[0].target {
+    if let Some(target) = &mut world.servers[0].shards[0].target {
         target.on_frame(now, 0, &frame);
     }
     if let Some(initiator) = &mut world.clients[0].initiator {
         initiator.on_frame(now, 0, &frame);
     }
-    world.servers[0].machine.dirty = true;
+    world.servers[0].wake();
     world.clients[0].machine.dirty = true;
 }
 

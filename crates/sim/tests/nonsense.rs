@@ -32,7 +32,7 @@ fn nonsense_is_refused_by_name_and_disturbs_nobody() {
     world.run_until("attached", 10 * SECOND, |w| w.clients[client].is_open).unwrap();
     let mut strangers: Vec<_> =
         (0..6).map(|seed| Stranger::new(&world.net, Rng::new(seed))).collect();
-    let station = world.servers[server].machine.stations[0];
+    let station = world.servers[server].stations()[0];
     let mut rng = Rng::new(8);
     let mut sent = 0;
     for _ in 0..150 {

@@ -94,6 +94,11 @@ fn canary_that_fences_before_it_grants_is_found() {
 }
 
 #[test]
+fn canary_that_does_not_believe_its_other_shards_is_found() {
+    found(Canary::Target(target::Canary::HandOverUnproved), 100);
+}
+
+#[test]
 fn canary_that_patches_edges_without_locks_is_found() {
     found(Canary::EdgesUnlocked, 300);
 }

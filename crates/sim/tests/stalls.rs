@@ -23,7 +23,7 @@ fn pair(transit_bytes_max: usize, depth: usize, burst: usize) -> World {
     world.exports[export].writers = 1;
     let workload = Workload { depth, budget: u64::MAX, sectors_max: 128, ..Workload::NONE };
     let client = world.add_client(1, StationConfig::default(), export, workload);
-    world.servers[server].machine.burst = burst;
+    world.servers[server].shards[0].machine.burst = burst;
     world.clients[client].machine.burst = burst;
     world.start_server(server);
     world.start_client(client);

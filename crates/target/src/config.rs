@@ -77,6 +77,8 @@ pub enum Canary {
     RecordLost,
     /// A grant that waits fences the present writer.
     FencedByWaiting,
+    /// A greeting that one shard handed over to another has shown nothing there.
+    HandOverUnproved,
 }
 
 /// A volume to offer.

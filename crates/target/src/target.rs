@@ -15,7 +15,7 @@ use crate::house::{Export, House, RecordState};
 use crate::peer::Peer;
 use crate::shards::Forward;
 use crate::slots::REQUEST_BYTES_MAX;
-use crate::{ExportConfig, TargetConfig, TargetStats};
+use crate::{Canary, ExportConfig, TargetConfig, TargetStats};
 
 /// How often a volume is polled in one turn, at most.
 const POLLS_PER_TURN: usize = 4;
@@ -182,7 +182,8 @@ impl Target {
     /// A frame that another shard handed on ([`Target::next_forward`]), which has seen that its sender
     /// receives.
     pub fn on_forward(&mut self, now: Time, link: usize, frame: &RxFrame) {
-        self.take(now, link, frame, true);
+        let is_proved = self.house.config.canary != Canary::HandOverUnproved;
+        self.take(now, link, frame, is_proved);
     }
 
     fn take(&mut self, now: Time, link: usize, frame: &RxFrame, is_proved: bool) {

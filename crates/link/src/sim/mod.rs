@@ -8,7 +8,7 @@
 mod net;
 mod wire;
 
-pub use net::{SimLink, SimNet, StationConfig};
+pub use net::{SimLink, SimNet, StationConfig, Steer};
 pub use wire::{SimStats, Verdict, WireConfig};
 
 /// Probabilities, each from 0 to 1, of what happens to a frame on its way. Independent.

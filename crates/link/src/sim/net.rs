@@ -46,7 +46,10 @@ struct Station {
     up: bool,
     /// Which link of this station is the present one; an older one is dead.
     generation: u32,
-    waiting: VecDeque<(u32, Vec<u8>)>,
+    /// What waits for each of the links that share it.
+    waiting: Vec<VecDeque<(u32, Vec<u8>)>>,
+    /// Which of them gets a frame.
+    steer: Option<Steer>,
     /// When its port can send, and receive, the next frame.
     tx_free_ns: u64,
     rx_free_ns: u64,
@@ -60,6 +63,10 @@ struct Flight {
 }
 
 type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
+
+/// Which of the links that share a station gets a frame, by its bytes; none of them, and it is
+/// dropped.
+pub type Steer = Rc<dyn Fn(&[u8]) -> Option<usize>>;
 
 struct Net {
     rng: Rng,
@@ -113,33 +120,47 @@ impl SimNet {
             config,
             up: true,
             generation: 0,
-            waiting: VecDeque::new(),
+            waiting: vec![VecDeque::new()],
+            steer: None,
             tx_free_ns: 0,
             rx_free_ns: 0,
             stats: LinkStats::default(),
         });
         drop(net);
-        self.link(number)
+        self.link(number, 0)
     }
 
     /// A new link of an old station, after a crash: what waited there is gone, what is on the wire
     /// still arrives, and the old link (if it is still held) neither sends nor receives any more.
     pub fn reopen(&self, number: u32) -> SimLink {
+        self.reopen_lanes(number, 1, None);
+        self.link(number, 0)
+    }
+
+    /// As [`SimNet::reopen`], for several links that share the station's address, as sockets of
+    /// shards share an interface: `steer` says which of them gets a frame. Each has the station's
+    /// room for itself.
+    pub fn reopen_shared(&self, number: u32, count: usize, steer: Steer) -> Vec<SimLink> {
+        self.reopen_lanes(number, count, Some(steer));
+        (0..count).map(|lane| self.link(number, lane)).collect()
+    }
+
+    fn reopen_lanes(&self, number: u32, count: usize, steer: Option<Steer>) {
         let mut net = self.net.borrow_mut();
         let station = &mut net.stations[number as usize];
         station.generation += 1;
-        station.waiting.clear();
+        station.waiting = vec![VecDeque::new(); count];
+        station.steer = steer;
         station.stats = LinkStats::default();
-        drop(net);
-        self.link(number)
     }
 
-    fn link(&self, number: u32) -> SimLink {
+    fn link(&self, number: u32, lane: usize) -> SimLink {
         let net = self.net.borrow();
         let station = &net.stations[number as usize];
         SimLink {
             net: self.net.clone(),
             number,
+            lane,
             generation: station.generation,
             config: station.config,
             name: format!("sim:{number}"),
@@ -170,9 +191,10 @@ impl SimNet {
         self.net.borrow().now_ns
     }
 
-    /// How many frames wait to be received by a station.
-    pub fn waiting(&self, number: u32) -> usize {
-        self.net.borrow().stations[number as usize].waiting.len()
+    /// How many frames wait for a link of a station: the first, and only one, unless several share it.
+    pub fn waiting(&self, number: u32, lane: usize) -> usize {
+        let net = self.net.borrow();
+        net.stations[number as usize].waiting.get(lane).map_or(0, VecDeque::len)
     }
 
     /// How the wire behaves at present.
@@ -321,14 +343,20 @@ impl Net {
             return;
         }
         let station = &mut self.stations[to as usize];
-        if station.waiting.len() >= station.config.room_frames as usize {
+        let lane = station.steer.as_ref().map_or(Some(0), |steer| steer(&bytes));
+        let Some(waiting) = lane.and_then(|lane| station.waiting.get_mut(lane)) else {
+            self.stats.unwanted += 1;
+            self.spare.push(bytes);
+            return;
+        };
+        if waiting.len() >= station.config.room_frames as usize {
             station.stats.rx_dropped += 1;
             self.stats.no_room += 1;
             self.spare.push(bytes);
             return;
         }
         self.stats.delivered += 1;
-        station.waiting.push_back((from, bytes));
+        waiting.push_back((from, bytes));
     }
 }
 
@@ -336,6 +364,8 @@ impl Net {
 pub struct SimLink {
     net: Rc<RefCell<Net>>,
     number: u32,
+    /// Which of the links that share the station.
+    lane: usize,
     generation: u32,
     config: StationConfig,
     name: String,
@@ -406,7 +436,7 @@ impl Link for SimLink {
         station.stats.rx_calls += 1;
         let mut count = 0;
         while count < max
-            && let Some((from, bytes)) = station.waiting.pop_front()
+            && let Some((from, bytes)) = station.waiting[self.lane].pop_front()
         {
             let mut buf = pool.get(START + bytes.len());
             buf[START..].copy_from_slice(&bytes);

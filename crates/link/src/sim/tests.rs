@@ -210,7 +210,7 @@ fn a_crash_loses_what_waited_but_not_what_flies() {
     let (mut a, mut old) = (net.station(Default::default()), net.station(Default::default()));
     send(&mut a, old.local(), b"waits");
     net.advance(1_000_000);
-    assert_eq!(net.waiting(1), 1);
+    assert_eq!(net.waiting(1, 0), 1);
     send(&mut a, old.local(), b"flies");
     let mut new = net.reopen(1);
     assert_eq!(new.local(), old.local());

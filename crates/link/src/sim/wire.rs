@@ -87,4 +87,6 @@ pub struct SimStats {
     pub port_full: u64,
     /// Dropped by a station that had no room.
     pub no_room: u64,
+    /// Dropped by a station that several links share, of which none wanted it.
+    pub unwanted: u64,
 }

@@ -52,7 +52,7 @@ impl Hand {
         let mut hand = Hand {
             params: link_params(&link),
             room,
-            target: Addr::Sim(s.world.servers[0].machine.stations[0]),
+            target: Addr::Sim(s.world.servers[0].stations()[0]),
             link,
             batch: [TxBatch::new()],
             pool: Pool::new(1 << 20),

@@ -89,7 +89,7 @@ impl ByHand {
             export: "disk0",
             name: "by hand",
         };
-        let to = Addr::Sim(s.world.servers[0].machine.stations[0]);
+        let to = Addr::Sim(s.world.servers[0].stations()[0]);
         outside_frame(&mut self.batch[0], to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
         if let Some(cookie) = self.turn(s) {
             self.greet(s, name, cookie);

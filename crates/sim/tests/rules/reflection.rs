@@ -41,7 +41,7 @@ struct Stage {
 impl Stage {
     fn of(mut s: Scene) -> Self {
         let victim = s.world.net.station(StationConfig::default()).number();
-        let server = s.world.servers[0].machine.stations[0];
+        let server = s.world.servers[0].stations()[0];
         let (heard, session) = (Rc::new(Cell::new(0)), Rc::new(Cell::new((0, 0))));
         let (counter, seen) = (heard.clone(), session.clone());
         s.world.set_judge(move |from, to, bytes| {
@@ -81,9 +81,9 @@ fn sessions(s: &Scene) -> usize {
 /// A frame arrives at the target from a station that need not have sent it.
 fn throw(s: &mut Scene, from: u32, bytes: &[u8]) {
     let now = Time(s.world.now);
-    let target = s.world.servers[0].target.as_mut().expect("it runs");
+    let target = s.world.servers[0].shards[0].target.as_mut().expect("it runs");
     target.on_frame(now, 0, &received(from, bytes));
-    s.world.servers[0].machine.dirty = true;
+    s.world.servers[0].wake();
 }
 
 fn received(from: u32, bytes: &[u8]) -> RxFrame {
@@ -275,7 +275,7 @@ fn frames_on_an_unproved_path_bring_a_forged_sender_at_most_three_times_their_by
 fn attaches(s: &mut Scene) {
     let client = s.client();
     // By name, offers would be gathered for a while.
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.clients[client].config.target = TargetName::Address(Addr::Sim(server));
     // One may write.
     s.world.clients[client].config.read_only = client > 0;
@@ -439,7 +439,7 @@ fn an_honest_attach_takes_at_most_one_more_round_trip() {
 
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.clients[client].config.target = TargetName::Address(Addr::Sim(server));
     let kinds = greetings(&mut s);
     s.attach(client);
@@ -452,7 +452,7 @@ fn an_honest_attach_takes_at_most_one_more_round_trip() {
 fn a_cookie_of_a_former_process_brings_a_new_one() {
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.clients[client].config.target = TargetName::Address(Addr::Sim(server));
     let kinds = greetings(&mut s);
     s.world.start_client(client);
@@ -472,7 +472,7 @@ fn a_cookie_of_a_former_process_brings_a_new_one() {
 fn retries_without_end_bring_no_hellos_without_end() {
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.clients[client].config.target = TargetName::Address(Addr::Sim(server));
     let hellos = Rc::new(RefCell::new(Vec::new()));
     let seen = hellos.clone();
@@ -519,7 +519,7 @@ fn a_promised_session_is_made_when_it_is_used() {
 fn unknown_sessions_without_end_bring_few_questions() {
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     let (id, probes) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     let (seen, asked) = (id.clone(), probes.clone());
     s.world.set_judge(move |_, to, bytes| {
@@ -562,7 +562,7 @@ fn an_attach_survives_that_its_session_goes() {
     }
     let welcomes = Rc::new(Cell::new(0));
     let seen = welcomes.clone();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.set_judge(move |_, to, bytes| {
         let kind = Frame::parse(bytes).expect("a good frame").header().kind;
         seen.set(seen.get() + u32::from(kind == Kind::Welcome));

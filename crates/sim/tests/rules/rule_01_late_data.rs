@@ -48,7 +48,7 @@ fn rule_01_late_data_of_a_read_is_dropped() {
     for n in 0..8 {
         s.write(at(n * 8, 8));
     }
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     let mut seen = 0;
     s.world.set_judge(move |from, _, bytes| {
         if from == server && carries_data(bytes) {

@@ -70,7 +70,7 @@ fn rule_03_a_crash_over_a_record_leaves_the_old_writer_or_a_grant() {
     ];
     for (fates, is_granted) in crashes {
         let (mut s, b) = contested(fates.iter().copied());
-        s.until("the target died", |w| w.servers[0].target.is_none());
+        s.until("the target died", |w| !w.servers[0].runs());
         s.world.crash_client(b);
         s.world.start_server(0);
         let token = s.submit(0, Op::Write, at(4, 8));

@@ -345,7 +345,7 @@ fn rule_03_a_retry_meant_for_a_former_session_is_not_sent_in_the_next() {
     s.until("it is refused", move |_| refused.get() == 1);
     s.pass(ms(1));
     s.world.shut_down_server(0, SECOND);
-    s.until("it has stopped", |w| w.servers[0].target.is_none());
+    s.until("it has stopped", |w| !w.servers[0].runs());
     s.world.start_server(0);
     s.pass(ms(1500));
     let asked: Vec<_> = asked.borrow().values().map(Vec::len).collect();

@@ -134,7 +134,7 @@ fn rule_04_a_completion_told_after_the_replay_is_replayed_too() {
     // Its completion does not get through for now.
     let (held, late) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(None)));
     let (is_held, which) = (held.clone(), late.clone());
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     s.world.set_judge(move |from, _, bytes| {
         let complete = |bytes| {
             Frame::parse(bytes).ok()?.messages().find_map(|m| match m {
@@ -459,7 +459,7 @@ fn rule_04_an_orderly_stop_loses_nothing_and_is_short() {
         let tokens: Vec<_> = (0..12).map(|n| s.submit(0, ops[n % 4], at(n * 16, 40))).collect();
         s.pass(Duration::from_micros(moment * 30));
         s.world.shut_down_server(0, SECOND);
-        s.until("it has stopped", |w| w.servers[0].target.is_none());
+        s.until("it has stopped", |w| !w.servers[0].runs());
         if moment % 2 == 0 {
             s.medium.power_failure();
         }
@@ -484,7 +484,7 @@ fn rule_04_a_stopping_target_greets_nobody() {
         let mut s = Scene::new();
         let client = s.client();
         if !by_name {
-            let station = s.world.servers[0].machine.stations[0];
+            let station = s.world.servers[0].stations()[0];
             s.world.clients[client].config.target = TargetName::Address(Addr::Sim(station));
         }
         s.attach(client);
@@ -498,8 +498,8 @@ fn rule_04_a_stopping_target_greets_nobody() {
         s.pass(ms(1));
         assert_eq!(s.world.initiator(0).phase(), Phase::Away);
         s.pass(ms(700));
-        assert!(s.world.servers[0].target.is_some(), "it waits for the store");
-        s.until("it has stopped", |w| w.servers[0].target.is_none());
+        assert!(s.world.servers[0].runs(), "it waits for the store");
+        s.until("it has stopped", |w| !w.servers[0].runs());
         assert_eq!(s.stats(0).sessions, 1);
         s.world.start_server(0);
         assert_eq!(s.outcome(0, slow).result, Ok(()));

@@ -100,7 +100,7 @@ fn rule_04_a_sync_that_waited_for_another_leaves_nobody_awake() {
         let slow = s.submit(other, Op::Flush, at(0, 0));
         assert_eq!(s.flush(), Ok(()));
         assert_eq!(s.outcome(other, slow).result, Ok(()));
-        let turns = |s: &Scene| s.world.servers[0].machine.turns;
+        let turns = |s: &Scene| s.world.servers[0].turns();
         let before = turns(&s);
         s.pass(ms(1000));
         assert!(turns(&s) - before < 1000, "it turns without an end");

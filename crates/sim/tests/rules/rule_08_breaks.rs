@@ -104,7 +104,7 @@ fn rule_08_a_long_outage_ends_with_the_same_session() {
 fn rule_08_a_late_frame_of_an_abandoned_session_ends_nothing() {
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     let (there, back) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
     s.world.set_judge(move |_, to, bytes| {
         let Ok(frame) = Frame::parse(bytes) else { return Verdict::Pass };

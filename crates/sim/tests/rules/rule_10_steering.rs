@@ -17,27 +17,20 @@ const SHARD_AT: usize = 8;
 #[test]
 fn rule_10_the_session_id_carries_the_shard() {
     let mut world = World::new(3, WireConfig::default(), false);
-    let mut stations = Vec::new();
-    for shard in 0..3 {
-        let config = TargetConfig {
-            node: format!("node{shard}"),
-            insecure: true,
-            ..TargetConfig::default()
-        };
-        let server = world.add_server(1, StationConfig::default(), config, None);
+    let config = TargetConfig { node: "node".into(), insecure: true, ..TargetConfig::default() };
+    let server = world.add_server(1, StationConfig::default(), config, None);
+    for _ in 0..3 {
         world.add_export(server, 1 << 20, 512, Store::Memory);
-        world.start_server(server);
-        stations.push(world.servers[server].machine.stations[0]);
     }
+    world.servers[server].set_shards(3);
+    world.start_server(server);
+    let station = world.servers[server].stations()[0];
     let seen: Rc<RefCell<Vec<u8>>> = Rc::default();
     let record = seen.clone();
     world.set_judge(move |_, to, bytes| {
         // Sessions, and probes of sessions.
         let in_session = matches!(bytes[1], 1 | 7 | 8);
-        if let Some(shard) = stations.iter().position(|&station| station == to)
-            && in_session
-        {
-            assert_eq!(usize::from(bytes[SHARD_AT]), shard);
+        if to == station && in_session {
             record.borrow_mut().push(bytes[SHARD_AT]);
         }
         Verdict::Pass
@@ -52,7 +45,10 @@ fn rule_10_the_session_id_carries_the_shard() {
     }
     let done = |w: &World| w.clients.iter().all(|c| c.outstanding() == 0);
     world.run_until("written", 5 * SECOND, done).unwrap();
-    for shard in 0..3 {
+    for (shard, target) in (0..3).zip(world.servers[server].targets()) {
+        assert_eq!(target.sessions().len(), 1, "shard {shard} has the session of its export");
         assert!(seen.borrow().iter().filter(|&&s| s == shard).count() > 4);
     }
+    assert_eq!(world.net.stats().unwanted, 0);
+    assert_eq!(world.coverage.handed_over, 2, "the first shard keeps what is its own");
 }

@@ -76,7 +76,7 @@ fn rule_13_a_pair_without_io_hardly_turns() {
     let mut s = Scene::with(2, |_| {}).with_client();
     s.write(at(0, 8));
     s.pass(Duration::from_secs(2));
-    let turns = |s: &Scene| (s.world.servers[0].machine.turns, s.world.clients[0].machine.turns);
+    let turns = |s: &Scene| (s.world.servers[0].turns(), s.world.clients[0].machine.turns);
     let before = turns(&s);
     s.pass(Duration::from_secs(20));
     let after = turns(&s);
@@ -93,9 +93,9 @@ fn rule_13_an_initiator_that_is_gone_hardly_turns_the_target() {
     assert!(s.world.clients[0].outstanding() > 0 && !tokens.is_empty());
     s.world.crash_client(0);
     s.pass(Duration::from_secs(15));
-    let before = s.world.servers[0].machine.turns;
+    let before = s.world.servers[0].turns();
     s.pass(Duration::from_secs(20));
-    let turns = s.world.servers[0].machine.turns - before;
+    let turns = s.world.servers[0].turns() - before;
     assert!(turns < 100, "{turns} turns in twenty seconds");
 }
 
@@ -105,7 +105,7 @@ fn rule_13_an_initiator_that_is_gone_hardly_turns_the_target() {
 fn rule_13_unknown_session_ends_no_session_that_lives() {
     let mut s = Scene::new();
     let client = s.client();
-    let server = s.world.servers[0].machine.stations[0];
+    let server = s.world.servers[0].stations()[0];
     let id = Rc::new(Cell::new(0));
     let seen = id.clone();
     s.world.set_judge(move |_, to, bytes| {
@@ -153,7 +153,7 @@ fn rule_13_a_target_that_keeps_restarting_is_one_target() {
     let mut s = Scene::with(2, |_| {});
     let client = s.client();
     // Over the second link it is asked so late that another instance answers.
-    let late = s.world.servers[0].machine.stations[1];
+    let late = s.world.servers[0].stations()[1];
     s.world.set_judge(move |_, to, bytes| {
         let asks = Frame::parse(bytes).is_ok_and(|f| f.header().kind == Kind::Discover);
         if asks && to == late { Verdict::Delay(60 * MS) } else { Verdict::Pass }
