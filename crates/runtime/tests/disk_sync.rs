@@ -6,9 +6,8 @@ mod common;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use common::Store;
+use common::{Store, can_mount, make_file_system, run};
 use thinwire_runtime::disk::OpenOptions;
 use thinwire_volume::{ErrorKind, Op, WriterRecord};
 
@@ -17,17 +16,10 @@ struct Stage {
     dir: PathBuf,
 }
 
-fn run(program: &str, args: &[&str]) -> bool {
-    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
-}
-
 impl Stage {
     /// `None` if the kernel or the tools here do not have it.
     fn new(system: &str, test: &str) -> Option<Self> {
-        let known = std::fs::read_to_string("/proc/filesystems").unwrap();
-        let has = |name: &str| known.split_whitespace().any(|word| word == name);
-        if !rustix::process::geteuid().is_root() || !has(system) {
-            eprintln!("{system}: not tested, only root can, and only where the kernel has it");
+        if !can_mount(system) {
             return None;
         }
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -40,9 +32,7 @@ impl Stage {
         assert!(run("mount", &["-t", "tmpfs", "-o", "size=420m", "none", &memory]));
         let image = stage.path("memory/image");
         File::create(&image).unwrap().set_len(400 << 20).unwrap();
-        let quiet: &[&str] = if system == "ext4" { &["-q", "-F"] } else { &["-q"] };
-        let made = run(&format!("mkfs.{system}"), &[quiet, &[image.as_str()]].concat());
-        assert!(made, "mkfs.{system} fails or is missing: scripts/setup.sh --test installs it");
+        make_file_system(system, &image);
         assert!(run("mount", &["-o", "loop", &image, &stage.path("system")]));
         Some(stage)
     }

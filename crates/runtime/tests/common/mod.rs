@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -112,4 +113,27 @@ pub fn wait(fd: RawFd) {
     let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
     let count = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
     assert_eq!(count, 1, "nothing announced a completion");
+}
+
+/// Whether a program succeeds.
+pub fn run(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// Whether a file system of this type can be mounted; says why not.
+pub fn can_mount(system: &str) -> bool {
+    let known = std::fs::read_to_string("/proc/filesystems").unwrap();
+    let can =
+        rustix::process::geteuid().is_root() && known.split_whitespace().any(|word| word == system);
+    if !can {
+        eprintln!("{system}: not tested, only root can, and only where the kernel has it");
+    }
+    can
+}
+
+/// Makes a file system on an image or a device.
+pub fn make_file_system(system: &str, place: &str) {
+    let quiet: &[&str] = if system == "ext4" { &["-q", "-F"] } else { &["-q"] };
+    let made = run(&format!("mkfs.{system}"), &[quiet, &[place]].concat());
+    assert!(made, "mkfs.{system} fails or is missing: scripts/setup.sh --test installs it");
 }
