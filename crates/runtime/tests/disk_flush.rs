@@ -116,7 +116,7 @@ fn record(generation: u64) -> WriterRecord {
 
 /// Direct writes to blocks that are there: they need nothing of the file system but a time stamp.
 fn overwrite(store: &mut Store, byte: u8) {
-    store.write(0, &[byte; IMAGE_BYTES]).result.unwrap();
+    store.write(0, &vec![byte; IMAGE_BYTES]).result.unwrap();
 }
 
 fn flush(store: &mut Store) -> Result<(), ErrorKind> {
