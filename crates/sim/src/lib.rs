@@ -8,6 +8,7 @@
 //! * `medium/`: a disk that forgets, tears, fails and outlives its process
 //! * `stamp.rs`, `model.rs`: what the clients write, and what may be read
 //! * `client/`: an initiator with a workload, checked
+//! * `hand.rs`: an initiator by hand, that does what the shipped one never does
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `server.rs`: a target on its machine
 //! * `image.rs`: what happens to images while no target serves them
@@ -22,6 +23,7 @@
 pub mod chaos;
 pub mod client;
 pub mod coverage;
+pub mod hand;
 pub mod image;
 pub mod machine;
 pub mod medium;
