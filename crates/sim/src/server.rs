@@ -139,6 +139,15 @@ impl Export {
         })
     }
 
+    /// As [`Export::was_fenced`], of somebody whose own grants do not fence it.
+    pub fn was_taken_over(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let others = |c: &WriterRecord| {
+            c.generation > generation && c.holder != [0; 16] && c.holder != *holder
+        };
+        let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        medium.commits().iter().any(others)
+    }
+
     /// Counts the moments at which the store may have lost something.
     pub fn life(&self) -> u64 {
         self.upheavals + self.medium().map_or(0, MediumHandle::upheavals)

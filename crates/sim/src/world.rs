@@ -17,6 +17,7 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
+use crate::juggler::{Around, Juggler};
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Export, Server, Store, harvest};
@@ -35,6 +36,8 @@ pub enum Host {
     Server(usize),
     /// A client, by its index.
     Client(usize),
+    /// A juggler, by its index.
+    Juggler(usize),
 }
 
 /// Everything.
@@ -49,6 +52,8 @@ pub struct World {
     pub exports: Vec<Export>,
     /// Machines with initiators.
     pub clients: Vec<Client>,
+    /// Machines with initiators that have several exports in one session.
+    pub jugglers: Vec<Juggler>,
     /// What has been exercised.
     pub coverage: Coverage,
     /// What happened.
@@ -57,6 +62,8 @@ pub struct World {
     pub lag_ns: u64,
     /// Runs of clients that ended since the last look, with how.
     pub ended: Vec<(usize, End)>,
+    /// Jugglers that ended in order since the last look.
+    pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
     pub died: Vec<usize>,
     clock: Rc<Cell<u64>>,
@@ -80,10 +87,12 @@ impl World {
             servers: Vec::new(),
             exports: Vec::new(),
             clients: Vec::new(),
+            jugglers: Vec::new(),
             coverage: Coverage::default(),
             trace: Trace::new(prints),
             lag_ns: 0,
             ended: Vec::new(),
+            put_down: Vec::new(),
             died: Vec::new(),
             clock,
             rng,
@@ -144,6 +153,28 @@ impl World {
         let rng = Rng::new(self.rng.bits());
         let name = config.name.clone();
         self.clients.push(Client::new(name, stations, config, export, workload, rng));
+        index
+    }
+
+    /// A machine for a juggler with these exports of one server, some for reading only;
+    /// [`World::start_juggler`] starts it.
+    pub fn add_juggler(
+        &mut self,
+        links: usize,
+        station: StationConfig,
+        exports: &[(usize, bool)],
+        workload: Workload,
+    ) -> usize {
+        let stations = self.stations(links, station);
+        let index = self.jugglers.len();
+        let at = self.exports[exports[0].0].server;
+        let server = &self.servers[at];
+        let place = (at, server.config.node.as_str(), &server.machine.stations[..]);
+        let rng = Rng::new(self.rng.bits());
+        self.jugglers.push(Juggler::new(index, stations, place, exports, workload, rng));
+        for &(export, read_only) in exports {
+            self.exports[export].writers += usize::from(!read_only);
+        }
         index
     }
 
@@ -216,6 +247,25 @@ impl World {
         }
     }
 
+    /// Starts a run of a juggler.
+    pub fn start_juggler(&mut self, juggler: usize) {
+        let j = &mut self.jugglers[juggler];
+        if !j.is_running() {
+            self.trace.note(self.now, &j.name, "starts", 0);
+            j.start(self.now, self.rng.bits(), &self.net, &self.clock);
+        }
+    }
+
+    /// Ends a juggler's process at once.
+    pub fn crash_juggler(&mut self, juggler: usize) {
+        let j = &mut self.jugglers[juggler];
+        if j.is_running() {
+            self.coverage.client_crashes += 1;
+            self.trace.note(self.now, &j.name, "crashes", 0);
+            j.crash(&mut self.exports);
+        }
+    }
+
     /// Stops a process for a while.
     pub fn freeze(&mut self, host: Host, until: u64) {
         let name = self.name(host);
@@ -224,6 +274,7 @@ impl World {
         match host {
             Host::Server(at) => self.servers[at].machine.frozen_until = until,
             Host::Client(at) => self.clients[at].machine.frozen_until = until,
+            Host::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
         }
     }
 
@@ -231,6 +282,7 @@ impl World {
         match host {
             Host::Server(at) => format!("server{at}"),
             Host::Client(at) => self.clients[at].name.clone(),
+            Host::Juggler(at) => self.jugglers[at].name.clone(),
         }
     }
 
@@ -239,6 +291,7 @@ impl World {
         match host {
             Host::Server(at) => &self.servers[at].machine.stations,
             Host::Client(at) => &self.clients[at].machine.stations,
+            Host::Juggler(at) => &self.jugglers[at].hand.machine.stations,
         }
     }
 
@@ -249,10 +302,10 @@ impl World {
         self.trace.note(self.now, &self.name(to), what, 0);
     }
 
-    /// The attaches that a client sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
+    /// The attaches that an initiator sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
     /// after another run of it was granted its export.
-    pub fn delay_attaches(&mut self, client: usize, within_ns: u64, late_ns: u64) {
-        let stations = self.clients[client].machine.stations.clone();
+    pub fn delay_attaches(&mut self, host: Host, within_ns: u64, late_ns: u64) {
+        let stations = self.stations_of(host).to_vec();
         self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
 
@@ -311,6 +364,9 @@ impl World {
         for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
             at = at.min(client.machine.next_time(self.now));
         }
+        for juggler in self.jugglers.iter().filter(|j| j.is_running()) {
+            at = at.min(juggler.hand.machine.next_time(self.now));
+        }
         if !self.starting.is_empty() {
             at = at.min(self.now + MS);
         }
@@ -331,6 +387,7 @@ impl World {
         }
         self.turn_servers();
         self.turn_clients()?;
+        self.turn_jugglers()?;
         for export in &self.exports {
             if let Some(breach) = export.medium().and_then(MediumHandle::breach) {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
@@ -398,6 +455,30 @@ impl World {
         Ok(())
     }
 
+    fn turn_jugglers(&mut self) -> Result<(), Violation> {
+        for (index, juggler) in self.jugglers.iter_mut().enumerate() {
+            let is_running = juggler.is_running();
+            let machine = &mut juggler.hand.machine;
+            if !is_running || !machine.wakes(self.now, &self.net, false, &mut self.rng, self.lag_ns)
+            {
+                continue;
+            }
+            let (now, trace, name) = (self.now, &mut self.trace, juggler.name.clone());
+            let mut around = Around {
+                now,
+                exports: &mut self.exports,
+                coverage: &mut self.coverage,
+                runs: &mut self.runs,
+                note: &mut |what: &str, value: u64| trace.note(now, &name, what, value),
+            };
+            if juggler.turn(&mut around)? {
+                (around.note)("ends", 0);
+                self.put_down.push(index);
+            }
+        }
+        Ok(())
+    }
+
     /// Steps until `done`, or fails after `within_ns`.
     pub fn run_until(
         &mut self,
@@ -417,8 +498,9 @@ impl World {
 
     /// The failure of something that takes too long.
     pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
-        let clients: Vec<_> = self.clients.iter().map(|c| self.describe(c)).collect();
-        let clients = clients.join("; ");
+        let clients = self.clients.iter().map(|c| self.describe(c));
+        let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
+        let clients = clients.chain(jugglers).collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 
@@ -471,6 +553,9 @@ impl World {
         }
         for c in &self.clients {
             eprintln!("{} on export {}: {:?}, {:?}", c.name, c.export, c.config, c.workload);
+        }
+        for j in &self.jugglers {
+            eprintln!("{}, leaves {}, {:?}", j.describe(self.now), j.leaves, j.workload);
         }
     }
 

@@ -195,11 +195,18 @@ impl House {
 
     /// All writers of an export are fenced: their handles mean nothing any more.
     fn fence_writers(&mut self, export: usize) {
-        for attachment in &mut self.attachments {
+        let together = self.config.canary == Canary::FencedTogether;
+        for at in 0..self.attachments.len() {
+            let attachment = &mut self.attachments[at];
             let is_writer = attachment.export == export && !attachment.read_only;
             if is_writer && attachment.live && !attachment.fenced {
                 attachment.fenced = true;
                 self.stats.fenced += 1;
+                if together {
+                    let session = attachment.session;
+                    let all = self.attachments.iter_mut().filter(|a| a.session == session);
+                    all.for_each(|a| a.fenced = true);
+                }
             }
         }
     }

@@ -77,6 +77,8 @@ pub enum Canary {
     RecordLost,
     /// A grant that waits fences the present writer.
     FencedByWaiting,
+    /// Who is fenced on one export is fenced on all of its session.
+    FencedTogether,
 }
 
 /// A volume to offer.
