@@ -27,6 +27,12 @@ impl House {
         if self.pending.iter().any(|p| p.session == session && p.transaction == transaction) {
             return;
         }
+        if peer.slots.answers.is_forgotten(transaction) {
+            // It may have been granted and detached since: to grant it again would fence what the
+            // session has now.
+            let text = format!("attach {transaction} of this session comes too late: ask anew");
+            return refuse(peer, transaction, Status::Busy, 1, text);
+        }
         let open = self.attachments.iter().filter(|a| a.session == session && a.live).count()
             + self.pending.iter().filter(|p| p.session == session).count();
         if open >= ATTACHMENTS_MAX {

@@ -223,7 +223,8 @@ impl Juggler {
         let export = &around.exports[seat.export];
         (around.note)("is refused", seat.export as u64);
         let is_due = match status {
-            Status::Busy => !seat.read_only,
+            // A question that was overtaken by many others is not executed for anybody.
+            Status::Busy => !seat.read_only || text.contains("comes too late"),
             Status::Io => export.may_fail && !seat.read_only,
             _ => false,
         };
