@@ -17,7 +17,7 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
-use crate::juggler::{Around, Juggler};
+use crate::juggler::Juggler;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Export, Server, Store, harvest};
@@ -66,10 +66,11 @@ pub struct World {
     pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
     pub died: Vec<usize>,
-    clock: Rc<Cell<u64>>,
-    rng: Rng,
+    pub(crate) clock: Rc<Cell<u64>>,
+    pub(crate) rng: Rng,
     ways: Ways,
-    runs: u32,
+    /// The last number that was given to a run.
+    pub(crate) runs: u32,
     /// Servers that wait for the lock, and since when their start is wanted.
     starting: Vec<(usize, u64)>,
 }
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    fn stations(&self, links: usize, station: StationConfig) -> Vec<u32> {
+    pub(crate) fn stations(&self, links: usize, station: StationConfig) -> Vec<u32> {
         (0..links).map(|_| self.net.station(station).number()).collect()
     }
 
@@ -153,28 +154,6 @@ impl World {
         let rng = Rng::new(self.rng.bits());
         let name = config.name.clone();
         self.clients.push(Client::new(name, stations, config, export, workload, rng));
-        index
-    }
-
-    /// A machine for a juggler with these exports of one server, some for reading only;
-    /// [`World::start_juggler`] starts it.
-    pub fn add_juggler(
-        &mut self,
-        links: usize,
-        station: StationConfig,
-        exports: &[(usize, bool)],
-        workload: Workload,
-    ) -> usize {
-        let stations = self.stations(links, station);
-        let index = self.jugglers.len();
-        let at = self.exports[exports[0].0].server;
-        let server = &self.servers[at];
-        let place = (at, server.config.node.as_str(), &server.machine.stations[..]);
-        let rng = Rng::new(self.rng.bits());
-        self.jugglers.push(Juggler::new(index, stations, place, exports, workload, rng));
-        for &(export, read_only) in exports {
-            self.exports[export].writers += usize::from(!read_only);
-        }
         index
     }
 
@@ -244,25 +223,6 @@ impl World {
             self.coverage.client_crashes += 1;
             self.trace.note(self.now, &c.name, "crashes", u64::from(c.run));
             c.crash(&mut self.exports[c.export], &mut self.coverage);
-        }
-    }
-
-    /// Starts a run of a juggler.
-    pub fn start_juggler(&mut self, juggler: usize) {
-        let j = &mut self.jugglers[juggler];
-        if !j.is_running() {
-            self.trace.note(self.now, &j.name, "starts", 0);
-            j.start(self.now, self.rng.bits(), &self.net, &self.clock);
-        }
-    }
-
-    /// Ends a juggler's process at once.
-    pub fn crash_juggler(&mut self, juggler: usize) {
-        let j = &mut self.jugglers[juggler];
-        if j.is_running() {
-            self.coverage.client_crashes += 1;
-            self.trace.note(self.now, &j.name, "crashes", 0);
-            j.crash(&mut self.exports);
         }
     }
 
@@ -450,30 +410,6 @@ impl World {
                     End::Closed => {}
                 }
                 self.ended.push((index, end));
-            }
-        }
-        Ok(())
-    }
-
-    fn turn_jugglers(&mut self) -> Result<(), Violation> {
-        for (index, juggler) in self.jugglers.iter_mut().enumerate() {
-            let is_running = juggler.is_running();
-            let machine = &mut juggler.hand.machine;
-            if !is_running || !machine.wakes(self.now, &self.net, false, &mut self.rng, self.lag_ns)
-            {
-                continue;
-            }
-            let (now, trace, name) = (self.now, &mut self.trace, juggler.name.clone());
-            let mut around = Around {
-                now,
-                exports: &mut self.exports,
-                coverage: &mut self.coverage,
-                runs: &mut self.runs,
-                note: &mut |what: &str, value: u64| trace.note(now, &name, what, value),
-            };
-            if juggler.turn(&mut around)? {
-                (around.note)("ends", 0);
-                self.put_down.push(index);
             }
         }
         Ok(())

@@ -6,11 +6,12 @@
 //! end as if the process had died, and it starts them anew.
 //!
 //! Here is its life. What it has asked for is in `desk.rs`, its attachments are in `seat.rs`, its I/O
-//! and how that is judged in `io.rs`.
+//! and how that is judged in `io.rs`; `stage.rs` is its part of the world.
 
 mod desk;
 mod io;
 mod seat;
+mod stage;
 
 use std::cell::Cell;
 use std::rc::Rc;
