@@ -21,6 +21,8 @@ enum Later {
     StartServer(usize),
     StartClient(usize, bool),
     RestartClient(usize),
+    StartJuggler(usize),
+    RestartJuggler(usize),
     OpenWay(Host, Host),
     CloseWay(Host, Host),
     Nonsense(usize),
@@ -117,6 +119,13 @@ impl Chaos {
             world.clients[client].config.take_over = false;
             world.start_client(client);
         }
+        for juggler in 0..world.jugglers.len() {
+            let machine = &mut world.jugglers[juggler].hand.machine;
+            machine.frozen_until = 0;
+            machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
+            world.jugglers[juggler].is_calm = true;
+            world.start_juggler(juggler);
+        }
     }
 
     fn gap(&mut self) -> u64 {
@@ -139,6 +148,10 @@ impl Chaos {
             let take_over = self.rng.chance(0.2);
             self.later(at, Later::StartClient(client, take_over));
         }
+        while let Some(juggler) = world.put_down.pop() {
+            let at = world.now + self.a_while();
+            self.later(at, Later::StartJuggler(juggler));
+        }
     }
 
     fn finish(&mut self, world: &mut World, what: Later) {
@@ -157,6 +170,11 @@ impl Chaos {
             Later::RestartClient(client) => {
                 world.crash_client(client);
                 world.start_client(client);
+            }
+            Later::StartJuggler(juggler) => world.start_juggler(juggler),
+            Later::RestartJuggler(juggler) => {
+                world.crash_juggler(juggler);
+                world.start_juggler(juggler);
             }
             Later::OpenWay(from, to) => world.set_way(from, to, true),
             Later::CloseWay(from, to) => world.set_way(from, to, false),
@@ -202,7 +220,11 @@ impl Chaos {
         let server = self.rng.below(world.servers.len() as u64) as usize;
         let client = self.rng.below(world.clients.len() as u64) as usize;
         let until = world.now + self.a_while();
-        match kind.expect("the sum of the weights") {
+        let kind = kind.expect("the sum of the weights");
+        if self.dice.chance(0.3) && self.disturb(world, kind, until) {
+            return;
+        }
+        match kind {
             0 => self.server_ends(world, server, Crash::Power, until),
             1 => self.server_ends(world, server, Crash::Kill, until),
             2 => {
@@ -218,7 +240,7 @@ impl Chaos {
             6 => world.clients[client].close(),
             7 => world.clients[client].abort(),
             8 => self.take_over(world, client),
-            9 | 10 => self.partition(world, server, client, until),
+            9 | 10 => self.partition(world, server, Host::Client(client), until),
             11 => {
                 let host =
                     if self.rng.chance(0.5) { Host::Server(server) } else { Host::Client(client) };
@@ -248,6 +270,39 @@ impl Chaos {
         }
     }
 
+    /// Such an event, of a juggler if there is one. False if it is no event of initiators.
+    fn disturb(&mut self, world: &mut World, kind: usize, until: u64) -> bool {
+        let jugglers = world.jugglers.len() as u64;
+        if jugglers == 0 {
+            return false;
+        }
+        let at = self.dice.below(jugglers) as usize;
+        let host = Host::Juggler(at);
+        match kind {
+            4 => {
+                world.crash_juggler(at);
+                self.later(until, Later::StartJuggler(at));
+            }
+            5 => world.freeze(host, until),
+            6 => world.jugglers[at].close(),
+            8 => {
+                world.crash_juggler(at);
+                world.jugglers[at].take_over();
+                world.start_juggler(at);
+            }
+            9 | 10 => self.partition(world, world.jugglers[at].server, host, until),
+            13 => {
+                world.crash_juggler(at);
+                let (lives_ns, late_ns) = self.late();
+                world.delay_attaches(host, lives_ns, late_ns);
+                world.start_juggler(at);
+                self.later(world.now + lives_ns, Later::RestartJuggler(at));
+            }
+            _ => return false,
+        }
+        true
+    }
+
     fn server_ends(&mut self, world: &mut World, server: usize, how: Crash, until: u64) {
         // Often at once, so that what the dead process left behind meets its successor.
         let until = if self.rng.chance(0.3) { world.now + MS } else { until };
@@ -267,8 +322,8 @@ impl Chaos {
         }
     }
 
-    fn partition(&mut self, world: &mut World, server: usize, client: usize, until: u64) {
-        let (a, b) = (Host::Server(server), Host::Client(client));
+    fn partition(&mut self, world: &mut World, server: usize, b: Host, until: u64) {
+        let a = Host::Server(server);
         world.coverage.partitions += 1;
         let one_way = self.rng.chance(0.4);
         let first = self.rng.chance(0.5);
@@ -332,10 +387,15 @@ impl Chaos {
     /// granted the export.
     fn delay_attach(&mut self, world: &mut World, client: usize) {
         world.crash_client(client);
-        let (lives_ns, late_ns) = (self.rng.between(200, 500), self.rng.between(600, 3000));
-        world.delay_attaches(client, lives_ns * MS, late_ns * MS);
+        let (lives_ns, late_ns) = self.late();
+        world.delay_attaches(Host::Client(client), lives_ns, late_ns);
         world.start_client(client);
-        self.later(world.now + lives_ns * MS, Later::RestartClient(client));
+        self.later(world.now + lives_ns, Later::RestartClient(client));
+    }
+
+    /// How long a run lives whose attach is late, and how late.
+    fn late(&mut self) -> (u64, u64) {
+        (self.rng.between(200, 500) * MS, self.rng.between(600, 3000) * MS)
     }
 
     /// Another client of the same export takes it over; what it had itself is crashed before.

@@ -110,6 +110,18 @@ coverage! {
     reader_reads,
     /// Writes refused to read-only attachments.
     reader_writes_refused,
+    /// Sessions in which several exports were open at once.
+    several_exports,
+    /// I/Os acknowledged in them while another export was open, too.
+    several_io,
+    /// Reads in them whose content was checked.
+    several_reads,
+    /// Runs in them that ended since the verifier of their export had changed.
+    several_lost,
+    /// I/Os acknowledged in a session that had been fenced on another of its exports.
+    fenced_in_part,
+    /// Exports detached and attached again within a session.
+    attached_again,
     /// Sessions opened by initiators.
     sessions,
     /// Unflushed writes sent again after a target had lost them.

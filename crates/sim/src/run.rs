@@ -71,6 +71,9 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
     for client in 0..world.clients.len() {
         world.start_client(client);
     }
+    for juggler in 0..world.jugglers.len() {
+        world.start_juggler(juggler);
+    }
     let dice = Rng::new(rng.bits());
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.run(&mut world)?;
@@ -88,6 +91,7 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
         client.config.take_over = false;
         client.add_budget(12);
     }
+    world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(24));
     until_recovered(world)?;
     // What I/O failed for want of a target has proved nothing. Now it is there for everybody.
     let away_errors = world.coverage.away_errors;
@@ -119,7 +123,9 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
         if world.now >= retry_at {
             retry_at = world.now + SECOND;
             world.ended.clear();
+            world.put_down.clear();
             (0..world.clients.len()).for_each(|client| world.start_client(client));
+            (0..world.jugglers.len()).for_each(|juggler| world.start_juggler(juggler));
         }
     }
     Ok(())
@@ -135,13 +141,14 @@ fn is_attached(client: &Client) -> bool {
 fn has_recovered(w: &World) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
-        writers.any(is_attached)
+        writers.any(is_attached) || w.jugglers.iter().any(|j| j.serves(export))
     };
     let settled = w.clients.iter().all(|c| match c.initiator {
         Some(_) if c.is_open => is_attached(c) && c.is_finished() && c.outstanding() == 0,
         // It waits for its turn, or has been refused.
         _ => !c.config.read_only && served(c.export),
     });
+    let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
     settled && (0..w.exports.len()).all(served)
 }
 
@@ -153,11 +160,14 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     }
     // Whoever gets its turn only now has nothing to do.
     world.clients.iter_mut().for_each(|client| client.add_budget(0));
+    world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(0));
     // And the last late frame has arrived.
     world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max)?;
     let turns = |w: &World| {
         let servers = w.servers.iter().map(Server::turns);
-        servers.chain(w.clients.iter().map(|c| c.machine.turns)).collect::<Vec<_>>()
+        let clients = w.clients.iter().map(|c| c.machine.turns);
+        let jugglers = w.jugglers.iter().map(|j| j.hand.machine.turns);
+        servers.chain(clients).chain(jugglers).collect::<Vec<_>>()
     };
     // A server turns for each of its sessions. Those that were left behind are there until they
     // time out, and whoever left them hears of it when the room is shared anew.
@@ -168,11 +178,13 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     };
     let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
         .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
+        .chain(world.jugglers.iter().map(|j| sessions(Some(&j.name))))
         .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
-        let sessions = if nth < world.servers.len() { world.clients.len() as u64 } else { 1 };
+        let initiators = world.clients.len() + world.jugglers.len();
+        let sessions = if nth < world.servers.len() { initiators as u64 } else { 1 };
         let sessions = sessions.max(left_behind[nth]);
         if after - before > QUIET_TURNS_MAX * sessions {
             return Err(Violation(format!(
@@ -190,8 +202,11 @@ fn end(world: &mut World) -> Result<(), Violation> {
     for client in &mut world.clients {
         client.close();
     }
-    world
-        .run_until("detaching", RECOVERY_NS, |w| w.clients.iter().all(|c| c.initiator.is_none()))?;
+    world.jugglers.iter_mut().for_each(|juggler| juggler.close());
+    world.run_until("detaching", RECOVERY_NS, |w| {
+        let clients = w.clients.iter().all(|c| c.initiator.is_none());
+        clients && w.jugglers.iter().all(|j| !j.is_running())
+    })?;
     for server in 0..world.servers.len() {
         world.shut_down_server(server, SECOND);
     }

@@ -145,6 +145,15 @@ impl Export {
         })
     }
 
+    /// As [`Export::was_fenced`], of somebody whose own grants do not fence it.
+    pub fn was_taken_over(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let others = |c: &WriterRecord| {
+            c.generation > generation && c.holder != [0; 16] && c.holder != *holder
+        };
+        let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        medium.commits().iter().any(others)
+    }
+
     /// Counts the moments at which the store may have lost something.
     pub fn life(&self) -> u64 {
         self.upheavals + self.medium().map_or(0, MediumHandle::upheavals)
@@ -266,8 +275,9 @@ impl Server {
         self.shards.iter_mut().for_each(|shard| shard.machine.dirty = true);
     }
 
-    /// The shards that serve so many exports.
-    fn count(&self, exports: usize) -> usize {
+    /// How many of the shards serve, if it has so many exports: the first export is on the first, and
+    /// so on.
+    pub fn serving(&self, exports: usize) -> usize {
         self.shards.len().min(exports.max(1))
     }
 
@@ -279,7 +289,7 @@ impl Server {
         exports: &'a [Export],
     ) -> impl Iterator<Item = &'a Export> + use<'a> {
         let mine = move |e: &&Export| e.server == me;
-        let count = self.count(exports.iter().filter(mine).count());
+        let count = self.serving(exports.iter().filter(mine).count());
         let of_it = move |&(nth, _): &(usize, _)| nth % count == shard;
         exports.iter().filter(mine).enumerate().filter(of_it).map(|(_, export)| export)
     }
@@ -306,7 +316,7 @@ impl Server {
         assert!(!self.runs());
         let names = exports.iter().filter(|e| e.server == me).map(|e| e.name.clone());
         let names: Vec<String> = names.collect();
-        let count = self.count(names.len());
+        let count = self.serving(names.len());
         let all: Vec<(String, u8)> =
             names.into_iter().enumerate().map(|(nth, name)| (name, (nth % count) as u8)).collect();
         let steer = steering(self.config.node.clone(), count);

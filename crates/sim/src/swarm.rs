@@ -100,7 +100,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
         world.servers[server].shards[0].machine.burst = burst;
         // All on one device, or each on its own.
         let device = rng.chance(0.5).then(Device::new);
-        for _ in 0..pick(rng, &[1, 1, 2, 3]) {
+        for _ in 0..pick(rng, &[1, 1, 2, 2, 3, 4]) {
             add_export(&mut world, server, device.clone(), rng);
         }
         // No more of them serve than there are exports.
@@ -114,7 +114,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     }
     for export in 0..world.exports.len() {
         let writers = pick(rng, &[1, 1, 2]);
-        world.exports[export].writers = writers as usize;
+        world.exports[export].writers += writers as usize;
         let readers = u64::from(rng.chance(0.3));
         for nth in 0..writers + readers {
             let budget = rng.between(60, 1000);
@@ -154,12 +154,56 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
             }
         }
     }
+    for server in 0..world.servers.len() {
+        let mine = (0..world.exports.len()).filter(|&at| world.exports[at].server == server);
+        // One session has exports of one shard.
+        let shards = world.servers[server].serving(mine.clone().count());
+        let exports: Vec<usize> = mine.step_by(shards).collect();
+        if exports.len() < 2 || rng.chance(0.4) {
+            continue;
+        }
+        add_juggler(&mut world, (links, station), exports, duration_ns, rng);
+        let juggler = world.jugglers.last_mut().expect("just added");
+        juggler.faults = wrapped;
+        juggler.hand.counters_high = counters_high;
+        juggler.hand.machine.burst = burst;
+    }
     let mut weights = [0; crate::chaos::EVENTS];
     for weight in &mut weights {
         *weight = if rng.chance(0.5) { 0 } else { rng.between(1, 4) };
     }
     let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
     (world, Plan { duration_ns, faults, weights, gap_ns })
+}
+
+/// It has all of these exports, or all but one, most of them for writing.
+fn add_juggler(
+    world: &mut World,
+    (links, station): (usize, StationConfig),
+    mut exports: Vec<usize>,
+    duration_ns: u64,
+    rng: &mut Rng,
+) {
+    if exports.len() > 2 && rng.chance(0.3) {
+        exports.remove(rng.below(exports.len() as u64) as usize);
+    }
+    let exports: Vec<_> = exports.into_iter().map(|at| (at, rng.chance(0.15))).collect();
+    let drawn = workload(rng, 0, duration_ns);
+    let budget = rng.between(100, 1500);
+    let pauses = pick(rng, &[0.02, 0.1, 0.5]);
+    let drawn = Workload {
+        budget,
+        depth: drawn.depth.max(4),
+        flushes: drawn.flushes.max(1),
+        sectors_max: pick(rng, &[8, 64, 256]),
+        pauses,
+        pause_ns_max: (2.0 * duration_ns as f64 / (budget as f64 * pauses)) as u64,
+        ..drawn
+    };
+    let index = world.add_juggler(links, station, &exports, drawn);
+    let juggler = &mut world.jugglers[index];
+    juggler.leaves = pick(rng, &[0.0, 0.005, 0.05, 0.3]);
+    juggler.hand.batching = batching(rng);
 }
 
 fn batching(rng: &mut Rng) -> Batching {

@@ -17,6 +17,7 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
+use crate::juggler::Juggler;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Export, Server, Shard, Store, harvest};
@@ -35,6 +36,8 @@ pub enum Host {
     Server(usize),
     /// A client, by its index.
     Client(usize),
+    /// A juggler, by its index.
+    Juggler(usize),
 }
 
 /// Everything.
@@ -49,6 +52,8 @@ pub struct World {
     pub exports: Vec<Export>,
     /// Machines with initiators.
     pub clients: Vec<Client>,
+    /// Machines with initiators that have several exports in one session.
+    pub jugglers: Vec<Juggler>,
     /// What has been exercised.
     pub coverage: Coverage,
     /// What happened.
@@ -57,12 +62,15 @@ pub struct World {
     pub lag_ns: u64,
     /// Runs of clients that ended since the last look, with how.
     pub ended: Vec<(usize, End)>,
+    /// Jugglers that ended in order since the last look.
+    pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
     pub died: Vec<usize>,
-    clock: Rc<Cell<u64>>,
-    rng: Rng,
+    pub(crate) clock: Rc<Cell<u64>>,
+    pub(crate) rng: Rng,
     ways: Ways,
-    runs: u32,
+    /// The last number that was given to a run.
+    pub(crate) runs: u32,
     /// Servers that wait for the lock, and since when their start is wanted.
     starting: Vec<(usize, u64)>,
 }
@@ -80,10 +88,12 @@ impl World {
             servers: Vec::new(),
             exports: Vec::new(),
             clients: Vec::new(),
+            jugglers: Vec::new(),
             coverage: Coverage::default(),
             trace: Trace::new(prints),
             lag_ns: 0,
             ended: Vec::new(),
+            put_down: Vec::new(),
             died: Vec::new(),
             clock,
             rng,
@@ -93,7 +103,7 @@ impl World {
         }
     }
 
-    fn stations(&self, links: usize, station: StationConfig) -> Vec<u32> {
+    pub(crate) fn stations(&self, links: usize, station: StationConfig) -> Vec<u32> {
         (0..links).map(|_| self.net.station(station).number()).collect()
     }
 
@@ -222,6 +232,7 @@ impl World {
         match host {
             Host::Server(at) => self.servers[at].freeze(until),
             Host::Client(at) => self.clients[at].machine.frozen_until = until,
+            Host::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
         }
     }
 
@@ -229,6 +240,7 @@ impl World {
         match host {
             Host::Server(at) => format!("server{at}"),
             Host::Client(at) => self.clients[at].name.clone(),
+            Host::Juggler(at) => self.jugglers[at].name.clone(),
         }
     }
 
@@ -237,6 +249,7 @@ impl World {
         match host {
             Host::Server(at) => self.servers[at].stations(),
             Host::Client(at) => &self.clients[at].machine.stations,
+            Host::Juggler(at) => &self.jugglers[at].hand.machine.stations,
         }
     }
 
@@ -247,10 +260,10 @@ impl World {
         self.trace.note(self.now, &self.name(to), what, 0);
     }
 
-    /// The attaches that a client sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
+    /// The attaches that an initiator sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
     /// after another run of it was granted its export.
-    pub fn delay_attaches(&mut self, client: usize, within_ns: u64, late_ns: u64) {
-        let stations = self.clients[client].machine.stations.clone();
+    pub fn delay_attaches(&mut self, host: Host, within_ns: u64, late_ns: u64) {
+        let stations = self.stations_of(host).to_vec();
         self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
 
@@ -312,6 +325,9 @@ impl World {
         for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
             at = at.min(client.machine.next_time(self.now));
         }
+        for juggler in self.jugglers.iter().filter(|j| j.is_running()) {
+            at = at.min(juggler.hand.machine.next_time(self.now));
+        }
         if !self.starting.is_empty() {
             at = at.min(self.now + MS);
         }
@@ -332,6 +348,7 @@ impl World {
         }
         self.turn_servers();
         self.turn_clients()?;
+        self.turn_jugglers()?;
         for export in &self.exports {
             if let Some(breach) = export.medium().and_then(MediumHandle::breach) {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
@@ -423,8 +440,9 @@ impl World {
 
     /// The failure of something that takes too long.
     pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
-        let clients: Vec<_> = self.clients.iter().map(|c| self.describe(c)).collect();
-        let clients = clients.join("; ");
+        let clients = self.clients.iter().map(|c| self.describe(c));
+        let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
+        let clients = clients.chain(jugglers).collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 
@@ -477,6 +495,9 @@ impl World {
         }
         for c in &self.clients {
             eprintln!("{} on export {}: {:?}, {:?}", c.name, c.export, c.config, c.workload);
+        }
+        for j in &self.jugglers {
+            eprintln!("{}, leaves {}, {:?}", j.describe(self.now), j.leaves, j.workload);
         }
     }
 

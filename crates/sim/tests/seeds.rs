@@ -93,6 +93,12 @@ fn canary_that_fences_before_it_grants_is_found() {
     found(Canary::Target(target::Canary::FencedByWaiting), 2000);
 }
 
+/// Only a session with several exports can see it.
+#[test]
+fn canary_that_fences_a_whole_session_is_found() {
+    found(Canary::Target(target::Canary::FencedTogether), 100);
+}
+
 #[test]
 fn canary_that_does_not_believe_its_other_shards_is_found() {
     found(Canary::Target(target::Canary::HandOverUnproved), 100);

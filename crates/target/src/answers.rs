@@ -1,8 +1,10 @@
 //! Answers to attaches, kept so that a repeated question is answered alike, and until they are taken in
 //! (`docs/protocol.md`, "Attachments" and "Bounds").
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
+use thinwire_proto::sequence_order;
 use thinwire_wire::Attached;
 
 /// Answers to attaches that are kept: those that the initiator has, of which the oldest go first,
@@ -33,6 +35,8 @@ impl Answer {
 pub(crate) struct Answers {
     /// Each with whether the initiator has it.
     kept: VecDeque<(Answer, bool)>,
+    /// The last transaction whose answer was let go of.
+    forgotten: Option<u32>,
     /// An attach could not be answered for want of room.
     overrun: bool,
 }
@@ -48,7 +52,10 @@ impl Answers {
         while self.kept.len() >= ANSWERS_MAX
             && let Some(heard) = self.kept.iter().position(|&(_, heard)| heard)
         {
-            self.kept.remove(heard);
+            let gone = self.kept.remove(heard).map(|(answer, _)| answer.transaction());
+            let is_later =
+                |&gone: &u32| self.forgotten.is_none_or(|last| sequence_order(gone, last).is_gt());
+            self.forgotten = gone.filter(is_later).or(self.forgotten);
         }
         // One that has not been taken in yet must not be lost: its question was acknowledged.
         self.overrun |= self.kept.len() >= ANSWERS_UNHEARD_MAX;
@@ -60,6 +67,12 @@ impl Answers {
     /// The answer to an attach that was answered before.
     pub fn get(&self, transaction: u32) -> Option<&Answer> {
         self.kept.iter().map(|(a, _)| a).find(|a| a.transaction() == transaction)
+    }
+
+    /// An attach with this transaction may have been answered, and the answer let go of.
+    pub fn is_forgotten(&self, transaction: u32) -> bool {
+        let is_past = |last| sequence_order(transaction, last) != Ordering::Greater;
+        self.get(transaction).is_none() && self.forgotten.is_some_and(is_past)
     }
 
     /// The initiator has taken it in.
@@ -100,7 +113,8 @@ mod tests {
             answers.add(refused(transaction));
             answers.on_heard(transaction);
         }
-        assert!((984..1000).all(|t| answers.get(t).is_some()));
+        assert!((984..1000).all(|t| answers.get(t).is_some() && !answers.is_forgotten(t)));
+        assert!(answers.is_forgotten(983) && !answers.is_forgotten(1000));
         assert!(!answers.is_overrun() && answers.kept.len() == 16);
         (1000..1128).for_each(|t| answers.add(refused(t)));
         assert!(!answers.is_overrun());

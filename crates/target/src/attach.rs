@@ -27,6 +27,12 @@ impl House {
         if self.pending.iter().any(|p| p.session == session && p.transaction == transaction) {
             return;
         }
+        if peer.slots.answers.is_forgotten(transaction) {
+            // It may have been granted and detached since: to grant it again would fence what the
+            // session has now.
+            let text = format!("attach {transaction} of this session comes too late: ask anew");
+            return refuse(peer, transaction, Status::Busy, 1, text);
+        }
         let open = self.attachments.iter().filter(|a| a.session == session && a.live).count()
             + self.pending.iter().filter(|p| p.session == session).count();
         if open >= ATTACHMENTS_MAX {
@@ -195,11 +201,18 @@ impl House {
 
     /// All writers of an export are fenced: their handles mean nothing any more.
     fn fence_writers(&mut self, export: usize) {
-        for attachment in &mut self.attachments {
+        let together = self.config.canary == Canary::FencedTogether;
+        for at in 0..self.attachments.len() {
+            let attachment = &mut self.attachments[at];
             let is_writer = attachment.export == export && !attachment.read_only;
             if is_writer && attachment.live && !attachment.fenced {
                 attachment.fenced = true;
                 self.stats.fenced += 1;
+                if together {
+                    let session = attachment.session;
+                    let all = self.attachments.iter_mut().filter(|a| a.session == session);
+                    all.for_each(|a| a.fenced = true);
+                }
             }
         }
     }

@@ -79,6 +79,8 @@ pub enum Canary {
     FencedByWaiting,
     /// A greeting that one shard handed over to another has shown nothing there.
     HandOverUnproved,
+    /// Who is fenced on one export is fenced on all of its session.
+    FencedTogether,
 }
 
 /// A volume to offer.

@@ -1,17 +1,17 @@
 //! What peers that are careless or hostile are refused.
 
-use thinwire_buffer::{Addr, Pool, RxBatch, SegList, TxBatch};
-use thinwire_link::Link;
-use thinwire_link::sim::{SimLink, StationConfig};
-use thinwire_proto::{
-    Batching, Content, Item, LinkParams, Role, Session, SessionConfig, Time, outside_frame,
-};
-use thinwire_sim::client::End;
-use thinwire_sim::machine::link_params;
-use thinwire_volume::Op;
-use thinwire_wire::{Attach, Frame, Header, Hello, Kind, Message, Status, attach_flags};
+use std::cell::Cell;
 
-use crate::scene::{Scene, at, ms};
+use thinwire_buffer::{RxFrame, SegList};
+use thinwire_link::sim::Verdict;
+use thinwire_proto::{Content, Item, Time};
+use thinwire_sim::client::End;
+use thinwire_sim::hand::{Desk, Hand};
+use thinwire_sim::world::SECOND;
+use thinwire_volume::Op;
+use thinwire_wire::{Attach, Frame, Message, Status, attach_flags};
+
+use crate::scene::{Scene, at};
 
 /// Zeroes stand for nobody in the writer's record: whoever is called so could not be told from
 /// anybody else.
@@ -26,24 +26,18 @@ fn an_initiator_without_an_identity_is_refused() {
     s.end();
 }
 
-/// An initiator by hand, that asks for more than the shipped one does.
-struct ByHand {
-    link: SimLink,
-    params: LinkParams,
-    batch: [TxBatch; 1],
-    pool: Pool,
-    session: Option<Session>,
-    /// Transactions and how they were answered, in order.
+/// Every attach is of the scene's export, for reading unless it writes. Transactions and how they
+/// were answered, in order.
+#[derive(Default)]
+struct Asking {
+    writes: bool,
     answers: Vec<(u32, Status)>,
 }
-
-/// Every attach is of the scene's export, for reading.
-struct Asking;
 
 impl Content for Asking {
     fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
         let Item::Attach(transaction) = item else { return false };
-        let flags = attach_flags::READ_ONLY;
+        let flags = if self.writes { 0 } else { attach_flags::READ_ONLY };
         Attach { transaction, flags, writer_generation: 0, export: "disk0" }.emit(out);
         true
     }
@@ -55,124 +49,46 @@ impl Content for Asking {
     fn acked(&mut self, _: Item) {}
 }
 
-const ID: u64 = 1 << 63 | 1;
-
-impl ByHand {
-    /// A station on the wire of the scene, and a session with its target.
-    fn new(s: &mut Scene, name: u8) -> Self {
-        let link = s.world.net.station(StationConfig::default());
-        let mut hand = ByHand {
-            params: link_params(&link),
-            link,
-            batch: [TxBatch::new()],
-            pool: Pool::new(1 << 20),
-            session: None,
-            answers: Vec::new(),
-        };
-        hand.greet(s, name, 0);
-        assert!(hand.session.is_some(), "it was not welcomed");
-        hand
-    }
-
-    fn greet(&mut self, s: &mut Scene, name: u8, cookie: u64) {
-        let hello = Hello {
-            nonce: 5,
-            session: ID,
-            initiator: [name; 16],
-            instance: 1,
-            frame_bytes_max: self.params.frame_bytes_max as u16,
-            security: 1,
-            room_frames: self.params.room.frames,
-            room_bytes: self.params.room.bytes,
-            cookie,
-            node: "node",
-            export: "disk0",
-            name: "by hand",
-        };
-        let to = Addr::Sim(s.world.servers[0].stations()[0]);
-        outside_frame(&mut self.batch[0], to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
-        if let Some(cookie) = self.turn(s) {
-            self.greet(s, name, cookie);
+impl Desk for Asking {
+    fn hear(&mut self, _: Time, message: &Message<'_>, _: &RxFrame) {
+        match message {
+            Message::Attached(a) => self.answers.push((a.transaction, Status::Ok)),
+            Message::AttachRefused(r) => {
+                self.answers.push((r.transaction, Status::from_number(r.status)));
+            }
+            _ => {}
         }
     }
+}
 
-    /// Sends what waits, gives it a moment, and takes in what came. Returns the cookie with which the
-    /// target wants to be greeted, if it does.
-    fn turn(&mut self, s: &mut Scene) -> Option<u64> {
-        let now = Time(s.world.now);
-        if let Some(session) = &mut self.session {
-            session.on_time(now);
-            session.transmit(now, &mut Asking, &mut self.batch);
-        }
-        self.link.send(&mut self.batch[0]).expect("simulated links do not fail");
-        s.pass(ms(1));
-        let mut frames = RxBatch::new();
-        self.link.recv(&self.pool, 512, &mut frames).expect("simulated links do not fail");
-        let now = Time(s.world.now);
-        for rx in frames.drain(..) {
-            let frame = Frame::parse(&rx.bytes).expect("a good frame");
-            if let Some(Message::Retry(retry)) = frame.messages().next() {
-                return Some(retry.cookie);
-            }
-            if let Some(Message::Welcome(welcome)) = frame.messages().next() {
-                let (remote_id, epoch) = (welcome.session, welcome.epoch);
-                let role = Role::Initiator;
-                let config = SessionConfig {
-                    role,
-                    local_id: ID,
-                    remote_id,
-                    epoch,
-                    seed: 1,
-                    batching: Batching::default(),
-                };
-                let p = self.params;
-                let mut session = Session::new(now, config, p.room);
-                let (base, most) = (p.frame_bytes_base, p.frame_bytes_max);
-                session.add_path(now, 0, rx.from, Some(p.room), base, most);
-                self.session = Some(session);
-                continue;
-            }
-            if frame.header().kind != Kind::Session {
-                continue;
-            }
-            let session = self.session.as_mut().expect("welcomed");
-            session.accept(now, 0, rx.from, rx.waited, &frame, &mut Asking).expect("accepted");
-            for message in frame.messages() {
-                match message {
-                    Message::Attached(a) => self.answers.push((a.transaction, Status::Ok)),
-                    Message::AttachRefused(r) => {
-                        self.answers.push((r.transaction, Status::from_number(r.status)));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        None
-    }
+/// An initiator by hand, that asks for more than the shipped one does.
+fn by_hand(s: &mut Scene, name: u8) -> Hand {
+    s.hand(name, &mut Asking::default(), |_| {})
+}
 
-    fn ask(&mut self, s: &mut Scene, transaction: u32) -> Status {
-        self.session.as_mut().expect("welcomed").send(Item::Attach(transaction));
-        self.turn(s);
-        let answer = self.answers.pop().expect("an answer");
-        assert_eq!((answer.0, self.answers.len()), (transaction, 0));
-        answer.1
-    }
+fn ask(s: &mut Scene, hand: &mut Hand, transaction: u32) -> Status {
+    let mut desk = Asking::default();
+    hand.session.as_mut().expect("welcomed").send(Item::Attach(transaction));
+    s.turn(hand, &mut desk);
+    let answer = desk.answers.pop().expect("an answer");
+    assert_eq!((answer.0, desk.answers.len()), (transaction, 0));
+    answer.1
 }
 
 /// Attachments are memory of the target, and nobody pays credit for them.
 #[test]
 fn a_session_has_so_many_attachments_and_no_more() {
     let mut s = Scene::new().with_client();
-    let mut hand = ByHand::new(&mut s, 0x77);
+    let mut hand = by_hand(&mut s, 0x77);
     for transaction in 1..=64 {
-        assert_eq!(hand.ask(&mut s, transaction), Status::Ok, "attach {transaction}");
+        assert_eq!(ask(&mut s, &mut hand, transaction), Status::Ok, "attach {transaction}");
     }
     for transaction in 65..=80 {
-        assert_eq!(hand.ask(&mut s, transaction), Status::TooMany, "attach {transaction}");
+        assert_eq!(ask(&mut s, &mut hand, transaction), Status::TooMany, "attach {transaction}");
     }
     // Nobody else is concerned.
-    let mut other = ByHand::new(&mut s, 0x78);
-    assert_eq!(other.ask(&mut s, 1), Status::Ok);
+    let mut other = by_hand(&mut s, 0x78);
+    assert_eq!(ask(&mut s, &mut other, 1), Status::Ok);
     s.run(Op::Write, at(0, 8)).unwrap();
     s.end();
 }
@@ -182,12 +98,43 @@ fn a_session_has_so_many_attachments_and_no_more() {
 #[test]
 fn the_last_attach_is_answered_again_as_before() {
     let mut s = Scene::new();
-    let mut hand = ByHand::new(&mut s, 0x77);
+    let mut hand = by_hand(&mut s, 0x77);
     for transaction in 1..=64 {
-        assert_eq!(hand.ask(&mut s, transaction), Status::Ok, "attach {transaction}");
+        assert_eq!(ask(&mut s, &mut hand, transaction), Status::Ok, "attach {transaction}");
     }
-    assert_eq!(hand.ask(&mut s, 64), Status::Ok);
-    assert_eq!(hand.ask(&mut s, 65), Status::TooMany);
-    assert_eq!(hand.ask(&mut s, 64), Status::Ok);
+    assert_eq!(ask(&mut s, &mut hand, 64), Status::Ok);
+    assert_eq!(ask(&mut s, &mut hand, 65), Status::TooMany);
+    assert_eq!(ask(&mut s, &mut hand, 64), Status::Ok);
     assert_eq!(s.world.target(0).sessions()[0].exports.len(), 64);
+}
+
+/// A question arrives once more after so many others that its answer is not kept any more: it is not
+/// a new one. Executed, it would fence the attachment that its session has now.
+#[test]
+fn a_question_that_comes_very_late_is_not_executed() {
+    let mut s = Scene::new();
+    let mut desk = Asking { writes: true, ..Asking::default() };
+    let mut hand = by_hand(&mut s, 0x77);
+    let first = Cell::new(true);
+    s.world.set_judge(move |_, _, bytes| {
+        let is_attach = Frame::parse(bytes)
+            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
+        if is_attach && first.take() { Verdict::Delay(SECOND) } else { Verdict::Pass }
+    });
+    // It is sent again, answered, and forgotten.
+    for transaction in 1..=40 {
+        hand.session.as_mut().expect("welcomed").send(Item::Attach(transaction));
+        while !desk.answers.contains(&(transaction, Status::Ok)) {
+            s.turn(&mut hand, &mut desk);
+        }
+    }
+    desk.answers.clear();
+    assert!(s.world.now < SECOND, "the first is still on its way");
+    let generation = |s: &Scene| s.medium.commits().last().map(|commit| commit.generation);
+    let before = generation(&s);
+    for _ in 0..2000 {
+        s.turn(&mut hand, &mut desk);
+    }
+    assert_eq!(generation(&s), before);
+    assert_eq!(desk.answers.last(), Some(&(1, Status::Busy)));
 }

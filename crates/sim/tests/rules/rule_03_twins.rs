@@ -117,35 +117,6 @@ fn rule_03_a_twin_of_a_frozen_writer_fences_it() {
     assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
 }
 
-/// A former run's attach arrives while the next run waits for the answer of what may be its twin.
-#[test]
-fn rule_03_a_late_attach_beside_a_question_to_a_twin_fences_nobody() {
-    let mut s = Scene::new();
-    let client = s.client();
-    s.attach(client);
-    s.world.crash_client(client);
-    // The attach of the second run is late; of the third, which asks meanwhile, it is not known yet
-    // whether the first lives.
-    let slow = Rc::new(Cell::new(true));
-    let is_slow = slow.clone();
-    s.world.set_judge(move |_, _, bytes| {
-        let is_attach = Frame::parse(bytes)
-            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
-        if is_attach && is_slow.get() { Verdict::Delay(SECOND / 5) } else { Verdict::Pass }
-    });
-    s.world.start_client(client);
-    s.pass(ms(190));
-    s.world.crash_client(client);
-    slow.set(false);
-    s.world.start_client(client);
-    s.until("attached", move |w| w.clients[client].is_open);
-    s.write(at(0, 8));
-    s.pass(ms(2000));
-    s.write(at(4, 8));
-    s.read(at(0, 16));
-    s.end();
-}
-
 /// A person may overrule that; the first is told at once.
 #[test]
 fn rule_03_a_twin_that_takes_over_fences_the_first_and_tells_it() {

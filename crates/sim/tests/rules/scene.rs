@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use thinwire_initiator::InitiatorStats;
 use thinwire_link::sim::{StationConfig, WireConfig};
-use thinwire_proto::Time;
+use thinwire_proto::{Drops, Time};
 use thinwire_sim::client::{End, Outcome, Workload};
+use thinwire_sim::hand::{Desk, Greeting, Hand};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::model::Range;
 use thinwire_sim::server::{Crash, Store};
@@ -153,6 +154,33 @@ impl Scene {
     pub fn set_reach(&mut self, client: usize, is_open: bool) {
         self.world.set_way(Host::Server(0), Host::Client(client), is_open);
         self.world.set_way(Host::Client(client), Host::Server(0), is_open);
+    }
+
+    /// An initiator by hand, changed before it greets, and welcomed.
+    pub fn hand(&mut self, name: u8, desk: &mut impl Desk, change: impl FnOnce(&mut Hand)) -> Hand {
+        let greeting = Greeting {
+            initiator: [name; 16],
+            instance: 1,
+            node: "node".into(),
+            export: "disk0".into(),
+            name: "by hand".into(),
+        };
+        let target = self.world.servers[0].stations()[0];
+        let mut hand = Hand::new(&self.world.net, target, greeting);
+        change(&mut hand);
+        hand.greet(Time(self.world.now));
+        // HELLO and RETRY, HELLO and WELCOME.
+        (0..2).for_each(|_| self.turn(&mut hand, desk));
+        assert!(hand.welcome.is_some(), "it was not welcomed");
+        hand
+    }
+
+    /// A hand sends what waits, and takes in what comes in a moment.
+    pub fn turn(&mut self, hand: &mut Hand, desk: &mut impl Desk) {
+        hand.send(Time(self.world.now), desk);
+        self.pass(ms(1));
+        hand.receive(Time(self.world.now), desk);
+        assert!(!hand.listens || hand.drops == Drops::default(), "{:?}", hand.drops);
     }
 
     /// Detaches client 0 and checks the image.
