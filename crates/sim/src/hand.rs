@@ -175,7 +175,7 @@ impl Hand {
         let nonce = self.greetings;
         let session = self.local_id();
         let Some(attempt) = &mut self.attempt else { return };
-        attempt.again_at = Time(now.0 + (100 * MS << attempt.sent));
+        attempt.again_at = Time(now.0 + ((100 * MS) << attempt.sent));
         attempt.sent += 1;
         let g = &self.greeting;
         let hello = Hello {
