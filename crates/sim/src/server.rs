@@ -341,6 +341,9 @@ impl Server {
                 export.apply(change, seed, &self.pool, coverage);
             }
             let volume = export.open(index, self.ignores_lock, &self.pool);
+            if let Some(medium) = export.medium() {
+                medium.set_thread(nth % count);
+            }
             let (name, read_only) = (export.name.clone(), export.read_only);
             let target = self.shards[nth % count].target.as_mut().expect("it has just begun");
             target.add_export(ExportConfig { name, volume, read_only });

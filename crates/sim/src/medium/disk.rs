@@ -61,6 +61,7 @@ impl Disk for SimDisk {
         if m.owner == self.owner {
             done.append(&mut m.ready);
             m.woken = false;
+            m.hear_losses();
         }
     }
 

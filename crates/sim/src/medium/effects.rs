@@ -1,7 +1,7 @@
 //! What operations do to the two images, and when.
 
-use std::cell::Cell;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -51,16 +51,29 @@ pub(super) struct Unflushed {
 pub struct Device {
     /// What the target's stores know of it.
     pub(super) domain: Arc<SyncDomain>,
-    /// Flushes of its cache that failed, and those of which somebody has been told.
+    /// Flushes of its cache that failed.
     failures: Cell<u64>,
-    told: Cell<u64>,
+    /// Those of them that the process that uses it has heard of, and those that one of its threads can
+    /// hear of at once: the others wait until it has.
+    heard: Cell<u64>,
+    told: RefCell<BTreeMap<usize, u64>>,
 }
 
 impl Device {
     /// One that works.
     pub fn new() -> Rc<Self> {
         let domain = SyncDomain::new();
-        Rc::new(Device { domain, failures: Cell::new(0), told: Cell::new(0) })
+        Rc::new(Device {
+            domain,
+            failures: Cell::new(0),
+            heard: Cell::new(0),
+            told: RefCell::default(),
+        })
+    }
+
+    /// Those of which a thread knows, or will before it knows of anything later.
+    fn known_to(&self, thread: usize) -> u64 {
+        self.told.borrow().get(&thread).map_or(0, |&told| told).max(self.heard.get())
     }
 
     /// Flushes of its cache that failed so far.
@@ -110,6 +123,8 @@ pub(super) struct Medium {
     pub wakes_at: Option<u64>,
     pub woken: bool,
     pub device: Rc<Device>,
+    /// Which thread of its process has it.
+    pub thread: usize,
     /// Failures of the device that have taken their toll here, and that show.
     pub device_seen: (u64, u64),
     /// The record as a process reads it, and as it survives a power failure.
@@ -153,7 +168,7 @@ impl Medium {
             }
             let f = self.flights.swap_remove(at);
             if f.is_failed_sync() {
-                self.tell_losses();
+                self.tell_losses(f.owner != self.owner);
             }
             if f.owner == self.owner {
                 let result = f.result.expect("it took effect");
@@ -294,7 +309,7 @@ impl Medium {
 
     /// What the failures of the device have done here, whoever met them.
     pub fn follow_device(&mut self) {
-        let (failures, told) = (self.device.failures.get(), self.device.told.get());
+        let (failures, told) = (self.device.failures.get(), self.device.known_to(self.thread));
         if self.device_seen.0 < failures {
             self.device_seen.0 = failures;
             self.lose(u64::MAX);
@@ -305,11 +320,22 @@ impl Medium {
         }
     }
 
-    /// Somebody was told of a failed sync: what was lost shows.
-    fn tell_losses(&mut self) {
-        self.device.told.set(self.device.failures.get());
-        self.device_seen.1 = self.device.told.get();
+    /// A failed sync has ended: what was lost shows, to other threads when the first has `heard` of it.
+    /// Between the two there is the moment that no verifier covers (`docs/protocol.md`, "Restart and
+    /// replay").
+    fn tell_losses(&mut self, heard: bool) {
+        let failures = self.device.failures.get();
+        self.device.told.borrow_mut().insert(self.thread, failures);
+        if heard {
+            self.hear_losses();
+        }
+        self.device_seen.1 = failures;
         self.show_losses();
+    }
+
+    /// The thread has taken in all that it was told of, and says so to the others.
+    pub fn hear_losses(&mut self) {
+        self.device.heard.set(self.device.known_to(self.thread));
     }
 
     fn show_losses(&mut self) {
@@ -421,7 +447,7 @@ impl Medium {
         if !pending && self.rng.chance(config.device_failure) {
             // The device could not flush its cache, and tells nobody but this caller.
             let _ = self.fail_sync(Some(SyncFailure::Device), u64::MAX);
-            self.tell_losses();
+            self.tell_losses(true);
         }
         Err(EIO)
     }

@@ -146,6 +146,7 @@ impl MediumHandle {
             woken: false,
             device_seen: (device.failures(), device.failures()),
             device,
+            thread: 0,
             record: WriterRecord::default(),
             record_durable: WriterRecord::default(),
             commits: Vec::new(),
@@ -182,6 +183,11 @@ impl MediumHandle {
         let mut m = self.medium.borrow_mut();
         m.owner += 1;
         SimDisk { handle: self.clone(), owner: m.owner }
+    }
+
+    /// The process that uses it has it on this of its threads.
+    pub fn set_thread(&self, thread: usize) {
+        self.medium.borrow_mut().thread = thread;
     }
 
     /// A new one of zeroes in its place, on the same device and like it.

@@ -104,3 +104,30 @@ fn a_killed_process_still_writes_and_holds_the_lock() {
     assert_eq!((firsts(&medium.current())[0], medium.stats().landed_late), (1, 1));
     medium.open();
 }
+
+/// What a device has lost shows to the thread that can hear of it at once, and to another when the
+/// first has heard; never to one that could answer reads without knowing.
+#[test]
+fn a_lost_cache_shows_to_a_thread_that_can_know_of_it() {
+    for (thread, shown_at_once) in [(0, true), (1, false)] {
+        let device = Device::new();
+        let config = MediumConfig { device_failure: 1.0, ..MediumConfig::default() };
+        let [first, second] = [1, 2].map(|n| MediumHandle::on(device.clone(), 6, [n; 16], config));
+        second.set_thread(thread);
+        let [mut a, mut b] = [&first, &second].map(MediumHandle::open);
+        write(&mut b, 0, 7, false);
+        settle(&second);
+        first.set_flush_failure(1.0);
+        flush(&mut a);
+        settle(&first);
+        let shown = |b: &mut SimDisk| {
+            // Anything that happens there looks at the device first.
+            flush(b);
+            settle(&second);
+            firsts(&second.current())[0] != 7
+        };
+        assert_eq!(shown(&mut b), shown_at_once, "thread {thread}");
+        a.poll(&mut Vec::new());
+        assert!(shown(&mut b), "thread {thread} knows of it");
+    }
+}
