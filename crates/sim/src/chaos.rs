@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
+use crate::export::Store;
 use crate::image::Change;
 use crate::model::Violation;
-use crate::server::{Crash, Store};
+use crate::server::Crash;
 use crate::stranger::Stranger;
 use crate::swarm::{Plan, pick};
 use crate::world::{Host, MS, SECOND, World};
 
 /// How many kinds of events there are.
 pub const EVENTS: usize = 16;
+/// One of them: an attach arrives when its run has died.
+pub const LATE_ATTACH: usize = 13;
 
 /// What ends later.
 #[derive(Clone, Debug)]
@@ -61,7 +64,7 @@ impl Chaos {
     /// them.
     pub fn new(rng: Rng, plan: Plan, mut dice: Rng) -> Self {
         let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
-        let contests = if dice.chance(0.6) { 0 } else { dice.between(2, 12) };
+        let contests = if dice.chance(0.5) { 0 } else { dice.between(4, 16) };
         let (later, count) = (BTreeMap::new(), 0);
         Chaos { rng, plan, later, count, ambush: None, changes, contests, dice, stranger: None }
     }
@@ -169,6 +172,7 @@ impl Chaos {
             Later::Nonsense(server) => self.speak(world, server),
             Later::RestartClient(client) => {
                 world.crash_client(client);
+                world.clients[client].config.take_over = false;
                 world.start_client(client);
             }
             Later::StartJuggler(juggler) => world.start_juggler(juggler),
@@ -257,7 +261,7 @@ impl Chaos {
                 world.net.set_faults(rates);
                 self.later(until, Later::Faults);
             }
-            13 => self.delay_attach(world, client),
+            LATE_ATTACH => self.delay_attach(world, client),
             14 => self.hear_nonsense(world, server),
             EVENTS => self.contest(world),
             _ => {
@@ -291,10 +295,13 @@ impl Chaos {
                 world.start_juggler(at);
             }
             9 | 10 => self.partition(world, world.jugglers[at].server, host, until),
-            13 => {
+            LATE_ATTACH => {
                 world.crash_juggler(at);
                 let (lives_ns, late_ns) = self.late();
                 world.delay_attaches(host, lives_ns, late_ns);
+                if self.dice.chance(0.5) {
+                    world.jugglers[at].take_over();
+                }
                 world.start_juggler(at);
                 self.later(world.now + lives_ns, Later::RestartJuggler(at));
             }
@@ -384,11 +391,13 @@ impl Chaos {
     }
 
     /// A run of a client is started whose attach arrives when it has died, and the next one has been
-    /// granted the export.
+    /// granted the export. Who takes over asks for no leave of its successor, which is still alive.
     fn delay_attach(&mut self, world: &mut World, client: usize) {
         world.crash_client(client);
         let (lives_ns, late_ns) = self.late();
         world.delay_attaches(Host::Client(client), lives_ns, late_ns);
+        let config = &mut world.clients[client].config;
+        config.take_over = !config.read_only && self.dice.chance(0.5);
         world.start_client(client);
         self.later(world.now + lives_ns, Later::RestartClient(client));
     }

@@ -7,8 +7,8 @@ use thinwire_volume::Grant;
 use thinwire_volume::stores::FileStore;
 
 use crate::coverage::Coverage;
+use crate::export::{Export, Store};
 use crate::model::{Effect, Range};
-use crate::server::{Export, Store};
 use crate::stamp::SECTOR_BYTES;
 
 /// What happens to an image.

@@ -11,7 +11,8 @@
 //! * `hand.rs`: an initiator by hand, that does what the shipped one never does
 //! * `juggler/`: one that has several exports in a session, checked
 //! * `stranger.rs`: a station that sends valid nonsense
-//! * `server.rs`: a target on its machine
+//! * `export.rs`: what a target exports, and what the checker knows of it
+//! * `server.rs`: a target on its machine, with its threads
 //! * `image.rs`: what happens to images while no target serves them
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
@@ -24,6 +25,7 @@
 pub mod chaos;
 pub mod client;
 pub mod coverage;
+pub mod export;
 pub mod hand;
 pub mod image;
 pub mod juggler;

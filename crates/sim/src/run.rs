@@ -6,8 +6,9 @@ use thinwire_link::rng::Rng;
 use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
+use crate::export::Store;
 use crate::model::Violation;
-use crate::server::{Crash, Server, Store};
+use crate::server::{Crash, Server};
 use crate::swarm;
 use crate::world::{MS, SECOND, World};
 

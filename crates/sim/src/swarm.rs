@@ -13,8 +13,8 @@ use thinwire_proto::{BatchPolicy, Batching, TycheConfig};
 use thinwire_target::TargetConfig;
 
 use crate::client::{Top, Workload};
+use crate::export::{Export, Store};
 use crate::medium::{Device, MediumConfig, MediumHandle};
-use crate::server::{Export, Store};
 use crate::world::{MS, SECOND, World};
 
 /// One of `choices`.
@@ -172,6 +172,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     for weight in &mut weights {
         *weight = if rng.chance(0.5) { 0 } else { rng.between(1, 4) };
     }
+    // It shows something only if a successor was granted meanwhile: it has to be tried often.
+    weights[crate::chaos::LATE_ATTACH] *= 3;
     let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
     (world, Plan { duration_ns, faults, weights, gap_ns })
 }

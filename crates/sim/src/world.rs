@@ -17,10 +17,11 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
+use crate::export::{Export, Store};
 use crate::juggler::Juggler;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
-use crate::server::{Crash, Export, Server, Shard, Store, harvest};
+use crate::server::{Crash, Server, Shard, harvest};
 use crate::trace::Trace;
 use crate::ways::Ways;
 

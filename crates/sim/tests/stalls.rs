@@ -5,8 +5,8 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{StationConfig, WireConfig};
 use thinwire_proto::{PathReport, Time};
 use thinwire_sim::client::Workload;
+use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
-use thinwire_sim::server::Store;
 use thinwire_sim::world::{Host, MS, SECOND, World};
 use thinwire_target::TargetConfig;
 

@@ -23,9 +23,9 @@ use thinwire_wire::{FrameError, Status};
 use self::verdict::Pending;
 use self::workload::op_name;
 use crate::coverage::Coverage;
+use crate::export::Export;
 use crate::machine::Machine;
 use crate::model::Violation;
-use crate::server::Export;
 
 pub use self::process::{Process, Top};
 pub use self::workload::Workload;

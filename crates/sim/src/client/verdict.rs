@@ -7,8 +7,8 @@ use thinwire_wire::Status;
 
 use super::{Client, End, Outcome};
 use crate::coverage::Coverage;
+use crate::export::{Export, Store};
 use crate::model::{Effect, Range, Ticket, Violation};
-use crate::server::{Export, Store};
 use crate::stamp::SECTOR_BYTES;
 
 /// What the completion of an I/O is checked against.

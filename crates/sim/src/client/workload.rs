@@ -7,8 +7,8 @@ use thinwire_volume::{Io, IoFlags, Op, Volume};
 use super::Client;
 use super::verdict::{Kind, Pending};
 use crate::coverage::Coverage;
+use crate::export::Export;
 use crate::model::{Effect, Range};
-use crate::server::Export;
 use crate::stamp::SECTOR_BYTES;
 
 /// What a client does to its volume. Weights are relative.

@@ -27,9 +27,9 @@ use self::desk::{Desk, Heard};
 use self::seat::{Seat, Stands};
 use crate::client::Workload;
 use crate::coverage::Coverage;
+use crate::export::Export;
 use crate::hand::{Greeting, Hand};
 use crate::model::Violation;
-use crate::server::Export;
 use crate::swarm::pick;
 use crate::world::{MS, SECOND};
 

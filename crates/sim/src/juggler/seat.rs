@@ -6,8 +6,8 @@ use thinwire_wire::{Attached, Detach, Status, attach_flags};
 
 use super::desk::Ask;
 use super::{Around, Juggler};
+use crate::export::{Export, Store};
 use crate::model::Violation;
-use crate::server::{Export, Store};
 use crate::swarm::pick;
 use crate::world::{MS, SECOND};
 

@@ -9,7 +9,8 @@ use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_initiator::TargetName;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_proto::{Time, outside_frame, seal};
-use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::export::Store;
+use thinwire_sim::server::Crash;
 use thinwire_sim::world::{MS, SECOND};
 use thinwire_target::session_lane;
 use thinwire_wire::{

@@ -1,7 +1,8 @@
 //! Rule 2: dead processes still write.
 
+use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
-use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::server::Crash;
 use thinwire_sim::world::SECOND;
 use thinwire_volume::Op;
 

@@ -1,8 +1,9 @@
 //! Rule 4, below the target: what one failed sync puts in doubt.
 
 use thinwire_sim::client::{End, Workload};
+use thinwire_sim::export::Store;
 use thinwire_sim::medium::{Device, MediumConfig, MediumHandle};
-use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::server::Crash;
 use thinwire_volume::Op;
 use thinwire_wire::Status;
 

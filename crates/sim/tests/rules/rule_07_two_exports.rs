@@ -5,9 +5,10 @@ use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::sim::StationConfig;
 use thinwire_proto::{Content, Item, Time};
 use thinwire_sim::client::Workload;
+use thinwire_sim::export::Store;
 use thinwire_sim::hand::{Desk, Hand};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
-use thinwire_sim::server::{Crash, Store};
+use thinwire_sim::server::Crash;
 use thinwire_wire::{Attach, Attached, Message, OpCode, Request, Status, event_code};
 
 use crate::scene::Scene;

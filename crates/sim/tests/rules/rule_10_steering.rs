@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use thinwire_link::sim::{StationConfig, Verdict, WireConfig};
 use thinwire_sim::client::Workload;
+use thinwire_sim::export::Store;
 use thinwire_sim::model::Range;
-use thinwire_sim::server::Store;
 use thinwire_sim::world::{SECOND, World};
 use thinwire_target::TargetConfig;
 use thinwire_volume::Op;

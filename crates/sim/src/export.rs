@@ -1,0 +1,175 @@
+//! What a target exports, where its content is, and everything the checker knows of it.
+
+use thinwire_buffer::Pool;
+use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
+use thinwire_volume::{Identity, Volume, WriterRecord};
+
+use crate::image::Change;
+use crate::medium::MediumHandle;
+use crate::model::Model;
+
+/// Where an export's content is.
+#[derive(Clone)]
+pub enum Store {
+    /// In the target's memory: gone with the process.
+    Memory,
+    /// On a disk.
+    File(MediumHandle),
+    /// On a disk under a write-back cache of so many bytes.
+    Writeback(MediumHandle, usize),
+}
+
+/// An export and everything the checker knows of it.
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// Which server has it.
+    pub server: usize,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Logical block.
+    pub block_bytes: u32,
+    /// Where its content is.
+    pub store: Store,
+    /// Offered for reading only.
+    pub read_only: bool,
+    /// What may be read, one for each content, oldest first.
+    pub models: Vec<Model>,
+    /// What tells each content from the others, as `models`.
+    pub contents: Vec<Content>,
+    /// What becomes of the image before its target is started again.
+    pub change: Option<(Change, u64)>,
+    /// How many clients write to it, one at a time.
+    pub writers: usize,
+    /// The store may fail operations.
+    pub may_fail: bool,
+    /// Moments at which the process lost something, besides those of the medium.
+    pub(crate) upheavals: u64,
+}
+
+/// One content of an export: memory begins anew with each process, an image is replaced or shrinks.
+#[derive(Clone)]
+pub struct Content {
+    /// What a client is told of it.
+    pub identity: Identity,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Where it is, or was.
+    pub medium: Option<MediumHandle>,
+}
+
+impl Export {
+    /// An export of zeroes.
+    pub fn new(name: String, server: usize, bytes: u64, block_bytes: u32, store: Store) -> Self {
+        let mut export = Export {
+            name,
+            server,
+            bytes,
+            block_bytes,
+            store,
+            read_only: false,
+            models: Vec::new(),
+            contents: Vec::new(),
+            change: None,
+            writers: 0,
+            may_fail: false,
+            upheavals: 0,
+        };
+        if let Some(medium) = export.medium().cloned() {
+            export.begin_content(medium.identity(), Some(medium), None);
+        }
+        export
+    }
+
+    /// From now on it holds this content; `model` if not zeroes.
+    pub(crate) fn begin_content(
+        &mut self,
+        identity: Identity,
+        medium: Option<MediumHandle>,
+        model: Option<Model>,
+    ) {
+        let bytes = self.bytes;
+        self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes)));
+        self.contents.push(Content { identity, bytes, medium });
+    }
+
+    /// The content that a client was told of.
+    pub fn content_of(&self, identity: Identity, bytes: u64) -> Option<usize> {
+        self.contents.iter().rposition(|c| c.identity == identity && c.bytes == bytes)
+    }
+
+    /// It holds another content by now.
+    pub fn is_gone(&self, content: usize) -> bool {
+        content + 1 < self.contents.len()
+    }
+
+    /// The medium, if there is one.
+    pub fn medium(&self) -> Option<&MediumHandle> {
+        match &self.store {
+            Store::Memory => None,
+            Store::File(medium) | Store::Writeback(medium, _) => Some(medium),
+        }
+    }
+
+    /// A writer was granted this content under this generation, durably. What a target keeps in
+    /// memory only cannot be seen.
+    pub fn was_granted(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let Some(medium) = &self.contents[content].medium else { return true };
+        medium.commits().iter().any(|c| c.generation == generation && c.holder == *holder)
+    }
+
+    /// Somebody was granted it after the writer of this content and generation, durably, heard or
+    /// not. Of a writer whose content was replaced, another may have the generation, too.
+    pub fn was_fenced(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let others = |c: &WriterRecord| c.holder != [0; 16] && c.holder != *holder;
+        let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        if self.writers > 1 && medium.commits().iter().any(|c| c.generation > generation) {
+            return true;
+        }
+        // A sole writer is fenced only by somebody who writes its image locally.
+        self.contents[content..].iter().filter_map(|c| c.medium.as_ref()).any(|m| {
+            let least = generation + u64::from(m.is_same(medium));
+            m.commits().iter().any(|c| c.generation >= least && others(c))
+        })
+    }
+
+    /// As [`Export::was_fenced`], of somebody whose own grants do not fence it.
+    pub fn was_taken_over(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
+        let others = |c: &WriterRecord| {
+            c.generation > generation && c.holder != [0; 16] && c.holder != *holder
+        };
+        let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        medium.commits().iter().any(others)
+    }
+
+    /// Counts the moments at which the store may have lost something.
+    pub fn life(&self) -> u64 {
+        self.upheavals + self.medium().map_or(0, MediumHandle::upheavals)
+    }
+
+    /// Its volume, for a process that starts now. `index` is its own, in the world.
+    pub(crate) fn open(
+        &mut self,
+        index: usize,
+        ignores_lock: bool,
+        pool: &Pool,
+    ) -> Box<dyn Volume> {
+        match &self.store {
+            Store::Memory => {
+                let incarnation = self.models.len() as u64 + 1;
+                let identity = Identity { identity: [index as u8 + 1; 16], incarnation };
+                self.begin_content(identity, None, None);
+                Box::new(MemoryStore::new(self.bytes, self.block_bytes, identity, pool))
+            }
+            Store::File(medium) => {
+                let disk = if ignores_lock { medium.open_without_lock() } else { medium.open() };
+                Box::new(FileStore::new(disk, self.block_bytes, pool).expect("it fits"))
+            }
+            Store::Writeback(medium, bytes_max) => {
+                let disk = if ignores_lock { medium.open_without_lock() } else { medium.open() };
+                let file = FileStore::new(disk, self.block_bytes, pool);
+                Box::new(Writeback::new(file.expect("it fits"), *bytes_max, pool))
+            }
+        }
+    }
+}
