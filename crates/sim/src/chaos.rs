@@ -289,11 +289,7 @@ impl Chaos {
             }
             5 => world.freeze(host, until),
             6 => world.jugglers[at].close(),
-            8 => {
-                world.crash_juggler(at);
-                world.jugglers[at].take_over();
-                world.start_juggler(at);
-            }
+            8 => take_over_juggling(world, at),
             9 | 10 => self.partition(world, world.jugglers[at].server, host, until),
             LATE_ATTACH => {
                 world.crash_juggler(at);
@@ -371,7 +367,11 @@ impl Chaos {
         };
         let export = world.clients[a].export;
         let mut others = open.filter(|&at| at != a && world.clients[at].export == export);
-        let Some(b) = others.find(|&at| is_writer(world, at)) else { return };
+        let b = others.find(|&at| is_writer(world, at));
+        let juggler = world.jugglers.iter().position(|j| j.writes(export));
+        if b.is_none() && juggler.is_none() {
+            return;
+        }
         let Some(medium) = world.exports[export].medium() else { return };
         let before = medium.config().latency_ns;
         if before.1 >= SECOND {
@@ -387,7 +387,11 @@ impl Chaos {
             self.later(until, Later::OpenWay(from, to));
         }
         world.coverage.contests += 1;
-        self.take_over(world, b);
+        match (b, juggler) {
+            (Some(b), _) => self.take_over(world, b),
+            (None, Some(juggler)) => take_over_juggling(world, juggler),
+            (None, None) => {}
+        }
     }
 
     /// A run of a client is started whose attach arrives when it has died, and the next one has been
@@ -416,4 +420,11 @@ impl Chaos {
         world.clients[client].config.take_over = true;
         world.start_client(client);
     }
+}
+
+/// A juggler takes all its exports over; what it had itself is crashed before.
+fn take_over_juggling(world: &mut World, juggler: usize) {
+    world.crash_juggler(juggler);
+    world.jugglers[juggler].take_over();
+    world.start_juggler(juggler);
 }

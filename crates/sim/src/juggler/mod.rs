@@ -175,6 +175,11 @@ impl Juggler {
         self.hand.machine.dirty = true;
     }
 
+    /// This export is one that it writes, if it may.
+    pub fn writes(&self, export: usize) -> bool {
+        self.seats.iter().any(|s| s.export == export && !s.read_only)
+    }
+
     /// It writes this export, and may.
     pub fn serves(&self, export: usize) -> bool {
         self.seats.iter().any(|s| s.export == export && !s.read_only && s.is_open())

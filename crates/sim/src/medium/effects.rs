@@ -380,6 +380,10 @@ impl Medium {
         }
         self.denied.retain(|denied| *denied != record);
         let stored = self.try_store_record(record);
+        if stored.is_ok() {
+            // What has failed before has been made good: who is told no later is told of another.
+            self.failed_records.retain(|failed| *failed != record);
+        }
         if stored.is_err() && !self.dies && self.commits.last() != Some(&record) {
             self.failed_records.push(record);
         }

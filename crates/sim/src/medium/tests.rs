@@ -1,7 +1,7 @@
 //! What is durable, lost, torn and late, one operation at a time.
 
 use thinwire_buffer::{Pool, SegList};
-use thinwire_volume::{Disk, DiskOp, DiskOpKind};
+use thinwire_volume::{Disk, DiskOp, DiskOpKind, WriterRecord};
 
 use super::effects::EIO;
 use super::*;
@@ -129,5 +129,24 @@ fn a_lost_cache_shows_to_a_thread_that_can_know_of_it() {
         assert_eq!(shown(&mut b), shown_at_once, "thread {thread}");
         a.poll(&mut Vec::new());
         assert!(shown(&mut b), "thread {thread} knows of it");
+    }
+}
+
+/// It fails once, is stored at last, and its holder is told no when it asks for the next: nobody was
+/// told no for the one that is stored.
+#[test]
+fn a_record_that_is_stored_at_last_was_denied_to_nobody() {
+    for stored_at_last in [false, true] {
+        let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
+        let mut disk = medium.open();
+        let (old, new) = (WriterRecord::new(1, [1; 16], "a"), WriterRecord::new(2, [2; 16], "b"));
+        let last = if stored_at_last { RecordFate::Stored } else { RecordFate::Failed(true) };
+        medium.script_records([RecordFate::Failed(false), RecordFate::Stored, last]);
+        for (record, is_stored) in [(new, false), (old, true), (new, stored_at_last)] {
+            assert_eq!(disk.store_writer(record).is_ok(), is_stored);
+        }
+        medium.deny(&[2; 16]);
+        disk.load_writer().expect("nothing fails any more");
+        assert_eq!(medium.breach().is_none(), stored_at_last);
     }
 }
