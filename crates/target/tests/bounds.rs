@@ -353,6 +353,10 @@ fn answers_that_nobody_takes_in_end_the_session() {
 #[test]
 fn data_is_bounded_by_the_credit() {
     let mut p = Pair::new();
+    // Before an attach nothing is kept that the credit could bound.
+    p.say(0, 0, |o| attach(1, "disk").emit(o));
+    p.turn();
+    assert!(p.handle.is_some(), "attached");
     let data = |slot: u16, sequence: u32, unit: u32| DataHeader {
         slot,
         reserved: Default::default(),
