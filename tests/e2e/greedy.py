@@ -20,8 +20,9 @@ PORT = 34997
 HEADER = 72
 VERSION = 2
 SESSION, HELLO, WELCOME, PROBE, PROBE_REPLY, UNKNOWN_SESSION, RETRY = 1, 2, 3, 7, 8, 9, 10
-SLOTS, SLOT_UNITS = 128, 2048
-UNIT = 512
+SLOTS, SLOT_BYTES = 128, 1 << 20
+# Two seconds of these come to more than any credit.
+PIECE = 4096
 EXPORT = b"disk0"
 
 
@@ -228,14 +229,19 @@ def repeats(peer):
         yield
 
 
-def reads(peer):
-    """Reads whose data is never acknowledged, in every slot."""
-    while peer.handle is None:
+def attached(peer):
+    """Attaches, unless the session ends meanwhile."""
+    while peer.handle is None and peer.session is not None:
         peer.say(attach(1))
         peer.listen(0.05)
-        if peer.session is None:
-            return
         yield
+
+
+def reads(peer):
+    """Reads whose data is never acknowledged, in every slot."""
+    yield from attached(peer)
+    if peer.session is None:
+        return
     sequence = 1
     while True:
         for slot in range(SLOTS):
@@ -245,15 +251,18 @@ def reads(peer):
 
 
 def data(peer):
-    """Data without a request, a unit at a time, in every slot."""
+    """Data without a request, a piece at a time, in every slot. Nothing is kept before an attach."""
+    yield from attached(peer)
+    if peer.session is None:
+        return
     at = HEADER
-    unit = peer.template(message(0x02, struct.pack(">HHIII", 0, 0, 1, 0, UNIT)),
-                         [at + 4, at + 5, at + 12, at + 13, at + 14, at + 15], payload=bytes(UNIT))
+    piece = peer.template(message(0x02, struct.pack(">HHIII", 0, 0, 1, 0, PIECE)),
+                          [at + 4, at + 5, at + 12, at + 13, at + 14, at + 15], payload=bytes(PIECE))
     while True:
         for slot in range(SLOTS):
-            for number in range(SLOT_UNITS):
-                place = slot.to_bytes(2, "big") + (number * UNIT).to_bytes(4, "big")
-                peer.give(unit.filled(peer.next_number() + place))
+            for number in range(SLOT_BYTES // PIECE):
+                place = slot.to_bytes(2, "big") + (number * PIECE).to_bytes(4, "big")
+                peer.give(piece.filled(peer.next_number() + place))
                 yield
 
 

@@ -54,8 +54,12 @@ def run(*argv, check_exit=True, timeout=60, **options):
     """Runs a plain command to its end and returns it with its output captured."""
     if "input" not in options:
         options["stdin"] = subprocess.DEVNULL
-    done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, errors="replace",
-                          timeout=timeout, check=False, **options)
+    try:
+        done = subprocess.run([str(a) for a in argv], capture_output=True, text=True, errors="replace",
+                              timeout=timeout, check=False, **options)
+    except subprocess.TimeoutExpired as late:
+        said = "".join(tail((text or b"").decode(errors="replace")) for text in (late.stdout, late.stderr))
+        raise Failure(f"{' '.join(map(str, argv))}\nstill running after {timeout} s\n{said}") from None
     if check_exit and done.returncode != 0:
         raise Failure(f"{' '.join(map(str, argv))}\nexit {done.returncode}\n{tail(done.stdout)}{tail(done.stderr)}")
     return done

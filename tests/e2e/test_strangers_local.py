@@ -185,7 +185,8 @@ def two_run_directories(lab):
     """A second target on an interface is told by its name even if it has another run directory."""
     target = Target(lab, "disk0=memory:1M", over="plain")
     second = ("target", "--insecure", "--name", "node1", "--link", "packet:eth1", "--export", "x=memory:1M")
-    refused(lab, *second, "--run-dir", lab.path("run"), says=["node1", "of this machine"], side="target")
+    refused(lab, *second, "--run-dir", lab.path("run"), says=["node1", "of this machine"], side="target",
+            timeout=5)
     target.kill()
     Target(lab, "disk0=memory:1M", over="plain", extra=["--run-dir", lab.path("run")]).stop()
     check(not os.listdir(lab.path("run", "nodes")), "the claim is left")
@@ -199,12 +200,13 @@ def target_without_root(lab):
     target = Target(lab, "disk0=memory:1M", over="packet", start=False)
     capable = [*AS_VICTIM, "--inh-caps=+net_raw", "--ambient-caps=+net_raw", program]
     argv = target.argv[1:]
-    done = lab.run("target", "env", "-u", "XDG_RUNTIME_DIR", *capable, *argv, check_exit=False)
+    done = lab.run("target", "env", "-u", "XDG_RUNTIME_DIR", *capable, *argv, check_exit=False,
+                   timeout=5)
     check(done.returncode == 1 and "XDG_RUNTIME_DIR" in done.stderr and "--run-dir" in done.stderr, done.stderr)
     target.argv = [*capable, *argv, "--run-dir", lab.path("run")]
     target.start()
     check(len(os.listdir(lab.path("run", "nodes"))) == 1, "its claim")
-    again = lab.run("target", *capable, *argv, "--run-dir", lab.path("other"), check_exit=False)
+    again = lab.run("target", *capable, *argv, "--run-dir", lab.path("other"), check_exit=False, timeout=5)
     check(again.returncode == 1 and "of this machine" in again.stderr, again.stderr)
     thinwire(lab, "bench", "--insecure", uri(lab, over="packet"), "--runtime", "0.2")
     target.stop()

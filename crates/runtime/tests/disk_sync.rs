@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::{Store, can_mount, make_file_system, run};
+use common::{Store, can_mount, make_file_system_with, run};
 use thinwire_runtime::disk::OpenOptions;
 use thinwire_volume::{ErrorKind, Op, WriterRecord};
 
@@ -19,6 +19,11 @@ struct Stage {
 impl Stage {
     /// `None` if the kernel or the tools here do not have it.
     fn new(system: &str, test: &str) -> Option<Self> {
+        Stage::made(system, test, &[], "loop")
+    }
+
+    /// With options of the tool that makes the file system, and of its mount.
+    fn made(system: &str, test: &str, make: &[&str], mount: &str) -> Option<Self> {
         if !can_mount(system) {
             return None;
         }
@@ -32,8 +37,8 @@ impl Stage {
         assert!(run("mount", &["-t", "tmpfs", "-o", "size=420m", "none", &memory]));
         let image = stage.path("memory/image");
         File::create(&image).unwrap().set_len(400 << 20).unwrap();
-        make_file_system(system, &image);
-        assert!(run("mount", &["-o", "loop", &image, &stage.path("system")]));
+        make_file_system_with(system, make, &image);
+        assert!(run("mount", &["-o", mount, &image, &stage.path("system")]));
         Some(stage)
     }
 
@@ -97,7 +102,12 @@ const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 #[test]
 fn a_record_does_not_take_the_error_of_a_write_away() {
     for system in SYSTEMS {
-        let Some(stage) = Stage::new(system, "record") else { continue };
+        // With a journal ext4 is read-only by the time of the record, which then fails before its sync.
+        let (make, mount): (&[&str], _) = match system {
+            "ext4" => (&["-O", "^has_journal"], "loop,errors=continue"),
+            _ => (&[], "loop"),
+        };
+        let Some(stage) = Stage::made(system, "record", make, mount) else { continue };
         let image = stage.image("image");
         let mut store = Store::open(&image, &stage.options());
         let record = store.volume.load_writer().unwrap();
@@ -106,12 +116,14 @@ fn a_record_does_not_take_the_error_of_a_write_away() {
         write_much(&mut store);
         stage.write_back();
         let stored = store.volume.store_writer(WriterRecord::new(1, [1; 16], "b"));
+        let counted = store.volume.losses();
         let flushed = store.simple(Op::Flush, 0, 0).result;
         assert_eq!(record.generation, 0);
         assert!(flushed.is_err(), "{system}: the content's own description was told nothing");
         assert!(store.volume.losses() > before, "{system}");
-        if stored.is_err() {
-            assert!(store.volume.losses() >= before + 2, "{system}: the record counts, too");
+        // btrfs cannot be made to fail in the record's sync: it is read-only before.
+        if stored.is_err_and(|error| error.kind != ErrorKind::ReadOnly) {
+            assert!(counted > before, "{system}: the record counts, too");
         }
     }
 }

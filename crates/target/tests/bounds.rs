@@ -297,6 +297,8 @@ fn acknowledgements_behind_an_open_frame_cost_nothing() {
         p.turn();
     });
     check(most);
+    // Far below a session's bound, and below what one record for each frame would come to.
+    assert!(most < 1 << 20, "{most} bytes");
     assert_eq!(p.sessions, 1, "it is a nuisance, but nothing has piled up");
 }
 
@@ -351,6 +353,10 @@ fn answers_that_nobody_takes_in_end_the_session() {
 #[test]
 fn data_is_bounded_by_the_credit() {
     let mut p = Pair::new();
+    // Before an attach nothing is kept that the credit could bound.
+    p.say(0, 0, |o| attach(1, "disk").emit(o));
+    p.turn();
+    assert!(p.handle.is_some(), "attached");
     let data = |slot: u16, sequence: u32, unit: u32| DataHeader {
         slot,
         reserved: Default::default(),

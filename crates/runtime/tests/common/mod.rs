@@ -133,7 +133,12 @@ pub fn can_mount(system: &str) -> bool {
 
 /// Makes a file system on an image or a device.
 pub fn make_file_system(system: &str, place: &str) {
+    make_file_system_with(system, &[], place);
+}
+
+/// And with these options.
+pub fn make_file_system_with(system: &str, options: &[&str], place: &str) {
     let quiet: &[&str] = if system == "ext4" { &["-q", "-F"] } else { &["-q"] };
-    let made = run(&format!("mkfs.{system}"), &[quiet, &[place]].concat());
+    let made = run(&format!("mkfs.{system}"), &[quiet, options, &[place]].concat());
     assert!(made, "mkfs.{system} fails or is missing: scripts/setup.sh --test installs it");
 }

@@ -1,6 +1,6 @@
 //! Rule 3 among processes that present one identity: containers on one network, copies of a machine.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use thinwire_link::sim::Verdict;
@@ -9,7 +9,7 @@ use thinwire_sim::world::{Host, SECOND};
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message, Status};
 
-use crate::scene::{Scene, at, ms};
+use crate::scene::{LateAttach, Scene, at, ms};
 
 fn with_twin() -> (Scene, usize) {
     let mut s = Scene::new().with_client();
@@ -43,7 +43,29 @@ fn rule_03_a_twin_of_a_living_writer_is_refused() {
     s.end();
 }
 
-/// While it is found out whether the first lives, the first is served; and however late it answers.
+/// While it is found out whether the first lives, the first is served.
+#[test]
+fn rule_03_a_writer_is_served_while_it_is_asked_whether_it_lives() {
+    let (mut s, twin) = with_twin();
+    // What asks it is late, and all else arrives.
+    let station = s.world.clients[0].machine.stations[0];
+    s.world.set_judge(move |_, to, bytes| {
+        let asks = |m| matches!(m, Message::Ping(_) | Message::Probe(_));
+        let asks = Frame::parse(bytes).is_ok_and(|frame| frame.messages().any(asks));
+        if to == station && asks { Verdict::Delay(450_000_000) } else { Verdict::Pass }
+    });
+    s.world.start_client(twin);
+    s.pass(ms(300));
+    let before = s.world.now;
+    s.write(at(0, 8));
+    let took = s.world.now - before;
+    assert!(took < 50_000_000, "it took {took} ns");
+    assert_eq!(s.until_ended(twin), End::Refused(Status::Busy));
+    assert_eq!(s.world.target(0).stats().fenced, 0);
+    s.end();
+}
+
+/// And however late all that is sent to it.
 #[test]
 fn rule_03_a_writer_that_answers_late_is_alive_and_is_served() {
     for delay in [10, 60, 80, 150, 300, 400] {
@@ -136,23 +158,14 @@ fn rule_03_a_late_attach_behind_a_waiting_twin_fences_nobody() {
     let mut s = Scene::new().with_client();
     s.write(at(0, 8));
     s.world.crash_client(0);
-    let (slow, seen) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
-    let (is_slow, count) = (slow.clone(), seen.clone());
-    s.world.set_judge(move |_, _, bytes| {
-        let is_attach = Frame::parse(bytes)
-            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
-        if is_attach && is_slow.get() {
-            count.set(count.get() + 1);
-            return Verdict::Delay(200_000_000);
-        }
-        Verdict::Pass
-    });
+    // Otherwise the question to the twin would refuse it.
+    s.world.clients[0].config.take_over = true;
+    let late = LateAttach::of(&mut s, 0, 200_000_000);
+    s.world.clients[0].config.take_over = false;
     s.world.start_client(0);
-    let sent = seen.clone();
-    s.until("the attach was sent", move |_| sent.get() > 0);
-    s.world.crash_client(0);
-    slow.set(false);
-    s.attach(0);
+    late.until_refused(&mut s);
+    assert!(!s.world.clients[0].is_open, "refused at once, not when the next run was granted it");
+    s.until("attached", |w| w.clients[0].is_open);
     s.pass(ms(1500));
     s.write(at(4, 8));
     s.read(at(0, 16));

@@ -14,7 +14,7 @@ use thinwire_volume::stores::FileStore;
 use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume, WriterRecord};
 use thinwire_wire::{Frame, Message, Status};
 
-use crate::scene::{Scene, at, ms};
+use crate::scene::{LateAttach, Scene, at, ms};
 
 fn take_over(s: &mut Scene, client: usize) {
     s.world.clients[client].config.take_over = true;
@@ -206,25 +206,19 @@ fn rule_03_the_same_initiator_takes_over_from_its_former_run_at_once() {
 fn rule_03_a_late_attach_of_a_former_run_fences_nobody() {
     let mut s = Scene::new();
     let client = s.client();
-    let (slow, seen) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
-    let (is_slow, count) = (slow.clone(), seen.clone());
-    s.world.set_judge(move |_, _, bytes| {
-        let is_attach = Frame::parse(bytes)
-            .is_ok_and(|frame| frame.messages().any(|m| matches!(m, Message::Attach(_))));
-        if is_attach && is_slow.get() {
-            count.set(count.get() + 1);
-            return Verdict::Delay(SECOND);
-        }
-        Verdict::Pass
-    });
-    s.world.start_client(client);
-    let sent = seen.clone();
-    s.until("the attach was sent", move |_| sent.get() > 0);
-    s.world.crash_client(client);
-    slow.set(false);
+    // Otherwise the question to the twin would refuse it.
+    s.world.clients[client].config.take_over = true;
+    let late = LateAttach::of(&mut s, client, SECOND);
+    s.world.clients[client].config.take_over = false;
     s.attach(client);
     s.write(at(0, 8));
-    s.pass(ms(1500));
+    // A grant would wait for this.
+    s.medium.set_latency(3 * SECOND, 3 * SECOND);
+    let slow = s.submit(client, Op::Write, at(0, 8));
+    late.until_refused(&mut s);
+    assert_eq!(s.medium.in_flight(), 1, "it was not refused at once");
+    s.medium.set_latency(20_000, 200_000);
+    assert_eq!(s.outcome(client, slow).result, Ok(()));
     s.write(at(4, 8));
     s.read(at(0, 16));
     assert_eq!(s.world.target(0).stats().fenced, 0);

@@ -75,9 +75,10 @@ fn rule_04_a_sync_beside_a_failing_one_is_told_behind_it() {
         let (mut s, other, second) = with_neighbour(seed);
         s.write(at(0, 32));
         second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
-        // It takes effect at once, and says so much later.
-        second.set_latency(20_000, 20_000_000);
+        // It takes effect after 20 ms, and says so up to 20 ms later: A's flush comes in between.
+        second.set_latency(20_000_000, 20_000_000);
         let token = s.submit(other, Op::Flush, at(0, 0));
+        s.pass(ms(21));
         let flush = s.submit(0, Op::Flush, at(0, 0));
         let flushed = s.outcome(0, flush).result;
         assert!(s.outcome(other, token).result.is_err());

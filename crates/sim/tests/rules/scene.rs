@@ -1,10 +1,12 @@
 //! The stage of the scripted tests: one server with one small disk, and clients that do what they
 //! are told. Everything they are told back is checked by the model as in the simulator.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_initiator::InitiatorStats;
-use thinwire_link::sim::{StationConfig, WireConfig};
+use thinwire_link::sim::{StationConfig, Verdict, WireConfig};
 use thinwire_proto::{Drops, Time};
 use thinwire_sim::client::{End, Outcome, Workload};
 use thinwire_sim::export::Store;
@@ -15,6 +17,7 @@ use thinwire_sim::server::Crash;
 use thinwire_sim::world::{Host, SECOND, World};
 use thinwire_target::TargetConfig;
 use thinwire_volume::{ErrorKind, Op};
+use thinwire_wire::{Frame, Message};
 
 /// A range of sectors.
 pub fn at(first: usize, count: usize) -> Range {
@@ -193,6 +196,42 @@ impl Scene {
         self.world.crash_server(0, Crash::Power);
         let image = self.medium.durable();
         self.world.exports[0].models[0].check_image(&image).unwrap_or_else(|v| panic!("{}", v.0));
+    }
+}
+
+/// The attach of a run that has died since, which arrives late.
+pub struct LateAttach {
+    refused: Rc<Cell<bool>>,
+}
+
+impl LateAttach {
+    /// Starts a client, and kills it when it has sent its attach. Replaces the judge.
+    pub fn of(s: &mut Scene, client: usize, late_ns: u64) -> Self {
+        let (sent, is_slow) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(true)));
+        let refused = Rc::new(Cell::new(false));
+        let (seen, slow, told) = (sent.clone(), is_slow.clone(), refused.clone());
+        s.world.set_judge(move |_, _, bytes| {
+            let Ok(frame) = Frame::parse(bytes) else { return Verdict::Pass };
+            if frame.messages().any(|m| matches!(m, Message::AttachRefused(_))) {
+                told.set(true);
+            }
+            if slow.get() && frame.messages().any(|m| matches!(m, Message::Attach(_))) {
+                seen.set(true);
+                return Verdict::Delay(late_ns);
+            }
+            Verdict::Pass
+        });
+        s.world.start_client(client);
+        s.until("the attach was sent", move |_| sent.get());
+        s.world.crash_client(client);
+        is_slow.set(false);
+        LateAttach { refused }
+    }
+
+    /// The target says no to it.
+    pub fn until_refused(&self, s: &mut Scene) {
+        let refused = self.refused.clone();
+        s.until("the late attach is refused", move |_| refused.get());
     }
 }
 
