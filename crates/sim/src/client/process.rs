@@ -57,10 +57,15 @@ impl Process {
         }
     }
 
+    /// See [`Top::AnyRange`].
+    pub(super) fn takes_any_range(&self) -> bool {
+        matches!(self, Process::AnyRange(_))
+    }
+
     /// The sectors that I/O at the top has to be a multiple of, and those of the blocks below.
     pub(super) fn block_sectors(&self) -> (usize, usize) {
         let below = self.geometry().block_bytes as usize / SECTOR_BYTES;
-        (if matches!(self, Process::Blocks(_)) { below } else { 1 }, below)
+        (if self.takes_any_range() { 1 } else { below }, below)
     }
 }
 
