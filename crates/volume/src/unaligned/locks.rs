@@ -4,10 +4,13 @@
 struct Lock {
     start: u64,
     end: u64,
+    /// A shared lock waits for exclusive ones that overlap this: its own range, and those of the waiting
+    /// shared locks that it must not overtake. Whatever they wait for, it waits for.
+    behind: (u64, u64),
     exclusive: bool,
     /// Order of arrival.
     arrival: u64,
-    /// Locks that arrived earlier and that it waits for; granted at zero.
+    /// Locks that it waits for ([`Lock::waits_for`]); granted at zero.
     blockers: u32,
     owner: u32,
 }
@@ -17,14 +20,22 @@ impl Lock {
         self.start < other.end && other.start < self.end
     }
 
-    fn conflicts(&self, other: &Lock) -> bool {
-        (self.exclusive || other.exclusive) && self.overlaps(other)
+    /// Whether it is granted only after `other` is released.
+    fn waits_for(&self, other: &Lock) -> bool {
+        other.arrival < self.arrival
+            && if self.exclusive {
+                self.overlaps(other)
+            } else {
+                other.exclusive && self.behind.0 < other.end && other.start < self.behind.1
+            }
     }
 
-    /// Whether a lock that arrives now waits for `self`. Shared beside shared waits as well, until
-    /// the first of them is granted: it must not overtake it.
-    fn delays(&self, new: &Lock) -> bool {
-        self.overlaps(new) && (self.exclusive || new.exclusive || self.blockers > 0)
+    /// It must not overtake this one, which waits: so it waits for the same.
+    fn stay_behind(&mut self, other: &Lock) {
+        if !self.exclusive && !other.exclusive && other.blockers > 0 && self.overlaps(other) {
+            self.behind.0 = self.behind.0.min(other.behind.0);
+            self.behind.1 = self.behind.1.max(other.behind.1);
+        }
     }
 }
 
@@ -53,9 +64,11 @@ impl RangeLocks {
     /// Returns true if it is granted at once; else a later [`RangeLocks::release`] grants it.
     pub(super) fn acquire(&mut self, owner: u32, start: u64, end: u64, exclusive: bool) -> bool {
         self.arrivals += 1;
-        let mut lock = Lock { start, end, exclusive, arrival: self.arrivals, blockers: 0, owner };
+        let (behind, arrival) = ((start, end), self.arrivals);
+        let mut lock = Lock { start, end, behind, exclusive, arrival, blockers: 0, owner };
         if (exclusive || self.exclusive_count > 0) && !self.broken {
-            let earlier = self.locks.iter().filter(|other| other.delays(&lock));
+            self.locks.iter().for_each(|other| lock.stay_behind(other));
+            let earlier = self.locks.iter().filter(|other| lock.waits_for(other));
             lock.blockers = earlier.count() as u32;
         }
         let granted = lock.blockers == 0;
@@ -82,36 +95,17 @@ impl RangeLocks {
         if self.waiting_count == 0 {
             return;
         }
-        // A held lock's conflicts all arrived later, or it would not be held: each counted it.
-        self.unblock(|other| other.conflicts(&lock));
-        // Those that wait for a shared lock only until it is granted.
-        let mut seen = 0;
-        while let Some(&(arrival, owner)) = self.granted.get(seen) {
-            seen += 1;
-            let granted = &self.locks[self.place[owner as usize] as usize];
-            let (start, end, exclusive) = (granted.start, granted.end, granted.exclusive);
-            if !exclusive {
-                self.unblock(|other| {
-                    let later = other.arrival > arrival && !other.exclusive;
-                    later && start < other.end && other.start < end
-                });
-            }
-        }
-        self.waiting_count -= self.granted.len();
-        self.granted.sort_unstable();
-        out.extend(self.granted.drain(..).map(|(_, owner)| owner));
-    }
-
-    /// Takes one blocker from each of these that waits, and notes who is granted by that.
-    fn unblock(&mut self, concerns: impl Fn(&Lock) -> bool) {
         for other in self.locks.iter_mut().filter(|other| other.blockers > 0) {
-            if concerns(other) {
+            if other.waits_for(&lock) {
                 other.blockers -= 1;
                 if other.blockers == 0 {
                     self.granted.push((other.arrival, other.owner));
                 }
             }
         }
+        self.waiting_count -= self.granted.len();
+        self.granted.sort_unstable();
+        out.extend(self.granted.drain(..).map(|(_, owner)| owner));
     }
 }
 
@@ -181,5 +175,51 @@ mod tests {
         let mut out = Vec::new();
         locks.release(9, &mut out);
         assert_eq!(out, [4, 7, 1, 3]);
+    }
+
+    /// Whatever comes in whatever order: nothing is granted over what it must not be held beside or
+    /// overtake, and all are granted in the end.
+    #[test]
+    fn random_locks_are_fair_and_all_granted() {
+        for seed in 1..2000u64 {
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut below = |most: u64| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                (state >> 33) % most
+            };
+            let mut locks = RangeLocks::default();
+            // In order of arrival: owner, range, exclusive, granted.
+            let mut all: Vec<(u32, u64, u64, bool, bool)> = Vec::new();
+            for step in 0..200 {
+                let owner = (0..16).find(|o| all.iter().all(|l| l.0 != *o));
+                let mut granted = Vec::new();
+                if let Some(owner) = owner.filter(|_| step < 150 && below(2) == 0) {
+                    let (start, exclusive) = (below(20), below(3) == 0);
+                    let end = start + 1 + below(8);
+                    let at_once = locks.acquire(owner, start, end, exclusive);
+                    all.push((owner, start, end, exclusive, false));
+                    granted.extend(at_once.then_some(owner));
+                } else if let Some(at) = all.iter().position(|l| l.4) {
+                    locks.release(all.remove(at).0, &mut granted);
+                }
+                for owner in granted {
+                    let at = all.iter().position(|l| l.0 == owner).expect("it is there");
+                    let (_, start, end, exclusive, before) = all[at];
+                    all[at].4 = true;
+                    assert!(!before, "granted twice");
+                    let over = |l: &&(u32, u64, u64, bool, bool)| l.1 < end && start < l.2;
+                    for earlier in all[..at].iter().filter(over) {
+                        assert!(earlier.4 && !earlier.3 && !exclusive, "seed {seed}, step {step}");
+                    }
+                }
+            }
+            while let Some(at) = all.iter().position(|l| l.4) {
+                let mut granted = Vec::new();
+                locks.release(all.remove(at).0, &mut granted);
+                all.iter_mut().filter(|l| granted.contains(&l.0)).for_each(|l| l.4 = true);
+            }
+            assert!(all.is_empty(), "seed {seed}: {all:?} wait for ever");
+            assert_eq!((locks.exclusive_count, locks.waiting_count), (0, 0));
+        }
     }
 }
