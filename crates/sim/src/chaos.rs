@@ -387,10 +387,10 @@ impl Chaos {
             self.later(until, Later::OpenWay(from, to));
         }
         world.coverage.contests += 1;
-        match (b, juggler) {
-            (Some(b), _) => self.take_over(world, b),
-            (None, Some(juggler)) => take_over_juggling(world, juggler),
-            (None, None) => {}
+        if let Some(b) = b {
+            self.take_over(world, b);
+        } else if let Some(juggler) = juggler {
+            take_over_juggling(world, juggler);
         }
     }
 

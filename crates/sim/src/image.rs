@@ -45,7 +45,7 @@ impl Export {
                 self.bytes = first;
                 self.store = Store::File(new.clone());
                 self.begin_content(new.identity(), Some(new.clone()), None);
-                new.fence(NOBODY);
+                new.fence(NOBODY, false);
                 &mut coverage.images_replaced
             }
             Change::Shrunk => {
@@ -57,14 +57,14 @@ impl Export {
                 self.bytes = bytes;
                 let model = self.models.last().expect("it has a content").shrunk(bytes);
                 self.begin_content(medium.identity(), Some(medium.clone()), Some(model));
-                medium.fence(NOBODY);
+                medium.fence(NOBODY, false);
                 &mut coverage.images_shrunk
             }
             Change::Written => {
                 if !self.write_locally(&mut rng, pool) {
                     return;
                 }
-                medium.fence(NOBODY);
+                medium.fence(NOBODY, false);
                 &mut coverage.images_written
             }
         };

@@ -58,8 +58,8 @@ struct Sector {
     durable: u64,
     /// What a read saw, and the life of the store in which it did.
     observed: Option<(u64, u64)>,
-    /// The last run that wrote what it holds once more, with its neighbours.
-    patched: u32,
+    /// The last run that wrote what it holds once more, with its neighbours, and in which life.
+    patched: (u32, u64),
 }
 
 /// A range of sectors.
@@ -221,9 +221,9 @@ impl Model {
     }
 
     /// A write of `run` that is submitted writes all of these blocks, what is not its own as it was.
-    pub fn begin_patch(&mut self, run: u32, blocks: Range) {
+    pub fn begin_patch(&mut self, run: u32, blocks: Range, life: u64) {
         if run == self.run {
-            blocks.iter().for_each(|at| self.sectors[at].patched = run);
+            blocks.iter().for_each(|at| self.sectors[at].patched = (run, life));
         }
     }
 
@@ -421,7 +421,8 @@ impl Model {
         // What was discarded may change by itself (when a cache passes the discard on, say); what was
         // written once more when that is sent again, after the store has lost it.
         let may_change = |e: &Entry| e.run == run || e.effect == Effect::Discard;
-        if sector.patched == run || sector.history.iter().any(may_change) || life != ticket.life {
+        let sent_again = sector.patched.0 == run && sector.patched.1 != life;
+        if sent_again || sector.history.iter().any(may_change) || life != ticket.life {
             sector.observed = None;
             return Ok(());
         }

@@ -62,7 +62,7 @@ impl Client {
                 }
                 let is_there = is_writer && !export.is_gone(content);
                 if let (true, Store::File(medium)) = (is_there, &export.store) {
-                    medium.fence(self.run);
+                    medium.fence(self.run, initiator.takes_any_range());
                 }
             }
         }

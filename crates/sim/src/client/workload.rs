@@ -115,7 +115,7 @@ impl Client {
             let blocks = range.widened(below);
             if top < below && blocks != range {
                 coverage.edges_patched += 1;
-                model.begin_patch(self.run, blocks);
+                model.begin_patch(self.run, blocks, life);
             }
         }
         let overlaps = |p: &Pending| {

@@ -94,6 +94,11 @@ impl Desk {
         };
     }
 
+    /// The number of the last question.
+    pub fn last_transaction(&self) -> u32 {
+        self.transaction
+    }
+
     /// The number of the next question.
     pub fn next_transaction(&mut self) -> u32 {
         self.transaction += 1;

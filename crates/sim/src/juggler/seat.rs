@@ -201,7 +201,7 @@ impl Juggler {
             }
             let is_there = is_writer && !export.is_gone(content);
             if let (true, Store::File(medium)) = (is_there, &export.store) {
-                medium.fence(seat.run);
+                medium.fence(seat.run, false);
             }
         }
         let open = self.seats.iter().filter(|s| s.is_open()).count();
@@ -223,8 +223,11 @@ impl Juggler {
         let export = &around.exports[seat.export];
         (around.note)("is refused", seat.export as u64);
         let is_due = match status {
-            // A question that was overtaken by many others is not executed for anybody.
-            Status::Busy => !seat.read_only || text.contains("comes too late"),
+            // Behind so many others, which a target remembers the answers to.
+            Status::Busy if text.contains("comes too late") => {
+                transaction + 16 <= self.desk.last_transaction()
+            }
+            Status::Busy => !seat.read_only,
             Status::Io => export.may_fail && !seat.read_only,
             _ => false,
         };

@@ -554,6 +554,8 @@ impl Medium {
         // The failures of the device are known to whoever opens it next: all begin anew.
         self.follow_device();
         self.show_losses();
+        self.device.heard.set(self.device.failures.get());
+        self.device_seen.1 = self.device.failures.get();
         // An error that nobody was told of is told to whoever opens the file next.
         self.content_seen =
             if self.writeback_seen { self.writeback_errors } else { self.content_seen };

@@ -272,9 +272,9 @@ impl MediumHandle {
     }
 
     /// From now on writes stamped by another run than `run` are a breach of the fence, but for what
-    /// is written once more as it was read.
-    pub fn fence(&self, run: u32) {
-        self.medium.borrow_mut().fence.grant(run);
+    /// a writer who `patches` parts of blocks writes once more as it was read.
+    pub fn fence(&self, run: u32, patches: bool) {
+        self.medium.borrow_mut().fence.grant(run, patches);
     }
 
     /// How the fence was breached, if it was.

@@ -150,3 +150,30 @@ fn a_record_that_is_stored_at_last_was_denied_to_nobody() {
         assert_eq!(medium.breach().is_none(), stored_at_last);
     }
 }
+
+/// A process is killed before it hears of a failed flush. The next begins without it: what it writes
+/// shows, until something fails again.
+#[test]
+fn a_failure_that_a_dead_process_never_heard_of_is_over() {
+    let device = Device::new();
+    let config = MediumConfig { device_failure: 1.0, ..MediumConfig::default() };
+    let [first, second] = [1, 2].map(|n| MediumHandle::on(device.clone(), 6, [n; 16], config));
+    second.set_thread(1);
+    let mut a = first.open();
+    first.set_flush_failure(1.0);
+    flush(&mut a);
+    settle(&first);
+    first.set_flush_failure(0.0);
+    first.kill();
+    second.kill();
+    let [mut a, mut b] = [&first, &second].map(MediumHandle::open);
+    write(&mut b, 0, 7, false);
+    settle(&second);
+    // Reads go on seeing it, though it will never be durable.
+    second.fail_writeback();
+    let before = second.upheavals();
+    a.poll(&mut Vec::new());
+    write(&mut b, 2, 8, false);
+    settle(&second);
+    assert_eq!((firsts(&second.current()), second.upheavals()), (vec![7, 7, 8, 8], before));
+}

@@ -16,21 +16,23 @@ const BLOCK_BYTES_MAX: usize = 4096;
 pub(super) struct Fence {
     /// Sectors stamped by another run are a breach; 0: none are.
     granted_run: u32,
+    /// Its writer patches parts of blocks.
+    patches: bool,
     /// Of other runs, what was read since the grant, by sector and version: who patches a part of a
     /// block writes the rest of it as it was.
     read: BTreeSet<(u64, u64)>,
 }
 
 impl Fence {
-    /// This run has been granted the export.
-    pub fn grant(&mut self, run: u32) {
-        self.granted_run = run;
+    /// This run has been granted the export. Who `patches` writes parts of blocks.
+    pub fn grant(&mut self, run: u32, patches: bool) {
+        (self.granted_run, self.patches) = (run, patches);
         self.read.clear();
     }
 
     /// These bytes, from this one of the image on, were read.
     pub fn was_read(&mut self, from: usize, bytes: &[u8]) {
-        if self.granted_run == 0 || bytes.len() > BLOCK_BYTES_MAX {
+        if !self.patches || bytes.len() > BLOCK_BYTES_MAX {
             return;
         }
         for (nth, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {

@@ -55,7 +55,7 @@ fn write_locally(s: &mut Scene, range: Range, takes_generation: bool) {
     });
     let model = &mut s.world.exports[0].models[0];
     assert!(model.run_started(RUN, before.generation + 1));
-    s.medium.fence(RUN);
+    s.medium.fence(RUN, false);
     let version = model.begin_write(RUN, range, Effect::Data);
     let mut buf = Pool::new(0).get(range.count * 512);
     model.fill(RUN, range, version, &mut buf);
