@@ -216,7 +216,7 @@ impl House {
         // came, which then succeeds: it cannot be called durable.
         let is_doubtful = operation.verifier != self.exports[export].verifier
             && self.config.canary != Canary::FuaBesideFailedFlush;
-        if operation.fua && is_doubtful {
+        if operation.fua && is_doubtful && completion.result.is_ok() {
             completion.result = Err(IoError {
                 kind: ErrorKind::Io,
                 op: Op::Write,

@@ -509,3 +509,17 @@ fn rule_04_a_stopping_target_greets_nobody() {
         s.end();
     }
 }
+
+/// What a durable write failed with is told as it is, though a failed one puts others in doubt.
+#[test]
+fn rule_04_a_durable_write_without_space_says_so() {
+    let mut s = Scene::new().with_client();
+    s.medium.set_no_space(1.0);
+    for fua in [false, true] {
+        let token = s.world.submit(0, Op::Write, at(0, 8), fua);
+        assert_eq!(s.outcome(0, token).result, Err(ErrorKind::NoSpace), "FUA {fua}");
+    }
+    s.medium.set_no_space(0.0);
+    s.write_fua(at(0, 8));
+    s.end();
+}
