@@ -1,7 +1,10 @@
 //! The thirteen rules that keep data (`docs/design.md`), each with the sequence that breaks without
 //! it, and the sequences in which the simulator has caught us.
 
+mod cookies;
 mod exhaustion;
+mod floods;
+mod forged;
 mod hardening;
 mod reflection;
 mod rule_01_late_data;
