@@ -112,11 +112,7 @@ fn rule_03_a_grant_that_waits_holds_a_resume_back_and_does_not_fence() {
     let mut s = Scene::with(1, |c| c.session_timeout = Duration::from_secs(2)).with_client();
     let b = s.client();
     s.write(at(0, 8));
-    s.medium.set_latency(9_000_000_000, 9_000_000_000);
-    s.submit(0, Op::Write, at(8, 8));
-    let medium = s.medium.clone();
-    s.until("the store has it", move |_| medium.in_flight() == 1);
-    s.medium.set_latency(20_000, 200_000);
+    s.slow_write(at(8, 8), ms(9000));
     s.medium.script_records([Failed(false)]);
     s.world.clients[b].config.take_over = true;
     s.world.start_client(b);

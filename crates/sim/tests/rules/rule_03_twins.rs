@@ -1,8 +1,5 @@
 //! Rule 3 among processes that present one identity: containers on one network, copies of a machine.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use thinwire_link::sim::Verdict;
 use thinwire_sim::client::End;
 use thinwire_sim::world::{Host, SECOND};
@@ -23,16 +20,7 @@ fn with_twin() -> (Scene, usize) {
 fn rule_03_a_twin_of_a_living_writer_is_refused() {
     let (mut s, twin) = with_twin();
     s.write(at(0, 8));
-    let told = Rc::new(RefCell::new(String::new()));
-    let hear = told.clone();
-    s.world.set_judge(move |_, _, bytes| {
-        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
-            if let Message::AttachRefused(refused) = message {
-                *hear.borrow_mut() = refused.text.to_string();
-            }
-        }
-        Verdict::Pass
-    });
+    let told = s.hear_refusal();
     s.world.start_client(twin);
     assert_eq!(s.until_ended(twin), End::Refused(Status::Busy));
     assert!(told.borrow().contains("same identity"), "{}", told.borrow());
@@ -94,11 +82,7 @@ fn rule_03_a_twin_behind_a_grant_that_waits_is_refused() {
     let mut s = Scene::new().with_client();
     let (a, b) = (s.client(), s.client());
     s.world.clients[b].config.initiator = s.world.clients[a].config.initiator;
-    s.medium.set_latency(400_000_000, 400_000_000);
-    s.submit(0, Op::Write, at(0, 8));
-    let medium = s.medium.clone();
-    s.until("the store has it", move |_| medium.in_flight() == 1);
-    s.medium.set_latency(20_000, 20_000);
+    s.slow_write(at(0, 8), ms(400));
     s.world.clients[a].config.take_over = true;
     s.world.start_client(a);
     s.pass(ms(50));

@@ -143,11 +143,7 @@ fn rule_03_two_take_overs_at_once_leave_one_writer() {
         let mut s = Scene::new().with_client();
         let (b, c) = (s.client(), s.client());
         // Both have to wait until this write has left the store.
-        s.medium.set_latency(400_000_000, 400_000_000);
-        s.submit(0, Op::Write, at(0, 8));
-        let medium = s.medium.clone();
-        s.until("the store has it", move |_| medium.in_flight() == 1);
-        s.medium.set_latency(20_000, 200_000);
+        s.slow_write(at(0, 8), ms(400));
         for client in [b, c] {
             s.world.clients[client].config.take_over = true;
             s.world.start_client(client);
@@ -246,11 +242,7 @@ fn rule_03_a_take_over_that_fails_fences_nobody() {
 fn rule_03_a_take_over_that_is_given_up_fences_nobody() {
     let mut s = Scene::new().with_client();
     let b = s.client();
-    s.medium.set_latency(2_000_000_000, 2_000_000_000);
-    let slow = s.submit(0, Op::Write, at(0, 8));
-    let medium = s.medium.clone();
-    s.until("the store has it", move |_| medium.in_flight() == 1);
-    s.medium.set_latency(20_000, 200_000);
+    let slow = s.slow_write(at(0, 8), ms(2000));
     s.world.clients[b].config.take_over = true;
     s.world.start_client(b);
     s.pass(ms(200));
@@ -271,26 +263,13 @@ fn rule_03_a_take_over_that_is_given_up_fences_nobody() {
 fn rule_03_who_waits_for_the_store_holds_the_export() {
     let mut s = Scene::new().with_client();
     let b = s.client();
-    s.medium.set_latency(2 * SECOND, 2 * SECOND);
-    s.submit(0, Op::Write, at(0, 8));
-    let medium = s.medium.clone();
-    s.until("the store has it", move |_| medium.in_flight() == 1);
-    s.medium.set_latency(20_000, 200_000);
+    s.slow_write(at(0, 8), ms(2000));
     s.world.crash_client(0);
     s.world.clients[b].config.take_over = true;
     s.world.start_client(b);
     s.pass(ms(500));
     assert!(!s.world.clients[b].is_open, "it waits");
-    let told = Rc::new(RefCell::new(String::new()));
-    let hear = told.clone();
-    s.world.set_judge(move |_, _, bytes| {
-        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
-            if let Message::AttachRefused(refused) = message {
-                *hear.borrow_mut() = refused.text.to_string();
-            }
-        }
-        Verdict::Pass
-    });
+    let told = s.hear_refusal();
     s.world.start_client(0);
     assert_eq!(s.until_ended(0), End::Refused(Status::Busy));
     assert!(told.borrow().contains("held by client1"), "{}", told.borrow());
@@ -360,16 +339,7 @@ fn rule_03_the_last_generation_has_one_writer() {
     s.world.start_server(0);
     s.attach(a);
     s.write(at(0, 8));
-    let told = Rc::new(RefCell::new(String::new()));
-    let hear = told.clone();
-    s.world.set_judge(move |_, _, bytes| {
-        for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
-            if let Message::AttachRefused(refused) = message {
-                *hear.borrow_mut() = refused.text.to_string();
-            }
-        }
-        Verdict::Pass
-    });
+    let told = s.hear_refusal();
     s.world.clients[b].config.take_over = true;
     s.world.start_client(b);
     assert_eq!(s.until_ended(b), End::Refused(Status::Io));

@@ -110,11 +110,7 @@ fn rule_04_a_block_status_tells_that_unflushed_writes_are_gone() {
 fn rule_04_a_write_that_completes_during_a_replay_is_replayed_too() {
     let mut s = Scene::new().with_client();
     s.write(at(0, 8));
-    s.medium.set_latency(20_000_000, 20_000_000);
-    let second = s.submit(0, Op::Write, at(0, 8));
-    let medium = s.medium.clone();
-    s.until("the store has it", move |_| medium.in_flight() == 1);
-    s.medium.set_latency(20_000, 20_000);
+    let second = s.slow_write(at(0, 8), ms(20));
     s.medium.set_flush_failure(1.0);
     assert_eq!(s.flush(), Err(ErrorKind::Io));
     s.medium.set_flush_failure(0.0);

@@ -1,7 +1,7 @@
 //! The stage of the scripted tests: one server with one small disk, and clients that do what they
 //! are told. Everything they are told back is checked by the model as in the simulator.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -142,6 +142,32 @@ impl Scene {
     pub fn restart(&mut self, how: Crash) {
         self.world.crash_server(0, how);
         self.world.start_server(0);
+    }
+
+    /// What the next attach is refused with. Replaces the judge.
+    pub fn hear_refusal(&mut self) -> Rc<RefCell<String>> {
+        let told = Rc::new(RefCell::new(String::new()));
+        let hear = told.clone();
+        self.world.set_judge(move |_, _, bytes| {
+            for message in Frame::parse(bytes).iter().flat_map(|frame| frame.messages()) {
+                if let Message::AttachRefused(refused) = message {
+                    *hear.borrow_mut() = refused.text.to_string();
+                }
+            }
+            Verdict::Pass
+        });
+        told
+    }
+
+    /// A write of client 0 that its store has, and needs so long for; what comes later is quick.
+    pub fn slow_write(&mut self, range: Range, takes: Duration) -> u64 {
+        let ns = takes.as_nanos() as u64;
+        self.medium.set_latency(ns, ns);
+        let token = self.submit(0, Op::Write, range);
+        let medium = self.medium.clone();
+        self.until("the store has it", move |_| medium.in_flight() == 1);
+        self.medium.set_latency(20_000, 200_000);
+        token
     }
 
     pub fn until_ended(&mut self, client: usize) -> End {
