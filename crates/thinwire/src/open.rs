@@ -158,7 +158,7 @@ pub trait OpenVolume {
         0
     }
 
-    /// Whether this process would stay on record as its writer, were it dropped now. False for remote
+    /// Whether this process would stay on record as its writer, were it dropped now. `No` for remote
     /// volumes, whose target decides that.
     fn on_record(&mut self) -> OnRecord {
         OnRecord::No
