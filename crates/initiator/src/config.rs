@@ -36,6 +36,8 @@ pub enum Canary {
     NoReplay,
     /// A flush is believed whatever the verifier says.
     AnyFlush,
+    /// Blocks are patched as they were read, whatever the target has lost.
+    PatchedAsRead,
 }
 
 /// Settings of an attachment. The defaults are right for most.

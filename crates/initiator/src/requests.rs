@@ -236,7 +236,11 @@ impl Initiator {
                     return;
                 }
                 let mut completion = self.completion(&io, result);
-                if let (Ok(()), Some(buf)) = (result, data) {
+                if let (Ok(()), Some(mut buf)) = (result, data) {
+                    let patches = io.flags.for_patch && io.op == Op::Read;
+                    if patches && self.config.canary != Canary::PatchedAsRead {
+                        self.retained.lay_over(io.offset, &mut buf);
+                    }
                     if io.op == Op::BlockStatus {
                         let block = self.attached.map_or(512, |a| a.geometry.block_bytes);
                         completion.extents = decode_extents(&buf, io.len, u64::from(block));
@@ -337,7 +341,7 @@ impl Initiator {
             self.forced_flush = false;
         }
         let mut result = result;
-        if result.is_ok() && !covered && self.config.canary == Canary::None {
+        if result.is_ok() && !covered && self.config.canary != Canary::AnyFlush {
             // What it was to cover was lost before it ran: replay, then flush again.
             if !forced {
                 self.waiting.push_front(io);

@@ -51,6 +51,13 @@ impl Effect {
         self.offset + self.len
     }
 
+    /// The bytes of a write from `from` on.
+    fn copy_to(&self, from: u64, out: &mut [u8]) {
+        let mut part = SegList::new();
+        self.data.slice_into((from - self.offset) as usize, out.len(), &mut part);
+        part.copy_to(out);
+    }
+
     /// A part of it that was sent again took effect.
     pub fn replayed(&mut self, verifier: u64) {
         match self.standing {
@@ -78,12 +85,14 @@ pub(crate) struct Retained {
     bytes: usize,
     /// Numbers of the covers.
     covers: VecDeque<u64>,
+    /// Parts of a read that no entry has decided yet; kept for its storage.
+    open: Vec<(u64, u64)>,
 }
 
 impl Retained {
     pub fn new() -> Self {
         let log = VecDeque::with_capacity(ENTRIES_MAX + 1024);
-        Retained { log, first: 0, bytes: 0, covers: VecDeque::new() }
+        Retained { log, first: 0, bytes: 0, covers: VecDeque::new(), open: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -137,6 +146,37 @@ impl Retained {
         (start < end).then(|| (start, end - start))
     }
 
+    /// Puts what the entries left over what was read from `offset` on: the medium may have lost them,
+    /// and whoever writes these bytes once more would make that final. What is durable stays. Linear
+    /// in the number of entries.
+    pub fn lay_over(&mut self, offset: u64, out: &mut [u8]) {
+        let Retained { log, open, .. } = self;
+        open.clear();
+        open.push((offset, offset + out.len() as u64));
+        // The newest decides.
+        for effect in log.iter().rev() {
+            let mut at = 0;
+            while let Some(&(start, end)) = open.get(at) {
+                let (from, to) = (start.max(effect.offset), end.min(effect.end()));
+                if from >= to {
+                    at += 1;
+                    continue;
+                }
+                let part = &mut out[(from - offset) as usize..(to - offset) as usize];
+                match (effect.standing, effect.op) {
+                    (Standing::Durable, _) | (_, Op::Discard) => {}
+                    (_, Op::Write) => effect.copy_to(from, part),
+                    _ => part.fill(0),
+                }
+                open.swap_remove(at);
+                open.extend([(start, from), (to, end)].into_iter().filter(|(a, b)| a < b));
+            }
+            if open.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// All of an entry lies under later covers: it needs no replay, and nobody to vouch for it.
     pub fn superseded(&mut self, number: u64) {
         let Some(effect) = self.get_mut(number) else { return };
@@ -188,6 +228,8 @@ impl Retained {
 
 #[cfg(test)]
 mod tests {
+    use thinwire_buffer::Pool;
+
     use super::*;
 
     fn effect(offset: u64, verifier: u64) -> Effect {
@@ -224,6 +266,30 @@ mod tests {
         assert!(r.all_under(5, 1) && !r.all_under(5, 2), "of the first alone");
         r.flushed(2);
         assert!(r.uncovered(0, 0).is_none() && r.all_under(7, 2), "the rest is durable");
+    }
+
+    /// What was read is as it should be, but for what the log knows better.
+    #[test]
+    fn entries_lie_over_what_was_read() {
+        let written = |offset, len: usize, byte| {
+            let data = SegList::of(Pool::new(0).copy_of(&vec![byte; len]).freeze());
+            Effect { op: Op::Write, len: len as u64, data, ..effect(offset, 1) }
+        };
+        let mut r = Retained::new();
+        r.push(written(512, 2048, 1));
+        r.push(written(3584, 2048, 2));
+        r.push(Effect { op: Op::WriteZeroes, ..effect(1024, 1) });
+        r.push(Effect { standing: Standing::Durable, ..effect(1536, 1) });
+        r.push(effect(2048, 1));
+        r.push(written(8192, 512, 3));
+        let mut out = vec![9; 4096];
+        r.lay_over(0, &mut out);
+        let sectors: Vec<u8> = out.chunks(512).map(|sector| sector[0]).collect();
+        assert_eq!(sectors, [9, 1, 0, 9, 9, 9, 9, 2]);
+        assert!(out.chunks(512).all(|sector| sector.iter().all(|&byte| byte == sector[0])));
+        r.push(written(0, 4096, 4));
+        r.lay_over(0, &mut out);
+        assert_eq!(out, vec![4; 4096]);
     }
 
     #[test]

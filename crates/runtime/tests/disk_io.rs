@@ -134,7 +134,7 @@ fn discards_give_space_back_and_durable_zeroes_keep_it() {
         let mut one = Io::new(1, Op::BlockStatus, 512, 4 * MIB);
         one.flags.one_extent = true;
         assert_eq!(store.run(one).extents, [data(MIB - 512, false)]);
-        let flags = IoFlags { no_hole: true, fua: true, one_extent: false };
+        let flags = IoFlags { no_hole: true, fua: true, ..IoFlags::default() };
         let before = used();
         store.run(Io { flags, ..Io::new(1, Op::WriteZeroes, 3 * MIB, 2 * MIB) }).result.unwrap();
         assert!(used() >= before + MIB, "{} after {before}", used());

@@ -6,7 +6,7 @@ use thinwire_volume::{Identity, Volume, WriterRecord};
 
 use crate::image::Change;
 use crate::medium::MediumHandle;
-use crate::model::Model;
+use crate::model::{Life, Model};
 
 /// Where an export's content is.
 #[derive(Clone)]
@@ -142,9 +142,11 @@ impl Export {
         medium.commits().iter().any(others)
     }
 
-    /// Counts the moments at which the store may have lost something.
-    pub fn life(&self) -> u64 {
-        self.upheavals + self.medium().map_or(0, MediumHandle::upheavals)
+    /// What may have become of its content by now.
+    pub fn life(&self) -> Life {
+        let upheavals = self.upheavals + self.medium().map_or(0, MediumHandle::upheavals);
+        let (losses, in_doubt) = self.medium().map_or((0, false), MediumHandle::losses);
+        Life { upheavals, losses, in_doubt }
     }
 
     /// Its volume, for a process that starts now. `index` is its own, in the world.

@@ -83,6 +83,25 @@ impl Range {
     }
 }
 
+/// What may have become of a content until a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// Counts the moments at which its store may have lost something.
+    pub upheavals: u64,
+    /// Counts those at which reads saw that before the target could have heard of it.
+    pub losses: u64,
+    /// The target has not heard of the last of them.
+    pub in_doubt: bool,
+}
+
+impl Life {
+    /// A read that began at this moment and ended at that may have missed what was acknowledged: the
+    /// one moment that no verifier covers (`docs/protocol.md`, "Restart and replay").
+    fn excuses_until(self, end: Life) -> bool {
+        self.in_doubt || self.losses != end.losses
+    }
+}
+
 /// What a read needs to remember until it completes.
 #[derive(Clone, Debug)]
 pub struct Ticket {
@@ -90,7 +109,7 @@ pub struct Ticket {
     before: u64,
     /// The run that reads, if it is the writer.
     run: Option<u32>,
-    life: u64,
+    life: Life,
     /// The durable floor of each sector at submission.
     floors: Vec<u64>,
 }
@@ -221,9 +240,9 @@ impl Model {
     }
 
     /// A write of `run` that is submitted writes all of these blocks, what is not its own as it was.
-    pub fn begin_patch(&mut self, run: u32, blocks: Range, life: u64) {
+    pub fn begin_patch(&mut self, run: u32, blocks: Range, life: Life) {
         if run == self.run {
-            blocks.iter().for_each(|at| self.sectors[at].patched = (run, life));
+            blocks.iter().for_each(|at| self.sectors[at].patched = (run, life.upheavals));
         }
     }
 
@@ -312,16 +331,15 @@ impl Model {
         }
     }
 
-    /// A read is submitted: by the writer `run`, or by a reader. `life` counts the moments at
-    /// which the store may have lost something.
-    pub fn begin_read(&self, run: Option<u32>, range: Range, life: u64) -> Ticket {
+    /// A read is submitted: by the writer `run`, or by a reader.
+    pub fn begin_read(&self, run: Option<u32>, range: Range, life: Life) -> Ticket {
         let floors = range.iter().map(|at| self.sectors[at].durable).collect();
         Ticket { before: self.last_version, run, life, floors }
     }
 
     /// A block status is submitted. It is not ordered with writes that are outstanding: what was
     /// acknowledged before must be seen, what came later may be.
-    pub fn begin_status(&self, run: Option<u32>, range: Range, life: u64) -> Ticket {
+    pub fn begin_status(&self, run: Option<u32>, range: Range, life: Life) -> Ticket {
         let known = |at: usize| {
             let sector = &self.sectors[at];
             let mine = |e: &&Entry| {
@@ -335,13 +353,13 @@ impl Model {
     }
 
     /// A read is answered with `data`.
-    pub fn end_read(&mut self, ticket: &Ticket, range: Range, data: &[u8], life: u64) -> Check {
+    pub fn end_read(&mut self, ticket: &Ticket, range: Range, data: &[u8], life: Life) -> Check {
         if data.len() != range.count * SECTOR_BYTES {
             return self.fail(&format!("a read of {range:?} returned {} bytes", data.len()));
         }
         for (nth, (at, bytes)) in range.iter().zip(data.chunks_exact(SECTOR_BYTES)).enumerate() {
             let seen = look(bytes);
-            self.check_seen(ticket, nth, at, seen)?;
+            self.check_seen(ticket, nth, at, seen, life)?;
             if let Some(run) = ticket.run
                 && run == self.run
             {
@@ -351,8 +369,9 @@ impl Model {
         Ok(())
     }
 
-    fn check_seen(&self, ticket: &Ticket, nth: usize, at: usize, seen: Seen) -> Check {
+    fn check_seen(&self, ticket: &Ticket, nth: usize, at: usize, seen: Seen, life: Life) -> Check {
         let sector = &self.sectors[at];
+        let is_excused = ticket.life.excuses_until(life);
         let (floor, ceiling) = match ticket.run {
             Some(run) if run == self.run => {
                 let done = sector.history.iter().rev().find(|e| {
@@ -363,7 +382,7 @@ impl Model {
                 });
                 // After a failed replay nothing is `Done` above the floor. What became durable
                 // meanwhile, submitted later, may be missing: a long read goes down in parts.
-                let floor = done.map_or(0, |e| e.version);
+                let floor = done.filter(|_| !is_excused).map_or(0, |e| e.version);
                 (floor.max(ticket.floors[nth]), ticket.before)
             }
             // The run has ended meanwhile: only what holds for everybody.
@@ -374,7 +393,7 @@ impl Model {
                 let floor = ticket.floors[nth];
                 let is_lost = |e: &Entry| e.version == floor && e.state == State::Unknown;
                 let lost = sector.history.iter().any(is_lost);
-                (if lost { sector.durable } else { floor }, u64::MAX)
+                (if lost || is_excused { sector.durable.min(floor) } else { floor }, u64::MAX)
             }
         };
         if self.allowed(sector, at, seen, floor, ceiling) {
@@ -411,7 +430,8 @@ impl Model {
     }
 
     /// A sector that this run has not written does not change under it.
-    fn observe(&mut self, ticket: &Ticket, at: usize, seen: Seen, life: u64) -> Check {
+    fn observe(&mut self, ticket: &Ticket, at: usize, seen: Seen, life: Life) -> Check {
+        let (life, began) = (life.upheavals, ticket.life.upheavals);
         let run = self.run;
         let sector = &mut self.sectors[at];
         let value = match seen {
@@ -422,7 +442,7 @@ impl Model {
         // written once more when that is sent again, after the store has lost it.
         let may_change = |e: &Entry| e.run == run || e.effect == Effect::Discard;
         let sent_again = sector.patched.0 == run && sector.patched.1 != life;
-        if sent_again || sector.history.iter().any(may_change) || life != ticket.life {
+        if sent_again || sector.history.iter().any(may_change) || life != began {
             sector.observed = None;
             return Ok(());
         }
@@ -442,9 +462,9 @@ impl Model {
     }
 
     /// Extents that read as zeroes must be able to.
-    pub fn check_zero(&self, ticket: &Ticket, range: Range) -> Check {
+    pub fn check_zero(&self, ticket: &Ticket, range: Range, life: Life) -> Check {
         for (nth, at) in range.iter().enumerate() {
-            self.check_seen(ticket, nth, at, Seen::Zero)?;
+            self.check_seen(ticket, nth, at, Seen::Zero, life)?;
         }
         Ok(())
     }
@@ -475,6 +495,7 @@ mod tests {
     use super::*;
 
     const R: Range = Range { first: 3, count: 1 };
+    const L: Life = Life { upheavals: 0, losses: 0, in_doubt: false };
 
     fn bytes(m: &Model, version: u64) -> Vec<u8> {
         let mut out = vec![0; SECTOR_BYTES];
@@ -485,9 +506,9 @@ mod tests {
     }
 
     fn read(m: &mut Model, version: u64) -> Check {
-        let ticket = m.begin_read(Some(1), R, 0);
+        let ticket = m.begin_read(Some(1), R, L);
         let data = bytes(m, version);
-        m.end_read(&ticket, R, &data, 0)
+        m.end_read(&ticket, R, &data, L)
     }
 
     fn written(count: u64) -> Model {
@@ -511,8 +532,28 @@ mod tests {
         assert!(read(&mut m, 2).is_ok() && read(&mut m, open).is_ok());
         let mut torn = bytes(&m, 2);
         torn[300] ^= 1;
-        let ticket = m.begin_read(Some(1), R, 0);
-        assert!(m.end_read(&ticket, R, &torn, 0).is_err());
+        let ticket = m.begin_read(Some(1), R, L);
+        assert!(m.end_read(&ticket, R, &torn, L).is_err());
+    }
+
+    /// In the moment that no verifier covers, and in no other; and never what was durable.
+    #[test]
+    fn a_read_may_miss_what_nobody_has_heard_of_yet() {
+        let doubt = Life { in_doubt: true, ..L };
+        let lost = Life { losses: 1, ..L };
+        for (begin, end, excused) in
+            [(L, L, false), (doubt, L, true), (L, lost, true), (L, doubt, false)]
+        {
+            let mut m = written(1);
+            let v = m.begin_write(1, R, Effect::Data);
+            m.end_write(1, R, v, true, true);
+            let v = m.begin_write(1, R, Effect::Data);
+            m.end_write(1, R, v, true, false);
+            let ticket = m.begin_read(Some(1), R, begin);
+            let [durable, older] = [2, 1].map(|version| bytes(&m, version));
+            assert_eq!(m.end_read(&ticket, R, &durable, end).is_ok(), excused);
+            assert!(m.end_read(&ticket, R, &older, end).is_err());
+        }
     }
 
     #[test]
@@ -561,12 +602,12 @@ mod tests {
     fn a_status_may_miss_what_a_failed_replay_has_lost() {
         for lost in [false, true] {
             let mut m = written(2);
-            let ticket = m.begin_status(Some(1), R, 0);
-            assert!(m.check_zero(&ticket, R).is_err());
+            let ticket = m.begin_status(Some(1), R, L);
+            assert!(m.check_zero(&ticket, R, L).is_err());
             if lost {
                 m.replay_failed(1);
             }
-            assert_eq!(m.check_zero(&ticket, R).is_ok(), lost);
+            assert_eq!(m.check_zero(&ticket, R, L).is_ok(), lost);
         }
     }
 
@@ -575,7 +616,8 @@ mod tests {
         let mut m = written(2);
         m.run_ended(1);
         assert!(m.run_started(2, 2) && !m.run_started(3, 1));
-        let see = |m: &mut Model, version, life| {
+        let see = |m: &mut Model, version, upheavals| {
+            let life = Life { upheavals, ..L };
             let ticket = m.begin_read(Some(2), R, life);
             let data = bytes(m, version);
             m.end_read(&ticket, R, &data, life)

@@ -241,6 +241,8 @@ fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng:
         record_crash,
         device_failure: pick(rng, &[0.0, 0.5, 1.0]),
         writeback_failure,
+        read_directly: rng.chance(0.5),
+        failure_takes_ns: pick(rng, &[0, 10 * MS, 200 * MS]),
         record_shares_description: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),

@@ -110,6 +110,11 @@ fn canary_that_patches_edges_without_locks_is_found() {
 }
 
 #[test]
+fn canary_patched_as_read_is_found() {
+    found(Canary::Initiator(initiator::Canary::PatchedAsRead), 1000);
+}
+
+#[test]
 fn canary_that_ignores_the_lock_is_found() {
     found(Canary::LockIgnored, 1000);
 }

@@ -275,6 +275,7 @@ fn to_io(request: &Request) -> Option<Io> {
         fua: request.op_flags & op_flags::FUA != 0,
         no_hole: request.op_flags & op_flags::NO_HOLE != 0,
         one_extent: request.op_flags & op_flags::ONE_EXTENT != 0,
+        ..IoFlags::default()
     };
     Some(io)
 }

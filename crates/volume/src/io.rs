@@ -56,6 +56,9 @@ pub struct IoFlags {
     pub no_hole: bool,
     /// Block status may stop after one extent.
     pub one_extent: bool,
+    /// A part of what is read will be changed, and all of it written: a volume that keeps completed
+    /// writes to send them again puts them over what it reads, which may have been lost since.
+    pub for_patch: bool,
 }
 
 /// One I/O. Handed over by value: the volume owns `data` until (for writes, a remote volume may

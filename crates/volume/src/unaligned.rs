@@ -4,10 +4,10 @@
 //!
 //! * What is aligned and not too long passes straight through, neither copied nor split.
 //! * An unaligned read reads the blocks that cover it and hands out the middle by reference.
-//! * An unaligned write or write-zeroes reads the one or two blocks at its edges, patches them and
-//!   writes them (read-modify-write). It holds its blocks exclusively meanwhile: whatever overlaps
-//!   them waits, first come first served, so that two writers of one block never undo each other and
-//!   nothing overtakes what it overlaps.
+//! * An unaligned write or write-zeroes reads the one or two blocks at its edges
+//!   ([`crate::IoFlags::for_patch`]), patches them and writes them (read-modify-write). It holds its
+//!   blocks exclusively meanwhile: whatever overlaps them waits, first come first served, so that two
+//!   writers of one block never undo each other and nothing overtakes what it overlaps.
 //! * An unaligned discard shrinks to the whole blocks inside it; what is left of a block stays.
 //! * A block status widens to whole blocks, and its answer is clipped.
 //! * I/O longer than the volume takes is split here, and completed once, with the first error.
@@ -189,7 +189,9 @@ impl<V: Volume> Unaligned<V> {
         for (edge, at) in request.edge_blocks(block).into_iter().enumerate() {
             if let Some(at) = at {
                 request.pending += 1;
-                self.inner.submit(Io::new(inner_token(index, edge), Op::Read, at, block));
+                let mut read = Io::new(inner_token(index, edge), Op::Read, at, block);
+                read.flags.for_patch = true;
+                self.inner.submit(read);
             }
         }
     }

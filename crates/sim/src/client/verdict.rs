@@ -150,7 +150,7 @@ impl Client {
                         let mut ticket = ticket.clone();
                         ticket.skip(before);
                         model
-                            .check_zero(&ticket, Range { first: at, count })
+                            .check_zero(&ticket, Range { first: at, count }, life)
                             .map_err(|v| self.violation(v.0))?;
                     }
                     at += count;

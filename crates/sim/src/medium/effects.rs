@@ -149,6 +149,10 @@ pub(super) struct Medium {
     pub failures_off: bool,
     /// Counts moments at which unflushed effects may have been lost.
     pub upheavals: u64,
+    /// Of those, the ones at which reads saw it before anybody was told.
+    pub losses: u64,
+    /// Syncs that failed, that have ended, and of whose end the process has heard.
+    pub failed_syncs: (u64, u64, u64),
     pub stats: MediumStats,
 }
 
@@ -213,6 +217,10 @@ impl Medium {
         };
         self.flights[at].op = op;
         self.flights[at].result = Some(result);
+        // A dead process waits for nothing.
+        if self.flights[at].is_failed_sync() && self.flights[at].owner == self.owner {
+            self.flights[at].done_at += self.rng.between(0, config.failure_takes_ns);
+        }
     }
 
     fn write(&mut self, from: usize, mut bytes: Vec<u8>, fua: bool) -> Result<(), i32> {
@@ -266,7 +274,7 @@ impl Medium {
     }
 
     /// A sync that was to save the effects below `mark` fails: what it was to save is gone, and the
-    /// next one will succeed. What reads see changes when it says so.
+    /// next one will succeed. What reads see changes when it says so, or at once if they are direct.
     fn fail_sync(&mut self, failure: Option<SyncFailure>, mark: u64) -> Result<(), i32> {
         match failure {
             None => return Ok(()),
@@ -281,6 +289,7 @@ impl Medium {
             }
         }
         self.stats.flush_failures += 1;
+        self.failed_syncs.0 += 1;
         Err(EIO)
     }
 
@@ -305,6 +314,17 @@ impl Medium {
         }
         self.unflushed = rest;
         self.upheavals += 1;
+        if self.config.read_directly {
+            self.losses += 1;
+            self.show_losses();
+        }
+    }
+
+    /// What reads see may be older than what was acknowledged, and the process has not heard of it yet.
+    pub fn is_in_doubt(&self) -> bool {
+        let (failed, _, heard) = self.failed_syncs;
+        let device = self.device.failures.get() > self.device.heard.get();
+        self.config.read_directly && (failed > heard || device)
     }
 
     /// What the failures of the device have done here, whoever met them.
@@ -326,6 +346,7 @@ impl Medium {
     fn tell_losses(&mut self, heard: bool) {
         let failures = self.device.failures.get();
         self.device.told.borrow_mut().insert(self.thread, failures);
+        self.failed_syncs.1 += 1;
         if heard {
             self.hear_losses();
         }
@@ -336,6 +357,7 @@ impl Medium {
     /// The thread has taken in all that it was told of, and says so to the others.
     pub fn hear_losses(&mut self) {
         self.device.heard.set(self.device.known_to(self.thread));
+        self.failed_syncs.2 = self.failed_syncs.1;
     }
 
     fn show_losses(&mut self) {
@@ -556,6 +578,7 @@ impl Medium {
         self.show_losses();
         self.device.heard.set(self.device.failures.get());
         self.device_seen.1 = self.device.failures.get();
+        self.failed_syncs = (0, 0, 0);
         // An error that nobody was told of is told to whoever opens the file next.
         self.content_seen =
             if self.writeback_seen { self.writeback_errors } else { self.content_seen };

@@ -53,6 +53,11 @@ pub struct MediumConfig {
     pub device_failure: f64,
     /// Writes that are lost in the background; the next sync says so.
     pub writeback_failure: f64,
+    /// Reads go to the device itself: what it has lost they see at once. Else it shows when somebody
+    /// is told, as through a page cache.
+    pub read_directly: bool,
+    /// How much longer a sync that fails may take to say so, in ns.
+    pub failure_takes_ns: u64,
     /// A record's sync goes through the content's description, and takes its errors away: what rule
     /// 4 forbids.
     pub record_shares_description: bool,
@@ -78,6 +83,8 @@ impl Default for MediumConfig {
             record_crash: 0.0,
             device_failure: 0.0,
             writeback_failure: 0.0,
+            read_directly: false,
+            failure_takes_ns: 0,
             record_shares_description: false,
             punch_hole: true,
             zero_range: true,
@@ -161,6 +168,8 @@ impl MediumHandle {
             breach: None,
             failures_off: false,
             upheavals: 0,
+            losses: 0,
+            failed_syncs: (0, 0, 0),
             stats: MediumStats::default(),
         };
         MediumHandle { medium: Rc::new(RefCell::new(medium)), identity }
@@ -343,6 +352,13 @@ impl MediumHandle {
     /// Counts the moments at which unflushed effects may have been lost.
     pub fn upheavals(&self) -> u64 {
         self.medium.borrow().upheavals
+    }
+
+    /// Of those, the ones at which reads saw it before anybody was told; and whether this is such a
+    /// moment.
+    pub fn losses(&self) -> (u64, bool) {
+        let m = self.medium.borrow();
+        (m.losses, m.is_in_doubt())
     }
 
     /// The durable image.

@@ -1,6 +1,6 @@
 //! Rule 4, below the target: what one failed sync puts in doubt.
 
-use thinwire_sim::client::{End, Workload};
+use thinwire_sim::client::{End, Top, Workload};
 use thinwire_sim::export::Store;
 use thinwire_sim::medium::{Device, MediumConfig, MediumHandle};
 use thinwire_sim::server::Crash;
@@ -106,6 +106,33 @@ fn rule_04_a_sync_that_waited_for_another_leaves_nobody_awake() {
         let before = turns(&s);
         s.pass(ms(1000));
         assert!(turns(&s) - before < 1000, "it turns without an end");
+        s.end();
+    }
+}
+
+/// The device has lost a sector, reads see it, and nobody has been told yet: its block is patched with
+/// what was written to it, not with what is there.
+#[test]
+fn rule_04_a_block_is_not_patched_with_what_was_lost() {
+    for seed in 0..20 {
+        let mut s = Scene::seeded(seed);
+        s.world.exports[0].block_bytes = 4096;
+        s.restart(Crash::Kill);
+        let client = s.client();
+        s.world.clients[client].top = Top::AnyRange;
+        s.attach(client);
+        s.write(at(0, 16));
+        s.medium.configure(|c| (c.read_directly, c.flush_failure) = (true, 1.0));
+        s.medium.configure(|c| c.failure_takes_ns = 100_000_000);
+        let flush = s.submit(0, Op::Flush, at(0, 0));
+        s.pass(ms(1));
+        s.write(at(3, 1));
+        s.run(Op::WriteZeroes, at(11, 2)).expect("zeroes");
+        s.medium.configure(|c| c.flush_failure = 0.0);
+        // It is sent again by the initiator, if it fails at all.
+        let _ = s.outcome(0, flush);
+        assert!((0..5).any(|_| s.flush().is_ok()), "no flush succeeds");
+        s.read(at(0, 16));
         s.end();
     }
 }

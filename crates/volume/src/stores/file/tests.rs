@@ -65,7 +65,7 @@ fn only_what_the_disk_cannot_take_is_copied() {
 fn durable_zeroes_and_discards_are_flushed() {
     let mut store = store(MemDisk::new(1 << 20, 512, 1), 512);
     for (op, no_hole) in [(Op::Discard, false), (Op::WriteZeroes, false), (Op::WriteZeroes, true)] {
-        let flags = IoFlags { fua: true, no_hole, one_extent: false };
+        let flags = IoFlags { fua: true, no_hole, ..IoFlags::default() };
         run(&mut store, Io { flags, ..Io::new(1, op, 0, 512) }).result.unwrap();
     }
     assert_eq!(store.disk().log, "pfpfzf");
