@@ -6,7 +6,7 @@
 //! stores. A seed decides everything: [`run_seed`] repeats exactly.
 //!
 //! * `medium/`: a disk that forgets, tears, fails and outlives its process
-//! * `stamp.rs`, `model.rs`: what the clients write, and what may be read
+//! * `stamp.rs`, `model/`: what the clients write, and what may be read
 //! * `client/`: an initiator with a workload, checked
 //! * `hand.rs`: an initiator by hand, that does what the shipped one never does
 //! * `juggler/`: one that has several exports in a session, checked
