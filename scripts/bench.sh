@@ -10,5 +10,5 @@ if [ "$(id -u)" != 0 ] && [ "${1:-}" != --help ]; then
   exit 1
 fi
 scripts/setup.sh --test
-cargo build --release --locked --quiet -p thinwire </dev/null
+cargo build --release --locked --quiet -p thinwire -p thinwire-lab </dev/null
 exec /usr/bin/python3 tests/e2e/perf.py --built "$(realpath "${CARGO_TARGET_DIR:-target}")/release" "$@"

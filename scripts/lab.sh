@@ -5,7 +5,7 @@
 #   scripts/lab.sh --quick     a subset of the points, about 8 minutes: `make lab`
 #   scripts/lab.sh             all points, about 90 minutes; goes on where it was interrupted: `make lab-full`
 #
-# Further arguments go to `thinwire lab report`.
+# Further arguments go to `thinwire-lab report`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
@@ -15,7 +15,7 @@ if [ "$(id -u)" != 0 ]; then
   exit 1
 fi
 scripts/setup.sh --lab
-cargo build --release --locked --quiet -p thinwire </dev/null
+cargo build --release --locked --quiet -p thinwire -p thinwire-lab </dev/null
 built=$(realpath "${CARGO_TARGET_DIR:-target}")
 commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
 [ -z "$(git status --porcelain 2>/dev/null)" ] || commit="$commit with changes"
@@ -27,4 +27,4 @@ case " $* " in
 esac
 remarks=docs/laboratory-remarks.md
 [ ! -f $remarks ] || set -- --remarks $remarks "$@"
-exec "$built/release/thinwire" lab report --out "$built/lab" --label "commit $commit" "$@"
+exec "$built/release/thinwire-lab" report --out "$built/lab" --label "commit $commit" "$@"

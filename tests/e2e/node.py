@@ -6,8 +6,9 @@ import signal
 
 from harness import Failure, check, until, tail
 
-# The program under test; the runner sets it.
+# The program under test, and the laboratory beside it; the runner sets them.
 BIN = "thinwire"
+LAB = "thinwire-lab"
 NODE = "node1"
 
 

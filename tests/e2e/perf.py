@@ -160,11 +160,11 @@ class Stand:
         }[over]
         shape = ["--rw", "write" if pattern == "write" else "read", "--bs", block,
                  "--frame", block if over == "udp" and block < FRAME_PAYLOAD else FRAME_PAYLOAD]
-        server = self.echo_lab.start("target", node.BIN, "lab", "echo", "server", "--link", link[1], "--memory", MIB)
+        server = self.echo_lab.start("target", node.LAB, "echo", "server", "--link", link[1], "--memory", MIB)
         until("the echo's server", 5, lambda: "ready" in server.stdout)
         before = cpu_seconds(server.pid)
         client = self.echo_lab.start(
-            "initiator", node.BIN, "lab", "echo", "client", "--link", link[0], "--to", to, *shape,
+            "initiator", node.LAB, "echo", "client", "--link", link[0], "--to", to, *shape,
             "--iodepth", depth, "--runtime", self.seconds, "--memory", MIB).wait(self.seconds + 20)
         used = cpu_seconds(server.pid) - before
         server.end()
@@ -297,7 +297,7 @@ def main():
     parser.add_argument("--json", help="write all figures there")
     parser.add_argument("--dry", action="store_true", help="print the tables, write no document")
     args = parser.parse_args()
-    node.BIN = os.path.join(os.path.abspath(args.built), "thinwire")
+    node.BIN, node.LAB = (os.path.join(os.path.abspath(args.built), name) for name in ("thinwire", "thinwire-lab"))
     harness.install()
     logs = os.path.join(os.path.abspath(args.built), os.pardir, "bench-logs")
     stand = Stand(logs, args.seconds)

@@ -93,6 +93,7 @@ def main():
         print("The end-to-end tests need root: they make network namespaces, a bridge and mounts.", file=sys.stderr)
         return 1
     node.BIN = os.path.abspath(args.bin)
+    node.LAB = os.path.join(os.path.dirname(node.BIN), "thinwire-lab")
     if any(t.needs_binary for t in chosen) and not os.access(node.BIN, os.X_OK):
         print(f"run.py: no executable {node.BIN}: run 'make build' first, or say --bin PATH", file=sys.stderr)
         return 1

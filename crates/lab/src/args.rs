@@ -1,26 +1,38 @@
-//! The command line of `thinwire lab`.
+//! The command line of `thinwire-lab`.
 
 use std::path::PathBuf;
 
+use clap::{Args, Parser, Subcommand};
+
 use crate::echo;
 use crate::experiments::Experiment;
+use crate::times;
 
-/// `thinwire lab`.
-#[derive(clap::Args, Debug)]
-#[command(after_help = "\
+const ABOUT: &str =
+    "Measures Thinwire beside peers, limits and a paper's tables and figures, and makes a report";
+
+/// `thinwire-lab`.
+#[derive(Parser, Debug)]
+#[command(name = "thinwire-lab", version, about = ABOUT, after_help = "\
 Examples:
-  thinwire lab report --quick             all experiments, a subset of their points; report.html
-  thinwire lab report                     all points; may be interrupted and started again
-  thinwire lab report --draw              draw again what is stored, measure nothing
-  thinwire lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5
-  thinwire lab list --quick
-  thinwire lab echo server --link eth1
+  thinwire-lab report --quick             all experiments, a subset of their points; report.html
+  thinwire-lab report                     all points; may be interrupted and started again
+  thinwire-lab report --draw              draw again what is stored, measure nothing
+  thinwire-lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5
+  thinwire-lab list --quick
+  thinwire-lab echo server --link eth1
 
 Needs root, for network namespaces. What is measured is stored at once, in samples.jsonl of the
 folder, with the build and the machine: a run that is started again measures what is not there. While
 it measures it has the folder tw-lab-PID in /dev/shm (else in the temporary directory) and namespaces
-of that name; those of a run that was killed go when the next one starts. Peers (nbdkit, qemu-nbd, tgt, fio, iscsi-perf) take part if they are installed.")]
+of that name; those of a run that was killed go when the next one starts. Peers (nbdkit, qemu-nbd, tgt,
+fio, iscsi-perf) take part if they are installed.
+
+Exit codes: 0 done, 1 failed, 2 bad usage")]
 pub struct LabArgs {
+    /// The executable that is measured [default: `thinwire` in the folder of this one]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub thinwire: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: LabCommand,
@@ -34,7 +46,7 @@ impl LabArgs {
 }
 
 /// The subcommands.
-#[derive(clap::Subcommand, Debug)]
+#[derive(Subcommand, Debug)]
 pub enum LabCommand {
     /// Run all experiments and make one HTML page of them
     Report(ReportArgs),
@@ -99,29 +111,29 @@ impl LabCommand {
 }
 
 /// How an experiment is run.
-#[derive(clap::Args, Clone, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples (for any experiment):
-  thinwire lab fig1                       measure what is not stored yet, draw
-  thinwire lab fig1 --draw                draw what is stored
-  thinwire lab table2 --quick --json
-  thinwire lab links --only udp --rounds 1 --seconds 0.5 --out /tmp/lab")]
+  thinwire-lab fig1                       measure what is not stored yet, draw
+  thinwire-lab fig1 --draw                draw what is stored
+  thinwire-lab table2 --quick --json
+  thinwire-lab links --only udp --rounds 1 --seconds 0.5 --out /tmp/lab")]
 pub struct RunArgs {
     /// Measure only the points and rounds of the quick form
     #[arg(long)]
     pub quick: bool,
-    /// Measure only points whose names (thinwire lab list) hold this word; repeatable: all of them
+    /// Measure only points whose names (thinwire-lab list) hold this word; repeatable: all of them
     #[arg(long, value_name = "WORD")]
     pub only: Vec<String>,
     /// Rounds of each point [default: as the list says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
     /// How long each run takes [default: as the list says]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = times::seconds)]
     pub seconds: Option<f64>,
     /// Start no round that would end after so many minutes; the same command goes on from there. A round
     /// is one run of each of those who are compared, from seconds to minutes
-    #[arg(long, value_name = "N", value_parser = minutes)]
+    #[arg(long, value_name = "N", value_parser = times::minutes)]
     pub minutes: Option<f64>,
     /// Measure nothing: draw what is stored
     #[arg(long)]
@@ -137,12 +149,12 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-/// `thinwire lab report`.
-#[derive(clap::Args, Clone, Debug)]
+/// `thinwire-lab report`.
+#[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  thinwire lab report --quick --out /tmp/lab
-  thinwire lab report --label 'commit abc'")]
+  thinwire-lab report --quick --out /tmp/lab
+  thinwire-lab report --label 'commit abc'")]
 pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -153,8 +165,8 @@ pub struct ReportArgs {
     pub remarks: Option<PathBuf>,
 }
 
-/// `thinwire lab list`.
-#[derive(clap::Args, Clone, Debug)]
+/// `thinwire-lab list`.
+#[derive(Args, Clone, Debug)]
 pub struct ListArgs {
     /// Only what the quick form measures
     #[arg(long)]
@@ -167,13 +179,13 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-/// `thinwire lab echo`.
-#[derive(clap::Args, Debug)]
+/// `thinwire-lab echo`.
+#[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  thinwire lab echo server --link eth1
-  thinwire lab echo client --link eth1 --to 02-00-00-00-00-02 --bs 4096 --iodepth 128
-  thinwire lab echo client --link udp:10.0.0.1 --to 10.0.0.2:34997 --frame 4096 --rw write")]
+  thinwire-lab echo server --link eth1
+  thinwire-lab echo client --link eth1 --to 02-00-00-00-00-02 --bs 4096 --iodepth 128
+  thinwire-lab echo client --link udp:10.0.0.1 --to 10.0.0.2:34997 --frame 4096 --rw write")]
 pub struct EchoArgs {
     /// Which side.
     #[command(subcommand)]
@@ -181,7 +193,7 @@ pub struct EchoArgs {
 }
 
 /// A side of the echo.
-#[derive(clap::Subcommand, Debug)]
+#[derive(Subcommand, Debug)]
 pub enum EchoSide {
     /// Answer until ended; prints `ready ADDRESS`
     Server(echo::ServerArgs),
@@ -189,54 +201,50 @@ pub enum EchoSide {
     Client(echo::ClientArgs),
 }
 
-/// A time of a run: above 0, at most an hour.
-pub fn seconds(text: &str) -> Result<f64, String> {
-    match text.trim_end_matches('s').parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(seconds),
-        _ => Err("give seconds, above 0 and at most 3600".into()),
-    }
-}
-
-fn minutes(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(minutes) if minutes > 0.0 && minutes <= 1e5 => Ok(minutes),
-        _ => Err("give minutes, above 0".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
 
-    #[derive(Parser)]
-    struct Cli {
-        #[command(flatten)]
-        lab: LabArgs,
+    fn parse(line: &str) -> Result<LabArgs, clap::Error> {
+        LabArgs::try_parse_from(std::iter::once("thinwire-lab").chain(line.split(' ')))
     }
 
     #[test]
     fn every_experiment_has_a_subcommand_of_its_name() {
         for experiment in Experiment::ALL {
-            let cli = Cli::try_parse_from(["lab", experiment.name(), "--quick"]).unwrap();
-            let (found, args) = cli.lab.command.experiment().unwrap();
+            let lab = parse(&format!("{} --quick --thinwire /tmp/x", experiment.name())).unwrap();
+            let (found, args) = lab.command.experiment().unwrap();
             assert_eq!(found, experiment);
             assert!(args.quick && args.out == *"target/lab");
+            assert_eq!(lab.thinwire, Some("/tmp/x".into()));
+        }
+    }
+
+    #[test]
+    fn what_makes_sense_is_understood() {
+        for line in [
+            "report --quick --out /tmp/x --remarks f",
+            "fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
+            "echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
+        ] {
+            parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in [
-            "fig1 --seconds 0",
-            "fig1 --seconds soon",
-            "fig1 --rounds 0",
-            "fig9",
-            "fig1 --minutes 0",
-            "echo server",
+        for (line, named) in [
+            ("fig1 --seconds 0", "0"),
+            ("fig1 --seconds soon", "soon"),
+            ("fig1 --rounds 0", "0"),
+            ("fig9", "fig9"),
+            ("fig1 --minutes 0", "0"),
+            ("echo server", "--link"),
+            ("echo client --link eth1 --to node1", "node1"),
         ] {
-            let words = std::iter::once("lab").chain(line.split(' '));
-            assert!(Cli::try_parse_from(words).is_err(), "{line}");
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+            assert!(error.to_string().contains(named), "{line}: {error}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::error::{Outcome, failed};
 /// What stands in each sample and in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// Version and a fingerprint of the executable.
+    /// Version, and a fingerprint of what is measured and of the echo beside it.
     pub build: String,
     /// Kernel, processors, memory.
     pub machine: String,
@@ -19,10 +19,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of this machine and an executable.
-    pub fn of(executable: &Path) -> Outcome<Self> {
-        let bytes = std::fs::read(executable)
-            .map_err(failed(format!("cannot read {}", executable.display())))?;
+    /// Of this machine, the thinwire that is measured and the executable that is the echo.
+    pub fn of(executable: &Path, echo: &Path) -> Outcome<Self> {
+        let mut bytes = Vec::new();
+        for path in [executable, echo] {
+            let read = std::fs::read(path);
+            bytes.extend(read.map_err(failed(format!("cannot read {}", path.display())))?);
+        }
         let build =
             format!("thinwire {} ({:016x})", env!("CARGO_PKG_VERSION"), fingerprint(&bytes));
         Ok(Identity { build, machine: machine(), peers: peers() })
@@ -89,7 +92,10 @@ mod tests {
         assert_ne!(fingerprint(b"thinwire a"), fingerprint(b"thinwire b"));
         assert_ne!(fingerprint(b"0123456789abcdef"), fingerprint(b"89abcdef01234567"));
         let own = std::env::current_exe().unwrap();
-        assert_eq!(Identity::of(&own).unwrap(), Identity::of(&own).unwrap());
+        let other = Path::new("/bin/sh");
+        let of = |echo| Identity::of(&own, echo).unwrap();
+        assert_eq!(of(other), of(other));
+        assert_ne!(of(other).build, of(&own).build, "the echo counts");
         assert!(machine().contains("Linux") && machine().contains("cores"));
     }
 

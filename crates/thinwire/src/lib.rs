@@ -79,7 +79,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Status(args) => commands::status::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Copy(args) => commands::copy::run(&args),
-        Command::Lab(args) => commands::lab::run(&args),
         Command::Completions { shell } => commands::papers::completions(shell),
         Command::Man { folder } => commands::papers::man(folder.as_deref()),
     }

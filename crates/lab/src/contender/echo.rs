@@ -1,4 +1,4 @@
-//! The limit of a link: `thinwire lab echo` on both sides.
+//! The limit of a link: `thinwire-lab echo` on both sides.
 
 use std::time::Duration;
 
@@ -32,8 +32,7 @@ impl<'l> Echo<'l> {
     ) -> Outcome<Self> {
         let network = Network::new(lab, wire)?;
         let mut argv = words![
-            lab.executable(),
-            "lab",
+            lab.echo(),
             "echo",
             "server",
             "--link",
@@ -59,8 +58,7 @@ impl Contender for Echo<'_> {
         };
         let link = link_text(&self.network, self.carrier, Side::Initiator(1), 1);
         let mut argv = words![
-            self.lab.executable(),
-            "lab",
+            self.lab.echo(),
             "echo",
             "client",
             "--link",

@@ -15,7 +15,7 @@ use crate::figures::Figures;
 use crate::point::{Load, Point, Subject};
 use crate::stand::{Laboratory, Process, machine_busy};
 pub use abilities::Abilities;
-pub use thinwire::{LATE, start_after};
+pub use thinwire::start_after;
 
 /// A subject set up, with all that it needs to be measured again and again.
 pub trait Contender {

@@ -67,7 +67,7 @@ pub fn run(args: &ClientArgs) -> Result<(), LabError> {
     let ios = h.len();
     if ios == 0 {
         return Err(LabError::Failed(format!(
-            "{} does not answer on {}; is `thinwire lab echo server` running there?",
+            "{} does not answer on {}; is `thinwire-lab echo server` running there?",
             args.to,
             link.name()
         )));

@@ -27,7 +27,7 @@ pub use server::run as server;
 const FRAMES_PER_CALL: usize = 64;
 const MIB: usize = 1 << 20;
 
-/// `thinwire lab echo server`.
+/// `thinwire-lab echo server`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServerArgs {
     /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]
@@ -51,7 +51,7 @@ pub enum Direction {
     Write,
 }
 
-/// `thinwire lab echo client`.
+/// `thinwire-lab echo client`.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClientArgs {
     /// Where to send from: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]
@@ -73,7 +73,7 @@ pub struct ClientArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub iodepth: u32,
     /// How long, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = crate::args::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = crate::times::seconds)]
     pub runtime: f64,
     /// Memory that blocks are taken from, in MiB
     #[arg(long, value_name = "MIB", default_value = "256", value_parser = clap::value_parser!(u32).range(1..=65536))]

@@ -27,6 +27,7 @@ pub const VOLUME_MIB: u32 = 256;
 /// One run of the laboratory: its folder, its names, its way to be interrupted.
 pub struct Laboratory<'a> {
     executable: PathBuf,
+    echo: PathBuf,
     folder: PathBuf,
     /// True once a signal asked to end.
     interrupted: &'a dyn Fn() -> bool,
@@ -36,9 +37,9 @@ pub struct Laboratory<'a> {
 
 impl<'a> Laboratory<'a> {
     /// Makes a folder in memory and takes down what laboratories that were killed have left.
-    /// `executable` is the thinwire to be measured: a copy of it in the folder is, so that a build
-    /// that replaces it meanwhile does not take part.
-    pub fn new(executable: &Path, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
+    /// `executable` is the thinwire to be measured, `echo` the laboratory's own: copies of them in the
+    /// folder are, so that a build that replaces them meanwhile does not take part.
+    pub fn new(executable: &Path, echo: &Path, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::Failed(
                 "the laboratory makes network namespaces, which needs root; run it as root".into(),
@@ -49,13 +50,18 @@ impl<'a> Laboratory<'a> {
         std::fs::create_dir_all(&folder)
             .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
         let (made, blob) = (Cell::new(0), RefCell::new(None));
-        let copy = folder.join("thinwire");
-        let lab = Laboratory { executable: copy, folder, interrupted, made, blob };
-        std::fs::copy(executable, &lab.executable).map_err(failed(format!(
-            "cannot copy {} to {}",
-            executable.display(),
-            lab.executable.display()
-        )))?;
+        let copies = ["thinwire", "thinwire-lab"].map(|name| folder.join(name));
+        let lab = {
+            let [executable, echo] = copies.clone();
+            Laboratory { executable, echo, folder, interrupted, made, blob }
+        };
+        for (from, to) in [executable, echo].into_iter().zip(&copies) {
+            std::fs::copy(from, to).map_err(failed(format!(
+                "cannot copy {} to {}",
+                from.display(),
+                to.display()
+            )))?;
+        }
         match lab.folder.to_str() {
             Some(_) => Ok(lab),
             None => Err(LabError::Failed(format!("{}: not UTF-8", lab.folder.display()))),
@@ -65,6 +71,11 @@ impl<'a> Laboratory<'a> {
     /// The thinwire that is measured: the copy.
     pub fn executable(&self) -> &str {
         self.executable.to_str().expect("checked when the laboratory was opened")
+    }
+
+    /// The executable that is the echo: a copy of the laboratory's own.
+    pub fn echo(&self) -> &str {
+        self.echo.to_str().expect("checked when the laboratory was opened")
     }
 
     /// A path of its own in the folder, whose file name ends like this.
@@ -233,11 +244,12 @@ mod tests {
         std::fs::copy("/bin/true", &own).unwrap();
         let interrupted = Cell::new(false);
         let ask = || interrupted.get();
-        let lab = Laboratory::new(&own, &ask).unwrap();
+        let lab = Laboratory::new(&own, Path::new("/bin/false"), &ask).unwrap();
         std::fs::write(&own, "another build").unwrap();
         std::fs::remove_file(&own).unwrap();
         let copy = lab.executable().to_owned();
         assert_eq!(lab.run(None, &[&copy], ""), Ok(String::new()));
+        assert!(lab.run(None, &[lab.echo()], "").is_err(), "that is the other one");
 
         assert_eq!(lab.run(None, &["cat"], "told"), Ok("told".to_owned()));
         let refused = lab.run(None, &["sh", "-c", "echo why >&2; exit 3"], "").unwrap_err();

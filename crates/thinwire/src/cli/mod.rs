@@ -67,8 +67,6 @@ pub enum Command {
     Bench(BenchArgs),
     /// Copy one volume to another
     Copy(CopyArgs),
-    /// Measure beside peers, limits and a paper's tables and figures, and make a report
-    Lab(thinwire_lab::LabArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  thinwire completions bash > /etc/bash_completion.d/thinwire"

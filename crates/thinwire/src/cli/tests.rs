@@ -36,9 +36,6 @@ fn the_design_s_examples_parse() {
         "bench null:1M --breakdown --rw randread --bs 4k --json",
         "bench null:1M --receive split --submission queue --spin off",
         "copy a tw+udp://10.0.0.2/disk0 --verify",
-        "lab report --quick --out /tmp/x --remarks f",
-        "lab fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
-        "lab echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
         "completions zsh",
         "-vv man",
     ] {
@@ -69,8 +66,6 @@ fn bad_usage_has_exit_code_2_and_names_the_part() {
         ("bench null:1M --completion workqueue", "--completion"),
         ("target --batch often", "often: not a batching policy"),
         ("bench null:1M --batch static:65", "1 to 64"),
-        ("lab fig1 --rounds 0", "0"),
-        ("lab echo client --link eth1 --to node1", "node1"),
         ("frobnicate", "frobnicate"),
     ] {
         let words: Vec<&str> = line.split(' ').collect();

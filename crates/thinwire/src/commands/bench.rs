@@ -230,6 +230,6 @@ mod tests {
         let error = start_at(&mut open, now() - 0.25, &Stop::default(), None).unwrap_err();
         let said = &error.message;
         assert!(said.starts_with("attached 25") && said.contains("give a later one"), "{said}");
-        assert!(said.contains(thinwire_lab::contender::LATE), "the laboratory looks for that");
+        assert!(said.contains("after --start-at"), "the laboratory looks for these words");
     }
 }

@@ -6,7 +6,6 @@ mod breakdown;
 pub mod copy;
 pub mod detach;
 pub mod discover;
-pub mod lab;
 pub mod link;
 pub mod papers;
 pub mod status;
