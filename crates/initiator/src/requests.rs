@@ -341,7 +341,10 @@ impl Initiator {
             self.forced_flush = false;
         }
         let mut result = result;
-        if result.is_ok() && !covered && self.config.canary != Canary::AnyFlush {
+        if result.is_ok()
+            && !covered
+            && !matches!(self.config.canary, Canary::AnyFlush | Canary::NoReplay)
+        {
             // What it was to cover was lost before it ran: replay, then flush again.
             if !forced {
                 self.waiting.push_front(io);

@@ -276,16 +276,20 @@ mod tests {
             Effect { op: Op::Write, len: len as u64, data, ..effect(offset, 1) }
         };
         let mut r = Retained::new();
+        r.push(Effect { standing: Standing::Mixed, ..written(512, 2048, 8) });
         r.push(written(512, 2048, 1));
         r.push(written(3584, 2048, 2));
         r.push(Effect { op: Op::WriteZeroes, ..effect(1024, 1) });
         r.push(Effect { standing: Standing::Durable, ..effect(1536, 1) });
         r.push(effect(2048, 1));
         r.push(written(8192, 512, 3));
+        r.push(Effect { standing: Standing::Mixed, ..written(2560, 512, 5) });
+        r.push(written(3072, 512, 6));
+        r.superseded(r.mark() - 1);
         let mut out = vec![9; 4096];
         r.lay_over(0, &mut out);
         let sectors: Vec<u8> = out.chunks(512).map(|sector| sector[0]).collect();
-        assert_eq!(sectors, [9, 1, 0, 9, 9, 9, 9, 2]);
+        assert_eq!(sectors, [9, 1, 0, 9, 9, 5, 9, 2]);
         assert!(out.chunks(512).all(|sector| sector.iter().all(|&byte| byte == sector[0])));
         r.push(written(0, 4096, 4));
         r.lay_over(0, &mut out);

@@ -344,6 +344,12 @@ impl World {
         for medium in self.media() {
             medium.advance(self.now);
         }
+        for export in &mut self.exports {
+            let life = export.life();
+            if let Some(model) = export.models.last_mut() {
+                model.note_losses(life);
+            }
+        }
         if !self.starting.is_empty() {
             self.start_servers();
         }

@@ -53,6 +53,7 @@ impl Disk for SimDisk {
             done_at,
             mark,
             result: None,
+            has_lost: false,
         });
     }
 

@@ -92,6 +92,8 @@ pub(super) struct Flight {
     /// Effects below this were complete when it was submitted (flush).
     pub mark: u64,
     pub result: Option<Result<(), i32>>,
+    /// It is a sync that has lost what it was to save, so that reads may see it already.
+    pub has_lost: bool,
 }
 
 impl Flight {
@@ -151,7 +153,7 @@ pub(super) struct Medium {
     pub upheavals: u64,
     /// Of those, the ones at which reads saw it before anybody was told.
     pub losses: u64,
-    /// Syncs that failed, that have ended, and of whose end the process has heard.
+    /// Syncs that have lost something, that have ended, and of whose end the process has heard.
     pub failed_syncs: (u64, u64, u64),
     pub stats: MediumStats,
 }
@@ -172,6 +174,7 @@ impl Medium {
             }
             let f = self.flights.swap_remove(at);
             if f.is_failed_sync() {
+                self.failed_syncs.1 += u64::from(f.has_lost);
                 self.tell_losses(f.owner != self.owner);
             }
             if f.owner == self.owner {
@@ -196,6 +199,7 @@ impl Medium {
         let mark = self.flights[at].mark;
         let (from, len) = (op.offset as usize, op.len as usize);
         let config = self.config;
+        let lost = self.failed_syncs.0;
         let result = match &mut op.kind {
             DiskOpKind::Read(buf) => {
                 if self.chance(config.read_failure) {
@@ -217,6 +221,7 @@ impl Medium {
         };
         self.flights[at].op = op;
         self.flights[at].result = Some(result);
+        self.flights[at].has_lost = self.failed_syncs.0 > lost;
         // A dead process waits for nothing.
         if self.flights[at].is_failed_sync() && self.flights[at].owner == self.owner {
             self.flights[at].done_at += self.rng.between(0, config.failure_takes_ns);
@@ -281,15 +286,18 @@ impl Medium {
             Some(SyncFailure::Writeback) => {
                 (self.content_seen, self.writeback_seen) = (self.writeback_errors, true);
             }
-            Some(SyncFailure::Own) => self.lose(mark),
+            Some(SyncFailure::Own) => {
+                self.failed_syncs.0 += 1;
+                self.lose(mark);
+            }
             Some(SyncFailure::Device) => {
+                self.failed_syncs.0 += 1;
                 self.device.failures.set(self.device.failures.get() + 1);
                 self.stats.device_failures += 1;
                 self.follow_device();
             }
         }
         self.stats.flush_failures += 1;
-        self.failed_syncs.0 += 1;
         Err(EIO)
     }
 
@@ -346,7 +354,6 @@ impl Medium {
     fn tell_losses(&mut self, heard: bool) {
         let failures = self.device.failures.get();
         self.device.told.borrow_mut().insert(self.thread, failures);
-        self.failed_syncs.1 += 1;
         if heard {
             self.hear_losses();
         }
@@ -473,6 +480,7 @@ impl Medium {
         if !pending && self.rng.chance(config.device_failure) {
             // The device could not flush its cache, and tells nobody but this caller.
             let _ = self.fail_sync(Some(SyncFailure::Device), u64::MAX);
+            self.failed_syncs.1 += 1;
             self.tell_losses(true);
         }
         Err(EIO)

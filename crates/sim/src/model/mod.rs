@@ -98,7 +98,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// A read that began at this moment and ended at that may have missed what was acknowledged: the
+    /// A read that began at this moment and ended at that may have missed what was lost by then: the
     /// one moment that no verifier covers (`docs/protocol.md`, "Restart and replay").
     fn excuses_until(self, end: Life) -> bool {
         self.in_doubt || self.losses != end.losses
@@ -113,13 +113,16 @@ pub struct Ticket {
     /// The run that reads, if it is the writer.
     run: Option<u32>,
     life: Life,
-    /// The durable floor of each sector at submission.
+    /// What was durable in each sector at submission.
+    durables: Vec<u64>,
+    /// What has to be seen of each sector, at least.
     floors: Vec<u64>,
 }
 
 impl Ticket {
     /// Forgets the first `count` sectors.
     pub fn skip(&mut self, count: usize) {
+        self.durables.drain(..count.min(self.durables.len()));
         self.floors.drain(..count.min(self.floors.len()));
     }
 }
@@ -141,6 +144,8 @@ pub struct Model {
     /// counts.
     owed: Option<u64>,
     flush_count: u64,
+    /// How often reads saw a loss before the target heard of it, and the last version before that.
+    losses: (u64, u64),
 }
 
 impl Model {
@@ -156,6 +161,7 @@ impl Model {
             unflushed_base: 0,
             owed: None,
             flush_count: 0,
+            losses: (0, 0),
         }
     }
 
@@ -244,8 +250,22 @@ impl Model {
 
     /// A write of `run` that is submitted writes all of these blocks, what is not its own as it was.
     pub fn begin_patch(&mut self, run: u32, blocks: Range, life: Life) {
-        if run == self.run {
-            blocks.iter().for_each(|at| self.sectors[at].patched = (run, life.upheavals));
+        if run != self.run {
+            return;
+        }
+        for at in blocks.iter() {
+            let patched = &mut self.sectors[at].patched;
+            // The first of them is what a later one may be patched with.
+            if patched.0 != run {
+                *patched = (run, life.upheavals);
+            }
+        }
+    }
+
+    /// To be told before anything that is submitted behind a loss.
+    pub fn note_losses(&mut self, life: Life) {
+        if self.losses.0 != life.losses {
+            self.losses = (life.losses, self.last_version);
         }
     }
 
@@ -336,8 +356,8 @@ impl Model {
 
     /// A read is submitted: by the writer `run`, or by a reader.
     pub fn begin_read(&self, run: Option<u32>, range: Range, life: Life) -> Ticket {
-        let floors = range.iter().map(|at| self.sectors[at].durable).collect();
-        Ticket { before: self.last_version, run, life, floors }
+        let durables: Vec<_> = range.iter().map(|at| self.sectors[at].durable).collect();
+        Ticket { before: self.last_version, run, life, floors: durables.clone(), durables }
     }
 
     /// A block status is submitted. It is not ordered with writes that are outstanding: what was
@@ -352,7 +372,8 @@ impl Model {
             done.max(sector.durable)
         };
         let floors = range.iter().map(known).collect();
-        Ticket { before: self.last_version, run: None, life, floors }
+        let durables = range.iter().map(|at| self.sectors[at].durable).collect();
+        Ticket { before: self.last_version, run: None, life, durables, floors }
     }
 
     /// A read is answered with `data`.
@@ -374,7 +395,8 @@ impl Model {
 
     fn check_seen(&self, ticket: &Ticket, nth: usize, at: usize, seen: Seen, life: Life) -> Check {
         let sector = &self.sectors[at];
-        let is_excused = ticket.life.excuses_until(life);
+        // What was submitted behind the last loss is seen in any case.
+        let lost = if ticket.life.excuses_until(life) { self.losses.1 } else { 0 };
         let (floor, ceiling) = match ticket.run {
             Some(run) if run == self.run => {
                 let done = sector.history.iter().rev().find(|e| {
@@ -385,7 +407,8 @@ impl Model {
                 });
                 // After a failed replay nothing is `Done` above the floor. What became durable
                 // meanwhile, submitted later, may be missing: a long read goes down in parts.
-                let floor = done.filter(|_| !is_excused).map_or(0, |e| e.version);
+                let floor = done.map_or(0, |e| e.version);
+                let floor = if floor > lost { floor } else { 0 };
                 (floor.max(ticket.floors[nth]), ticket.before)
             }
             // The run has ended meanwhile: only what holds for everybody.
@@ -394,9 +417,9 @@ impl Model {
                 // What was acknowledged when it was submitted may have been lost since, by a
                 // replay that failed: the next flush says so.
                 let floor = ticket.floors[nth];
-                let is_lost = |e: &Entry| e.version == floor && e.state == State::Unknown;
-                let lost = sector.history.iter().any(is_lost);
-                (if lost || is_excused { sector.durable.min(floor) } else { floor }, u64::MAX)
+                let is_unknown = |e: &Entry| e.version == floor && e.state == State::Unknown;
+                let stands = floor > lost && !sector.history.iter().any(is_unknown);
+                (if stands { floor } else { ticket.durables[nth] }, u64::MAX)
             }
         };
         if self.allowed(sector, at, seen, floor, ceiling) {

@@ -57,10 +57,40 @@ fn a_read_may_miss_what_nobody_has_heard_of_yet() {
         m.end_write(1, R, v, true, true);
         let v = m.begin_write(1, R, Effect::Data);
         m.end_write(1, R, v, true, false);
-        let ticket = m.begin_read(Some(1), R, begin);
-        let [durable, older] = [2, 1].map(|version| bytes(&m, version));
-        assert_eq!(m.end_read(&ticket, R, &durable, end).is_ok(), excused);
-        assert!(m.end_read(&ticket, R, &older, end).is_err());
+        let [older, durable, acknowledged] = [1, 2, 3].map(|version| bytes(&m, version));
+        let tickets = [m.begin_read(Some(1), R, begin), m.begin_status(Some(1), R, begin)];
+        m.note_losses(Life { losses: 7, ..L });
+        for ticket in tickets {
+            assert_eq!(m.end_read(&ticket, R, &durable, end).is_ok(), excused);
+            assert!(m.end_read(&ticket, R, &older, end).is_err());
+        }
+        // What came behind the loss is not lost.
+        let v = m.begin_write(1, R, Effect::Data);
+        m.end_write(1, R, v, true, false);
+        for ticket in [m.begin_read(Some(1), R, begin), m.begin_status(Some(1), R, begin)] {
+            assert!(m.end_read(&ticket, R, &acknowledged, end).is_err());
+        }
+    }
+}
+
+/// A run patches a block with what it had read before the loss, whatever it has read since.
+#[test]
+fn what_is_patched_may_change_back_after_a_loss() {
+    for patches in [false, true] {
+        let mut m = written(2);
+        m.run_ended(1);
+        assert!(m.run_started(2, 2));
+        let later = Life { upheavals: 1, ..L };
+        if patches {
+            m.begin_patch(2, R, L);
+            m.begin_patch(2, R, later);
+        }
+        let mut see = |version| {
+            let ticket = m.begin_read(Some(2), R, later);
+            let data = bytes(&m, version);
+            m.end_read(&ticket, R, &data, later)
+        };
+        assert_eq!((see(1), see(2).is_ok()), (Ok(()), patches));
     }
 }
 

@@ -344,6 +344,19 @@ fn every_part_is_as_durable_as_the_whole() {
 }
 
 #[test]
+fn blocks_that_are_patched_are_read_for_that() {
+    let is_for_patch = |io: &(Op, u64, u64, IoFlags)| io.3.for_patch;
+    for (io, patched) in [(write(500, &[9; 600]), 2), (Io::new(1, Op::Read, 500, 600), 0)] {
+        let mut volume = prompt();
+        complete(&mut volume, io).result.unwrap();
+        let (reads, others): (Vec<_>, Vec<_>) =
+            volume.inner().seen.iter().partition(|io| io.0 == Op::Read);
+        assert!(!reads.is_empty() && !others.iter().any(is_for_patch));
+        assert_eq!(reads.iter().filter(|io| is_for_patch(io)).count(), patched);
+    }
+}
+
+#[test]
 fn zeroes_at_the_edges_and_discards_inside_only() {
     let mut volume = prompt();
     let content = volume.inner().bytes.clone();
