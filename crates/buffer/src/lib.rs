@@ -7,7 +7,8 @@
 //! * [`Segment`] is a shared, read-only window into a buffer. Whoever holds one keeps the memory
 //!   alive and unchanged.
 //! * [`SegList`] is a payload: segments in order.
-//! * [`RxFrame`], [`TxFrame`] and their batches are what links move.
+//! * [`RxFrame`], [`TxFrame`] and their batches are what links move; [`LinkInfo`] is what a link says
+//!   about itself.
 //!
 //! Ownership rule of the house: *buffers change hands; bytes do not move*. Everything here belongs
 //! to one shard (one thread); none of it is `Send` but [`Memory`] on its way between two pools.
@@ -16,11 +17,13 @@
 mod addr;
 mod frame;
 mod lent;
+mod link_info;
 mod pool;
 mod segment;
 
 pub use addr::Addr;
 pub use frame::{RxBatch, RxFrame, TX_HEAD_BYTES, TxBatch, TxFrame};
 pub use lent::{Lender, Lent};
+pub use link_info::{FrameSizes, LinkInfo, Room};
 pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
 pub use segment::{SegList, Segment};

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Room};
 use thinwire_proto::{
-    DropReason, Item, NUMBER_HIGH, Role, Room, SEQUENCE_HIGH, Session, SessionConfig, Time,
+    DropReason, Item, NUMBER_HIGH, Role, SEQUENCE_HIGH, Session, SessionConfig, Time,
     addr_from_wire, outside_frame,
 };
 use thinwire_volume::{ErrorKind, Geometry, Identity};
@@ -84,7 +84,7 @@ impl Initiator {
 
     /// Largest frame to use on a link.
     pub(crate) fn limit(&self, link: usize) -> usize {
-        let limit = self.links[link].frame_bytes_max;
+        let limit = self.links[link].frame_bytes.max;
         self.config.frame_bytes_max.map_or(limit, |max| limit.min(max))
     }
 
@@ -390,7 +390,7 @@ impl Initiator {
         }
         let room = Room { frames: welcome.room_frames.max(1), bytes: welcome.room_bytes.max(2048) };
         let limit = self.limit(link).min(welcome.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), params.frame_bytes_base, limit);
+        session.add_path(now, link, from, Some(room), params.frame_bytes.base, limit);
         // All other ways to it: where else it answered, and the addresses it names.
         let mut others: Vec<(usize, Addr)> =
             attempt.candidates.iter().map(|c| (c.link, c.addr)).collect();
@@ -400,7 +400,7 @@ impl Initiator {
             others.extend(reach.map(|l| (l, addr)));
         }
         for (link, addr) in others {
-            let (base, limit) = (self.links[link].frame_bytes_base, self.limit(link));
+            let (base, limit) = (self.links[link].frame_bytes.base, self.limit(link));
             session.add_path(now, link, addr, None, base, limit);
         }
         session.set_peer_grant(u32::from(welcome.slots), welcome.credit_bytes);

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Pool, RxFrame, TxBatch};
+use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
 use thinwire_proto::{
-    DropReason, Item, LinkParams, Notice, Rng, Session, Stage, StageObserver, Time, open_frame,
+    DropReason, Item, Notice, Rng, Session, Stage, StageObserver, Time, open_frame,
 };
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Op};
 use thinwire_wire::{AskClocks, Clocks, Detach, Kind, Message, Status, event_code};
@@ -29,7 +29,7 @@ pub(crate) struct Content {
 /// One attachment of one export. See the crate.
 pub struct Initiator {
     pub(crate) config: InitiatorConfig,
-    pub(crate) links: Vec<LinkParams>,
+    pub(crate) links: Vec<LinkInfo>,
     pub(crate) pool: Pool,
     pub(crate) rng: Rng,
     pub(crate) session: Option<Session>,
@@ -91,7 +91,7 @@ impl Initiator {
     pub fn new(
         now: Time,
         config: InitiatorConfig,
-        links: Vec<LinkParams>,
+        links: Vec<LinkInfo>,
         pool: Pool,
         seed: u64,
     ) -> Self {
@@ -252,7 +252,7 @@ impl Initiator {
                 let params = self.links[link];
                 let limit = self.limit(link);
                 let session = self.session_for(header.session)?.0;
-                let base = params.frame_bytes_base;
+                let base = params.frame_bytes.base;
                 session.on_probe(now, link, rx.from, header, &probe, base, limit)
             }
             Message::Offer(offer) => self.on_offer(now, link, rx.from, &offer),
@@ -499,8 +499,8 @@ impl Initiator {
 
 #[cfg(test)]
 mod tests {
-    use thinwire_buffer::{Addr, SegList};
-    use thinwire_proto::{Batching, Role, Room, SessionConfig};
+    use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
+    use thinwire_proto::{Batching, Role, SessionConfig};
 
     use super::*;
     use crate::TargetName;
@@ -510,8 +510,8 @@ mod tests {
         let (now, pool) = (Time(1), Pool::new(1 << 20));
         let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
         let room = Room { frames: 8, bytes: 1 << 16 };
-        let link =
-            LinkParams { addr: Addr::Sim(1), frame_bytes_base: 1500, frame_bytes_max: 1500, room };
+        let frame_bytes = FrameSizes { base: 1500, max: 1500 };
+        let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room };
         let mut initiator = Initiator::new(now, config, vec![link], pool, 1);
         let config = SessionConfig {
             role: Role::Initiator,

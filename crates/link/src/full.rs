@@ -84,10 +84,10 @@ impl Outlet {
 mod tests {
     use std::os::fd::BorrowedFd;
 
-    use thinwire_buffer::{Addr, Pool, RxBatch};
+    use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch};
 
     use super::*;
-    use crate::{LinkStats, Room};
+    use crate::LinkStats;
 
     /// Takes so many frames a call into a ring, and of the ring so many away.
     #[derive(Default)]
@@ -101,17 +101,10 @@ mod tests {
         fn name(&self) -> &str {
             "narrow"
         }
-        fn local(&self) -> Addr {
-            Addr::Sim(1)
-        }
-        fn frame_bytes_max(&self) -> usize {
-            1500
-        }
-        fn frame_bytes_base(&self) -> usize {
-            1280
-        }
-        fn room(&self) -> Room {
-            Room { frames: 64, bytes: 1 << 20 }
+        fn info(&self) -> LinkInfo {
+            let frame_bytes = FrameSizes { base: 1280, max: 1500 };
+            let room = Room { frames: 64, bytes: 1 << 20 };
+            LinkInfo { addr: Addr::Sim(1), frame_bytes, room }
         }
         fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
             let count = self.takes.min(batch.len());

@@ -24,7 +24,7 @@ pub mod xdp;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{LinkInfo, Pool, RxBatch, TxBatch};
 
 /// Distance from a received frame's first byte to the next page border, so that a payload at this
 /// offset (the protocol's data offset) arrives page aligned. At most 192 (DESIGN section 4, Frame).
@@ -37,16 +37,6 @@ pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
 pub use full::{Outlet, RETRY, WAITING_FRAMES_MAX};
 pub use spec::{LinkOptions, LinkSpec, RawKind, SpecError};
-
-/// What a link can take in before it drops, as granted by the kernel. The protocol derives what it
-/// allows its peers to have in flight from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Frames of the largest size.
-    pub frames: u32,
-    /// Bytes of frames, after the kernel's own bookkeeping ("true size") is taken off.
-    pub bytes: u32,
-}
 
 /// A source of time in ns, for wrappers that need one: injected, so that they work under virtual
 /// time, too.
@@ -63,18 +53,9 @@ pub trait Link {
     /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.
     fn name(&self) -> &str;
 
-    /// This end's address, as peers see it.
-    fn local(&self) -> Addr;
-
-    /// The largest frame this link can send, in bytes from the version byte on.
-    fn frame_bytes_max(&self) -> usize;
-
-    /// The frame size that passes everywhere on this kind of link: what is used before larger
-    /// sizes are probed, and fallen back to.
-    fn frame_bytes_base(&self) -> usize;
-
-    /// How much may be on the way to this end.
-    fn room(&self) -> Room;
+    /// What the protocol needs to know of it. Only the address may change while the link is open: its
+    /// interface may be given another.
+    fn info(&self) -> LinkInfo;
 
     /// Sends the frames of the batch, in order, in as few system calls as possible, without
     /// blocking: frames stay in the batch if the kernel's queue is full, for a later call. Those that
@@ -154,17 +135,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn name(&self) -> &str {
         (**self).name()
     }
-    fn local(&self) -> Addr {
-        (**self).local()
-    }
-    fn frame_bytes_max(&self) -> usize {
-        (**self).frame_bytes_max()
-    }
-    fn frame_bytes_base(&self) -> usize {
-        (**self).frame_bytes_base()
-    }
-    fn room(&self) -> Room {
-        (**self).room()
+    fn info(&self) -> LinkInfo {
+        (**self).info()
     }
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         (**self).send(batch)

@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
+use thinwire_buffer::{
+    Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, RxFrame, SegList, TxBatch, TxFrame,
+};
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
@@ -22,7 +24,7 @@ use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
-use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Room};
+use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats};
 
 /// The EtherType used unless another is configured: "local experimental 1" of IEEE 802.
 pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
@@ -146,7 +148,7 @@ pub struct PacketLink {
     /// What else would make it faster.
     advice: Option<String>,
     /// Of the MTU at the time of opening: receive buffers are made for it.
-    frame_bytes_max: usize,
+    frame_bytes: FrameSizes,
     granted: u32,
     room: Room,
     tx: TxSlots,
@@ -189,7 +191,11 @@ impl PacketLink {
         let sndbuf = config.sndbuf_bytes;
         sys::set_buffer(sender.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, sndbuf)
             .map_err(buffer("send"))?;
+        // What an Ethernet frame carries is our frame. Not 1500 as the base: tunnels and provider
+        // networks carry a little less, and whole units of payload fit no better into 1500.
         let frame_bytes_max = interface.mtu.min(FRAME_BYTES_MAX);
+        let frame_bytes = FrameSizes { base: FRAME_BYTES_MIN, max: frame_bytes_max };
+        let frame_bytes = frame_bytes.at_most(frame_bytes_max);
         // 802.1Q frames and mangled ones may exceed the MTU a little: see them whole.
         let buf_bytes = START + frame_bytes_max + 64;
         let slots = (BATCH_BYTES / buf_bytes).clamp(8, BATCH_FRAMES);
@@ -198,7 +204,7 @@ impl PacketLink {
             None => format!("packet:{ifname}"),
         };
         let mut link = PacketLink {
-            frame_bytes_max,
+            frame_bytes,
             granted,
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
@@ -431,23 +437,9 @@ impl Link for PacketLink {
         &self.name
     }
 
-    fn local(&self) -> Addr {
-        Addr::Mac(self.interface.mac)
-    }
-
-    /// The MTU when the link was opened: what an Ethernet frame carries is our frame.
-    fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        // Not 1500: tunnels and provider networks carry a little less, and whole units of payload
-        // fit no better into 1500 than into this.
-        self.frame_bytes_max().min(FRAME_BYTES_MIN)
-    }
-
-    fn room(&self) -> Room {
-        self.room
+    fn info(&self) -> LinkInfo {
+        let (addr, frame_bytes) = (Addr::Mac(self.interface.mac), self.frame_bytes);
+        LinkInfo { addr, frame_bytes, room: self.room }
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

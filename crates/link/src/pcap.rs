@@ -13,11 +13,11 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::Rc;
 
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 
 use crate::packet::{ETHERTYPE_DEFAULT, GROUP_MAC};
 use crate::udp::{GROUP_V4, GROUP_V6, PORT_DEFAULT};
-use crate::{Clock, Link, LinkSpec, LinkStats, Room};
+use crate::{Clock, Link, LinkSpec, LinkStats};
 
 /// pcap with times in ns, in the byte order of this machine.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -335,20 +335,8 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.name()
     }
 
-    fn local(&self) -> Addr {
-        self.inner.local()
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.inner.frame_bytes_max()
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        self.inner.frame_bytes_base()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn info(&self) -> LinkInfo {
+        self.inner.info()
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
@@ -357,7 +345,7 @@ impl<L: Link> Link for PcapLink<L> {
         if !frames.is_empty() {
             let file = &mut *self.file.borrow_mut();
             let at_ns = (file.clock)();
-            let local = self.inner.local();
+            let local = self.inner.info().addr;
             for frame in frames {
                 let data = frame.data.iter().map(|segment| &segment[..]);
                 let parts = std::iter::once(&frame.head[..]).chain(data);
@@ -377,7 +365,7 @@ impl<L: Link> Link for PcapLink<L> {
             return Ok(0);
         }
         let at_ns = (file.clock)();
-        let local = self.inner.local();
+        let local = self.inner.info().addr;
         for frame in out.range(before..) {
             let parts = frame.pieces().map(|piece| &piece[..]);
             file.capture(&self.wire, (frame.from, local), at_ns, parts);
@@ -456,11 +444,11 @@ mod tests {
         let mut b = net.station(Default::default());
         let pool = Pool::new(1 << 20);
         let mut batch = TxBatch::new();
-        let frame = batch.push(b.local());
+        let frame = batch.push(b.info().addr);
         frame.head.extend_from_slice(b"head");
         frame.data.push(pool.copy_of(b"data").freeze());
         a.send(&mut batch).unwrap();
-        batch.push(a.local()).head.extend_from_slice(b"back");
+        batch.push(a.info().addr).head.extend_from_slice(b"back");
         b.send(&mut batch).unwrap();
         net.advance(1_000_000);
         let mut out = RxBatch::new();
@@ -486,7 +474,7 @@ mod tests {
         let pool = Pool::new(1 << 20);
         let mut batch = TxBatch::new();
         for _ in 0..2 {
-            batch.push(b.local()).head.extend_from_slice(&[1; 9000]);
+            batch.push(b.info().addr).head.extend_from_slice(&[1; 9000]);
             a.send(&mut batch).unwrap();
             a.recv(&pool, 1, &mut RxBatch::new()).unwrap();
         }
@@ -502,17 +490,8 @@ mod tests {
         fn name(&self) -> &str {
             self.0.name()
         }
-        fn local(&self) -> Addr {
-            self.0.local()
-        }
-        fn frame_bytes_max(&self) -> usize {
-            self.0.frame_bytes_max()
-        }
-        fn frame_bytes_base(&self) -> usize {
-            self.0.frame_bytes_base()
-        }
-        fn room(&self) -> Room {
-            self.0.room()
+        fn info(&self) -> LinkInfo {
+            self.0.info()
         }
         fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
             batch.sent(batch.len().min(2));

@@ -1,6 +1,6 @@
 //! What a receive buffer holds: the kernel counts memory ("true size"), we count frames.
 
-use crate::Room;
+use thinwire_buffer::Room;
 
 /// Memory that the kernel charges a waiting frame of `bytes` bytes with, at most.
 ///

@@ -51,7 +51,7 @@ fn exchange<L: Link>(a: &mut L, b: &mut L) -> u64 {
         for is_back in [false, true] {
             let (from, to) = if is_back { (&mut *b, &mut *a) } else { (&mut *a, &mut *b) };
             for i in 0..20 {
-                let frame = tx.push(to.local());
+                let frame = tx.push(to.info().addr);
                 frame.head.resize(HEAD_BYTES, i as u8);
                 if i % 5 != 4 {
                     frame.data.push(payload.slice(0, 4096));
@@ -92,7 +92,7 @@ fn warm_links_do_not_allocate() {
             cable.enter(1);
             let mut b = open(&format!("{kind}:right"), &LinkOptions::default());
             let pool = Pool::new(1 << 20);
-            let ends = [a.local(), b.local()];
+            let ends = [a.info().addr, b.info().addr];
             warm_up(&mut a, ends[1], &mut b, &pool);
             warm_up(&mut b, ends[0], &mut a, &pool);
             assert_eq!(exchange(&mut a, &mut b), 0, "{kind}");

@@ -46,7 +46,7 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
             // Trains of equal frames, and a shorter one behind: GRO puts them into one buffer.
             let sizes = [4288, 4288, 4288, 300 + round];
             for (i, &size) in sizes.iter().enumerate() {
-                load(&mut batch, b.local(), &pool, round * 4 + i, size);
+                load(&mut batch, b.info().addr, &pool, round * 4 + i, size);
             }
             batch.add_last_pieces(usize::from(round >= 20));
             a.send(&mut batch).unwrap();
@@ -57,7 +57,7 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
             // Only the time of what somebody waits for is counted.
             assert_eq!(a.handed_over_ns() > 0, pipeline.send_thread && round >= 20);
             for (i, frame) in frames.iter().enumerate() {
-                assert_eq!(frame.from, a.local());
+                assert_eq!(frame.from, a.info().addr);
                 assert_eq!(frame.bytes[..], pattern(round * 4 + i, sizes[i]), "{pipeline:?}");
                 assert_eq!(frame.queued > Duration::ZERO, pipeline.receive_thread);
                 // Congestion control takes all of it off the network's time.
@@ -80,7 +80,7 @@ fn memory_goes_to_and_fro_and_is_not_made_anew() {
         let mut batch = TxBatch::new();
         let mut made = 0;
         for round in 0..100 {
-            load(&mut batch, b.local(), &pool, round, 4288);
+            load(&mut batch, b.info().addr, &pool, round, 4288);
             a.send(&mut batch).unwrap();
             let frames = receive(&mut *b, &pool, 1);
             assert_eq!(frames[0].bytes[..], pattern(round, 4288));
@@ -106,7 +106,7 @@ fn jumbo_frames_in_memory_of_the_link_are_taken_home() {
             cable.enter(1);
             let mut b = open("xdp:right");
             let pool = Pool::new(8 << 20);
-            let to = b.local();
+            let to = b.info().addr;
             warm_up(&mut *a, to, &mut *b, &pool);
             let before = (a.stats(), b.stats());
             let mut batch = TxBatch::new();
@@ -147,7 +147,7 @@ fn what_was_handed_over_is_sent_before_the_link_goes() {
     let pool = Pool::new(8 << 20);
     let mut b = open(Pipeline::default());
     let mut a = open(ALL[2]);
-    let to = b.local();
+    let to = b.info().addr;
     for i in 0..20 {
         send(&mut *a, to, &pattern(i, 100));
     }
@@ -159,7 +159,7 @@ fn what_was_handed_over_is_sent_before_the_link_goes() {
 fn frames_may_outlive_their_link() {
     let pool = Pool::new(8 << 20);
     let (mut a, mut b) = (open(ALL[2]), open(ALL[2]));
-    send(&mut *a, b.local(), &pattern(1, 500));
+    send(&mut *a, b.info().addr, &pattern(1, 500));
     let frames = receive(&mut *b, &pool, 1);
     let start = Instant::now();
     drop((a, b));

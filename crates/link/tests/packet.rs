@@ -19,11 +19,11 @@ fn frames_cross_in_one_call_and_payloads_arrive_on_a_page() {
         let mut a = open("left");
         cable.enter(1);
         let mut b = open("right");
-        assert_eq!((a.frame_bytes_max(), a.frame_bytes_base()), (9000, 1280));
+        assert_eq!((a.info().frame_bytes.max, a.info().frame_bytes.base), (9000, 1280));
         let pool = Pool::new(8 << 20);
         let mut batch = TxBatch::new();
         for i in 0..32 {
-            let frame = batch.push(b.local());
+            let frame = batch.push(b.info().addr);
             frame.head.extend_from_slice(&pattern(i, HEAD_BYTES));
             // Two pieces, of a size that fills the largest frame in the end.
             let first = pool.copy_of(&pattern(i + 1, 4096)).freeze();
@@ -43,7 +43,7 @@ fn frames_cross_in_one_call_and_payloads_arrive_on_a_page() {
         let frames = receive(&mut b, &pool, 32);
         assert_eq!(frames.len(), 32);
         for (i, frame) in frames.iter().enumerate() {
-            assert_eq!(frame.from, a.local());
+            assert_eq!(frame.from, a.info().addr);
             let (head, data) = frame.bytes.split_at(HEAD_BYTES);
             assert_eq!(head, pattern(i, HEAD_BYTES));
             assert_eq!(data.as_ptr() as usize % 4096, 0);
@@ -66,7 +66,7 @@ fn warm_receiving_takes_no_new_memory() {
         let mut allocations = 0;
         for round in 0..20 {
             for _ in 0..8 {
-                send(&mut a, b.local(), &pattern(round, 1500));
+                send(&mut a, b.info().addr, &pattern(round, 1500));
             }
             assert_eq!(receive(&mut b, &pool, 8).len(), 8);
             if round == 9 {
@@ -91,7 +91,7 @@ fn the_group_is_heard_by_all_but_the_sender() {
             assert_eq!(frames.len(), 1);
             // Ethernet may pad: the frame's own length counts.
             assert_eq!(&frames[0].bytes[..13], b"who is there?");
-            assert_eq!(frames[0].from, a.local());
+            assert_eq!(frames[0].from, a.info().addr);
         }
         assert!(drain(&mut a, &pool).is_empty());
     });
@@ -109,8 +109,8 @@ fn frames_for_other_stations_and_other_ethertypes_are_not_ours() {
         let mut b = open("right");
         let pool = Pool::new(1 << 20);
         send(&mut a, Addr::Mac([2, 0, 0, 0, 0, 99]), b"for somebody else");
-        send(&mut foreign, b.local(), b"another protocol");
-        send(&mut a, b.local(), b"for us");
+        send(&mut foreign, b.info().addr, b"another protocol");
+        send(&mut a, b.info().addr, b"for us");
         let frames = drain(&mut b, &pool);
         assert_eq!(frames.len(), 1);
         assert_eq!(&frames[0].bytes[..6], b"for us");
@@ -130,7 +130,7 @@ fn vlans_are_apart() {
         assert_eq!(there[1].name(), "packet:right,vlan=100");
         let pool = Pool::new(1 << 20);
         for (i, link) in here.iter_mut().enumerate() {
-            send(link, there[0].local(), &pattern(i, 9000));
+            send(link, there[0].info().addr, &pattern(i, 9000));
             send(link, Addr::Group, &pattern(i + 10, 100));
             assert_eq!((link.stats().tx_frames, link.stats().tx_bytes), (2, 9100));
         }
@@ -159,7 +159,7 @@ fn steering_shares_an_interface_among_shards() {
         }
         let pool = Pool::new(1 << 20);
         for frame in [b"........\x00", b"........\x01", b"........\x02", b".D......\x09"] {
-            send(&mut a, shards[0].local(), frame);
+            send(&mut a, shards[0].info().addr, frame);
         }
         let counts = shards.each_mut().map(|link| drain(link, &pool).len());
         assert_eq!(counts, [2, 1]);
@@ -174,12 +174,12 @@ fn room_is_what_really_fits() {
             cable.enter(1);
             let small = PacketConfig { rcvbuf_bytes: 106_496, ..PacketConfig::new("right") };
             let mut b = PacketLink::open(&small).unwrap();
-            let room = b.room();
+            let room = b.info().room;
             assert!(room.frames >= 1 && room.bytes == room.frames * mtu as u32);
             let pool = Pool::new(64 << 20);
             let mut batch = TxBatch::new();
             for i in 0..4 * room.frames as usize + 100 {
-                batch.push(b.local()).head.extend_from_slice(&pattern(i, mtu));
+                batch.push(b.info().addr).head.extend_from_slice(&pattern(i, mtu));
             }
             let sent = batch.len();
             a.send(&mut batch).unwrap();
@@ -203,15 +203,15 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         let pool = Pool::new(1 << 20);
         cable.enter(0);
         ip("link set left down");
-        send(&mut a, b.local(), b"lost");
-        send(&mut a, b.local(), b"lost");
+        send(&mut a, b.info().addr, b"lost");
+        send(&mut a, b.info().addr, b"lost");
         assert!(drain(&mut a, &pool).is_empty());
         let stats = a.stats();
         assert_eq!((stats.tx_dropped, stats.tx_frames), (2, 0));
         ip("link set left up");
-        send(&mut a, b.local(), b"back");
+        send(&mut a, b.info().addr, b"back");
         assert_eq!(&receive(&mut b, &pool, 1)[0].bytes[..4], b"back");
-        send(&mut b, a.local(), b"indeed");
+        send(&mut b, a.info().addr, b"indeed");
         assert_eq!(receive(&mut a, &pool, 1).len(), 1);
     });
 }
@@ -228,7 +228,7 @@ fn an_interface_without_a_carrier_drops_frames_and_returns() {
         ip("link set right down");
         let mut batch = TxBatch::new();
         for _ in 0..2 {
-            batch.push(b.local()).head.extend_from_slice(b"lost");
+            batch.push(b.info().addr).head.extend_from_slice(b"lost");
         }
         // The kernel takes a moment to say so of the interface; until then it is a full queue.
         for _ in 0..1000 {
@@ -244,7 +244,7 @@ fn an_interface_without_a_carrier_drops_frames_and_returns() {
         ip("link set right up");
         // Nothing but the kernel's word that the carrier is back.
         assert!(receive_when_woken(&mut a, &pool).is_empty());
-        send(&mut a, b.local(), b"back");
+        send(&mut a, b.info().addr, b"back");
         assert_eq!(&receive(&mut b, &pool, 1)[0].bytes[..4], b"back");
         ip("link add unrelated type bridge");
         assert!(!is_woken(&a, Duration::from_millis(100)), "it listens no more");
@@ -266,7 +266,7 @@ fn what_a_full_queue_does_not_take_stays_in_the_batch() {
         nft("add rule netdev full out drop");
         let mut batch = TxBatch::new();
         for number in 0..100u8 {
-            batch.push(b.local()).head.extend_from_slice(&[number; 100]);
+            batch.push(b.info().addr).head.extend_from_slice(&[number; 100]);
         }
         a.send(&mut batch).unwrap();
         a.send(&mut batch).unwrap();
@@ -292,10 +292,10 @@ fn an_interface_that_is_made_anew_is_used_again() {
         ip("link set other up");
         let mut c = open("other");
         let pool = Pool::new(1 << 20);
-        send(&mut a, c.local(), b"finds the new one");
-        send(&mut a, c.local(), b"there");
+        send(&mut a, c.info().addr, b"finds the new one");
+        send(&mut a, c.info().addr, b"there");
         assert_eq!(&receive(&mut c, &pool, 1)[0].bytes[..5], b"there");
-        send(&mut c, a.local(), b"and hears");
+        send(&mut c, a.info().addr, b"and hears");
         send(&mut c, Addr::Group, b"its group, too");
         assert_eq!(receive(&mut a, &pool, 2).len(), 2);
         let _ = cable;
@@ -327,7 +327,8 @@ fn an_interface_that_is_made_anew_is_heard_by_who_only_listens() {
             receive_when_woken(&mut a, &pool);
             let mut c = open("there");
             assert_eq!(a.stats().tx_calls, 0, "it has said nothing");
-            for (to, bytes) in [(a.local(), &b"to the station"[..]), (Addr::Group, b"to the group")]
+            for (to, bytes) in
+                [(a.info().addr, &b"to the station"[..]), (Addr::Group, b"to the group")]
             {
                 send(&mut c, to, bytes);
                 let heard = receive_when_woken(&mut a, &pool);
@@ -353,13 +354,13 @@ fn a_changed_station_address_is_noticed() {
         let pool = Pool::new(1 << 20);
         let start = Instant::now();
         // It looks once a second while it sends.
-        while a.local() != Addr::Mac(new) {
-            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.local());
-            send(&mut a, b.local(), b"who am I");
+        while a.info().addr != Addr::Mac(new) {
+            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.info().addr);
+            send(&mut a, b.info().addr, b"who am I");
             std::thread::sleep(Duration::from_millis(50));
         }
         drain(&mut b, &pool);
-        send(&mut a, b.local(), b"hear me");
+        send(&mut a, b.info().addr, b"hear me");
         let heard = receive(&mut b, &pool, 1);
         assert_eq!(heard[0].from, Addr::Mac(new));
         send(&mut b, heard[0].from, b"heard");
@@ -376,7 +377,7 @@ fn a_frame_too_large_is_dropped_alone() {
         let pool = Pool::new(1 << 20);
         let mut batch = TxBatch::new();
         for len in [100, 1501, 200] {
-            batch.push(b.local()).head.extend_from_slice(&pattern(0, len));
+            batch.push(b.info().addr).head.extend_from_slice(&pattern(0, len));
         }
         batch.push(Addr::Sim(3)).head.push(1);
         a.send(&mut batch).unwrap();

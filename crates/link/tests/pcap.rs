@@ -56,16 +56,16 @@ fn udp_frames_are_whole_datagrams_with_right_checksums() {
         let pool = Pool::new(8 << 20);
         let mut batch = TxBatch::new();
         for len in [1000, 1000, 333] {
-            let frame = batch.push(b.local());
+            let frame = batch.push(b.info().addr);
             frame.head.extend_from_slice(&[7; 101]);
             frame.data.push(pool.copy_of(&vec![8; len - 101]).freeze());
         }
         batch.push(Addr::Group).head.extend_from_slice(b"who?");
         a.send(&mut batch).unwrap();
-        batch.push(a.local()).head.extend_from_slice(&[9; 50]);
+        batch.push(a.info().addr).head.extend_from_slice(&[9; 50]);
         b.send(&mut batch).unwrap();
         assert_eq!(receive(&mut a, &pool, 1).len(), 1);
-        let (Addr::Udp(here), Addr::Udp(there)) = (a.local(), b.local()) else { panic!() };
+        let (Addr::Udp(here), Addr::Udp(there)) = (a.info().addr, b.info().addr) else { panic!() };
         drop(a);
         assert_eq!(file.borrow().frames(), 5);
 
@@ -104,13 +104,13 @@ fn raw_frames_look_as_on_the_wire() {
         let mut b = PacketLink::open(&there).unwrap();
         let pool = Pool::new(8 << 20);
         let mut batch = TxBatch::new();
-        batch.push(b.local()).head.extend_from_slice(&[1; 9000]);
+        batch.push(b.info().addr).head.extend_from_slice(&[1; 9000]);
         batch.push(Addr::Group).head.extend_from_slice(&[2; 60]);
         a.send(&mut batch).unwrap();
-        batch.push(a.local()).head.extend_from_slice(&[3; 70]);
+        batch.push(a.info().addr).head.extend_from_slice(&[3; 70]);
         b.send(&mut batch).unwrap();
         assert_eq!(receive(&mut a, &pool, 1).len(), 1);
-        let (here, there) = (a.local(), b.local());
+        let (here, there) = (a.info().addr, b.info().addr);
         drop(a);
         let fields = ["eth.src", "eth.dst", "vlan.id", "vlan.etype", "frame.len"];
         let Some(lines) = tshark(&capture.0, &fields) else { return };

@@ -58,12 +58,12 @@ fn a_train_is_one_call_each_way_and_shares_one_buffer() {
         let (mut a, mut b) = (open(addr), open(addr));
         let pool = Pool::new(8 << 20);
         let sizes = [4288, 4288, 4288, 4288, 4288, 4288, 100];
-        a.send(&mut batch_of(b.local(), &pool, &sizes)).unwrap();
+        a.send(&mut batch_of(b.info().addr, &pool, &sizes)).unwrap();
         let sent = a.stats();
         assert_eq!((sent.tx_frames, sent.tx_calls, sent.tx_dropped), (7, 1, 0), "{addr}");
         let frames = receive(&mut b, &pool, 7);
         assert_sizes(&frames, &sizes);
-        assert_eq!(frames[0].from, a.local());
+        assert_eq!(frames[0].from, a.info().addr);
         // One after the other in one piece of memory: nothing was copied.
         for pair in frames.windows(2) {
             let end = pair[0].bytes.as_ptr() as usize + pair[0].bytes.len();
@@ -79,10 +79,10 @@ fn a_train_is_one_call_each_way_and_shares_one_buffer() {
 fn a_lone_frame_arrives_aligned() {
     let (mut a, mut b) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
     let pool = Pool::new(8 << 20);
-    let largest = b.frame_bytes_max();
-    assert_eq!((largest, b.frame_bytes_base()), (HEAD_BYTES + 60 * 1024, 1232));
+    let largest = b.info().frame_bytes.max;
+    assert_eq!((largest, b.info().frame_bytes.base), (HEAD_BYTES + 60 * 1024, 1232));
     for size in [HEAD_BYTES + 8192, largest] {
-        a.send(&mut batch_of(b.local(), &pool, &[size])).unwrap();
+        a.send(&mut batch_of(b.info().addr, &pool, &[size])).unwrap();
         let frames = receive(&mut b, &pool, 1);
         assert_sizes(&frames, &[size]);
         assert_eq!(frames[0].bytes[HEAD_BYTES..].as_ptr() as usize % 4096, 0);
@@ -98,7 +98,7 @@ fn sizes_and_peers_that_vary_keep_their_order() {
     let sizes: Vec<usize> = (0..200).map(|i| [700, 700, 300, 1232, 64][i * i % 5]).collect();
     let mut batch = TxBatch::new();
     for (i, &size) in sizes.iter().enumerate() {
-        let to = peers[i / 3 % 2].local();
+        let to = peers[i / 3 % 2].info().addr;
         batch.push(to).head.extend_from_slice(&pattern(i, size));
     }
     a.send(&mut batch).unwrap();
@@ -121,7 +121,7 @@ fn without_gso_or_gro_frames_cross_all_the_same() {
         let mut b = UdpLink::open(&UdpConfig { gro, ..config("127.0.0.1:0") }).unwrap();
         let pool = Pool::new(16 << 20);
         let sizes = [2000; 30];
-        a.send(&mut batch_of(b.local(), &pool, &sizes)).unwrap();
+        a.send(&mut batch_of(b.info().addr, &pool, &sizes)).unwrap();
         assert_sizes(&receive(&mut b, &pool, 30), &sizes);
     }
 }
@@ -143,11 +143,11 @@ fn a_question_to_the_group_reaches_every_target_on_the_host() {
         assert!(is_readable(target));
         let frames = receive(target, &pool, 1);
         assert_eq!(&frames[0].bytes[..], b"who is there?");
-        assert_eq!(frames[0].from, asker.local());
+        assert_eq!(frames[0].from, asker.info().addr);
         assert!(!is_readable(target));
         send(target, frames[0].from, b"I am");
         assert!(is_readable(&asker));
-        assert_eq!(receive(&mut asker, &pool, 1)[0].from, target.local());
+        assert_eq!(receive(&mut asker, &pool, 1)[0].from, target.info().addr);
     }
     // A target's own question comes back to others only.
     let (one, two) = targets.split_at_mut(1);
@@ -166,7 +166,7 @@ fn is_readable(link: &UdpLink) -> bool {
 #[test]
 fn empty_datagrams_hide_nothing() {
     let mut link = open("127.0.0.1:0");
-    let Addr::Udp(to) = link.local() else { panic!() };
+    let Addr::Udp(to) = link.info().addr else { panic!() };
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..40 {
         stranger.send_to(b"", to).unwrap();
@@ -193,7 +193,7 @@ fn nobody_there_is_no_error() {
 #[test]
 fn errors_say_what_to_do() {
     let first = open("127.0.0.1:0");
-    let Addr::Udp(addr) = first.local() else { panic!() };
+    let Addr::Udp(addr) = first.info().addr else { panic!() };
     let error = |config: UdpConfig| UdpLink::open(&config).err().expect("an error");
     let in_use = error(UdpConfig::new(addr));
     assert!(matches!(in_use, OpenError::AddressInUse { .. }));
@@ -210,18 +210,18 @@ fn the_mtu_of_the_address_bounds_frames_and_larger_ones_are_dropped() {
         cable.enter(1);
         let mut b = open("10.77.0.2:34997");
         let pool = Pool::new(8 << 20);
-        assert_eq!(a.frame_bytes_max(), 8972);
-        warm_up(&mut a, b.local(), &mut b, &pool);
+        assert_eq!(a.info().frame_bytes.max, 8972);
+        warm_up(&mut a, b.info().addr, &mut b, &pool);
         let before = a.stats();
         let mut sizes = vec![8972; 20];
-        a.send(&mut batch_of(b.local(), &pool, &sizes)).unwrap();
+        a.send(&mut batch_of(b.info().addr, &pool, &sizes)).unwrap();
         let frames = receive(&mut b, &pool, 20);
         assert_sizes(&frames, &sizes);
         let sent = a.stats();
         assert_eq!((sent.tx_calls - before.tx_calls, sent.tx_dropped), (1, 0));
         // In a train with frames that are too large, those that fit still leave.
         sizes = vec![8973, 8973, 500];
-        a.send(&mut batch_of(b.local(), &pool, &sizes)).unwrap();
+        a.send(&mut batch_of(b.info().addr, &pool, &sizes)).unwrap();
         let frames = receive(&mut b, &pool, 1);
         assert_eq!(frames[0].bytes[..], pattern(2, 500));
         assert_eq!(a.stats().tx_dropped, 2);
@@ -233,14 +233,14 @@ fn the_mtu_of_the_address_bounds_frames_and_larger_ones_are_dropped() {
 fn the_wildcard_address_asks_and_hears_on_its_interfaces() {
     with_cable(1500, |cable| {
         let mut a = open("0.0.0.0:0");
-        assert_eq!(a.frame_bytes_max(), 1472);
+        assert_eq!(a.info().frame_bytes.max, 1472);
         cable.enter(1);
         // A second interface, so that there is a choice to be made.
         ip("link add second type veth peer name third");
         ip("addr add 10.78.0.1/24 dev second");
         ip("link set second mtu 1400 up");
         let mut b = open("0.0.0.0:34997");
-        assert_eq!(b.frame_bytes_max(), 1372);
+        assert_eq!(b.info().frame_bytes.max, 1372);
         let again = UdpLink::open(&config("0.0.0.0:34997")).err().expect("an error");
         assert!(matches!(again, OpenError::AddressInUse { .. }));
         let pool = Pool::new(8 << 20);
@@ -265,13 +265,13 @@ fn a_route_that_is_gone_drops_frames_and_returns() {
         cable.enter(1);
         let mut b = open("10.77.0.2:0");
         let pool = Pool::new(8 << 20);
-        warm_up(&mut a, b.local(), &mut b, &pool);
+        warm_up(&mut a, b.info().addr, &mut b, &pool);
         cable.enter(0);
         ip("link set left down");
-        send(&mut a, b.local(), b"lost");
+        send(&mut a, b.info().addr, b"lost");
         assert_eq!(a.stats().tx_dropped, 1);
         ip("link set left up");
-        warm_up(&mut a, b.local(), &mut b, &pool);
+        warm_up(&mut a, b.info().addr, &mut b, &pool);
     });
 }
 
@@ -285,15 +285,15 @@ fn room_is_what_really_fits() {
                 cable.enter(1);
                 let small = UdpConfig { rcvbuf_bytes: 106_496, ..config("10.77.0.2:0") };
                 let mut b = UdpLink::open(&small).unwrap();
-                let room = b.room();
+                let room = b.info().room;
                 let pool = Pool::new(64 << 20);
-                warm_up(&mut a, b.local(), &mut b, &pool);
+                warm_up(&mut a, b.info().addr, &mut b, &pool);
                 // In trains that leave together, as a peer would that uses all of its room.
                 let sizes = vec![mtu - 28; room.frames as usize];
-                a.send(&mut batch_of(b.local(), &pool, &sizes)).unwrap();
+                a.send(&mut batch_of(b.info().addr, &pool, &sizes)).unwrap();
                 let got = drain(&mut b, &pool).len();
                 let more = vec![mtu - 28; 2000];
-                a.send(&mut batch_of(b.local(), &pool, &more)).unwrap();
+                a.send(&mut batch_of(b.info().addr, &pool, &more)).unwrap();
                 let all = drain(&mut b, &pool).len();
                 eprintln!("mtu {mtu} gso {gso}: promised {}, took {all}", room.frames);
                 assert_eq!(got, room.frames as usize);
@@ -350,9 +350,9 @@ fn what_a_full_queue_does_not_take_stays_in_the_batch() {
             ip("addr add 10.9.0.2/24 dev right");
             let mut b = open("10.9.0.2:0");
             let pool = Pool::new(8 << 20);
-            warm_up(&mut a, b.local(), &mut b, &pool);
+            warm_up(&mut a, b.info().addr, &mut b, &pool);
             let sizes: Vec<usize> = (0..400).map(|i| if i % 7 == 0 { 900 } else { 8900 }).collect();
-            let mut batch = batch_of(b.local(), &pool, &sizes);
+            let mut batch = batch_of(b.info().addr, &pool, &sizes);
             a.send(&mut batch).unwrap();
             let left = batch.len();
             assert!(left > 100, "{left} frames left of a batch that no buffer holds");

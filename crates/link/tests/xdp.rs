@@ -30,7 +30,7 @@ fn bytes_of(frame: &RxFrame) -> Vec<u8> {
 
 /// A fresh cable loses frames until both ends see the carrier.
 fn warm_up(from: &mut dyn Link, receiver: &mut dyn Link, pool: &Pool) {
-    common::warm_up(from, receiver.local(), receiver, pool);
+    common::warm_up(from, receiver.info().addr, receiver, pool);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn frames_of_any_size_cross_unchanged_both_ways() {
             let mut b = open("right");
             let pool = Pool::new(8 << 20);
             assert_eq!(a.mode(), "native, copy, 1 queue");
-            assert_eq!((a.frame_bytes_max(), a.name()), (mtu, "xdp:left"));
+            assert_eq!((a.info().frame_bytes.max, a.name()), (mtu, "xdp:left"));
             warm_up(&mut a, &mut b, &pool);
             warm_up(&mut b, &mut a, &pool);
             let sizes =
@@ -56,7 +56,7 @@ fn frames_of_any_size_cross_unchanged_both_ways() {
                 for (from, to) in [(0, 1), (1, 0)] {
                     let links: [&mut dyn Link; 2] = [&mut a, &mut b];
                     let mut batch = TxBatch::new();
-                    let frame = batch.push(links[to].local());
+                    let frame = batch.push(links[to].info().addr);
                     frame.head.extend_from_slice(&wanted[..head]);
                     // Two pieces whose border is nowhere near that of a chunk.
                     let cut = head + (bytes - head) / 3;
@@ -65,7 +65,7 @@ fn frames_of_any_size_cross_unchanged_both_ways() {
                     links[from].send(&mut batch).unwrap();
                     let got = receive(links[to], &pool, 1);
                     assert_eq!(got.len(), 1, "{bytes} bytes at MTU {mtu}");
-                    assert_eq!(got[0].from, links[from].local());
+                    assert_eq!(got[0].from, links[from].info().addr);
                     assert!(bytes_of(&got[0]) == wanted, "{bytes} bytes at MTU {mtu}");
                     assert_eq!(got[0].bytes.len(), bytes.min(3776));
                     if bytes > HEAD_BYTES {
@@ -99,7 +99,7 @@ fn rings_wrap_and_no_chunk_is_lost() {
             let first = number;
             for _ in 0..20 {
                 let bytes = 200 + number * 977 % 8800;
-                batch.push(b.local()).head.extend_from_slice(&pattern(number, bytes));
+                batch.push(b.info().addr).head.extend_from_slice(&pattern(number, bytes));
                 number += 1;
             }
             a.send(&mut batch).unwrap();
@@ -121,13 +121,13 @@ fn held_frames_stay_whole_and_others_are_copied_rather_than_dropped() {
         cable.enter(1);
         let config = XdpConfig { rx_ring: 64, rx_lent: 64, ..XdpConfig::new("right") };
         let mut b = XdpLink::open(&config).unwrap();
-        let room = b.room();
+        let room = b.info().room;
         assert!(room.frames >= 16 && room.frames <= 21, "{room:?}");
         let pool = Pool::new(8 << 20);
         warm_up(&mut a, &mut b, &pool);
         let mut held = Vec::new();
         for number in 0..100 {
-            send(&mut a, b.local(), &pattern(number, 9000));
+            send(&mut a, b.info().addr, &pattern(number, 9000));
             held.extend(receive(&mut b, &pool, 1));
             assert_eq!(held.len(), number + 1, "{:?}", b.stats());
         }
@@ -140,19 +140,19 @@ fn held_frames_stay_whole_and_others_are_copied_rather_than_dropped() {
         // What was promised fits while all of that is held, and more.
         let mut batch = TxBatch::new();
         (0..room.frames as usize).for_each(|i| {
-            batch.push(b.local()).head.extend_from_slice(&pattern(i, 9000));
+            batch.push(b.info().addr).head.extend_from_slice(&pattern(i, 9000));
         });
         a.send(&mut batch).unwrap();
         assert_eq!(drain(&mut b, &pool).len(), room.frames as usize);
         // Given back, they are used again.
         drop(held);
         for number in 0..100 {
-            send(&mut a, b.local(), &pattern(number, 9000));
+            send(&mut a, b.info().addr, &pattern(number, 9000));
             assert!(bytes_of(&receive(&mut b, &pool, 1)[0]) == pattern(number, 9000));
         }
         assert_eq!(b.stats().copied_bytes / 9000, copied + u64::from(room.frames));
         // And what is held outlives the link.
-        send(&mut a, b.local(), &pattern(7, 9000));
+        send(&mut a, b.info().addr, &pattern(7, 9000));
         let last = receive(&mut b, &pool, 1);
         drop(b);
         assert!(bytes_of(&last[0]) == pattern(7, 9000));
@@ -174,13 +174,13 @@ fn everything_else_reaches_the_kernel() {
         warm_up(&mut a, &mut b, &pool);
         drain(&mut beside, &pool);
         // To the station: ours alone. To the group: everybody's.
-        send(&mut a, b.local(), b"to the station");
+        send(&mut a, b.info().addr, b"to the station");
         assert_eq!(receive(&mut b, &pool, 1).len(), 1);
         assert!(drain(&mut beside, &pool).is_empty());
         send(&mut a, Addr::Group, b"to the group");
         assert_eq!(receive(&mut b, &pool, 1).len(), 1);
         assert_eq!(receive(&mut beside, &pool, 1).len(), 1);
-        send(&mut foreign, b.local(), b"another protocol");
+        send(&mut foreign, b.info().addr, b"another protocol");
         assert_eq!(receive(&mut other, &pool, 1).len(), 1);
         assert!(drain(&mut b, &pool).is_empty());
         // And the internet, ARP included.
@@ -209,10 +209,10 @@ fn links_share_an_interface_by_steering() {
         let start = Instant::now();
         while drain(&mut xdp, &pool).is_empty() || drain(&mut beside, &pool).is_empty() {
             assert!(start.elapsed() < Duration::from_secs(20));
-            send(&mut a, xdp.local(), b"........\x00");
+            send(&mut a, xdp.info().addr, b"........\x00");
         }
         for frame in [b"........\x00", b"........\x01", b"........\x02", b"........\x03"] {
-            send(&mut a, xdp.local(), frame);
+            send(&mut a, xdp.info().addr, frame);
         }
         let last = |frame: &RxFrame| frame.bytes[8];
         let mut got: Vec<_> = drain(&mut xdp, &pool).iter().map(last).collect();
@@ -223,9 +223,9 @@ fn links_share_an_interface_by_steering() {
         let steering = vec![SteeringFilter::byte(8, 0..=0).shared()];
         let config = PacketConfig { steering, ..PacketConfig::new("right") };
         let mut asks = XdpLink::open(&XdpConfig { packet: config, ..XdpConfig::new("") }).unwrap();
-        send(&mut a, xdp.local(), b"........\x00");
+        send(&mut a, xdp.info().addr, b"........\x00");
         assert_eq!(receive(&mut asks, &pool, 1).len(), 1);
-        send(&mut asks, a.local(), b"and sends");
+        send(&mut asks, a.info().addr, b"and sends");
         assert_eq!(receive(&mut a, &pool, 1).len(), 1);
     });
 }
@@ -243,13 +243,13 @@ fn vlans_are_apart() {
         let pool = Pool::new(1 << 20);
         warm_up(&mut here[1], &mut there, &pool);
         for (i, link) in here.iter_mut().enumerate() {
-            send(link, there.local(), &pattern(i, 9000));
+            send(link, there.info().addr, &pattern(i, 9000));
         }
         let frames = drain(&mut there, &pool);
         assert_eq!(frames.len(), 1);
         assert!(bytes_of(&frames[0]) == pattern(1, 9000));
         assert_eq!(frames[0].bytes[HEAD_BYTES..].as_ptr() as usize % 512, 0);
-        send(&mut there, here[1].local(), &pattern(5, 9000));
+        send(&mut there, here[1].info().addr, &pattern(5, 9000));
         assert_eq!(receive(&mut here[1], &pool, 1)[0].bytes[..], pattern(5, 9000));
         assert!(drain(&mut here[0], &pool).is_empty());
     });
@@ -293,7 +293,7 @@ fn all_queues_of_an_interface_are_read() {
         let mut b = open("right2");
         assert_eq!(b.mode(), "native, copy, 2 queues");
         // All frames may come on one.
-        assert_eq!(b.room().frames, 170);
+        assert_eq!(b.info().room.frames, 170);
         let pool = Pool::new(1 << 20);
         warm_up(&mut a, &mut b, &pool);
         // On veth a frame arrives on the queue of the processor that it was sent on.
@@ -301,7 +301,7 @@ fn all_queues_of_an_interface_are_read() {
             let mut set = CpuSet::new();
             set.set(processor);
             sched_setaffinity(None, &set).unwrap();
-            send(&mut a, b.local(), &pattern(processor, 9000));
+            send(&mut a, b.info().addr, &pattern(processor, 9000));
             let got = receive(&mut b, &pool, 1);
             assert_eq!(got.len(), 1, "from processor {processor}");
             assert!(bytes_of(&got[0]) == pattern(processor, 9000));
@@ -332,8 +332,8 @@ fn a_full_ring_keeps_neither_other_queues_nor_greetings_out() {
                 sched_setaffinity(None, &set).unwrap();
                 (0..count).for_each(|_| send(&mut a, to, text));
             };
-            send_on(full, b.local(), b"bulk", 120);
-            send_on(1 - full, b.local(), b"rare", 1);
+            send_on(full, b.info().addr, b"bulk", 120);
+            send_on(1 - full, b.info().addr, b"rare", 1);
             send_on(1 - full, Addr::Group, b"hail", 1);
             std::thread::sleep(Duration::from_millis(50));
             let mut batch = RxBatch::new();
@@ -365,9 +365,9 @@ fn where_a_driver_cannot_the_kernel_runs_the_program() {
         let pool = Pool::new(1 << 20);
         warm_up(&mut b, &mut a, &pool);
         for bytes in [46, 1500, 3776, 3777, 9000] {
-            send(&mut b, a.local(), &pattern(1, bytes));
+            send(&mut b, a.info().addr, &pattern(1, bytes));
             assert!(bytes_of(&receive(&mut a, &pool, 1)[0]) == pattern(1, bytes), "{bytes}");
-            send(&mut a, b.local(), &pattern(2, bytes));
+            send(&mut a, b.info().addr, &pattern(2, bytes));
             assert!(bytes_of(&receive(&mut b, &pool, 1)[0]) == pattern(2, bytes), "{bytes}");
         }
     });
@@ -442,7 +442,7 @@ fn an_interface_that_goes_down_drops_frames_and_returns() {
         ip("link set left down");
         // The first waits in the ring.
         let text: &[u8] = b"waits";
-        (0..3).for_each(|_| send(&mut a, b.local(), text));
+        (0..3).for_each(|_| send(&mut a, b.info().addr, text));
         assert!(receive_when_woken(&mut a, &pool).is_empty());
         assert_eq!(a.stats().tx_dropped, 2);
         ip("link set left up");
@@ -470,9 +470,9 @@ fn an_interface_that_is_made_anew_is_used_again() {
         let start = Instant::now();
         while drain(&mut c, &pool).is_empty() {
             assert!(start.elapsed() < Duration::from_secs(20), "{:?}", a.stats());
-            send(&mut a, c.local(), b"finds the new one");
+            send(&mut a, c.info().addr, b"finds the new one");
         }
-        send(&mut c, a.local(), b"and hears");
+        send(&mut c, a.info().addr, b"and hears");
         send(&mut c, Addr::Group, b"its group, too");
         assert_eq!(receive(&mut a, &pool, 2).len(), 2);
         assert_eq!(a.mode(), "as a packet link");
@@ -499,7 +499,7 @@ fn an_interface_that_is_made_anew_is_heard_by_who_only_listens() {
             receive_when_woken(&mut a, &pool);
             assert_eq!(a.mode(), "as a packet link");
             let mut c = packet("there");
-            for to in [a.local(), Addr::Group] {
+            for to in [a.info().addr, Addr::Group] {
                 send(&mut c, to, b"hear this");
                 assert_eq!(receive_when_woken(&mut a, &pool).len(), 1, "{index:?} {to}");
             }
@@ -518,9 +518,9 @@ fn a_changed_station_address_is_noticed() {
         let pool = Pool::new(1 << 20);
         ip("link set left address 02:00:00:00:77:01");
         let start = Instant::now();
-        while a.local() != Addr::Mac(new) {
-            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.local());
-            send(&mut a, b.local(), b"who am I");
+        while a.info().addr != Addr::Mac(new) {
+            assert!(start.elapsed() < Duration::from_secs(20), "still {}", a.info().addr);
+            send(&mut a, b.info().addr, b"who am I");
             std::thread::sleep(Duration::from_millis(50));
         }
         let before = a.stats();
@@ -528,7 +528,7 @@ fn a_changed_station_address_is_noticed() {
         assert!(a.stats().rx_frames > before.rx_frames);
         assert_eq!(a.mode(), "native, copy, 1 queue");
         drain(&mut b, &pool);
-        send(&mut a, b.local(), b"hear me");
+        send(&mut a, b.info().addr, b"hear me");
         assert_eq!(receive(&mut b, &pool, 1)[0].from, Addr::Mac(new));
     });
 }

@@ -44,7 +44,7 @@ pub use drops::{DropReason, Drops};
 pub use gate::open_frame;
 pub use item::{Content, Item};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
-pub use path::{AMPLIFICATION_MAX, LinkParams, Path, PathReport, PathState, Room};
+pub use path::{AMPLIFICATION_MAX, Path, PathReport, PathState};
 pub use received::{Received, Verdict};
 pub use rng::Rng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};

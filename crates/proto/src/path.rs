@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Room};
 
 use crate::ack::AckState;
 use crate::congestion::Window;
@@ -15,28 +15,6 @@ use crate::{Item, Time};
 /// Who has not shown that it receives gets at most so many times the bytes that came from it (RFC 9000,
 /// section 8.1).
 pub const AMPLIFICATION_MAX: u64 = 3;
-
-/// What a receiver can take in before it drops: frames of the largest size, and bytes of frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Frames.
-    pub frames: u32,
-    /// Bytes.
-    pub bytes: u32,
-}
-
-/// What the protocol needs to know of a local link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkParams {
-    /// This end's address on it.
-    pub addr: Addr,
-    /// Bytes of a frame that passes everywhere on this kind of link.
-    pub frame_bytes_base: usize,
-    /// Bytes of the largest frame that the link can send.
-    pub frame_bytes_max: usize,
-    /// What the link can take in.
-    pub room: Room,
-}
 
 /// Whether a path can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

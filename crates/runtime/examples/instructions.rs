@@ -12,9 +12,11 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, Segment, TxBatch};
+use thinwire_buffer::{
+    Addr, FrameSizes, LinkInfo, PAGE_BYTES, Pool, Room, RxBatch, RxFrame, SegList, Segment, TxBatch,
+};
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
-use thinwire_link::{HEAD_BYTES, Link, LinkStats, Room};
+use thinwire_link::{HEAD_BYTES, Link, LinkStats};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
@@ -42,20 +44,10 @@ impl Link for Wire {
         "wire"
     }
 
-    fn local(&self) -> Addr {
-        Addr::Sim(self.local)
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        9000
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        1500
-    }
-
-    fn room(&self) -> Room {
-        Room { frames: 512, bytes: 512 * 9000 }
+    fn info(&self) -> LinkInfo {
+        let frame_bytes = FrameSizes { base: 1500, max: 9000 };
+        let room = Room { frames: 512, bytes: 512 * 9000 };
+        LinkInfo { addr: Addr::Sim(self.local), frame_bytes, room }
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

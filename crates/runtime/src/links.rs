@@ -3,9 +3,8 @@
 use std::io;
 use std::rc::Rc;
 
-use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats, Outlet};
-use thinwire_proto::{LinkParams, Room};
 
 use crate::stages::StageClocks;
 use crate::wait::{Token, Waiter};
@@ -43,14 +42,8 @@ impl Links {
     }
 
     /// What the protocol needs to know of each.
-    pub fn params(&self) -> Vec<LinkParams> {
-        let params = |link: &dyn Link| LinkParams {
-            addr: link.local(),
-            frame_bytes_base: link.frame_bytes_base(),
-            frame_bytes_max: link.frame_bytes_max(),
-            room: Room { frames: link.room().frames, bytes: link.room().bytes },
-        };
-        self.links.iter().map(|link| params(link.as_ref())).collect()
+    pub fn params(&self) -> Vec<LinkInfo> {
+        self.links.iter().map(|link| link.info()).collect()
     }
 
     /// Waits for all of them under the tokens `first`, `first + 1`, ...
@@ -159,7 +152,7 @@ impl Links {
 
     /// This end's address on one.
     pub fn local(&self, at: usize) -> Addr {
-        self.links[at].local()
+        self.links[at].info().addr
     }
 
     /// Counters of one.
@@ -176,6 +169,7 @@ mod tests {
     use std::os::fd::BorrowedFd;
     use std::time::Duration;
 
+    use thinwire_buffer::{FrameSizes, Room};
     use thinwire_link::WAITING_FRAMES_MAX;
 
     use super::*;
@@ -193,17 +187,10 @@ mod tests {
         fn name(&self) -> &str {
             "narrow"
         }
-        fn local(&self) -> Addr {
-            Addr::Sim(1)
-        }
-        fn frame_bytes_max(&self) -> usize {
-            1500
-        }
-        fn frame_bytes_base(&self) -> usize {
-            1280
-        }
-        fn room(&self) -> thinwire_link::Room {
-            thinwire_link::Room { frames: 64, bytes: 1 << 20 }
+        fn info(&self) -> LinkInfo {
+            let frame_bytes = FrameSizes { base: 1280, max: 1500 };
+            let room = Room { frames: 64, bytes: 1 << 20 };
+            LinkInfo { addr: Addr::Sim(1), frame_bytes, room }
         }
         fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
             let count = self.takes.min(batch.len());

@@ -11,9 +11,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pair::enter_cable;
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Room, Shard};
+use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Shard};
 use thinwire_runtime::blocking::{Blocking, OpenError};
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::TargetShard;
@@ -87,17 +87,8 @@ impl Link for BrokenLink {
     fn name(&self) -> &str {
         self.0.name()
     }
-    fn local(&self) -> Addr {
-        self.0.local()
-    }
-    fn frame_bytes_max(&self) -> usize {
-        self.0.frame_bytes_max()
-    }
-    fn frame_bytes_base(&self) -> usize {
-        self.0.frame_bytes_base()
-    }
-    fn room(&self) -> Room {
-        self.0.room()
+    fn info(&self) -> LinkInfo {
+        self.0.info()
     }
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.0.send(batch)

@@ -7,12 +7,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use thinwire_buffer::{Addr, Pool, RxFrame};
+use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxFrame};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::sim::{SimNet, StationConfig};
 use thinwire_proto::{
-    Batching, Content, DropReason, Drops, LinkParams, NUMBER_HIGH, Role, Room, Session,
-    SessionConfig, Time, addr_from_wire, open_frame, outside_frame, seal,
+    Batching, Content, DropReason, Drops, NUMBER_HIGH, Role, Session, SessionConfig, Time,
+    addr_from_wire, open_frame, outside_frame, seal,
 };
 use thinwire_wire::{Frame, Header, Hello, Kind, Message, ProbeReply, Refuse, Status, Welcome};
 
@@ -91,7 +91,7 @@ pub struct Hand {
     /// Frames that it did not take in.
     pub drops: Drops,
     pool: Pool,
-    links: Vec<LinkParams>,
+    links: Vec<LinkInfo>,
     attempt: Option<Attempt>,
     /// Greetings so far: each place that is greeted has a nonce and a session id of its own.
     greetings: u64,
@@ -183,7 +183,7 @@ impl Hand {
             session,
             initiator: g.initiator,
             instance: g.instance,
-            frame_bytes_max: self.links[attempt.link].frame_bytes_max as u16,
+            frame_bytes_max: self.links[attempt.link].frame_bytes.max as u16,
             security: 1,
             room_frames: self.room.frames,
             room_bytes: self.room.bytes,
@@ -267,7 +267,7 @@ impl Hand {
         match frame.messages().next() {
             Some(Message::Probe(probe)) => match &mut self.session {
                 Some(session) => {
-                    let (base, most) = (p.frame_bytes_base, p.frame_bytes_max);
+                    let (base, most) = (p.frame_bytes.base, p.frame_bytes.max);
                     session.on_probe(now, link, rx.from, &header, &probe, base, most)
                 }
                 None => {
@@ -351,12 +351,12 @@ impl Hand {
         }
         let room = Room { frames: w.room_frames.max(1), bytes: w.room_bytes.max(2048) };
         let first = self.links[link];
-        let limit = first.frame_bytes_max.min(w.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), first.frame_bytes_base, limit);
+        let limit = first.frame_bytes.max.min(w.frame_bytes_max as usize);
+        session.add_path(now, link, from, Some(room), first.frame_bytes.base, limit);
         for address in w.addresses.iter() {
             for (link, p) in self.links.iter().enumerate() {
                 let to = addr_from_wire(address);
-                session.add_path(now, link, to, None, p.frame_bytes_base, p.frame_bytes_max);
+                session.add_path(now, link, to, None, p.frame_bytes.base, p.frame_bytes.max);
             }
         }
         session.set_peer_grant(u32::from(w.slots), w.credit_bytes);

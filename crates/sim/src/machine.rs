@@ -3,12 +3,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_buffer::{LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::Link;
 use thinwire_link::fault::{FaultConfig, FaultLink};
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet};
-use thinwire_proto::{LinkParams, Room};
 
 /// Links of one process on a machine, and when it runs.
 pub struct Machine {
@@ -64,7 +63,7 @@ impl Machine {
         net: &SimNet,
         faults: Option<&FaultConfig>,
         clock: &Rc<Cell<u64>>,
-    ) -> Vec<LinkParams> {
+    ) -> Vec<LinkInfo> {
         let links = self.stations.iter().map(|&station| net.reopen(station)).collect();
         self.take_links(0, links, faults, clock)
     }
@@ -77,7 +76,7 @@ impl Machine {
         links: Vec<SimLink>,
         faults: Option<&FaultConfig>,
         clock: &Rc<Cell<u64>>,
-    ) -> Vec<LinkParams> {
+    ) -> Vec<LinkInfo> {
         self.lane = lane;
         self.links.clear();
         self.is_wrapped = faults.is_some();
@@ -99,7 +98,7 @@ impl Machine {
         }
         self.dirty = true;
         self.deadline = 0;
-        self.links.iter().map(|link| link_params(link.as_ref())).collect()
+        self.links.iter().map(|link| link.info()).collect()
     }
 
     /// Hands all frames that wait to `take`, with the number of their link.
@@ -175,16 +174,5 @@ impl Machine {
             None => self.deadline.max(now + 1_000),
         };
         at.max(self.frozen_until)
-    }
-}
-
-/// What the protocol needs to know of a link.
-pub fn link_params(link: &dyn Link) -> LinkParams {
-    let room = link.room();
-    LinkParams {
-        addr: link.local(),
-        frame_bytes_base: link.frame_bytes_base(),
-        frame_bytes_max: link.frame_bytes_max(),
-        room: Room { frames: room.frames, bytes: room.bytes },
     }
 }

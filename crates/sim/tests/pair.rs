@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool, RxBatch, SegList, TxBatch};
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
 use thinwire_link::Link;
 use thinwire_link::sim::{FaultRates, SimLink, SimNet, StationConfig, WireConfig};
-use thinwire_proto::{Batching, LinkParams, Room, Time};
+use thinwire_proto::{Batching, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
@@ -24,23 +24,13 @@ struct Pair {
     completions: Vec<usize>,
 }
 
-fn params(link: &dyn Link) -> LinkParams {
-    let room = link.room();
-    LinkParams {
-        addr: link.local(),
-        frame_bytes_base: link.frame_bytes_base(),
-        frame_bytes_max: link.frame_bytes_max(),
-        room: Room { frames: room.frames, bytes: room.bytes },
-    }
-}
-
 impl Pair {
     fn new(seed: u64, faults: FaultRates, [ours, theirs]: [Batching; 2]) -> Self {
         let net = SimNet::new(seed, WireConfig { faults, ..WireConfig::default() });
         let links = [net.station(StationConfig::default()), net.station(StationConfig::default())];
         let pool = Pool::new(64 << 20);
         let config = TargetConfig { insecure: true, batching: theirs, ..TargetConfig::default() };
-        let mut target = Target::new(config, vec![params(&links[0])], 0, pool.clone(), seed + 1);
+        let mut target = Target::new(config, vec![links[0].info()], 0, pool.clone(), seed + 1);
         let identity = Identity { identity: [7; 16], incarnation: 1 };
         target.add_export(ExportConfig {
             name: "disk".into(),
@@ -52,7 +42,7 @@ impl Pair {
         let config =
             InitiatorConfig { insecure: true, initiator: [1; 16], batching: ours, ..defaults };
         let initiator =
-            Initiator::new(Time(0), config, vec![params(&links[1])], pool.clone(), seed + 2);
+            Initiator::new(Time(0), config, vec![links[1].info()], pool.clone(), seed + 2);
         Pair {
             net,
             links,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, Room, RxFrame, TxBatch};
 use thinwire_proto::{
-    AMPLIFICATION_MAX, BatchPolicy, DropReason, NUMBER_HIGH, Role, Room, SEQUENCE_HIGH, Session,
+    AMPLIFICATION_MAX, BatchPolicy, DropReason, NUMBER_HIGH, Role, SEQUENCE_HIGH, Session,
     SessionConfig, Time, addr_to_wire, outside_frame,
 };
 use thinwire_wire::{
@@ -148,7 +148,7 @@ impl Target {
         let random = house.rng.next_u64() >> 32;
         let upper = session_lane(self.shard, &house.config.node) | index as u32;
         house.next_epoch = house.next_epoch.wrapping_add(1);
-        let limit = house.links[link].frame_bytes_max.min(hello.frame_bytes_max as usize);
+        let limit = house.links[link].frame_bytes.max.min(hello.frame_bytes_max as usize);
         let number = house.stats.sessions;
         house.stats.sessions += 1;
         self.promises[index] = Some(Promise {
@@ -192,7 +192,7 @@ impl Target {
         let sessions = self.attached_sessions() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
         let (link, from) = promise.place;
-        let base = house.links[link].frame_bytes_base;
+        let base = house.links[link].frame_bytes.base;
         if house.config.counters_high {
             session.set_first_number(NUMBER_HIGH);
         }
@@ -245,7 +245,7 @@ impl Target {
             instance: house.instance,
             epoch,
             slots: house.config.slots,
-            frame_bytes_max: house.links[link].frame_bytes_max as u16,
+            frame_bytes_max: house.links[link].frame_bytes.max as u16,
             request_bytes_max: REQUEST_BYTES_MAX as u32,
             room_frames: room.frames,
             room_bytes: room.bytes,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::Pool;
-use thinwire_proto::{Drops, LinkParams, Rng, Room, Stage, StageObserver, Time};
+use thinwire_buffer::{LinkInfo, Pool, Room};
+use thinwire_proto::{Drops, Rng, Stage, StageObserver, Time};
 use thinwire_volume::{Completion, Identity, IoError, Op, Volume, WriterRecord};
 
 use crate::twin::Twin;
@@ -154,7 +154,7 @@ pub(crate) struct House {
     /// Is told where requests stand, if somebody wants to know.
     pub observer: Option<Rc<dyn StageObserver>>,
     pub config: TargetConfig,
-    pub links: Vec<LinkParams>,
+    pub links: Vec<LinkInfo>,
     pub pool: Pool,
     pub rng: Rng,
     pub instance: u64,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Pool, RxFrame, TxBatch};
-use thinwire_proto::{DropReason, LinkParams, PathReport, Rng, StageObserver, Time, open_frame};
+use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
+use thinwire_proto::{DropReason, PathReport, Rng, StageObserver, Time, open_frame};
 use thinwire_volume::{Geometry, WriterRecord};
 use thinwire_wire::{Frame, Kind, Message, Status};
 
@@ -81,7 +81,7 @@ impl Target {
     /// must be unpredictable and different for every start.
     pub fn new(
         config: TargetConfig,
-        links: Vec<LinkParams>,
+        links: Vec<LinkInfo>,
         shard: u8,
         pool: Pool,
         seed: u64,
@@ -243,7 +243,7 @@ impl Target {
             Some(Message::Probe(probe)) => {
                 let index = self.find_peer(now, link, rx, header.session)?;
                 let params = self.house.links[link];
-                let (base, limit) = (params.frame_bytes_base, params.frame_bytes_max);
+                let (base, limit) = (params.frame_bytes.base, params.frame_bytes.max);
                 let peer = self.peers[index].as_deref_mut().expect("found");
                 peer.session.on_probe(now, link, rx.from, header, &probe, base, limit)
             }

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch, TxFrame};
-use thinwire_proto::{LinkParams, Room, StageObserver, StageSums, Time, outside_frame, seal};
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
+use thinwire_proto::{StageObserver, StageSums, Time, outside_frame, seal};
 use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
@@ -118,7 +118,8 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (addr, room) = (Addr::Sim(1), ROOM);
-        let link = LinkParams { addr, frame_bytes_base: 1280, frame_bytes_max: FRAME_BYTES, room };
+        let frame_bytes = FrameSizes { base: 1280, max: FRAME_BYTES };
+        let link = LinkInfo { addr, frame_bytes, room };
         // As in the shipped target, frames arrive in memory of the pool that it is given.
         let pool = Pool::new(1 << 20);
         let mut target = Target::new(config(), vec![link], 0, pool.clone(), 1);

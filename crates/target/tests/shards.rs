@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, RxFrame, SegList, TxBatch, TxFrame};
-use thinwire_proto::{
-    Batching, Content, Item, LinkParams, Role, Room, Session, SessionConfig, Time, outside_frame,
-};
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
+use thinwire_proto::{Batching, Content, Item, Role, Session, SessionConfig, Time, outside_frame};
 use thinwire_target::{ExportConfig, Forward, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
 use thinwire_wire::{Attach, Discover, Frame, Header, Hello, Kind, Message, Status};
@@ -16,12 +14,8 @@ const ROOM: Room = Room { frames: 64, bytes: 1 << 20 };
 
 /// Shard `index` of two: `one` is on shard 0, `two` on shard 1.
 fn shard(index: u8) -> Target {
-    let link = LinkParams {
-        addr: Addr::Sim(1),
-        frame_bytes_base: 1400,
-        frame_bytes_max: 1400,
-        room: ROOM,
-    };
+    let frame_bytes = FrameSizes { base: 1400, max: 1400 };
+    let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room: ROOM };
     let config = TargetConfig { node: "node".into(), insecure: true, ..TargetConfig::default() };
     let seed = u64::from(index) + 1;
     let mut target = Target::new(config, vec![link], index, Pool::new(1 << 20), seed);

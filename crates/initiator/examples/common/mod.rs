@@ -27,7 +27,7 @@ pub fn serve() -> Served {
     let thread = std::thread::spawn(move || {
         let pool = Pool::new(64 << 20);
         let link = udp();
-        let Addr::Udp(address) = link.local() else { unreachable!("a UDP link") };
+        let Addr::Udp(address) = link.info().addr else { unreachable!("a UDP link") };
         let config =
             TargetConfig { node: "example".into(), insecure: true, ..TargetConfig::default() };
         let mut shard = TargetShard::new(config, vec![link], 0, pool.clone()).expect("a shard");

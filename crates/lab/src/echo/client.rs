@@ -46,7 +46,7 @@ pub fn run(args: &ClientArgs) -> Result<(), LabError> {
     let cut = Cut::new(args.bs, args.frame).ok_or_else(|| {
         LabError::Usage(format!("--bs {} is no multiple of --frame {}", args.bs, args.frame))
     })?;
-    let room = link.frame_bytes_max();
+    let room = link.info().frame_bytes.max;
     if HEAD_BYTES + args.frame as usize > room {
         return Err(LabError::Usage(format!(
             "--frame {}: {} takes frames of up to {room} bytes, {HEAD_BYTES} of them headers; \

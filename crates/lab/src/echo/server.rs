@@ -21,7 +21,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
     let mut library = Library::new(args.memory, &pool);
     let mut disk = Disk::new(args.memory);
     let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
-    println!("ready {}", link.local());
+    println!("ready {}", link.info().addr);
     let _ = std::io::stdout().flush();
     let mut last = Instant::now();
     loop {
@@ -43,7 +43,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
                 Kind::Write => (Kind::Done, parsed.cut),
                 Kind::Data | Kind::Done => continue,
             };
-            if HEAD_BYTES + cut.frame as usize > link.frame_bytes_max() {
+            if HEAD_BYTES + cut.frame as usize > link.info().frame_bytes.max {
                 continue;
             }
             if !matches!(&answer, Some(a) if (a.0, a.1, a.2) == (kind, frame.from, cut)) {

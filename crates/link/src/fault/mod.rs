@@ -20,12 +20,14 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame};
+use thinwire_buffer::{
+    Addr, LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame,
+};
 
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Outlet, Room};
+use crate::{Clock, Link, LinkStats, Outlet};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,20 +172,8 @@ impl<L: Link> Link for FaultLink<L> {
         self.inner.name()
     }
 
-    fn local(&self) -> Addr {
-        self.inner.local()
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.inner.frame_bytes_max()
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        self.inner.frame_bytes_base()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
+    fn info(&self) -> LinkInfo {
+        self.inner.info()
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

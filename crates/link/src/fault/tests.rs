@@ -59,7 +59,7 @@ fn number(frame: &[u8]) -> u32 {
 #[test]
 fn no_faults_change_nothing() {
     let mut p = pair(FaultConfig::default());
-    let to = p.b.local();
+    let to = p.b.info().addr;
     p.a.send(&mut batch(to, 0..100, &p.pool)).unwrap();
     let got = take(&mut p.b, &p.net, &p.pool);
     assert_eq!(got.iter().map(|f| number(f)).collect::<Vec<_>>(), (0..100).collect::<Vec<_>>());
@@ -71,7 +71,7 @@ fn the_same_seed_makes_the_same_faults_on_both_ways() {
     let run = |seed| {
         let rates = FaultRates { loss: 0.1, dup: 0.1, reorder: 0.1, corrupt: 0.1 };
         let mut p = pair(FaultConfig { seed, ..config(rates) });
-        let (a, b) = (p.a.local(), p.b.local());
+        let (a, b) = (p.a.info().addr, p.b.info().addr);
         let mut there = Vec::new();
         let mut back = Vec::new();
         for round in 0..20 {
@@ -103,7 +103,7 @@ fn damage_does_not_reach_the_senders_payload() {
     let mut p = pair(config(FaultRates { corrupt: 1.0, dup: 1.0, ..Default::default() }));
     let data = p.pool.copy_of(&[7; 1000]).freeze();
     let mut batch = TxBatch::new();
-    let frame = batch.push(p.b.local());
+    let frame = batch.push(p.b.info().addr);
     frame.head.push(7);
     frame.data.push(data.clone());
     p.a.send(&mut batch).unwrap();
@@ -117,7 +117,7 @@ fn damage_does_not_reach_the_senders_payload() {
 #[test]
 fn a_damaged_frame_stays_aligned() {
     let mut p = pair(config(FaultRates { corrupt: 1.0, ..Default::default() }));
-    let to = p.a.local();
+    let to = p.a.info().addr;
     p.b.send(&mut batch(to, 0..1, &p.pool)).unwrap();
     p.net.advance(1_000_000);
     let mut out = RxBatch::new();
@@ -128,7 +128,7 @@ fn a_damaged_frame_stays_aligned() {
 #[test]
 fn a_reordered_frame_is_not_held_forever() {
     let mut p = pair(config(FaultRates { reorder: 1.0, ..Default::default() }));
-    let to = p.b.local();
+    let to = p.b.info().addr;
     // By calls, where nobody can be woken ...
     p.a.send(&mut batch(to, 0..1, &p.pool)).unwrap();
     assert!(take(&mut p.b, &p.net, &p.pool).is_empty());
@@ -147,7 +147,7 @@ fn a_reordered_frame_is_not_held_forever() {
 fn delayed_frames_come_in_their_time() {
     let delay = FaultConfig { delay_ns_min: 500, delay_ns_max: 500, ..FaultConfig::default() };
     let mut p = pair(delay);
-    let (a, b) = (p.a.local(), p.b.local());
+    let (a, b) = (p.a.info().addr, p.b.info().addr);
     p.a.send(&mut batch(b, 0..3, &p.pool)).unwrap();
     p.b.send(&mut batch(a, 0..3, &p.pool)).unwrap();
     assert!(take(&mut p.b, &p.net, &p.pool).is_empty());
@@ -176,7 +176,7 @@ fn a_held_frame_wakes_who_waits() {
         assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(), 1);
     };
     let start = Instant::now();
-    a.send(&mut batch(b.local(), 0..1, &pool)).unwrap();
+    a.send(&mut batch(b.info().addr, 0..1, &pool)).unwrap();
     wait(&a);
     assert!(start.elapsed() >= Duration::from_millis(20));
     let mut out = RxBatch::new();

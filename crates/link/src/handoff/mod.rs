@@ -18,11 +18,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
+use thinwire_buffer::{LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
 use self::receive::Receiver;
 use self::send::Sender;
-use crate::{HEAD_BYTES, Link, LinkStats, Room};
+use crate::{HEAD_BYTES, Link, LinkStats};
 
 /// Where a copied frame begins, so that its payload is page aligned.
 const START: usize = PAGE_BYTES - HEAD_BYTES;
@@ -85,9 +85,6 @@ impl Drop for Intake<'_> {
 /// See the [module](self).
 pub(crate) struct HandoffLink {
     name: String,
-    frame_bytes_max: usize,
-    frame_bytes_base: usize,
-    room: Room,
     // The threads end, in this order, before the link does.
     receiver: Option<Receiver>,
     sender: Option<Sender>,
@@ -122,8 +119,6 @@ impl HandoffLink {
         let name = link.name().to_owned();
         let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let mut changes = link.changes_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let room = link.room();
-        let (frame_bytes_max, frame_bytes_base) = (link.frame_bytes_max(), link.frame_bytes_base());
         let link = Arc::new(Shared(Mutex::new(Unsent(link))));
         let receiver = match fd {
             Some(fd) if pipeline.receive_thread => {
@@ -132,17 +127,7 @@ impl HandoffLink {
             _ => None,
         };
         let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
-        Ok(HandoffLink {
-            name,
-            frame_bytes_max,
-            frame_bytes_base,
-            room,
-            receiver,
-            sender,
-            link,
-            changes,
-            copied_bytes: 0,
-        })
+        Ok(HandoffLink { name, receiver, sender, link, changes, copied_bytes: 0 })
     }
 }
 
@@ -151,20 +136,8 @@ impl Link for HandoffLink {
         &self.name
     }
 
-    fn local(&self) -> Addr {
-        self.link.lock().0.local()
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        self.frame_bytes_base
-    }
-
-    fn room(&self) -> Room {
-        self.room
+    fn info(&self) -> LinkInfo {
+        self.link.lock().0.info()
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

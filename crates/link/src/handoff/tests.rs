@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
-use thinwire_buffer::{Buf, Lender, Lent, SegList};
+use thinwire_buffer::{Addr, Buf, FrameSizes, Lender, Lent, Room, SegList};
 
 use super::*;
 use crate::WAITING_FRAMES_MAX;
@@ -65,17 +65,10 @@ impl Link for Frail {
     fn name(&self) -> &str {
         "frail"
     }
-    fn local(&self) -> Addr {
-        Addr::Sim(1)
-    }
-    fn frame_bytes_max(&self) -> usize {
-        9000
-    }
-    fn frame_bytes_base(&self) -> usize {
-        1280
-    }
-    fn room(&self) -> Room {
-        Room { frames: 1, bytes: 9000 }
+    fn info(&self) -> LinkInfo {
+        let frame_bytes = FrameSizes { base: 1280, max: 9000 };
+        let room = Room { frames: 1, bytes: 9000 };
+        LinkInfo { addr: Addr::Sim(1), frame_bytes, room }
     }
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
         self.send.come()?;

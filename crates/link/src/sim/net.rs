@@ -8,11 +8,13 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch};
+use thinwire_buffer::{
+    Addr, FrameSizes, LinkInfo, PAGE_BYTES, Pool, Room, RxBatch, RxFrame, SegList, TxBatch,
+};
 
 use super::{FaultRates, SimStats, Verdict, WireConfig};
 use crate::rng::Rng;
-use crate::{HEAD_BYTES, Link, LinkStats, Room};
+use crate::{HEAD_BYTES, Link, LinkStats};
 
 const ETHERNET_PAYLOAD_MIN: usize = 46;
 
@@ -383,21 +385,12 @@ impl Link for SimLink {
         &self.name
     }
 
-    fn local(&self) -> Addr {
-        Addr::Sim(self.number)
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.config.frame_bytes_max
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        self.config.frame_bytes_base.min(self.config.frame_bytes_max)
-    }
-
-    fn room(&self) -> Room {
+    fn info(&self) -> LinkInfo {
+        let StationConfig { frame_bytes_base: base, frame_bytes_max: max, .. } = self.config;
         let frames = self.config.room_frames;
-        Room { frames, bytes: frames.saturating_mul(self.config.frame_bytes_max as u32) }
+        let room = Room { frames, bytes: frames.saturating_mul(max as u32) };
+        let frame_bytes = FrameSizes { base: base.min(max), max };
+        LinkInfo { addr: Addr::Sim(self.number), frame_bytes, room }
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

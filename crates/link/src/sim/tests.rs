@@ -40,7 +40,7 @@ fn frames_arrive_in_order_after_latency_and_wire_time() {
     let net = SimNet::new(1, slow);
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
     for n in 0..20u8 {
-        send(&mut a, b.local(), &[n; 100]);
+        send(&mut a, b.info().addr, &[n; 100]);
     }
     let got = run(&net, &mut b);
     assert_eq!(got.iter().map(|(_, _, f)| f[0]).collect::<Vec<_>>(), (0..20).collect::<Vec<_>>());
@@ -58,7 +58,7 @@ fn long_frames_arrive_in_pieces_if_the_station_wants_that() {
     let pool = Pool::new(1 << 20);
     for len in [999usize, 1000, 1001, 2500] {
         let sent: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
-        send(&mut a, b.local(), &sent);
+        send(&mut a, b.info().addr, &sent);
         while let Some(at_ns) = net.next_delivery() {
             net.advance(at_ns);
         }
@@ -76,7 +76,7 @@ fn a_wire_without_limit_drops_nothing_and_keeps_the_order() {
     let net = SimNet::new(1, WireConfig { port_bytes_per_s: 0, ..wire() });
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
     for n in 0..200u8 {
-        send(&mut a, b.local(), &[n; 9000]);
+        send(&mut a, b.info().addr, &[n; 9000]);
     }
     let got = run(&net, &mut b);
     assert_eq!(got.iter().map(|(_, _, f)| f[0]).collect::<Vec<_>>(), (0..200).collect::<Vec<_>>());
@@ -91,7 +91,7 @@ fn a_seed_repeats_exactly_and_faults_happen_as_often_as_they_should() {
         let room = StationConfig { room_frames: 10_000, ..Default::default() };
         let (mut a, mut b) = (net.station(room), net.station(room));
         for n in 0..1000u32 {
-            send(&mut a, b.local(), &n.to_be_bytes());
+            send(&mut a, b.info().addr, &n.to_be_bytes());
         }
         (run(&net, &mut b), net.stats())
     };
@@ -119,7 +119,7 @@ fn the_group_is_everybody_else() {
 fn short_frames_are_padded_as_on_ethernet() {
     let net = SimNet::new(1, WireConfig::default());
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
-    send(&mut a, b.local(), b"short");
+    send(&mut a, b.info().addr, b"short");
     assert_eq!(run(&net, &mut b)[0].2.len(), 46);
 }
 
@@ -127,17 +127,17 @@ fn short_frames_are_padded_as_on_ethernet() {
 fn cuts_and_downs_lose_frames_also_on_the_way() {
     let net = SimNet::new(1, wire());
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
-    send(&mut a, b.local(), b"on the way");
+    send(&mut a, b.info().addr, b"on the way");
     net.set_cut(1, 0, true);
     assert!(run(&net, &mut b).is_empty());
-    send(&mut a, b.local(), b"cut");
+    send(&mut a, b.info().addr, b"cut");
     assert!(run(&net, &mut b).is_empty());
     net.set_cut(0, 1, false);
-    send(&mut a, b.local(), b"mended");
+    send(&mut a, b.info().addr, b"mended");
     assert_eq!(run(&net, &mut b).len(), 1);
     net.set_up(0, false);
-    send(&mut a, b.local(), b"down");
-    send(&mut b, a.local(), b"to one that is down");
+    send(&mut a, b.info().addr, b"down");
+    send(&mut b, a.info().addr, b"to one that is down");
     net.set_up(0, true);
     assert!(run(&net, &mut b).is_empty() && run(&net, &mut a).is_empty());
     assert_eq!(a.stats().tx_dropped, 1);
@@ -148,10 +148,10 @@ fn cuts_and_downs_lose_frames_also_on_the_way() {
 fn large_frames_vanish_in_a_black_hole() {
     let net = SimNet::new(1, WireConfig { transit_bytes_max: 1500, ..wire() });
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));
-    send(&mut a, b.local(), &[0; 1501]);
-    send(&mut a, b.local(), &[0; 1500]);
+    send(&mut a, b.info().addr, &[0; 1501]);
+    send(&mut a, b.info().addr, &[0; 1500]);
     // Beyond the link's own size a frame does not even leave.
-    send(&mut a, b.local(), &[0; 9001]);
+    send(&mut a, b.info().addr, &[0; 9001]);
     assert_eq!(run(&net, &mut b).len(), 1);
     assert_eq!((net.stats().too_long, a.stats().tx_dropped), (1, 1));
 }
@@ -164,7 +164,7 @@ fn no_room_and_full_ports_drop() {
     let mut b = net.station(small);
     for sender in &mut senders {
         for _ in 0..4 {
-            send(sender, b.local(), &[0; 1000]);
+            send(sender, b.info().addr, &[0; 1000]);
         }
     }
     net.advance(1_000_000);
@@ -194,13 +194,13 @@ fn a_judge_decides_about_single_frames() {
         }
     });
     for frame in [&b"drop"[..], b"late", b"twice", b"pass"] {
-        send(&mut a, b.local(), frame);
+        send(&mut a, b.info().addr, frame);
     }
     let got: Vec<Vec<u8>> = run(&net, &mut b).into_iter().map(|(_, _, f)| f).collect();
     assert_eq!(got, [&b"twice"[..], b"pass", b"twice", b"late"]);
     assert_eq!(count.get(), 4);
     net.clear_judge();
-    send(&mut a, b.local(), b"drop");
+    send(&mut a, b.info().addr, b"drop");
     assert_eq!(run(&net, &mut b).len(), 1);
 }
 
@@ -208,13 +208,13 @@ fn a_judge_decides_about_single_frames() {
 fn a_crash_loses_what_waited_but_not_what_flies() {
     let net = SimNet::new(1, wire());
     let (mut a, mut old) = (net.station(Default::default()), net.station(Default::default()));
-    send(&mut a, old.local(), b"waits");
+    send(&mut a, old.info().addr, b"waits");
     net.advance(1_000_000);
     assert_eq!(net.waiting(1, 0), 1);
-    send(&mut a, old.local(), b"flies");
+    send(&mut a, old.info().addr, b"flies");
     let mut new = net.reopen(1);
-    assert_eq!(new.local(), old.local());
-    send(&mut old, a.local(), b"from the grave");
+    assert_eq!(new.info().addr, old.info().addr);
+    send(&mut old, a.info().addr, b"from the grave");
     let got = run(&net, &mut new);
     assert_eq!(got.len(), 1);
     assert_eq!(got[0].2, b"flies");

@@ -13,10 +13,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
 use crate::error::OpenError;
-use crate::{FRAME_BYTES_MIN, Link, LinkStats, Room, Shard, bpf, room, sys};
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Shard, bpf, room, sys};
 use route::Route;
 use rx::Receiver;
 use tx::Sender;
@@ -83,7 +83,9 @@ pub struct UdpLink {
     name: String,
     local: SocketAddr,
     hears_group: bool,
-    frame_bytes_max: usize,
+    /// Of the MTU of the interface that owns the address, less the headers; for the wildcard address
+    /// of the smallest MTU among the interfaces it stands for. At most 61632: one buffer.
+    frame_bytes: FrameSizes,
     asked: u32,
     granted: u32,
     room: Room,
@@ -154,13 +156,15 @@ impl UdpLink {
         };
         let headers = if local.is_ipv4() { 28 } else { 48 };
         let frame_bytes_max = (route.mtu - headers).min(rx::FRAME_BYTES_MAX);
+        let frame_bytes = FrameSizes { base: FRAME_BYTES_BASE, max: frame_bytes_max };
+        let frame_bytes = frame_bytes.at_most(frame_bytes_max);
         Ok(UdpLink {
             name: format!("udp:{local}"),
             asked: config.rcvbuf_bytes,
             granted,
             local,
             hears_group,
-            frame_bytes_max,
+            frame_bytes,
             room: room::udp(granted, frame_bytes_max),
             sender: Sender::new(group, route, config.gso),
             receiver: Receiver::of_trains(),
@@ -189,22 +193,9 @@ impl Link for UdpLink {
         &self.name
     }
 
-    fn local(&self) -> Addr {
-        Addr::Udp(self.local)
-    }
-
-    /// The MTU of the interface that owns the address, less the headers; for the wildcard address
-    /// the smallest MTU among the interfaces it stands for. At most 61632: one buffer.
-    fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        FRAME_BYTES_BASE.min(self.frame_bytes_max)
-    }
-
-    fn room(&self) -> Room {
-        self.room
+    fn info(&self) -> LinkInfo {
+        let addr = Addr::Udp(self.local);
+        LinkInfo { addr, frame_bytes: self.frame_bytes, room: self.room }
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

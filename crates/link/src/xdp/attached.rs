@@ -31,7 +31,7 @@ impl Attached {
         let ifname = &config.packet.ifname;
         let interface = packet.interface();
         let taken = config.taken(interface.mac);
-        let frame_bytes_max = packet.frame_bytes_max();
+        let frame_bytes_max = packet.info().frame_bytes.max;
         let frame_chunks = queue::chunks_of(frame_bytes_max, taken.header_bytes());
         let refused = |what: &str, error: io::Error| refused(ifname, what, &error);
         let count = ethtool::rx_queues(ifname);

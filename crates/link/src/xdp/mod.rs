@@ -25,12 +25,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
+use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
 
 use crate::error::OpenError;
 use crate::ethernet::ethernet_header;
 use crate::packet::{PacketConfig, PacketLink};
-use crate::{Link, LinkStats, Room};
+use crate::{Link, LinkStats};
 use attached::Attached;
 use bpf::AttachMode;
 use program::Taken;
@@ -128,7 +128,7 @@ impl XdpLink {
         };
         let both = join(&packet, attached.as_ref())
             .map_err(OpenError::system("wait for several sockets"))?;
-        let room = attached.as_ref().map_or(packet.room(), |a| room(config, a, &packet));
+        let room = attached.as_ref().map_or(packet.info().room, |a| room(config, a, &packet));
         Ok(XdpLink {
             attached,
             packet,
@@ -237,7 +237,7 @@ impl XdpLink {
                 }
             };
             let (header, len) = ethernet_header(to, mac, vlan, ethertype);
-            let fits = frame.bytes() <= self.packet.frame_bytes_max();
+            let fits = frame.bytes() <= self.packet.info().frame_bytes.max;
             let mut is_loaded = fits && queue.load(&header[..len], frame);
             if fits && !is_loaded {
                 if let Err(error) = queue.flush(&mut retries, stats) {
@@ -274,10 +274,10 @@ fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd>
 /// What is sure to fit: into the rings of one queue, since the sender's choice may put all there,
 /// and into the inner link.
 fn room(config: &XdpConfig, attached: &Attached, packet: &PacketLink) -> Room {
-    let frame_bytes_max = packet.frame_bytes_max();
+    let frame_bytes_max = packet.info().frame_bytes.max;
     let chunks = queue::chunks_of(frame_bytes_max, config.taken(attached.mac).header_bytes());
     let rx = config.sizes(0, attached.queues.len() as u32, chunks).rx;
-    let frames = (rx / chunks).min(FRAMES_MAX).min(packet.room().frames);
+    let frames = (rx / chunks).min(FRAMES_MAX).min(packet.info().room.frames);
     Room { frames, bytes: frames * frame_bytes_max as u32 }
 }
 
@@ -286,20 +286,8 @@ impl Link for XdpLink {
         &self.name
     }
 
-    fn local(&self) -> Addr {
-        self.packet.local()
-    }
-
-    fn frame_bytes_max(&self) -> usize {
-        self.packet.frame_bytes_max()
-    }
-
-    fn frame_bytes_base(&self) -> usize {
-        self.packet.frame_bytes_base()
-    }
-
-    fn room(&self) -> Room {
-        self.room
+    fn info(&self) -> LinkInfo {
+        LinkInfo { room: self.room, ..self.packet.info() }
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {

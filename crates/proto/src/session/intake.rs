@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Room};
 use thinwire_wire::{AckRanges, Frame, Header, Message, flags};
 
 use super::{Notice, Session};
-use crate::path::{PathState, Room};
+use crate::path::PathState;
 use crate::received::Verdict;
 use crate::recovery::AckOutcome;
 use crate::{Content, DropReason, Time};

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Room};
 use thinwire_wire::{Header, Probe, ProbeReply};
 
 use super::{Notice, PATHS_MAX, REPLIES_MAX, Reply, Role, Session};
-use crate::path::{PathState, Room};
+use crate::path::PathState;
 use crate::probe::{JUST, JUST_FIRST, ProbeEvent};
 use crate::{DropReason, Item, Time};
 

@@ -11,12 +11,12 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Room};
 use thinwire_wire::Header;
 
 use self::queue::{QUEUE_STORAGE, QUEUED_ITEMS_MAX, Queue};
 use crate::batch::{Batcher, Batching};
-use crate::path::{Path, PathReport, PathState, Room};
+use crate::path::{Path, PathReport, PathState};
 use crate::probe::PROBE_BYTES;
 use crate::recovery::{ITEMS_MAX, SENT_ITEM_BYTES, SENT_ITEMS_MAX};
 use crate::{DropReason, Item, Rng, Time};

@@ -57,7 +57,7 @@ fn what_the_peer_has_room_for_bounds_what_is_in_flight() {
     let mut p = Pair::new(1, BASE);
     p.transfer(0, 1, 4 << 20);
     p.until("arriving", |p| p.arrived(1, 1) == 4 << 20);
-    p.sessions[1].set_room(thinwire_proto::Room { frames: 5, bytes: 64 << 10 });
+    p.sessions[1].set_room(thinwire_buffer::Room { frames: 5, bytes: 64 << 10 });
     p.run(Duration::from_millis(20));
     p.transfer(0, 2, 1 << 20);
     let mut most = 0;

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, SegList, TxBatch};
+use thinwire_buffer::{Addr, Pool, Room, SegList, TxBatch};
 use thinwire_proto::{
-    Batching, Content, DropReason, Item, PathReport, Role, Room, Session, SessionConfig, Time,
-    verify,
+    Batching, Content, DropReason, Item, PathReport, Role, Session, SessionConfig, Time, verify,
 };
 use thinwire_wire::{Attach, Frame, Kind, Message, OpCode, Request};
 

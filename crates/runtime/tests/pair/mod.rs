@@ -37,7 +37,7 @@ impl Pair {
         initiator_link: Box<dyn Link>,
     ) -> Self {
         let clock = Clock::new();
-        let mut config = InitiatorConfig::new(TargetName::Address(target_link.local()), "disk");
+        let mut config = InitiatorConfig::new(TargetName::Address(target_link.info().addr), "disk");
         config.initiator = [1; 16];
         config.instance = 1;
         config.insecure = true;

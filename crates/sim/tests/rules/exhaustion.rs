@@ -1,8 +1,8 @@
 //! Peers that ask and do not listen (`docs/protocol.md`, "Bounds"): what is acknowledged is answered or
 //! the session ends, and nobody else is concerned.
 
-use thinwire_buffer::{RxFrame, SegList};
-use thinwire_proto::{Content, DropReason, Item, Room, Time};
+use thinwire_buffer::{Room, RxFrame, SegList};
+use thinwire_proto::{Content, DropReason, Item, Time};
 use thinwire_sim::hand::{Desk, Hand};
 use thinwire_wire::{Detach, Message, OpCode, Ping, Request};
 
