@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Room};
+use thinwire_buffer::{Addr, FrameSizes, Room};
 use thinwire_proto::{
     DropReason, Item, NUMBER_HIGH, Role, SEQUENCE_HIGH, Session, SessionConfig, Time,
     addr_from_wire, outside_frame,
@@ -82,10 +82,10 @@ impl Initiator {
         }
     }
 
-    /// Largest frame to use on a link.
-    pub(crate) fn limit(&self, link: usize) -> usize {
-        let limit = self.links[link].frame_bytes.max;
-        self.config.frame_bytes_max.map_or(limit, |max| limit.min(max))
+    /// Sizes of frames to use on a link.
+    pub(crate) fn frame_bytes(&self, link: usize) -> FrameSizes {
+        let sizes = self.links[link].frame_bytes;
+        self.config.frame_bytes_max.map_or(sizes, |max| sizes.at_most(max))
     }
 
     pub(crate) fn begin_attempt(&mut self, now: Time) {
@@ -283,7 +283,7 @@ impl Initiator {
             session: self.session_id(low, at),
             initiator: self.config.initiator,
             instance: self.config.instance,
-            frame_bytes_max: self.limit(candidate.link) as u16,
+            frame_bytes_max: self.frame_bytes(candidate.link).max as u16,
             security: u8::from(self.config.insecure),
             room_frames: params.room.frames,
             room_bytes: params.room.bytes,
@@ -389,8 +389,8 @@ impl Initiator {
             session.set_first_number(NUMBER_HIGH);
         }
         let room = Room { frames: welcome.room_frames.max(1), bytes: welcome.room_bytes.max(2048) };
-        let limit = self.limit(link).min(welcome.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), params.frame_bytes.base, limit);
+        let sizes = self.frame_bytes(link).at_most(welcome.frame_bytes_max as usize);
+        session.add_path(now, link, from, Some(room), sizes);
         // All other ways to it: where else it answered, and the addresses it names.
         let mut others: Vec<(usize, Addr)> =
             attempt.candidates.iter().map(|c| (c.link, c.addr)).collect();
@@ -400,8 +400,7 @@ impl Initiator {
             others.extend(reach.map(|l| (l, addr)));
         }
         for (link, addr) in others {
-            let (base, limit) = (self.links[link].frame_bytes.base, self.limit(link));
-            session.add_path(now, link, addr, None, base, limit);
+            session.add_path(now, link, addr, None, self.frame_bytes(link));
         }
         session.set_peer_grant(u32::from(welcome.slots), welcome.credit_bytes);
         self.enter_session(session, welcome.slots);

@@ -249,11 +249,9 @@ impl Initiator {
                 session.on_probe_reply(now, link, rx.from, header, &reply)
             }
             Message::Probe(probe) => {
-                let params = self.links[link];
-                let limit = self.limit(link);
+                let sizes = self.frame_bytes(link);
                 let session = self.session_for(header.session)?.0;
-                let base = params.frame_bytes.base;
-                session.on_probe(now, link, rx.from, header, &probe, base, limit)
+                session.on_probe(now, link, rx.from, header, &probe, sizes)
             }
             Message::Offer(offer) => self.on_offer(now, link, rx.from, &offer),
             Message::Retry(retry) => self.on_retry(link, rx.from, &retry),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Room};
+use thinwire_buffer::{Addr, FrameSizes, Room};
 
 use crate::ack::AckState;
 use crate::congestion::Window;
@@ -71,6 +71,26 @@ pub struct PathReport {
     pub frames_lost: u64,
 }
 
+/// Frame sizes of a path, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathSizes {
+    /// What passes everywhere on its kind of link.
+    pub base: usize,
+    /// In use: what a probe has shown to pass.
+    pub used: usize,
+    /// What both links allow.
+    pub limit: usize,
+}
+
+impl PathSizes {
+    /// Before anything larger than the base is known to pass.
+    fn new(sizes: FrameSizes) -> Self {
+        // Whoever made the link may not have seen to it that the base is the smaller one.
+        let FrameSizes { base, max: limit } = sizes.at_most(sizes.max);
+        PathSizes { base, used: base, limit }
+    }
+}
+
 /// One path of a session. Its fields are the session's business.
 #[derive(Debug)]
 pub struct Path {
@@ -89,10 +109,7 @@ pub struct Path {
     pub(crate) ack: AckState,
     pub(crate) prober: Prober,
     pub(crate) peer_room: Room,
-    /// Frame size in use: what a probe has shown to pass.
-    pub(crate) frame_bytes: usize,
-    pub(crate) frame_bytes_base: usize,
-    pub(crate) frame_bytes_limit: usize,
+    pub(crate) sizes: PathSizes,
     pub(crate) pto_count: u32,
     /// Frames that may exceed the window because a probe timeout fired.
     pub(crate) pto_frames: u32,
@@ -114,12 +131,10 @@ impl Path {
         link: usize,
         addr: Addr,
         state: PathState,
-        base: usize,
-        limit: usize,
+        sizes: FrameSizes,
         peer_room: Room,
     ) -> Self {
-        // A user may know of less than the link's own base.
-        let base = base.min(limit);
+        let sizes = PathSizes::new(sizes);
         Path {
             id,
             link,
@@ -128,15 +143,13 @@ impl Path {
             sent: Sent::new(),
             sent_items_max: SENT_ITEMS_MAX,
             rtt: Rtt::default(),
-            window: Window::new(base),
+            window: Window::new(sizes.base),
             network_ns: 0,
             received: Received::default(),
             ack: AckState::default(),
             prober: Prober::new(now),
             peer_room,
-            frame_bytes: base,
-            frame_bytes_base: base,
-            frame_bytes_limit: limit,
+            sizes,
             pto_count: 0,
             pto_frames: 0,
             paced_until: Time::ZERO,
@@ -174,9 +187,9 @@ impl Path {
         if in_flight == 0 {
             return now >= self.paced_until;
         }
-        in_flight + self.frame_bytes <= self.window.bytes()
+        in_flight + self.sizes.used <= self.window.bytes()
             && self.sent.in_flight_frames < self.peer_room.frames as usize
-            && in_flight + self.frame_bytes <= self.peer_room.bytes as usize
+            && in_flight + self.sizes.used <= self.peer_room.bytes as usize
     }
 
     /// What so many frames may carry can be kept until it is acknowledged.
@@ -239,11 +252,12 @@ impl Path {
             link: self.link,
             addr: self.addr,
             state: self.state,
-            frame_bytes: self.frame_bytes,
-            frame_bytes_limit: self.frame_bytes_limit,
-            full_size_retry: self.prober.size_retry_at().filter(|_| {
-                self.state == PathState::Active && self.frame_bytes < self.frame_bytes_limit
-            }),
+            frame_bytes: self.sizes.used,
+            frame_bytes_limit: self.sizes.limit,
+            full_size_retry: self
+                .prober
+                .size_retry_at()
+                .filter(|_| self.state == PathState::Active && self.sizes.used < self.sizes.limit),
             rtt: self.rtt.smoothed,
             rtt_base: self.window.base(),
             window_bytes: self.window.bytes(),

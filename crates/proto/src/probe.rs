@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_wire::{HEADER_BYTES, Probe};
 
 use crate::Time;
-use crate::path::PathState;
+use crate::path::{PathSizes, PathState};
 
 /// Bytes of the smallest PROBE, and of every PROBE_REPLY.
 pub(crate) const PROBE_BYTES: u64 = (HEADER_BYTES + Probe::BYTES) as u64;
@@ -115,16 +115,16 @@ impl Prober {
         }
     }
 
-    /// Time passes. `sizes` are the base, the size in use and the limit.
+    /// Time passes.
     pub fn on_time(
         &mut self,
         now: Time,
         state: PathState,
         rtt: Duration,
         keep_alive: bool,
-        sizes: (usize, usize, usize),
+        sizes: PathSizes,
     ) -> ProbeEvent {
-        let (base, current, limit) = sizes;
+        let PathSizes { base, used, limit } = sizes;
         let Some(asked) = &mut self.asked else { return ProbeEvent::None };
         if now < asked.sent_at + Self::timeout(asked, rtt, self.backoff, state) {
             return ProbeEvent::None;
@@ -151,13 +151,13 @@ impl Prober {
         match purpose {
             Purpose::Liveness => ProbeEvent::Silent,
             Purpose::Size(failed) => {
-                let lower = SIZES.iter().copied().find(|&s| s < failed && s > current.max(base));
+                let lower = SIZES.iter().copied().find(|&s| s < failed && s > used.max(base));
                 self.size = lower;
                 if lower.is_some() {
                     return ProbeEvent::None;
                 }
                 self.size_retry_at = Some(now + RETRY_SIZE * 6);
-                if current < limit && !std::mem::replace(&mut self.warned, true) {
+                if used < limit && !std::mem::replace(&mut self.warned, true) {
                     return ProbeEvent::SizeSettled;
                 }
                 ProbeEvent::None
@@ -172,10 +172,10 @@ impl Prober {
         state: PathState,
         idle_since: Time,
         keep_alive: bool,
-        sizes: (usize, usize, usize),
+        sizes: PathSizes,
         new_token: impl FnOnce() -> u64,
     ) -> Option<(u64, usize)> {
-        let (_, current, limit) = sizes;
+        let PathSizes { used, limit, .. } = sizes;
         if self.waits_for_size() && keep_alive && now >= idle_since + KEEP_ALIVE {
             // It may be that nothing of any size passes: the search goes on afterwards.
             self.ask_now(now);
@@ -203,7 +203,7 @@ impl Prober {
         let purpose = match (state, self.size) {
             (PathState::Candidate | PathState::Dead, _) => Purpose::Liveness,
             (PathState::Active, _) if self.alive_first => Purpose::Liveness,
-            (PathState::Active, Some(size)) if size.min(limit) > current => {
+            (PathState::Active, Some(size)) if size.min(limit) > used => {
                 Purpose::Size(size.min(limit))
             }
             (PathState::Active, _) => {
@@ -265,9 +265,9 @@ impl Prober {
         rtt: Duration,
         idle_since: Time,
         keep_alive: bool,
-        sizes: (usize, usize, usize),
+        sizes: PathSizes,
     ) -> Option<Time> {
-        let (_, current, limit) = sizes;
+        let PathSizes { used, limit, .. } = sizes;
         if let Some(asked) = &self.asked {
             let expires = asked.sent_at + Self::timeout(asked, rtt, self.backoff, state);
             let mut at = if asked.tries > 0 { expires.min(self.next_at) } else { expires };
@@ -276,7 +276,7 @@ impl Prober {
             }
             return Some(at);
         }
-        let asks = self.alive_first || self.size.is_some_and(|s| s.min(limit) > current);
+        let asks = self.alive_first || self.size.is_some_and(|s| s.min(limit) > used);
         match state {
             PathState::Active if asks => Some(self.next_at),
             PathState::Active => {

@@ -267,8 +267,7 @@ impl Hand {
         match frame.messages().next() {
             Some(Message::Probe(probe)) => match &mut self.session {
                 Some(session) => {
-                    let (base, most) = (p.frame_bytes.base, p.frame_bytes.max);
-                    session.on_probe(now, link, rx.from, &header, &probe, base, most)
+                    session.on_probe(now, link, rx.from, &header, &probe, p.frame_bytes)
                 }
                 None => {
                     let welcome = self.welcome.expect("it is ours");
@@ -351,12 +350,12 @@ impl Hand {
         }
         let room = Room { frames: w.room_frames.max(1), bytes: w.room_bytes.max(2048) };
         let first = self.links[link];
-        let limit = first.frame_bytes.max.min(w.frame_bytes_max as usize);
-        session.add_path(now, link, from, Some(room), first.frame_bytes.base, limit);
+        let sizes = first.frame_bytes.at_most(w.frame_bytes_max as usize);
+        session.add_path(now, link, from, Some(room), sizes);
         for address in w.addresses.iter() {
             for (link, p) in self.links.iter().enumerate() {
                 let to = addr_from_wire(address);
-                session.add_path(now, link, to, None, p.frame_bytes.base, p.frame_bytes.max);
+                session.add_path(now, link, to, None, p.frame_bytes);
             }
         }
         session.set_peer_grant(u32::from(w.slots), w.credit_bytes);

@@ -192,11 +192,11 @@ impl Target {
         let sessions = self.attached_sessions() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
         let (link, from) = promise.place;
-        let base = house.links[link].frame_bytes.base;
+        let sizes = house.links[link].frame_bytes.at_most(promise.limit);
         if house.config.counters_high {
             session.set_first_number(NUMBER_HIGH);
         }
-        session.add_path(now, link, from, Some(promise.room), base, promise.limit);
+        session.add_path(now, link, from, Some(promise.room), sizes);
         let c = &house.config;
         let no_duplicate_detection = c.canary == Canary::NoDuplicateDetection;
         let mut slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);

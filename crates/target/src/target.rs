@@ -242,10 +242,9 @@ impl Target {
             }
             Some(Message::Probe(probe)) => {
                 let index = self.find_peer(now, link, rx, header.session)?;
-                let params = self.house.links[link];
-                let (base, limit) = (params.frame_bytes.base, params.frame_bytes.max);
+                let sizes = self.house.links[link].frame_bytes;
                 let peer = self.peers[index].as_deref_mut().expect("found");
-                peer.session.on_probe(now, link, rx.from, header, &probe, base, limit)
+                peer.session.on_probe(now, link, rx.from, header, &probe, sizes)
             }
             Some(Message::ProbeReply(reply)) => {
                 let index = self.find_peer(now, link, rx, header.session)?;

@@ -172,7 +172,7 @@ fn an_attach_in_a_session_of_another_shard_is_refused() {
         batching: Batching::default(),
     };
     let mut session = Session::new(NOW, config, ROOM);
-    session.add_path(NOW, 0, Addr::Sim(1), Some(ROOM), 1400, 1400);
+    session.add_path(NOW, 0, Addr::Sim(1), Some(ROOM), FrameSizes { base: 1400, max: 1400 });
     session.send(Item::Attach(1));
     let mut out = [TxBatch::new()];
     session.transmit(NOW, &mut Asking("two"), &mut out);

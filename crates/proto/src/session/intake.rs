@@ -158,7 +158,7 @@ impl Session {
         if outcome.frames > 0 {
             path.pto_count = 0;
             path.pto_frames = 0;
-            if outcome.frame_bytes_largest as usize > path.frame_bytes_base {
+            if outcome.frame_bytes_largest as usize > path.sizes.base {
                 path.large_lost = 0;
             }
             // Timers need the whole time, with what both ends took; the window only the network's.
@@ -174,7 +174,7 @@ impl Session {
             if let Some(fabric) = fabric {
                 path.network_ns = (path.network_ns * 7 + fabric.as_nanos() as u64) / 8;
             }
-            path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.frame_bytes);
+            path.window.on_acked(now, outcome.frames, fabric, path.rtt.smoothed, path.sizes.used);
         }
     }
 
@@ -184,7 +184,7 @@ impl Session {
             return;
         }
         let threshold = path.rtt.time_threshold();
-        let base = path.frame_bytes_base;
+        let base = path.sizes.base;
         let queue = &mut self.queue;
         let lost = |item| queue.push_lost(item);
         let outcome = path.sent.detect_loss(now, threshold, base, lost);
@@ -204,17 +204,17 @@ impl Session {
         let recently = path.rtt.probe_timeout() * 8;
         if path.large_lost < BLACK_HOLE_LOSSES
             || now.since(path.large_lost_since) < BLACK_HOLE_TIME
-            || path.frame_bytes == path.frame_bytes_base
+            || path.sizes.used == path.sizes.base
             || now.since(path.last_heard) > recently.max(Duration::from_millis(200))
             // Else nothing passes: the peer stands still, or the path is gone.
             || path.last_heard <= path.large_lost_since
         {
             return;
         }
-        path.frame_bytes = path.frame_bytes_base;
+        path.sizes.used = path.sizes.base;
         path.large_lost = 0;
         path.prober.search_size_later(now);
-        let (id, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
+        let (id, used, limit) = (path.id, path.sizes.used, path.sizes.limit);
         path.sent.lose_all(|item| self.queue.push_lost(item));
         self.notice(Notice::FrameSize { path: id, used, limit });
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Room};
+use thinwire_buffer::{Addr, FrameSizes, Room};
 use thinwire_wire::{Header, Probe, ProbeReply};
 
 use super::{Notice, PATHS_MAX, REPLIES_MAX, Reply, Role, Session};
@@ -19,8 +19,8 @@ pub(super) const CATCH_UP: Duration = Duration::from_millis(2);
 
 impl Session {
     /// A probe for this session arrived; the answer goes out with the next transmit. A target
-    /// learns of a new path by it, which carries nothing before it has answered a probe, too. `base`
-    /// and `limit` are the link's frame sizes.
+    /// learns of a new path by it, which carries nothing before it has answered a probe, too. `sizes`
+    /// are the link's.
     pub fn on_probe(
         &mut self,
         now: Time,
@@ -28,8 +28,7 @@ impl Session {
         from: Addr,
         header: &Header,
         probe: &Probe,
-        base: usize,
-        limit: usize,
+        sizes: FrameSizes,
     ) -> Result<(), DropReason> {
         if header.epoch != self.config.epoch {
             return Err(DropReason::Epoch);
@@ -42,7 +41,7 @@ impl Session {
             Some(at) => at,
             None if self.config.role == Role::Target && self.paths.len() < PATHS_MAX => {
                 let state = PathState::Candidate;
-                self.insert_path(now, header.path, link, from, state, room, base, limit);
+                self.insert_path(now, header.path, link, from, state, room, sizes);
                 self.paths.len() - 1
             }
             None => return Err(DropReason::Path),
@@ -88,27 +87,25 @@ impl Session {
     ) -> Result<(), DropReason> {
         let at = self.path_of(header, link, from)?;
         let path = &mut self.paths[at];
-        let (size, rtt) = path
-            .prober
-            .on_reply(now, reply.token, path.frame_bytes_limit)
-            .ok_or(DropReason::Unasked)?;
+        let (size, rtt) =
+            path.prober.on_reply(now, reply.token, path.sizes.limit).ok_or(DropReason::Unasked)?;
         path.last_heard = now;
         path.peer_room =
             Room { frames: reply.room_frames.max(1), bytes: reply.room_bytes.max(2048) };
-        if size > path.frame_bytes {
-            path.frame_bytes = size;
+        if size > path.sizes.used {
+            path.sizes.used = size;
             path.window.restart(size);
         }
         self.answered = self.answered.max(now - rtt);
         let id = path.id;
-        let limit = path.frame_bytes_limit;
-        let used = path.frame_bytes;
+        let limit = path.sizes.limit;
+        let used = path.sizes.used;
         let settled_low = size > 0 && path.prober.size_settled() && used < limit;
         if path.state != PathState::Active {
             path.state = PathState::Active;
             path.pto_count = 0;
             path.rtt.restart(now, rtt);
-            path.window.restart(path.frame_bytes);
+            path.window.restart(path.sizes.used);
             self.notice(Notice::PathUp(id));
         }
         self.last_heard = now;
@@ -163,16 +160,15 @@ impl Session {
 
     fn path_on_time(&mut self, now: Time, at: usize) {
         let path = &mut self.paths[at];
-        let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
         let keep_alive = self.config.role == Role::Initiator;
-        match path.prober.on_time(now, path.state, path.rtt.smoothed, keep_alive, sizes) {
+        match path.prober.on_time(now, path.state, path.rtt.smoothed, keep_alive, path.sizes) {
             ProbeEvent::None => {}
             ProbeEvent::Silent => {
                 self.path_dead(now, at);
                 return;
             }
             ProbeEvent::SizeSettled => {
-                let (path, used, limit) = (path.id, path.frame_bytes, path.frame_bytes_limit);
+                let (path, used, limit) = (path.id, path.sizes.used, path.sizes.limit);
                 self.notice(Notice::FrameSize { path, used, limit });
             }
         }
@@ -203,7 +199,7 @@ impl Session {
             path.sent.oldest(2, |item| self.queue.push_lost(item));
         }
         self.queue.push_front(Item::Ping);
-        if path.sent.only_large_in_flight(path.frame_bytes_base) {
+        if path.sent.only_large_in_flight(path.sizes.base) {
             path.lose_large(now);
         }
         let silence = if others { 30 } else { 300 };

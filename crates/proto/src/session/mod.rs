@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Room};
+use thinwire_buffer::{Addr, FrameSizes, Room};
 use thinwire_wire::Header;
 
 use self::queue::{QUEUE_STORAGE, QUEUED_ITEMS_MAX, Queue};
@@ -218,16 +218,15 @@ impl Session {
     }
 
     /// Adds a path to `addr` over `link`. `known` paths (the handshake went over them) carry frames
-    /// at once; others are probed first. Returns false if there are too many, or it is there.
-    /// `base` and `limit` are frame sizes in bytes.
+    /// at once; others are probed first. `sizes` are what both ends allow, as far as that is known.
+    /// Returns false if there are too many, or it is there.
     pub fn add_path(
         &mut self,
         now: Time,
         link: usize,
         addr: Addr,
         known: Option<Room>,
-        base: usize,
-        limit: usize,
+        sizes: FrameSizes,
     ) -> bool {
         let there = self.paths.iter().any(|p| p.link == link && p.addr == addr);
         if there || self.paths.len() >= PATHS_MAX {
@@ -236,7 +235,7 @@ impl Session {
         let id = self.paths.len() as u8;
         let state = if known.is_some() { PathState::Active } else { PathState::Candidate };
         let room = known.unwrap_or(ROOM_UNKNOWN);
-        self.insert_path(now, id, link, addr, state, room, base, limit);
+        self.insert_path(now, id, link, addr, state, room, sizes);
         true
     }
 
@@ -248,10 +247,9 @@ impl Session {
         addr: Addr,
         state: PathState,
         room: Room,
-        base: usize,
-        limit: usize,
+        sizes: FrameSizes,
     ) {
-        let mut path = Path::new(now, id, link, addr, state, base, limit, room);
+        let mut path = Path::new(now, id, link, addr, state, sizes, room);
         path.sent.start_at(self.first_number);
         self.paths.push(path);
         // What may be in flight is shared by the paths.
@@ -404,12 +402,17 @@ impl Session {
         let timers_from = self.resumed_at + liveness::CATCH_UP;
         let keep_alive = self.config.role == Role::Initiator;
         for (at_path, path) in self.paths.iter().enumerate() {
-            let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let timers = [
                 path.sent.loss_at,
                 path.pto_at(),
                 path.prober
-                    .deadline(path.state, path.rtt.smoothed, path.last_heard, keep_alive, sizes)
+                    .deadline(
+                        path.state,
+                        path.rtt.smoothed,
+                        path.last_heard,
+                        keep_alive,
+                        path.sizes,
+                    )
                     // What it may not ask now, it may when something comes.
                     .filter(|_| !self.is_unproved(at_path) || path.allowance >= PROBE_BYTES),
             ];

@@ -109,11 +109,11 @@ impl Session {
                 continue;
             }
             let path = &mut self.paths[at];
-            let sizes = (path.frame_bytes_base, path.frame_bytes, path.frame_bytes_limit);
             let rng = &mut self.rng;
             let next =
-                path.prober
-                    .next(now, path.state, path.last_heard, keep_alive, sizes, || rng.next_u64());
+                path.prober.next(now, path.state, path.last_heard, keep_alive, path.sizes, || {
+                    rng.next_u64()
+                });
             let Some((token, size)) = next else { continue };
             let (id, link, addr) = (path.id, path.link, path.addr);
             if !self.may_probe(id) {
@@ -158,7 +158,7 @@ impl Session {
     ) {
         let link = self.paths[at].link;
         let addr = self.paths[at].addr;
-        let frame_bytes = self.paths[at].frame_bytes;
+        let frame_bytes = self.paths[at].sizes.used;
         let mut items = std::mem::take(&mut self.items);
         items.clear();
         let frame = out[link].push(addr);

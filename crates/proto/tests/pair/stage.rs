@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Pool, Room, SegList, TxBatch};
+use thinwire_buffer::{Addr, FrameSizes, Pool, Room, SegList, TxBatch};
 use thinwire_proto::{
     Batching, Content, DropReason, Item, PathReport, Role, Session, SessionConfig, Time, verify,
 };
@@ -136,11 +136,12 @@ impl Pair {
             Session::new(now, config(Role::Initiator, 1, 2), room()),
             Session::new(now, config(Role::Target, 2, 1), room()),
         ];
+        let sizes = FrameSizes { base: BASE, max: limit };
         for link in 0..links {
             let known = (link == 0).then_some(room());
-            sessions[0].add_path(now, link, addr(1, link), known, BASE, limit);
+            sessions[0].add_path(now, link, addr(1, link), known, sizes);
         }
-        sessions[1].add_path(now, 0, addr(0, 0), Some(room()), BASE, limit);
+        sessions[1].add_path(now, 0, addr(0, 0), Some(room()), sizes);
         let batches = || (0..links).map(|_| TxBatch::new()).collect();
         Pair {
             now,
@@ -232,7 +233,8 @@ impl Pair {
             }
             _ => match frame.messages().next() {
                 Some(Message::Probe(probe)) => {
-                    session.on_probe(now, link, from, &header, &probe, BASE, self.limit)
+                    let sizes = FrameSizes { base: BASE, max: self.limit };
+                    session.on_probe(now, link, from, &header, &probe, sizes)
                 }
                 Some(Message::ProbeReply(reply)) => {
                     session.on_probe_reply(now, link, from, &header, &reply)
