@@ -82,12 +82,10 @@ impl Outlet {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::BorrowedFd;
-
     use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch};
 
     use super::*;
-    use crate::LinkStats;
+    use crate::{LinkStats, Sources};
 
     /// Takes so many frames a call into a ring, and of the ring so many away.
     #[derive(Default)]
@@ -118,8 +116,8 @@ mod tests {
         fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
             Ok(0)
         }
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
-            None
+        fn sources(&self) -> Sources<'_> {
+            [None; 2]
         }
         fn stats(&self) -> LinkStats {
             LinkStats::default()

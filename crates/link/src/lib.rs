@@ -48,6 +48,11 @@ pub fn monotonic_clock() -> Clock {
     Box::new(move || start.elapsed().as_nanos() as u64)
 }
 
+/// Whoever sleeps until a link has something to do watches all of these, and calls [`Link::recv`] when
+/// one is readable: frames wait, or something else is to be looked at. The first is there if any is;
+/// links without descriptors (simulated ones) have none.
+pub type Sources<'a> = [Option<BorrowedFd<'a>>; 2];
+
 /// One way to move frames. Used by one thread. Nothing here waits.
 pub trait Link {
     /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.
@@ -69,7 +74,7 @@ pub trait Link {
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
 
     /// [`Link::recv`] for whoever spins: looks at what costs no system call, if the link has such a
-    /// place, and need not find what is elsewhere ([`Link::fd`] tells of that, too).
+    /// place, and need not find what is elsewhere ([`Link::sources`] tell of that, too).
     fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         self.recv(pool, max, out)
     }
@@ -81,15 +86,8 @@ pub trait Link {
         0
     }
 
-    /// Readable when frames wait; `None` for links without a descriptor (simulated ones).
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// Readable when interfaces change while this link waits for its own to return: `recv` then
-    /// looks for it. Silent at all other times. `None` if the link needs no such thing, or if
-    /// [`Link::fd`] tells that, too. Whoever sleeps until frames come watches both.
-    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
+    /// What to watch while nothing is to be done.
+    fn sources(&self) -> Sources<'_>;
 
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
@@ -150,11 +148,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn unsent(&self) -> usize {
         (**self).unsent()
     }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).fd()
-    }
-    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).changes_fd()
+    fn sources(&self) -> Sources<'_> {
+        (**self).sources()
     }
     fn stats(&self) -> LinkStats {
         (**self).stats()

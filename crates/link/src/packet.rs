@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::{
@@ -24,7 +24,7 @@ use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
-use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats};
+use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Sources};
 
 /// The EtherType used unless another is configured: "local experimental 1" of IEEE 802.
 pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
@@ -129,7 +129,7 @@ impl PacketConfig {
 ///
 /// Goes on when the interface goes down: frames are dropped and counted until it is up again, also
 /// when it was removed and made anew under the same name. Until then it listens to what becomes of
-/// interfaces ([`Link::changes_fd`]), so that it hears again without sending anything.
+/// interfaces ([`Link::sources`]), so that it hears again without sending anything.
 pub struct PacketLink {
     socket: OwnedFd,
     /// Sends, and receives nothing.
@@ -510,12 +510,9 @@ impl Link for PacketLink {
         Ok(frames)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
-    }
-
-    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.changes.as_ref().map(Changes::fd)
+    /// The second is readable when interfaces change while this link waits for its own to return.
+    fn sources(&self) -> Sources<'_> {
+        [Some(self.socket.as_fd()), self.changes.as_ref().map(Changes::fd)]
     }
 
     fn stats(&self) -> LinkStats {

@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -17,7 +16,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 
 use crate::packet::{ETHERTYPE_DEFAULT, GROUP_MAC};
 use crate::udp::{GROUP_V4, GROUP_V6, PORT_DEFAULT};
-use crate::{Clock, Link, LinkSpec, LinkStats};
+use crate::{Clock, Link, LinkSpec, LinkStats, Sources};
 
 /// pcap with times in ns, in the byte order of this machine.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -373,16 +372,12 @@ impl<L: Link> Link for PcapLink<L> {
         Ok(count)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.fd()
+    fn sources(&self) -> Sources<'_> {
+        self.inner.sources()
     }
 
     fn unsent(&self) -> usize {
         self.inner.unsent()
-    }
-
-    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.changes_fd()
     }
 
     fn stats(&self) -> LinkStats {
@@ -500,8 +495,8 @@ mod tests {
         fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
             Ok(0)
         }
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
-            None
+        fn sources(&self) -> Sources<'_> {
+            [None; 2]
         }
         fn stats(&self) -> LinkStats {
             self.0.stats()

@@ -5,13 +5,12 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{drain, pattern, receive, send, warm_up, with_cable};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::time::Timespec;
+use common::{drain, is_woken, pattern, receive, send, warm_up, with_cable};
 use thinwire_buffer::{Addr, Pool, TxBatch};
 use thinwire_link::handoff::Pipeline;
 use thinwire_link::{HEAD_BYTES, Link, LinkOptions, LinkSpec};
 
+const MOMENT: Duration = Duration::from_millis(200);
 const ALL: [Pipeline; 3] = [
     Pipeline { receive_thread: true, send_thread: false },
     Pipeline { receive_thread: false, send_thread: true },
@@ -30,12 +29,6 @@ fn load(batch: &mut TxBatch, to: Addr, pool: &Pool, seed: usize, len: usize) {
     frame.data.push(pool.copy_of(&bytes[HEAD_BYTES..]).freeze());
 }
 
-fn is_readable(link: &dyn Link) -> bool {
-    let fd = link.fd().expect("a real link");
-    let moment = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
-    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&moment)).unwrap() > 0
-}
-
 #[test]
 fn frames_arrive_whole_and_in_order_whoever_carries_them() {
     for pipeline in ALL {
@@ -51,7 +44,7 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
             batch.add_last_pieces(usize::from(round >= 20));
             a.send(&mut batch).unwrap();
             assert!(batch.is_empty());
-            assert!(is_readable(&*b), "{pipeline:?}");
+            assert!(is_woken(&*b, MOMENT), "{pipeline:?}");
             let frames = receive(&mut *b, &pool, 4);
             assert_eq!(frames.len(), 4, "{pipeline:?}, round {round}");
             // Only the time of what somebody waits for is counted.
@@ -65,7 +58,7 @@ fn frames_arrive_whole_and_in_order_whoever_carries_them() {
             }
         }
         assert!(drain(&mut *b, &pool).is_empty());
-        assert!(!is_readable(&*b), "{pipeline:?}: the bell is silent when nothing waits");
+        assert!(!is_woken(&*b, MOMENT), "{pipeline:?}: the bell is silent when nothing waits");
         let stats = a.stats();
         assert_eq!(stats.handoffs, if pipeline.send_thread { 40 } else { 0 });
         assert_eq!((stats.tx_frames, stats.tx_dropped, b.stats().rx_frames), (160, 0, 160));

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use common::{drain, ip, pattern, receive, send, warm_up, with_cable};
+use common::{drain, ip, is_woken, pattern, receive, send, warm_up, with_cable};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_link::udp::{UdpConfig, UdpLink};
 use thinwire_link::{HEAD_BYTES, Link, OpenError, Shard};
@@ -157,10 +157,7 @@ fn a_question_to_the_group_reaches_every_target_on_the_host() {
 }
 
 fn is_readable(link: &UdpLink) -> bool {
-    use rustix::event::{PollFd, PollFlags, poll};
-    let fd = link.fd().unwrap();
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-    poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap() == 1
+    is_woken(link, Duration::from_millis(50))
 }
 
 #[test]

@@ -8,7 +8,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use thinwire_buffer::{
     Addr, FrameSizes, LinkInfo, PAGE_BYTES, Pool, Room, RxBatch, RxFrame, SegList, Segment, TxBatch,
 };
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
-use thinwire_link::{HEAD_BYTES, Link, LinkStats};
+use thinwire_link::{HEAD_BYTES, Link, LinkStats, Sources};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
@@ -82,8 +81,8 @@ impl Link for Wire {
         Ok(count)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn sources(&self) -> Sources<'_> {
+        [None; 2]
     }
 
     fn stats(&self) -> LinkStats {

@@ -49,7 +49,7 @@ impl Links {
     /// Waits for all of them under the tokens `first`, `first + 1`, ...
     pub fn register(&self, waiter: &mut Waiter, first: Token) -> io::Result<()> {
         for (at, link) in self.links.iter().enumerate() {
-            for fd in link.fd().into_iter().chain(link.changes_fd()) {
+            for fd in link.sources().into_iter().flatten() {
                 waiter.add(fd, first + at as Token)?;
             }
         }
@@ -166,11 +166,10 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::os::fd::BorrowedFd;
     use std::time::Duration;
 
     use thinwire_buffer::{FrameSizes, Room};
-    use thinwire_link::WAITING_FRAMES_MAX;
+    use thinwire_link::{Sources, WAITING_FRAMES_MAX};
 
     use super::*;
 
@@ -213,8 +212,8 @@ mod tests {
             });
             Ok(1)
         }
-        fn fd(&self) -> Option<BorrowedFd<'_>> {
-            None
+        fn sources(&self) -> Sources<'_> {
+            [None; 2]
         }
         fn stats(&self) -> LinkStats {
             LinkStats::default()

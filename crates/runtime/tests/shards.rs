@@ -4,7 +4,7 @@ mod pair;
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use pair::enter_cable;
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Shard};
+use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Shard, Sources};
 use thinwire_runtime::blocking::{Blocking, OpenError};
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::TargetShard;
@@ -99,8 +99,8 @@ impl Link for BrokenLink {
             _ => Err(io::Error::other("this link is broken")),
         }
     }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.fd()
+    fn sources(&self) -> Sources<'_> {
+        self.0.sources()
     }
     fn stats(&self) -> LinkStats {
         self.0.stats()

@@ -123,10 +123,11 @@ const SPIN_MAX: Duration = Duration::from_micros(200);
 /// not wanted, or has not paid, sleeps, for at most 100 ms, since some timers run beside: who spins
 /// on a busy machine waits longer for a processor than who is woken.
 fn idle(link: &dyn Link, sleeps: bool, last: Instant) {
-    match link.fd() {
-        Some(fd) if sleeps || last.elapsed() > SPIN_MAX => {
+    match link.sources() {
+        [Some(first), second] if sleeps || last.elapsed() > SPIN_MAX => {
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit));
+            let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+            let _ = poll(&mut [first, second.unwrap_or(first)].map(watch), Some(&limit));
         }
         _ => std::thread::yield_now(),
     }

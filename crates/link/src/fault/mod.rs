@@ -7,13 +7,13 @@
 //! *Reordering* holds a frame back until one to four later ones of its way have passed it; so that
 //! none is held forever on a silent link, at most a millisecond (and where the link has no
 //! descriptor to wake anybody, at most 16 calls). A held frame wakes the one who waits for
-//! [`Link::fd`] in time.
+//! [`Link::sources`] in time.
 
 mod config;
 mod hold;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::time::{
@@ -27,7 +27,7 @@ use thinwire_buffer::{
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Outlet};
+use crate::{Clock, Link, LinkStats, Outlet, Sources};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,8 @@ pub struct FaultLink<L> {
 impl<L: Link> FaultLink<L> {
     /// Wraps a link. `clock` gives a time in ns that never goes back; only differences count.
     pub fn new(inner: L, config: &FaultConfig, clock: Clock) -> io::Result<Self> {
-        let alarm = inner.fd().map(|fd| Alarm::new(fd, inner.changes_fd())).transpose()?;
+        let has_sources = inner.sources().iter().any(Option::is_some);
+        let alarm = has_sources.then(|| Alarm::new(inner.sources())).transpose()?;
         let calls_max = if alarm.is_some() { u32::MAX } else { 16 };
         Ok(FaultLink {
             clock,
@@ -215,8 +216,8 @@ impl<L: Link> Link for FaultLink<L> {
         Ok(out.len() - before)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.alarm.as_ref().map(|alarm| alarm.both.as_fd())
+    fn sources(&self) -> Sources<'_> {
+        [self.alarm.as_ref().map(|alarm| alarm.all.as_fd()), None]
     }
 
     fn unsent(&self) -> usize {
@@ -240,20 +241,20 @@ impl<L: Link> Link for FaultLink<L> {
 
 /// A timer joined to the inner link's descriptors.
 struct Alarm {
-    both: OwnedFd,
+    all: OwnedFd,
     timer: OwnedFd,
     is_set: bool,
 }
 
 impl Alarm {
-    fn new(frames: BorrowedFd<'_>, changes: Option<BorrowedFd<'_>>) -> io::Result<Alarm> {
+    fn new(sources: Sources<'_>) -> io::Result<Alarm> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (i, fd) in [frames, timer.as_fd()].into_iter().chain(changes).enumerate() {
-            epoll::add(&both, fd, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for fd in std::iter::once(timer.as_fd()).chain(sources.into_iter().flatten()) {
+            epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
         }
-        Ok(Alarm { both, timer, is_set: false })
+        Ok(Alarm { all, timer, is_set: false })
     }
 
     /// Rings in so many ns, or not at all. Setting also silences a timer that has rung.

@@ -171,7 +171,7 @@ fn a_held_frame_wakes_who_waits() {
     let mut b = open();
     let pool = Pool::new(8 << 20);
     let wait = |link: &dyn Link| {
-        let fd = link.fd().unwrap();
+        let fd = link.sources()[0].unwrap();
         let limit = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
         assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap(), 1);
     };
@@ -184,7 +184,7 @@ fn a_held_frame_wakes_who_waits() {
     while a.recv(&pool, 1, &mut out).unwrap() == 0 && b.recv(&pool, 1, &mut out).unwrap() == 0 {}
     assert_eq!(number(&out[0].bytes), 0);
     // Rung and done: silent until the next frame is held.
-    let fd = a.fd().unwrap();
+    let fd = a.sources()[0].unwrap();
     let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
     assert_eq!(poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)).unwrap(), 0);
 }

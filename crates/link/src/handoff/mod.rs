@@ -22,7 +22,7 @@ use thinwire_buffer::{LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
 use self::receive::Receiver;
 use self::send::Sender;
-use crate::{HEAD_BYTES, Link, LinkStats};
+use crate::{HEAD_BYTES, Link, LinkStats, Sources};
 
 /// Where a copied frame begins, so that its payload is page aligned.
 const START: usize = PAGE_BYTES - HEAD_BYTES;
@@ -89,8 +89,8 @@ pub(crate) struct HandoffLink {
     receiver: Option<Receiver>,
     sender: Option<Sender>,
     link: Arc<Shared>,
-    /// Of the link, if there is no network thread that watches it.
-    changes: Option<OwnedFd>,
+    /// Of the link, if there is no network thread that watches them.
+    sources: [Option<OwnedFd>; 2],
     /// See [`take_home`].
     copied_bytes: u64,
 }
@@ -117,17 +117,16 @@ impl HandoffLink {
     /// thread.
     pub(crate) fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
         let name = link.name().to_owned();
-        let fd = link.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
-        let mut changes = link.changes_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
+        let own = |fd: Option<BorrowedFd<'_>>| fd.map(|fd| fd.try_clone_to_owned()).transpose();
+        let [first, second] = link.sources();
+        let mut sources = [own(first)?, own(second)?];
         let link = Arc::new(Shared(Mutex::new(Unsent(link))));
-        let receiver = match fd {
-            Some(fd) if pipeline.receive_thread => {
-                Some(Receiver::new(link.clone(), fd, changes.take())?)
-            }
-            _ => None,
-        };
+        let receives = pipeline.receive_thread && sources.iter().any(Option::is_some);
+        let receiver = receives
+            .then(|| Receiver::new(link.clone(), std::mem::take(&mut sources)))
+            .transpose()?;
         let sender = pipeline.send_thread.then(|| Sender::new(link.clone())).transpose()?;
-        Ok(HandoffLink { name, receiver, sender, link, changes, copied_bytes: 0 })
+        Ok(HandoffLink { name, receiver, sender, link, sources, copied_bytes: 0 })
     }
 }
 
@@ -161,22 +160,17 @@ impl Link for HandoffLink {
         }
     }
 
-    /// Of the notification queue if there is a network thread. Else the link's own, which lives as
-    /// long as this.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
+    /// That of the notification queue if there is a network thread, else the link's.
+    fn sources(&self) -> Sources<'_> {
         match &self.receiver {
-            Some(receiver) => Some(receiver.bell()),
-            None => self.sender.as_ref().and_then(Sender::link_fd),
+            Some(receiver) => [Some(receiver.bell()), None],
+            None => self.sources.each_ref().map(|fd| fd.as_ref().map(AsFd::as_fd)),
         }
     }
 
     /// A thread that sends tries again by itself.
     fn unsent(&self) -> usize {
         if self.sender.is_some() { 0 } else { self.link.lock().0.unsent() }
-    }
-
-    fn changes_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.changes.as_ref().map(AsFd::as_fd)
     }
 
     fn stats(&self) -> LinkStats {

@@ -84,8 +84,8 @@ fn ring(fd: &OwnedFd) {
 }
 
 impl Receiver {
-    /// A thread that sleeps on `fd` and `changes`, the link's own.
-    pub fn new(link: Arc<Shared>, fd: OwnedFd, changes: Option<OwnedFd>) -> io::Result<Self> {
+    /// A thread that sleeps on `sources`, the link's own.
+    pub fn new(link: Arc<Shared>, sources: [Option<OwnedFd>; 2]) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let desk = Arc::new(Desk {
             queue: Mutex::default(),
@@ -100,7 +100,7 @@ impl Receiver {
         let thread = std::thread::Builder::new().name("network".into());
         let thread = thread.spawn(move || {
             let _ending = Ending(&theirs);
-            if let Err(error) = run(&link, [Some(fd), changes], &theirs) {
+            if let Err(error) = run(&link, sources, &theirs) {
                 *lock(&theirs.error) = Some(error);
             }
         })?;
@@ -169,11 +169,11 @@ impl Drop for Receiver {
     }
 }
 
-fn run(link: &Shared, wakes: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()> {
+fn run(link: &Shared, sources: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let mut batch = RxBatch::new();
     let mut timeout = None;
-    let fds = std::iter::once(&desk.stop).chain(wakes.iter().flatten());
+    let fds = std::iter::once(&desk.stop).chain(sources.iter().flatten());
     let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
         let watched = if timeout.is_some() { &mut fds[..1] } else { &mut fds[..] };

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,7 +60,6 @@ impl Desk {
 /// The owner's end.
 pub(super) struct Sender {
     desk: Arc<Desk>,
-    link_fd: Option<OwnedFd>,
     /// Emptied batches, for their storage.
     spare: Vec<TxBatch>,
     thread: Option<JoinHandle<()>>,
@@ -69,7 +67,6 @@ pub(super) struct Sender {
 
 impl Sender {
     pub fn new(link: Arc<Shared>) -> io::Result<Self> {
-        let link_fd = link.lock().0.fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let desk = Arc::new(Desk {
             queues: Mutex::default(),
             wake: Condvar::new(),
@@ -80,12 +77,7 @@ impl Sender {
         let theirs = desk.clone();
         let thread = std::thread::Builder::new().name("send".into());
         let thread = thread.spawn(move || run(&link, &theirs))?;
-        Ok(Sender { desk, link_fd, spare: Vec::new(), thread: Some(thread) })
-    }
-
-    /// The link's descriptor, for an owner that receives by itself.
-    pub fn link_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.link_fd.as_ref().map(AsFd::as_fd)
+        Ok(Sender { desk, spare: Vec::new(), thread: Some(thread) })
     }
 
     /// Batches handed over.

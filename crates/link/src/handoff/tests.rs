@@ -89,8 +89,8 @@ impl Link for Frail {
         self.recv.come()?;
         Ok(1)
     }
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.bell.as_fd())
+    fn sources(&self) -> Sources<'_> {
+        [Some(self.bell.as_fd()), None]
     }
     fn stats(&self) -> LinkStats {
         LinkStats { tx_frames: self.sent.get(), ..LinkStats::default() }
@@ -106,7 +106,7 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
 fn the_end_of_the_network_thread_wakes_the_owner_and_is_an_error_for_good() {
     let pipeline = Pipeline { receive_thread: true, send_thread: false };
     let mut link = HandoffLink::new(frail(Fate::Panics, Fate::Works), pipeline).unwrap();
-    assert!(is_readable(link.fd().unwrap()));
+    assert!(is_readable(link.sources()[0].unwrap()));
     let pool = Pool::new(1 << 20);
     for _ in 0..2 {
         let error = link.recv(&pool, 1, &mut RxBatch::new()).unwrap_err();
@@ -194,7 +194,7 @@ fn no_memory_of_the_link_leaves_the_lock_whatever_becomes_of_the_call() {
     // With a network thread what came before the error is handed over, too.
     let pipeline = Pipeline { receive_thread: true, send_thread: false };
     let mut link = HandoffLink::new(frail(Fate::Fails, Fate::Works), pipeline).unwrap();
-    assert!(is_readable(link.fd().unwrap()));
+    assert!(is_readable(link.sources()[0].unwrap()));
     let mut out = RxBatch::new();
     while link.recv(&pool, 1, &mut out).is_ok() {}
     assert_eq!((out.len(), link.stats().copied_bytes), (1, 1000));

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use thinwire_buffer::{
 
 use super::{FaultRates, SimStats, Verdict, WireConfig};
 use crate::rng::Rng;
-use crate::{HEAD_BYTES, Link, LinkStats};
+use crate::{HEAD_BYTES, Link, LinkStats, Sources};
 
 const ETHERNET_PAYLOAD_MIN: usize = 46;
 
@@ -453,8 +452,8 @@ impl Link for SimLink {
         Ok(count)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn sources(&self) -> Sources<'_> {
+        [None; 2]
     }
 
     fn stats(&self) -> LinkStats {

@@ -2,7 +2,7 @@
 //! way over virtual networks: a train of frames crosses the kernel in one piece (GSO and GRO).
 //!
 //! A link listens to its address, and (if it is asked to) to the discovery group on a second socket,
-//! because a socket bound to one address does not hear a group. [`Link::fd`] covers both.
+//! because a socket bound to one address does not hear a group.
 
 mod route;
 mod rx;
@@ -12,11 +12,10 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::epoll;
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
 use crate::error::OpenError;
-use crate::{FRAME_BYTES_MIN, Link, LinkStats, Shard, bpf, room, sys};
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Shard, Sources, bpf, room, sys};
 use route::Route;
 use rx::Receiver;
 use tx::Sender;
@@ -78,8 +77,6 @@ impl UdpConfig {
 pub struct UdpLink {
     socket: OwnedFd,
     group_socket: Option<OwnedFd>,
-    /// Watches both sockets if there are two.
-    both: Option<OwnedFd>,
     name: String,
     local: SocketAddr,
     hears_group: bool,
@@ -148,12 +145,6 @@ impl UdpLink {
                 group_socket = hears_group.then_some(found);
             }
         }
-        let both = match &group_socket {
-            Some(group) => {
-                Some(watch(fd, group.as_fd()).map_err(OpenError::system("watch both sockets"))?)
-            }
-            None => None,
-        };
         let headers = if local.is_ipv4() { 28 } else { 48 };
         let frame_bytes_max = (route.mtu - headers).min(rx::FRAME_BYTES_MAX);
         let frame_bytes = FrameSizes { base: FRAME_BYTES_BASE, max: frame_bytes_max };
@@ -171,7 +162,6 @@ impl UdpLink {
             group_receiver: group_socket.is_some().then(Receiver::of_group),
             socket,
             group_socket,
-            both,
             calls: 0,
             rx_calls: 0,
         })
@@ -220,8 +210,8 @@ impl Link for UdpLink {
         Ok(frames)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.both.as_ref().unwrap_or(&self.socket).as_fd())
+    fn sources(&self) -> Sources<'_> {
+        [Some(self.socket.as_fd()), self.group_socket.as_ref().map(AsFd::as_fd)]
     }
 
     fn stats(&self) -> LinkStats {
@@ -301,13 +291,4 @@ fn open_group(group: SocketAddr) -> Result<OwnedFd, OpenError> {
         .map_err(OpenError::system("share the group's port"))?;
     bind(socket.as_fd(), group)?;
     Ok(socket)
-}
-
-/// A descriptor that is readable when either is.
-fn watch(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for (i, fd) in [one, other].into_iter().enumerate() {
-        epoll::add(&both, fd, epoll::EventData::new_u64(i as u64), epoll::EventFlags::IN)?;
-    }
-    Ok(both)
 }

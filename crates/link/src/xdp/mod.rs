@@ -22,7 +22,7 @@ mod socket;
 mod umem;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::epoll;
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
@@ -30,7 +30,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
 use crate::error::OpenError;
 use crate::ethernet::ethernet_header;
 use crate::packet::{PacketConfig, PacketLink};
-use crate::{Link, LinkStats};
+use crate::{Link, LinkStats, Sources};
 use attached::Attached;
 use bpf::AttachMode;
 use program::Taken;
@@ -101,7 +101,7 @@ pub struct XdpLink {
     name: String,
     config: XdpConfig,
     /// Waits for all descriptors at once.
-    both: OwnedFd,
+    all: OwnedFd,
     room: Room,
     looks: u32,
     /// The queue whose frames are taken first, the next time.
@@ -126,7 +126,7 @@ impl XdpLink {
             true => None,
             false => Some(Attached::open(config, &packet)?),
         };
-        let both = join(&packet, attached.as_ref())
+        let all = join(&packet, attached.as_ref())
             .map_err(OpenError::system("wait for several sockets"))?;
         let room = attached.as_ref().map_or(packet.info().room, |a| room(config, a, &packet));
         Ok(XdpLink {
@@ -134,7 +134,7 @@ impl XdpLink {
             packet,
             name,
             config: config.clone(),
-            both,
+            all,
             room,
             looks: 0,
             first: 0,
@@ -263,12 +263,12 @@ impl XdpLink {
 }
 
 fn join(packet: &PacketLink, attached: Option<&Attached>) -> io::Result<OwnedFd> {
-    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     let queues = attached.iter().flat_map(|a| &a.queues).map(Queue::fd);
-    for fd in packet.fd().into_iter().chain(packet.changes_fd()).chain(queues) {
-        epoll::add(&both, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    for fd in packet.sources().into_iter().flatten().chain(queues) {
+        epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     }
-    Ok(both)
+    Ok(all)
 }
 
 /// What is sure to fit: into the rings of one queue, since the sender's choice may put all there,
@@ -343,8 +343,8 @@ impl Link for XdpLink {
         self.attached.as_ref().map_or(0, |attached| attached.queues[0].unsent())
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.both.as_fd())
+    fn sources(&self) -> Sources<'_> {
+        [Some(self.all.as_fd()), None]
     }
 
     fn stats(&self) -> LinkStats {

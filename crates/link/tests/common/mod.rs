@@ -101,8 +101,8 @@ pub fn receive(link: &mut dyn Link, pool: &Pool, count: usize) -> Vec<RxFrame> {
 
 /// True if `link` has something to do within `limit`: what a shard sleeps on says so.
 pub fn is_woken(link: &dyn Link, limit: Duration) -> bool {
-    let fds = [link.fd(), link.changes_fd()];
-    let mut fds: Vec<_> = fds.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    let sources = link.sources().into_iter().flatten();
+    let mut fds: Vec<_> = sources.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let limit = Timespec::try_from(limit).expect("short");
     poll(&mut fds, Some(&limit)).expect("poll") > 0
 }
