@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use thinwire_buffer::TxBatch;
 
-use crate::Link;
+use crate::{Link, Outgoing};
 
-/// How soon to try again what [`Link::send`] left in its batch: 10 Gb/s drain 120 kB in that time.
-pub const RETRY: Duration = Duration::from_micros(100);
+/// How soon to try again what a link did not take: 10 Gb/s drain 120 kB in that time.
+const RETRY: Duration = Duration::from_micros(100);
 
 /// A queue that has taken nothing for so long is given up: what waits for it is dropped, as a wire
 /// would. 10 Mb/s take a jumbo frame in 7 ms.
@@ -26,15 +26,20 @@ pub struct Outlet {
     full_since: Option<Instant>,
     /// It has taken nothing for [`STUCK`]: what comes next has one try.
     is_stuck: bool,
-    /// What the link itself had left.
-    unsent: usize,
+    /// What the link said last.
+    outgoing: Outgoing,
     dropped: u64,
 }
 
 impl Outlet {
-    /// Something waits that is to be tried again within [`RETRY`].
-    pub fn is_blocked(&self) -> bool {
-        self.full_since.is_some() && !self.is_stuck
+    /// How soon to call [`Outlet::send`] again, if something waits.
+    pub fn again_within(&self) -> Option<Duration> {
+        (self.full_since.is_some() && !self.is_stuck).then_some(RETRY)
+    }
+
+    /// See [`Outgoing::handed_over_ns`], as of the last call.
+    pub fn handed_over_ns(&self) -> u64 {
+        self.outgoing.handed_over_ns
     }
 
     /// Frames that waited too long, or were too many.
@@ -44,11 +49,12 @@ impl Outlet {
 
     /// Sends a batch. What a full queue does not take stays in it, in order, to be sent first by the
     /// next call; but of more than [`WAITING_FRAMES_MAX`] frames the last are dropped, and all if
-    /// the queue has taken nothing for 50 ms. Of a batch that is lent only the latter holds.
+    /// the queue has taken nothing for 50 ms. Of a batch that is lent only the latter holds. Returns
+    /// what the link does.
     ///
     /// # Errors
     /// Those of [`Link::send`].
-    pub fn send(&mut self, link: &mut dyn Link, batch: &mut TxBatch) -> io::Result<()> {
+    pub fn send(&mut self, link: &mut dyn Link, batch: &mut TxBatch) -> io::Result<Outgoing> {
         self.send_at(link, batch, Instant::now)
     }
 
@@ -57,16 +63,16 @@ impl Outlet {
         link: &mut dyn Link,
         batch: &mut TxBatch,
         clock: impl FnOnce() -> Instant,
-    ) -> io::Result<()> {
+    ) -> io::Result<Outgoing> {
         let waiting = batch.len();
-        link.send(batch)?;
-        let unsent_before = std::mem::replace(&mut self.unsent, link.unsent());
-        if batch.is_empty() && self.unsent == 0 {
+        let outgoing = link.send(batch)?;
+        let before = std::mem::replace(&mut self.outgoing, outgoing);
+        if batch.is_empty() && outgoing.unsent == 0 {
             (self.full_since, self.is_stuck) = (None, false);
-            return Ok(());
+            return Ok(outgoing);
         }
         let now = clock();
-        let has_progress = batch.len() < waiting || self.unsent < unsent_before;
+        let has_progress = batch.len() < waiting || outgoing.unsent < before.unsent;
         let since = self.full_since.filter(|_| !has_progress).unwrap_or(now);
         (self.full_since, self.is_stuck) = (Some(since), now - since > STUCK);
         let dropped = if self.is_stuck { batch.len() } else { batch.truncate(WAITING_FRAMES_MAX) };
@@ -76,7 +82,7 @@ impl Outlet {
         self.dropped += dropped as u64;
         // The clocks have been told of them.
         batch.forget_last_pieces();
-        Ok(())
+        Ok(outgoing)
     }
 }
 
@@ -104,14 +110,11 @@ mod tests {
             let room = Room { frames: 64, bytes: 1 << 20 };
             LinkInfo { addr: Addr::Sim(1), frame_bytes, room }
         }
-        fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
             let count = self.takes.min(batch.len());
             batch.sent(count);
             self.ring = (self.ring + count).saturating_sub(self.drains);
-            Ok(())
-        }
-        fn unsent(&self) -> usize {
-            self.ring
+            Ok(Outgoing { unsent: self.ring, ..Outgoing::default() })
         }
         fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
             Ok(0)
@@ -132,7 +135,7 @@ mod tests {
             (0..count).for_each(|_| batch.push(Addr::Sim(2)).head.push(1));
             let clock = || start + Duration::from_millis(ms);
             outlet.send_at(link, batch, clock).unwrap();
-            (batch.len(), outlet.is_blocked(), outlet.dropped())
+            (batch.len(), outlet.again_within().is_some(), outlet.dropped())
         }
     }
 

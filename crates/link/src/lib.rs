@@ -35,7 +35,7 @@ pub const FRAME_BYTES_MIN: usize = 1280;
 
 pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
-pub use full::{Outlet, RETRY, WAITING_FRAMES_MAX};
+pub use full::{Outlet, WAITING_FRAMES_MAX};
 pub use spec::{LinkOptions, LinkSpec, RawKind, SpecError};
 
 /// A source of time in ns, for wrappers that need one: injected, so that they work under virtual
@@ -66,7 +66,8 @@ pub trait Link {
     /// blocking: frames stay in the batch if the kernel's queue is full, for a later call. Those that
     /// the kernel does not take for another reason (link down, too large) are dropped, as a wire
     /// would, and counted; the protocol mends the loss. An error means that the link is unusable.
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()>;
+    /// Whoever sends through an [`Outlet`] need not look at what comes back.
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing>;
 
     /// Appends up to about `max` frames that have arrived (a train may exceed it) and returns how
     /// many. Zero means nothing is there now. Memory comes from `pool`, [`HEAD_BYTES`] before a
@@ -79,29 +80,28 @@ pub trait Link {
         self.recv(pool, max, out)
     }
 
-    /// How much of what has left its batch waits in the link itself for a call, in units of its own
-    /// (it falls as the kernel takes some): call [`Link::send`] again within [`RETRY`] if it is not
-    /// zero, with an empty batch if there is nothing else.
-    fn unsent(&self) -> usize {
-        0
-    }
-
     /// What to watch while nothing is to be done.
     fn sources(&self) -> Sources<'_>;
 
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
 
-    /// How long, in ns and in all, batches have waited for the thread that sends, if there is one:
-    /// those in which requests end ([`TxBatch::last_pieces`]).
-    fn handed_over_ns(&self) -> u64 {
-        0
-    }
-
     /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
     fn advice(&self) -> Option<String> {
         None
     }
+}
+
+/// What has become of frames that have left their batch: what [`Link::send`] returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outgoing {
+    /// How much waits in the link itself for a call, in units of its own (it falls as the kernel
+    /// takes some). If it is not zero, call again soon, with an empty batch if there is nothing else:
+    /// [`Outlet::again_within`].
+    pub unsent: usize,
+    /// How long, in ns and in all, batches have waited for the thread that sends, if there is one:
+    /// those in which requests end ([`TxBatch::last_pieces`]).
+    pub handed_over_ns: u64,
 }
 
 /// Counters of a link.
@@ -136,7 +136,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn info(&self) -> LinkInfo {
         (**self).info()
     }
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         (**self).send(batch)
     }
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
@@ -145,17 +145,11 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         (**self).probe(pool, max, out)
     }
-    fn unsent(&self) -> usize {
-        (**self).unsent()
-    }
     fn sources(&self) -> Sources<'_> {
         (**self).sources()
     }
     fn stats(&self) -> LinkStats {
         (**self).stats()
-    }
-    fn handed_over_ns(&self) -> u64 {
-        (**self).handed_over_ns()
     }
     fn advice(&self) -> Option<String> {
         (**self).advice()

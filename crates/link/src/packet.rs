@@ -24,7 +24,7 @@ use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
-use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Sources};
+use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 
 /// The EtherType used unless another is configured: "local experimental 1" of IEEE 802.
 pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
@@ -442,10 +442,10 @@ impl Link for PacketLink {
         LinkInfo { addr, frame_bytes, room: self.room }
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         self.look_if_due();
         let mut retries = RETRIES_PER_SEND;
-        let mut result = Ok(());
+        let mut result = Ok(Outgoing::default());
         while !batch.is_empty() {
             let loaded = self.load(batch.frames());
             let slots = self.tx.len();

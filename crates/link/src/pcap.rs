@@ -16,7 +16,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 
 use crate::packet::{ETHERTYPE_DEFAULT, GROUP_MAC};
 use crate::udp::{GROUP_V4, GROUP_V6, PORT_DEFAULT};
-use crate::{Clock, Link, LinkSpec, LinkStats, Sources};
+use crate::{Clock, Link, LinkSpec, LinkStats, Outgoing, Sources};
 
 /// pcap with times in ns, in the byte order of this machine.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -338,7 +338,7 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.info()
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         // What the link could not send before has been captured then.
         let frames = batch.unseen();
         if !frames.is_empty() {
@@ -376,16 +376,8 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.sources()
     }
 
-    fn unsent(&self) -> usize {
-        self.inner.unsent()
-    }
-
     fn stats(&self) -> LinkStats {
         self.inner.stats()
-    }
-
-    fn handed_over_ns(&self) -> u64 {
-        self.inner.handed_over_ns()
     }
 
     fn advice(&self) -> Option<String> {
@@ -488,9 +480,9 @@ mod tests {
         fn info(&self) -> LinkInfo {
             self.0.info()
         }
-        fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
             batch.sent(batch.len().min(2));
-            Ok(())
+            Ok(Outgoing::default())
         }
         fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
             Ok(0)

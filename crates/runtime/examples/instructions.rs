@@ -15,7 +15,7 @@ use thinwire_buffer::{
     Addr, FrameSizes, LinkInfo, PAGE_BYTES, Pool, Room, RxBatch, RxFrame, SegList, Segment, TxBatch,
 };
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
-use thinwire_link::{HEAD_BYTES, Link, LinkStats, Sources};
+use thinwire_link::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
@@ -49,7 +49,7 @@ impl Link for Wire {
         LinkInfo { addr: Addr::Sim(self.local), frame_bytes, room }
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         let start = PAGE_BYTES - HEAD_BYTES;
         for frame in batch.frames() {
             let mut buf = self.pool.get(start + frame.bytes());
@@ -62,7 +62,7 @@ impl Link for Wire {
             self.out.borrow_mut().push_back(buf.freeze().slice(start, at - start));
         }
         batch.clear();
-        Ok(())
+        Ok(Outgoing::default())
     }
 
     fn recv(&mut self, _: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats, Outlet};
@@ -22,7 +23,7 @@ pub struct Links {
     pub out: Vec<TxBatch>,
     /// What became of them, by link.
     outlets: Vec<Outlet>,
-    is_blocked: bool,
+    again_within: Option<Duration>,
     pool: Pool,
     clocks: Rc<StageClocks>,
 }
@@ -33,7 +34,7 @@ impl Links {
         let out = links.iter().map(|_| TxBatch::new()).collect();
         let clocks = Rc::new(StageClocks::new());
         let outlets = vec![Outlet::default(); links.len()];
-        Links { links, rx: RxBatch::new(), last: 0, out, outlets, is_blocked: false, pool, clocks }
+        Links { links, rx: RxBatch::new(), last: 0, out, outlets, again_within: None, pool, clocks }
     }
 
     /// The clocks that see frames come and go.
@@ -116,23 +117,24 @@ impl Links {
                 self.out.iter_mut().for_each(TxBatch::forget_last_pieces);
             }
         }
-        self.is_blocked = false;
+        self.again_within = None;
         let links = self.links.iter_mut().zip(&mut self.outlets);
         for ((link, outlet), batch) in links.zip(&mut self.out) {
-            if !batch.is_empty() || outlet.is_blocked() {
+            if !batch.is_empty() || outlet.again_within().is_some() {
                 outlet.send(link.as_mut(), batch)?;
-                self.is_blocked |= outlet.is_blocked();
+                let soonest = self.again_within.into_iter().chain(outlet.again_within()).min();
+                self.again_within = soonest;
             }
         }
         if self.clocks.is_on() {
-            self.clocks.set_handed_over(self.links.iter().map(|link| link.handed_over_ns()).sum());
+            self.clocks.set_handed_over(self.outlets.iter().map(Outlet::handed_over_ns).sum());
         }
         Ok(())
     }
 
-    /// True if the last flush left something to send: flush again within [`thinwire_link::RETRY`].
-    pub fn is_blocked(&self) -> bool {
-        self.is_blocked
+    /// How soon to flush again, if the last flush left something to send.
+    pub fn again_within(&self) -> Option<Duration> {
+        self.again_within
     }
 
     /// How many there are.
@@ -166,10 +168,8 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::time::Duration;
-
     use thinwire_buffer::{FrameSizes, Room};
-    use thinwire_link::{Sources, WAITING_FRAMES_MAX};
+    use thinwire_link::{Outgoing, Sources, WAITING_FRAMES_MAX};
 
     use super::*;
 
@@ -191,15 +191,12 @@ mod tests {
             let room = Room { frames: 64, bytes: 1 << 20 };
             LinkInfo { addr: Addr::Sim(1), frame_bytes, room }
         }
-        fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+        fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
             let count = self.takes.min(batch.len());
             self.sent.borrow_mut().extend(batch.frames()[..count].iter().map(|f| f.head[0]));
             batch.sent(count);
             self.keeps = self.keeps.saturating_sub(1);
-            Ok(())
-        }
-        fn unsent(&self) -> usize {
-            self.keeps
+            Ok(Outgoing { unsent: self.keeps, ..Outgoing::default() })
         }
         fn recv(&mut self, pool: &Pool, _: usize, out: &mut RxBatch) -> io::Result<usize> {
             self.arrives += 1;
@@ -233,12 +230,12 @@ mod tests {
         push(&mut links, 1);
         push(&mut links, 2);
         links.flush().unwrap();
-        assert!(links.is_blocked());
+        assert!(links.again_within().is_some());
         push(&mut links, 3);
         links.flush().unwrap();
-        assert!(links.is_blocked());
+        assert!(links.again_within().is_some());
         links.flush().unwrap();
-        assert!(!links.is_blocked());
+        assert!(links.again_within().is_none());
         assert_eq!(*sent.borrow(), [1, 2, 3]);
         for _ in 0..WAITING_FRAMES_MAX + 11 {
             push(&mut links, 4);
@@ -254,7 +251,7 @@ mod tests {
         links.out[0].push(Addr::Sim(2)).head.push(1);
         let flush = |links: &mut Links| {
             links.flush().unwrap();
-            links.is_blocked()
+            links.again_within().is_some()
         };
         assert_eq!([(); 4].map(|_| flush(&mut links)), [true, true, false, false]);
     }

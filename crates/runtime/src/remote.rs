@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorReport};
-use thinwire_link::{Link, RETRY};
+use thinwire_link::Link;
 use thinwire_proto::Time;
 
 use crate::clock::{Clock, entropy};
@@ -126,7 +126,7 @@ impl Driver {
     pub fn timeout(&self, initiator: &Initiator) -> Duration {
         let now = self.clock.now();
         let wait = initiator.deadline(now).since(now);
-        if self.links.is_blocked() { wait.min(RETRY) } else { wait }
+        self.links.again_within().map_or(wait, |again| wait.min(again))
     }
 
     /// The watched descriptors that the last wait found readable.

@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_link::{Link, RETRY};
+use thinwire_link::Link;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 
 use crate::clock::{Clock, entropy};
@@ -122,7 +122,7 @@ impl TargetShard {
         }
         let wait = target.deadline(now).since(now);
         let wait = timeout.map_or(wait, |t| t.min(wait));
-        let wait = if links.is_blocked() { wait.min(RETRY) } else { wait };
+        let wait = links.again_within().map_or(wait, |again| wait.min(again));
         let bounded = (wait <= Duration::from_secs(3600)).then_some(wait);
         waiter.wait_probing(bounded, || target.network_time(), || links.probe())?;
         Ok(stop)
@@ -138,7 +138,7 @@ impl TargetShard {
         let end = self.clock.now() + STOP_TIME;
         loop {
             self.turn(Some(Duration::from_millis(20)))?;
-            let all_is_said = self.target.is_idle() && !self.links.is_blocked();
+            let all_is_said = self.target.is_idle() && self.links.again_within().is_none();
             if all_is_said || self.clock.now() >= end {
                 return Ok(());
             }

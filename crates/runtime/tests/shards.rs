@@ -13,7 +13,7 @@ use std::time::Duration;
 use pair::enter_cable;
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Shard, Sources};
+use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, Shard, Sources};
 use thinwire_runtime::blocking::{Blocking, OpenError};
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::TargetShard;
@@ -90,7 +90,7 @@ impl Link for BrokenLink {
     fn info(&self) -> LinkInfo {
         self.0.info()
     }
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         self.0.send(batch)
     }
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

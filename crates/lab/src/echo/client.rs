@@ -159,7 +159,7 @@ impl<'a> Turns<'a> {
 
     /// Keeps all slots busy until the time is over.
     fn until(&mut self, link: &mut dyn Link, limit: Duration) -> Result<(), String> {
-        let (mut rx, mut tx) = (RxBatch::new(), TxBatch::new());
+        let (mut rx, mut tx, mut unsent) = (RxBatch::new(), TxBatch::new(), 0);
         let start = Instant::now();
         let mut last = start;
         let mut next_look = start + LOOK;
@@ -173,11 +173,11 @@ impl<'a> Turns<'a> {
                 self.give_up(now);
             }
             self.ask(now, &mut tx);
-            if !tx.is_empty() {
-                link.send(&mut tx).map_err(|e| e.to_string())?;
+            if !tx.is_empty() || unsent > 0 {
+                unsent = link.send(&mut tx).map_err(|e| e.to_string())?.unsent;
             }
             if link.recv(&self.pool, FRAMES_PER_CALL, &mut rx).map_err(|e| e.to_string())? == 0 {
-                if tx.is_empty() && link.unsent() == 0 {
+                if tx.is_empty() && unsent == 0 {
                     idle(link, self.args.sleep, last);
                 }
                 continue;

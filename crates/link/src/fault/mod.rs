@@ -27,7 +27,7 @@ use thinwire_buffer::{
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Outlet, Sources};
+use crate::{Clock, Link, LinkStats, Outgoing, Outlet, Sources};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl<L: Link> Link for FaultLink<L> {
         self.inner.info()
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         let now_ns = (self.clock)();
         self.held_tx.one_call();
         for frame in batch.frames_mut() {
@@ -186,8 +186,9 @@ impl<L: Link> Link for FaultLink<L> {
         self.tx_batch.add_last_pieces(batch.last_pieces());
         batch.clear();
         self.release_tx(now_ns);
-        self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
-        self.set_alarm(now_ns)
+        let inner = self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
+        self.set_alarm(now_ns)?;
+        Ok(Outgoing { unsent: self.tx_batch.len() + inner.unsent, ..inner })
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
@@ -220,18 +221,10 @@ impl<L: Link> Link for FaultLink<L> {
         [self.alarm.as_ref().map(|alarm| alarm.all.as_fd()), None]
     }
 
-    fn unsent(&self) -> usize {
-        self.tx_batch.len() + self.inner.unsent()
-    }
-
     /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].
     fn stats(&self) -> LinkStats {
         let inner = self.inner.stats();
         LinkStats { tx_dropped: inner.tx_dropped + self.outlet.dropped(), ..inner }
-    }
-
-    fn handed_over_ns(&self) -> u64 {
-        self.inner.handed_over_ns()
     }
 
     fn advice(&self) -> Option<String> {

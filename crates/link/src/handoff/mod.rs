@@ -22,7 +22,7 @@ use thinwire_buffer::{LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
 use self::receive::Receiver;
 use self::send::Sender;
-use crate::{HEAD_BYTES, Link, LinkStats, Sources};
+use crate::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 
 /// Where a copied frame begins, so that its payload is page aligned.
 const START: usize = PAGE_BYTES - HEAD_BYTES;
@@ -139,9 +139,13 @@ impl Link for HandoffLink {
         self.link.lock().0.info()
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         match &mut self.sender {
-            Some(sender) => sender.send(batch),
+            // What the thread cannot send, it tries again by itself.
+            Some(sender) => {
+                sender.send(batch)?;
+                Ok(Outgoing { unsent: 0, handed_over_ns: sender.handed_over_ns() })
+            }
             None => self.link.lock().0.send(batch),
         }
     }
@@ -168,11 +172,6 @@ impl Link for HandoffLink {
         }
     }
 
-    /// A thread that sends tries again by itself.
-    fn unsent(&self) -> usize {
-        if self.sender.is_some() { 0 } else { self.link.lock().0.unsent() }
-    }
-
     fn stats(&self) -> LinkStats {
         let mut stats = self.link.lock().0.stats();
         if let Some(sender) = &self.sender {
@@ -182,10 +181,6 @@ impl Link for HandoffLink {
         stats.copied_bytes += self.copied_bytes;
         stats.copied_bytes += self.receiver.as_ref().map_or(0, Receiver::copied_bytes);
         stats
-    }
-
-    fn handed_over_ns(&self) -> u64 {
-        self.sender.as_ref().map_or(0, Sender::handed_over_ns)
     }
 
     fn advice(&self) -> Option<String> {

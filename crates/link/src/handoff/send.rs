@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::TxBatch;
 
 use super::Shared;
-use crate::{Outlet, RETRY, WAITING_FRAMES_MAX};
+use crate::{Outlet, WAITING_FRAMES_MAX};
 
 /// How long everything that waits may take when the link is closed.
 const CLOSING_TIME: Duration = Duration::from_secs(1);
@@ -209,14 +209,14 @@ fn send_whole(
     let dropped_before = outlet.dropped();
     loop {
         let result = outlet.send(link.lock().0.as_mut(), batch);
-        if result.is_err() || !outlet.is_blocked() {
+        let (Ok(_), Some(pause)) = (&result, outlet.again_within()) else {
             desk.dropped.fetch_add(outlet.dropped() - dropped_before, Ordering::Relaxed);
-            return result;
-        }
+            return result.map(|_| ());
+        };
         if desk.lock().stop.is_some_and(|stop| Instant::now() > stop) {
             desk.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
             return Ok(());
         }
-        std::thread::sleep(RETRY);
+        std::thread::sleep(pause);
     }
 }

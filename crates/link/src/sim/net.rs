@@ -13,7 +13,7 @@ use thinwire_buffer::{
 
 use super::{FaultRates, SimStats, Verdict, WireConfig};
 use crate::rng::Rng;
-use crate::{HEAD_BYTES, Link, LinkStats, Sources};
+use crate::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 
 const ETHERNET_PAYLOAD_MIN: usize = 46;
 
@@ -392,7 +392,7 @@ impl Link for SimLink {
         LinkInfo { addr: Addr::Sim(self.number), frame_bytes, room }
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         let net = &mut *self.net.borrow_mut();
         let mut whole = net.spare.pop().unwrap_or_default();
         for frame in batch.frames() {
@@ -415,7 +415,7 @@ impl Link for SimLink {
         net.spare.push(whole);
         net.stations[self.number as usize].stats.tx_calls += u64::from(!batch.is_empty());
         batch.clear();
-        Ok(())
+        Ok(Outgoing::default())
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

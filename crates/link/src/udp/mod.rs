@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
 use crate::error::OpenError;
-use crate::{FRAME_BYTES_MIN, Link, LinkStats, Shard, Sources, bpf, room, sys};
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Outgoing, Shard, Sources, bpf, room, sys};
 use route::Route;
 use rx::Receiver;
 use tx::Sender;
@@ -188,10 +188,10 @@ impl Link for UdpLink {
         LinkInfo { addr, frame_bytes: self.frame_bytes, room: self.room }
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         let result = self.sender.send(self.socket.as_fd(), batch.frames());
         batch.sent(*result.as_ref().unwrap_or(&batch.len()));
-        result.map(|_| ())
+        result.map(|_| Outgoing::default())
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {

@@ -30,7 +30,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
 use crate::error::OpenError;
 use crate::ethernet::ethernet_header;
 use crate::packet::{PacketConfig, PacketLink};
-use crate::{Link, LinkStats, Sources};
+use crate::{Link, LinkStats, Outgoing, Sources};
 use attached::Attached;
 use bpf::AttachMode;
 use program::Taken;
@@ -290,7 +290,7 @@ impl Link for XdpLink {
         LinkInfo { room: self.room, ..self.packet.info() }
     }
 
-    fn send(&mut self, batch: &mut TxBatch) -> io::Result<()> {
+    fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         self.look_if_due();
         if self.attached.is_none() {
             return self.packet.send(batch);
@@ -299,11 +299,14 @@ impl Link for XdpLink {
         batch.sent(*done.as_ref().unwrap_or(&batch.len()));
         match done.as_ref().map_err(|e| e.raw_os_error().unwrap_or(0)) {
             Ok(_) => {}
-            Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return done.map(|_| ()),
+            Err(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => {
+                return done.map(|_| Outgoing::default());
+            }
             // Down or gone.
             Err(_) => self.packet.look_again(),
         }
-        Ok(())
+        let unsent = self.attached.as_ref().map_or(0, |attached| attached.queues[0].unsent());
+        Ok(Outgoing { unsent, ..Outgoing::default() })
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
@@ -337,10 +340,6 @@ impl Link for XdpLink {
             Some(_) => Ok(self.recv_from_rings(pool, max, out)),
             None => self.recv(pool, max, out),
         }
-    }
-
-    fn unsent(&self) -> usize {
-        self.attached.as_ref().map_or(0, |attached| attached.queues[0].unsent())
     }
 
     fn sources(&self) -> Sources<'_> {
