@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
+use crate::OpenError;
 use crate::packet::{PacketConfig, PacketLink};
+use crate::spec::Advised;
 use crate::survey::{Survey, survey};
 use crate::xdp::holder::LEAVE_TIME;
 use crate::xdp::{XdpConfig, XdpLink};
-use crate::{Link, OpenError};
 
 /// Which link an interface gets, and why.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,25 +20,28 @@ enum Choice {
 }
 
 /// Opens the faster link that works on the interface, for one of so many shards. If that should have
-/// been `xdp`, [`Link::advice`] says why it is not. May wait a moment for a killed predecessor to let
+/// been `xdp`, the advice says why it is not. May wait a moment for a killed predecessor to let
 /// go of the interface.
-pub(crate) fn open(config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
+pub(crate) fn open(config: PacketConfig, shards: u8) -> Result<Advised, OpenError> {
     let because = match choose(|| survey(&config.ifname), shards) {
         Choice::Packet => None,
         Choice::PacketBecause(why) => Some(why),
         // What speaks against it only now (no permission for programs) is no reason to fail.
         Choice::Xdp => {
             match XdpLink::open(&XdpConfig { packet: config.clone(), ..XdpConfig::new("") }) {
-                Ok(link) => return Ok(Box::new(link)),
+                Ok(link) => {
+                    let advice = link.advice();
+                    return Ok((Box::new(link), advice));
+                }
                 Err(error) => Some(error.to_string()),
             }
         }
     };
-    let mut link = PacketLink::open(&config)?;
-    if let Some(why) = because {
-        link.advise(format!("xdp would be faster here, but {why}"));
-    }
-    Ok(Box::new(link))
+    let link = PacketLink::open(&config)?;
+    let because = because.map(|why| format!("xdp would be faster here, but {why}"));
+    let all = because.into_iter().chain(link.advice());
+    let advice = all.reduce(|first, second| format!("{first}; {second}"));
+    Ok((Box::new(link), advice))
 }
 
 /// Chooses by what `look` says of the interface.

@@ -36,7 +36,7 @@ pub const FRAME_BYTES_MIN: usize = 1280;
 pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
 pub use error::OpenError;
 pub use full::{Outlet, WAITING_FRAMES_MAX};
-pub use spec::{LinkOptions, LinkSpec, RawKind, SpecError};
+pub use spec::{Advised, LinkOptions, LinkSpec, RawKind, SpecError};
 
 /// A source of time in ns, for wrappers that need one: injected, so that they work under virtual
 /// time, too.
@@ -54,6 +54,10 @@ pub fn monotonic_clock() -> Clock {
 pub type Sources<'a> = [Option<BorrowedFd<'a>>; 2];
 
 /// One way to move frames. Used by one thread. Nothing here waits.
+///
+/// This is what all links are, and every one says all of it: a wrapper that forgets what is
+/// underneath does not compile. What only some can say besides is said when they are opened
+/// ([`LinkSpec::open_advised`]) or in what [`Link::send`] and [`Link::stats`] return.
 pub trait Link {
     /// The name for messages: `packet:eth1`, `xdp:eth1`, `udp:10.0.0.2:34997`.
     fn name(&self) -> &str;
@@ -75,7 +79,8 @@ pub trait Link {
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
 
     /// [`Link::recv`] for whoever spins: looks at what costs no system call, if the link has such a
-    /// place, and need not find what is elsewhere ([`Link::sources`] tell of that, too).
+    /// place, and need not find what is elsewhere ([`Link::sources`] tell of that, too). Right as it is
+    /// for wrappers: what they do to frames they do in `recv`.
     fn probe(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         self.recv(pool, max, out)
     }
@@ -85,11 +90,6 @@ pub trait Link {
 
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
-
-    /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
-    fn advice(&self) -> Option<String> {
-        None
-    }
 }
 
 /// What has become of frames that have left their batch: what [`Link::send`] returns.
@@ -151,7 +151,46 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn stats(&self) -> LinkStats {
         (**self).stats()
     }
-    fn advice(&self) -> Option<String> {
-        (**self).advice()
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::{Addr, FrameSizes, Room};
+
+    use super::*;
+
+    /// A link that has three frames where a look costs nothing.
+    struct Ring;
+
+    impl Link for Ring {
+        fn name(&self) -> &str {
+            "ring"
+        }
+        fn info(&self) -> LinkInfo {
+            let frame_bytes = FrameSizes { base: 1280, max: 1500 };
+            LinkInfo { addr: Addr::Sim(1), frame_bytes, room: Room { frames: 9, bytes: 9000 } }
+        }
+        fn send(&mut self, _: &mut TxBatch) -> io::Result<Outgoing> {
+            Ok(Outgoing::default())
+        }
+        fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
+            Ok(0)
+        }
+        fn probe(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
+            Ok(3)
+        }
+        fn sources(&self) -> Sources<'_> {
+            [None; 2]
+        }
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+    }
+
+    #[test]
+    fn a_box_is_probed_as_what_is_in_it() {
+        let mut boxed: Box<dyn Link> = Box::new(Ring);
+        let found = Link::probe(&mut boxed, &Pool::new(0), 9, &mut RxBatch::new()).unwrap();
+        assert_eq!(found, 3);
     }
 }

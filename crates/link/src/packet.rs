@@ -145,8 +145,6 @@ pub struct PacketLink {
     /// Listens while cut off. `None` where that is forbidden (a sandbox without AF_NETLINK): then a
     /// new interface is found with the next frame to send.
     changes: Option<Changes>,
-    /// What else would make it faster.
-    advice: Option<String>,
     /// Of the MTU at the time of opening: receive buffers are made for it.
     frame_bytes: FrameSizes,
     granted: u32,
@@ -219,7 +217,6 @@ impl PacketLink {
             is_cut_off: false,
             is_remade: false,
             changes: Changes::new().ok(),
-            advice: None,
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
@@ -268,9 +265,9 @@ impl PacketLink {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &group)
     }
 
-    /// Adds to what [`Link::advice`] says.
-    pub(crate) fn advise(&mut self, advice: String) {
-        self.advice = Some(advice);
+    /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
+    pub fn advice(&self) -> Option<String> {
+        room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room)
     }
 
     /// The interface as it was seen last.
@@ -523,12 +520,6 @@ impl Link for PacketLink {
             self.rx_dropped.set(self.rx_dropped.get() + u64::from(dropped));
         }
         LinkStats { rx_dropped: self.stats.rx_dropped + self.rx_dropped.get(), ..self.stats }
-    }
-
-    fn advice(&self) -> Option<String> {
-        let room = room::advice(&self.name, self.config.rcvbuf_bytes, self.granted, self.room);
-        let all = self.advice.clone().into_iter().chain(room);
-        all.reduce(|first, second| format!("{first}; {second}"))
     }
 }
 

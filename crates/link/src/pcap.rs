@@ -379,10 +379,6 @@ impl<L: Link> Link for PcapLink<L> {
     fn stats(&self) -> LinkStats {
         self.inner.stats()
     }
-
-    fn advice(&self) -> Option<String> {
-        self.inner.advice()
-    }
 }
 
 impl<L> Drop for PcapLink<L> {

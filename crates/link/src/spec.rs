@@ -75,6 +75,9 @@ pub struct LinkOptions {
     pub pipeline: Pipeline,
 }
 
+/// An open link, and what the administrator could do to make it faster, in a sentence, if anything.
+pub type Advised = (Box<dyn Link>, Option<String>);
+
 /// Why a text is no link.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -266,7 +269,12 @@ impl LinkSpec {
 
     /// Opens the link with all that the command line offers.
     pub fn open_with(&self, options: &LinkOptions) -> Result<Box<dyn Link>, OpenError> {
-        let mut link: Box<dyn Link> = match self {
+        self.open_advised(options).map(|(link, _)| link)
+    }
+
+    /// As [`LinkSpec::open_with`], with what the administrator could do to make the link faster.
+    pub fn open_advised(&self, options: &LinkOptions) -> Result<Advised, OpenError> {
+        let (mut link, advice): Advised = match self {
             LinkSpec::Raw { kind, .. } => {
                 let mut config = self.packet_config().expect("it is a raw link");
                 let shard = options.shard.as_ref().map_or(&[][..], |shard| &shard.accepts);
@@ -278,7 +286,9 @@ impl LinkSpec {
                 let mut config =
                     self.udp_config(options.default_udp_port).expect("it is a udp link");
                 config.shard = options.shard.clone();
-                Box::new(UdpLink::open(&config)?)
+                let link = UdpLink::open(&config)?;
+                let advice = link.advice();
+                (Box::new(link), advice)
             }
         };
         if options.pipeline != Pipeline::default() {
@@ -292,13 +302,17 @@ impl LinkSpec {
             let faulty = FaultLink::new(link, config, monotonic_clock());
             link = Box::new(faulty.map_err(OpenError::system("make an alarm for held frames"))?);
         }
-        Ok(link)
+        Ok((link, advice))
     }
 }
 
-fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn Link>, OpenError> {
+fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Advised, OpenError> {
     match kind {
-        RawKind::Packet => Ok(Box::new(PacketLink::open(&config)?)),
+        RawKind::Packet => {
+            let link = PacketLink::open(&config)?;
+            let advice = link.advice();
+            Ok((Box::new(link), advice))
+        }
         RawKind::Best => best::open(config, shards),
         RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
             ifname: config.ifname,
@@ -306,7 +320,9 @@ fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Box<dyn L
         }),
         RawKind::Xdp => {
             let config = XdpConfig { packet: config, ..XdpConfig::new("") };
-            Ok(Box::new(XdpLink::open(&config)?))
+            let link = XdpLink::open(&config)?;
+            let advice = link.advice();
+            Ok((Box::new(link), advice))
         }
     }
 }

@@ -61,10 +61,10 @@ fn open(
         let fault = fault
             .map(|f| FaultConfig { seed: f.seed.wrapping_add((links_before + at) as u64), ..*f });
         let options = LinkOptions { fault, pcap: capture.clone(), ..options.clone() };
-        let link = spec
-            .open_with(&options)
+        let (link, advice) = spec
+            .open_advised(&options)
             .map_err(|e| Failure::failed(format!("cannot open link {text}: {e}")))?;
-        if let Some(advice) = link.advice() {
+        if let Some(advice) = advice {
             tracing::info!("link {text}: {advice}");
         }
         links.push(link);

@@ -226,10 +226,6 @@ impl<L: Link> Link for FaultLink<L> {
         let inner = self.inner.stats();
         LinkStats { tx_dropped: inner.tx_dropped + self.outlet.dropped(), ..inner }
     }
-
-    fn advice(&self) -> Option<String> {
-        self.inner.advice()
-    }
 }
 
 /// A timer joined to the inner link's descriptors.

@@ -182,10 +182,6 @@ impl Link for HandoffLink {
         stats.copied_bytes += self.receiver.as_ref().map_or(0, Receiver::copied_bytes);
         stats
     }
-
-    fn advice(&self) -> Option<String> {
-        self.link.lock().0.advice()
-    }
 }
 
 #[cfg(test)]

@@ -176,6 +176,11 @@ impl UdpLink {
     pub fn sends_trains(&self) -> bool {
         self.sender.sends_trains()
     }
+
+    /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
+    pub fn advice(&self) -> Option<String> {
+        room::advice(&self.name, self.asked, self.granted, self.room)
+    }
 }
 
 impl Link for UdpLink {
@@ -222,10 +227,6 @@ impl Link for UdpLink {
             receiver.add_to(&mut stats, socket.as_fd());
         }
         stats
-    }
-
-    fn advice(&self) -> Option<String> {
-        room::advice(&self.name, self.asked, self.granted, self.room)
     }
 }
 

@@ -156,6 +156,11 @@ impl XdpLink {
         format!("{mode}, {copy}, {queues} queue{}", if queues == 1 { "" } else { "s" })
     }
 
+    /// What the administrator could do to make this link faster, in a sentence; `None` if nothing.
+    pub fn advice(&self) -> Option<String> {
+        self.packet.advice()
+    }
+
     /// Takes notice of what became of the interface.
     fn look_if_due(&mut self) {
         self.packet.look_if_due();
@@ -361,9 +366,5 @@ impl Link for XdpLink {
             copied_bytes: own.copied_bytes + inner.copied_bytes,
             handoffs: 0,
         }
-    }
-
-    fn advice(&self) -> Option<String> {
-        self.packet.advice()
     }
 }
