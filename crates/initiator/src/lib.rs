@@ -6,25 +6,36 @@
 //! whatever the network and the target do: requests take effect exactly once, a flush that
 //! succeeded cannot lie, and a target that restarts is invisible but for the wait.
 //!
-//! * `slots.rs`: outstanding requests and the placing of data
-//! * `requests.rs`: which request may start, and what a completion means
-//! * `retained.rs`: completed but unflushed writes, and their replay
-//! * `connect.rs`: finding the target, handshake, attaching, coming back
+//! [`Initiator`] only passes on what its parts have to tell each other; each of them has its states,
+//! what becomes of them and its timers for itself:
+//!
+//! * `association.rs`: finding the target, greetings, the session and its paths (`attempt.rs`: one search)
+//! * `attachment.rs`: what is asked of the target and granted
+//! * `requests.rs`: I/Os that wait, that are outstanding (`slots.rs`), that are done
+//! * `durability.rs`: completed but unflushed writes (`retained.rs`), their replay, the verifier
+//! * `absence.rs`: the time without a target
+//! * `closing.rs`: the end
 //! * `discovery.rs`: who is there?
 //!
 //! With real links use it through `thinwire-runtime`; the examples `poll` and `blocking` of this
 //! crate show both ways.
 #![forbid(unsafe_code)]
 
+mod absence;
+mod association;
+mod attachment;
+mod attempt;
+mod closing;
 mod config;
-mod connect;
 mod discovery;
+mod durability;
 mod initiator;
 mod report;
 mod requests;
 mod retained;
 mod slots;
-mod volume;
+#[cfg(test)]
+mod snapshot;
 
 pub use config::{Canary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{Discovery, Found};

@@ -3,9 +3,9 @@
 use thinwire_buffer::{Buf, RxFrame, SegList};
 use thinwire_proto::{Content, DropReason, Item, UnitMap};
 use thinwire_volume::{IoFlags, Op, Token};
-use thinwire_wire::{
-    Attach, Complete, Data, OpCode, Request, Reset, UNIT_BYTES, attach_flags, op_flags,
-};
+use thinwire_wire::{Complete, Data, OpCode, Request, Reset, UNIT_BYTES, op_flags};
+
+use crate::attachment::Attachment;
 
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,25 +116,12 @@ pub(crate) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u16>,
     /// Slots that are not idle.
-    pub in_use: Vec<u16>,
+    in_use: Vec<u16>,
     /// What their I/Os touch, in the same order: a check against all looks at little memory.
     ranges: Vec<Range>,
     /// How many of them change what they touch.
     changing: usize,
-    pub attachment: u32,
-    pub generation: u32,
-    pub attach: AttachAsk,
     pub copied_bytes: u64,
-}
-
-/// The attach that is being asked for.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AttachAsk {
-    pub transaction: u32,
-    pub read_only: bool,
-    pub take_over: bool,
-    pub resume: Option<u64>,
-    pub export: String,
 }
 
 impl Slots {
@@ -145,15 +132,12 @@ impl Slots {
             in_use: Vec::new(),
             ranges: Vec::new(),
             changing: 0,
-            attachment: 0,
-            generation: 0,
-            attach: AttachAsk::default(),
             copied_bytes: 0,
         }
     }
 
-    /// A new session begins with `count` slots, whose sequences begin behind `sequence`. Returns the I/Os that were outstanding, in no
-    /// particular order: none of them overlap.
+    /// A new session begins with `count` slots, whose sequences begin behind `sequence`. Adds the I/Os
+    /// that were outstanding to `orphans`, in no particular order: none of them overlap.
     pub fn restart(&mut self, count: u16, sequence: u32, orphans: &mut Vec<Pending>) {
         for &slot in &self.in_use {
             let s = &mut self.slots[slot as usize];
@@ -168,6 +152,11 @@ impl Slots {
         self.in_use.clear();
         self.ranges.clear();
         self.changing = 0;
+    }
+
+    /// None is in use.
+    pub fn is_idle(&self) -> bool {
+        self.in_use.is_empty()
     }
 
     pub fn has_free(&self) -> bool {
@@ -308,11 +297,17 @@ impl Slots {
     }
 }
 
-impl Content for Slots {
+/// What a session asks for: the requests, and the attachment that they are for.
+pub(crate) struct Outgoing<'a> {
+    pub slots: &'a mut Slots,
+    pub attachment: &'a Attachment,
+}
+
+impl Content for Outgoing<'_> {
     fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
         match item {
             Item::Request { slot, sequence } => {
-                let s = &self.slots[slot as usize];
+                let s = &self.slots.slots[slot as usize];
                 let wanted = s.sequence == sequence && matches!(s.state, State::Active);
                 let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
                 let mut flags = 0;
@@ -325,45 +320,27 @@ impl Content for Slots {
                 if io.flags.one_extent {
                     flags |= op_flags::ONE_EXTENT;
                 }
+                let (attachment, generation) = self.attachment.handle();
                 Request {
                     slot,
                     op: op_code(io.op) as u8,
                     op_flags: flags,
                     sequence,
-                    attachment: self.attachment,
-                    generation: self.generation,
+                    attachment,
+                    generation,
                     address: io.offset,
                     length: io.len as u32,
                 }
                 .emit(out);
             }
             Item::Reset { slot, sequence } => {
-                let s = &self.slots[slot as usize];
+                let s = &self.slots.slots[slot as usize];
                 let wanted = s.sequence == sequence && matches!(s.state, State::GivenUp);
                 let (Some(io), true) = (&s.io, wanted) else { return false };
                 let length = charge(io) as u32;
                 Reset { slot, reserved: Default::default(), sequence, length }.emit(out);
             }
-            Item::Attach(transaction) if transaction == self.attach.transaction => {
-                let ask = &self.attach;
-                let mut flags = 0;
-                if ask.read_only {
-                    flags |= attach_flags::READ_ONLY;
-                }
-                if ask.take_over {
-                    flags |= attach_flags::TAKE_OVER;
-                }
-                if ask.resume.is_some() {
-                    flags |= attach_flags::RESUME;
-                }
-                Attach {
-                    transaction,
-                    flags,
-                    writer_generation: ask.resume.unwrap_or(0),
-                    export: &ask.export,
-                }
-                .emit(out);
-            }
+            Item::Attach(transaction) => return self.attachment.emit(transaction, out),
             _ => return false,
         }
         true
@@ -377,7 +354,7 @@ impl Content for Slots {
         length: u32,
         out: &mut SegList,
     ) -> bool {
-        let s = &self.slots[slot as usize];
+        let s = &self.slots.slots[slot as usize];
         let wanted = s.sequence == sequence && matches!(s.state, State::Active);
         let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
         io.data.slice_into(offset as usize, length as usize, out);

@@ -1,0 +1,430 @@
+//! The association with a target: finding it, greeting it, the session, and when another takes its
+//! place; one state machine for the first time and all later ones (`docs/protocol.md`, "Handshake",
+//! "Restart and replay").
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Room, TxBatch};
+use thinwire_proto::{
+    DropReason, NUMBER_HIGH, Rng, Role, Session, SessionConfig, Time, addr_from_wire, outside_frame,
+};
+use thinwire_wire::{Discover, Header, Hello, Kind, Offer, Refuse, Retry, Welcome};
+
+use crate::attempt::{Attempt, Candidate, RETRY, Turn};
+use crate::report::AttachError;
+use crate::{InitiatorConfig, TargetName};
+
+/// A session whose paths have all been dead for this long is not waited for alone: the target may
+/// have moved to another address, or forgotten the session without being able to say so.
+const DEAD_FOR: Duration = Duration::from_secs(3);
+/// A target that answers at all is given this long to show that it knows the session.
+const DOUBT: Duration = Duration::from_millis(100);
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// To ask and greet again.
+    Ask,
+    /// A session that is silent on all paths.
+    Silence,
+    /// A session that somebody says the target does not know.
+    Doubt,
+}
+
+/// The session, and the attempt to open another. What it is, and what becomes of it:
+///
+#[doc = include_str!("association.md")]
+pub(crate) struct Association {
+    links: Vec<LinkInfo>,
+    rng: Rng,
+    session: Option<Session>,
+    attempt: Option<Attempt>,
+    /// Which process of the target opened the session.
+    instance: u64,
+    /// Since when somebody says that the target does not know the session.
+    doubt: Option<Time>,
+    /// It is not looked into again before this: that costs a question on every path.
+    doubt_after: Time,
+    /// Frames that belong to no session, one batch per link.
+    outside: Vec<TxBatch>,
+    /// Sessions entered so far.
+    entered: u64,
+}
+
+impl Association {
+    /// Looks for nobody yet. `links` in the order of the indices that frames come and go with.
+    pub fn new(links: Vec<LinkInfo>, rng: Rng) -> Self {
+        let outside = links.iter().map(|_| TxBatch::new()).collect();
+        let (doubt, doubt_after) = (None, Time::ZERO);
+        let (session, attempt) = (None, None);
+        Association {
+            links,
+            rng,
+            session,
+            attempt,
+            instance: 0,
+            doubt,
+            doubt_after,
+            outside,
+            entered: 0,
+        }
+    }
+
+    /// A session, though nobody is there.
+    #[cfg(test)]
+    pub fn enter(&mut self, session: Session) {
+        self.session = Some(session);
+    }
+
+    /// It looks for the target.
+    #[cfg(test)]
+    pub fn is_seeking(&self) -> bool {
+        self.attempt.is_some()
+    }
+
+    /// Random bits that nobody can guess.
+    pub fn draw(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_ref()
+    }
+
+    #[inline]
+    pub fn session_mut(&mut self) -> Option<&mut Session> {
+        self.session.as_mut()
+    }
+
+    /// The session that a frame is for.
+    #[inline]
+    pub fn session_of(&mut self, id: u64) -> Result<&mut Session, DropReason> {
+        self.session.as_mut().filter(|s| s.local_id() == id).ok_or(DropReason::UnknownSession)
+    }
+
+    /// A path of the session is alive.
+    #[inline]
+    pub fn is_connected(&self) -> bool {
+        self.session.as_ref().is_some_and(Session::is_connected)
+    }
+
+    /// Sessions entered so far.
+    pub fn entered(&self) -> u64 {
+        self.entered
+    }
+
+    /// Sizes of frames to use on a link.
+    pub fn frame_bytes(&self, config: &InitiatorConfig, link: usize) -> FrameSizes {
+        let sizes = self.links[link].frame_bytes;
+        config.frame_bytes_max.map_or(sizes, |max| sizes.at_most(max))
+    }
+
+    /// Begins to look for the target, unless it does so already.
+    pub fn seek(&mut self, now: Time, config: &InitiatorConfig) {
+        if self.attempt.is_some() {
+            return;
+        }
+        let candidates = match config.target {
+            TargetName::Node(_) => Vec::new(),
+            TargetName::Address(addr) => self.candidates_at(addr),
+        };
+        self.attempt = Some(Attempt::new(now, candidates, &mut self.rng));
+    }
+
+    fn candidates_at(&mut self, addr: Addr) -> Vec<Candidate> {
+        let rng = &mut self.rng;
+        let reach = |link: usize| same_kind(self.links[link].addr, addr);
+        (0..self.links.len())
+            .filter(|&link| reach(link))
+            .map(|link| Candidate::at(link, addr, rng.next_u64()))
+            .collect()
+    }
+
+    /// Looks for the target no more.
+    pub fn rest(&mut self) {
+        self.attempt = None;
+    }
+
+    /// The session is of no use any more: another is looked for, at once or `later`.
+    pub fn leave(&mut self, now: Time, config: &InitiatorConfig, later: bool) {
+        self.session = None;
+        self.seek(now, config);
+        if let (Some(attempt), true) = (&mut self.attempt, later) {
+            attempt.put_off(now + RETRY);
+        }
+    }
+
+    /// The session in use, if it `is_granted` the attachment, has been heard since `then`: nothing
+    /// need take its place.
+    fn lives_since(&self, then: Time, is_granted: bool) -> bool {
+        let heard = |s: &Session| s.is_connected() && s.last_heard() > then;
+        is_granted && self.session.as_ref().is_some_and(heard)
+    }
+
+    /// Ends attempts and doubts that the session has answered. Before anything else of a turn.
+    #[inline]
+    pub fn settle(&mut self, now: Time, config: &InitiatorConfig, is_granted: bool) {
+        let started = self.attempt.as_ref().map(Attempt::started);
+        if started.is_some_and(|started| self.lives_since(started, is_granted)) {
+            self.attempt = None;
+        }
+        let Some(since) = self.doubt else { return };
+        if self.session.is_none() || self.lives_since(since, is_granted) {
+            self.doubt = None;
+        } else if self.is_due(Timer::Doubt, now) {
+            self.fire(Timer::Doubt, now, config);
+        }
+    }
+
+    /// Begins another attempt if the session has been silent for too long.
+    #[inline]
+    pub fn watch(&mut self, now: Time, config: &InitiatorConfig) {
+        if self.is_due(Timer::Silence, now) {
+            self.fire(Timer::Silence, now, config);
+        }
+    }
+
+    /// Drives the attempt. `is_open`: the volume is known. An error ends the first attach.
+    pub fn drive(
+        &mut self,
+        now: Time,
+        config: &InitiatorConfig,
+        is_open: bool,
+    ) -> Result<(), AttachError> {
+        if !self.is_due(Timer::Ask, now) {
+            return Ok(());
+        }
+        let attempt = self.attempt.as_mut().expect("its timer is due");
+        if let TargetName::Node(node) = &config.target {
+            match attempt.look(now, !is_open, config.wait, &mut self.rng) {
+                Turn::Gather => return Ok(()),
+                Turn::Ambiguous(addresses) => {
+                    self.attempt = None;
+                    return Err(AttachError::Ambiguous(addresses));
+                }
+                Turn::Ask => {}
+            }
+            // The name may be at another place by now: ask again, also while greeting.
+            let nonce = attempt.nonce();
+            for batch in &mut self.outside {
+                outside_frame(batch, Addr::Group, Header::new(Kind::Discover), 0, |out| {
+                    Discover { nonce, first: 0, spread_ms: 10, cookie: 0, node }.emit(out);
+                });
+            }
+        }
+        attempt.back_off(now);
+        for at in 0..attempt.candidates().len() {
+            let attempt = self.attempt.as_mut().expect("just driven");
+            let (candidate, low) = (attempt.greet(at), attempt.session_low(at));
+            self.greet(config, candidate, low);
+        }
+        Ok(())
+    }
+
+    fn greet(&mut self, config: &InitiatorConfig, candidate: Candidate, low: u32) {
+        let params = self.links[candidate.link];
+        let hello = Hello {
+            nonce: candidate.nonce,
+            session: session_id(config, low),
+            initiator: config.initiator,
+            instance: config.instance,
+            frame_bytes_max: self.frame_bytes(config, candidate.link).max as u16,
+            security: u8::from(config.insecure),
+            room_frames: params.room.frames,
+            room_bytes: params.room.bytes,
+            cookie: candidate.cookie,
+            node: match &config.target {
+                TargetName::Node(node) => node,
+                TargetName::Address(_) => "",
+            },
+            export: &config.export,
+            name: &config.name,
+        };
+        let header = Header::new(Kind::Hello);
+        outside_frame(&mut self.outside[candidate.link], candidate.addr, header, 0, |out| {
+            hello.emit(out);
+        });
+    }
+
+    /// OFFER: a target of the name is there.
+    pub fn on_offer(
+        &mut self,
+        now: Time,
+        config: &InitiatorConfig,
+        link: usize,
+        from: Addr,
+        offer: &Offer<'_>,
+        is_open: bool,
+    ) -> Result<(), DropReason> {
+        let TargetName::Node(node) = &config.target else { return Err(DropReason::Unasked) };
+        let attempt = self.attempt.as_mut().ok_or(DropReason::Unasked)?;
+        if offer.nonce != attempt.nonce() || offer.node != node {
+            return Err(DropReason::Unasked);
+        }
+        attempt.on_offer(now, link, from, offer, !is_open, &mut self.rng)
+    }
+
+    /// The target wants to see that we receive: the same HELLO again, with its cookie.
+    pub fn on_retry(
+        &mut self,
+        config: &InitiatorConfig,
+        link: usize,
+        from: Addr,
+        retry: &Retry,
+    ) -> Result<(), DropReason> {
+        let attempt = self.attempt.as_mut().ok_or(DropReason::Unasked)?;
+        let at = attempt.place(retry.nonce, link, from)?;
+        let candidate = attempt.on_retry(at, retry.cookie)?;
+        let low = attempt.session_low(at);
+        self.greet(config, candidate, low);
+        Ok(())
+    }
+
+    /// WELCOME. Gives the slots of the session that it has entered, or nothing while the old one is
+    /// given its chance.
+    pub fn on_welcome(
+        &mut self,
+        now: Time,
+        config: &InitiatorConfig,
+        link: usize,
+        from: Addr,
+        welcome: &Welcome<'_>,
+        is_granted: bool,
+    ) -> Result<Option<u16>, DropReason> {
+        let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
+        let at = attempt.place(welcome.nonce, link, from)?;
+        if self.lives_since(attempt.started(), is_granted) {
+            return Err(DropReason::Unasked);
+        }
+        let attempt = self.attempt.as_mut().expect("just looked");
+        // The same process of the target: it may well know the old session, in which requests are
+        // executed once. It resumes if one of its paths answers now.
+        let resumes = welcome.instance == self.instance && is_granted;
+        if let (Some(session), true) = (&mut self.session, resumes)
+            && attempt.hesitate(now + DOUBT)
+        {
+            session.ask(now);
+            return Ok(None);
+        }
+        self.instance = welcome.instance;
+        let attempt = self.attempt.take().expect("just looked");
+        let session = SessionConfig {
+            role: Role::Initiator,
+            local_id: session_id(config, attempt.session_low(at)),
+            remote_id: welcome.session,
+            epoch: welcome.epoch,
+            seed: self.rng.next_u64(),
+            batching: config.batching,
+        };
+        let mut session = Session::new(now, session, self.links[link].room);
+        if config.counters_high {
+            session.set_first_number(NUMBER_HIGH);
+        }
+        let room = Room { frames: welcome.room_frames.max(1), bytes: welcome.room_bytes.max(2048) };
+        let sizes = self.frame_bytes(config, link).at_most(welcome.frame_bytes_max as usize);
+        session.add_path(now, link, from, Some(room), sizes);
+        // All other ways to it: where else it answered, and the addresses it names.
+        let mut others: Vec<(usize, Addr)> =
+            attempt.candidates().iter().map(|c| (c.link, c.addr)).collect();
+        for address in welcome.addresses.iter() {
+            let addr = addr_from_wire(address);
+            let reach = (0..self.links.len()).filter(|&l| same_kind(self.links[l].addr, addr));
+            others.extend(reach.map(|l| (l, addr)));
+        }
+        for (link, addr) in others {
+            session.add_path(now, link, addr, None, self.frame_bytes(config, link));
+        }
+        session.set_peer_grant(u32::from(welcome.slots), welcome.credit_bytes);
+        self.session = Some(session);
+        self.entered += 1;
+        self.doubt = None;
+        self.doubt_after = Time::ZERO;
+        Ok(Some(welcome.slots))
+    }
+
+    /// REFUSE: whether it answers one of our greetings.
+    pub fn on_refuse(&self, refuse: &Refuse<'_>) -> Result<(), DropReason> {
+        let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
+        if attempt.knows(refuse.nonce) { Ok(()) } else { Err(DropReason::Unasked) }
+    }
+
+    /// Anybody can send UNKNOWN_SESSION, also another target that shares the interface with ours: the
+    /// session is asked, from time to time, and only if it stays silent a handshake begins beside it.
+    pub fn on_unknown_session(&mut self, now: Time, id: u64) -> Result<(), DropReason> {
+        let session = self.session.as_mut().filter(|session| session.remote_id() == id);
+        let session = session.ok_or(DropReason::Unasked)?;
+        if self.doubt.is_none() {
+            if now < self.doubt_after {
+                return Err(DropReason::Overload);
+            }
+            self.doubt = Some(now);
+            self.doubt_after = now + DOUBT;
+            session.ask(now);
+        }
+        Ok(())
+    }
+
+    /// Until when it waits for this, if it does.
+    fn armed(&self, timer: Timer) -> Option<Time> {
+        match timer {
+            Timer::Ask => self.attempt.as_ref().map(Attempt::next_at),
+            Timer::Silence => {
+                let session = self.session.as_ref().filter(|_| self.attempt.is_none())?;
+                // Longer than that, by the clock of a turn.
+                let at = session.last_heard() + DEAD_FOR + Duration::from_millis(1);
+                (!session.is_connected()).then_some(at)
+            }
+            Timer::Doubt => self.doubt.map(|since| since + DOUBT),
+        }
+    }
+
+    fn is_due(&self, timer: Timer, now: Time) -> bool {
+        self.armed(timer).is_some_and(|at| at <= now)
+    }
+
+    /// When the first of its timers is due.
+    #[inline]
+    pub fn deadline(&self) -> Option<Time> {
+        let timers = [Timer::Ask, Timer::Silence, Timer::Doubt];
+        timers.into_iter().filter_map(|timer| self.armed(timer)).min()
+    }
+
+    fn fire(&mut self, timer: Timer, now: Time, config: &InitiatorConfig) {
+        if timer == Timer::Doubt {
+            self.doubt = None;
+        }
+        self.seek(now, config);
+    }
+
+    /// Moves the frames outside of sessions to what is sent.
+    pub fn take_frames(&mut self, out: &mut [TxBatch]) {
+        for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
+            for frame in waiting.frames_mut() {
+                let to = batch.push(frame.to);
+                std::mem::swap(&mut to.head, &mut frame.head);
+            }
+            waiting.clear();
+        }
+    }
+
+    /// Frames wait to be sent.
+    pub fn has_frames(&self) -> bool {
+        self.outside.iter().any(|batch| !batch.is_empty())
+    }
+}
+
+/// The id of a session that is asked of a target.
+fn session_id(config: &InitiatorConfig, low: u32) -> u64 {
+    u64::from(config.lane) << 32 | u64::from(low)
+}
+
+fn same_kind(a: Addr, b: Addr) -> bool {
+    match (a, b) {
+        (Addr::Mac(_), Addr::Mac(_)) | (Addr::Sim(_), Addr::Sim(_)) => true,
+        (Addr::Udp(a), Addr::Udp(b)) => a.is_ipv4() == b.is_ipv4(),
+        _ => false,
+    }
+}

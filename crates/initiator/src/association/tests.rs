@@ -1,0 +1,172 @@
+//! Each event in each state, against the table in the documentation.
+
+use thinwire_wire::{Addresses, Probe, Status};
+
+use super::*;
+use crate::snapshot::{Make, check};
+
+const TARGET: Addr = Addr::Sim(2);
+/// Of the target's process, its session, and another's.
+const INSTANCE: u64 = 7;
+const SESSION: u64 = 70;
+const SIZES: FrameSizes = FrameSizes { base: 1500, max: 1500 };
+
+const STATES: [Make<Association>; 5] = [
+    ("Idle", idle),
+    ("Seeking", seeking),
+    ("Associated", associated),
+    ("Doubted", || {
+        let mut a = associated();
+        a.on_unknown_session(Time(4), SESSION).unwrap();
+        a
+    }),
+    ("Rejoining", rejoining),
+];
+
+fn config() -> InitiatorConfig {
+    let config = InitiatorConfig::new(TargetName::Address(TARGET), "disk");
+    InitiatorConfig { lane: 1 << 31, insecure: true, ..config }
+}
+
+fn idle() -> Association {
+    let room = Room { frames: 8, bytes: 1 << 16 };
+    let addr = Addr::Sim(1);
+    let link = LinkInfo { addr, frame_bytes: SIZES, room };
+    Association::new(vec![link], Rng::new(1))
+}
+
+fn seeking() -> Association {
+    let mut a = idle();
+    a.seek(Time(0), &config());
+    a
+}
+
+fn associated() -> Association {
+    let mut a = seeking();
+    assert_eq!(welcome(&mut a, INSTANCE, false), "enters");
+    a
+}
+
+/// Beside a session that is not heard any more.
+fn rejoining() -> Association {
+    let mut a = associated();
+    a.seek(Time(4), &config());
+    a
+}
+
+fn state_of(a: &Association) -> &'static str {
+    match (&a.session, &a.attempt, a.doubt) {
+        (None, None, _) => "Idle",
+        (None, Some(_), _) => "Seeking",
+        (Some(_), None, None) => "Associated",
+        (Some(_), None, Some(_)) => "Doubted",
+        (Some(_), Some(_), _) => "Rejoining",
+    }
+}
+
+fn nonce(a: &Association) -> u64 {
+    a.attempt.as_ref().map_or(0, |attempt| attempt.candidates()[0].nonce)
+}
+
+fn told(told: Result<(), DropReason>) -> String {
+    told.map_or_else(|_| "dropped".to_owned(), |()| String::new())
+}
+
+fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
+    let welcome = Welcome {
+        nonce: nonce(a),
+        session: SESSION,
+        verifier: 1,
+        instance,
+        epoch: 1,
+        slots: 8,
+        frame_bytes_max: 1500,
+        request_bytes_max: 1 << 20,
+        room_frames: 8,
+        room_bytes: 1 << 16,
+        credit_bytes: 1 << 20,
+        node: "node1",
+        addresses: Addresses::new(&[]),
+    };
+    match a.on_welcome(Time(3), &config(), 0, TARGET, &welcome, is_granted) {
+        Ok(Some(_)) => "enters".to_owned(),
+        Ok(None) => "asks the old one".to_owned(),
+        Err(_) => "dropped".to_owned(),
+    }
+}
+
+/// The target probes the session's path.
+fn hear(a: &mut Association, now: Time) {
+    let Some(session) = &mut a.session else { return };
+    let header = Header { epoch: 1, length: 1500, ..Header::new(Kind::Probe) };
+    let (token, size, reserved) = (1, 1500, Default::default());
+    let probe = Probe { token, size, reserved, room_frames: 8, room_bytes: 1 << 16 };
+    session.on_probe(now, 0, TARGET, &header, &probe, SIZES).unwrap();
+}
+
+/// Its session had no path since it was last heard.
+fn lose_paths(a: &mut Association) {
+    let Some(session) = &a.session else { return };
+    let (local_id, remote_id) = (session.local_id(), session.remote_id());
+    let (role, batching) = (Role::Initiator, Default::default());
+    let config = SessionConfig { role, local_id, remote_id, epoch: 1, seed: 1, batching };
+    a.session = Some(Session::new(Time(3), config, Room { frames: 8, bytes: 1 << 16 }));
+}
+
+/// Lets the time come, as a turn does, with a session that has the attachment.
+fn turn(a: &mut Association, now: Time) -> String {
+    a.settle(now, &config(), true);
+    a.watch(now, &config());
+    a.drive(now, &config(), true).unwrap();
+    if a.has_frames() { "greets".to_owned() } else { String::new() }
+}
+
+#[test]
+fn it_is_as_documented() {
+    check(
+        include_str!("../association.md"),
+        &STATES,
+        &[
+            ("seek", |a| {
+                a.seek(Time(4), &config());
+                String::new()
+            }),
+            ("RETRY, before a greeting", |a| {
+                let retry = Retry { nonce: nonce(a), cookie: 9 };
+                told(a.on_retry(&config(), 0, TARGET, &retry))
+            }),
+            ("RETRY, to a greeting", |a| {
+                turn(a, Time(5));
+                let retry = Retry { nonce: nonce(a), cookie: 9 };
+                told(a.on_retry(&config(), 0, TARGET, &retry))
+            }),
+            ("REFUSE", |a| {
+                let (nonce, status) = (nonce(a), Status::Busy as u16);
+                told(a.on_refuse(&Refuse { nonce, status, text: "no" }))
+            }),
+            ("WELCOME, of the process it was with", |a| welcome(a, INSTANCE, true)),
+            ("WELCOME, of another process", |a| welcome(a, INSTANCE + 1, true)),
+            ("UNKNOWN_SESSION", |a| told(a.on_unknown_session(Time(4), SESSION))),
+            ("UNKNOWN_SESSION, of another", |a| told(a.on_unknown_session(Time(4), SESSION + 1))),
+            ("a moment later", |a| turn(a, Time(5))),
+            ("100 ms later", |a| turn(a, Time(4) + DOUBT)),
+            ("all paths dead for 3 s", |a| {
+                lose_paths(a);
+                turn(a, Time(3) + DEAD_FOR + Duration::from_millis(1))
+            }),
+            ("heard since", |a| {
+                hear(a, Time(9));
+                turn(a, Time(10))
+            }),
+            ("the session is left", |a| {
+                a.leave(Time(5), &config(), true);
+                String::new()
+            }),
+            ("failed for good", |a| {
+                a.rest();
+                String::new()
+            }),
+        ],
+        state_of,
+    );
+}

@@ -1,0 +1,453 @@
+//! The attachment: what is asked of the target once there is a session, and what it grants
+//! (`docs/protocol.md`, "Attachments").
+
+use std::time::Duration;
+
+use thinwire_proto::{DropReason, Time};
+use thinwire_volume::{ErrorKind, Features, Geometry, Identity};
+use thinwire_wire::{Attach, AttachRefused, Attached, Status, attach_flags};
+
+use crate::InitiatorConfig;
+use crate::report::AttachError;
+
+/// A refused attach is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What the volume is, once attached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Content {
+    pub geometry: Geometry,
+    pub identity: Identity,
+    pub writer_generation: u64,
+}
+
+/// Where it stands.
+#[derive(Clone, Debug)]
+enum State {
+    /// There is no session to ask in.
+    Apart,
+    /// Asked; no answer yet.
+    Asked,
+    /// Refused for now.
+    Refused { again_at: Time },
+    /// This session has it.
+    Granted,
+    /// The first attach came to nothing.
+    Failed(AttachError),
+}
+
+/// What a grant means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// The volume is known now, and its verifier.
+    First(u64),
+    /// It is the same volume as before, under this verifier.
+    Again(u64),
+    /// It is another one: nothing that is retained may be written there.
+    OtherContent,
+}
+
+/// What a refusal means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It is asked again by and by.
+    ForNow,
+    /// The first attach came to nothing.
+    Failed,
+    /// A volume that was attached is lost for good.
+    Lost(ErrorKind),
+}
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// To ask again.
+    AskAgain,
+}
+
+/// What is asked of the target, and what it has granted. Its states, and what becomes of them:
+///
+#[doc = include_str!("attachment.md")]
+///
+/// "Open" is one whose volume has been known since an earlier grant.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    state: State,
+    export: String,
+    read_only: bool,
+    take_over: bool,
+    wait: bool,
+    /// Of the attach that was asked for last.
+    transaction: u32,
+    content: Option<Content>,
+    handle: u32,
+    generation: u32,
+}
+
+impl Attachment {
+    pub fn new(config: &InitiatorConfig) -> Self {
+        let state = match config.insecure {
+            true => State::Apart,
+            false => State::Failed(AttachError::Insecure),
+        };
+        Attachment {
+            state,
+            export: config.export.clone(),
+            read_only: config.read_only,
+            take_over: config.take_over,
+            wait: config.wait,
+            transaction: 0,
+            content: None,
+            handle: 0,
+            generation: 0,
+        }
+    }
+
+    /// What the volume is; `None` before the first grant.
+    pub fn content(&self) -> Option<&Content> {
+        self.content.as_ref()
+    }
+
+    /// It has been granted once.
+    pub fn is_open(&self) -> bool {
+        self.content.is_some()
+    }
+
+    /// This session has it.
+    #[inline]
+    pub fn is_granted(&self) -> bool {
+        matches!(self.state, State::Granted)
+    }
+
+    /// Why the first attach failed, if it did.
+    pub fn first_error(&self) -> Option<&AttachError> {
+        match &self.state {
+            State::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Handle and generation that requests name it by.
+    #[inline]
+    pub fn handle(&self) -> (u32, u32) {
+        (self.handle, self.generation)
+    }
+
+    /// Asks in the present session; returns the transaction number to send.
+    pub fn ask(&mut self) -> u32 {
+        self.state = State::Asked;
+        self.transaction = self.transaction.wrapping_add(1).max(1);
+        self.transaction
+    }
+
+    /// The message of [`Attachment::ask`]; false if that was not the last.
+    pub fn emit(&self, transaction: u32, out: &mut Vec<u8>) -> bool {
+        if transaction != self.transaction {
+            return false;
+        }
+        let resume = self.content.filter(|_| !self.read_only).map(|c| c.writer_generation);
+        let mut flags = 0;
+        if self.read_only {
+            flags |= attach_flags::READ_ONLY;
+        }
+        if self.take_over && resume.is_none() {
+            flags |= attach_flags::TAKE_OVER;
+        }
+        if resume.is_some() {
+            flags |= attach_flags::RESUME;
+        }
+        let writer_generation = resume.unwrap_or(0);
+        Attach { transaction, flags, writer_generation, export: &self.export }.emit(out);
+        true
+    }
+
+    /// There is no session any more.
+    pub fn part(&mut self) {
+        if !matches!(self.state, State::Failed(_)) {
+            self.state = State::Apart;
+        }
+    }
+
+    /// The first attach came to nothing.
+    pub fn fail(&mut self, error: AttachError) {
+        self.state = State::Failed(error);
+    }
+
+    fn expects(&self, transaction: u32) -> bool {
+        let asked = matches!(self.state, State::Asked | State::Refused { .. });
+        asked && transaction == self.transaction
+    }
+
+    /// ATTACHED.
+    pub fn on_attached(&mut self, a: &Attached) -> Result<Grant, DropReason> {
+        if !self.expects(a.transaction) {
+            return Err(DropReason::Unasked);
+        }
+        let identity = Identity { identity: a.identity, incarnation: a.incarnation };
+        let known = self.content;
+        if let Some(known) = known {
+            let other = known.identity != identity
+                || known.geometry.block_bytes != a.block_bytes
+                || known.geometry.bytes > a.bytes;
+            if other {
+                self.state = State::Apart;
+                return Ok(Grant::OtherContent);
+            }
+        }
+        let geometry = match known {
+            // A face has been told a size and abilities: they stay.
+            Some(known) => known.geometry,
+            None => Geometry {
+                bytes: a.bytes,
+                block_bytes: a.block_bytes,
+                preferred_bytes: a.preferred_bytes.clamp(a.block_bytes, 1 << 20),
+                io_bytes_max: a.io_bytes_max.min(1 << 20),
+                features: features(a.features, self.read_only),
+            },
+        };
+        self.content = Some(Content { geometry, identity, writer_generation: a.writer_generation });
+        (self.handle, self.generation) = (a.attachment, a.generation);
+        self.state = State::Granted;
+        Ok(if known.is_none() { Grant::First(a.verifier) } else { Grant::Again(a.verifier) })
+    }
+
+    /// ATTACH_REFUSED.
+    pub fn on_refused(
+        &mut self,
+        now: Time,
+        refused: &AttachRefused<'_>,
+    ) -> Result<Refusal, DropReason> {
+        if !self.expects(refused.transaction) {
+            return Err(DropReason::Unasked);
+        }
+        let status = Status::from_number(refused.status);
+        match status {
+            _ if !self.is_open() => {
+                return Ok(self.on_refused_at_first(
+                    now,
+                    status,
+                    refused.text,
+                    refused.seconds_left,
+                ));
+            }
+            Status::Fenced => return Ok(Refusal::Lost(ErrorKind::Fenced)),
+            Status::OtherContent => return Ok(Refusal::Lost(ErrorKind::ContentChanged)),
+            _ => self.state = State::Refused { again_at: now + ASK_AGAIN },
+        }
+        Ok(Refusal::ForNow)
+    }
+
+    /// The target refuses the first attach, or the session for it. Only what may change by itself is
+    /// worth asking again, by who is patient.
+    pub fn on_refused_at_first(
+        &mut self,
+        now: Time,
+        status: Status,
+        text: &str,
+        seconds_left: u32,
+    ) -> Refusal {
+        let temporary = matches!(
+            status,
+            Status::Busy | Status::NotFound | Status::TooMany | Status::ShuttingDown
+        );
+        if self.wait && temporary {
+            // Without a session the attempt to open one goes on by itself.
+            if !matches!(self.state, State::Apart) {
+                self.state = State::Refused { again_at: now + ASK_AGAIN };
+            }
+            return Refusal::ForNow;
+        }
+        self.state = State::Failed(AttachError::Refused {
+            status,
+            text: text.to_string(),
+            seconds_left: (seconds_left != u32::MAX).then_some(seconds_left),
+        });
+        Refusal::Failed
+    }
+
+    /// What it waits for, and until when.
+    #[inline]
+    pub fn armed(&self) -> Option<(Timer, Time)> {
+        match self.state {
+            State::Refused { again_at } => Some((Timer::AskAgain, again_at)),
+            _ => None,
+        }
+    }
+
+    /// The timer that is due.
+    pub fn due(&self, now: Time) -> Option<Timer> {
+        self.armed().and_then(|(timer, at)| (at <= now).then_some(timer))
+    }
+}
+
+/// Abilities from the wire's bits.
+fn features(bits: u8, read_only: bool) -> Features {
+    use thinwire_wire::feature;
+    Features {
+        read_only: read_only || bits & feature::READ_ONLY != 0,
+        discard: bits & feature::DISCARD != 0,
+        write_zeroes: bits & feature::WRITE_ZEROES != 0,
+        block_status: bits & feature::BLOCK_STATUS != 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TargetName;
+    use crate::snapshot::{Make, check, variant};
+
+    /// In a state, whose volume is known or not.
+    const STATES: [Make<Attachment>; 8] = [
+        ("Apart", fresh),
+        ("Asked", asked),
+        ("Refused", || refused(asked())),
+        ("Failed", || {
+            let mut a = fresh();
+            a.fail(AttachError::Insecure);
+            a
+        }),
+        ("Granted", granted),
+        ("Apart, open", || {
+            let mut a = granted();
+            a.part();
+            a
+        }),
+        ("Asked, open", || {
+            let mut a = granted();
+            a.ask();
+            a
+        }),
+        ("Refused, open", || {
+            let mut a = granted();
+            a.ask();
+            refused(a)
+        }),
+    ];
+
+    fn fresh() -> Attachment {
+        let mut config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+        (config.insecure, config.wait) = (true, true);
+        Attachment::new(&config)
+    }
+
+    fn asked() -> Attachment {
+        let mut a = fresh();
+        a.ask();
+        a
+    }
+
+    fn granted() -> Attachment {
+        let mut a = asked();
+        assert_eq!(a.on_attached(&answer(1, 1)), Ok(Grant::First(5)));
+        a
+    }
+
+    fn refused(mut a: Attachment) -> Attachment {
+        let no = refusal(a.transaction, Status::Busy);
+        assert_eq!(a.on_refused(Time(0), &no), Ok(Refusal::ForNow));
+        a
+    }
+
+    fn answer(transaction: u32, incarnation: u64) -> Attached {
+        Attached {
+            transaction,
+            attachment: 3,
+            generation: 4,
+            block_bytes: 512,
+            preferred_bytes: 4096,
+            io_bytes_max: 1 << 20,
+            bytes: 1 << 20,
+            identity: [9; 16],
+            incarnation,
+            writer_generation: 2,
+            verifier: 5,
+            features: 0,
+        }
+    }
+
+    fn refusal(transaction: u32, status: Status) -> AttachRefused<'static> {
+        AttachRefused { transaction, status: status as u16, seconds_left: 7, text: "no" }
+    }
+
+    fn state_of(a: &Attachment) -> &'static str {
+        match (&a.state, a.is_open()) {
+            (State::Apart, false) => "Apart",
+            (State::Asked, false) => "Asked",
+            (State::Refused { .. }, false) => "Refused",
+            (State::Failed(_), _) => "Failed",
+            (State::Granted, _) => "Granted",
+            (State::Apart, true) => "Apart, open",
+            (State::Asked, true) => "Asked, open",
+            (State::Refused { .. }, true) => "Refused, open",
+        }
+    }
+
+    fn told<T: std::fmt::Debug>(told: Result<T, DropReason>) -> String {
+        told.map_or_else(|_| "dropped".to_owned(), |told| variant(&told))
+    }
+
+    #[test]
+    fn it_is_as_documented() {
+        check(
+            include_str!("attachment.md"),
+            &STATES,
+            &[
+                ("a session is entered", |a| {
+                    a.ask();
+                    String::new()
+                }),
+                ("ATTACHED", |a| told(a.on_attached(&answer(a.transaction, 1)))),
+                ("ATTACHED, other content", |a| told(a.on_attached(&answer(a.transaction, 2)))),
+                ("ATTACHED, of an earlier question", |a| {
+                    told(a.on_attached(&answer(a.transaction.wrapping_sub(1), 1)))
+                }),
+                ("ATTACH_REFUSED, BUSY", |a| {
+                    told(a.on_refused(Time(0), &refusal(a.transaction, Status::Busy)))
+                }),
+                ("ATTACH_REFUSED, BUSY, not `wait`", |a| {
+                    a.wait = false;
+                    told(a.on_refused(Time(0), &refusal(a.transaction, Status::Busy)))
+                }),
+                ("ATTACH_REFUSED, FENCED", |a| {
+                    told(a.on_refused(Time(0), &refusal(a.transaction, Status::Fenced)))
+                }),
+                ("ATTACH_REFUSED, OTHER_CONTENT", |a| {
+                    told(a.on_refused(Time(0), &refusal(a.transaction, Status::OtherContent)))
+                }),
+                ("time", |a| {
+                    let due = a.due(Time(0) + ASK_AGAIN);
+                    assert_eq!(a.due(Time(1)), None);
+                    due.map_or(String::new(), |timer| format!("{timer:?}"))
+                }),
+                ("the session is left", |a| {
+                    a.part();
+                    String::new()
+                }),
+            ],
+            state_of,
+        );
+    }
+
+    #[test]
+    fn who_has_been_the_writer_resumes_and_takes_over_once() {
+        let mut a = fresh();
+        a.take_over = true;
+        for (resumes, flags) in [(false, attach_flags::TAKE_OVER), (true, attach_flags::RESUME)] {
+            let transaction = a.ask();
+            let mut bytes = Vec::new();
+            assert!(!a.emit(transaction + 1, &mut bytes) && bytes.is_empty());
+            assert!(a.emit(transaction, &mut bytes));
+            let expected = Attach {
+                transaction,
+                flags,
+                writer_generation: if resumes { 2 } else { 0 },
+                export: "disk",
+            };
+            let mut same = Vec::new();
+            expected.emit(&mut same);
+            assert_eq!(bytes, same);
+            a.on_attached(&answer(transaction, 1)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! What is acknowledged stays, whatever the target loses: the retained log, its replay, the verifier
+//! that vouches for it, and what a flush may say (`docs/protocol.md`, "Restart and replay"; rules 4
+//! and 8).
+
+use std::time::Duration;
+
+use thinwire_buffer::SegList;
+use thinwire_proto::Time;
+use thinwire_volume::{ErrorKind, IoFlags, Op};
+
+use crate::InitiatorConfig;
+use crate::config::Canary;
+use crate::retained::{Effect, Retained, Standing};
+use crate::slots::{Mark, Owner, Pending};
+
+/// How long after a failed forced flush the next may follow.
+const FLUSH_RETRY: Duration = Duration::from_secs(1);
+
+/// The state of a replay.
+#[derive(Clone, Copy, Debug, Default)]
+struct Replay {
+    /// The log's entries below this are to be sent again.
+    end: u64,
+    /// The next one.
+    next: u64,
+    /// And the byte in it from which on it is to be sent.
+    from: u64,
+    outstanding: usize,
+}
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// To force another flush, after one that failed.
+    Flush,
+}
+
+/// What becomes of a flush that was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flushed {
+    /// It covers what it was to cover, or has failed.
+    Told(Result<(), ErrorKind>),
+    /// What it was to cover had been lost before it ran: it is made again, behind a replay.
+    Again,
+}
+
+/// How much was replayed, and in vain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    pub effects: u64,
+    pub failures: u64,
+}
+
+/// The log and what is known of it. Its states, and what becomes of them:
+///
+#[doc = include_str!("durability.md")]
+///
+/// It is full beyond its bounds, and wants a flush at half of them. "Owing" is a loss that the next
+/// flush has to tell of.
+#[derive(Debug)]
+pub(crate) struct Durability {
+    retained: Retained,
+    /// The target's present verifier, as far as it is known.
+    verifier: u64,
+    replay: Option<Replay>,
+    /// Replays begun so far.
+    replays: u64,
+    /// Something that was acknowledged could not be written again.
+    owes: bool,
+    /// The flush that the bound asks for is outstanding.
+    forced: bool,
+    /// One that failed is not repeated before this.
+    forced_after: Time,
+    bytes_max: usize,
+    entries_max: usize,
+    canary: Canary,
+    stats: Replayed,
+}
+
+impl Durability {
+    pub fn new(config: &InitiatorConfig) -> Self {
+        Durability {
+            retained: Retained::new(),
+            verifier: 0,
+            replay: None,
+            replays: 0,
+            owes: false,
+            forced: false,
+            forced_after: Time::ZERO,
+            bytes_max: config.retained_bytes_max,
+            entries_max: config.retained_entries_max,
+            canary: config.canary,
+            stats: Replayed::default(),
+        }
+    }
+
+    pub fn retained_bytes(&self) -> usize {
+        self.retained.bytes()
+    }
+
+    pub fn retained_entries(&self) -> usize {
+        self.retained.len()
+    }
+
+    pub fn stats(&self) -> Replayed {
+        self.stats
+    }
+
+    pub fn is_replaying(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// Nothing is left that a flush would have to cover.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        self.retained.is_empty() && self.replay.is_none()
+    }
+
+    /// Beyond a bound: writes wait for a flush.
+    pub fn is_full(&self) -> bool {
+        self.retained.bytes() > self.bytes_max || self.retained.len() > self.entries_max
+    }
+
+    /// What a flush that is sent now covers.
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        Mark { number: self.retained.mark(), replays: self.replays }
+    }
+
+    /// Forgets the log: nothing of it can or must be written again.
+    pub fn clear(&mut self) {
+        self.retained.clear();
+        self.replay = None;
+    }
+
+    /// Forgets what is retained: it cannot be made durable, and somebody is told.
+    pub fn forget(&mut self) {
+        self.retained.clear();
+    }
+
+    /// The volume is known, under this verifier.
+    pub fn begin(&mut self, verifier: u64) {
+        self.verifier = verifier;
+    }
+
+    /// Another session: what was outstanding of a replay or a forced flush is not any more.
+    pub fn on_session(&mut self) {
+        self.forced = false;
+        if self.replay.take().is_some() {
+            self.start_replay(0);
+        }
+    }
+
+    /// The verifier that the target has now. A change means that unflushed writes may be lost.
+    pub fn on_verifier(&mut self, verifier: u64) {
+        self.verifier = verifier;
+        if self.retained.all_under(self.retained.mark(), verifier) {
+            return;
+        }
+        if self.canary == Canary::NoReplay {
+            self.retained.clear();
+            return;
+        }
+        // The whole log, also what was written under the new verifier: an older write must not end
+        // up over a newer one.
+        self.start_replay(self.replay.map_or(0, |r| r.outstanding));
+    }
+
+    /// Sends the log again from its beginning; so many requests of an earlier replay are still
+    /// outstanding.
+    fn start_replay(&mut self, outstanding: usize) {
+        let (end, next) = (self.retained.mark(), self.retained.first());
+        self.replays += 1;
+        self.replay = Some(Replay { end, next, from: 0, outstanding });
+    }
+
+    /// The next request of the replay, in the order of the log, for whoever can start it
+    /// ([`Durability::replay_started`]). Ends a replay of which none is left or outstanding.
+    #[inline]
+    pub fn next_replay(&mut self) -> Option<Pending> {
+        loop {
+            let replay = self.replay.as_mut()?;
+            if replay.next >= replay.end {
+                if replay.outstanding == 0 {
+                    self.replay = None;
+                }
+                return None;
+            }
+            let number = replay.next;
+            let Some((offset, len)) = self.retained.uncovered(number, replay.from) else {
+                if replay.from == 0 {
+                    self.retained.superseded(number);
+                }
+                (replay.next, replay.from) = (number + 1, 0);
+                continue;
+            };
+            let effect = self.retained.get_mut(number).expect("a part of it is uncovered");
+            let mut data = SegList::new();
+            if !effect.data.is_empty() {
+                let skip = (offset - effect.offset) as usize;
+                effect.data.slice_into(skip, len as usize, &mut data);
+            }
+            let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
+            return Some(Pending { owner, op, flags, offset, len, data });
+        }
+    }
+
+    /// What [`Durability::next_replay`] gave, which ends at this byte, is on its way.
+    pub fn replay_started(&mut self, end: u64) {
+        let replay = self.replay.as_mut().expect("it gave one");
+        if replay.from == 0 {
+            let effect = self.retained.get_mut(replay.next).expect("just there");
+            effect.standing = Standing::Asked;
+            self.stats.effects += 1;
+        }
+        replay.from = end;
+        replay.outstanding += 1;
+    }
+
+    /// A request of a replay was answered.
+    pub fn on_replayed(&mut self, number: u64, mark: Mark, verifier: u64, is_ok: bool) {
+        if let Some(replay) = &mut self.replay {
+            replay.outstanding = replay.outstanding.saturating_sub(1);
+        }
+        if !is_ok {
+            // The write was acknowledged once and is lost now: the next flush must say so.
+            self.owes = true;
+            self.stats.failures += 1;
+        }
+        // This tells of a change, or is the first to tell under which verifier all of them are now.
+        // It must be known: else each further write would seem to tell of a change.
+        let news = is_ok && mark.replays == self.replays && verifier != self.verifier;
+        if news {
+            self.verifier = verifier;
+        }
+        if let Some(effect) = self.retained.get_mut(number) {
+            effect.replayed(if is_ok { verifier } else { self.verifier });
+        }
+        if let Some(replay) = self.replay.filter(|_| news)
+            && !self.retained.replayed_under(replay.next, verifier)
+        {
+            // What this replay had sent before is lost again.
+            self.start_replay(replay.outstanding);
+        }
+    }
+
+    /// A write of the user has taken effect, under this verifier.
+    #[inline]
+    pub fn on_effect(&mut self, io: Pending, verifier: u64) {
+        // A durable effect is not kept, but nothing older may be replayed over it.
+        if io.flags.fua && self.retained.is_empty() {
+            return;
+        }
+        let Pending { op, flags, offset, len, mut data, .. } = io;
+        let mut standing = Standing::Done;
+        if flags.fua {
+            standing = Standing::Durable;
+            data = SegList::new();
+        }
+        self.retained.push(Effect { op, flags, offset, len, data, verifier, standing });
+        // A replay that runs goes on to here: older effects that it writes again must not end up over
+        // this one.
+        match &mut self.replay {
+            Some(replay) => replay.end = self.retained.mark(),
+            // Told late, under a verifier that is over, and whose replay has ended without it: it may
+            // be lost like the others. Or under a new one, and they may be lost.
+            None if verifier != self.verifier && self.canary != Canary::NoReplay => {
+                self.start_replay(0);
+            }
+            None => {}
+        }
+    }
+
+    /// A read or a block status was answered under this verifier. False if what it has seen may lack
+    /// unflushed writes: they are sent again, then it is made again.
+    pub fn on_read(&mut self, verifier: u64, is_ok: bool) -> bool {
+        if is_ok && verifier != self.verifier {
+            self.on_verifier(verifier);
+        }
+        self.replay.is_none()
+    }
+
+    /// Corrects what was read to be written once more; see [`Retained::lay_over`].
+    pub fn lay_over(&mut self, offset: u64, out: &mut [u8]) {
+        if self.canary != Canary::PatchedAsRead {
+            self.retained.lay_over(offset, out);
+        }
+    }
+
+    /// A flush was answered: a forced one, or the user's. `is_heard`: whoever detaches hears of a
+    /// forced one, too.
+    pub fn on_flush(
+        &mut self,
+        now: Time,
+        is_forced: bool,
+        mark: Mark,
+        verifier: u64,
+        mut result: Result<(), ErrorKind>,
+        is_heard: bool,
+    ) -> Flushed {
+        let covered =
+            mark.replays == self.replays && self.retained.all_under(mark.number, verifier);
+        if verifier != self.verifier || !covered {
+            self.on_verifier(verifier);
+        }
+        if is_forced {
+            self.forced = false;
+        }
+        let believes = matches!(self.canary, Canary::AnyFlush | Canary::NoReplay);
+        if result.is_ok() && !covered && !believes {
+            return Flushed::Again;
+        }
+        if result.is_ok() {
+            self.retained.flushed(mark.number);
+            // Only a flush that somebody hears of may take the bad news away.
+            if is_heard && self.take_debt() {
+                result = Err(ErrorKind::Io);
+            }
+        }
+        if is_forced && result.is_err() {
+            // Every failed flush is followed by a replay of the log: a store that keeps failing must
+            // not make that an endless storm.
+            self.forced_after = now + FLUSH_RETRY;
+        }
+        Flushed::Told(result)
+    }
+
+    /// Whether something was lost that nobody has been told of; from now on somebody has.
+    pub fn take_debt(&mut self) -> bool {
+        std::mem::take(&mut self.owes)
+    }
+
+    /// Enough is retained for a flush, or `is_last`: all of it is to go; and none is under way.
+    #[inline]
+    pub fn wants_flush(&self, is_last: bool) -> bool {
+        let half = self.retained.bytes() > self.bytes_max / 2
+            || self.retained.len() > self.entries_max / 2;
+        let wanted = half || (is_last && !self.retained.is_empty());
+        wanted && !self.forced && self.replay.is_none()
+    }
+
+    /// The flush to force now, for whoever can start it ([`Durability::flush_started`]).
+    pub fn next_flush(&self, now: Time, is_last: bool) -> Option<Pending> {
+        self.armed(is_last).filter(|(_, at)| *at <= now)?;
+        let (owner, op, flags) = (Owner::Flush, Op::Flush, IoFlags::default());
+        Some(Pending { owner, op, flags, offset: 0, len: 0, data: SegList::new() })
+    }
+
+    /// What [`Durability::next_flush`] gave is on its way.
+    pub fn flush_started(&mut self) {
+        self.forced = true;
+    }
+
+    /// What it waits for, and until when.
+    #[inline]
+    pub fn armed(&self, is_last: bool) -> Option<(Timer, Time)> {
+        self.wants_flush(is_last).then_some((Timer::Flush, self.forced_after))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TargetName;
+    use crate::snapshot::{Make, check, variant};
+
+    const STATES: [Make<Durability>; 5] = [
+        ("Clean", clean),
+        ("Retaining", retaining),
+        ("Replaying", replaying),
+        ("Retaining, owing", owing),
+        ("Replaying, owing", || {
+            let mut d = owing();
+            d.on_verifier(3);
+            send(&mut d);
+            d
+        }),
+    ];
+
+    fn clean() -> Durability {
+        let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+        let mut d = Durability::new(&config);
+        d.begin(1);
+        d
+    }
+
+    fn write(fua: bool) -> Pending {
+        let flags = IoFlags { fua, ..IoFlags::default() };
+        let data = SegList::new();
+        Pending { owner: Owner::User(1), op: Op::Write, flags, offset: 0, len: 512, data }
+    }
+
+    fn retaining() -> Durability {
+        let mut d = clean();
+        d.on_effect(write(false), 1);
+        d
+    }
+
+    fn send(d: &mut Durability) -> String {
+        let Some(io) = d.next_replay() else { return String::new() };
+        d.replay_started(io.offset + io.len);
+        "sends".to_owned()
+    }
+
+    /// Its only request is on its way.
+    fn replaying() -> Durability {
+        let mut d = retaining();
+        d.on_verifier(2);
+        send(&mut d);
+        d
+    }
+
+    fn owing() -> Durability {
+        let mut d = replaying();
+        d.on_replayed(0, d.mark(), 2, false);
+        send(&mut d);
+        d
+    }
+
+    fn state_of(d: &Durability) -> &'static str {
+        match (d.retained.is_empty(), d.replay.is_some(), d.owes) {
+            (true, false, false) => "Clean",
+            (false, false, false) => "Retaining",
+            (_, true, false) => "Replaying",
+            (true, false, true) => "Clean, owing",
+            (false, false, true) => "Retaining, owing",
+            (_, true, true) => "Replaying, owing",
+        }
+    }
+
+    fn read(d: &mut Durability, verifier: u64) -> String {
+        if d.on_read(verifier, true) { String::new() } else { "again".to_owned() }
+    }
+
+    fn flush(d: &mut Durability, verifier: u64, result: Result<(), ErrorKind>) -> String {
+        match d.on_flush(Time(0), false, d.mark(), verifier, result, true) {
+            Flushed::Told(result) => result.map_or_else(|kind| variant(&kind), |()| "Ok".into()),
+            Flushed::Again => "again".to_owned(),
+        }
+    }
+
+    #[test]
+    fn it_is_as_documented() {
+        check(
+            include_str!("durability.md"),
+            &STATES,
+            &[
+                ("a write is done", |d| {
+                    d.on_effect(write(false), d.verifier);
+                    String::new()
+                }),
+                ("a write is done, under another verifier", |d| {
+                    d.on_effect(write(false), 9);
+                    String::new()
+                }),
+                ("a FUA write is done", |d| {
+                    d.on_effect(write(true), d.verifier);
+                    String::new()
+                }),
+                ("a read is done", |d| read(d, d.verifier)),
+                ("a read is done, under another verifier", |d| read(d, 9)),
+                ("ATTACHED, under another verifier", |d| {
+                    d.on_verifier(9);
+                    String::new()
+                }),
+                ("a replayed write is done; on it goes", |d| {
+                    d.on_replayed(0, d.mark(), d.verifier, true);
+                    send(d)
+                }),
+                ("the same, under another verifier", |d| {
+                    d.on_replayed(0, d.mark(), 9, true);
+                    send(d)
+                }),
+                ("a flush is done", |d| flush(d, d.verifier, Ok(()))),
+                ("a flush is done, under another verifier", |d| flush(d, 9, Ok(()))),
+                ("a flush has failed", |d| flush(d, 9, Err(ErrorKind::Io))),
+                ("another session", |d| {
+                    d.on_session();
+                    String::new()
+                }),
+                ("a detach tells", |d| if d.take_debt() { "Io".into() } else { String::new() }),
+                ("it is over", |d| {
+                    d.clear();
+                    String::new()
+                }),
+            ],
+            state_of,
+        );
+    }
+
+    #[test]
+    fn half_of_the_bound_forces_a_flush_and_a_failed_one_waits() {
+        let mut d = clean();
+        d.entries_max = 4;
+        (0..2).for_each(|_| d.on_effect(write(false), 1));
+        assert_eq!((d.armed(false), d.armed(true).is_some()), (None, true));
+        d.on_effect(write(false), 1);
+        assert!(d.next_flush(Time(5), false).is_some() && !d.is_full());
+        d.flush_started();
+        assert_eq!(d.armed(false), None, "one is under way");
+        let failed = Err(ErrorKind::Io);
+        let told = d.on_flush(Time(5), true, d.mark(), 1, failed, false);
+        assert_eq!(told, Flushed::Told(failed));
+        assert_eq!(d.armed(false), Some((Timer::Flush, Time(5) + FLUSH_RETRY)));
+        assert!(d.next_flush(Time(6), false).is_none());
+        (0..2).for_each(|_| d.on_effect(write(false), 1));
+        assert!(d.is_full());
+    }
+}

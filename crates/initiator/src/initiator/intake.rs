@@ -1,0 +1,151 @@
+//! What arrives: frames outside of sessions, messages within.
+
+use thinwire_buffer::RxFrame;
+use thinwire_proto::{DropReason, Stage, Time, open_frame};
+use thinwire_volume::ErrorKind;
+use thinwire_wire::{Attached, Kind, Message, Refuse, Status, event_code};
+
+use super::Initiator;
+use crate::attachment::{Grant, Refusal};
+use crate::slots::{Finished, Outgoing, Owner};
+
+impl Initiator {
+    pub(super) fn take_frame(
+        &mut self,
+        now: Time,
+        link: usize,
+        rx: &RxFrame,
+    ) -> Result<(), DropReason> {
+        let mut joined = None;
+        let copied = &mut self.requests.slots().copied_bytes;
+        let opened = open_frame(rx, &self.pool, &mut joined, copied);
+        let (rx, frame) = opened.map_err(DropReason::Frame)?;
+        let header = frame.header();
+        if header.kind == Kind::Session {
+            let session = self.association.session_of(header.session)?;
+            let slots = self.requests.slots();
+            let mut content = Outgoing { slots, attachment: &self.attachment };
+            session.accept(now, link, rx.from, rx.waited, &frame, &mut content)?;
+            for message in frame.messages() {
+                if let Err(reason) = self.on_message(now, &message, rx) {
+                    self.drops.count(reason);
+                }
+            }
+            return Ok(());
+        }
+        let message = frame.messages().next().ok_or(DropReason::Direction)?;
+        let (config, association) = (&self.config, &mut self.association);
+        let (is_open, is_granted) = (self.attachment.is_open(), self.attachment.is_granted());
+        match message {
+            Message::ProbeReply(reply) => {
+                let session = association.session_of(header.session)?;
+                session.on_probe_reply(now, link, rx.from, header, &reply)
+            }
+            Message::Probe(probe) => {
+                let sizes = association.frame_bytes(config, link);
+                let session = association.session_of(header.session)?;
+                session.on_probe(now, link, rx.from, header, &probe, sizes)
+            }
+            Message::Offer(offer) => {
+                association.on_offer(now, config, link, rx.from, &offer, is_open)
+            }
+            Message::Retry(retry) => association.on_retry(config, link, rx.from, &retry),
+            Message::Welcome(welcome) => {
+                let entered =
+                    association.on_welcome(now, config, link, rx.from, &welcome, is_granted)?;
+                if let Some(slots) = entered {
+                    self.enter_session(slots);
+                }
+                Ok(())
+            }
+            Message::Refuse(refuse) => self.on_refuse(now, &refuse),
+            Message::UnknownSession(unknown) => {
+                association.on_unknown_session(now, unknown.session)
+            }
+            _ => Err(DropReason::Direction),
+        }
+    }
+
+    pub(super) fn on_message(
+        &mut self,
+        now: Time,
+        message: &Message<'_>,
+        frame: &RxFrame,
+    ) -> Result<(), DropReason> {
+        // A message before this one may have ended the session.
+        let session = self.association.session_mut().ok_or(DropReason::UnknownSession)?;
+        let slots = self.requests.slots();
+        if session.on_message(now, message, &mut Outgoing { slots, attachment: &self.attachment }) {
+            return Ok(());
+        }
+        match message {
+            Message::Data(data) => {
+                if let Some(finished) = self.requests.slots().on_data(data, frame)? {
+                    self.finish(finished);
+                }
+            }
+            Message::Complete(complete) => {
+                if let Some(finished) = self.requests.slots().on_complete(complete)? {
+                    self.finish(finished);
+                }
+            }
+            Message::ResetDone(done) => {
+                self.requests.slots().on_reset_done(done.slot, done.sequence)?;
+            }
+            Message::Attached(attached) => self.on_attached(now, attached)?,
+            Message::AttachRefused(refused) => match self.attachment.on_refused(now, refused)? {
+                Refusal::ForNow => {}
+                Refusal::Failed => self.association.rest(),
+                Refusal::Lost(kind) => self.die(kind),
+            },
+            Message::Event(event) => {
+                let ours = (event.attachment, event.generation) == self.attachment.handle();
+                if event.code == event_code::FENCED && ours {
+                    self.die(ErrorKind::Fenced);
+                }
+            }
+            Message::Detached(_) if self.closing.is_told() => self.finish_closing(),
+            Message::Bye(_) => self.on_bye(now),
+            Message::Clocks(clocks) if self.clocks_asked == Some(clocks.transaction) => {
+                self.clocks = Some(*clocks);
+            }
+            Message::Clocks(_) => return Err(DropReason::Unasked),
+            _ => return Err(DropReason::Direction),
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        let (user, op) = (matches!(finished.io.owner, Owner::User(_)), finished.io.op);
+        self.on_finished(finished);
+        if user {
+            self.cross(Stage::Finished, op);
+        }
+    }
+
+    fn on_attached(&mut self, now: Time, attached: &Attached) -> Result<(), DropReason> {
+        match self.attachment.on_attached(attached)? {
+            Grant::First(verifier) => self.durability.begin(verifier),
+            Grant::Again(verifier) => self.durability.on_verifier(verifier),
+            Grant::OtherContent => {
+                self.die(ErrorKind::ContentChanged);
+                return Ok(());
+            }
+        }
+        self.watch_connection(now);
+        Ok(())
+    }
+
+    /// No session is opened. For one that has been open that means to ask again.
+    fn on_refuse(&mut self, now: Time, refuse: &Refuse<'_>) -> Result<(), DropReason> {
+        self.association.on_refuse(refuse)?;
+        if !self.attachment.is_open() {
+            let status = Status::from_number(refuse.status);
+            let refusal = self.attachment.on_refused_at_first(now, status, refuse.text, u32::MAX);
+            if refusal == Refusal::Failed {
+                self.association.rest();
+            }
+        }
+        Ok(())
+    }
+}

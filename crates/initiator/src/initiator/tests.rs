@@ -1,0 +1,80 @@
+//! What the parts do together, beside what the simulator shows.
+
+use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
+use thinwire_proto::{Batching, Role, SessionConfig};
+use thinwire_wire::Message;
+
+use super::*;
+
+use crate::TargetName;
+
+/// With a session, though nobody is there.
+fn connected() -> Initiator {
+    let (now, pool) = (Time(1), Pool::new(1 << 20));
+    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    let room = Room { frames: 8, bytes: 1 << 16 };
+    let frame_bytes = FrameSizes { base: 1500, max: 1500 };
+    let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room };
+    let mut initiator = Initiator::new(now, config, vec![link], pool, 1);
+    let config = SessionConfig {
+        role: Role::Initiator,
+        local_id: 1,
+        remote_id: 2,
+        epoch: 1,
+        seed: 1,
+        batching: Batching::default(),
+    };
+    initiator.association.enter(Session::new(now, config, room));
+    initiator
+}
+
+#[test]
+fn only_the_clocks_that_were_asked_for_are_taken_in() {
+    let mut initiator = connected();
+    let bytes = initiator.pool.copy_of(&[0]).freeze();
+    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+    let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
+    let tell = |initiator: &mut Initiator, transaction, requests| {
+        let clocks = Clocks { transaction, requests, ..NONE };
+        initiator.on_message(Time(2), &Message::Clocks(clocks), &frame)
+    };
+    assert_eq!(tell(&mut initiator, 0, 1), Err(DropReason::Unasked));
+    let earlier = initiator.ask_clocks(1).unwrap();
+    let asked = initiator.ask_clocks(1).unwrap();
+    assert_eq!(tell(&mut initiator, earlier, 2), Err(DropReason::Unasked));
+    assert!(initiator.clocks().is_none());
+    // The answer may come again, when the question did.
+    for requests in [3, 4] {
+        assert_eq!(tell(&mut initiator, asked, requests), Ok(()));
+        assert_eq!(initiator.clocks().unwrap().requests, requests);
+    }
+}
+
+/// As after a goodbye: what is outstanding is asked for again in another session.
+#[test]
+fn a_session_that_too_much_waits_in_is_left() {
+    let mut initiator = connected();
+    let fill = |initiator: &mut Initiator, count| {
+        let session = initiator.association.session_mut().unwrap();
+        (0..count).for_each(|n| session.send(Item::Attach(n)));
+        initiator.turn(Time(2), &mut [TxBatch::new()]);
+    };
+    fill(&mut initiator, 20_000);
+    assert!(initiator.association.session().is_some());
+    fill(&mut initiator, 5_000);
+    assert!(initiator.association.session().is_none() && initiator.association.is_seeking());
+    assert_eq!(initiator.drops.get(DropReason::Overrun), 1);
+}
+
+const NONE: Clocks = Clocks {
+    transaction: 0,
+    clock: 0,
+    requests: 0,
+    arrived: 0,
+    received: 0,
+    taken: 0,
+    submitted: 0,
+    stored: 0,
+    sent: 0,
+    handed_over: 0,
+};

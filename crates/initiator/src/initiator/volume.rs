@@ -1,0 +1,51 @@
+//! The user's side: a remote volume is a volume.
+
+use thinwire_proto::Stage;
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
+
+use super::Initiator;
+use crate::requests::MODULE;
+use crate::slots::{Owner, Pending};
+
+impl Volume for Initiator {
+    /// What the target said when it was attached.
+    ///
+    /// # Panics
+    /// Before the first attach: a face is only opened once that is done.
+    fn geometry(&self) -> Geometry {
+        self.attachment.content().expect("attached once").geometry
+    }
+
+    /// # Panics
+    /// As [`Initiator::geometry`].
+    fn identity(&self) -> Identity {
+        self.attachment.content().expect("attached once").identity
+    }
+
+    fn submit(&mut self, io: Io) {
+        let refusal = match self.closing.refusal() {
+            Some(kind) => Some(kind),
+            None if self.absence.has_given_up() => Some(ErrorKind::Away),
+            // One request's length is a 32-bit field.
+            None if io.len > u64::from(u32::MAX) => Some(ErrorKind::Invalid),
+            None => None,
+        };
+        if let Some(kind) = refusal {
+            let completion = Completion::new(io.token, Err(io.error(kind, MODULE)));
+            return self.requests.refuse(completion);
+        }
+        debug_assert!(io.op == Op::Flush || io.len > 0);
+        let Io { token, op, flags, offset, len, data } = io;
+        let owner = Owner::User(token);
+        self.cross(Stage::Accepted, op);
+        self.requests.submit(Pending { owner, op, flags, offset, len, data });
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.requests.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.requests.outstanding()
+    }
+}
