@@ -27,7 +27,7 @@ use std::os::fd::BorrowedFd;
 use thinwire_buffer::{LinkInfo, Pool, RxBatch, TxBatch};
 
 /// Distance from a received frame's first byte to the next page border, so that a payload at this
-/// offset (the protocol's data offset) arrives page aligned. At most 192 (DESIGN section 4, Frame).
+/// offset (the protocol's data offset) arrives page aligned. At most 192 (`docs/design.md`, "The frame").
 pub const HEAD_BYTES: usize = 192;
 
 /// No link is opened that carries less than this: the smallest MTU that IPv6 allows.

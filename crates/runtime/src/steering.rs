@@ -1,5 +1,5 @@
 //! Which socket gets which frame, on an interface that several share: shards of a target, and all
-//! initiators of a machine (`docs/protocol.md`, "Frame header"; DESIGN section 4, rule 10).
+//! initiators of a machine (`docs/protocol.md`, "Frame header"; rule 10).
 //!
 //! A socket of a raw link sees every frame of our EtherType. Unless it refuses those of others in
 //! the kernel, each attachment of a machine is woken by the traffic of all of them.

@@ -1,4 +1,5 @@
-//! Sleeping on everything at once, and when to spin instead (DESIGN section 5).
+//! Sleeping on everything at once, and when to spin instead (`docs/design.md`, "One
+//! thread carries a frame all the way").
 //!
 //! Waking a sleeping thread costs tens of microseconds, more than a small I/O. So after work a
 //! shard spins for a while before it sleeps, as long as that has lately paid: it keeps an estimate

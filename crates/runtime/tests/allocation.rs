@@ -1,6 +1,6 @@
 //! Steady I/O does not allocate, end to end: from the volume's face at the initiator over real
 //! links to the store at the target and back. And bytes are copied as seldom as promised
-//! (DESIGN, rules 1 and 6).
+//! (`docs/design.md`, "Memory").
 
 mod common;
 mod pair;

@@ -1,4 +1,4 @@
-//! Bytes are copied as seldom as promised (DESIGN, rule 6), all counters of both sides and their
+//! Bytes are copied as seldom as promised (`docs/design.md`, "The frame"), all counters of both sides and their
 //! links added up.
 
 mod common;

@@ -1,4 +1,4 @@
-//! Stores allocate nothing once they are warm (DESIGN section 2). A program of its own and without
+//! Stores allocate nothing once they are warm (`docs/design.md`, "Memory"). A program of its own and without
 //! the test harness, whose threads allocate when they like: it counts every allocation.
 
 mod common;

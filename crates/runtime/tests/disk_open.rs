@@ -59,7 +59,7 @@ fn one_writer_or_many_readers() {
     open_disk(&path, &writer).unwrap();
 }
 
-/// DESIGN rule "dead processes still write": the lock must be on the descriptor that does the I/O.
+/// Dead processes still write (rule 2): the lock must be on the descriptor that does the I/O.
 #[test]
 fn the_lock_is_on_the_only_descriptor() {
     let dir = Dir::new();

@@ -15,8 +15,8 @@ use crate::size::{check_name, parse_mac, parse_size};
 /// The parameters a `tw` URI may have.
 const PARAMETERS: [&str; 2] = ["link", "mtu"];
 
-/// The smallest and the largest MTU of any carrier (DESIGN section 4, Carrier; the base of UDP is
-/// 1280).
+/// The smallest and the largest MTU of any carrier (`docs/protocol.md`, "Carrier"; the base of
+/// UDP is 1280).
 const MTU_MIN: u32 = 1280;
 const MTU_MAX: u32 = 65535;
 

@@ -32,7 +32,7 @@ pub enum DiskOpKind {
         /// Durable before it is done.
         fua: bool,
     },
-    /// fdatasync. Never joins one that already runs (DESIGN rule 13).
+    /// fdatasync. Never joins one that already runs (rule 13).
     Flush,
     /// Give the range back to the file system; it reads as zeroes.
     PunchHole,

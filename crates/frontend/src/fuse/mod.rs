@@ -40,7 +40,7 @@ use server::{Server, Shape};
 /// The longest read or write that the kernel sends: its own limit with default settings.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
 
-/// Requests taken in one turn: a turn is bounded (DESIGN rule 13).
+/// Requests taken in one turn: a turn is bounded (rule 13).
 const TURN_REQUESTS_MAX: usize = 64;
 
 /// What to mount and where.

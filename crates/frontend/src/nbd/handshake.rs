@@ -41,7 +41,7 @@ impl Export<'_> {
     fn flags(&self, structured: bool) -> u16 {
         let features = self.geometry.features;
         // All connections share one volume, and a flush covers whatever completed on it: so
-        // several connections are sound (DESIGN section 4, rule 13).
+        // several connections are sound (rule 13).
         let mut flags = export_flag::HAS_FLAGS
             | export_flag::SEND_FLUSH
             | export_flag::SEND_FUA

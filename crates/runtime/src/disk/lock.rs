@@ -1,6 +1,6 @@
 //! The lock that keeps two writers apart.
 //!
-//! DESIGN rule "dead processes still write": a killed process's io_uring goes on writing. Its lock
+//! Dead processes still write (`docs/protocol.md`, "Rules that keep data", rule 2): a killed process's io_uring goes on writing. Its lock
 //! lives on the same open file description as its I/O, so it is gone only when that I/O is done; a
 //! successor waits for it here.
 

@@ -1,4 +1,5 @@
-//! The writer record (DESIGN section 4, rule 3): who may write, durable beside the content.
+//! The writer record (`docs/protocol.md`, "Writer generations"; rule 3): who may write, durable
+//! beside the content.
 //!
 //! It lives in the file's extended attribute `user.thinwire.writer`; for block devices, and where
 //! the file system has no attributes, in a file of the state directory that is named by the identity.

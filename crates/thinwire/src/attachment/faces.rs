@@ -65,7 +65,7 @@ fn listen(address: &NbdAddress) -> Listen {
 }
 
 /// Pages may be written to this disk to free memory: so it must not wait for memory itself
-/// (DESIGN section 5). Memory is locked first, then taken.
+/// (`docs/design.md`, "Memory under pressure"). Memory is locked first, then taken.
 fn carry_disk(pool: &Pool) {
     for refusal in prepare_process() {
         tracing::info!("a machine short of memory may stall on this disk: {refusal}");
