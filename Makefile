@@ -15,7 +15,7 @@ help: ## List the commands
 build: ## Build the release binary, target/release/thinwire
 	$(CARGO) build --release --locked -p thinwire
 
-build-lab: build
+build-lab: build ## Build that and the laboratory, target/release/thinwire-lab
 	$(CARGO) build --release --locked -p thinwire-lab
 
 demo: ## Show the main job on this machine: a disk across a switch, survives kill -9 (root, 2 minutes)

@@ -94,8 +94,11 @@ def main():
         return 1
     node.BIN = os.path.abspath(args.bin)
     node.LAB = os.path.join(os.path.dirname(node.BIN), "thinwire-lab")
-    if any(t.needs_binary for t in chosen) and not os.access(node.BIN, os.X_OK):
-        print(f"run.py: no executable {node.BIN}: run 'make build' first, or say --bin PATH", file=sys.stderr)
+    needed = {node.BIN} if any(t.needs_binary for t in chosen) else set()
+    needed |= {node.LAB} if any(t.name.startswith("lab.") for t in chosen) else set()
+    for missing in sorted(path for path in needed if not os.access(path, os.X_OK)):
+        print(f"run.py: no executable {missing}: run 'make build-lab' first, or say --bin PATH, beside which both are",
+              file=sys.stderr)
         return 1
     logs = os.path.abspath(args.logs or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "e2e-logs"))

@@ -135,14 +135,15 @@ impl Attachment {
 
     /// Asks in the present session; returns the transaction number to send.
     pub fn ask(&mut self) -> u32 {
+        debug_assert!(self.first_error().is_none(), "nobody looks for a target any more");
         self.state = State::Asked;
         self.transaction = self.transaction.wrapping_add(1).max(1);
         self.transaction
     }
 
-    /// The message of [`Attachment::ask`]; false if that was not the last.
+    /// The message of [`Attachment::ask`]; false if that was not the last, or is answered.
     pub fn emit(&self, transaction: u32, out: &mut Vec<u8>) -> bool {
-        if transaction != self.transaction {
+        if transaction != self.transaction || self.is_granted() {
             return false;
         }
         let resume = self.content.filter(|_| !self.read_only).map(|c| c.writer_generation);
@@ -246,6 +247,9 @@ impl Attachment {
         text: &str,
         seconds_left: u32,
     ) -> Refusal {
+        if self.first_error().is_some() {
+            return Refusal::Failed;
+        }
         let temporary = matches!(
             status,
             Status::Busy | Status::NotFound | Status::TooMany | Status::ShuttingDown
@@ -383,6 +387,14 @@ mod tests {
         }
     }
 
+    /// As the initiator has it: only the first attach ends by that.
+    fn refuse(a: &mut Attachment, status: Status) -> String {
+        match a.is_open() {
+            true => String::new(),
+            false => variant(&a.on_refused_at_first(Time(0), status, "no", 7)),
+        }
+    }
+
     fn told<T: std::fmt::Debug>(told: Result<T, DropReason>) -> String {
         told.map_or_else(|_| "dropped".to_owned(), |told| variant(&told))
     }
@@ -394,9 +406,14 @@ mod tests {
             &STATES,
             &[
                 ("a session is entered", |a| {
+                    if a.first_error().is_some() {
+                        return "cannot be".to_owned();
+                    }
                     a.ask();
                     String::new()
                 }),
+                ("REFUSE of a session, BUSY", |a| refuse(a, Status::Busy)),
+                ("REFUSE of a session, INVALID", |a| refuse(a, Status::Invalid)),
                 ("ATTACHED", |a| told(a.on_attached(&answer(a.transaction, 1)))),
                 ("ATTACHED, other content", |a| told(a.on_attached(&answer(a.transaction, 2)))),
                 ("ATTACHED, of an earlier question", |a| {

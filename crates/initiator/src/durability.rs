@@ -364,10 +364,15 @@ mod tests {
     use crate::TargetName;
     use crate::snapshot::{Make, check, variant};
 
-    const STATES: [Make<Durability>; 5] = [
+    const STATES: [Make<Durability>; 6] = [
         ("Clean", clean),
         ("Retaining", retaining),
         ("Replaying", replaying),
+        ("Clean, owing", || {
+            let mut d = owing();
+            forced(&mut d, Ok(()), false);
+            d
+        }),
         ("Retaining, owing", owing),
         ("Replaying, owing", || {
             let mut d = owing();
@@ -439,6 +444,13 @@ mod tests {
         }
     }
 
+    fn forced(d: &mut Durability, result: Result<(), ErrorKind>, is_heard: bool) -> String {
+        match d.on_flush(Time(0), true, d.mark(), d.verifier, result, is_heard) {
+            Flushed::Told(result) => result.map_or_else(|kind| variant(&kind), |()| String::new()),
+            Flushed::Again => "again".to_owned(),
+        }
+    }
+
     #[test]
     fn it_is_as_documented() {
         check(
@@ -474,6 +486,13 @@ mod tests {
                 ("a flush is done", |d| flush(d, d.verifier, Ok(()))),
                 ("a flush is done, under another verifier", |d| flush(d, 9, Ok(()))),
                 ("a flush has failed", |d| flush(d, 9, Err(ErrorKind::Io))),
+                ("a forced flush is done", |d| forced(d, Ok(()), false)),
+                ("a forced flush is done, before a detach", |d| forced(d, Ok(()), true)),
+                ("a forced flush has failed", |d| forced(d, Err(ErrorKind::Io), false)),
+                ("what is retained is given up", |d| {
+                    d.forget();
+                    String::new()
+                }),
                 ("another session", |d| {
                     d.on_session();
                     String::new()

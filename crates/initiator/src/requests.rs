@@ -93,12 +93,18 @@ impl Requests {
         self.waiting.is_empty() && self.slots.is_idle()
     }
 
-    /// The peer's grant, slots and bytes, has room for it.
+    /// The peer's grant has room for it.
     #[inline]
-    pub fn can_start(&self, io: &Pending, (slots, bytes): (u32, u64)) -> bool {
+    pub fn can_start(&self, io: &Pending, grant: (u32, u64)) -> bool {
+        self.has_room(charge(io), grant)
+    }
+
+    /// The peer's grant, slots and bytes, has room for a request of so many bytes of data.
+    #[inline]
+    pub fn has_room(&self, data: u64, (slots, bytes): (u32, u64)) -> bool {
         self.slots.has_free()
             && (slots.wrapping_sub(self.used_slots) as i32) > 0
-            && self.used_bytes + charge(io) <= bytes
+            && self.used_bytes + data <= bytes
     }
 
     /// It touches what an outstanding one touches.

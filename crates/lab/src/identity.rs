@@ -26,8 +26,10 @@ impl Identity {
             let read = std::fs::read(path);
             bytes.extend(read.map_err(failed(format!("cannot read {}", path.display())))?);
         }
-        let build =
-            format!("thinwire {} ({:016x})", env!("CARGO_PKG_VERSION"), fingerprint(&bytes));
+        let said = Command::new(executable).arg("--version").stdin(Stdio::null()).output();
+        let said = said.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+        let said = said.unwrap_or_default();
+        let build = format!("thinwire {} ({:016x})", version(&said), fingerprint(&bytes));
         Ok(Identity { build, machine: machine(), peers: peers() })
     }
 

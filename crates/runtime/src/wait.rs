@@ -129,7 +129,12 @@ impl Waiter {
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        self.ready.extend(self.events.iter().map(|e| e.data.u64()));
+        // A link may have several descriptors under one token.
+        for token in self.events.iter().map(|e| e.data.u64()) {
+            if !self.ready.contains(&token) {
+                self.ready.push(token);
+            }
+        }
         if !self.ready.is_empty() {
             self.idle_since = None;
         }

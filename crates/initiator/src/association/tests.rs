@@ -150,6 +150,10 @@ fn it_is_as_documented() {
             ("UNKNOWN_SESSION, of another", |a| told(a.on_unknown_session(Time(4), SESSION + 1))),
             ("a moment later", |a| turn(a, Time(5))),
             ("100 ms later", |a| turn(a, Time(4) + DOUBT)),
+            ("all paths dead for not quite 3 s", |a| {
+                lose_paths(a);
+                turn(a, Time(3) + DEAD_FOR)
+            }),
             ("all paths dead for 3 s", |a| {
                 lose_paths(a);
                 turn(a, Time(3) + DEAD_FOR + Duration::from_millis(1))

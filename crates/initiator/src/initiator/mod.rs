@@ -1,4 +1,4 @@
-//! The state machine itself: five parts, and what passes between them. `intake.rs` is what arrives,
+//! The state machine itself: six parts, and what passes between them. `intake.rs` is what arrives,
 //! `flow.rs` which I/O may start and what its end means, `volume.rs` the user's side.
 
 mod flow;
@@ -248,7 +248,8 @@ impl Initiator {
         if let Some(session) = self.association.session() {
             at = at.min(session.deadline(now));
         }
-        if self.closing.lives() {
+        // Whoever could not be attached at first looks after nothing any more.
+        if self.closing.lives() && self.attachment.first_error().is_none() {
             at = at.min(self.connection_deadline());
         }
         if self.association.has_frames() { now } else { at }
@@ -266,8 +267,10 @@ impl Initiator {
         if let Some((_, patience)) = self.closing.armed(self.absence.since().is_some()) {
             at = at.min(patience);
         }
+        // Without a slot for it, a completion is waited for, which needs no timer.
         if let Some((_, flush)) = self.durability.armed(self.is_last())
             && self.is_attached()
+            && self.association.session().is_some_and(|s| self.requests.has_room(0, s.peer_grant()))
         {
             at = at.min(flush);
         }

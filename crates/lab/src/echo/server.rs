@@ -24,12 +24,11 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
     println!("ready {}", link.info().addr);
     let _ = std::io::stdout().flush();
     let mut last = Instant::now();
+    let mut unsent = 0;
     loop {
         let found =
             link.recv(&pool, FRAMES_PER_CALL, &mut rx).map_err(|e| broken(e.to_string()))?;
-        if !tx.is_empty() {
-            link.send(&mut tx).map_err(|e| broken(e.to_string()))?;
-        } else if found == 0 {
+        if found == 0 && tx.is_empty() && unsent == 0 {
             idle(&link, args.sleep, last);
             continue;
         }
@@ -63,7 +62,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
                 }
             }
         }
-        link.send(&mut tx).map_err(|e| broken(e.to_string()))?;
+        unsent = link.send(&mut tx).map_err(|e| broken(e.to_string()))?.unsent;
     }
 }
 

@@ -1,5 +1,6 @@
 //! Taking down: namespaces with whatever still runs in them, and what killed laboratories left.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -12,7 +13,7 @@ pub fn take_down(names: &[String]) {
     let there: Vec<&String> =
         names.iter().filter(|name| Path::new("/run/netns").join(name).exists()).collect();
     for name in &there {
-        let found = Command::new("ip").args(["netns", "pids", name]).stderr(Stdio::null()).output();
+        let found = ip(&["netns", "pids", name]).output();
         let found = found.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
         for pid in found.unwrap_or_default().split_whitespace() {
             if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
@@ -21,8 +22,15 @@ pub fn take_down(names: &[String]) {
         }
     }
     for name in there {
-        let _ = Command::new("ip").args(["netns", "delete", name]).stderr(Stdio::null()).status();
+        let _ = ip(&["netns", "delete", name]).status();
     }
+}
+
+/// In a process group of its own: an interrupt at the terminal must not end what takes down.
+fn ip(args: &[&str]) -> Command {
+    let mut command = Command::new("ip");
+    command.args(args).stderr(Stdio::null()).process_group(0);
+    command
 }
 
 /// Takes down what carries our prefix and the process id of one that is no more.
