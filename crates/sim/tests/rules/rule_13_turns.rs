@@ -36,6 +36,34 @@ fn rule_13_waiting_for_a_target_costs_nothing() {
     s.end();
 }
 
+/// The flush that the bound asks for is due again, and hung requests hold all slots: it waits for one of
+/// them, not for the time.
+#[test]
+fn rule_13_a_flush_without_a_slot_costs_nothing() {
+    let mut s = Scene::with(1, |config| config.slots = 4);
+    let client = s.client();
+    s.world.clients[client].config.retained_entries_max = 4;
+    s.attach(client);
+    s.medium.set_flush_failure(1.0);
+    (0..3).for_each(|n| s.write(at(n * 8, 8)));
+    s.pass(ms(500));
+    s.medium.set_flush_failure(0.0);
+    s.medium.set_latency(5_000_000_000, 5_000_000_000);
+    let reads: Vec<_> = (0..4).map(|n| s.submit(0, Op::Read, at(64 + n * 8, 8))).collect();
+    let turns = s.world.clients[0].machine.turns;
+    s.pass(Duration::from_secs(4));
+    let turns = s.world.clients[0].machine.turns - turns;
+    assert!(turns < 200, "{turns} turns in four seconds");
+    assert_eq!(s.world.initiator(0).report(Time(s.world.now)).retained_entries, 3);
+    s.medium.set_latency(20_000, 200_000);
+    for read in reads {
+        assert_eq!(s.outcome(0, read).result, Ok(()));
+    }
+    s.pass(ms(500));
+    assert_eq!(s.world.initiator(0).report(Time(s.world.now)).retained_entries, 0);
+    s.end();
+}
+
 /// Flushes that come while one runs are served by one that starts later.
 #[test]
 fn rule_13_a_flush_never_joins_a_running_one() {
