@@ -1,5 +1,5 @@
-//! Several shards of one target (`docs/design.md`, "Shards and steering"; rule 10): threads with links, exports and
-//! sessions of their own, which share nothing but a name, an instance number and the mail.
+//! Several shards of one target (`docs/design.md`, "Shards and steering"; rule 10): threads with links,
+//! exports and sessions of their own, which share nothing but a name, an instance number and the mail.
 //!
 //! A frame of a session carries its shard in the first byte of the session id, and the kernel gives
 //! it to that shard's socket. Frames outside sessions carry none and come to shard 0. It answers

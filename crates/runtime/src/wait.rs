@@ -278,6 +278,20 @@ mod tests {
         assert_eq!((waiter.stats().spun, waiter.stats().slept), (1, 0));
     }
 
+    /// Such as a link's socket and its group's: it is received from once a turn.
+    #[test]
+    fn descriptors_under_one_token_are_one() {
+        let mut waiter = Waiter::new().unwrap();
+        let bells = [rung(), rung(), rung()];
+        for (bell, token) in bells.iter().zip([7, 8, 7]) {
+            waiter.add(bell.as_fd(), token).unwrap();
+        }
+        assert!(waiter.look().unwrap());
+        let mut ready = waiter.ready().to_vec();
+        ready.sort_unstable();
+        assert_eq!(ready, [7, 8]);
+    }
+
     /// Such as the timer that tries a full queue again.
     #[test]
     fn timers_do_not_keep_an_idle_shard_spinning() {

@@ -1,5 +1,5 @@
-//! Bytes are copied as seldom as promised (`docs/design.md`, "The frame"), all counters of both sides and their
-//! links added up.
+//! Bytes are copied as seldom as promised (`docs/design.md`, "The frame"), all counters of both sides
+//! and their links added up.
 
 mod common;
 mod pair;

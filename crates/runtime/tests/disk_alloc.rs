@@ -1,5 +1,5 @@
-//! Stores allocate nothing once they are warm (`docs/design.md`, "Memory"). A program of its own and without
-//! the test harness, whose threads allocate when they like: it counts every allocation.
+//! Stores allocate nothing once they are warm (`docs/design.md`, "Memory"). A program of its own and
+//! without the test harness, whose threads allocate when they like: it counts every allocation.
 
 mod common;
 

@@ -50,6 +50,18 @@ fn only_the_clocks_that_were_asked_for_are_taken_in() {
     }
 }
 
+/// Whatever the target says afterwards: nobody asks it again, so nothing is due.
+#[test]
+fn a_first_attach_that_failed_leaves_no_timer() {
+    let mut initiator = connected();
+    assert!(initiator.first_error().is_some(), "it was not told --insecure");
+    initiator.on_bye(Time(2));
+    assert!(initiator.association.is_seeking());
+    let later = Time(2) + Duration::from_secs(10);
+    initiator.turn(later, &mut [TxBatch::new()]);
+    assert_eq!(initiator.deadline(later), Time(u64::MAX));
+}
+
 /// As after a goodbye: what is outstanding is asked for again in another session.
 #[test]
 fn a_session_that_too_much_waits_in_is_left() {

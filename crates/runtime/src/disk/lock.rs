@@ -1,7 +1,7 @@
 //! The lock that keeps two writers apart.
 //!
-//! Dead processes still write (`docs/protocol.md`, "Rules that keep data", rule 2): a killed process's io_uring goes on writing. Its lock
-//! lives on the same open file description as its I/O, so it is gone only when that I/O is done; a
+//! Dead processes still write (`docs/protocol.md`, "Rules that keep data", rule 2): a killed process's
+//! io_uring goes on writing. Its lock lives on the same open file description as its I/O, so it is gone only when that I/O is done; a
 //! successor waits for it here.
 
 use std::fs::File;
