@@ -13,7 +13,7 @@ use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_frontend::nbd::NbdFace;
 use thinwire_frontend::nbd::proto::option;
-use thinwire_volume::testing::Rng;
+use thinwire_volume::testing::SplitMix64;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
@@ -51,7 +51,7 @@ fn allocations() -> u64 {
 
 /// One burst of requests of every kind but block status, whose answer is a vector by definition.
 /// Returns the bytes and the length of the replies.
-fn burst(rng: &mut Rng) -> (Vec<u8>, usize) {
+fn burst(rng: &mut SplitMix64) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
     let mut replies = 0;
     for cookie in 0..32 {
@@ -96,7 +96,7 @@ fn steady_io_does_not_allocate() {
     // The same bursts again and again: what the first rounds allocate, the later ones find.
     let mut by_round = Vec::new();
     for _ in 0..6 {
-        let mut rng = Rng::new(3);
+        let mut rng = SplitMix64::new(3);
         let mut in_turns = 0;
         for _ in 0..60 {
             let (bytes, expected) = burst(&mut rng);

@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use nbd_common::{Backing, Server, config};
 use thinwire_frontend::nbd::Listen;
-use thinwire_volume::testing::Rng;
+use thinwire_volume::testing::SplitMix64;
 
 const BYTES: u64 = 64 << 20;
 
@@ -66,7 +66,7 @@ impl Folder {
     /// An image with data, zeroes and an odd boundary between them.
     fn image(&self, name: &str) -> String {
         let mut bytes = vec![0; BYTES as usize];
-        let mut rng = Rng::new(5);
+        let mut rng = SplitMix64::new(5);
         for run in bytes.chunks_mut(1_234_567).step_by(3) {
             for word in run.chunks_exact_mut(8) {
                 word.copy_from_slice(&rng.next().to_le_bytes());

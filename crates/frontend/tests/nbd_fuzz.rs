@@ -14,7 +14,7 @@ use thinwire_frontend::Face;
 use thinwire_frontend::nbd::NbdFace;
 use thinwire_frontend::nbd::proto::{OPTION_MAGIC, option};
 use thinwire_volume::Volume;
-use thinwire_volume::testing::Rng;
+use thinwire_volume::testing::SplitMix64;
 
 const BYTES: u64 = 1 << 20;
 /// More turns than any stream here needs, by far.
@@ -38,7 +38,7 @@ impl Subject {
     }
 
     /// Plays one stream to it, in pieces cut at random, and leaves.
-    fn play(&mut self, stream: &[u8], rng: &mut Rng) -> Result<(), String> {
+    fn play(&mut self, stream: &[u8], rng: &mut SplitMix64) -> Result<(), String> {
         let mut socket = UnixStream::connect(self.face.path()).unwrap();
         socket.set_nonblocking(true).unwrap();
         let mut sent = 0;
@@ -89,7 +89,7 @@ impl Subject {
     }
 
     /// An honest client gets its due.
-    fn check(&mut self, rng: &mut Rng) -> Result<(), String> {
+    fn check(&mut self, rng: &mut SplitMix64) -> Result<(), String> {
         let mut socket = UnixStream::connect(self.face.path()).unwrap();
         let text = rng.next().to_be_bytes();
         let stream = [
@@ -130,7 +130,7 @@ impl Subject {
 }
 
 /// A valid stream of both phases, as pieces that each mean something.
-fn valid(rng: &mut Rng) -> Vec<Vec<u8>> {
+fn valid(rng: &mut SplitMix64) -> Vec<Vec<u8>> {
     let mut pieces = vec![(rng.below(2) as u32 * 2 + 1).to_be_bytes().to_vec()];
     for _ in 0..rng.below(6) {
         let name = ["", "disk0", "other"][rng.below(3) as usize];
@@ -167,7 +167,7 @@ fn valid(rng: &mut Rng) -> Vec<Vec<u8>> {
 }
 
 /// A stream: garbage, or something valid that was damaged.
-fn stream(rng: &mut Rng) -> Vec<u8> {
+fn stream(rng: &mut SplitMix64) -> Vec<u8> {
     let mut pieces = valid(rng);
     match rng.below(8) {
         0 => return (0..rng.below(5000)).map(|_| rng.next() as u8).collect(),
@@ -214,10 +214,10 @@ fn stream(rng: &mut Rng) -> Vec<u8> {
 /// Runs seeds until one fails: panics, or is told so.
 fn fuzz(
     seeds: std::ops::Range<u64>,
-    mut play: impl FnMut(&[u8], &mut Rng) -> Result<(), String>,
+    mut play: impl FnMut(&[u8], &mut SplitMix64) -> Result<(), String>,
 ) -> Result<(), String> {
     for seed in seeds {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::new(seed);
         let bytes = stream(&mut rng);
         match catch_unwind(AssertUnwindSafe(|| play(&bytes, &mut rng))) {
             Ok(Ok(())) => {}
@@ -258,7 +258,7 @@ fn no_stream_harms_the_face() {
 /// A server that trusts lengths is found out by the same streams: it panics.
 #[test]
 fn canary_a_trusting_parser_is_caught() {
-    let trusting = |bytes: &[u8], _: &mut Rng| {
+    let trusting = |bytes: &[u8], _: &mut SplitMix64| {
         let mut at = 4;
         while let Some(header) = bytes.get(at..at + 16) {
             if header[..8] != OPTION_MAGIC.to_be_bytes() {

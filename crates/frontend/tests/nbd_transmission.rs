@@ -10,7 +10,7 @@ use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_frontend::nbd::{NbdConfig, NbdFace, NbdLimits};
 use thinwire_volume::ErrorKind;
-use thinwire_volume::testing::Rng;
+use thinwire_volume::testing::SplitMix64;
 
 const BYTES: u64 = 64 << 20;
 const READ: u16 = 0;
@@ -131,7 +131,7 @@ fn every_kind_of_error_has_its_number() {
 fn long_payloads_arrive_whole_between_short_ones() {
     for backing in [Backing::Memory, Backing::SlowFile] {
         let server = Server::start(config(), backing, BYTES);
-        let mut rng = Rng::new(7);
+        let mut rng = SplitMix64::new(7);
         let mut model = vec![0u8; BYTES as usize];
         let mut client = Client::open(&server.path, true);
         for round in 0..12u64 {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Room, TxBatch};
 use thinwire_proto::{
-    DropReason, NUMBER_HIGH, Rng, Role, Session, SessionConfig, Time, addr_from_wire, outside_frame,
+    DropReason, NUMBER_HIGH, Role, Session, SessionConfig, SipRng, Time, addr_from_wire,
+    outside_frame,
 };
 use thinwire_wire::{Discover, Header, Hello, Kind, Offer, Refuse, Retry, Welcome};
 
@@ -39,7 +40,7 @@ pub(crate) enum Timer {
 #[doc = include_str!("association.md")]
 pub(crate) struct Association {
     links: Vec<LinkInfo>,
-    rng: Rng,
+    rng: SipRng,
     session: Option<Session>,
     attempt: Option<Attempt>,
     /// Which process of the target opened the session.
@@ -56,7 +57,7 @@ pub(crate) struct Association {
 
 impl Association {
     /// Looks for nobody yet. `links` in the order of the indices that frames come and go with.
-    pub fn new(links: Vec<LinkInfo>, rng: Rng) -> Self {
+    pub fn new(links: Vec<LinkInfo>, rng: SipRng) -> Self {
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let (doubt, doubt_after) = (None, Time::ZERO);
         let (session, attempt) = (None, None);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
-use thinwire_proto::{DropReason, Rng, Time};
+use thinwire_proto::{DropReason, SipRng, Time};
 use thinwire_wire::Offer;
 
 /// First wait between two questions of an attempt; doubles up to the largest.
@@ -65,7 +65,7 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// One that asks at once.
-    pub fn new(now: Time, candidates: Vec<Candidate>, rng: &mut Rng) -> Self {
+    pub fn new(now: Time, candidates: Vec<Candidate>, rng: &mut SipRng) -> Self {
         let session_low = rng.next_u64() as u32;
         Attempt {
             started: now,
@@ -117,7 +117,7 @@ impl Attempt {
 
     /// What is to be done now to find a target by its name. `is_first`: no volume is known yet, so
     /// offers are gathered; `is_patient`: who waits for a name does not mind who has it.
-    pub fn look(&mut self, now: Time, is_first: bool, is_patient: bool, rng: &mut Rng) -> Turn {
+    pub fn look(&mut self, now: Time, is_first: bool, is_patient: bool, rng: &mut SipRng) -> Turn {
         if is_first && !self.candidates.is_empty() && now < self.started + GATHER {
             self.next_at = self.started + GATHER;
             return Turn::Gather;
@@ -178,7 +178,7 @@ impl Attempt {
         from: Addr,
         offer: &Offer<'_>,
         is_first: bool,
-        rng: &mut Rng,
+        rng: &mut SipRng,
     ) -> Result<(), DropReason> {
         // A target that was restarted answers from the same place with another instance.
         let place = self.candidates.iter_mut().find(|c| c.link == link && c.addr == from);

@@ -28,7 +28,7 @@ pub enum TargetName {
 /// A fault planted in an initiator, which the simulator must find (`docs/design.md`). No flag sets
 /// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Canary {
+pub enum InitiatorCanary {
     /// None: the initiator as it is.
     #[default]
     None,
@@ -80,8 +80,8 @@ pub struct InitiatorConfig {
     /// Completed but unflushed effects that are kept, bytes aside: discards have none. Acts as
     /// `retained_bytes_max` does. Default and most: 16,384.
     pub retained_entries_max: usize,
-    /// Tests only: see [`Canary`].
-    pub canary: Canary,
+    /// Tests only: see [`InitiatorCanary`].
+    pub canary: InitiatorCanary,
     /// Tests only: slot sequences and packet numbers begin just below a border. Both sides must agree
     /// on it.
     pub counters_high: bool,
@@ -106,7 +106,7 @@ impl InitiatorConfig {
             frame_bytes_max: None,
             batching: Batching::default(),
             retained_entries_max: ENTRIES_MAX,
-            canary: Canary::None,
+            canary: InitiatorCanary::None,
             counters_high: false,
         }
     }

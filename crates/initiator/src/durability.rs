@@ -9,7 +9,7 @@ use thinwire_proto::Time;
 use thinwire_volume::{ErrorKind, IoFlags, Op};
 
 use crate::InitiatorConfig;
-use crate::config::Canary;
+use crate::config::InitiatorCanary;
 use crate::retained::{Effect, Retained, Standing};
 use crate::slots::{Mark, Owner, Pending};
 
@@ -73,7 +73,7 @@ pub(crate) struct Durability {
     forced_after: Time,
     bytes_max: usize,
     entries_max: usize,
-    canary: Canary,
+    canary: InitiatorCanary,
     stats: Replayed,
 }
 
@@ -157,7 +157,7 @@ impl Durability {
         if self.retained.all_under(self.retained.mark(), verifier) {
             return;
         }
-        if self.canary == Canary::NoReplay {
+        if self.canary == InitiatorCanary::NoReplay {
             self.retained.clear();
             return;
         }
@@ -264,7 +264,7 @@ impl Durability {
             Some(replay) => replay.end = self.retained.mark(),
             // Told late, under a verifier that is over, and whose replay has ended without it: it may
             // be lost like the others. Or under a new one, and they may be lost.
-            None if verifier != self.verifier && self.canary != Canary::NoReplay => {
+            None if verifier != self.verifier && self.canary != InitiatorCanary::NoReplay => {
                 self.start_replay(0);
             }
             None => {}
@@ -282,7 +282,7 @@ impl Durability {
 
     /// Corrects what was read to be written once more; see [`Retained::lay_over`].
     pub fn lay_over(&mut self, offset: u64, out: &mut [u8]) {
-        if self.canary != Canary::PatchedAsRead {
+        if self.canary != InitiatorCanary::PatchedAsRead {
             self.retained.lay_over(offset, out);
         }
     }
@@ -306,7 +306,7 @@ impl Durability {
         if is_forced {
             self.forced = false;
         }
-        let believes = matches!(self.canary, Canary::AnyFlush | Canary::NoReplay);
+        let believes = matches!(self.canary, InitiatorCanary::AnyFlush | InitiatorCanary::NoReplay);
         if result.is_ok() && !covered && !believes {
             return Flushed::Again;
         }

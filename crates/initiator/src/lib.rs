@@ -37,7 +37,7 @@ mod slots;
 #[cfg(test)]
 mod snapshot;
 
-pub use config::{Canary, InitiatorConfig, TargetName, WhenAway};
+pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{Discovery, Found};
 pub use initiator::Initiator;
 pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};

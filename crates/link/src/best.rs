@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::OpenError;
+use crate::LinkOpenError;
 use crate::packet::{PacketConfig, PacketLink};
 use crate::spec::Advised;
 use crate::survey::{Survey, survey};
@@ -22,7 +22,7 @@ enum Choice {
 /// Opens the faster link that works on the interface, for one of so many shards. If that should have
 /// been `xdp`, the advice says why it is not. May wait a moment for a killed predecessor to let
 /// go of the interface.
-pub(crate) fn open(config: PacketConfig, shards: u8) -> Result<Advised, OpenError> {
+pub(crate) fn open(config: PacketConfig, shards: u8) -> Result<Advised, LinkOpenError> {
     let because = match choose(|| survey(&config.ifname), shards) {
         Choice::Packet => None,
         Choice::PacketBecause(why) => Some(why),
@@ -45,7 +45,7 @@ pub(crate) fn open(config: PacketConfig, shards: u8) -> Result<Advised, OpenErro
 }
 
 /// Chooses by what `look` says of the interface.
-fn choose(mut look: impl FnMut() -> Result<Survey, OpenError>, shards: u8) -> Choice {
+fn choose(mut look: impl FnMut() -> Result<Survey, LinkOpenError>, shards: u8) -> Choice {
     let start = Instant::now();
     loop {
         // Opening it will say the same, and to somebody.
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(choose(|| Ok(fast()), 1), Choice::Xdp);
         assert_eq!(choose(|| Ok(fast()), 2), Choice::Packet);
         assert_eq!(choose(|| Ok(Survey { xdp: None, ..fast() }), 1), Choice::Packet);
-        let missing = || Err(OpenError::InterfaceDown { ifname: "eth1".into() });
+        let missing = || Err(LinkOpenError::InterfaceDown { ifname: "eth1".into() });
         assert_eq!(choose(missing, 1), Choice::Packet);
     }
 

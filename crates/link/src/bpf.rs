@@ -64,7 +64,7 @@ impl SteeringFilter {
 /// Which of several links on the same interface or address this one is: each shard has its own, and
 /// the kernel gives it the frames that carry its number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub struct ShardSteering {
     /// Number of this shard, below `count`.
     pub index: u8,
     /// How many shards there are, at least 1.
@@ -154,7 +154,7 @@ pub(crate) fn packet_program(
 
 /// Which of the UDP sockets that share a port gets a datagram: the one whose number stands at
 /// `offset`, in the order in which they were bound, else the first.
-pub(crate) fn choose_program(shard: &Shard) -> Vec<libc::sock_filter> {
+pub(crate) fn choose_program(shard: &ShardSteering) -> Vec<libc::sock_filter> {
     let offset = u32::from(shard.offset);
     vec![
         instruction(LD_W_LEN, 0, 0, 0),

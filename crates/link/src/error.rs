@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 /// A link could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum LinkOpenError {
     /// The interface does not exist in this network namespace.
     #[error("there is no interface {ifname:?} here; there are: {existing}")]
     NoSuchInterface {
@@ -99,10 +99,10 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl LinkOpenError {
     /// Wraps a kernel refusal with what was tried.
-    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> LinkOpenError {
         let what = what.into();
-        move |source| OpenError::System { what, source }
+        move |source| LinkOpenError::System { what, source }
     }
 }

@@ -33,17 +33,17 @@ pub const HEAD_BYTES: usize = 192;
 /// No link is opened that carries less than this: the smallest MTU that IPv6 allows.
 pub const FRAME_BYTES_MIN: usize = 1280;
 
-pub use bpf::{STEERING_FILTERS_MAX, Shard, SteeringFilter};
-pub use error::OpenError;
+pub use bpf::{STEERING_FILTERS_MAX, ShardSteering, SteeringFilter};
+pub use error::LinkOpenError;
 pub use full::{Outlet, WAITING_FRAMES_MAX};
 pub use spec::{Advised, LinkOptions, LinkSpec, RawKind, SpecError};
 
 /// A source of time in ns, for wrappers that need one: injected, so that they work under virtual
 /// time, too.
-pub type Clock = Box<dyn FnMut() -> u64>;
+pub type ClockSource = Box<dyn FnMut() -> u64>;
 
 /// A clock that counts from its making and never goes back.
-pub fn monotonic_clock() -> Clock {
+pub fn monotonic_clock() -> ClockSource {
     let start = std::time::Instant::now();
     Box::new(move || start.elapsed().as_nanos() as u64)
 }

@@ -19,7 +19,7 @@ use thinwire_buffer::{
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
-use crate::error::OpenError;
+use crate::error::LinkOpenError;
 use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
@@ -90,9 +90,9 @@ impl PacketConfig {
         }
     }
 
-    fn check(&self) -> Result<(), OpenError> {
+    fn check(&self) -> Result<(), LinkOpenError> {
         if self.ethertype < 0x0600 || self.ethertype == ETHERTYPE_VLAN {
-            return Err(OpenError::OutOfBounds {
+            return Err(LinkOpenError::OutOfBounds {
                 what: "the EtherType",
                 value: format!("{:#06x}", self.ethertype),
                 bounds: "0x0600 to 0xffff and not 0x8100",
@@ -101,21 +101,21 @@ impl PacketConfig {
         if let Some(vlan) = self.vlan
             && !(1..=4094).contains(&vlan)
         {
-            return Err(OpenError::OutOfBounds {
+            return Err(LinkOpenError::OutOfBounds {
                 what: "the VLAN id",
                 value: vlan.to_string(),
                 bounds: "1 to 4094",
             });
         }
         if self.group[0] & 1 == 0 {
-            return Err(OpenError::OutOfBounds {
+            return Err(LinkOpenError::OutOfBounds {
                 what: "the group address",
                 value: Addr::Mac(self.group).to_string(),
                 bounds: "a multicast address (odd first byte)",
             });
         }
         if self.steering.len() > STEERING_FILTERS_MAX {
-            return Err(OpenError::OutOfBounds {
+            return Err(LinkOpenError::OutOfBounds {
                 what: "the number of steering filters",
                 value: self.steering.len().to_string(),
                 bounds: "at most 64",
@@ -160,7 +160,7 @@ pub struct PacketLink {
 
 impl PacketLink {
     /// Opens the interface. Needs CAP_NET_RAW.
-    pub fn open(config: &PacketConfig) -> Result<PacketLink, OpenError> {
+    pub fn open(config: &PacketConfig) -> Result<PacketLink, LinkOpenError> {
         config.check()?;
         let ifname = config.ifname.clone();
         let interface = look_up(&ifname)?;
@@ -168,13 +168,13 @@ impl PacketLink {
         // one that sends never.
         let open = |kind| match sys::socket(libc::AF_PACKET, kind, 0) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                Err(OpenError::NoPrivilege { ifname: ifname.clone() })
+                Err(LinkOpenError::NoPrivilege { ifname: ifname.clone() })
             }
-            opened => opened.map_err(OpenError::system("open a packet socket")),
+            opened => opened.map_err(LinkOpenError::system("open a packet socket")),
         };
         let (socket, sender) = (open(libc::SOCK_DGRAM)?, open(libc::SOCK_RAW)?);
         sys::set_option(sender.as_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, &1i32)
-            .map_err(OpenError::system(format!("prepare to send on {ifname}")))?;
+            .map_err(LinkOpenError::system(format!("prepare to send on {ifname}")))?;
         // Neither is needed for correctness, and old kernels lack the second: the filter and the
         // EtherType already keep our own frames out.
         let _ = sys::set_option(sender.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32);
@@ -182,7 +182,7 @@ impl PacketLink {
         let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         // So that time in our own queue is not taken for time on the wire.
         let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1i32);
-        let buffer = |what| OpenError::system(format!("set the {what} buffer of {ifname}"));
+        let buffer = |what| LinkOpenError::system(format!("set the {what} buffer of {ifname}"));
         let granted =
             sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
                 .map_err(buffer("receive"))?;
@@ -220,8 +220,8 @@ impl PacketLink {
             stats: LinkStats::default(),
             rx_dropped: Cell::new(0),
         };
-        link.attach_filter().map_err(OpenError::system(format!("set a filter on {ifname}")))?;
-        link.bind().map_err(OpenError::system(format!("listen on {ifname}")))?;
+        link.attach_filter().map_err(LinkOpenError::system(format!("set a filter on {ifname}")))?;
+        link.bind().map_err(LinkOpenError::system(format!("listen on {ifname}")))?;
         Ok(link)
     }
 
@@ -524,23 +524,23 @@ impl Link for PacketLink {
 }
 
 /// The interface of this name, if it can carry frames.
-pub(crate) fn look_up(ifname: &str) -> Result<Interface, OpenError> {
+pub(crate) fn look_up(ifname: &str) -> Result<Interface, LinkOpenError> {
     let found = sys::interface(ifname)
-        .map_err(OpenError::system(format!("look up interface {ifname}")))?
-        .ok_or_else(|| OpenError::NoSuchInterface {
+        .map_err(LinkOpenError::system(format!("look up interface {ifname}")))?
+        .ok_or_else(|| LinkOpenError::NoSuchInterface {
             ifname: ifname.into(),
             existing: sys::interface_names(),
         })?;
     let ifname = || ifname.to_string();
     if !found.is_ethernet {
-        return Err(OpenError::NotEthernet { ifname: ifname() });
+        return Err(LinkOpenError::NotEthernet { ifname: ifname() });
     }
     if !found.is_up {
-        return Err(OpenError::InterfaceDown { ifname: ifname() });
+        return Err(LinkOpenError::InterfaceDown { ifname: ifname() });
     }
     if found.mtu < FRAME_BYTES_MIN {
         let (mtu, min) = (found.mtu, FRAME_BYTES_MIN);
-        return Err(OpenError::MtuTooSmall { ifname: ifname(), mtu, min });
+        return Err(LinkOpenError::MtuTooSmall { ifname: ifname(), mtu, min });
     }
     Ok(found)
 }

@@ -16,7 +16,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 
 use crate::packet::{ETHERTYPE_DEFAULT, GROUP_MAC};
 use crate::udp::{GROUP_V4, GROUP_V6, PORT_DEFAULT};
-use crate::{Clock, Link, LinkSpec, LinkStats, Outgoing, Sources};
+use crate::{ClockSource, Link, LinkSpec, LinkStats, Outgoing, Sources};
 
 /// pcap with times in ns, in the byte order of this machine.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -31,7 +31,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// If writing fails (a full disk), capturing ends and the links go on; [`PcapFile::error`] tells.
 pub struct PcapFile {
     out: Box<dyn Write>,
-    clock: Clock,
+    clock: ClockSource,
     is_dirty: bool,
     error: Option<io::Error>,
     frames: u64,
@@ -43,12 +43,12 @@ pub type SharedPcap = Rc<RefCell<PcapFile>>;
 
 impl PcapFile {
     /// Makes or overwrites the file. `clock` gives ns since 1970: see [`wall_clock`].
-    pub fn create(path: &Path, clock: Clock) -> io::Result<SharedPcap> {
+    pub fn create(path: &Path, clock: ClockSource) -> io::Result<SharedPcap> {
         PcapFile::write_to(File::create(path)?, clock)
     }
 
     /// Captures into anything that takes bytes.
-    pub fn write_to(out: impl Write + 'static, clock: Clock) -> io::Result<SharedPcap> {
+    pub fn write_to(out: impl Write + 'static, clock: ClockSource) -> io::Result<SharedPcap> {
         let mut out = BufWriter::with_capacity(BUFFER_BYTES, out);
         out.write_all(&MAGIC_NANOSECONDS.to_ne_bytes())?;
         out.write_all(&2u16.to_ne_bytes())?;
@@ -126,7 +126,7 @@ impl Drop for PcapFile {
 }
 
 /// A clock of ns since 1970.
-pub fn wall_clock() -> Clock {
+pub fn wall_clock() -> ClockSource {
     Box::new(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(0, |since| since.as_nanos() as u64)

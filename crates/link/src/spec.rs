@@ -11,7 +11,7 @@ use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::survey::hides_vlan;
 use crate::udp::{UdpConfig, UdpLink};
 use crate::xdp::{XdpConfig, XdpLink};
-use crate::{Link, OpenError, Shard, SteeringFilter, best, monotonic_clock, sys};
+use crate::{Link, LinkOpenError, ShardSteering, SteeringFilter, best, monotonic_clock, sys};
 
 /// A link that the user asked for:
 ///
@@ -67,7 +67,7 @@ pub struct LinkOptions {
     /// Where to capture frames. Several links may share a file.
     pub pcap: Option<SharedPcap>,
     /// This shard, if there are several.
-    pub shard: Option<Shard>,
+    pub shard: Option<ShardSteering>,
     /// What packet links receive, besides what `shard` says; empty, the default, for everything.
     /// UDP links have a port of their own and need no such thing.
     pub steering: Vec<SteeringFilter>,
@@ -263,17 +263,17 @@ impl LinkSpec {
     }
 
     /// Opens the link, bare.
-    pub fn open(&self, default_udp_port: u16) -> Result<Box<dyn Link>, OpenError> {
+    pub fn open(&self, default_udp_port: u16) -> Result<Box<dyn Link>, LinkOpenError> {
         self.open_with(&LinkOptions { default_udp_port, ..LinkOptions::default() })
     }
 
     /// Opens the link with all that the command line offers.
-    pub fn open_with(&self, options: &LinkOptions) -> Result<Box<dyn Link>, OpenError> {
+    pub fn open_with(&self, options: &LinkOptions) -> Result<Box<dyn Link>, LinkOpenError> {
         self.open_advised(options).map(|(link, _)| link)
     }
 
     /// As [`LinkSpec::open_with`], with what the administrator could do to make the link faster.
-    pub fn open_advised(&self, options: &LinkOptions) -> Result<Advised, OpenError> {
+    pub fn open_advised(&self, options: &LinkOptions) -> Result<Advised, LinkOpenError> {
         let (mut link, advice): Advised = match self {
             LinkSpec::Raw { kind, .. } => {
                 let mut config = self.packet_config().expect("it is a raw link");
@@ -293,20 +293,22 @@ impl LinkSpec {
         };
         if options.pipeline != Pipeline::default() {
             let threaded = HandoffLink::new(link, options.pipeline);
-            link = Box::new(threaded.map_err(OpenError::system("start the threads of a link"))?);
+            link =
+                Box::new(threaded.map_err(LinkOpenError::system("start the threads of a link"))?);
         }
         if let Some(file) = &options.pcap {
             link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(self)));
         }
         if let Some(config) = &options.fault {
             let faulty = FaultLink::new(link, config, monotonic_clock());
-            link = Box::new(faulty.map_err(OpenError::system("make an alarm for held frames"))?);
+            link =
+                Box::new(faulty.map_err(LinkOpenError::system("make an alarm for held frames"))?);
         }
         Ok((link, advice))
     }
 }
 
-fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Advised, OpenError> {
+fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Advised, LinkOpenError> {
     match kind {
         RawKind::Packet => {
             let link = PacketLink::open(&config)?;
@@ -314,7 +316,7 @@ fn open_raw(kind: RawKind, config: PacketConfig, shards: u8) -> Result<Advised, 
             Ok((Box::new(link), advice))
         }
         RawKind::Best => best::open(config, shards),
-        RawKind::Xdp if shards > 1 => Err(OpenError::XdpRefused {
+        RawKind::Xdp if shards > 1 => Err(LinkOpenError::XdpRefused {
             ifname: config.ifname,
             why: format!("{shards} shards were asked for, and one socket has each of its queues"),
         }),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::{drain, ip, is_woken, nft, pattern, receive, receive_when_woken, send, with_cable};
 use thinwire_buffer::{Addr, Pool, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
-use thinwire_link::{HEAD_BYTES, Link, OpenError, SteeringFilter};
+use thinwire_link::{HEAD_BYTES, Link, LinkOpenError, SteeringFilter};
 
 fn open(name: &str) -> PacketLink {
     PacketLink::open(&PacketConfig::new(name)).expect(name)
@@ -392,26 +392,26 @@ fn errors_say_what_to_do() {
         let error = |config: &PacketConfig| PacketLink::open(config).err().expect("an error");
         let named = |name: &str| error(&PacketConfig::new(name));
         let missing = named("eth77");
-        assert!(matches!(missing, OpenError::NoSuchInterface { .. }));
+        assert!(matches!(missing, LinkOpenError::NoSuchInterface { .. }));
         assert!(
             missing.to_string().contains("lo, left") || missing.to_string().contains("left, lo")
         );
-        assert!(matches!(named("lo"), OpenError::NotEthernet { .. }));
+        assert!(matches!(named("lo"), LinkOpenError::NotEthernet { .. }));
         ip("link set left mtu 1000");
-        assert!(matches!(named("left"), OpenError::MtuTooSmall { mtu: 1000, .. }));
+        assert!(matches!(named("left"), LinkOpenError::MtuTooSmall { mtu: 1000, .. }));
         ip("link set left mtu 1500 down");
-        assert!(matches!(named("left"), OpenError::InterfaceDown { .. }));
+        assert!(matches!(named("left"), LinkOpenError::InterfaceDown { .. }));
         ip("link set left up");
         let vlan = PacketConfig { vlan: Some(4095), ..PacketConfig::new("left") };
-        assert!(matches!(error(&vlan), OpenError::OutOfBounds { .. }));
+        assert!(matches!(error(&vlan), LinkOpenError::OutOfBounds { .. }));
         let group = PacketConfig { group: [2; 6], ..PacketConfig::new("left") };
-        assert!(matches!(error(&group), OpenError::OutOfBounds { .. }));
+        assert!(matches!(error(&group), LinkOpenError::OutOfBounds { .. }));
 
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective = rustix::thread::CapabilitySet::empty();
         rustix::thread::set_capabilities(None, sets).unwrap();
         let refused = named("left");
-        assert!(matches!(refused, OpenError::NoPrivilege { .. }));
+        assert!(matches!(refused, LinkOpenError::NoPrivilege { .. }));
         assert!(refused.to_string().contains("setcap"));
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use common::{drain, ip, is_woken, pattern, receive, send, warm_up, with_cable};
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
 use thinwire_link::udp::{UdpConfig, UdpLink};
-use thinwire_link::{HEAD_BYTES, Link, OpenError, Shard};
+use thinwire_link::{HEAD_BYTES, Link, LinkOpenError, ShardSteering};
 
 fn config(addr: &str) -> UdpConfig {
     UdpConfig::new(addr.parse().unwrap())
@@ -193,10 +193,10 @@ fn errors_say_what_to_do() {
     let Addr::Udp(addr) = first.info().addr else { panic!() };
     let error = |config: UdpConfig| UdpLink::open(&config).err().expect("an error");
     let in_use = error(UdpConfig::new(addr));
-    assert!(matches!(in_use, OpenError::AddressInUse { .. }));
+    assert!(matches!(in_use, LinkOpenError::AddressInUse { .. }));
     assert!(in_use.to_string().contains("another port"));
     let foreign = error(config("192.0.2.77:0"));
-    assert!(matches!(foreign, OpenError::AddressNotLocal { .. }));
+    assert!(matches!(foreign, LinkOpenError::AddressNotLocal { .. }));
     assert!(foreign.to_string().contains("127.0.0.1 (lo)"), "{foreign}");
 }
 
@@ -239,7 +239,7 @@ fn the_wildcard_address_asks_and_hears_on_its_interfaces() {
         let mut b = open("0.0.0.0:34997");
         assert_eq!(b.info().frame_bytes.max, 1372);
         let again = UdpLink::open(&config("0.0.0.0:34997")).err().expect("an error");
-        assert!(matches!(again, OpenError::AddressInUse { .. }));
+        assert!(matches!(again, LinkOpenError::AddressInUse { .. }));
         let pool = Pool::new(8 << 20);
         warm_up(&mut a, Addr::Group, &mut b, &pool);
         send(&mut a, Addr::Group, b"who?");
@@ -304,14 +304,17 @@ fn room_is_what_really_fits() {
 fn shards_share_an_address_and_get_their_own_frames() {
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let shard = |index| {
-        let shard = Some(Shard { index, count: 3, offset: 8, accepts: Vec::new() });
+        let shard = Some(ShardSteering { index, count: 3, offset: 8, accepts: Vec::new() });
         let group_port = bind.port();
         UdpLink::open(&UdpConfig { shard, group_port, ..UdpConfig::new(bind) })
     };
     let mut shards = [shard(0).unwrap(), shard(1).unwrap(), shard(2).unwrap()];
     // Another program is refused, whether or not it would share.
-    assert!(matches!(UdpLink::open(&UdpConfig::new(bind)), Err(OpenError::AddressInUse { .. })));
-    assert!(matches!(shard(0), Err(OpenError::AddressInUse { .. })));
+    assert!(matches!(
+        UdpLink::open(&UdpConfig::new(bind)),
+        Err(LinkOpenError::AddressInUse { .. })
+    ));
+    assert!(matches!(shard(0), Err(LinkOpenError::AddressInUse { .. })));
     let mut asker =
         UdpLink::open(&UdpConfig { group_port: bind.port(), ..config("127.0.0.1:0") }).unwrap();
     let pool = Pool::new(16 << 20);

@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use thinwire_buffer::{Addr, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::packet::{PacketConfig, PacketLink};
 use thinwire_link::xdp::{XdpConfig, XdpLink};
-use thinwire_link::{HEAD_BYTES, Link, LinkSpec, OpenError, SteeringFilter};
+use thinwire_link::{HEAD_BYTES, Link, LinkOpenError, LinkSpec, SteeringFilter};
 
 fn open(name: &str) -> XdpLink {
     XdpLink::open(&XdpConfig::new(name)).expect(name)
@@ -380,7 +380,7 @@ fn a_second_link_is_told_who_holds_the_interface_and_a_closed_one_lets_go() {
         cable.enter(1);
         let first = open("right");
         let refused = XdpLink::open(&XdpConfig::new("right")).err().expect("there is room for one");
-        let OpenError::XdpRefused { .. } = &refused else { panic!("{refused}") };
+        let LinkOpenError::XdpRefused { .. } = &refused else { panic!("{refused}") };
         let text = refused.to_string();
         let pid = format!("process {}", std::process::id());
         assert!(text.contains(&pid) && text.contains("use packet:right"), "{text}");

@@ -46,7 +46,7 @@ pub use item::{Content, Item};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
 pub use path::{AMPLIFICATION_MAX, Path, PathReport, PathState};
 pub use received::{Received, Verdict};
-pub use rng::Rng;
+pub use rng::SipRng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};
 pub use siphash::{SipKey, siphash};
 pub use stage::{Stage, StageObserver, StageSums};

@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn bitmap_and_ranges_agree_with_a_set() {
-        let mut rng = crate::Rng::new(7);
+        let mut rng = crate::SipRng::new(7);
         let mut r = Received::default();
         let mut set = std::collections::BTreeSet::new();
         for _ in 0..5_000 {

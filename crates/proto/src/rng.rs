@@ -6,15 +6,15 @@ use crate::siphash::siphash;
 /// numbers, and must not find out the others: who knows some of them, but not the seed, cannot tell
 /// the next (the seed's 64 bits are all there is to guess).
 #[derive(Clone, Debug)]
-pub struct Rng {
+pub struct SipRng {
     seed: u64,
     count: u64,
 }
 
-impl Rng {
+impl SipRng {
     /// The same seed gives the same numbers.
     pub fn new(seed: u64) -> Self {
-        Rng { seed, count: 0 }
+        SipRng { seed, count: 0 }
     }
 
     /// The next number.

@@ -13,7 +13,7 @@ use crate::remote::Remote;
 
 /// Why opening failed.
 #[derive(Debug)]
-pub enum OpenError {
+pub enum RemoteOpenError {
     /// The target, or nobody, answered.
     Attach(AttachError),
     /// Nobody answered in time.
@@ -22,19 +22,19 @@ pub enum OpenError {
     Link(io::Error),
 }
 
-impl fmt::Display for OpenError {
+impl fmt::Display for RemoteOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Attach(error) => error.fmt(f),
-            OpenError::NoAnswer(patience) => {
+            RemoteOpenError::Attach(error) => error.fmt(f),
+            RemoteOpenError::NoAnswer(patience) => {
                 write!(f, "no target answered within {} s", patience.as_secs_f32())
             }
-            OpenError::Link(error) => write!(f, "a link failed: {error}"),
+            RemoteOpenError::Link(error) => write!(f, "a link failed: {error}"),
         }
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for RemoteOpenError {}
 
 /// A remote volume for code that waits: one I/O at a time.
 pub struct Blocking {
@@ -50,20 +50,20 @@ impl Blocking {
         links: Vec<Box<dyn Link>>,
         pool: Pool,
         patience: Duration,
-    ) -> Result<Self, OpenError> {
-        let mut remote = Remote::new(config, links, pool).map_err(OpenError::Link)?;
+    ) -> Result<Self, RemoteOpenError> {
+        let mut remote = Remote::new(config, links, pool).map_err(RemoteOpenError::Link)?;
         let end = remote.now() + patience;
         while !remote.initiator().is_open() {
-            remote.turn().map_err(OpenError::Link)?;
+            remote.turn().map_err(RemoteOpenError::Link)?;
             if let Some(error) = remote.initiator().first_error() {
-                return Err(OpenError::Attach(error.clone()));
+                return Err(RemoteOpenError::Attach(error.clone()));
             }
             let left = end.since(remote.now());
             if left.is_zero() {
-                return Err(OpenError::NoAnswer(patience));
+                return Err(RemoteOpenError::NoAnswer(patience));
             }
             if !remote.initiator().is_open() {
-                remote.wait(Some(left)).map_err(OpenError::Link)?;
+                remote.wait(Some(left)).map_err(RemoteOpenError::Link)?;
             }
         }
         Ok(Blocking { remote, done: Vec::new(), next: 0 })

@@ -8,7 +8,7 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{Link, LinkStats, Outlet};
 
 use crate::stages::StageClocks;
-use crate::wait::{Token, Waiter};
+use crate::wait::{WaitToken, Waiter};
 
 /// Frames taken from one link in one turn, at most (rule 13: a turn takes a bounded batch).
 const FRAMES_PER_TURN: usize = 128;
@@ -48,10 +48,10 @@ impl Links {
     }
 
     /// Waits for all of them under the tokens `first`, `first + 1`, ...
-    pub fn register(&self, waiter: &mut Waiter, first: Token) -> io::Result<()> {
+    pub fn register(&self, waiter: &mut Waiter, first: WaitToken) -> io::Result<()> {
         for (at, link) in self.links.iter().enumerate() {
             for fd in link.sources().into_iter().flatten() {
-                waiter.add(fd, first + at as Token)?;
+                waiter.add(fd, first + at as WaitToken)?;
             }
         }
         Ok(())

@@ -11,10 +11,10 @@ use thinwire_proto::Time;
 
 use crate::clock::{Clock, entropy};
 use crate::links::Links;
-use crate::wait::{Token, WaitStats, Waiter};
+use crate::wait::{WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the caller's own descriptors.
-const LINKS: Token = 1 << 32;
+const LINKS: WaitToken = 1 << 32;
 
 /// Links, clock and waiting of one attachment. Drives an [`Initiator`] that lives elsewhere, for
 /// example inside a module over it.
@@ -76,7 +76,7 @@ impl Driver {
     }
 
     /// Ends a wait while `fd` is readable. `token` is below 2^32.
-    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: WaitToken) -> io::Result<()> {
         assert!(token < LINKS);
         self.waiter.add(fd, token)
     }
@@ -130,7 +130,7 @@ impl Driver {
     }
 
     /// The watched descriptors that the last wait found readable.
-    pub fn ready(&self) -> impl Iterator<Item = Token> + '_ {
+    pub fn ready(&self) -> impl Iterator<Item = WaitToken> + '_ {
         self.waiter.ready().iter().copied().filter(|&token| token < LINKS)
     }
 
@@ -200,7 +200,7 @@ impl Remote {
     }
 
     /// Wakes [`Remote::wait`] while `fd` is readable. `token` is below 2^32.
-    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: WaitToken) -> io::Result<()> {
         self.driver.watch(fd, token)
     }
 
@@ -229,7 +229,7 @@ impl Remote {
     }
 
     /// See [`Driver::ready`].
-    pub fn ready(&self) -> impl Iterator<Item = Token> + '_ {
+    pub fn ready(&self) -> impl Iterator<Item = WaitToken> + '_ {
         self.driver.ready()
     }
 }

@@ -11,13 +11,13 @@ use thinwire_target::{ExportConfig, Target, TargetConfig};
 use crate::clock::{Clock, entropy};
 use crate::links::Links;
 use crate::shards::Mail;
-use crate::wait::{Token, Waiter};
+use crate::wait::{WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
-const LINKS: Token = 1 << 32;
-const MAIL: Token = 1 << 31;
-const DISKS: Token = 1;
-const STOP: Token = 0;
+const LINKS: WaitToken = 1 << 32;
+const MAIL: WaitToken = 1 << 31;
+const DISKS: WaitToken = 1;
+const STOP: WaitToken = 0;
 /// How long an orderly end may take.
 const STOP_TIME: Duration = Duration::from_secs(3);
 
@@ -27,7 +27,7 @@ pub struct TargetShard {
     links: Links,
     waiter: Waiter,
     clock: Clock,
-    disks: Vec<Token>,
+    disks: Vec<WaitToken>,
     mail: Option<Mail>,
     pool: Pool,
 }
@@ -72,7 +72,7 @@ impl TargetShard {
     /// and so stays open as long as the shard.
     pub fn add_export(&mut self, export: ExportConfig, fd: Option<RawFd>) -> io::Result<()> {
         if let Some(fd) = fd {
-            let token = DISKS + self.disks.len() as Token;
+            let token = DISKS + self.disks.len() as WaitToken;
             self.waiter.add_disk(fd, token)?;
             self.disks.push(token);
         }

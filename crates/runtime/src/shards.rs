@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use thinwire_buffer::{Pool, RxFrame, SegList};
-use thinwire_link::{Link, Shard};
+use thinwire_link::{Link, ShardSteering};
 use thinwire_target::{ExportConfig, Forward, TargetConfig};
 
 use crate::clock::entropy;
@@ -108,7 +108,7 @@ pub trait Opener: Sync {
 
     /// Opens the links, in the same order on every shard. Shards do this one after the other, in
     /// order of their numbers. `shard` goes into the options of each.
-    fn links(&self, shard: &Shard) -> Result<Vec<Box<dyn Link>>, Self::Error>;
+    fn links(&self, shard: &ShardSteering) -> Result<Vec<Box<dyn Link>>, Self::Error>;
 
     /// Opens an export, by its number in the list given to [`serve`]. `pool` is the shard's.
     fn export(&self, number: usize, pool: &Pool) -> Result<OpenedExport, Self::Error>;

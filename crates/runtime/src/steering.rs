@@ -4,7 +4,7 @@
 //! A socket of a raw link sees every frame of our EtherType. Unless it refuses those of others in
 //! the kernel, each attachment of a machine is woken by the traffic of all of them.
 
-use thinwire_link::{Shard, SteeringFilter};
+use thinwire_link::{ShardSteering, SteeringFilter};
 use thinwire_target::{SESSION_NUMBER, session_lane};
 
 use crate::clock::entropy;
@@ -16,13 +16,13 @@ const INITIATOR: u32 = 1 << 31;
 
 /// Which shard of `count` of a node opens a link. It receives frames of its own sessions, and the
 /// first those outside sessions, too.
-pub fn link_shard(node: &str, index: u8, count: u8) -> Shard {
+pub fn link_shard(node: &str, index: u8, count: u8) -> ShardSteering {
     let lane = session_lane(index, node);
     let mut accepts = vec![SteeringFilter::word(SESSION_OFFSET, lane..=lane | SESSION_NUMBER)];
     if index == 0 {
         accepts.extend(outside_filters());
     }
-    Shard { index, count, offset: SESSION_OFFSET, accepts }
+    ShardSteering { index, count, offset: SESSION_OFFSET, accepts }
 }
 
 /// The upper half of the ids of all sessions of one initiator: see

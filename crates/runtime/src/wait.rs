@@ -27,7 +27,7 @@ const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
 const EVENTS: usize = 32;
 /// A descriptor's number among those waited for.
-pub type Token = u64;
+pub type WaitToken = u64;
 
 /// Counters of a waiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct WaitStats {
 pub struct Waiter {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
-    ready: Vec<Token>,
+    ready: Vec<WaitToken>,
     /// Estimated time from going idle to the next event.
     gap: Duration,
     /// Since when nothing has come, over however many waits that a timer ended.
@@ -79,7 +79,7 @@ impl Waiter {
 
     /// Reports `token` while `fd` is readable; adding it again changes the token. The descriptor
     /// must stay open until [`Waiter::remove`] or for the life of the waiter.
-    pub fn add(&mut self, fd: BorrowedFd<'_>, token: Token) -> io::Result<()> {
+    pub fn add(&mut self, fd: BorrowedFd<'_>, token: WaitToken) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token);
         match epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN) {
             Err(rustix::io::Errno::EXIST) => {
@@ -92,7 +92,7 @@ impl Waiter {
     /// [`Waiter::add`] for the descriptor of a disk, which [`crate::disk::open_store`] gives as a
     /// number, since it belongs to the volume. It must be open during this call; when the volume
     /// closes it, it is no longer reported.
-    pub fn add_disk(&mut self, fd: RawFd, token: Token) -> io::Result<()> {
+    pub fn add_disk(&mut self, fd: RawFd, token: WaitToken) -> io::Result<()> {
         // SAFETY: borrowed for this call only, in which the kernel checks the number itself.
         self.add(unsafe { BorrowedFd::borrow_raw(fd) }, token)
     }
@@ -109,7 +109,7 @@ impl Waiter {
     }
 
     /// The tokens that the last wait found ready.
-    pub fn ready(&self) -> &[Token] {
+    pub fn ready(&self) -> &[WaitToken] {
         &self.ready
     }
 

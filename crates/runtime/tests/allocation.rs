@@ -17,7 +17,7 @@ use thinwire_link::Link;
 use thinwire_link::udp::{UdpConfig, UdpLink};
 use thinwire_runtime::disk::open_store;
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::testing::Rng;
+use thinwire_volume::testing::SplitMix64;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
 thread_local! {
@@ -102,7 +102,7 @@ struct Mix {
 /// Returns the bytes read and written.
 fn run(
     pair: &mut Pair,
-    rng: &mut Rng,
+    rng: &mut SplitMix64,
     mix: Mix,
     ios: usize,
     content: &[Segment; 2],
@@ -167,7 +167,7 @@ fn steady(mut pair: Pair) {
     let mut done = Vec::with_capacity(2 * DEPTHS[1]);
     pair.rest(Duration::from_millis(300));
     fill(&mut pair, &content[1], &mut done);
-    let mut rng = Rng::new(1);
+    let mut rng = SplitMix64::new(1);
     // The extremes: nothing that is mixed of them needs more at once.
     for (long, writes) in [(0, 0), (8, 0), (0, 8), (8, 8), (4, 4)] {
         for depth in DEPTHS {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
-use thinwire_runtime::disk::{OpenOptions, open_store};
+use thinwire_runtime::disk::{DiskOptions, open_store};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
@@ -94,7 +94,7 @@ fn main() {
     ];
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 1 << 20);
-        let options = OpenOptions { backend, ..dir.options() };
+        let options = DiskOptions { backend, ..dir.options() };
         let (volume, fd) = open_store(&path, &options, &pool, &mut |_| {}).unwrap();
         volumes.push((format!("file, {backend:?}"), volume, fd));
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Store, can_mount, make_file_system, run};
 use device::{Device, MOUNT_POINT};
-use thinwire_runtime::disk::OpenOptions;
+use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::{ErrorKind, Op, WriterRecord};
 
 const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -53,7 +53,7 @@ impl Stage {
     fn store(&self, name: &str) -> Store {
         let path = self.dir.join(name);
         File::create(&path).unwrap().set_len(IMAGE_BYTES as u64).unwrap();
-        let options = OpenOptions { state_dir: self.dir.join("state"), ..OpenOptions::default() };
+        let options = DiskOptions { state_dir: self.dir.join("state"), ..DiskOptions::default() };
         let mut store = Store::open(&path, &options);
         overwrite(&mut store, 1);
         flush(&mut store).unwrap();
@@ -199,7 +199,7 @@ fn a_record_in_the_state_directory_counts_where_that_lies() {
         let Some(mut scene) = Scene::new(system, "state") else { continue };
         let disk = Device::new(&scene.stage.dir.with_extension("disk"));
         let state_dir = Path::new(&scene.stage.mount_point()).join("state");
-        let options = OpenOptions { state_dir, ..OpenOptions::default() };
+        let options = DiskOptions { state_dir, ..DiskOptions::default() };
         let mut store = Store::open(Path::new(disk.node()), &options);
         store.volume.store_writer(record(1)).unwrap();
         overwrite(&mut scene.second, 2);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use common::{Dir, Store, backends, open_disk, wait};
 use thinwire_buffer::Pool;
-use thinwire_runtime::disk::OpenOptions;
+use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::stores::{FileStore, Writeback};
 use thinwire_volume::testing::{Overlap, exercise, exercise_with};
 use thinwire_volume::{Disk, ErrorKind, Io, IoFlags, Op};
@@ -24,7 +24,7 @@ fn files_conform() {
             [(1, 512, true), (2, 4096, true), (3, 512, false), (4, 4096, false)]
         {
             let path = dir.image(&format!("{backend:?}-{seed}"), 5 * MIB);
-            let options = OpenOptions { backend, block_bytes, direct, ..dir.options() };
+            let options = DiskOptions { backend, block_bytes, direct, ..dir.options() };
             let direct = open_disk(&path, &options).unwrap().direct;
             let mut store = Store::open(&path, &options);
             let fd = store.fd;
@@ -60,7 +60,7 @@ fn more_than_the_kernel_is_given_at_once_all_completes() {
     let dir = Dir::new();
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 8 * MIB);
-        let mut store = Store::open(&path, &OpenOptions { backend, ..dir.options() });
+        let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
         let bytes: Vec<u8> = (0..8 * MIB).map(|at| (at / 4096) as u8).collect();
         for (at, part) in (0..).step_by(MIB as usize).zip(bytes.chunks(MIB as usize)) {
             store.write(at, part).result.unwrap();
@@ -89,7 +89,7 @@ fn dropping_a_disk_waits_for_the_kernel_and_frees_the_lock() {
     let dir = Dir::new();
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 64 * MIB);
-        let options = OpenOptions { backend, ..dir.options() };
+        let options = DiskOptions { backend, ..dir.options() };
         for round in 0..20 {
             let mut store = Store::open(&path, &options);
             for at in 0..40 {
@@ -109,7 +109,7 @@ fn discards_give_space_back_and_durable_zeroes_keep_it() {
     let dir = Dir::new();
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 8 * MIB);
-        let mut store = Store::open(&path, &OpenOptions { backend, ..dir.options() });
+        let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
         let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
         let data = |len, hole| thinwire_volume::Extent { len, hole, zero: hole };
         assert_eq!(used(), 0);
@@ -149,7 +149,7 @@ fn a_file_that_shrinks_fails_what_it_lost_and_every_write() {
         // Cut at a block, and at an odd place.
         for left in [4 * MIB, 4 * MIB + 777] {
             let path = dir.image(&format!("{backend:?}-{left}"), 8 * MIB);
-            let mut store = Store::open(&path, &OpenOptions { backend, ..dir.options() });
+            let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
             store.write(0, &[1; 4096]).result.unwrap();
             store.write(6 * MIB, &[2; 4096]).result.unwrap();
             FsOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
@@ -199,7 +199,7 @@ fn a_full_file_system_fails_that_write_and_serves_on() {
     let Some(tiny) = Tiny::mount() else { return };
     for backend in backends() {
         let path = tiny.0.image(&format!("{backend:?}"), 16 * MIB);
-        let mut store = Store::open(&path, &OpenOptions { backend, ..tiny.0.options() });
+        let mut store = Store::open(&path, &DiskOptions { backend, ..tiny.0.options() });
         let mut full_at = None;
         for at in 0..32 {
             let result = store.write(at * 65536, &[9; 65536]).result;
@@ -250,7 +250,7 @@ fn a_block_device_conforms_and_is_taken_by_one() {
     let path = Path::new(&device.0);
     let dir = Dir::new();
     for backend in backends() {
-        let options = OpenOptions { backend, ..dir.options() };
+        let options = DiskOptions { backend, ..dir.options() };
         let mut store = Store::open(path, &options);
         let busy = open_disk(path, &options).unwrap_err().to_string();
         assert!(busy.contains("is in use by"), "{busy}");

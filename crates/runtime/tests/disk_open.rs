@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Dir, Store, open_disk};
-use thinwire_runtime::disk::{OpenError, OpenOptions, open};
+use thinwire_runtime::disk::{DiskOpenError, DiskOptions, open};
 use thinwire_volume::{Disk, ErrorKind, WriterRecord};
 
-fn identity(path: &Path, options: &OpenOptions) -> [u8; 16] {
+fn identity(path: &Path, options: &DiskOptions) -> [u8; 16] {
     open_disk(path, options).unwrap().disk.info().identity.identity
 }
 
-fn refusal(path: &Path, options: &OpenOptions) -> String {
+fn refusal(path: &Path, options: &DiskOptions) -> String {
     open_disk(path, options).unwrap_err().to_string()
 }
 
@@ -32,7 +32,7 @@ fn what_cannot_be_a_volume_is_refused_with_a_remedy() {
     let odd = refusal(&dir.image("odd", 10_000), &options);
     assert!(odd.contains("10000 bytes") && odd.contains("512 bytes"), "{odd}");
     assert!(odd.contains("truncate -s 10240"), "{odd}");
-    let large = OpenOptions { block_bytes: 4096, ..dir.options() };
+    let large = DiskOptions { block_bytes: 4096, ..dir.options() };
     let odd = refusal(&dir.image("odd4", 4096 + 512), &large);
     assert!(odd.contains("4608 bytes") && odd.contains("4096 bytes"), "{odd}");
     let pipe = dir.path().join("pipe");
@@ -44,7 +44,7 @@ fn what_cannot_be_a_volume_is_refused_with_a_remedy() {
 fn one_writer_or_many_readers() {
     let dir = Dir::new();
     let path = dir.image("image", 1 << 20);
-    let reader = OpenOptions { read_only: true, ..dir.options() };
+    let reader = DiskOptions { read_only: true, ..dir.options() };
     let writer = dir.options();
     let first = open_disk(&path, &writer).unwrap();
     for options in [&reader, &writer] {
@@ -54,7 +54,7 @@ fn one_writer_or_many_readers() {
     }
     drop(first);
     let readers = [open_disk(&path, &reader).unwrap(), open_disk(&path, &reader).unwrap()];
-    assert!(matches!(open_disk(&path, &writer), Err(OpenError::Busy { .. })));
+    assert!(matches!(open_disk(&path, &writer), Err(DiskOpenError::Busy { .. })));
     drop(readers);
     open_disk(&path, &writer).unwrap();
 }
@@ -89,7 +89,7 @@ fn a_starting_target_waits_for_its_killed_predecessor() {
     let mut output = std::io::BufReader::new(holder.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
     assert_eq!(line, "held\n");
-    let options = OpenOptions { wait_lock: Duration::from_secs(60), ..dir.options() };
+    let options = DiskOptions { wait_lock: Duration::from_secs(60), ..dir.options() };
     let mut told = Vec::new();
     let opened = open(&path, &options, &mut |text| {
         told.push(text.to_owned());
@@ -112,7 +112,7 @@ fn a_file_keeps_its_identity_and_a_copy_gets_its_own() {
     let moved = dir.path().join("moved");
     std::fs::rename(&path, &moved).unwrap();
     assert_eq!(identity(&moved, &options), first);
-    assert_eq!(identity(&moved, &OpenOptions { read_only: true, ..dir.options() }), first);
+    assert_eq!(identity(&moved, &DiskOptions { read_only: true, ..dir.options() }), first);
     let copy = |flags: &[&str], name: &str| {
         let to = dir.path().join(name);
         assert!(Command::new("cp").args(flags).arg(&moved).arg(&to).status().unwrap().success());
@@ -127,7 +127,7 @@ fn a_file_keeps_its_identity_and_a_copy_gets_its_own() {
 fn a_reader_leaves_no_trace() {
     let dir = Dir::new();
     let path = dir.image("image", 1 << 20);
-    let reader = OpenOptions { read_only: true, ..dir.options() };
+    let reader = DiskOptions { read_only: true, ..dir.options() };
     let derived = identity(&path, &reader);
     assert_eq!(identity(&path, &reader), derived);
     let other = dir.image("other", 1 << 20);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Dir, Store, open_disk};
-use thinwire_runtime::disk::{Backend, OpenError, OpenOptions};
+use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions};
 
 /// Makes io_uring_setup fail with EPERM in the calling thread and those it starts.
 fn refuse_io_uring() {
@@ -38,9 +38,9 @@ fn threads_take_over_and_say_why() {
     let note = opened.notes.iter().find(|note| note.contains("io_uring is refused")).unwrap();
     assert!(note.contains("kernel.io_uring_disabled"), "{note}");
     drop(opened);
-    let options = OpenOptions { backend: Backend::Uring, ..dir.options() };
+    let options = DiskOptions { backend: Backend::Uring, ..dir.options() };
     let error = open_disk(&path, &options).unwrap_err();
-    assert!(matches!(error, OpenError::NoUring { .. }), "{error}");
+    assert!(matches!(error, DiskOpenError::NoUring { .. }), "{error}");
     // The failed attempt left no lock behind.
     let mut store = Store::open(&path, &dir.options());
     store.write(4096, &[5; 4096]).result.unwrap();

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use common::{Store, can_mount, make_file_system_with, run};
-use thinwire_runtime::disk::OpenOptions;
+use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::{ErrorKind, Op, WriterRecord};
 
 /// A file system on a device that fails when it is told to. Only root can mount one.
@@ -66,8 +66,8 @@ impl Stage {
     }
 
     /// Cached and direct I/O alike: what the device refuses is lost in the background at first.
-    fn options(&self) -> OpenOptions {
-        OpenOptions { direct: false, state_dir: self.dir.join("state"), ..OpenOptions::default() }
+    fn options(&self) -> DiskOptions {
+        DiskOptions { direct: false, state_dir: self.dir.join("state"), ..DiskOptions::default() }
     }
 
     /// Has the kernel write back what is dirty, as it does by itself after a while. Its errors are

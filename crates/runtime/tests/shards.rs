@@ -13,8 +13,8 @@ use std::time::Duration;
 use pair::enter_cable;
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, Shard, Sources};
-use thinwire_runtime::blocking::{Blocking, OpenError};
+use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, ShardSteering, Sources};
+use thinwire_runtime::blocking::{Blocking, RemoteOpenError};
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::TargetShard;
 use thinwire_runtime::shards::{OpenedExport, Opener, Service, serve};
@@ -26,7 +26,7 @@ use thinwire_wire::Status;
 const PATIENCE: Duration = Duration::from_secs(30);
 const EXPORTS: [&str; 3] = ["one", "two", "three"];
 
-fn link(spec: &str, shard: Option<Shard>) -> io::Result<Box<dyn Link>> {
+fn link(spec: &str, shard: Option<ShardSteering>) -> io::Result<Box<dyn Link>> {
     let options = LinkOptions { shard, ..LinkOptions::default() };
     spec.parse::<LinkSpec>().unwrap().open_with(&options).map_err(io::Error::other)
 }
@@ -55,7 +55,7 @@ impl Opener for Memory {
         error
     }
 
-    fn links(&self, shard: &Shard) -> io::Result<Vec<Box<dyn Link>>> {
+    fn links(&self, shard: &ShardSteering) -> io::Result<Vec<Box<dyn Link>>> {
         let open = |spec: &String| -> io::Result<Box<dyn Link>> {
             let link = link(spec, Some(shard.clone()))?;
             match self.bad == Some(Bad::Link(shard.index)) {
@@ -151,7 +151,7 @@ impl Served {
     }
 }
 
-fn attach(links: &[&str], target: TargetName, export: &str) -> Result<Blocking, OpenError> {
+fn attach(links: &[&str], target: TargetName, export: &str) -> Result<Blocking, RemoteOpenError> {
     let links = links.iter().map(|spec| link(spec, None).unwrap()).collect();
     let mut config = InitiatorConfig::new(target, export);
     config.insecure = true;
@@ -192,7 +192,7 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
         assert!(&read == content, "other content");
     }
     match attach(initiator, name.clone(), "none") {
-        Err(OpenError::Attach(AttachError::Refused { status, .. })) => {
+        Err(RemoteOpenError::Attach(AttachError::Refused { status, .. })) => {
             assert_eq!(status, Status::NotFound);
         }
         other => panic!("{:?}", other.err()),

@@ -19,9 +19,9 @@ pub enum Canary {
     #[default]
     None,
     /// One of all targets.
-    Target(thinwire_target::Canary),
+    Target(thinwire_target::TargetCanary),
     /// One of all initiators.
-    Initiator(thinwire_initiator::Canary),
+    Initiator(thinwire_initiator::InitiatorCanary),
     /// A starting target does not wait for the lock of its files.
     LockIgnored,
     /// Blocks whose edges are patched are not locked meanwhile.

@@ -35,73 +35,73 @@ fn found(canary: Canary, most: u64) {
 
 #[test]
 fn canary_without_duplicate_detection_is_found() {
-    found(Canary::Target(target::Canary::NoDuplicateDetection), 300);
+    found(Canary::Target(target::TargetCanary::NoDuplicateDetection), 300);
 }
 
 #[test]
 fn canary_without_replay_is_found() {
-    found(Canary::Initiator(initiator::Canary::NoReplay), 100);
+    found(Canary::Initiator(initiator::InitiatorCanary::NoReplay), 100);
 }
 
 #[test]
 fn canary_that_completes_early_is_found() {
-    found(Canary::Target(target::Canary::EarlyCompletion), 100);
+    found(Canary::Target(target::TargetCanary::EarlyCompletion), 100);
 }
 
 #[test]
 fn canary_that_keeps_its_verifier_is_found() {
-    found(Canary::Target(target::Canary::SameVerifier), 300);
+    found(Canary::Target(target::TargetCanary::SameVerifier), 300);
 }
 
 #[test]
 fn canary_that_believes_any_flush_is_found() {
-    found(Canary::Initiator(initiator::Canary::AnyFlush), 500);
+    found(Canary::Initiator(initiator::InitiatorCanary::AnyFlush), 500);
 }
 
 #[test]
 fn canary_that_calls_fua_durable_beside_a_failed_flush_is_found() {
-    found(Canary::Target(target::Canary::FuaBesideFailedFlush), 1000);
+    found(Canary::Target(target::TargetCanary::FuaBesideFailedFlush), 1000);
 }
 
 #[test]
 fn canary_that_grants_a_late_attach_is_found() {
-    found(Canary::Target(target::Canary::StaleAttach), 300);
+    found(Canary::Target(target::TargetCanary::StaleAttach), 300);
 }
 
 #[test]
 fn canary_that_grants_over_requests_is_found() {
-    found(Canary::Target(target::Canary::GrantOverRequests), 1000);
+    found(Canary::Target(target::TargetCanary::GrantOverRequests), 1000);
 }
 
 #[test]
 fn canary_that_overlooks_the_failures_of_others_is_found() {
-    found(Canary::Target(target::Canary::LossesUnnoticed), 1000);
+    found(Canary::Target(target::TargetCanary::LossesUnnoticed), 1000);
 }
 
 #[test]
 fn canary_that_leaves_a_failed_record_is_found() {
-    found(Canary::Target(target::Canary::RecordInOneStep), 1000);
+    found(Canary::Target(target::TargetCanary::RecordInOneStep), 1000);
 }
 
 #[test]
 fn canary_that_records_nobody_is_found() {
-    found(Canary::Target(target::Canary::RecordLost), 100);
+    found(Canary::Target(target::TargetCanary::RecordLost), 100);
 }
 
 #[test]
 fn canary_that_fences_before_it_grants_is_found() {
-    found(Canary::Target(target::Canary::FencedByWaiting), 2000);
+    found(Canary::Target(target::TargetCanary::FencedByWaiting), 2000);
 }
 
 /// Only a session with several exports can see it.
 #[test]
 fn canary_that_fences_a_whole_session_is_found() {
-    found(Canary::Target(target::Canary::FencedTogether), 100);
+    found(Canary::Target(target::TargetCanary::FencedTogether), 100);
 }
 
 #[test]
 fn canary_that_does_not_believe_its_other_shards_is_found() {
-    found(Canary::Target(target::Canary::HandOverUnproved), 100);
+    found(Canary::Target(target::TargetCanary::HandOverUnproved), 100);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn canary_that_patches_edges_without_locks_is_found() {
 
 #[test]
 fn canary_patched_as_read_is_found() {
-    found(Canary::Initiator(initiator::Canary::PatchedAsRead), 1000);
+    found(Canary::Initiator(initiator::InitiatorCanary::PatchedAsRead), 1000);
 }
 
 #[test]

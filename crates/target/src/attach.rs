@@ -5,7 +5,7 @@ use thinwire_proto::{Item, Time};
 use thinwire_volume::{ChangeError, WriterRecord};
 use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
 
-use crate::Canary;
+use crate::TargetCanary;
 use crate::answers::Answer;
 use crate::house::{Attachment, Holder, House, PendingAttach, RecordState};
 use crate::peer::Peer;
@@ -101,7 +101,7 @@ impl House {
     /// An attach that comes late, in a session that its initiator has left behind: whether a later
     /// one was granted the export, or is still waiting for it.
     fn is_stale(&self, peer: &Peer, export: usize) -> Option<bool> {
-        if self.config.canary == Canary::StaleAttach {
+        if self.config.canary == TargetCanary::StaleAttach {
             return None;
         }
         let later = |initiator, number| initiator == peer.initiator && number > peer.number;
@@ -117,7 +117,7 @@ impl House {
     fn was_overtaken(&self, p: &PendingAttach) -> bool {
         let later =
             |&(who, number): &([u8; 16], u64)| who == p.initiator && number > p.session_number;
-        let stale_is_granted = self.config.canary == Canary::StaleAttach;
+        let stale_is_granted = self.config.canary == TargetCanary::StaleAttach;
         !stale_is_granted && self.exports[p.export].granted.iter().any(later)
     }
 
@@ -192,7 +192,7 @@ impl House {
         match waiting {
             Some(p) if p.initiator != peer.initiator || p.generation != generation => {
                 let text = format!("export {} is about to be granted to {}", e.name, p.name);
-                let fences = self.config.canary == Canary::FencedByWaiting;
+                let fences = self.config.canary == TargetCanary::FencedByWaiting;
                 Err((if fences { Status::Fenced } else { Status::Busy }, 1, text))
             }
             _ => Ok(generation),
@@ -201,7 +201,7 @@ impl House {
 
     /// All writers of an export are fenced: their handles mean nothing any more.
     fn fence_writers(&mut self, export: usize) {
-        let together = self.config.canary == Canary::FencedTogether;
+        let together = self.config.canary == TargetCanary::FencedTogether;
         for at in 0..self.attachments.len() {
             let attachment = &mut self.attachments[at];
             let is_writer = attachment.export == export && !attachment.read_only;
@@ -226,7 +226,7 @@ impl House {
             let export = self.pending[at].export;
             // In the order in which they were asked for: each got the generation after the one before.
             let is_next = self.pending[..at].iter().all(|before| before.export != export);
-            let at_once = self.config.canary == Canary::GrantOverRequests;
+            let at_once = self.config.canary == TargetCanary::GrantOverRequests;
             let pulse = if is_next { self.look_for_twin(now, at, peers) } else { Pulse::Unknown };
             let is_refused = pulse == Pulse::Alive;
             let waits = pulse == Pulse::Unknown

@@ -28,8 +28,8 @@ pub struct TargetConfig {
     /// When completions are sent, and whether blocks share a frame. Default: at once, and they do.
     /// Under `static` and `tyche` completions wait for those of the other requests of their frame.
     pub batching: Batching,
-    /// Tests only: see [`Canary`].
-    pub canary: Canary,
+    /// Tests only: see [`TargetCanary`].
+    pub canary: TargetCanary,
     /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
     /// a border. Both sides must agree on it.
     pub counters_high: bool,
@@ -45,7 +45,7 @@ impl Default for TargetConfig {
             lease: Duration::from_secs(30),
             session_timeout: Duration::from_secs(120),
             batching: Batching::default(),
-            canary: Canary::None,
+            canary: TargetCanary::None,
             counters_high: false,
         }
     }
@@ -53,7 +53,7 @@ impl Default for TargetConfig {
 
 /// A fault planted in a target, which the simulator must find (`docs/design.md`). No flag sets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Canary {
+pub enum TargetCanary {
     /// None: the target as it is.
     #[default]
     None,

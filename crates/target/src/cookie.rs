@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
-use thinwire_proto::{Rng, SipKey, Time, siphash};
+use thinwire_proto::{SipKey, SipRng, Time, siphash};
 
 /// A cookie is good during the period in which it was made, and the next.
 const PERIOD: Duration = Duration::from_secs(4);
@@ -17,7 +17,7 @@ pub(crate) struct Cookies {
 
 impl Cookies {
     /// With a key that the generator gives to nobody else.
-    pub fn new(rng: &mut Rng) -> Self {
+    pub fn new(rng: &mut SipRng) -> Self {
         Cookies { key: [rng.next_u64(), rng.next_u64()] }
     }
 
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_its_address_alone() {
-        let cookies = Cookies::new(&mut Rng::new(1));
+        let cookies = Cookies::new(&mut SipRng::new(1));
         let places = [
             (0, Addr::Mac([2, 0, 0, 0, 0, 1])),
             (0, Addr::Mac([2, 0, 0, 0, 0, 2])),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_good_for_some_seconds() {
-        let (cookies, addr) = (Cookies::new(&mut Rng::new(1)), udp("10.0.0.1:7"));
+        let (cookies, addr) = (Cookies::new(&mut SipRng::new(1)), udp("10.0.0.1:7"));
         for made in 100..110 {
             let cookie = cookies.make(at(made), 0, addr);
             for later in 0..5 {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_cookie_of_another_process_means_nothing() {
-        let [one, other] = [1, 2].map(|seed| Cookies::new(&mut Rng::new(seed)));
+        let [one, other] = [1, 2].map(|seed| Cookies::new(&mut SipRng::new(seed)));
         let cookie = one.make(at(100), 0, Addr::Sim(1));
         assert!(!other.is_good(at(100), 0, Addr::Sim(1), cookie));
     }

@@ -12,7 +12,7 @@ use thinwire_wire::{
     Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
-use crate::Canary;
+use crate::TargetCanary;
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, Slots};
 use crate::target::Target;
@@ -198,7 +198,7 @@ impl Target {
         }
         session.add_path(now, link, from, Some(promise.room), sizes);
         let c = &house.config;
-        let no_duplicate_detection = c.canary == Canary::NoDuplicateDetection;
+        let no_duplicate_detection = c.canary == TargetCanary::NoDuplicateDetection;
         let mut slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
         if c.counters_high {
             slots.start_at(SEQUENCE_HIGH);

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, Room};
-use thinwire_proto::{Drops, Rng, Stage, StageObserver, Time};
+use thinwire_proto::{Drops, SipRng, Stage, StageObserver, Time};
 use thinwire_volume::{Completion, Identity, IoError, Op, Volume, WriterRecord};
 
 use crate::twin::Twin;
-use crate::{Canary, TargetConfig};
+use crate::{TargetCanary, TargetConfig};
 
 /// Counters of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,7 +156,7 @@ pub(crate) struct House {
     pub config: TargetConfig,
     pub links: Vec<LinkInfo>,
     pub pool: Pool,
-    pub rng: Rng,
+    pub rng: SipRng,
     pub instance: u64,
     pub exports: Vec<Export>,
     /// Exports of other shards, and which.
@@ -252,7 +252,8 @@ impl House {
     /// Chooses a new verifier if the volume may have lost something. To be called before anybody is
     /// told of anything that ended since.
     pub fn check_losses(&mut self, export: usize) {
-        if matches!(self.config.canary, Canary::SameVerifier | Canary::LossesUnnoticed) {
+        if matches!(self.config.canary, TargetCanary::SameVerifier | TargetCanary::LossesUnnoticed)
+        {
             return;
         }
         let e = &mut self.exports[export];

@@ -35,7 +35,7 @@ mod target;
 mod together;
 mod twin;
 
-pub use config::{Canary, ExportConfig, TargetConfig};
+pub use config::{ExportConfig, TargetCanary, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
 pub use shards::Forward;

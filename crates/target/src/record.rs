@@ -7,7 +7,7 @@ use thinwire_proto::Time;
 use thinwire_volume::{ChangeError, IoError, WriterRecord, change_writer, settle_writer};
 use thinwire_wire::Status;
 
-use crate::Canary;
+use crate::TargetCanary;
 use crate::house::{Export, House, RecordState};
 
 /// How soon a record that could not be put back is tried again: a sync that fails may take long, and
@@ -35,8 +35,10 @@ impl House {
             return Ok(());
         }
         let changed = match self.config.canary {
-            Canary::RecordInOneStep => e.volume.store_writer(new).map_err(ChangeError::Refused),
-            Canary::RecordLost => Ok(()),
+            TargetCanary::RecordInOneStep => {
+                e.volume.store_writer(new).map_err(ChangeError::Refused)
+            }
+            TargetCanary::RecordLost => Ok(()),
             _ => change_writer(e.volume.as_mut(), e.writer, new),
         };
         match changed {

@@ -5,7 +5,7 @@ use thinwire_proto::{Item, Stage};
 use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoError, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
-use crate::Canary;
+use crate::TargetCanary;
 use crate::house::{House, Operation};
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, State};
@@ -71,7 +71,7 @@ impl House {
         self.attachments[attachment].outstanding += 1;
         self.stats.requests += 1;
         let verifier = self.exports[export].verifier;
-        let told = self.config.canary == Canary::EarlyCompletion && io.op.is_write();
+        let told = self.config.canary == TargetCanary::EarlyCompletion && io.op.is_write();
         let token = self.add_operation(Operation {
             peer: index,
             session: peer.session.local_id(),
@@ -147,7 +147,7 @@ impl House {
     ) {
         let operation = self.take_operation(completion.token);
         let is_flush = operation.op == OpCode::Flush as u8;
-        let same = self.config.canary == Canary::SameVerifier;
+        let same = self.config.canary == TargetCanary::SameVerifier;
         if completion.result.is_err() && (is_flush || operation.fua) && !same {
             // fdatasync fails once and then succeeds with the data gone (rule 4). Stores flush for
             // FUA, too, and lose what others have written with it.
@@ -215,7 +215,7 @@ impl House {
         // A failed flush that ran beside a FUA operation may have lost its data before its own flush
         // came, which then succeeds: it cannot be called durable.
         let is_doubtful = operation.verifier != self.exports[export].verifier
-            && self.config.canary != Canary::FuaBesideFailedFlush;
+            && self.config.canary != TargetCanary::FuaBesideFailedFlush;
         if operation.fua && is_doubtful && completion.result.is_ok() {
             completion.result = Err(IoError {
                 kind: ErrorKind::Io,

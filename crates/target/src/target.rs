@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
-use thinwire_proto::{DropReason, PathReport, Rng, StageObserver, Time, open_frame};
+use thinwire_proto::{DropReason, PathReport, SipRng, StageObserver, Time, open_frame};
 use thinwire_volume::{Geometry, WriterRecord};
 use thinwire_wire::{Frame, Kind, Message, Status};
 
@@ -15,7 +15,7 @@ use crate::house::{Export, House, RecordState};
 use crate::peer::Peer;
 use crate::shards::Forward;
 use crate::slots::REQUEST_BYTES_MAX;
-use crate::{Canary, ExportConfig, TargetConfig, TargetStats};
+use crate::{ExportConfig, TargetCanary, TargetConfig, TargetStats};
 
 /// How often a volume is polled in one turn, at most.
 const POLLS_PER_TURN: usize = 4;
@@ -86,7 +86,7 @@ impl Target {
         pool: Pool,
         seed: u64,
     ) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = SipRng::new(seed);
         let instance = rng.next_u64();
         let mut next_epoch = rng.next_u64() as u32 >> 1;
         let mut next_generation = rng.next_u64() as u32 >> 1;
@@ -182,7 +182,7 @@ impl Target {
     /// A frame that another shard handed on ([`Target::next_forward`]), which has seen that its sender
     /// receives.
     pub fn on_forward(&mut self, now: Time, link: usize, frame: &RxFrame) {
-        let is_proved = self.house.config.canary != Canary::HandOverUnproved;
+        let is_proved = self.house.config.canary != TargetCanary::HandOverUnproved;
         self.take(now, link, frame, is_proved);
     }
 

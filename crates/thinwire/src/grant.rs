@@ -9,7 +9,7 @@ use thinwire_volume::{Grant, GrantError, IoError, Volume, WriterRecord, settle_w
 
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
-use crate::open::OpenOptions;
+use crate::open::VolumeOptions;
 use crate::output;
 use crate::remote::host_name;
 use crate::signals::Signals;
@@ -35,7 +35,7 @@ impl LocalGrant {
     pub fn take(
         volume: &mut dyn Volume,
         path: &Path,
-        options: &OpenOptions,
+        options: &VolumeOptions,
         signals: Option<&Signals>,
     ) -> Outcome<Self> {
         let tried =
@@ -222,7 +222,7 @@ mod tests {
 
     fn take(volume: &mut RecordOnly, take_over: bool) -> Outcome<LocalGrant> {
         let dir = TempDir::new("grant");
-        let mut options = OpenOptions::new(false, &WireArgs::default(), dir.path().join("run"));
+        let mut options = VolumeOptions::new(false, &WireArgs::default(), dir.path().join("run"));
         options.take_over = take_over;
         LocalGrant::take(volume, dir.path(), &options, None)
     }

@@ -7,7 +7,7 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_link::pcap::{PcapFile, SharedPcap, wall_clock};
 use thinwire_link::udp::PORT_DEFAULT;
-use thinwire_link::{Link, LinkOptions, LinkSpec, Shard, SteeringFilter};
+use thinwire_link::{Link, LinkOptions, LinkSpec, ShardSteering, SteeringFilter};
 
 use crate::error::{Failure, Outcome};
 
@@ -33,7 +33,7 @@ pub fn open_target_links(
     specs: &[LinkSpec],
     fault: Option<&FaultConfig>,
     pcap: Option<&Path>,
-    shard: &Shard,
+    shard: &ShardSteering,
     pipeline: Pipeline,
 ) -> Outcome<Vec<Box<dyn Link>>> {
     let options = LinkOptions {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk;
 use thinwire_runtime::switched::Switched;
-use thinwire_runtime::wait::{Token, Waiter};
+use thinwire_runtime::wait::{WaitToken, Waiter};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{
     Completion, Geometry, Identity, Io, IoError, Op, Unaligned, Volume, WriterRecord,
@@ -16,7 +16,7 @@ use thinwire_volume::{
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
-use crate::open::{OnRecord, OpenOptions, OpenVolume, VolumeHealth, Wait};
+use crate::open::{OnRecord, OpenVolume, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -24,7 +24,7 @@ use crate::uri::VolumeSpec;
 const POOL_FREE_BYTES_MAX: usize = 256 << 20;
 
 /// The token of all descriptors: any ends the sleep.
-const ANY: Token = 0;
+const ANY: WaitToken = 0;
 
 /// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
@@ -33,17 +33,17 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// gets this process as its writer on record; the others die with the process, and have no record.
 pub fn open(
     spec: &VolumeSpec,
-    options: &OpenOptions,
+    options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
-    open_with(spec, options, disk::OpenOptions::default(), signals)
+    open_with(spec, options, disk::DiskOptions::default(), signals)
 }
 
 /// The same, a path as `disk_options` say besides.
 fn open_with(
     spec: &VolumeSpec,
-    options: &OpenOptions,
-    disk_options: disk::OpenOptions,
+    options: &VolumeOptions,
+    disk_options: disk::DiskOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
@@ -60,7 +60,7 @@ fn open_with(
             (Box::new(volume), Some(fd))
         }
         VolumeSpec::Path(path) => {
-            let disk_options = disk::OpenOptions {
+            let disk_options = disk::DiskOptions {
                 read_only: options.read_only,
                 block_bytes: block,
                 wait_lock: LOCK_PATIENCE,
@@ -98,12 +98,12 @@ fn open_with(
 }
 
 /// Why a path could not be opened. Nobody makes an image in order to read it.
-fn unopened(error: &disk::OpenError, read_only: bool) -> String {
+fn unopened(error: &disk::DiskOpenError, read_only: bool) -> String {
     match error {
-        disk::OpenError::Missing { path } if read_only => {
+        disk::DiskOpenError::Missing { path } if read_only => {
             format!("{}: no such file or device", path.display())
         }
-        disk::OpenError::Empty { path } if read_only => format!("{}: is empty", path.display()),
+        disk::DiskOpenError::Empty { path } if read_only => format!("{}: is empty", path.display()),
         error => error.to_string(),
     }
 }

@@ -7,8 +7,8 @@ use thinwire_buffer::SegList;
 use thinwire_volume::Op;
 
 /// For volumes that need no identity: there is no room for one there.
-fn options() -> OpenOptions {
-    OpenOptions::new(false, &WireArgs::default(), "/proc/nonexistent".into())
+fn options() -> VolumeOptions {
+    VolumeOptions::new(false, &WireArgs::default(), "/proc/nonexistent".into())
 }
 
 /// An image, and who was its writer before.
@@ -40,9 +40,9 @@ impl Image {
         disk::open_store(path, &self.disk_options(), &Pool::new(0), &mut |_| {}).unwrap().0
     }
 
-    fn disk_options(&self) -> disk::OpenOptions {
+    fn disk_options(&self) -> disk::DiskOptions {
         let state_dir = self.dir.path().join("state");
-        disk::OpenOptions { state_dir, ..disk::OpenOptions::default() }
+        disk::DiskOptions { state_dir, ..disk::DiskOptions::default() }
     }
 
     fn record(&self) -> WriterRecord {
@@ -52,7 +52,7 @@ impl Image {
     /// Opens it under a run directory.
     fn open(&self, run: &str, take_over: bool) -> Outcome<Box<dyn OpenVolume>> {
         let run_dir = self.dir.path().join(run);
-        let options = OpenOptions { run_dir, take_over, ..options() };
+        let options = VolumeOptions { run_dir, take_over, ..options() };
         open_with(&self.spec, &options, self.disk_options(), None)
     }
 }
@@ -71,7 +71,7 @@ fn io(open: &mut dyn OpenVolume, io: Io) -> Completion {
 fn memory_remembers_and_null_forgets() {
     for (spec, kept) in [("memory:1M", true), ("null:1M", false)] {
         for any_byte in [false, true] {
-            let options = OpenOptions { any_byte, ..options() };
+            let options = VolumeOptions { any_byte, ..options() };
             let mut open = open(&spec.parse().unwrap(), &options, None).unwrap();
             let geometry = open.volume().geometry();
             assert_eq!(geometry.block_bytes, if any_byte { 1 } else { 512 });
@@ -111,7 +111,7 @@ fn a_writer_on_record_is_named_and_fenced_only_on_demand() {
     }
     assert_eq!(image.record(), before);
     // Readers neither ask nor change anything.
-    let reader = OpenOptions { read_only: true, ..options() };
+    let reader = VolumeOptions { read_only: true, ..options() };
     open(&image.spec, &reader, None).unwrap().close(false).unwrap();
     assert_eq!(image.record(), before);
 
@@ -140,7 +140,7 @@ fn who_has_written_stays_on_record_until_it_ends_in_order() {
     let link = image.dir.path().join("link.img");
     std::os::unix::fs::symlink(image.dir.path().join("disk.img"), &link).unwrap();
     let run_dir = image.dir.path().join("run");
-    let again = OpenOptions { run_dir, any_byte: true, ..options() };
+    let again = VolumeOptions { run_dir, any_byte: true, ..options() };
     let mut again = super::open(&VolumeSpec::Path(link), &again, None).unwrap();
     write(&mut *again);
     again.close(false).unwrap();
@@ -231,7 +231,7 @@ fn a_sleep_ends_at_a_watched_descriptor_or_in_time() {
 
 #[test]
 fn read_only_is_in_the_geometry() {
-    let options = OpenOptions { read_only: true, ..options() };
+    let options = VolumeOptions { read_only: true, ..options() };
     let mut open = open(&"memory:1M".parse().unwrap(), &options, None).unwrap();
     assert!(open.volume().geometry().features.read_only);
 }

@@ -20,7 +20,7 @@ pub const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
-pub struct OpenOptions {
+pub struct VolumeOptions {
     /// The user accepts frames that are neither authenticated nor encrypted.
     pub insecure: bool,
     /// Open without the right to write. Remote ones may then be attached by many.
@@ -43,10 +43,10 @@ pub struct OpenOptions {
     pub reading_flag: Option<&'static str>,
 }
 
-impl OpenOptions {
+impl VolumeOptions {
     /// Writable, block-granular, ten seconds of patience, waiting when the target is away.
     pub fn new(insecure: bool, wire: &WireArgs, run_dir: PathBuf) -> Self {
-        OpenOptions {
+        VolumeOptions {
             insecure,
             read_only: false,
             take_over: false,
@@ -120,7 +120,7 @@ pub trait OpenVolume {
     /// The volume itself. Its completions are taken by the caller through [`Volume::poll`].
     fn volume(&mut self) -> &mut dyn Volume;
 
-    /// Logical block of the volume itself, in bytes, whatever [`OpenOptions::any_byte`] has put
+    /// Logical block of the volume itself, in bytes, whatever [`VolumeOptions::any_byte`] has put
     /// over it.
     fn block_bytes(&self) -> u32;
 
@@ -175,7 +175,7 @@ pub trait OpenVolume {
 /// (`docs/protocol.md`, "Writer generations"), which is refused while another is.
 pub fn open_volume(
     spec: &VolumeSpec,
-    options: &OpenOptions,
+    options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
     match spec {

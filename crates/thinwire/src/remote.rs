@@ -20,7 +20,7 @@ use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
-use crate::open::{OpenOptions, OpenVolume, VolumeHealth, Wait};
+use crate::open::{OpenVolume, VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
 use crate::uri::{Node, RemoteSpec};
 
@@ -48,7 +48,7 @@ pub struct Found {
 /// Attaches an export. See [`crate::open::open_volume`] for the contract.
 pub fn open(
     spec: &RemoteSpec,
-    options: &OpenOptions,
+    options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
     let (target, specs) = resolve(spec)?;
@@ -132,7 +132,7 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
 fn wait_open(
     mut remote: Remote,
     spec: &RemoteSpec,
-    options: &OpenOptions,
+    options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Remote> {
     if let Some(signals) = signals {
@@ -164,12 +164,12 @@ fn wait_open(
     }
 }
 
-fn refused(spec: &RemoteSpec, options: &OpenOptions, error: &AttachError) -> Failure {
+fn refused(spec: &RemoteSpec, options: &VolumeOptions, error: &AttachError) -> Failure {
     Failure::failed(format!("cannot attach {spec}: {error}{}", remedy(options, error)))
 }
 
 /// What the user can do about a refusal, in flags that the command has.
-fn remedy(options: &OpenOptions, error: &AttachError) -> String {
+fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
     let AttachError::Refused { status, text, .. } = error else { return String::new() };
     match (status, options.reading_flag) {
         // A reader is refused only while something else is settled first.
@@ -476,7 +476,7 @@ mod tests {
     const TWIN: &str = "another process with the same identity holds export a and is alive";
 
     fn said(flag: Option<&'static str>, read_only: bool, status: Status, text: &str) -> String {
-        let mut options = OpenOptions::new(true, &WireArgs::default(), "/run".into());
+        let mut options = VolumeOptions::new(true, &WireArgs::default(), "/run".into());
         (options.reading_flag, options.read_only) = (flag, read_only);
         let error = AttachError::Refused { status, text: text.into(), seconds_left: None };
         remedy(&options, &error)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_link::{Link, LinkSpec, Shard};
+use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
-use thinwire_runtime::disk::{self, OpenOptions};
+use thinwire_runtime::disk::{self, DiskOptions};
 use thinwire_runtime::serve::TargetShard;
 use thinwire_runtime::shards::{self, OpenedExport, Opener, Service};
 use thinwire_target::ExportConfig;
@@ -91,7 +91,7 @@ impl Opener for Configured<'_> {
         Failure::failed(format!("cannot serve: {error}"))
     }
 
-    fn links(&self, shard: &Shard) -> Outcome<Vec<Box<dyn Link>>> {
+    fn links(&self, shard: &ShardSteering) -> Outcome<Vec<Box<dyn Link>>> {
         let config = self.config;
         // A capture file has one writer: the first shard's has the name that was asked for.
         let pcap = config.pcap.as_ref().map(|path| match shard.index {
@@ -181,11 +181,11 @@ fn open_export(
             )));
         }
         VolumeSpec::Path(path) => {
-            let options = OpenOptions {
+            let options = DiskOptions {
                 read_only: spec.read_only,
                 block_bytes: block,
                 stop: Some(stop.clone()),
-                ..OpenOptions::default()
+                ..DiskOptions::default()
             };
             let name = &spec.name;
             let mut notify = |note: &str| tracing::warn!("export {name}: {note}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use thinwire::bench::{Engine, Plan, Stop};
 use thinwire::cli::{Pattern, WireArgs};
-use thinwire::open::{OpenOptions, open_volume};
+use thinwire::open::{VolumeOptions, open_volume};
 
 struct Counting;
 
@@ -34,7 +34,7 @@ static ALLOCATOR: Counting = Counting;
 fn steady_state_does_not_allocate() {
     for (rw, verify) in [(Pattern::RandRw, false), (Pattern::RandRw, true), (Pattern::Write, false)]
     {
-        let options = OpenOptions::new(false, &WireArgs::default(), "/nonexistent".into());
+        let options = VolumeOptions::new(false, &WireArgs::default(), "/nonexistent".into());
         let mut open = open_volume(&"memory:4M".parse().unwrap(), &options, None).unwrap();
         let plan = Plan {
             rw,

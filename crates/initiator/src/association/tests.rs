@@ -32,7 +32,7 @@ fn idle() -> Association {
     let room = Room { frames: 8, bytes: 1 << 16 };
     let addr = Addr::Sim(1);
     let link = LinkInfo { addr, frame_bytes: SIZES, room };
-    Association::new(vec![link], Rng::new(1))
+    Association::new(vec![link], SipRng::new(1))
 }
 
 fn seeking() -> Association {

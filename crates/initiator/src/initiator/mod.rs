@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
 use thinwire_proto::{
-    DropReason, Drops, Item, Notice, Rng, SEQUENCE_HIGH, Session, Stage, StageObserver, Time,
+    DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SipRng, Stage, StageObserver, Time,
 };
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{AskClocks, Bye, Clocks, Detach, Status};
@@ -55,7 +55,7 @@ impl Initiator {
         pool: Pool,
         seed: u64,
     ) -> Self {
-        let mut association = Association::new(links, Rng::new(seed));
+        let mut association = Association::new(links, SipRng::new(seed));
         let mut config = config;
         if config.lane == 0 {
             config.lane = association.draw() as u32 | 1 << 31;

@@ -27,7 +27,7 @@ use thinwire_buffer::{
 pub use config::{FaultConfig, FaultError};
 use hold::{Hold, Way};
 
-use crate::{Clock, Link, LinkStats, Outgoing, Outlet, Sources};
+use crate::{ClockSource, Link, LinkStats, Outgoing, Outlet, Sources};
 
 /// What the wrapper did so far, both ways together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ struct HeldTx {
 /// A link with faults. See the module's text.
 pub struct FaultLink<L> {
     inner: L,
-    clock: Clock,
+    clock: ClockSource,
     tx: Way,
     held_tx: Hold<HeldTx>,
     tx_batch: TxBatch,
@@ -65,7 +65,7 @@ pub struct FaultLink<L> {
 
 impl<L: Link> FaultLink<L> {
     /// Wraps a link. `clock` gives a time in ns that never goes back; only differences count.
-    pub fn new(inner: L, config: &FaultConfig, clock: Clock) -> io::Result<Self> {
+    pub fn new(inner: L, config: &FaultConfig, clock: ClockSource) -> io::Result<Self> {
         let has_sources = inner.sources().iter().any(Option::is_some);
         let alarm = has_sources.then(|| Alarm::new(inner.sources())).transpose()?;
         let calls_max = if alarm.is_some() { u32::MAX } else { 16 };

@@ -9,7 +9,7 @@ mod netlink;
 
 use thinwire_buffer::Addr;
 
-use crate::error::OpenError;
+use crate::error::LinkOpenError;
 use crate::packet;
 use crate::sys;
 use crate::xdp::holder;
@@ -51,7 +51,7 @@ pub struct XdpSupport {
 }
 
 /// Looks at an interface. Needs no privilege, and sends nothing.
-pub fn survey(ifname: &str) -> Result<Survey, OpenError> {
+pub fn survey(ifname: &str) -> Result<Survey, LinkOpenError> {
     let interface = packet::look_up(ifname)?;
     let attached = netlink::attached_program(interface.index).ok().flatten();
     let holder = attached.and_then(|_| holder::of_interface(interface.index));

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
-use crate::error::OpenError;
-use crate::{FRAME_BYTES_MIN, Link, LinkStats, Outgoing, Shard, Sources, bpf, room, sys};
+use crate::error::LinkOpenError;
+use crate::{FRAME_BYTES_MIN, Link, LinkStats, Outgoing, ShardSteering, Sources, bpf, room, sys};
 use route::Route;
 use rx::Receiver;
 use tx::Sender;
@@ -50,7 +50,7 @@ pub struct UdpConfig {
     /// If several links, one a shard, are to share the address: which of them this is. They must be
     /// opened in the order of their numbers, and closed together. Without effect on port 0 (each
     /// shard has an address of its own then). Only shard 0 hears the group.
-    pub shard: Option<Shard>,
+    pub shard: Option<ShardSteering>,
     /// Send trains (GSO) where the kernel can; default true. For comparison only.
     pub gso: bool,
     /// Receive trains (GRO) where the kernel can; default true. For comparison only.
@@ -95,10 +95,10 @@ pub struct UdpLink {
 
 impl UdpLink {
     /// Opens a socket on the address. Needs no privilege.
-    pub fn open(config: &UdpConfig) -> Result<UdpLink, OpenError> {
+    pub fn open(config: &UdpConfig) -> Result<UdpLink, LinkOpenError> {
         let route = Route::find(config.bind)?;
         if route.mtu < FRAME_BYTES_MIN {
-            return Err(OpenError::MtuTooSmall {
+            return Err(LinkOpenError::MtuTooSmall {
                 ifname: route.name,
                 mtu: route.mtu,
                 min: FRAME_BYTES_MIN,
@@ -111,8 +111,9 @@ impl UdpLink {
             Some(shard) => bind_shard(fd, config.bind, shard)?,
             None => bind(fd, config.bind)?,
         }
-        let local = sys::local_addr(fd).map_err(OpenError::system("read the socket's address"))?;
-        let buffer = |what| OpenError::system(format!("set the {what} buffer of {local}"));
+        let local =
+            sys::local_addr(fd).map_err(LinkOpenError::system("read the socket's address"))?;
+        let buffer = |what| LinkOpenError::system(format!("set the {what} buffer of {local}"));
         let granted =
             sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rcvbuf_bytes)
                 .map_err(buffer("receive"))?;
@@ -231,13 +232,13 @@ impl Link for UdpLink {
 }
 
 /// A socket that never fragments, and hears only groups that it joined itself.
-fn new_socket(addr: SocketAddr) -> Result<OwnedFd, OpenError> {
+fn new_socket(addr: SocketAddr) -> Result<OwnedFd, LinkOpenError> {
     let domain = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let socket =
-        sys::socket(domain, libc::SOCK_DGRAM, 0).map_err(OpenError::system("open a UDP socket"))?;
+    let socket = sys::socket(domain, libc::SOCK_DGRAM, 0)
+        .map_err(LinkOpenError::system("open a UDP socket"))?;
     let set = |level, name, value: i32| {
         sys::set_option(socket.as_fd(), level, name, &value)
-            .map_err(OpenError::system("set up a UDP socket"))
+            .map_err(LinkOpenError::system("set up a UDP socket"))
     };
     if addr.is_ipv4() {
         set(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
@@ -253,11 +254,11 @@ fn new_socket(addr: SocketAddr) -> Result<OwnedFd, OpenError> {
     Ok(socket)
 }
 
-fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), OpenError> {
+fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), LinkOpenError> {
     let mut raw = sys::empty_addr();
     let len = sys::to_storage(&addr, &mut raw);
     sys::bind(fd, &raw, len).map_err(|e| match e.kind() {
-        io::ErrorKind::AddrInUse => OpenError::AddressInUse {
+        io::ErrorKind::AddrInUse => LinkOpenError::AddressInUse {
             addr,
             hint: if addr.ip().is_unspecified() {
                 ", or one address instead of all (all of them collide with every other link here)"
@@ -266,30 +267,34 @@ fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), OpenError> {
             },
         },
         io::ErrorKind::AddrNotAvailable => {
-            OpenError::AddressNotLocal { addr, existing: route::addresses() }
+            LinkOpenError::AddressNotLocal { addr, existing: route::addresses() }
         }
-        _ => OpenError::system(format!("listen on UDP address {addr}"))(e),
+        _ => LinkOpenError::system(format!("listen on UDP address {addr}"))(e),
     })
 }
 
 /// Joins those that share the address, so that frames are given out by shard number.
-fn bind_shard(fd: BorrowedFd<'_>, addr: SocketAddr, shard: &Shard) -> Result<(), OpenError> {
+fn bind_shard(
+    fd: BorrowedFd<'_>,
+    addr: SocketAddr,
+    shard: &ShardSteering,
+) -> Result<(), LinkOpenError> {
     if shard.index == 0 {
         // A second program must not slip in among our shards: is the address free for one alone?
         bind(new_socket(addr)?.as_fd(), addr)?;
     }
     sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)
-        .map_err(OpenError::system("share a UDP port among shards"))?;
+        .map_err(LinkOpenError::system("share a UDP port among shards"))?;
     bind(fd, addr)?;
     bpf::attach_choice(fd, &mut bpf::choose_program(shard))
-        .map_err(OpenError::system("steer frames to shards"))
+        .map_err(LinkOpenError::system("steer frames to shards"))
 }
 
 /// A socket that hears the group, beside those of other links on this host.
-fn open_group(group: SocketAddr) -> Result<OwnedFd, OpenError> {
+fn open_group(group: SocketAddr) -> Result<OwnedFd, LinkOpenError> {
     let socket = new_socket(group)?;
     sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)
-        .map_err(OpenError::system("share the group's port"))?;
+        .map_err(LinkOpenError::system("share the group's port"))?;
     bind(socket.as_fd(), group)?;
     Ok(socket)
 }

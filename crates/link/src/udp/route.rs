@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
-use crate::error::OpenError;
+use crate::error::LinkOpenError;
 use crate::sys;
 
 /// Missing in libc for some targets.
@@ -22,8 +22,8 @@ pub(super) struct Route {
 }
 
 impl Route {
-    pub(super) fn find(addr: SocketAddr) -> Result<Route, OpenError> {
-        let entries = sys::interface_addrs().map_err(OpenError::system("list interfaces"))?;
+    pub(super) fn find(addr: SocketAddr) -> Result<Route, LinkOpenError> {
+        let entries = sys::interface_addrs().map_err(LinkOpenError::system("list interfaces"))?;
         let ip = addr.ip();
         let of_family = |found: &IpAddr| found.is_ipv4() == ip.is_ipv4();
         let mut names: Vec<&str> = Vec::new();
@@ -59,7 +59,7 @@ impl Route {
             }
         }
         let Some(&(mtu, _, name)) = found.iter().min() else {
-            return Err(OpenError::AddressNotLocal { addr, existing: addresses() });
+            return Err(LinkOpenError::AddressNotLocal { addr, existing: addresses() });
         };
         Ok(Route {
             name: name.to_string(),

@@ -9,7 +9,7 @@ use super::program::PASS;
 use super::queue::{self, Queue};
 use super::{XdpConfig, holder};
 use crate::Link;
-use crate::error::OpenError;
+use crate::error::LinkOpenError;
 use crate::packet::PacketLink;
 use crate::survey::ethtool;
 
@@ -27,7 +27,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// Takes what `packet` would receive of frames that nobody else wants.
-    pub(super) fn open(config: &XdpConfig, packet: &PacketLink) -> Result<Attached, OpenError> {
+    pub(super) fn open(config: &XdpConfig, packet: &PacketLink) -> Result<Attached, LinkOpenError> {
         let ifname = &config.packet.ifname;
         let interface = packet.interface();
         let taken = config.taken(interface.mac);
@@ -77,7 +77,7 @@ fn attach_patiently(
     program: &OwnedFd,
     ifname: &str,
     index: u32,
-) -> Result<(OwnedFd, AttachMode), OpenError> {
+) -> Result<(OwnedFd, AttachMode), LinkOpenError> {
     let start = Instant::now();
     loop {
         let error = match attach(program, index) {
@@ -96,12 +96,12 @@ fn attach_patiently(
             None => "another program".into(),
         };
         let why = format!("{holder} has attached XDP to it already, and there is room for one");
-        return Err(OpenError::XdpRefused { ifname: ifname.into(), why });
+        return Err(LinkOpenError::XdpRefused { ifname: ifname.into(), why });
     }
 }
 
-fn refused(ifname: &str, what: &str, error: &io::Error) -> OpenError {
-    OpenError::XdpRefused {
+fn refused(ifname: &str, what: &str, error: &io::Error) -> LinkOpenError {
+    LinkOpenError::XdpRefused {
         ifname: ifname.into(),
         why: match error.raw_os_error() {
             Some(libc::EPERM) => {

@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::epoll;
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
 
-use crate::error::OpenError;
+use crate::error::LinkOpenError;
 use crate::ethernet::ethernet_header;
 use crate::packet::{PacketConfig, PacketLink};
 use crate::{Link, LinkStats, Outgoing, Sources};
@@ -116,7 +116,7 @@ impl XdpLink {
     /// is attached to it, and that so much memory may be locked as [`XdpConfig`] asks for (12 MiB, and
     /// 2 MiB for each further queue, by default): CAP_IPC_LOCK, or RLIMIT_MEMLOCK. May wait for the
     /// kernel to let go of a predecessor: up to 1 s, and up to 2 s for each queue.
-    pub fn open(config: &XdpConfig) -> Result<XdpLink, OpenError> {
+    pub fn open(config: &XdpConfig) -> Result<XdpLink, LinkOpenError> {
         let packet = PacketLink::open(&config.packet)?;
         let name = packet.name().replacen("packet:", "xdp:", 1);
         let is_shared = |f: &crate::SteeringFilter| f.is_shared();
@@ -127,7 +127,7 @@ impl XdpLink {
             false => Some(Attached::open(config, &packet)?),
         };
         let all = join(&packet, attached.as_ref())
-            .map_err(OpenError::system("wait for several sockets"))?;
+            .map_err(LinkOpenError::system("wait for several sockets"))?;
         let room = attached.as_ref().map_or(packet.info().room, |a| room(config, a, &packet));
         Ok(XdpLink {
             attached,

@@ -19,7 +19,7 @@ use crate::batch::{Batcher, Batching};
 use crate::path::{Path, PathReport, PathState};
 use crate::probe::PROBE_BYTES;
 use crate::recovery::{ITEMS_MAX, SENT_ITEM_BYTES, SENT_ITEMS_MAX};
-use crate::{DropReason, Item, Rng, Time};
+use crate::{DropReason, Item, SipRng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
 const PATHS_MAX: usize = 16;
@@ -118,7 +118,7 @@ pub struct Session {
     /// Bytes that are worth a message of their own: a quarter of the first grant.
     grant_step: u64,
     peer_granted: (u32, u64),
-    pub(crate) rng: Rng,
+    pub(crate) rng: SipRng,
     pub(crate) stats: SessionStats,
     notices: VecDeque<Notice>,
     last_heard: Time,
@@ -140,7 +140,7 @@ impl Session {
     /// A session that has just been agreed on, without paths. `room` is what this end can take in
     /// on each path.
     pub fn new(now: Time, config: SessionConfig, room: Room) -> Self {
-        let rng = Rng::new(config.seed);
+        let rng = SipRng::new(config.seed);
         let batcher = Batcher::new(config.batching);
         Session {
             config,

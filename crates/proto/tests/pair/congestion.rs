@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_proto::Rng;
+use thinwire_proto::SipRng;
 
 use crate::stage::{BASE, Fate, Pair};
 
 #[test]
 fn two_per_cent_loss_does_not_close_the_window() {
-    let mut rng = Rng::new(5);
+    let mut rng = SipRng::new(5);
     let mut p = Pair::new(1, 9000);
     p.judge(move |_| if rng.below(50) == 0 { Fate::Drop } else { Fate::Pass });
     p.run(Duration::from_secs(1));
@@ -26,7 +26,7 @@ fn a_window_below_one_frame_is_paced_and_recovers() {
     let mut p = Pair::new(1, BASE);
     let loss = Rc::new(Cell::new(80));
     let rate = loss.clone();
-    let mut rng = Rng::new(5);
+    let mut rng = SipRng::new(5);
     p.judge(
         move |sent| {
             if sent.side == 0 && rng.below(100) < rate.get() { Fate::Drop } else { Fate::Pass }

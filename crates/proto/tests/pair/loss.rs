@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_proto::{DropReason, Item, Rng};
+use thinwire_proto::{DropReason, Item, SipRng};
 use thinwire_wire::Message;
 
 use crate::stage::{Fate, Pair};
@@ -45,7 +45,7 @@ fn a_large_window_loses_nothing_on_a_good_wire() {
 #[test]
 fn loss_duplication_and_disorder_are_mended() {
     for seed in 0..20 {
-        let mut rng = Rng::new(seed);
+        let mut rng = SipRng::new(seed);
         let mut p = Pair::new(1, 9000);
         p.judge(move |_| match rng.below(10) {
             0 | 1 => Fate::Drop,

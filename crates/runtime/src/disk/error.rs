@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Why a disk could not be opened. Each message names the path, the cause and a remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum DiskOpenError {
     /// There is nothing under that name.
     #[error(
         "{}: no such file or device; create an image with: truncate -s 10G {}",

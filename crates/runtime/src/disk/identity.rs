@@ -19,15 +19,22 @@ use rustix::fs::{AtFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, statx};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::OpenError;
+use super::DiskOpenError;
 use super::domain::sync_all;
 
 const ATTRIBUTE: &str = "user.thinwire.id";
 
 /// The identity of a regular file; given to it now if it has none and may be written.
-pub(super) fn of_file(file: &File, path: &Path, read_only: bool) -> Result<[u8; 16], OpenError> {
-    let os =
-        |what, errno: Errno| OpenError::Os { path: path.to_owned(), what, source: errno.into() };
+pub(super) fn of_file(
+    file: &File,
+    path: &Path,
+    read_only: bool,
+) -> Result<[u8; 16], DiskOpenError> {
+    let os = |what, errno: Errno| DiskOpenError::Os {
+        path: path.to_owned(),
+        what,
+        source: errno.into(),
+    };
     let mut id = [0; 16];
     // Longer than an identity, so that a longer attribute is noticed.
     let mut stored = [0; 32];
@@ -37,7 +44,7 @@ pub(super) fn of_file(file: &File, path: &Path, read_only: bool) -> Result<[u8; 
             return Ok(id);
         }
         Ok(_) | Err(Errno::RANGE) => {
-            return Err(OpenError::Damaged {
+            return Err(DiskOpenError::Damaged {
                 path: path.to_owned(),
                 what: "identity",
                 remedy: format!("setfattr -x {ATTRIBUTE} {}", path.display()),
@@ -47,7 +54,7 @@ pub(super) fn of_file(file: &File, path: &Path, read_only: bool) -> Result<[u8; 
             getrandom(&mut id, GetRandomFlags::empty())
                 .map_err(|errno| os("draw an identity", errno))?;
             if fsetxattr(file, ATTRIBUTE, &id, XattrFlags::CREATE).is_ok() {
-                sync_all(file).map_err(|source| OpenError::Os {
+                sync_all(file).map_err(|source| DiskOpenError::Os {
                     path: path.to_owned(),
                     what: "make its identity durable",
                     source,

@@ -14,7 +14,7 @@ use rustix::fs::{FlockOperation, Stat, flock, fstat, major, minor};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use super::{OpenError, OpenOptions};
+use super::{DiskOpenError, DiskOptions};
 
 /// How often a taken lock is tried again.
 const RETRY: Duration = Duration::from_millis(20);
@@ -24,9 +24,9 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(super) fn acquire(
     file: &File,
     path: &Path,
-    options: &OpenOptions,
+    options: &DiskOptions,
     notify: &mut dyn FnMut(&str),
-) -> Result<(), OpenError> {
+) -> Result<(), DiskOpenError> {
     let operation = if options.read_only {
         FlockOperation::NonBlockingLockShared
     } else {
@@ -40,7 +40,7 @@ pub(super) fn acquire(
         || flock(file, operation),
     )
     .map_err(|error| match error {
-        OpenError::Os { path, source, .. } => OpenError::NoLocks { path, source },
+        DiskOpenError::Os { path, source, .. } => DiskOpenError::NoLocks { path, source },
         other => other,
     })
 }
@@ -48,11 +48,11 @@ pub(super) fn acquire(
 /// Tries `attempt` until it is no longer refused because somebody else has the file.
 pub(super) fn retry<T>(
     path: &Path,
-    options: &OpenOptions,
+    options: &DiskOptions,
     notify: &mut dyn FnMut(&str),
     holder: impl Fn() -> Result<String, Errno>,
     mut attempt: impl FnMut() -> Result<T, Errno>,
-) -> Result<T, OpenError> {
+) -> Result<T, DiskOpenError> {
     let (begin, wait) = (Instant::now(), options.wait_lock);
     let mut told = false;
     loop {
@@ -62,13 +62,13 @@ pub(super) fn retry<T>(
             Err(Errno::INTR) => continue,
             Err(errno) => {
                 let path = path.to_owned();
-                return Err(OpenError::Os { path, what: "lock it", source: errno.into() });
+                return Err(DiskOpenError::Os { path, what: "lock it", source: errno.into() });
             }
         }
         let waited = begin.elapsed();
         if waited >= wait {
             let holder = holder().unwrap_or_else(|_| "another process".into());
-            return Err(OpenError::Busy { path: path.to_owned(), holder, waited });
+            return Err(DiskOpenError::Busy { path: path.to_owned(), holder, waited });
         }
         if !told {
             told = true;
@@ -81,7 +81,7 @@ pub(super) fn retry<T>(
         }
         if nap(RETRY.min(wait - waited), options.stop.as_deref()) {
             let holder = holder().unwrap_or_else(|_| "another process".into());
-            return Err(OpenError::Interrupted { path: path.to_owned(), holder });
+            return Err(DiskOpenError::Interrupted { path: path.to_owned(), holder });
         }
     }
 }

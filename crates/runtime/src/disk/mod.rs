@@ -21,6 +21,6 @@ mod uring;
 mod writer;
 
 pub use any::AnyDisk;
-pub use error::OpenError;
+pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
-pub use open::{Backend, OpenOptions, OpenedDisk, open, open_store};
+pub use open::{Backend, DiskOptions, OpenedDisk, open, open_store};

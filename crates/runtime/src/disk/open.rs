@@ -21,7 +21,7 @@ use super::real::{Parts, RealDisk};
 use super::threads::Threads;
 use super::uring::Uring;
 use super::writer::WriterStore;
-use super::{OpenError, align, domain, identity, lock};
+use super::{DiskOpenError, align, domain, identity, lock};
 
 /// Who makes the system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Backend {
 
 /// How to open a disk. `Default` is right for most.
 #[derive(Clone, Debug)]
-pub struct OpenOptions {
+pub struct DiskOptions {
     /// Without write access, and with a lock that other readers share. Default: false.
     pub read_only: bool,
     /// Logical block: 512 or 4096 bytes. Default: 512. Where direct I/O needs larger units than
@@ -58,9 +58,9 @@ pub struct OpenOptions {
     pub backend: Backend,
 }
 
-impl Default for OpenOptions {
+impl Default for DiskOptions {
     fn default() -> Self {
-        OpenOptions {
+        DiskOptions {
             read_only: false,
             block_bytes: 512,
             direct: true,
@@ -84,17 +84,17 @@ pub struct OpenedDisk {
 }
 
 /// Opens a regular file or block device, locks it, and learns what it is like. May block for
-/// [`OpenOptions::wait_lock`]; `notify` gets one sentence for the user when it begins to wait.
+/// [`DiskOptions::wait_lock`]; `notify` gets one sentence for the user when it begins to wait.
 ///
 /// The lock is on the very descriptor that does the I/O; it goes when the disk is dropped, or, when
 /// the process dies, when the last of its I/O has ended.
 pub fn open(
     path: &Path,
-    options: &OpenOptions,
+    options: &DiskOptions,
     notify: &mut dyn FnMut(&str),
-) -> Result<OpenedDisk, OpenError> {
+) -> Result<OpenedDisk, DiskOpenError> {
     assert!(matches!(options.block_bytes, 512 | 4096), "logical block of 512 or 4096 bytes");
-    let os = |what, source| OpenError::Os { path: path.to_owned(), what, source };
+    let os = |what, source| DiskOpenError::Os { path: path.to_owned(), what, source };
     check_kind(path, &std::fs::metadata(path).map_err(|error| refused(path, options, error))?)?;
     let file = open_file(path, options, notify)?;
     let metadata = file.metadata().map_err(|error| os("look at it", error))?;
@@ -111,7 +111,7 @@ pub fn open(
             ioctl_blksszget(&file).map_err(|error| os("learn its sector size", error.into()))?;
         let block_bytes = options.block_bytes;
         if sector_bytes > block_bytes {
-            return Err(OpenError::Sector { path: path.to_owned(), sector_bytes, block_bytes });
+            return Err(DiskOpenError::Sector { path: path.to_owned(), sector_bytes, block_bytes });
         }
     }
 
@@ -155,29 +155,29 @@ pub fn open(
 /// What the user should know of it goes to `notify`.
 pub fn open_store(
     path: &Path,
-    options: &OpenOptions,
+    options: &DiskOptions,
     pool: &Pool,
     notify: &mut dyn FnMut(&str),
-) -> Result<(Box<dyn Volume>, Option<RawFd>), OpenError> {
+) -> Result<(Box<dyn Volume>, Option<RawFd>), DiskOpenError> {
     let opened = open(path, options, notify)?;
     opened.notes.iter().for_each(|note| notify(note));
     let fd = opened.disk.fd();
     let store = FileStore::new(opened.disk, options.block_bytes, pool).map_err(|error| {
         let path = path.to_owned();
         match error {
-            FileStoreError::Empty => OpenError::Empty { path },
+            FileStoreError::Empty => DiskOpenError::Empty { path },
             FileStoreError::OddSize { bytes, block_bytes } => {
-                OpenError::OddSize { path, bytes, block_bytes }
+                DiskOpenError::OddSize { path, bytes, block_bytes }
             }
             FileStoreError::Alignment { align_bytes, block_bytes } => {
-                OpenError::Sector { path, sector_bytes: align_bytes, block_bytes }
+                DiskOpenError::Sector { path, sector_bytes: align_bytes, block_bytes }
             }
         }
     })?;
     Ok((Box::new(store), Some(fd)))
 }
 
-fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<(), OpenError> {
+fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<(), DiskOpenError> {
     let kind = metadata.file_type();
     let kind = if kind.is_file() || kind.is_block_device() {
         return Ok(());
@@ -192,25 +192,25 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<(), OpenError
     } else {
         "of an unknown kind"
     };
-    Err(OpenError::Kind { path: path.to_owned(), kind })
+    Err(DiskOpenError::Kind { path: path.to_owned(), kind })
 }
 
-fn check_size(path: &Path, bytes: u64, block_bytes: u32) -> Result<(), OpenError> {
+fn check_size(path: &Path, bytes: u64, block_bytes: u32) -> Result<(), DiskOpenError> {
     let path = path.to_owned();
     if bytes == 0 {
-        return Err(OpenError::Empty { path });
+        return Err(DiskOpenError::Empty { path });
     }
     if !bytes.is_multiple_of(u64::from(block_bytes)) {
-        return Err(OpenError::OddSize { path, bytes, block_bytes });
+        return Err(DiskOpenError::OddSize { path, bytes, block_bytes });
     }
     Ok(())
 }
 
 fn open_file(
     path: &Path,
-    options: &OpenOptions,
+    options: &DiskOptions,
     notify: &mut dyn FnMut(&str),
-) -> Result<File, OpenError> {
+) -> Result<File, DiskOpenError> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
@@ -222,21 +222,21 @@ fn open_file(
     let attempt = || rustix::fs::open(path, flags, Mode::empty());
     match lock::retry(path, options, notify, holder, attempt) {
         Ok(fd) => Ok(File::from(fd)),
-        Err(OpenError::Os { source, .. }) => Err(refused(path, options, source)),
+        Err(DiskOpenError::Os { source, .. }) => Err(refused(path, options, source)),
         Err(other) => Err(other),
     }
 }
 
-fn refused(path: &Path, options: &OpenOptions, source: io::Error) -> OpenError {
+fn refused(path: &Path, options: &DiskOptions, source: io::Error) -> DiskOpenError {
     let path = path.to_owned();
     match source.raw_os_error() {
-        Some(libc::ENOENT | libc::ENOTDIR | libc::ENXIO) => OpenError::Missing { path },
+        Some(libc::ENOENT | libc::ENOTDIR | libc::ENXIO) => DiskOpenError::Missing { path },
         Some(libc::EACCES | libc::EPERM) => {
-            OpenError::Denied { path, read_only: options.read_only }
+            DiskOpenError::Denied { path, read_only: options.read_only }
         }
-        Some(libc::EROFS) => OpenError::ReadOnly { path },
-        Some(libc::EISDIR) => OpenError::Kind { path, kind: "a directory" },
-        _ => OpenError::Os { path, what: "open it", source },
+        Some(libc::EROFS) => DiskOpenError::ReadOnly { path },
+        Some(libc::EISDIR) => DiskOpenError::Kind { path, kind: "a directory" },
+        _ => DiskOpenError::Os { path, what: "open it", source },
     }
 }
 
@@ -263,11 +263,13 @@ fn with_backend(
     parts: Parts,
     backend: Backend,
     notes: &mut Vec<String>,
-) -> Result<AnyDisk, OpenError> {
+) -> Result<AnyDisk, DiskOpenError> {
     if backend != Backend::Threads {
         match Uring::new(&parts.file) {
             Ok(uring) => return Ok(AnyDisk::uring(RealDisk::new(parts, uring))),
-            Err(source) if backend == Backend::Uring => return Err(OpenError::NoUring { source }),
+            Err(source) if backend == Backend::Uring => {
+                return Err(DiskOpenError::NoUring { source });
+            }
             Err(error) => notes.push(format!(
                 "{}: io_uring is refused here ({error}), so threads do the disk I/O, which costs \
                  more CPU; allow it with sysctl kernel.io_uring_disabled=0 or in the container's \
@@ -279,7 +281,7 @@ fn with_backend(
     match Threads::new(&parts.file) {
         Ok(threads) => Ok(AnyDisk::threads(RealDisk::new(parts, threads))),
         Err(source) => {
-            Err(OpenError::Os { path: parts.path, what: "start threads for its I/O", source })
+            Err(DiskOpenError::Os { path: parts.path, what: "start threads for its I/O", source })
         }
     }
 }

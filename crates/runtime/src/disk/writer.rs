@@ -28,7 +28,7 @@ use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
 use rustix::io::Errno;
 use thinwire_volume::{SyncScope, WriterRecord};
 
-use super::OpenError;
+use super::DiskOpenError;
 use super::domain::sync_all;
 use super::identity::Hash;
 
@@ -68,11 +68,14 @@ impl WriterStore {
         read_only: bool,
         identity: &[u8; 16],
         state_dir: &Path,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, DiskOpenError> {
         let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
         let state_file = state_dir.join(format!("writer-{name}"));
-        let damaged =
-            |remedy| OpenError::Damaged { path: path.to_owned(), what: "writer record", remedy };
+        let damaged = |remedy| DiskOpenError::Damaged {
+            path: path.to_owned(),
+            what: "writer record",
+            remedy,
+        };
         let mut store = WriterStore { attribute: !device, state_file, read_only };
         match store.read_attribute(file) {
             Ok(Found::Unable) => store.attribute = false,

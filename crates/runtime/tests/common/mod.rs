@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::{Pool, SegList};
-use thinwire_runtime::disk::{Backend, OpenError, OpenOptions, OpenedDisk, open, open_store};
+use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions, OpenedDisk, open, open_store};
 use thinwire_volume::testing::finish;
 use thinwire_volume::{Completion, Io, Op, Volume};
 
@@ -39,11 +39,11 @@ impl Dir {
     }
 
     /// Options that keep state in this directory and wait for nobody.
-    pub fn options(&self) -> OpenOptions {
-        OpenOptions {
+    pub fn options(&self) -> DiskOptions {
+        DiskOptions {
             wait_lock: Duration::ZERO,
             state_dir: self.0.join("state"),
-            ..OpenOptions::default()
+            ..DiskOptions::default()
         }
     }
 }
@@ -63,10 +63,10 @@ pub struct Store {
 /// Both ways of reaching a disk; one if io_uring is refused here.
 pub fn backends() -> Vec<Backend> {
     let dir = Dir::new();
-    let options = OpenOptions { backend: Backend::Uring, ..dir.options() };
+    let options = DiskOptions { backend: Backend::Uring, ..dir.options() };
     match open(&dir.image("probe", 4096), &options, &mut |_| {}) {
         Ok(_) => vec![Backend::Uring, Backend::Threads],
-        Err(OpenError::NoUring { source }) => {
+        Err(DiskOpenError::NoUring { source }) => {
             eprintln!("io_uring is refused here ({source}): only threads are tested");
             vec![Backend::Threads]
         }
@@ -74,12 +74,12 @@ pub fn backends() -> Vec<Backend> {
     }
 }
 
-pub fn open_disk(path: &Path, options: &OpenOptions) -> Result<OpenedDisk, OpenError> {
+pub fn open_disk(path: &Path, options: &DiskOptions) -> Result<OpenedDisk, DiskOpenError> {
     open(path, options, &mut |_| {})
 }
 
 impl Store {
-    pub fn open(path: &Path, options: &OpenOptions) -> Self {
+    pub fn open(path: &Path, options: &DiskOptions) -> Self {
         let pool = Pool::new(16 << 20);
         let (volume, fd) = open_store(path, options, &pool, &mut |_| {}).unwrap();
         Store { volume, fd: fd.unwrap() }

@@ -16,7 +16,7 @@ use crate::control::ControlServer;
 use crate::error::{Failure, Outcome};
 use crate::face::{FaceSpec, NbdAddress};
 use crate::leftover;
-use crate::open::{ATTACH_PATIENCE, OpenOptions, open_volume};
+use crate::open::{ATTACH_PATIENCE, VolumeOptions, open_volume};
 use crate::rundir::{Record, RunDir};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -42,7 +42,7 @@ pub struct Wanted {
     /// The face.
     pub face: FaceSpec,
     /// How to open the volume.
-    pub options: OpenOptions,
+    pub options: VolumeOptions,
 }
 
 impl Wanted {
@@ -58,7 +58,7 @@ impl Wanted {
             }
         };
         let run_dir = absolute(&args.run_dir.run_dir)?;
-        let mut options = OpenOptions::new(args.insecure, &args.wire, run_dir);
+        let mut options = VolumeOptions::new(args.insecure, &args.wire, run_dir);
         options.read_only = args.read_only;
         options.take_over = args.take_over;
         options.when_away = args.when_away;

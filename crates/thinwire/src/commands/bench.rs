@@ -11,7 +11,7 @@ use crate::bench::{Engine, Plan, Report, Stop, Tally, failure};
 use crate::cli::{BenchArgs, Pattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenOptions, OpenVolume, Wait, open_volume};
+use crate::open::{OpenVolume, VolumeOptions, Wait, open_volume};
 use crate::output;
 use crate::signals::Signals;
 
@@ -99,7 +99,7 @@ fn measure(
     stop: &Stop,
     signals: Option<&Signals>,
 ) -> Outcome<(Plan, Tally)> {
-    let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.read_only = pattern(args).reads_only();
     options.take_over = args.take_over;
     options.submission = args.submission;

@@ -13,7 +13,7 @@ use crate::bench::{Breakdown, Cell, Engine, Plan, Report, Run, Stop, Tally, fail
 use crate::cli::{BenchArgs, Pattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenOptions, OpenVolume, open_volume};
+use crate::open::{OpenVolume, VolumeOptions, open_volume};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -55,7 +55,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     }
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
-    let mut options = OpenOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
     options.reading_flag = Some(READING_FLAG);
     options.read_only = reads_only;

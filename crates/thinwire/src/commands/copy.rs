@@ -12,7 +12,7 @@ use crate::cli::{CopyArgs, WireArgs};
 use crate::copy::{Copied, Pair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OnRecord, OpenOptions as VolumeOptions, OpenVolume, open_volume};
+use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_volume};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;

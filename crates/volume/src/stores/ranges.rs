@@ -115,7 +115,7 @@ mod tests {
     use thinwire_buffer::Pool;
 
     use super::*;
-    use crate::testing::Rng;
+    use crate::testing::SplitMix64;
 
     /// Against a plain array of what each unit became.
     #[test]
@@ -123,7 +123,7 @@ mod tests {
         const UNITS: usize = 64;
         let pool = Pool::new(1 << 20);
         for seed in 0..50 {
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let mut ranges = Ranges::default();
             let mut model: [Option<u8>; UNITS] = [None; UNITS];
             for step in 0..100u8 {

@@ -396,7 +396,7 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
     use crate::stores::{FileStore, MemoryStore};
-    use crate::testing::{MemDisk, Rng, exercise, finish};
+    use crate::testing::{MemDisk, SplitMix64, exercise, finish};
 
     const BLOCK: usize = 512;
 
@@ -476,7 +476,7 @@ mod tests {
     #[test]
     fn a_flush_never_joins_a_running_round() {
         for seed in 0..40 {
-            let mut rng = Rng::new(seed);
+            let mut rng = SplitMix64::new(seed);
             let mut volume = on_disk(1 << 20, 1 << 20, seed);
             let mut done = Vec::new();
             for value in 1..=20u8 {

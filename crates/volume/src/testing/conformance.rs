@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 
 use thinwire_buffer::{Pool, SegList};
 
-use super::Rng;
+use super::SplitMix64;
 use crate::{Completion, Geometry, Io, Op, Token, Volume};
 
 /// The exercise stays within this much of the volume's start.
@@ -62,7 +62,7 @@ struct Exercise<'a> {
     geometry: Geometry,
     overlap: Overlap,
     pool: Pool,
-    rng: Rng,
+    rng: SplitMix64,
     clock: u64,
     blocks: Vec<Vec<Candidate>>,
     outstanding: HashMap<Token, Outstanding>,
@@ -99,7 +99,7 @@ pub fn exercise_with(
         geometry,
         overlap,
         pool: Pool::new(16 << 20),
-        rng: Rng::new(seed),
+        rng: SplitMix64::new(seed),
         clock: 1,
         blocks: vec![Vec::new(); count],
         outstanding: HashMap::new(),
@@ -367,7 +367,7 @@ fn word_of(stamp: u64, number: usize, index: usize) -> [u8; 8] {
     if stamp == 0 {
         return [0; 8];
     }
-    let base = Rng::new(stamp.wrapping_mul(0x1_0001) ^ (number as u64) << 40).next();
+    let base = SplitMix64::new(stamp.wrapping_mul(0x1_0001) ^ (number as u64) << 40).next();
     base.wrapping_add(index as u64).to_le_bytes()
 }
 

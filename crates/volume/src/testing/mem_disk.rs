@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Rng;
+use super::SplitMix64;
 use crate::{
     Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, Identity, SyncScope, Token, WriterRecord,
 };
@@ -19,7 +19,7 @@ pub struct MemDisk {
     /// Which units of 4096 bytes hold data.
     data: Vec<bool>,
     queue: Vec<DiskOp>,
-    rng: Rng,
+    rng: SplitMix64,
     writer: WriterRecord,
     /// Whether the next records fail; what comes behind them succeeds.
     failing_records: VecDeque<bool>,
@@ -48,7 +48,7 @@ impl MemDisk {
             bytes: vec![0; bytes as usize],
             data: vec![false; bytes.div_ceil(4096) as usize],
             queue: Vec::new(),
-            rng: Rng::new(seed),
+            rng: SplitMix64::new(seed),
             writer: WriterRecord::default(),
             failing_records: VecDeque::new(),
             scope: SyncScope::alone(),

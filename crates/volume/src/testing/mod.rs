@@ -11,12 +11,12 @@ pub use mem_disk::MemDisk;
 
 /// A small seeded generator (SplitMix64): the same numbers on every machine.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct SplitMix64(u64);
 
-impl Rng {
+impl SplitMix64 {
     /// The generator of this seed.
     pub fn new(seed: u64) -> Self {
-        Rng(seed)
+        SplitMix64(seed)
     }
 
     /// The next 64 bits.

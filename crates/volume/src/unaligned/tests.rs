@@ -2,7 +2,7 @@
 //! and each rule of the module on its own.
 
 use super::*;
-use crate::testing::Rng;
+use crate::testing::SplitMix64;
 use crate::{ErrorKind, Features, IoFlags};
 
 /// Blocks in memory. Each I/O takes effect at a random moment and completes at a later random one.
@@ -10,7 +10,7 @@ struct Slow {
     bytes: Vec<u8>,
     geometry: Geometry,
     pool: Pool,
-    rng: Rng,
+    rng: SplitMix64,
     waiting: Vec<Io>,
     effective: Vec<Completion>,
     /// Everything that was submitted: operation, offset, length, flags.
@@ -35,7 +35,7 @@ impl Slow {
                 features,
             },
             pool: Pool::new(16 << 20),
-            rng: Rng::new(seed),
+            rng: SplitMix64::new(seed),
             waiting: Vec::new(),
             effective: Vec::new(),
             seen: Vec::new(),
@@ -158,7 +158,7 @@ struct Sent {
 
 /// Runs one seed; the error says which byte was wrong.
 fn run(seed: u64, without_locks: bool) -> Result<(), String> {
-    let mut rng = Rng::new(seed);
+    let mut rng = SplitMix64::new(seed);
     let block = [512u32, 4096][rng.below(2) as usize];
     let blocks = 4 + rng.below(8);
     let slow = Slow::new(blocks, block, 1 + rng.below(5) as u32, rng.next());
