@@ -15,7 +15,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What the volume is, once attached.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Content {
+pub(crate) struct AttachedVolume {
     pub geometry: Geometry,
     pub identity: Identity,
     pub writer_generation: u64,
@@ -38,7 +38,7 @@ enum State {
 
 /// What a grant means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum Granted {
     /// The volume is known now, and its verifier.
     First(u64),
     /// It is the same volume as before, under this verifier.
@@ -79,7 +79,7 @@ pub(crate) struct Attachment {
     wait: bool,
     /// Of the attach that was asked for last.
     transaction: u32,
-    content: Option<Content>,
+    content: Option<AttachedVolume>,
     handle: u32,
     generation: u32,
 }
@@ -104,7 +104,7 @@ impl Attachment {
     }
 
     /// What the volume is; `None` before the first grant.
-    pub fn content(&self) -> Option<&Content> {
+    pub fn content(&self) -> Option<&AttachedVolume> {
         self.content.as_ref()
     }
 
@@ -180,7 +180,7 @@ impl Attachment {
     }
 
     /// ATTACHED.
-    pub fn on_attached(&mut self, a: &Attached) -> Result<Grant, DropReason> {
+    pub fn on_attached(&mut self, a: &Attached) -> Result<Granted, DropReason> {
         if !self.expects(a.transaction) {
             return Err(DropReason::Unasked);
         }
@@ -192,7 +192,7 @@ impl Attachment {
                 || known.geometry.bytes > a.bytes;
             if other {
                 self.state = State::Apart;
-                return Ok(Grant::OtherContent);
+                return Ok(Granted::OtherContent);
             }
         }
         let geometry = match known {
@@ -206,10 +206,11 @@ impl Attachment {
                 features: features(a.features, self.read_only),
             },
         };
-        self.content = Some(Content { geometry, identity, writer_generation: a.writer_generation });
+        self.content =
+            Some(AttachedVolume { geometry, identity, writer_generation: a.writer_generation });
         (self.handle, self.generation) = (a.attachment, a.generation);
         self.state = State::Granted;
-        Ok(if known.is_none() { Grant::First(a.verifier) } else { Grant::Again(a.verifier) })
+        Ok(if known.is_none() { Granted::First(a.verifier) } else { Granted::Again(a.verifier) })
     }
 
     /// ATTACH_REFUSED.
@@ -343,7 +344,7 @@ mod tests {
 
     fn granted() -> Attachment {
         let mut a = asked();
-        assert_eq!(a.on_attached(&answer(1, 1)), Ok(Grant::First(5)));
+        assert_eq!(a.on_attached(&answer(1, 1)), Ok(Granted::First(5)));
         a
     }
 

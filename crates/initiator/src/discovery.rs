@@ -17,7 +17,7 @@ const WANTED_MAX: usize = 64;
 
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredTarget {
     /// Its node name.
     pub node: String,
     /// Where it answered from.
@@ -39,7 +39,7 @@ pub struct Discovery {
     asked: u32,
     /// The rest of a list: where it is asked for, from which name on, with which cookie.
     wanted: Vec<(usize, Addr, u16, u64)>,
-    found: Vec<Found>,
+    found: Vec<DiscoveredTarget>,
     /// Names of exports in `found`.
     names: usize,
 }
@@ -103,11 +103,13 @@ impl Discovery {
         if offer.nonce != self.nonce || (!self.node.is_empty() && offer.node != self.node) {
             return;
         }
-        let place = |f: &Found| f.link == link && f.addr == rx.from && f.instance == offer.instance;
+        let place = |f: &DiscoveredTarget| {
+            f.link == link && f.addr == rx.from && f.instance == offer.instance
+        };
         let at = match self.found.iter().position(place) {
             Some(at) => at,
             None if self.found.len() < FOUND_MAX => {
-                self.found.push(Found {
+                self.found.push(DiscoveredTarget {
                     node: offer.node.to_string(),
                     addr: rx.from,
                     link,
@@ -134,7 +136,7 @@ impl Discovery {
     }
 
     /// Who answered so far.
-    pub fn found(&self) -> &[Found] {
+    pub fn found(&self) -> &[DiscoveredTarget] {
         &self.found
     }
 }

@@ -38,6 +38,6 @@ mod slots;
 mod snapshot;
 
 pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
-pub use discovery::{Discovery, Found};
+pub use discovery::{DiscoveredTarget, Discovery};
 pub use initiator::Initiator;
 pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};

@@ -12,7 +12,7 @@ use crate::experiments::{self, Bar, Experiment, plan_of_all};
 use crate::identity::Identity;
 use crate::plan::{Form, Group, estimate};
 use crate::remarks::Remarks;
-use crate::report::{self, Head};
+use crate::report::{self, ReportHead};
 use crate::runner::{self, Choice};
 use crate::stand::Laboratory;
 use crate::store::Store;
@@ -47,7 +47,7 @@ fn measured(
     groups: &[Group],
     executable: &Path,
     interrupted: &dyn Fn() -> bool,
-) -> Outcome<(Store, Head)> {
+) -> Outcome<(Store, ReportHead)> {
     let form = choice.form;
     let chosen = choice.of(groups);
     if chosen.is_empty() {
@@ -75,7 +75,7 @@ fn measured(
         let abilities = Abilities::ask(lab)?;
         runner::measure(lab, &abilities, &mut store, &chosen, form, deadline)?;
     }
-    let head = Head::new(identity, args.label.as_deref().unwrap_or_default(), form, &store);
+    let head = ReportHead::new(identity, args.label.as_deref().unwrap_or_default(), form, &store);
     Ok((store, head))
 }
 

@@ -21,7 +21,7 @@ const SCHEMA: u32 = 1;
 
 /// What stands at the head of every file.
 #[derive(Clone, Debug, Serialize)]
-pub struct Head {
+pub struct ReportHead {
     /// Version of the format.
     pub schema: u32,
     /// `quick` or `full`.
@@ -35,7 +35,7 @@ pub struct Head {
     pub measured: String,
 }
 
-impl Head {
+impl ReportHead {
     /// Of what a store holds.
     pub fn new(identity: Identity, label: &str, form: Form, store: &Store) -> Self {
         let measured = match store.span() {
@@ -43,7 +43,7 @@ impl Head {
             None => "never".into(),
         };
         let form = if form == Form::Quick { "quick" } else { "full" };
-        Head { schema: SCHEMA, form, identity, label: label.into(), measured }
+        ReportHead { schema: SCHEMA, form, identity, label: label.into(), measured }
     }
 }
 
@@ -51,7 +51,7 @@ impl Head {
 #[derive(Serialize)]
 struct File<'a> {
     #[serde(flatten)]
-    head: &'a Head,
+    head: &'a ReportHead,
     experiment: &'static str,
     #[serde(flatten)]
     section: &'a Section,
@@ -62,7 +62,7 @@ struct File<'a> {
 /// Writes an experiment's JSON and SVG files into a folder and returns the JSON.
 pub fn write_experiment(
     folder: &Path,
-    head: &Head,
+    head: &ReportHead,
     experiment: Experiment,
     view: &View,
 ) -> Outcome<(Section, String)> {
@@ -81,7 +81,7 @@ pub fn write_experiment(
 /// Writes all experiments' files and `report.html`; returns its path and whether each bar was met.
 pub fn write_report(
     folder: &Path,
-    head: &Head,
+    head: &ReportHead,
     view: &View,
     remarks: &Remarks,
 ) -> Outcome<(PathBuf, [usize; 3])> {
@@ -131,7 +131,7 @@ td,th{border:1px solid var(--line);padding:.15rem .5rem;text-align:right}td:firs
 .marked{border:2px solid var(--bad);padding:.5rem 1rem}svg.tw{width:100%;height:auto;max-width:46rem;display:block;margin:.5rem 0}
 a{color:inherit}";
 
-fn page(head: &Head, contents: &str, body: &str, [met, missed, open]: [usize; 3]) -> String {
+fn page(head: &ReportHead, contents: &str, body: &str, [met, missed, open]: [usize; 3]) -> String {
     let document = document();
     let quick = match head.form {
         "quick" => {
@@ -262,7 +262,7 @@ mod tests {
             machine: "m".into(),
             peers: "nbdkit 1.0".into(),
         };
-        let head = Head::new(identity, "commit abc", Form::Quick, &store);
+        let head = ReportHead::new(identity, "commit abc", Form::Quick, &store);
         let remarks = folder.join("remarks.md");
         std::fs::write(&remarks, "Written for: commit abc, full form\n## fig5\nBecause a < b.\n")
             .unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Header, Ranges, flags};
 
 use crate::Time;
-use crate::received::{Received, Verdict};
+use crate::received::{Arrival, Received};
 use crate::rtt::ACK_DELAY_MAX;
 
 /// An acknowledgement goes out at the latest after this many frames that ask for one: well below
@@ -33,7 +33,7 @@ impl AckState {
         now: Time,
         arrived: Time,
         number: u64,
-        verdict: Verdict,
+        verdict: Arrival,
         eliciting: bool,
     ) {
         if number > self.largest {
@@ -43,7 +43,7 @@ impl AckState {
             return;
         }
         self.pending += 1;
-        self.urgent |= verdict == Verdict::OutOfOrder || self.pending >= FRAMES_MAX;
+        self.urgent |= verdict == Arrival::OutOfOrder || self.pending >= FRAMES_MAX;
         self.deadline.get_or_insert(now + ACK_DELAY_MAX);
     }
 

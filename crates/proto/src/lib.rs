@@ -45,7 +45,7 @@ pub use gate::open_frame;
 pub use item::{Content, Item};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
 pub use path::{AMPLIFICATION_MAX, Path, PathReport, PathState};
-pub use received::{Received, Verdict};
+pub use received::{Arrival, Received};
 pub use rng::SipRng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};
 pub use siphash::{SipKey, siphash};

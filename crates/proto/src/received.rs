@@ -9,7 +9,7 @@ const WORDS: usize = (WINDOW / 64) as usize + 1;
 
 /// What [`Received::insert`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Arrival {
     /// Never seen; the largest so far and just one above the last.
     InOrder,
     /// Never seen, but it leaves or fills a gap.
@@ -43,12 +43,12 @@ impl Received {
     }
 
     /// Takes note of a number.
-    pub fn insert(&mut self, number: u64) -> Verdict {
+    pub fn insert(&mut self, number: u64) -> Arrival {
         if number > self.largest.saturating_add(AHEAD_MAX) {
-            return Verdict::TooFarAhead;
+            return Arrival::TooFarAhead;
         }
         if number == 0 || number + WINDOW <= self.largest {
-            return Verdict::TooOld;
+            return Arrival::TooOld;
         }
         let verdict = if number > self.largest {
             let (old, new) = (self.largest / 64, number / 64);
@@ -60,11 +60,11 @@ impl Received {
             }
             let next = number == self.largest + 1;
             self.largest = number;
-            if next { Verdict::InOrder } else { Verdict::OutOfOrder }
+            if next { Arrival::InOrder } else { Arrival::OutOfOrder }
         } else if self.contains(number) {
-            return Verdict::Duplicate;
+            return Arrival::Duplicate;
         } else {
-            Verdict::OutOfOrder
+            Arrival::OutOfOrder
         };
         self.words[(number / 64 % WORDS as u64) as usize] |= 1 << (number % 64);
         verdict
@@ -121,18 +121,18 @@ mod tests {
     #[test]
     fn past_expected_and_future_numbers() {
         let mut r = Received::default();
-        assert_eq!(r.insert(0), Verdict::TooOld);
-        assert_eq!(r.insert(1), Verdict::InOrder);
-        assert_eq!(r.insert(2), Verdict::InOrder);
-        assert_eq!(r.insert(2), Verdict::Duplicate);
-        assert_eq!(r.insert(70), Verdict::OutOfOrder);
-        assert_eq!(r.insert(69), Verdict::OutOfOrder);
-        assert_eq!(r.insert(1), Verdict::Duplicate);
-        assert_eq!(r.insert(70 + 4096), Verdict::OutOfOrder);
-        assert_eq!(r.insert(70), Verdict::TooOld);
-        assert_eq!(r.insert(71), Verdict::OutOfOrder, "lowest of the window");
-        assert_eq!(r.insert(u64::MAX), Verdict::TooFarAhead);
-        assert_eq!(r.insert(1_000_000), Verdict::OutOfOrder);
+        assert_eq!(r.insert(0), Arrival::TooOld);
+        assert_eq!(r.insert(1), Arrival::InOrder);
+        assert_eq!(r.insert(2), Arrival::InOrder);
+        assert_eq!(r.insert(2), Arrival::Duplicate);
+        assert_eq!(r.insert(70), Arrival::OutOfOrder);
+        assert_eq!(r.insert(69), Arrival::OutOfOrder);
+        assert_eq!(r.insert(1), Arrival::Duplicate);
+        assert_eq!(r.insert(70 + 4096), Arrival::OutOfOrder);
+        assert_eq!(r.insert(70), Arrival::TooOld);
+        assert_eq!(r.insert(71), Arrival::OutOfOrder, "lowest of the window");
+        assert_eq!(r.insert(u64::MAX), Arrival::TooFarAhead);
+        assert_eq!(r.insert(1_000_000), Arrival::OutOfOrder);
         assert!(!r.contains(71) && !r.contains(999_999) && r.contains(1_000_000));
     }
 
@@ -143,17 +143,17 @@ mod tests {
         for largest in 9_984..=10_112u64 {
             let mut r = Received::default();
             for n in (1..largest).step_by(2).chain([largest]) {
-                assert_ne!(r.insert(n), Verdict::TooOld);
+                assert_ne!(r.insert(n), Arrival::TooOld);
             }
             // An odd number has been received, an even one has not.
             for n in [largest - 4098, largest - 4097, largest - 4096] {
-                assert_eq!(r.insert(n), Verdict::TooOld, "{n} below {largest}");
+                assert_eq!(r.insert(n), Arrival::TooOld, "{n} below {largest}");
             }
             for n in [largest - 4095, largest - 4094, largest - 65, largest - 64, largest - 63] {
                 let is_news = n.is_multiple_of(2);
-                let expected = if is_news { Verdict::OutOfOrder } else { Verdict::Duplicate };
+                let expected = if is_news { Arrival::OutOfOrder } else { Arrival::Duplicate };
                 assert_eq!((r.contains(n), r.insert(n)), (!is_news, expected), "{n} of {largest}");
-                assert_eq!(r.insert(n), Verdict::Duplicate, "{n} of {largest}");
+                assert_eq!(r.insert(n), Arrival::Duplicate, "{n} of {largest}");
             }
         }
     }
@@ -163,10 +163,10 @@ mod tests {
     fn nothing_of_the_window_is_taken_twice() {
         for last in 4090..4300 {
             let mut r = Received::default();
-            assert!((1..=last).all(|n| r.insert(n) == Verdict::InOrder));
+            assert!((1..=last).all(|n| r.insert(n) == Arrival::InOrder));
             for n in 1..=last {
                 let expected =
-                    if n + WINDOW <= last { Verdict::TooOld } else { Verdict::Duplicate };
+                    if n + WINDOW <= last { Arrival::TooOld } else { Arrival::Duplicate };
                 assert_eq!(r.insert(n), expected, "{n} of {last}");
             }
         }
@@ -181,7 +181,7 @@ mod tests {
             let number = (r.largest() + 1 + rng.below(4)).saturating_sub(rng.below(50)).max(1);
             let news = set.insert(number);
             let verdict = r.insert(number);
-            assert_eq!(news, matches!(verdict, Verdict::InOrder | Verdict::OutOfOrder));
+            assert_eq!(news, matches!(verdict, Arrival::InOrder | Arrival::OutOfOrder));
             for i in 0..64 {
                 let n = r.largest().saturating_sub(1 + i);
                 assert_eq!(r.bitmap() >> i & 1 == 1, n > 0 && set.contains(&n), "{n}");

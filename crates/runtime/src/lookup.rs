@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
-use thinwire_initiator::{Discovery, Found};
+use thinwire_initiator::{DiscoveredTarget, Discovery};
 use thinwire_link::Link;
 
 use crate::clock::{Clock, entropy};
@@ -18,7 +18,7 @@ pub fn discover(
     node: &str,
     duration: Duration,
     mut stop: impl FnMut() -> bool,
-) -> io::Result<Vec<Found>> {
+) -> io::Result<Vec<DiscoveredTarget>> {
     let pool = Pool::new(8 << 20);
     let mut links = Links::new(links, pool);
     let mut waiter = Waiter::new()?;

@@ -36,7 +36,7 @@ pub struct Export {
     /// What may be read, one for each content, oldest first.
     pub models: Vec<Model>,
     /// What tells each content from the others, as `models`.
-    pub contents: Vec<Content>,
+    pub contents: Vec<ExportContent>,
     /// What becomes of the image before its target is started again.
     pub change: Option<(Change, u64)>,
     /// How many clients write to it, one at a time.
@@ -49,7 +49,7 @@ pub struct Export {
 
 /// One content of an export: memory begins anew with each process, an image is replaced or shrinks.
 #[derive(Clone)]
-pub struct Content {
+pub struct ExportContent {
     /// What a client is told of it.
     pub identity: Identity,
     /// Its size in bytes.
@@ -90,7 +90,7 @@ impl Export {
     ) {
         let bytes = self.bytes;
         self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes)));
-        self.contents.push(Content { identity, bytes, medium });
+        self.contents.push(ExportContent { identity, bytes, medium });
     }
 
     /// The content that a client was told of.

@@ -36,7 +36,7 @@ const WATCHED: u64 = 0;
 
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ListedTarget {
     /// Its node name.
     pub name: String,
     /// Its address, as in a URI.
@@ -437,7 +437,11 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
 }
 
 /// Asks all links for targets (of one name, or any) and gathers answers until `timeout`.
-pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Outcome<Vec<Found>> {
+pub fn discover(
+    links: &[LinkSpec],
+    name: Option<&str>,
+    timeout: Duration,
+) -> Outcome<Vec<ListedTarget>> {
     // Any free port: the well-known one belongs to a target on this machine.
     let any_port = |spec: &LinkSpec| match spec {
         LinkSpec::Udp { ip, scope, .. } => LinkSpec::Udp { ip: *ip, scope: *scope, port: Some(0) },
@@ -448,7 +452,7 @@ pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Ou
     let links = open_initiator_links(&specs, None, None, &steering::outside_filters(), pipeline)?;
     let answers =
         lookup::discover(links, name.unwrap_or(""), timeout, || false).map_err(link_failed)?;
-    let mut found: Vec<(u64, Found)> = Vec::new();
+    let mut found: Vec<(u64, ListedTarget)> = Vec::new();
     for answer in answers {
         let address = match answer.addr {
             Addr::Mac(_) => answer.addr.to_string(),
@@ -459,7 +463,7 @@ pub fn discover(links: &[LinkSpec], name: Option<&str>, timeout: Duration) -> Ou
         });
         if !known {
             let exports = answer.exports;
-            found.push((answer.instance, Found { name: answer.node, address, exports }));
+            found.push((answer.instance, ListedTarget { name: answer.node, address, exports }));
         }
     }
     let mut found: Vec<_> = found.into_iter().map(|(_, f)| f).collect();

@@ -28,7 +28,7 @@ const RUNGS_MAX: usize = 9;
 const REPLY_PIECES_MAX: usize = 160;
 
 /// A request of the kernel.
-pub struct Request {
+pub struct FuseRequest {
     /// Operation, number and caller.
     pub header: InHeader,
     args: [u8; ARGS_BYTES],
@@ -37,7 +37,7 @@ pub struct Request {
     pub data: SegList,
 }
 
-impl Request {
+impl FuseRequest {
     /// The argument, if the request is long enough to hold it.
     pub fn args<T: FromBytes>(&self) -> Option<T> {
         T::read_from_prefix(&self.args[..self.args_len]).ok().map(|(args, _)| args)
@@ -45,9 +45,9 @@ impl Request {
 }
 
 /// What a receive found.
-pub enum Received {
+pub enum ChannelEvent {
     /// A request.
-    Request(Request),
+    Request(FuseRequest),
     /// None waits.
     Empty,
     /// The connection ended: unmounted or aborted.
@@ -70,7 +70,7 @@ impl Channel {
     }
 
     /// Takes one request.
-    pub fn receive(&mut self) -> io::Result<Received> {
+    pub fn receive(&mut self) -> io::Result<ChannelEvent> {
         let mut head = [0; HEAD_BYTES];
         let count = 1 + self.rungs.len();
         let len = loop {
@@ -84,8 +84,8 @@ impl Channel {
                 Ok(len) => break len,
                 // The kernel took the request back while it was being copied.
                 Err(Errno::NOENT | Errno::INTR) => continue,
-                Err(Errno::AGAIN) => return Ok(Received::Empty),
-                Err(Errno::NODEV) => return Ok(Received::Gone),
+                Err(Errno::AGAIN) => return Ok(ChannelEvent::Empty),
+                Err(Errno::NODEV) => return Ok(ChannelEvent::Gone),
                 Err(e) => return Err(e.into()),
             }
         };
@@ -106,7 +106,7 @@ impl Channel {
             args[in_head..in_head + more].copy_from_slice(&self.rungs[0][..more]);
             args_len += more;
         }
-        Ok(Received::Request(Request { header, args, args_len, data }))
+        Ok(ChannelEvent::Request(FuseRequest { header, args, args_len, data }))
     }
 
     /// Moves the filled buffers out of the ladder and puts fresh ones in their place.

@@ -33,9 +33,9 @@ pub use error::{FuseError, errno};
 pub use mount::clean_stale;
 
 use crate::Face;
-use channel::{Channel, Received};
+use channel::{Channel, ChannelEvent};
 use mount::{MountOptions, Mounted};
-use server::{Server, Shape};
+use server::{FuseServer, Shape};
 
 /// The longest read or write that the kernel sends: its own limit with default settings.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
@@ -67,7 +67,7 @@ pub struct FuseFace {
     mounted: Mounted,
     poll: OwnedFd,
     /// `None` once closed: dropping the descriptor aborts the connection.
-    server: Option<Server>,
+    server: Option<FuseServer>,
     /// The device is in the poll set.
     armed: bool,
 }
@@ -104,7 +104,7 @@ impl FuseFace {
         };
         let mounted = mount::mount(&device, &config.path, &options)?;
         let channel = Channel::new(device, pool, transfer);
-        let server = Server::new(channel, shape, config.geometry);
+        let server = FuseServer::new(channel, shape, config.geometry);
         // Not earlier: a device that is not mounted yet has no queue to be watched.
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)
             .and_then(|poll| watch(&poll, &server).map(|()| poll));
@@ -120,7 +120,7 @@ impl FuseFace {
 
     /// How often the file is open.
     pub fn opens(&self) -> usize {
-        self.server.as_ref().map_or(0, Server::opens)
+        self.server.as_ref().map_or(0, FuseServer::opens)
     }
 
     /// Stops listening while too much is outstanding, else the poll descriptor would stay readable
@@ -157,9 +157,9 @@ impl Face for FuseFace {
                 break;
             }
             match server.receive()? {
-                Received::Request(request) => server.handle(request, volume)?,
-                Received::Empty => break,
-                Received::Gone => {
+                ChannelEvent::Request(request) => server.handle(request, volume)?,
+                ChannelEvent::Empty => break,
+                ChannelEvent::Gone => {
                     return Err(io::Error::new(
                         io::ErrorKind::NotConnected,
                         format!("{} was unmounted by somebody else", self.path()),
@@ -204,7 +204,7 @@ impl Drop for FuseFace {
     }
 }
 
-fn watch(poll: &OwnedFd, server: &Server) -> rustix::io::Result<()> {
+fn watch(poll: &OwnedFd, server: &FuseServer) -> rustix::io::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(poll, server.device(), data, epoll::EventFlags::IN)
 }

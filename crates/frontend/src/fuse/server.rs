@@ -9,7 +9,7 @@ use thinwire_volume::{Completion, Extent, Geometry, Io, Op, Volume};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::{self, opcode, set};
-use super::channel::{Channel, Received, Request};
+use super::channel::{Channel, ChannelEvent, FuseRequest};
 use super::error::errno;
 
 /// Requests that may be outstanding at the volume.
@@ -70,7 +70,7 @@ enum What {
 }
 
 /// Answers the requests of one mount. A state machine on the shard's thread.
-pub struct Server {
+pub struct FuseServer {
     channel: Channel,
     shape: Shape,
     /// The volume's size when last asked.
@@ -89,10 +89,10 @@ pub struct Server {
     done: Vec<Completion>,
 }
 
-impl Server {
+impl FuseServer {
     /// A server that has answered nothing yet.
     pub fn new(channel: Channel, shape: Shape, geometry: Geometry) -> Self {
-        Server {
+        FuseServer {
             channel,
             shape,
             bytes: geometry.bytes,
@@ -125,7 +125,7 @@ impl Server {
     }
 
     /// The next request, if one waits.
-    pub fn receive(&mut self) -> io::Result<Received> {
+    pub fn receive(&mut self) -> io::Result<ChannelEvent> {
         self.channel.receive()
     }
 
@@ -133,7 +133,7 @@ impl Server {
     ///
     /// # Errors
     /// Only if the kernel speaks a protocol that is too old to go on.
-    pub fn handle(&mut self, request: Request, volume: &mut dyn Volume) -> io::Result<()> {
+    pub fn handle(&mut self, request: FuseRequest, volume: &mut dyn Volume) -> io::Result<()> {
         let unique = request.header.unique;
         let outcome = match request.header.opcode {
             opcode::INIT => return self.init(&request),
@@ -183,7 +183,7 @@ impl Server {
         Ok(())
     }
 
-    fn init(&mut self, request: &Request) -> io::Result<()> {
+    fn init(&mut self, request: &FuseRequest) -> io::Result<()> {
         let unique = request.header.unique;
         let offer: abi::InitIn = match args(request) {
             Ok(offer) => offer,
@@ -264,7 +264,7 @@ impl Server {
     /// Owner and mode may be changed as on a device node, for as long as it is mounted. Times are
     /// accepted and forgotten. The size stays: opening with O_TRUNC (a size of zero, without a file
     /// handle) is ignored as on a block device, any other change is refused.
-    fn setattr(&mut self, request: &Request, volume: &dyn Volume) -> Result<(), i32> {
+    fn setattr(&mut self, request: &FuseRequest, volume: &dyn Volume) -> Result<(), i32> {
         let wish: abi::SetattrIn = args(request)?;
         self.bytes = volume.geometry().bytes;
         if wish.valid & set::SIZE != 0 {
@@ -308,7 +308,7 @@ impl Server {
         self.answer(unique, reply.as_bytes())
     }
 
-    fn read(&mut self, request: &Request, volume: &mut dyn Volume) -> Result<(), i32> {
+    fn read(&mut self, request: &FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
         let wish: abi::TransferIn = args(request)?;
         self.bytes = volume.geometry().bytes;
         let len = u64::from(wish.size).min(self.bytes.saturating_sub(wish.offset));
@@ -319,7 +319,7 @@ impl Server {
         self.submit(request.header.unique, What::Read { len }, io, volume)
     }
 
-    fn write(&mut self, request: Request, volume: &mut dyn Volume) -> Result<(), i32> {
+    fn write(&mut self, request: FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
         let wish: abi::TransferIn = args(&request)?;
         self.writable()?;
         if request.data.bytes() as u64 != u64::from(wish.size) {
@@ -356,7 +356,7 @@ impl Server {
 
     /// Punching a hole must leave zeroes, which a discard does not promise: both of the modes that
     /// we know are write-zeroes, with and without leave to free the space.
-    fn fallocate(&mut self, request: &Request, volume: &mut dyn Volume) -> Result<(), i32> {
+    fn fallocate(&mut self, request: &FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
         let wish: abi::FallocateIn = args(request)?;
         self.writable()?;
         let mode = wish.mode as i32;
@@ -381,7 +381,7 @@ impl Server {
         self.submit(request.header.unique, What::Zero, io, volume)
     }
 
-    fn lseek(&mut self, request: &Request, volume: &mut dyn Volume) -> Result<(), i32> {
+    fn lseek(&mut self, request: &FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
         let wish: abi::LseekIn = args(request)?;
         let hole = match wish.whence as i32 {
             libc::SEEK_HOLE => true,
@@ -527,7 +527,7 @@ fn first_of_kind(hole: bool, mut at: u64, extents: &[Extent]) -> (bool, u64) {
     (false, at)
 }
 
-fn args<T: FromBytes>(request: &Request) -> Result<T, i32> {
+fn args<T: FromBytes>(request: &FuseRequest) -> Result<T, i32> {
     request.args().ok_or(libc::EIO)
 }
 

@@ -17,7 +17,7 @@ use super::handshake::{Export, Handshake, Step, Terms};
 use super::input::{DIRECT_BYTES_MIN, Heard, Input, Payload};
 use super::output::{Output, Reply};
 use super::proto::{
-    self, EXTENT_BYTES, Errno, Head, REQUEST_BYTES, Request, command, command_flag,
+    self, EXTENT_BYTES, Errno, NbdRequest, REQUEST_BYTES, ReplyHead, command, command_flag,
 };
 
 /// Most calls that take from the socket in one turn, so that one busy client does not keep the
@@ -40,7 +40,7 @@ enum Stage {
 
 /// A write whose payload is arriving.
 struct Incoming {
-    request: Request,
+    request: NbdRequest,
     io: Io,
     payload: Payload,
 }
@@ -276,7 +276,7 @@ impl Connection {
         let Some(header) = self.input.peek::<REQUEST_BYTES>() else {
             return Ok(false);
         };
-        let Some(request) = Request::parse(&header) else {
+        let Some(request) = NbdRequest::parse(&header) else {
             return Err(End::Broken("a request without its magic"));
         };
         if request.command == command::DISC {
@@ -333,7 +333,7 @@ impl Connection {
 
     fn submit(
         &mut self,
-        request: Request,
+        request: NbdRequest,
         mut io: Io,
         held_bytes: u64,
         hall: &mut Hall,
@@ -360,9 +360,9 @@ impl Connection {
                 let len = request.len as usize;
                 assert_eq!(completion.data.bytes(), len, "a read of another length");
                 let head = if self.terms.structured {
-                    Head::data_chunk(cookie, request.offset, len)
+                    ReplyHead::data_chunk(cookie, request.offset, len)
                 } else {
-                    Head::simple(cookie, None)
+                    ReplyHead::simple(cookie, None)
                 };
                 let data = completion.data;
                 self.output.push(Reply { head, data, ends_request: true, held_bytes });
@@ -374,29 +374,29 @@ impl Connection {
                 let count = proto::put_extents(&completion.extents, request.len, one, &mut buf);
                 assert!(count > 0, "a block status without extents");
                 buf.set_len(count * EXTENT_BYTES);
-                self.answer(Head::status_chunk(cookie, count), SegList::of(buf.freeze()));
+                self.answer(ReplyHead::status_chunk(cookie, count), SegList::of(buf.freeze()));
             }
             _ => {
                 self.release(held_bytes, hall);
-                self.answer(Head::simple(cookie, None), SegList::new());
+                self.answer(ReplyHead::simple(cookie, None), SegList::new());
             }
         }
     }
 
-    fn answer(&mut self, head: Head, data: SegList) {
+    fn answer(&mut self, head: ReplyHead, data: SegList) {
         self.output.push(Reply { head, data, ends_request: true, held_bytes: 0 });
     }
 
     /// Answers with an error, and with a text where the client understands one.
     fn refuse(
         &mut self,
-        request: &Request,
+        request: &NbdRequest,
         errno: Errno,
         text: std::fmt::Arguments<'_>,
         hall: &Hall,
     ) {
         if !self.terms.structured {
-            return self.answer(Head::simple(request.cookie, Some(errno)), SegList::new());
+            return self.answer(ReplyHead::simple(request.cookie, Some(errno)), SegList::new());
         }
         let mut buf = hall.pool.get(ERROR_TEXT_BYTES_MAX);
         let mut rest = &mut buf[..];
@@ -404,12 +404,12 @@ impl Connection {
         let _ = rest.write_fmt(text);
         let len = ERROR_TEXT_BYTES_MAX - rest.len();
         buf.set_len(len);
-        self.answer(Head::error_chunk(request.cookie, errno, len), SegList::of(buf.freeze()));
+        self.answer(ReplyHead::error_chunk(request.cookie, errno, len), SegList::of(buf.freeze()));
     }
 }
 
 /// The gate: what a valid request means to the volume, or what the client is told.
-fn check(request: &Request, terms: Terms, export: &Export<'_>) -> Result<Io, Refusal> {
+fn check(request: &NbdRequest, terms: Terms, export: &Export<'_>) -> Result<Io, Refusal> {
     let features = export.geometry.features;
     let (op, more_flags, able) = match request.command {
         command::READ if terms.structured => (Op::Read, command_flag::DF, true),

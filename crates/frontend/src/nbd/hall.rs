@@ -3,7 +3,7 @@
 use thinwire_buffer::Pool;
 use thinwire_volume::Token;
 
-use super::proto::Request;
+use super::proto::NbdRequest;
 use super::{NbdLimits, NbdStats};
 
 /// A request that is with the volume.
@@ -14,7 +14,7 @@ pub(super) struct Pending {
     pub(super) slot: u32,
     pub(super) generation: u32,
     /// As the client sent it.
-    pub(super) request: Request,
+    pub(super) request: NbdRequest,
     /// Bytes of memory it holds.
     pub(super) held_bytes: u64,
 }

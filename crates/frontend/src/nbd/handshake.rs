@@ -5,8 +5,8 @@ use thinwire_volume::Geometry;
 
 use super::output::{Output, Reply};
 use super::proto::{
-    CONTEXT_NAME, ContextOption, Head, InfoOption, OPTION_HEADER_BYTES, OptionHeader, export_flag,
-    handshake_flag, info, option, option_reply,
+    CONTEXT_NAME, ContextOption, InfoOption, OPTION_HEADER_BYTES, OptionHeader, ReplyHead,
+    export_flag, handshake_flag, info, option, option_reply,
 };
 
 /// The longest option taken in whole; all sensible ones are far shorter.
@@ -108,7 +108,7 @@ pub(super) struct Handshake {
 impl Handshake {
     /// Greets the client: to be called once, first.
     pub(super) fn greet(output: &mut Output) {
-        output.push(Reply::free(Head::greeting(), SegList::new()));
+        output.push(Reply::free(ReplyHead::greeting(), SegList::new()));
     }
 
     /// Does what `input` asks for first.
@@ -214,7 +214,7 @@ impl Handshake {
             return Step::Broken("an export that does not exist, asked for the old way");
         }
         let flags_of_export = haggle.export.flags(self.terms.structured);
-        let head = Head::export(haggle.export.geometry.bytes, flags_of_export);
+        let head = ReplyHead::export(haggle.export.geometry.bytes, flags_of_export);
         let zeroes: &[u8] =
             if flags & u32::from(handshake_flag::NO_ZEROES) != 0 { &[] } else { &[0; 124] };
         haggle.output.push_with(head, &[zeroes], haggle.pool);
@@ -238,7 +238,7 @@ impl Handshake {
         }
         let listed = !is_set && (query.is_unspecific || query.wants_base);
         if haggle.export.geometry.features.block_status && (query.wants_allocation || listed) {
-            let head = Head::meta_context(haggle.option);
+            let head = ReplyHead::meta_context(haggle.option);
             haggle.output.push_with(head, &[CONTEXT_NAME], haggle.pool);
             if is_set {
                 self.terms.allocation = true;
@@ -260,12 +260,12 @@ struct Haggle<'a> {
 
 impl Haggle<'_> {
     fn ack(&mut self) {
-        let head = Head::option_reply(self.option, option_reply::ACK, 0);
+        let head = ReplyHead::option_reply(self.option, option_reply::ACK, 0);
         self.output.push(Reply::free(head, SegList::new()));
     }
 
     fn refuse(&mut self, error: u32, text: &str) {
-        let head = Head::option_reply(self.option, error, text.len());
+        let head = ReplyHead::option_reply(self.option, error, text.len());
         self.output.push_with(head, &[text.as_bytes()], self.pool);
     }
 
@@ -277,7 +277,7 @@ impl Haggle<'_> {
 
     fn list(&mut self) {
         let (name, text) = (self.export.name.as_bytes(), self.export.description.as_bytes());
-        self.output.push_with(Head::server(name.len(), text.len()), &[name, text], self.pool);
+        self.output.push_with(ReplyHead::server(name.len(), text.len()), &[name, text], self.pool);
         self.ack();
     }
 
@@ -292,20 +292,20 @@ impl Haggle<'_> {
             return None;
         }
         let flags = self.export.flags(structured);
-        let head = Head::info_export(self.option, self.export.geometry.bytes, flags);
+        let head = ReplyHead::info_export(self.option, self.export.geometry.bytes, flags);
         self.output.push(Reply::free(head, SegList::new()));
         for (wanted, kind, text) in [
             (query.wants_name, info::NAME, self.export.name),
             (query.wants_description, info::DESCRIPTION, self.export.description),
         ] {
             if wanted && !(kind == info::DESCRIPTION && text.is_empty()) {
-                let head = Head::info_text(self.option, kind, text.len());
+                let head = ReplyHead::info_text(self.option, kind, text.len());
                 self.output.push_with(head, &[text.as_bytes()], self.pool);
             }
         }
         if query.wants_block_size {
             let (min, preferred, max) = self.export.block_sizes();
-            let head = Head::info_block_size(self.option, min, preferred, max);
+            let head = ReplyHead::info_block_size(self.option, min, preferred, max);
             self.output.push(Reply::free(head, SegList::new()));
         }
         self.ack();

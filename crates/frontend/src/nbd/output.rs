@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use thinwire_buffer::{Pool, SegList};
 
-use super::proto::Head;
+use super::proto::ReplyHead;
 
 /// Most pieces of memory handed to the kernel in one call (its own limit is 1024).
 const SLICES_MAX: usize = 256;
@@ -18,7 +18,7 @@ const CALLS_MAX: usize = 4;
 /// One reply, or one part of the handshake.
 pub(super) struct Reply {
     /// The formatted head.
-    pub(super) head: Head,
+    pub(super) head: ReplyHead,
     /// What follows it.
     pub(super) data: SegList,
     /// True if a request's place is free again once this is sent.
@@ -29,7 +29,7 @@ pub(super) struct Reply {
 
 impl Reply {
     /// A part of the handshake, or anything else that is charged to nothing.
-    pub(super) fn free(head: Head, data: SegList) -> Self {
+    pub(super) fn free(head: ReplyHead, data: SegList) -> Self {
         Reply { head, data, ends_request: false, held_bytes: 0 }
     }
 
@@ -63,7 +63,7 @@ impl Output {
     }
 
     /// A handshake reply with a text or the like after its head.
-    pub(super) fn push_with(&mut self, head: Head, parts: &[&[u8]], pool: &Pool) {
+    pub(super) fn push_with(&mut self, head: ReplyHead, parts: &[&[u8]], pool: &Pool) {
         let mut buf = pool.get(parts.iter().map(|part| part.len()).sum());
         let mut at = 0;
         for part in parts {
@@ -164,7 +164,7 @@ mod tests {
         let mut output = Output::default();
         let mut expected = Vec::new();
         for cookie in 0..700u64 {
-            let head = Head::simple(cookie, None);
+            let head = ReplyHead::simple(cookie, None);
             expected.extend_from_slice(head.as_bytes());
             let mut data = SegList::new();
             for n in 0..cookie % 3 {

@@ -329,7 +329,7 @@ impl<'a> ContextOption<'a> {
 
 /// A request's header, as sent: nothing but its magic is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// Command flags.
     pub flags: u16,
     /// The command.
@@ -342,12 +342,12 @@ pub struct Request {
     pub len: u32,
 }
 
-impl Request {
+impl NbdRequest {
     /// `None` if the magic is wrong: the stream is out of step.
     pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let magic = fields.u32()?;
-        let request = Request {
+        let request = NbdRequest {
             flags: fields.u16()?,
             command: fields.u16()?,
             cookie: fields.u64()?,
@@ -360,18 +360,18 @@ impl Request {
 
 /// The head of a reply, short enough to live beside its data: written once, sent by reference.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
-    bytes: [u8; Head::BYTES_MAX],
+pub struct ReplyHead {
+    bytes: [u8; ReplyHead::BYTES_MAX],
     len: u8,
 }
 
-impl Head {
+impl ReplyHead {
     /// The longest head: an option reply with the fields of a block-size information.
     pub const BYTES_MAX: usize = 40;
 
     /// An empty head.
     pub const fn new() -> Self {
-        Head { bytes: [0; Head::BYTES_MAX], len: 0 }
+        ReplyHead { bytes: [0; ReplyHead::BYTES_MAX], len: 0 }
     }
 
     fn put(mut self, bytes: &[u8]) -> Self {
@@ -401,79 +401,79 @@ impl Head {
     /// The server's greeting.
     pub fn greeting() -> Self {
         let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
-        Head::new().u64(MAGIC).u64(OPTION_MAGIC).u16(flags)
+        ReplyHead::new().u64(MAGIC).u64(OPTION_MAGIC).u16(flags)
     }
 
     /// A reply to an option; `len` bytes follow.
     pub fn option_reply(option: u32, kind: u32, len: usize) -> Self {
-        Head::new().u64(OPTION_REPLY_MAGIC).u32(option).u32(kind).u32(len as u32)
+        ReplyHead::new().u64(OPTION_REPLY_MAGIC).u32(option).u32(kind).u32(len as u32)
     }
 
     /// [`option_reply::INFO`] with size and flags.
     pub fn info_export(option: u32, bytes: u64, flags: u16) -> Self {
-        let head = Head::option_reply(option, option_reply::INFO, 12);
+        let head = ReplyHead::option_reply(option, option_reply::INFO, 12);
         head.u16(info::EXPORT).u64(bytes).u16(flags)
     }
 
     /// [`option_reply::INFO`] with block sizes.
     pub fn info_block_size(option: u32, min: u32, preferred: u32, max: u32) -> Self {
-        let head = Head::option_reply(option, option_reply::INFO, 14);
+        let head = ReplyHead::option_reply(option, option_reply::INFO, 14);
         head.u16(info::BLOCK_SIZE).u32(min).u32(preferred).u32(max)
     }
 
     /// [`option_reply::INFO`] with a text of `len` bytes, which follows.
     pub fn info_text(option: u32, kind: u16, len: usize) -> Self {
-        Head::option_reply(option, option_reply::INFO, 2 + len).u16(kind)
+        ReplyHead::option_reply(option, option_reply::INFO, 2 + len).u16(kind)
     }
 
     /// [`option_reply::SERVER`] with a name of `name_len` bytes and a text, which follow.
     pub fn server(name_len: usize, text_len: usize) -> Self {
-        Head::option_reply(option::LIST, option_reply::SERVER, 4 + name_len + text_len)
+        ReplyHead::option_reply(option::LIST, option_reply::SERVER, 4 + name_len + text_len)
             .u32(name_len as u32)
     }
 
     /// [`option_reply::META_CONTEXT`] for [`CONTEXT_NAME`], which follows.
     pub fn meta_context(option: u32) -> Self {
-        Head::option_reply(option, option_reply::META_CONTEXT, 4 + CONTEXT_NAME.len())
+        ReplyHead::option_reply(option, option_reply::META_CONTEXT, 4 + CONTEXT_NAME.len())
             .u32(CONTEXT_ID)
     }
 
     /// The answer to `EXPORT_NAME`, without the zeroes that may have to follow.
     pub fn export(bytes: u64, flags: u16) -> Self {
-        Head::new().u64(bytes).u16(flags)
+        ReplyHead::new().u64(bytes).u16(flags)
     }
 
     /// A simple reply; a successful read's data follow.
     pub fn simple(cookie: u64, error: Option<Errno>) -> Self {
         let error = error.map_or(0, |errno| errno as u32);
-        Head::new().u32(SIMPLE_REPLY_MAGIC).u32(error).u64(cookie)
+        ReplyHead::new().u32(SIMPLE_REPLY_MAGIC).u32(error).u64(cookie)
     }
 
     fn chunk(cookie: u64, kind: u16, len: usize) -> Self {
-        Head::new().u32(CHUNK_MAGIC).u16(chunk::DONE).u16(kind).u64(cookie).u32(len as u32)
+        ReplyHead::new().u32(CHUNK_MAGIC).u16(chunk::DONE).u16(kind).u64(cookie).u32(len as u32)
     }
 
     /// The only chunk of a reply to a read; `len` bytes of data follow.
     pub fn data_chunk(cookie: u64, offset: u64, len: usize) -> Self {
-        Head::chunk(cookie, chunk::OFFSET_DATA, 8 + len).u64(offset)
+        ReplyHead::chunk(cookie, chunk::OFFSET_DATA, 8 + len).u64(offset)
     }
 
     /// The only chunk of a reply to a block status; `extents` descriptors follow.
     pub fn status_chunk(cookie: u64, extents: usize) -> Self {
         let len = 4 + extents * EXTENT_BYTES;
-        Head::chunk(cookie, chunk::BLOCK_STATUS, len).u32(CONTEXT_ID)
+        ReplyHead::chunk(cookie, chunk::BLOCK_STATUS, len).u32(CONTEXT_ID)
     }
 
     /// The only chunk of a failed reply; a text of `text_len` bytes (at most
     /// [`STRING_BYTES_MAX`]) follows.
     pub fn error_chunk(cookie: u64, errno: Errno, text_len: usize) -> Self {
-        Head::chunk(cookie, chunk::ERROR, 6 + text_len).u32(errno as u32).u16(text_len as u16)
+        ReplyHead::chunk(cookie, chunk::ERROR, 6 + text_len).u32(errno as u32).u16(text_len as u16)
     }
 }
 
-impl Default for Head {
+impl Default for ReplyHead {
     fn default() -> Self {
-        Head::new()
+        ReplyHead::new()
     }
 }
 

@@ -17,16 +17,16 @@ fn a_request_as_the_specification_draws_it() {
     bytes[8..16].copy_from_slice(b"cookie!!");
     bytes[16..24].copy_from_slice(&[0, 0, 0, 1, 0, 0, 2, 0]);
     bytes[24..].copy_from_slice(&[0xff, 0xff, 0xff, 0xfe]);
-    let request = Request {
+    let request = NbdRequest {
         flags: command_flag::FUA,
         command: command::WRITE_ZEROES,
         cookie: u64::from_be_bytes(*b"cookie!!"),
         offset: (1 << 32) + 512,
         len: 0xffff_fffe,
     };
-    assert_eq!(Request::parse(&bytes), Some(request));
+    assert_eq!(NbdRequest::parse(&bytes), Some(request));
     bytes[3] ^= 1;
-    assert_eq!(Request::parse(&bytes), None);
+    assert_eq!(NbdRequest::parse(&bytes), None);
 }
 
 #[test]
@@ -56,32 +56,32 @@ fn options_whose_lengths_lie_are_refused() {
 
 #[test]
 fn heads_have_the_layout_of_the_specification() {
-    assert_eq!(Head::greeting().as_bytes(), b"NBDMAGICIHAVEOPT\0\x03");
-    let reply = Head::option_reply(option::GO, option_reply::ERR_UNKNOWN, 5);
+    assert_eq!(ReplyHead::greeting().as_bytes(), b"NBDMAGICIHAVEOPT\0\x03");
+    let reply = ReplyHead::option_reply(option::GO, option_reply::ERR_UNKNOWN, 5);
     assert_eq!(
         reply.as_bytes(),
         [0, 3, 0xe8, 0x89, 4, 0x55, 0x65, 0xa9, 0, 0, 0, 7, 0x80, 0, 0, 6, 0, 0, 0, 5]
     );
     assert_eq!(
-        Head::simple(2, Some(Errno::NoSpc)).as_bytes(),
+        ReplyHead::simple(2, Some(Errno::NoSpc)).as_bytes(),
         [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 2]
     );
-    let chunk = Head::data_chunk(2, 512, 4096);
+    let chunk = ReplyHead::data_chunk(2, 512, 4096);
     assert_eq!(chunk.as_bytes()[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
     assert_eq!(chunk.as_bytes()[16..], [0, 0, 0x10, 8, 0, 0, 0, 0, 0, 0, 2, 0]);
-    let error = Head::error_chunk(2, Errno::Inval, 7);
+    let error = ReplyHead::error_chunk(2, Errno::Inval, 7);
     assert_eq!(error.as_bytes()[6..8], [0x80, 1]);
     assert_eq!(error.as_bytes()[16..], [0, 0, 0, 13, 0, 0, 0, 22, 0, 7]);
     for head in [
-        Head::info_block_size(7, 1, 4096, 1 << 25),
-        Head::info_export(7, 1 << 40, 0xffff),
-        Head::info_text(7, info::NAME, 5),
-        Head::server(5, 9),
-        Head::meta_context(10),
-        Head::export(1, 1),
-        Head::status_chunk(1, 3),
+        ReplyHead::info_block_size(7, 1, 4096, 1 << 25),
+        ReplyHead::info_export(7, 1 << 40, 0xffff),
+        ReplyHead::info_text(7, info::NAME, 5),
+        ReplyHead::server(5, 9),
+        ReplyHead::meta_context(10),
+        ReplyHead::export(1, 1),
+        ReplyHead::status_chunk(1, 3),
     ] {
-        assert!(head.as_bytes().len() <= Head::BYTES_MAX);
+        assert!(head.as_bytes().len() <= ReplyHead::BYTES_MAX);
     }
 }
 

@@ -6,7 +6,7 @@ use thinwire_volume::ErrorKind;
 use thinwire_wire::{Attached, Kind, Message, Refuse, Status, event_code};
 
 use super::Initiator;
-use crate::attachment::{Grant, Refusal};
+use crate::attachment::{Granted, Refusal};
 use crate::slots::{Finished, Outgoing, Owner};
 
 impl Initiator {
@@ -125,9 +125,9 @@ impl Initiator {
 
     fn on_attached(&mut self, now: Time, attached: &Attached) -> Result<(), DropReason> {
         match self.attachment.on_attached(attached)? {
-            Grant::First(verifier) => self.durability.begin(verifier),
-            Grant::Again(verifier) => self.durability.on_verifier(verifier),
-            Grant::OtherContent => {
+            Granted::First(verifier) => self.durability.begin(verifier),
+            Granted::Again(verifier) => self.durability.on_verifier(verifier),
+            Granted::OtherContent => {
                 self.die(ErrorKind::ContentChanged);
                 return Ok(());
             }

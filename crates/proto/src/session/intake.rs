@@ -8,7 +8,7 @@ use thinwire_wire::{AckRanges, Frame, Header, Message, flags};
 
 use super::{Notice, Session};
 use crate::path::PathState;
-use crate::received::Verdict;
+use crate::received::Arrival;
 use crate::recovery::AckOutcome;
 use crate::{Content, DropReason, Time};
 
@@ -40,14 +40,14 @@ impl Session {
         let verdict = path.received.insert(number);
         let eliciting = frame.is_eliciting();
         match verdict {
-            Verdict::Duplicate => {
+            Arrival::Duplicate => {
                 // Its acknowledgement may have been lost.
-                path.ack.on_received(now, arrived, number, Verdict::OutOfOrder, eliciting);
+                path.ack.on_received(now, arrived, number, Arrival::OutOfOrder, eliciting);
                 return Err(DropReason::Duplicate);
             }
-            Verdict::TooOld => return Err(DropReason::TooOld),
-            Verdict::TooFarAhead => return Err(DropReason::TooFarAhead),
-            Verdict::InOrder | Verdict::OutOfOrder => {}
+            Arrival::TooOld => return Err(DropReason::TooOld),
+            Arrival::TooFarAhead => return Err(DropReason::TooFarAhead),
+            Arrival::InOrder | Arrival::OutOfOrder => {}
         }
         path.ack.on_received(now, arrived, number, verdict, eliciting);
         path.last_heard = now;

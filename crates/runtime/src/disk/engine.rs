@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use super::slots::Request;
+use super::slots::SystemCall;
 
 /// Makes the system calls of up to [`SLOTS`] operations at once, in any order.
 pub(super) trait Engine {
@@ -12,7 +12,7 @@ pub(super) trait Engine {
     /// # Safety
     /// The memory that `request` points to stays valid, is not written, and (for a read) not looked
     /// at, until [`Engine::reap`] has returned the slot. A slot has one call at a time.
-    unsafe fn start(&mut self, slot: u32, request: Request);
+    unsafe fn start(&mut self, slot: u32, request: SystemCall);
 
     /// Makes sure that what was started gets going, in at most one system call.
     fn enter(&mut self);
@@ -27,7 +27,7 @@ pub(super) trait Engine {
     fn fd(&self) -> RawFd;
 }
 
-/// The slot of a pause ([`Request::Pause`]), of which there is one at a time besides the others.
+/// The slot of a pause ([`SystemCall::Pause`]), of which there is one at a time besides the others.
 pub(super) const PAUSE: u32 = u32::MAX;
 /// Much shorter than a sync, and longer than going round once more costs.
 pub(super) const PAUSE_TIME: Duration = Duration::from_micros(200);

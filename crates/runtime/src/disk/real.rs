@@ -13,7 +13,7 @@ use thinwire_volume::{
 };
 
 use super::engine::{Engine, PAUSE, SLOTS};
-use super::slots::{Request, Slot, Step};
+use super::slots::{Slot, Step, SystemCall};
 use super::writer::WriterStore;
 
 /// A block status looks at no more than this many extents: each costs a system call.
@@ -186,7 +186,7 @@ impl<E: Engine> Disk for RealDisk<E> {
     fn wake_soon(&mut self) {
         if !std::mem::replace(&mut self.pausing, true) {
             // SAFETY: a pause has no memory, and only one is under way.
-            unsafe { self.engine.start(PAUSE, Request::Pause) };
+            unsafe { self.engine.start(PAUSE, SystemCall::Pause) };
             self.engine.enter();
         }
     }

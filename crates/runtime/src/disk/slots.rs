@@ -7,7 +7,7 @@ const PIECES_MAX: usize = 1024;
 
 /// One system call, with pointers into memory that the slot owns until the call has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Request {
+pub(super) enum SystemCall {
     /// pread.
     Read { at: *mut u8, len: u32, offset: u64 },
     /// pwritev2.
@@ -48,14 +48,14 @@ impl Slot {
 
     /// The next system call for this operation. The pointers in it stay valid until
     /// [`Slot::advance`] is called: the operation is not moved out or changed before.
-    pub fn request(&mut self) -> Request {
+    pub fn request(&mut self) -> SystemCall {
         let op = self.op.as_mut().expect("a loaded slot");
         let offset = op.offset + self.moved;
         match &mut op.kind {
             DiskOpKind::Read(buf) => {
                 assert_eq!(buf.len() as u64, op.len, "a read fills its buffer");
                 let rest = &mut buf[self.moved as usize..];
-                Request::Read { at: rest.as_mut_ptr(), len: rest.len() as u32, offset }
+                SystemCall::Read { at: rest.as_mut_ptr(), len: rest.len() as u32, offset }
             }
             DiskOpKind::Write { data, fua } => {
                 self.pieces.clear();
@@ -75,20 +75,20 @@ impl Slot {
                         iov_len: rest.len(),
                     });
                 }
-                Request::Write {
+                SystemCall::Write {
                     pieces: self.pieces.as_ptr(),
                     count: self.pieces.len() as u32,
                     offset,
                     durable: *fua,
                 }
             }
-            DiskOpKind::Flush => Request::Sync,
-            DiskOpKind::PunchHole => Request::Allocate {
+            DiskOpKind::Flush => SystemCall::Sync,
+            DiskOpKind::PunchHole => SystemCall::Allocate {
                 mode: libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
                 offset,
                 len: op.len,
             },
-            DiskOpKind::ZeroRange => Request::Allocate {
+            DiskOpKind::ZeroRange => SystemCall::Allocate {
                 mode: libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
                 offset,
                 len: op.len,
@@ -130,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    fn pieces(request: Request) -> (Vec<(usize, usize)>, u64) {
-        let Request::Write { pieces, count, offset, .. } = request else { panic!() };
+    fn pieces(request: SystemCall) -> (Vec<(usize, usize)>, u64) {
+        let SystemCall::Write { pieces, count, offset, .. } = request else { panic!() };
         // SAFETY: the slot that made the request is alive and was not touched since.
         let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
         (pieces.iter().map(|p| (p.iov_base as usize, p.iov_len)).collect(), offset)
@@ -177,9 +177,9 @@ mod tests {
             let kind = DiskOpKind::Read(Pool::new(0).get(4096));
             let mut slot = Slot::default();
             slot.load(DiskOp { token: 1, offset: 0, len: 4096, kind });
-            let Request::Read { at, .. } = slot.request() else { panic!() };
+            let SystemCall::Read { at, .. } = slot.request() else { panic!() };
             assert!(matches!(slot.advance(1000), Step::Again));
-            let Request::Read { at: rest, len, offset } = slot.request() else { panic!() };
+            let SystemCall::Read { at: rest, len, offset } = slot.request() else { panic!() };
             assert_eq!((rest as usize - at as usize, len, offset), (1000, 3096, 1000));
             assert!(matches!(slot.advance(last), Step::Done(_, Err(libc::EIO))));
         }
@@ -189,7 +189,7 @@ mod tests {
     fn an_operation_without_bytes_ends_with_its_call() {
         let mut slot = Slot::default();
         slot.load(DiskOp { token: 1, offset: 0, len: 1 << 40, kind: DiskOpKind::PunchHole });
-        assert!(matches!(slot.request(), Request::Allocate { len, .. } if len == 1 << 40));
+        assert!(matches!(slot.request(), SystemCall::Allocate { len, .. } if len == 1 << 40));
         assert!(matches!(slot.advance(0), Step::Done(_, Ok(()))));
         slot.load(DiskOp { token: 1, offset: 0, len: 0, kind: DiskOpKind::Flush });
         assert!(matches!(slot.advance(-libc::EIO), Step::Done(_, Err(libc::EIO))));

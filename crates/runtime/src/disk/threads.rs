@@ -12,14 +12,14 @@ use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::engine::{Engine, PAUSE_TIME, SLOTS};
-use super::slots::Request;
+use super::slots::SystemCall;
 
 /// Threads for each disk. They wait for the device most of the time; this many keep a device busy.
 const THREADS: usize = 8;
 
 struct Job {
     slot: u32,
-    request: Request,
+    request: SystemCall,
 }
 
 // SAFETY: the pointers lead to memory that belongs to the slot and that nobody else touches until
@@ -99,19 +99,19 @@ impl Shared {
         }
     }
 
-    fn perform(&self, request: Request) -> Result<usize, Errno> {
+    fn perform(&self, request: SystemCall) -> Result<usize, Errno> {
         let file = &*self.file;
         match request {
-            Request::Pause => {
+            SystemCall::Pause => {
                 std::thread::sleep(PAUSE_TIME);
                 Ok(0)
             }
-            Request::Read { at, len, offset } => {
+            SystemCall::Read { at, len, offset } => {
                 // SAFETY: `at` leads to `len` initialised bytes that are this job's alone.
                 let place = unsafe { std::slice::from_raw_parts_mut(at, len as usize) };
                 rustix::io::pread(file, place, offset)
             }
-            Request::Write { pieces, count, offset, durable } => {
+            SystemCall::Write { pieces, count, offset, durable } => {
                 // SAFETY: `count` pieces, of memory that nobody writes until the job has ended;
                 // `IoSlice` has the layout of `iovec`.
                 let pieces =
@@ -119,8 +119,8 @@ impl Shared {
                 let flags = if durable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
                 rustix::io::pwritev2(file, pieces, offset, flags)
             }
-            Request::Sync => fdatasync(file).map(|()| 0),
-            Request::Allocate { mode, offset, len } => {
+            SystemCall::Sync => fdatasync(file).map(|()| 0),
+            SystemCall::Allocate { mode, offset, len } => {
                 let mode = FallocateFlags::from_bits_retain(mode as u32);
                 fallocate(file, mode, offset, len).map(|()| 0)
             }
@@ -129,7 +129,7 @@ impl Shared {
 }
 
 impl Engine for Threads {
-    unsafe fn start(&mut self, slot: u32, request: Request) {
+    unsafe fn start(&mut self, slot: u32, request: SystemCall) {
         self.started.push(Job { slot, request });
     }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use io_uring::{IoUring, opcode, types};
 
 use super::engine::{Engine, PAUSE_TIME, SLOTS};
-use super::slots::Request;
+use super::slots::SystemCall;
 
 /// One ring, with the disk's descriptor registered in it.
 ///
@@ -62,21 +62,21 @@ fn build() -> io::Result<IoUring> {
 }
 
 impl Engine for Uring {
-    unsafe fn start(&mut self, slot: u32, request: Request) {
+    unsafe fn start(&mut self, slot: u32, request: SystemCall) {
         let durable_flag = |durable| if durable { libc::RWF_DSYNC } else { 0 };
         let entry = match request {
-            Request::Read { at, len, offset } => {
+            SystemCall::Read { at, len, offset } => {
                 opcode::Read::new(DISK, at, len).offset(offset).build()
             }
-            Request::Write { pieces, count, offset, durable } => {
+            SystemCall::Write { pieces, count, offset, durable } => {
                 opcode::Writev::new(DISK, pieces, count)
                     .offset(offset)
                     .rw_flags(durable_flag(durable))
                     .build()
             }
-            Request::Sync => opcode::Fsync::new(DISK).flags(types::FsyncFlags::DATASYNC).build(),
-            Request::Pause => opcode::Timeout::new(&*self.pause).build(),
-            Request::Allocate { mode, offset, len } => {
+            SystemCall::Sync => opcode::Fsync::new(DISK).flags(types::FsyncFlags::DATASYNC).build(),
+            SystemCall::Pause => opcode::Timeout::new(&*self.pause).build(),
+            SystemCall::Allocate { mode, offset, len } => {
                 opcode::Fallocate::new(DISK, len).offset(offset).mode(mode).build()
             }
         };

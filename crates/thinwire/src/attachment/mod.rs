@@ -21,7 +21,7 @@ use crate::rundir::{Record, RunDir};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
-use serve::{Parts, Server};
+use serve::{AttachmentServer, Parts};
 
 /// Whom an attachment tells how it fares, until it is usable.
 pub trait Reporter {
@@ -144,7 +144,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
             return Err(failure);
         }
     };
-    Server::new(Parts { open, face, control, signals: &signals, claim: &claim, record })?
+    AttachmentServer::new(Parts { open, face, control, signals: &signals, claim: &claim, record })?
         .run(reporter)
 }
 

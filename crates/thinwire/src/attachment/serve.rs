@@ -25,7 +25,7 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(500);
 
-/// What a [`Server`] is made of.
+/// What an [`AttachmentServer`] is made of.
 pub struct Parts<'a> {
     /// Takes any byte range.
     pub open: Box<dyn OpenVolume>,
@@ -55,7 +55,7 @@ enum Phase {
 }
 
 /// See the [module](self).
-pub struct Server<'a> {
+pub struct AttachmentServer<'a> {
     parts: Parts<'a>,
     phase: Phase,
     announced: bool,
@@ -68,7 +68,7 @@ pub struct Server<'a> {
     trouble: Option<String>,
 }
 
-/// What the control socket sees of a [`Server`].
+/// What the control socket sees of an [`AttachmentServer`].
 struct View<'b> {
     open: &'b dyn OpenVolume,
     face: &'b dyn Face,
@@ -80,13 +80,13 @@ struct View<'b> {
     read_only: bool,
 }
 
-impl<'a> Server<'a> {
+impl<'a> AttachmentServer<'a> {
     /// Ready to run.
     pub fn new(mut parts: Parts<'a>) -> Outcome<Self> {
         parts.open.watch(parts.face.fd())?;
         parts.open.watch(parts.control.fd())?;
         parts.open.watch(parts.signals.fd())?;
-        Ok(Server {
+        Ok(AttachmentServer {
             parts,
             phase: Phase::Serving,
             announced: false,
@@ -282,7 +282,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// What [`Server::leave`] found.
+/// What [`AttachmentServer::leave`] found.
 enum Leaving {
     /// All is done.
     Gone,

@@ -9,7 +9,7 @@ use thinwire_buffer::Pool;
 use thinwire_volume::Volume;
 
 use super::*;
-use crate::control::{ControlClient, Request, Response};
+use crate::control::{ControlClient, ControlRequest, Response};
 use crate::open::VolumeHealth;
 use crate::rundir::RunDir;
 use crate::testing::{MemoryVolume, Mischief, TempDir};
@@ -175,11 +175,11 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
         claim: &claim,
         record: Record::of_this_process("a", "memory:1M".into(), "nbd", false),
     };
-    Server::new(parts)?.run(&mut Paths(ready))
+    AttachmentServer::new(parts)?.run(&mut Paths(ready))
 }
 
 fn detach(dir: &RunDir, force: bool) -> Vec<Response> {
-    let mut client = ControlClient::ask(dir, "a", Request::Detach { force }).unwrap();
+    let mut client = ControlClient::ask(dir, "a", ControlRequest::Detach { force }).unwrap();
     let mut answers = vec![client.answer(SOON).unwrap()];
     while answers.last() == Some(&Response::Detaching) {
         answers.push(client.answer(SOON).unwrap());

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
-use super::ledger::{Ledger, Verdict};
+use super::ledger::{CheckOutcome, Ledger};
 use super::plan::{Plan, Random, Stream};
 use crate::control::BatchStatus;
 use crate::error::{Failure, Outcome};
@@ -416,16 +416,16 @@ impl Engine {
         let bs = self.plan.bs as usize;
         let verdict = match &self.ledger {
             Some(ledger) => ledger.check(slot.block, &completion.data),
-            None if completion.data.bytes() == bs => Verdict::Unknown,
-            None => Verdict::Wrong(format!(
+            None if completion.data.bytes() == bs => CheckOutcome::Unknown,
+            None => CheckOutcome::Wrong(format!(
                 "the read of {bs} bytes gave {} bytes",
                 completion.data.bytes()
             )),
         };
         match verdict {
-            Verdict::Right => self.tally.verified += 1,
-            Verdict::Unknown => {}
-            Verdict::Wrong(why) => {
+            CheckOutcome::Right => self.tally.verified += 1,
+            CheckOutcome::Unknown => {}
+            CheckOutcome::Wrong(why) => {
                 self.tally.complain(|| why);
                 return false;
             }

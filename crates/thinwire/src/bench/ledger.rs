@@ -3,7 +3,7 @@
 
 use thinwire_buffer::SegList;
 
-use super::stamp::{self, Found, Stamp, UNIT_BYTES};
+use super::stamp::{self, Stamp, UNIT_BYTES, UnitContent};
 
 /// The content of a block is unknown from now on: a write to it failed.
 const UNKNOWN: u32 = u32::MAX;
@@ -19,7 +19,7 @@ pub struct Ledger {
 
 /// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CheckOutcome {
     /// All units are what they should be.
     Right,
     /// Nothing is known about the block, or nobody stamped it.
@@ -78,8 +78,8 @@ impl Ledger {
 
     /// Checks what was read from a block. A block that this run has not written must, if it bears
     /// stamps of another run, bear sound ones of its own place.
-    pub fn check(&self, block: u64, data: &SegList) -> Verdict {
-        let mut verdict = Verdict::Unknown;
+    pub fn check(&self, block: u64, data: &SegList) -> CheckOutcome {
+        let mut verdict = CheckOutcome::Unknown;
         let mut offset = block * u64::from(self.bs);
         let mut straddling = Vec::new();
         for segment in data.iter() {
@@ -104,7 +104,7 @@ impl Ledger {
         let end = (block + 1) * u64::from(self.bs);
         if offset != end {
             let read = offset + u64::from(self.bs) - end;
-            return Verdict::Wrong(format!(
+            return CheckOutcome::Wrong(format!(
                 "the read of {} bytes at {} gave {read} bytes",
                 self.bs,
                 end - u64::from(self.bs)
@@ -113,8 +113,8 @@ impl Ledger {
         verdict
     }
 
-    fn check_unit(&self, block: u64, offset: u64, unit: &[u8], verdict: &mut Verdict) {
-        if matches!(verdict, Verdict::Wrong(_)) {
+    fn check_unit(&self, block: u64, offset: u64, unit: &[u8], verdict: &mut CheckOutcome) {
+        if matches!(verdict, CheckOutcome::Wrong(_)) {
             return;
         }
         let generation = self.generations[block as usize];
@@ -122,12 +122,15 @@ impl Ledger {
         let found = stamp::read(unit);
         let right = match (generation, found) {
             (UNKNOWN, _) => return,
-            (0, Found::Zeroes | Found::Foreign) => return,
-            (0, Found::Other(stamp)) => stamp.offset == offset && stamp.run != self.run,
-            (_, found) => found == Found::Other(expected),
+            (0, UnitContent::Zeroes | UnitContent::Foreign) => return,
+            (0, UnitContent::Other(stamp)) => stamp.offset == offset && stamp.run != self.run,
+            (_, found) => found == UnitContent::Other(expected),
         };
-        *verdict =
-            if right { Verdict::Right } else { Verdict::Wrong(stamp::explain(expected, found)) };
+        *verdict = if right {
+            CheckOutcome::Right
+        } else {
+            CheckOutcome::Wrong(stamp::explain(expected, found))
+        };
     }
 }
 
@@ -149,26 +152,27 @@ mod tests {
     fn only_the_last_acknowledged_generation_is_right() {
         let mut ledger = Ledger::new(8, 4096, 7);
         let mut bytes = vec![0; 4096];
-        assert_eq!(ledger.check(2, &data(&bytes, 4096)), Verdict::Unknown);
+        assert_eq!(ledger.check(2, &data(&bytes, 4096)), CheckOutcome::Unknown);
         let first = ledger.stamp(2, &mut bytes);
         ledger.written(2, first, true);
         assert!(ledger.next_known(0) == Some(2) && ledger.next_known(3).is_none());
         for cut in [4096, 512, 1000, 100] {
-            assert_eq!(ledger.check(2, &data(&bytes, cut)), Verdict::Right, "{cut}");
+            assert_eq!(ledger.check(2, &data(&bytes, cut)), CheckOutcome::Right, "{cut}");
         }
         let old = bytes.clone();
         let second = ledger.stamp(2, &mut bytes);
         ledger.written(2, second, true);
-        assert_eq!(ledger.check(2, &data(&bytes, 4096)), Verdict::Right);
-        assert!(matches!(ledger.check(2, &data(&old, 4096)), Verdict::Wrong(_)));
+        assert_eq!(ledger.check(2, &data(&bytes, 4096)), CheckOutcome::Right);
+        assert!(matches!(ledger.check(2, &data(&old, 4096)), CheckOutcome::Wrong(_)));
         let mut torn = bytes.clone();
         torn[2048..].copy_from_slice(&old[2048..]);
+        let found = ledger.check(2, &data(&torn, 4096));
         assert!(
-            matches!(ledger.check(2, &data(&torn, 4096)), Verdict::Wrong(w) if w.contains("2048") || w.contains("10240"))
+            matches!(found, CheckOutcome::Wrong(w) if w.contains("2048") || w.contains("10240"))
         );
-        assert!(matches!(ledger.check(2, &data(&bytes[..512], 512)), Verdict::Wrong(_)));
+        assert!(matches!(ledger.check(2, &data(&bytes[..512], 512)), CheckOutcome::Wrong(_)));
         ledger.written(2, second + 1, false);
-        assert_eq!(ledger.check(2, &data(&old, 4096)), Verdict::Unknown);
+        assert_eq!(ledger.check(2, &data(&old, 4096)), CheckOutcome::Unknown);
         assert_eq!(ledger.next_known(0), None);
     }
 
@@ -177,10 +181,10 @@ mod tests {
         let mut bytes = vec![0; 4096];
         Ledger::new(8, 4096, 6).stamp(3, &mut bytes);
         let ledger = Ledger::new(8, 4096, 7);
-        assert_eq!(ledger.check(3, &data(&bytes, 4096)), Verdict::Right);
-        assert!(matches!(ledger.check(4, &data(&bytes, 4096)), Verdict::Wrong(_)));
+        assert_eq!(ledger.check(3, &data(&bytes, 4096)), CheckOutcome::Right);
+        assert!(matches!(ledger.check(4, &data(&bytes, 4096)), CheckOutcome::Wrong(_)));
         bytes[3000] ^= 1;
-        assert!(matches!(ledger.check(3, &data(&bytes, 4096)), Verdict::Wrong(_)));
+        assert!(matches!(ledger.check(3, &data(&bytes, 4096)), CheckOutcome::Wrong(_)));
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub struct Stamp {
 
 /// What was found in place of the stamp that should be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum UnitContent {
     /// A sound stamp, but another.
     Other(Stamp),
     /// It begins like a stamp, but its checksum is wrong.
@@ -73,16 +73,16 @@ fn checksum(unit: &[u8]) -> u32 {
 }
 
 /// Reads what is in a unit.
-pub fn read(unit: &[u8]) -> Found {
+pub fn read(unit: &[u8]) -> UnitContent {
     let word = |at: usize| u32::from_le_bytes(unit[at..at + 4].try_into().expect("four bytes"));
     if unit[..8] != MAGIC {
         let zeroes = unit.iter().all(|byte| *byte == 0);
-        return if zeroes { Found::Zeroes } else { Found::Foreign };
+        return if zeroes { UnitContent::Zeroes } else { UnitContent::Foreign };
     }
     if word(24) != checksum(unit) {
-        return Found::Torn;
+        return UnitContent::Torn;
     }
-    Found::Other(Stamp {
+    UnitContent::Other(Stamp {
         offset: u64::from_le_bytes(unit[8..16].try_into().expect("eight bytes")),
         generation: word(16),
         run: word(20),
@@ -90,16 +90,18 @@ pub fn read(unit: &[u8]) -> Found {
 }
 
 /// Says what is wrong with a unit at `offset` whose block this run has written `generation` times.
-pub fn explain(expected: Stamp, found: Found) -> String {
+pub fn explain(expected: Stamp, found: UnitContent) -> String {
     let what = match found {
-        Found::Torn => "a stamp with a wrong checksum".to_owned(),
-        Found::Zeroes => "zeroes".to_owned(),
-        Found::Foreign => "bytes that no bench wrote".to_owned(),
-        Found::Other(stamp) if stamp.offset != expected.offset => {
+        UnitContent::Torn => "a stamp with a wrong checksum".to_owned(),
+        UnitContent::Zeroes => "zeroes".to_owned(),
+        UnitContent::Foreign => "bytes that no bench wrote".to_owned(),
+        UnitContent::Other(stamp) if stamp.offset != expected.offset => {
             format!("the data of offset {} (generation {})", stamp.offset, stamp.generation)
         }
-        Found::Other(stamp) if stamp.run != expected.run => "what an earlier run wrote".to_owned(),
-        Found::Other(stamp) => format!("generation {} of this run", stamp.generation),
+        UnitContent::Other(stamp) if stamp.run != expected.run => {
+            "what an earlier run wrote".to_owned()
+        }
+        UnitContent::Other(stamp) => format!("generation {} of this run", stamp.generation),
     };
     format!(
         "at byte {}: expected generation {} of this run, found {what}",
@@ -115,29 +117,29 @@ mod tests {
     fn a_stamp_tells_where_and_when() {
         let wrote = Stamp { offset: 4096, generation: 3, run: 9 };
         let mut bytes = vec![0; 1024];
-        assert_eq!(read(&bytes[..512]), Found::Zeroes);
+        assert_eq!(read(&bytes[..512]), UnitContent::Zeroes);
         stamp(&mut bytes, wrote);
-        assert_eq!(read(&bytes[..512]), Found::Other(wrote));
-        assert_eq!(read(&bytes[512..]), Found::Other(Stamp { offset: 4608, ..wrote }));
+        assert_eq!(read(&bytes[..512]), UnitContent::Other(wrote));
+        assert_eq!(read(&bytes[512..]), UnitContent::Other(Stamp { offset: 4608, ..wrote }));
         for at in [12, 17, 21, 25, 28, 511] {
             let mut broken = bytes.clone();
             broken[at] ^= 1;
-            assert_eq!(read(&broken[..512]), Found::Torn, "{at}");
+            assert_eq!(read(&broken[..512]), UnitContent::Torn, "{at}");
         }
         bytes[0] = b'x';
-        assert_eq!(read(&bytes[..512]), Found::Foreign);
+        assert_eq!(read(&bytes[..512]), UnitContent::Foreign);
     }
 
     #[test]
     fn mistakes_are_explained() {
         let expected = Stamp { offset: 4096, generation: 3, run: 9 };
         for (found, named) in [
-            (Found::Other(Stamp { generation: 2, ..expected }), "generation 2 of this run"),
-            (Found::Other(Stamp { offset: 0, ..expected }), "offset 0"),
-            (Found::Other(Stamp { run: 1, ..expected }), "earlier run"),
-            (Found::Zeroes, "zeroes"),
-            (Found::Torn, "checksum"),
-            (Found::Foreign, "no bench"),
+            (UnitContent::Other(Stamp { generation: 2, ..expected }), "generation 2 of this run"),
+            (UnitContent::Other(Stamp { offset: 0, ..expected }), "offset 0"),
+            (UnitContent::Other(Stamp { run: 1, ..expected }), "earlier run"),
+            (UnitContent::Zeroes, "zeroes"),
+            (UnitContent::Torn, "checksum"),
+            (UnitContent::Foreign, "no bench"),
         ] {
             let text = explain(expected, found);
             assert!(text.contains(named) && text.contains("4096"), "{text}");

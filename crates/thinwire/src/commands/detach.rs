@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde::Serialize;
 
 use crate::cli::DetachArgs;
-use crate::control::{ControlClient, ControlError, Request, Response};
+use crate::control::{ControlClient, ControlError, ControlRequest, Response};
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
@@ -88,7 +88,7 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
     let silent = |e: ControlError| {
         Failure::failed(format!("cannot detach `{name}`: {e}; --force ends it in any case"))
     };
-    let mut client = match ControlClient::ask(dir, name, Request::Detach { force: false }) {
+    let mut client = match ControlClient::ask(dir, name, ControlRequest::Detach { force: false }) {
         Ok(client) => client,
         // Still at its first attach, which a signal ends in order.
         Err(ControlError::Absent) => return cancel(dir, name),
@@ -169,7 +169,7 @@ fn force(dir: &RunDir, name: &str) -> Outcome<End> {
     let left = || deadline.saturating_duration_since(Instant::now());
     let record = dir.record(name);
     let mut outcome = Err(ControlError::Silent);
-    if let Ok(mut client) = ControlClient::ask(dir, name, Request::Detach { force: true }) {
+    if let Ok(mut client) = ControlClient::ask(dir, name, ControlRequest::Detach { force: true }) {
         outcome = client.answer(left());
         while matches!(outcome, Ok(Response::Detaching)) {
             outcome = client.answer(left());

@@ -28,14 +28,18 @@ pub fn run(args: &DiscoverArgs) -> Outcome {
     found.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
     let nobody = found.is_empty();
     if args.json {
-        let target =
-            |t: remote::Found| JsonTarget { name: t.name, address: t.address, exports: t.exports };
+        let target = |t: remote::ListedTarget| JsonTarget {
+            name: t.name,
+            address: t.address,
+            exports: t.exports,
+        };
         output::say_json(&Json {
             schema: SCHEMA,
             targets: found.into_iter().map(target).collect(),
         })?;
     } else if !nobody {
-        let row = |t: &remote::Found| vec![t.name.clone(), t.address.clone(), t.exports.join(" ")];
+        let row =
+            |t: &remote::ListedTarget| vec![t.name.clone(), t.address.clone(), t.exports.join(" ")];
         let rows: Vec<_> = found.iter().map(row).collect();
         output::say(&output::table(&["NODE", "ADDRESS", "EXPORTS"], &rows))?;
     }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{AttachmentStatus, Request, Response};
+use super::{AttachmentStatus, ControlRequest, Response};
 use crate::rundir::RunDir;
 
 /// Why an attachment could not be asked.
@@ -51,7 +51,7 @@ pub struct ControlClient {
 
 impl ControlClient {
     /// Connects and asks.
-    pub fn ask(dir: &RunDir, name: &str, request: Request) -> Result<Self, ControlError> {
+    pub fn ask(dir: &RunDir, name: &str, request: ControlRequest) -> Result<Self, ControlError> {
         let mut stream = dir.connect(name)?;
         stream.set_write_timeout(Some(Duration::from_millis(200)))?;
         let mut line = serde_json::to_vec(&request).expect("a request is valid JSON");
@@ -77,7 +77,7 @@ impl ControlClient {
         name: &str,
         patience: Duration,
     ) -> Result<AttachmentStatus, ControlError> {
-        match Self::ask(dir, name, Request::Status)?.answer(patience)? {
+        match Self::ask(dir, name, ControlRequest::Status)?.answer(patience)? {
             Response::Status(status) => Ok(*status),
             other => Err(ControlError::Garbled(format!("{other:?}"))),
         }
@@ -155,9 +155,10 @@ mod tests {
     fn a_busy_attachment_refuses_and_force_ends_it() {
         let ((polite, forced, end), detaches) = with_server(true, |dir| {
             let mut polite =
-                ControlClient::ask(dir, "a", Request::Detach { force: false }).unwrap();
+                ControlClient::ask(dir, "a", ControlRequest::Detach { force: false }).unwrap();
             let polite = polite.answer(SOON).unwrap();
-            let mut forced = ControlClient::ask(dir, "a", Request::Detach { force: true }).unwrap();
+            let mut forced =
+                ControlClient::ask(dir, "a", ControlRequest::Detach { force: true }).unwrap();
             (polite, forced.answer(SOON).unwrap(), forced.answer(SOON).unwrap())
         });
         assert_eq!(polite, Response::Refused { why: "2 NBD clients are connected".into() });

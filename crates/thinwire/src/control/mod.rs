@@ -23,7 +23,7 @@ pub const LINE_BYTES_MAX: usize = 4096;
 /// What can be asked of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// How it is.
     Status,
     /// Go away.
@@ -179,11 +179,11 @@ mod tests {
 
     #[test]
     fn the_words_on_the_socket_are_fixed() {
-        let request = |text: &str| serde_json::from_str::<Request>(text).ok();
-        assert_eq!(request(r#"{"op":"status"}"#), Some(Request::Status));
+        let request = |text: &str| serde_json::from_str::<ControlRequest>(text).ok();
+        assert_eq!(request(r#"{"op":"status"}"#), Some(ControlRequest::Status));
         assert_eq!(
             request(r#"{"op":"detach","force":true}"#),
-            Some(Request::Detach { force: true })
+            Some(ControlRequest::Detach { force: true })
         );
         assert_eq!(request(r#"{"op":"detach","force":true,"x":1}"#), None);
         assert_eq!(request(r#"{"op":"format"}"#), None);

@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::{AttachmentStatus, LINE_BYTES_MAX, Request, Response};
+use super::{AttachmentStatus, ControlRequest, LINE_BYTES_MAX, Response};
 
 /// More than this many connections at once are not served.
 const CONNECTIONS_MAX: usize = 16;
@@ -141,8 +141,8 @@ impl Connection {
             return true;
         };
         let response = match serde_json::from_slice(&self.line[..end]) {
-            Ok(Request::Status) => Response::Status(Box::new(controlled.status())),
-            Ok(Request::Detach { force }) => match controlled.detach(force) {
+            Ok(ControlRequest::Status) => Response::Status(Box::new(controlled.status())),
+            Ok(ControlRequest::Detach { force }) => match controlled.detach(force) {
                 Ok(DetachProgress::Started) => Response::Detaching,
                 Err(why) => Response::Refused { why },
             },
