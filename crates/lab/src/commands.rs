@@ -9,13 +9,13 @@ use crate::contender::Abilities;
 use crate::echo;
 use crate::error::{LabError, Outcome};
 use crate::experiments::{self, Bar, Experiment, plan_of_all};
-use crate::identity::Identity;
+use crate::identity::Provenance;
 use crate::plan::{Form, Group, estimate};
 use crate::remarks::Remarks;
 use crate::report::{self, ReportHead};
 use crate::runner::{self, Choice};
 use crate::stand::Laboratory;
-use crate::store::Store;
+use crate::store::SampleStore;
 use crate::view::View;
 
 /// Does what the command line says. `executable` is the thinwire that is measured; `interrupted`
@@ -47,7 +47,7 @@ fn measured(
     groups: &[Group],
     executable: &Path,
     interrupted: &dyn Fn() -> bool,
-) -> Outcome<(Store, ReportHead)> {
+) -> Outcome<(SampleStore, ReportHead)> {
     let form = choice.form;
     let chosen = choice.of(groups);
     if chosen.is_empty() {
@@ -60,10 +60,10 @@ fn measured(
         false => Some(Laboratory::new(executable, &echo, interrupted)?),
     };
     let identity = match &lab {
-        Some(lab) => Identity::of(Path::new(lab.executable()), Path::new(lab.echo()))?,
-        None => Identity::of(executable, &echo)?,
+        Some(lab) => Provenance::of(Path::new(lab.executable()), Path::new(lab.echo()))?,
+        None => Provenance::of(executable, &echo)?,
     };
-    let mut store = Store::open(&args.out, &identity.build, &identity.place())?;
+    let mut store = SampleStore::open(&args.out, &identity.build, &identity.place())?;
     if store.foreign() > 0 && store.span().is_none() {
         eprintln!(
             "lab: {} holds {} samples of other builds, machines or peers; they are kept and not used",

@@ -29,7 +29,7 @@ pub struct Figures {
     pub lost: Option<f64>,
     /// What the batching policy did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch: Option<Batch>,
+    pub batch: Option<BatchFigures>,
     /// Where the time of an I/O went, by size.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breakdown: Vec<Stages>,
@@ -57,7 +57,7 @@ impl Figures {
 
 /// `batch` of `thinwire bench --json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Batch {
+pub struct BatchFigures {
     /// The policy's name.
     pub policy: String,
     /// The level, how many requests the policy waits for: its mean over the run.
@@ -80,12 +80,12 @@ pub struct Stages {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_clock_us: Option<f64>,
     /// The rows.
-    pub rows: Vec<Stage>,
+    pub rows: Vec<StageFigures>,
 }
 
 /// A row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageFigures {
     /// The document's name for it.
     pub row: String,
     /// All time that passed, the mean in us.

@@ -9,7 +9,7 @@ use crate::error::{Outcome, failed};
 
 /// What stands in each sample and in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Identity {
+pub struct Provenance {
     /// Version, and a fingerprint of what is measured and of the echo beside it.
     pub build: String,
     /// Kernel, processors, memory.
@@ -18,7 +18,7 @@ pub struct Identity {
     pub peers: String,
 }
 
-impl Identity {
+impl Provenance {
     /// Of this machine, the thinwire that is measured and the executable that is the echo.
     pub fn of(executable: &Path, echo: &Path) -> Outcome<Self> {
         let mut bytes = Vec::new();
@@ -30,7 +30,7 @@ impl Identity {
         let said = said.map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
         let said = said.unwrap_or_default();
         let build = format!("thinwire {} ({:016x})", version(&said), fingerprint(&bytes));
-        Ok(Identity { build, machine: machine(), peers: peers() })
+        Ok(Provenance { build, machine: machine(), peers: peers() })
     }
 
     /// Where it is measured, and beside whom: what samples have to have in common.
@@ -95,7 +95,7 @@ mod tests {
         assert_ne!(fingerprint(b"0123456789abcdef"), fingerprint(b"89abcdef01234567"));
         let own = std::env::current_exe().unwrap();
         let other = Path::new("/bin/sh");
-        let of = |echo| Identity::of(&own, echo).unwrap();
+        let of = |echo| Provenance::of(&own, echo).unwrap();
         assert_eq!(of(other), of(other));
         assert_ne!(of(other).build, of(&own).build, "the echo counts");
         assert!(machine().contains("Linux") && machine().contains("cores"));

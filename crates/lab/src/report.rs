@@ -10,10 +10,10 @@ use crate::document::document;
 use crate::draw::{escape, style};
 use crate::error::{Outcome, failed};
 use crate::experiments::{Bar, Experiment, Judged, Section, Table, bars};
-use crate::identity::Identity;
+use crate::identity::Provenance;
 use crate::plan::Form;
 use crate::remarks::Remarks;
-use crate::store::Store;
+use crate::store::SampleStore;
 use crate::view::View;
 
 /// Version of the JSON files' format.
@@ -28,7 +28,7 @@ pub struct ReportHead {
     pub form: &'static str,
     /// Build and machine.
     #[serde(flatten)]
-    pub identity: Identity,
+    pub identity: Provenance,
     /// What the caller said about it, such as the commit.
     pub label: String,
     /// When the first and the last sample were taken, in UTC.
@@ -37,7 +37,7 @@ pub struct ReportHead {
 
 impl ReportHead {
     /// Of what a store holds.
-    pub fn new(identity: Identity, label: &str, form: Form, store: &Store) -> Self {
+    pub fn new(identity: Provenance, label: &str, form: Form, store: &SampleStore) -> Self {
         let measured = match store.span() {
             Some((from, to)) => format!("{} to {} UTC", utc(from), utc(to)),
             None => "never".into(),
@@ -256,8 +256,8 @@ mod tests {
     #[test]
     fn the_page_stands_alone() {
         let folder = folder("page");
-        let store = Store::open(&folder, "b", "m").unwrap();
-        let identity = Identity {
+        let store = SampleStore::open(&folder, "b", "m").unwrap();
+        let identity = Provenance {
             build: "thinwire <1>".into(),
             machine: "m".into(),
             peers: "nbdkit 1.0".into(),

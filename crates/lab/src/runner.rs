@@ -9,7 +9,7 @@ use crate::figures::Figures;
 use crate::plan::{Entry, Form, Group, SET_UP_SECONDS, run_seconds};
 use crate::point::Point;
 use crate::stand::Laboratory;
-use crate::store::{Run, Store};
+use crate::store::{Run, SampleStore};
 
 /// What of a plan is measured, and how.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Choice {
 pub fn measure(
     lab: &Laboratory,
     abilities: &Abilities,
-    store: &mut Store,
+    store: &mut SampleStore,
     groups: &[Group],
     form: Form,
     deadline: Option<Instant>,
@@ -253,7 +253,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(groups: &[Group], form: Form, store: &Store) -> Self {
+    fn new(groups: &[Group], form: Form, store: &SampleStore) -> Self {
         let mut progress = Progress {
             all: 0,
             done: 0,

@@ -65,7 +65,7 @@ struct Known {
 }
 
 /// All that this build measured on this machine.
-pub struct Store {
+pub struct SampleStore {
     path: PathBuf,
     file: File,
     build: String,
@@ -79,7 +79,7 @@ pub struct Store {
     visits: u64,
 }
 
-impl Store {
+impl SampleStore {
     /// Opens or makes `FOLDER/samples.jsonl`. Lines of another build or machine are left alone.
     pub fn open(folder: &Path, build: &str, machine: &str) -> Outcome<Self> {
         std::fs::create_dir_all(folder)
@@ -87,7 +87,7 @@ impl Store {
         let path = folder.join("samples.jsonl");
         let open = || OpenOptions::new().read(true).append(true).create(true).open(&path);
         let file = open().map_err(failed(format!("cannot open {}", path.display())))?;
-        let mut store = Store {
+        let mut store = SampleStore {
             file,
             build: build.into(),
             machine: machine.into(),
@@ -248,10 +248,10 @@ pub(crate) mod tests {
     #[test]
     fn what_was_stored_is_there_again() {
         let folder = folder("again");
-        let mut store = Store::open(&folder, "b1", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b1", "m").unwrap();
         store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
         store.put(&point(2), run(0, 1), Err("no such link".into())).unwrap();
-        let again = Store::open(&folder, "b1", "m").unwrap();
+        let again = SampleStore::open(&folder, "b1", "m").unwrap();
         assert!(again.is_whole(&turns(&[1], 1.0), 0));
         assert!(!again.is_whole(&turns(&[1], 2.0), 0), "not as long as that");
         assert!(!again.is_whole(&turns(&[1], 1.0), 1) && !again.is_whole(&turns(&[2], 1.0), 0));
@@ -265,7 +265,7 @@ pub(crate) mod tests {
     #[test]
     fn a_round_is_whole_if_all_had_their_turns_in_one_visit() {
         let folder = folder("whole");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
         assert!(!store.is_whole(&turns(&[1, 2], 1.0), 0), "half a round");
         store.put(&point(2), run(0, 2), Ok(figures(6.0))).unwrap();
@@ -280,7 +280,7 @@ pub(crate) mod tests {
     #[test]
     fn a_failure_is_told_once_and_forgotten_with_success() {
         let folder = folder("failure");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         for _ in 0..3 {
             store.put(&point(1), run(0, 1), Err("not installed".into())).unwrap();
         }
@@ -295,10 +295,10 @@ pub(crate) mod tests {
     #[test]
     fn another_build_measures_anew() {
         let folder = folder("build");
-        let mut store = Store::open(&folder, "b1", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b1", "m").unwrap();
         store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
         for (build, machine) in [("b2", "m"), ("b1", "other")] {
-            let other = Store::open(&folder, build, machine).unwrap();
+            let other = SampleStore::open(&folder, build, machine).unwrap();
             assert!(!other.is_whole(&turns(&[1], 1.0), 0) && other.foreign() == 1);
         }
         std::fs::remove_dir_all(&folder).unwrap();
@@ -307,12 +307,12 @@ pub(crate) mod tests {
     #[test]
     fn half_a_line_is_lost_and_spoils_nothing() {
         let folder = folder("half");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         store.put(&point(1), run(0, 1), Ok(figures(5.0))).unwrap();
         store.file.write_all(b"{\"schema\":2,\"point\":\"x").unwrap();
-        let mut again = Store::open(&folder, "b", "m").unwrap();
+        let mut again = SampleStore::open(&folder, "b", "m").unwrap();
         again.put(&point(1), run(1, 2), Ok(figures(6.0))).unwrap();
-        let third = Store::open(&folder, "b", "m").unwrap();
+        let third = SampleStore::open(&folder, "b", "m").unwrap();
         assert_eq!(third.samples(&point(1)).count(), 2);
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -7,19 +7,19 @@ use crate::figures::Figures;
 use crate::plan::{Entry, Form, Group};
 use crate::point::Point;
 use crate::stats::Spread;
-use crate::store::{Run, Sample, Store};
+use crate::store::{Run, Sample, SampleStore};
 
 /// What was measured of a plan, as the experiments' sections read it. Samples that the plan does not
 /// ask for, of further rounds or shorter runs, are not seen.
 pub struct View<'a> {
-    store: &'a Store,
+    store: &'a SampleStore,
     form: Form,
     entries: BTreeMap<Point, Entry>,
 }
 
 impl<'a> View<'a> {
     /// Of a store: what a plan asks for in a form.
-    pub fn new(store: &'a Store, groups: &[Group], form: Form) -> Self {
+    pub fn new(store: &'a SampleStore, groups: &[Group], form: Form) -> Self {
         let points = groups.iter().flat_map(Group::points);
         View { store, form, entries: points.map(|(point, entry)| (point, *entry)).collect() }
     }
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn ratios_pair_what_was_measured_in_turns() {
         let folder = folder("view-ratio");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         let (ours, theirs) = (point(Subject::QemuNbd), point(Subject::Nbdkit));
         // The second visit was interrupted between the two; its other half is another visit.
         for (subject, round, visit, iops) in
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn only_what_the_plan_asks_for_is_seen() {
         let folder = folder("view-plan");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         let nbdkit = point(Subject::Nbdkit);
         for (round, seconds, iops) in
             [(0, 1.0, 10.0), (1, 0.1, 70.0), (2, 2.0, 20.0), (3, 1.0, 90.0)]

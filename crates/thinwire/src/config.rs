@@ -21,7 +21,7 @@ pub const SHARDS_MAX: u32 = 64;
 
 /// Everything a target needs to know, validated.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TargetConfig {
+pub struct TargetSettings {
     /// The node name that discovery answers to.
     pub node: String,
     /// Serve although frames are neither authenticated nor encrypted.
@@ -90,7 +90,7 @@ struct Gathered {
     exports: Vec<(ExportSpec, String)>,
 }
 
-impl TargetConfig {
+impl TargetSettings {
     /// Reads the configuration file, if one is given, then its `conf.d`, then the flags. Single
     /// values: the later wins. Links and exports add up; an export name given twice is an error.
     pub fn assemble(args: &TargetArgs) -> Outcome<Self> {
@@ -229,7 +229,7 @@ impl Gathered {
         Ok(())
     }
 
-    fn finish(self, args: &TargetArgs) -> Outcome<TargetConfig> {
+    fn finish(self, args: &TargetArgs) -> Outcome<TargetSettings> {
         let node = match self.node {
             Some(node) => node,
             None => host_node()?,
@@ -244,7 +244,7 @@ impl Gathered {
                 "nothing to export: give at least one volume, as in --export disk0=/srv/disk0.img",
             ));
         }
-        Ok(TargetConfig {
+        Ok(TargetSettings {
             node,
             insecure: self.insecure,
             links: self.links,
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
 
-    fn assemble(dir: &TempDir, files: &[(&str, &str)], flags: &[&str]) -> Outcome<TargetConfig> {
+    fn assemble(dir: &TempDir, files: &[(&str, &str)], flags: &[&str]) -> Outcome<TargetSettings> {
         for (name, text) in files {
             let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -333,7 +333,7 @@ mod tests {
         }
         words.extend(flags);
         match <crate::cli::Cli as clap::Parser>::try_parse_from(words).unwrap().command {
-            crate::cli::Command::Target(args) => TargetConfig::assemble(&args),
+            crate::cli::Command::Target(args) => TargetSettings::assemble(&args),
             _ => unreachable!(),
         }
     }

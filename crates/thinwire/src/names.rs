@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thinwire_link::LinkSpec;
 
-use crate::config::TargetConfig;
+use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::lock::{self, Lock};
 use crate::rundir::RunDir;
@@ -43,7 +43,7 @@ pub struct HeldName {
 ///
 /// # Errors
 /// If another target of this machine has it, or there is no folder to claim it in.
-pub fn hold(config: &TargetConfig) -> Outcome<Vec<HeldName>> {
+pub fn hold(config: &TargetSettings) -> Outcome<Vec<HeldName>> {
     let raw: Vec<_> = config.links.iter().filter(|l| matches!(l, LinkSpec::Raw { .. })).collect();
     if raw.is_empty() {
         return Ok(Vec::new());

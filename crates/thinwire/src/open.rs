@@ -9,7 +9,7 @@ use thinwire_buffer::Pool;
 use thinwire_proto::StageSums;
 use thinwire_volume::Volume;
 
-use crate::cli::{Submission, WhenAway, WireArgs};
+use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::signals::Signals;
@@ -28,7 +28,7 @@ pub struct VolumeOptions {
     /// Fence the writer that holds a remote volume, or is on record of a local one.
     pub take_over: bool,
     /// What requests get while the target is away.
-    pub when_away: WhenAway,
+    pub when_away: WhenAwayArg,
     /// Give up the first attach after this long; `None` means never.
     pub patience: Option<Duration>,
     /// Wrap the volume so that it takes any byte range (`block_bytes == 1`), as faces need it.
@@ -50,7 +50,7 @@ impl VolumeOptions {
             insecure,
             read_only: false,
             take_over: false,
-            when_away: WhenAway::Wait,
+            when_away: WhenAwayArg::Wait,
             patience: Some(ATTACH_PATIENCE),
             any_byte: false,
             wire: wire.clone(),

@@ -72,8 +72,8 @@ pub fn open(
     config.insecure = options.insecure;
     config.batching = options.wire.batching();
     config.when_away = match options.when_away {
-        crate::cli::WhenAway::Wait => WhenAway::Wait,
-        crate::cli::WhenAway::FailAfter(after) => WhenAway::FailAfter(after),
+        crate::cli::WhenAwayArg::Wait => WhenAway::Wait,
+        crate::cli::WhenAwayArg::FailAfter(after) => WhenAway::FailAfter(after),
     };
     config.frame_bytes_max =
         spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());

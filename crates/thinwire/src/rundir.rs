@@ -116,7 +116,7 @@ fn chosen_by_environment() -> Option<PathBuf> {
 
 /// Whether an attachment's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum ProcessLife {
     /// It does.
     Alive,
     /// It does not, or there is no such attachment.
@@ -192,20 +192,20 @@ impl RunDir {
 
     /// Whether the process of an attachment lives: whether its lock is held. Who may not look at the
     /// lock is told what the record and the table of processes say.
-    pub fn life(&self, name: &str) -> Life {
+    pub fn life(&self, name: &str) -> ProcessLife {
         match lock::is_held(&self.folder, &format!("{name}.lock")) {
-            Ok(true) => Life::Alive,
-            Ok(false) => Life::Gone,
+            Ok(true) => ProcessLife::Alive,
+            Ok(false) => ProcessLife::Gone,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                self.record(name).map_or(Life::Unknown, |record| life_of(&record))
+                self.record(name).map_or(ProcessLife::Unknown, |record| life_of(&record))
             }
-            Err(_) => Life::Unknown,
+            Err(_) => ProcessLife::Unknown,
         }
     }
 
     /// False if the process of an attachment is known to be gone.
     pub fn is_alive(&self, name: &str) -> bool {
-        self.life(name) != Life::Gone
+        self.life(name) != ProcessLife::Gone
     }
 
     /// Takes the name for this process. `None` if a live process has it. The claim may find the
@@ -337,14 +337,14 @@ impl Drop for Claim<'_> {
 }
 
 /// Whether the process of a record lives, from what the system tells everybody.
-fn life_of(record: &Record) -> Life {
+fn life_of(record: &Record) -> ProcessLife {
     match process::stat(record.pid) {
-        Some(stat) if stat.lives && stat.start_ticks == record.start_ticks => Life::Alive,
-        Some(_) => Life::Gone,
+        Some(stat) if stat.lives && stat.start_ticks == record.start_ticks => ProcessLife::Alive,
+        Some(_) => ProcessLife::Gone,
         // Nothing is shown of it: it is gone, or the processes of others are hidden from us.
         None => match Pid::from_raw(record.pid).map(rustix::process::test_kill_process) {
-            Some(Ok(()) | Err(rustix::io::Errno::PERM)) => Life::Unknown,
-            _ => Life::Gone,
+            Some(Ok(()) | Err(rustix::io::Errno::PERM)) => ProcessLife::Unknown,
+            _ => ProcessLife::Gone,
         },
     }
 }
@@ -411,8 +411,8 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(process::stat(of_child.pid).is_some(), "nobody has asked about it yet");
-        assert_eq!(life_of(&of_child), Life::Gone);
-        assert_eq!(life_of(&record("b")), Life::Alive);
+        assert_eq!(life_of(&of_child), ProcessLife::Gone);
+        assert_eq!(life_of(&record("b")), ProcessLife::Alive);
         child.wait().unwrap();
     }
 

@@ -14,7 +14,7 @@ use thinwire_target::ExportConfig;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
-use crate::config::TargetConfig;
+use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::links::open_target_links;
@@ -34,7 +34,7 @@ const WRITEBACK_BYTES_MAX: usize = 256 << 20;
 
 /// Serves until a signal comes. `ready` is called once, when the exports can be attached.
 pub fn serve(
-    config: &TargetConfig,
+    config: &TargetSettings,
     signals: &Signals,
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
@@ -79,7 +79,7 @@ fn tell_bounds(service: &Service<'_>) {
 
 /// Opens what the configuration names.
 struct Configured<'a> {
-    config: &'a TargetConfig,
+    config: &'a TargetSettings,
     /// Readable when the target is to end.
     stop: Arc<OwnedFd>,
 }
@@ -133,7 +133,7 @@ impl Opener for Configured<'_> {
 }
 
 /// Shards are told apart behind one address, so it must be known before the first one takes it.
-fn refuse_any_port(config: &TargetConfig) -> Outcome {
+fn refuse_any_port(config: &TargetSettings) -> Outcome {
     let any = |link: &&LinkSpec| matches!(link, LinkSpec::Udp { port: Some(0), .. });
     match config.links.iter().find(any) {
         Some(link) if config.shards > 1 => Err(Failure::usage(format!(
@@ -145,7 +145,7 @@ fn refuse_any_port(config: &TargetConfig) -> Outcome {
     }
 }
 
-fn refuse_taken_name(config: &TargetConfig) -> Outcome {
+fn refuse_taken_name(config: &TargetSettings) -> Outcome {
     let taken = discover(&config.links, Some(&config.node), NAME_CHECK)?;
     match taken.first() {
         None => Ok(()),

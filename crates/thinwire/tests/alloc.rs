@@ -5,8 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use thinwire::bench::{Engine, Plan, Stop};
-use thinwire::cli::{Pattern, WireArgs};
+use thinwire::bench::{BenchPlan, Engine, Stop};
+use thinwire::cli::{BenchPattern, WireArgs};
 use thinwire::open::{VolumeOptions, open_volume};
 
 struct Counting;
@@ -32,11 +32,12 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn steady_state_does_not_allocate() {
-    for (rw, verify) in [(Pattern::RandRw, false), (Pattern::RandRw, true), (Pattern::Write, false)]
+    for (rw, verify) in
+        [(BenchPattern::RandRw, false), (BenchPattern::RandRw, true), (BenchPattern::Write, false)]
     {
         let options = VolumeOptions::new(false, &WireArgs::default(), "/nonexistent".into());
         let mut open = open_volume(&"memory:4M".parse().unwrap(), &options, None).unwrap();
-        let plan = Plan {
+        let plan = BenchPlan {
             rw,
             bs: 0,
             iodepth: 16,

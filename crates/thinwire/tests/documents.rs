@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use thinwire::cli::{Cli, Command};
-use thinwire::config::TargetConfig;
+use thinwire::config::TargetSettings;
 
 const DOCUMENTS: [&str; 9] = [
     "README.md",
@@ -73,7 +73,7 @@ fn the_configuration_shown_is_valid() {
     std::fs::write(&path, &toml).unwrap();
     let cli = Cli::parse_from(["thinwire", "target", "--config", path.to_str().unwrap()]);
     let Command::Target(args) = cli.command else { unreachable!("asked for the target") };
-    let config = TargetConfig::assemble(&args);
+    let config = TargetSettings::assemble(&args);
     std::fs::remove_file(&path).unwrap();
     let config = config.unwrap_or_else(|e| panic!("{e}\n{toml}"));
     assert_eq!(config.exports.len(), toml.matches("[[export]]").count());

@@ -33,7 +33,7 @@ pub fn set_up<'l>(
     let wire = point.wire;
     Ok(match point.subject {
         Subject::Thinwire { carrier, settings } => {
-            Box::new(thinwire::Pair::set_up(lab, abilities, point, carrier, settings)?)
+            Box::new(thinwire::ThinwirePair::set_up(lab, abilities, point, carrier, settings)?)
         }
         Subject::Echo { carrier, sleeps, frame } => {
             Box::new(echo::Echo::set_up(lab, wire, carrier, sleeps, frame)?)

@@ -7,12 +7,12 @@ use serde::Deserialize;
 
 use super::{Abilities, Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome};
-use crate::figures::{Batch, Figures, Moment, Stage, Stages};
+use crate::figures::{BatchFigures, Figures, Moment, StageFigures, Stages};
 use crate::point::{Carrier, JOINING, Load, Point, Settings};
 use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
 
 /// A target with filled volumes, one for each initiator, and initiators that measure them.
-pub struct Pair<'l> {
+pub struct ThinwirePair<'l> {
     lab: &'l Laboratory<'l>,
     carrier: Carrier,
     flags: Vec<String>,
@@ -27,7 +27,7 @@ const JOINING_MIB: u32 = 64;
 /// Points of a timeline in an interval between two streams that join.
 const MOMENTS: f64 = 4.0;
 
-impl<'l> Pair<'l> {
+impl<'l> ThinwirePair<'l> {
     pub fn set_up(
         lab: &'l Laboratory<'l>,
         abilities: &Abilities,
@@ -60,7 +60,7 @@ impl<'l> Pair<'l> {
         argv.extend(target_flags);
         let mut target = network.start(Side::Target, &strs(&argv))?;
         target.until_says(lab, "ready ", Duration::from_secs(20))?;
-        let pair = Pair { lab, carrier, flags, target, network };
+        let pair = ThinwirePair { lab, carrier, flags, target, network };
         let blob = lab.blob()?;
         let blob = blob.to_str().expect("our own path");
         for n in 1..=own {
@@ -180,7 +180,7 @@ impl<'l> Pair<'l> {
     }
 }
 
-impl Contender for Pair<'_> {
+impl Contender for ThinwirePair<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
         if load.stages {
             return self.stages(load, seconds);
@@ -259,7 +259,7 @@ struct Report {
     cpu_us_per_io: f64,
     errors: u64,
     #[serde(default)]
-    batch: Option<Batch>,
+    batch: Option<BatchFigures>,
 
     #[serde(default)]
     timeline: Vec<Moment>,
@@ -314,7 +314,7 @@ struct Time {
 
 impl Cell {
     fn stages(self, virtual_clock_ns: Option<f64>) -> Stages {
-        let stage = |row: Row| Stage {
+        let stage = |row: Row| StageFigures {
             row: row.row,
             physical_us: row.physical_us.mean,
             virtual_us: row.virtual_us.map(|time| time.mean),

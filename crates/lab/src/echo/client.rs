@@ -8,7 +8,7 @@ use serde::Serialize;
 use thinwire_buffer::{Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::{HEAD_BYTES, Link};
 
-use super::format::{Cut, Entry, Kind, Packer, Parsed};
+use super::format::{Cut, EchoKind, Entry, Packer, Parsed};
 use super::{ClientArgs, Direction, FRAMES_PER_CALL, LOOK, Library, MIB, PATIENCE, broken, idle};
 use crate::error::LabError;
 
@@ -195,7 +195,7 @@ impl<'a> Turns<'a> {
             return;
         }
         let writes = self.args.rw == Direction::Write;
-        let kind = if writes { Kind::Write } else { Kind::Read };
+        let kind = if writes { EchoKind::Write } else { EchoKind::Read };
         let mut packer = Packer::new(kind, self.cut, self.args.to);
         while let Some(at) = self.free.pop() {
             let uses = &mut self.uses[at as usize];
@@ -220,7 +220,7 @@ impl<'a> Turns<'a> {
 
     fn take(&mut self, frame: &RxFrame, now: Instant) {
         let Some(parsed) = Parsed::new(frame) else { return };
-        if !matches!(parsed.kind, Kind::Data | Kind::Done) || parsed.cut != self.cut {
+        if !matches!(parsed.kind, EchoKind::Data | EchoKind::Done) || parsed.cut != self.cut {
             return;
         }
         for (entry, payload) in parsed.entries() {
@@ -229,7 +229,7 @@ impl<'a> Turns<'a> {
             if slot.number != entry.number || slot.left == 0 || entry.piece >= self.cut.pieces() {
                 continue; // given up before
             }
-            if parsed.kind == Kind::Data {
+            if parsed.kind == EchoKind::Data {
                 let bytes = self.cut.piece() as usize;
                 let offset = entry.piece as usize * bytes;
                 parsed.copy(payload, &mut slot.buffer[offset..offset + bytes]);

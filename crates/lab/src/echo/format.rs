@@ -23,16 +23,16 @@ const LARGE_ENTRIES_MAX: usize = (HEAD_BYTES - FIXED_BYTES) / ENTRY_BYTES;
 
 /// What a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EchoKind {
     Read = 1,
     Write = 2,
     Data = 3,
     Done = 4,
 }
 
-impl Kind {
+impl EchoKind {
     fn has_payload(self) -> bool {
-        matches!(self, Kind::Write | Kind::Data)
+        matches!(self, EchoKind::Write | EchoKind::Data)
     }
 }
 
@@ -75,7 +75,7 @@ pub struct Entry {
 /// A received frame that makes sense.
 #[derive(Debug)]
 pub struct Parsed<'a> {
-    pub kind: Kind,
+    pub kind: EchoKind,
     pub cut: Cut,
     frame: &'a RxFrame,
     entries: usize,
@@ -87,10 +87,10 @@ impl<'a> Parsed<'a> {
         // Whatever a link cuts frames into, their heads are in the first piece.
         let head = &frame.bytes;
         let kind = match *head.first()? {
-            1 => Kind::Read,
-            2 => Kind::Write,
-            3 => Kind::Data,
-            4 => Kind::Done,
+            1 => EchoKind::Read,
+            2 => EchoKind::Write,
+            3 => EchoKind::Data,
+            4 => EchoKind::Done,
             _ => return None,
         };
         let entries = usize::from(*head.get(1)?);
@@ -129,7 +129,7 @@ impl<'a> Parsed<'a> {
 
 /// Puts entries into as few frames as they fit.
 pub struct Packer {
-    kind: Kind,
+    kind: EchoKind,
     cut: Cut,
     to: Addr,
     /// Entries of a full frame.
@@ -140,7 +140,7 @@ pub struct Packer {
 
 impl Packer {
     /// Frames of a kind, cut like this, for one receiver.
-    pub fn new(kind: Kind, cut: Cut, to: Addr) -> Self {
+    pub fn new(kind: EchoKind, cut: Cut, to: Addr) -> Self {
         let entries_max = match kind.has_payload() {
             true => ((cut.frame / cut.piece()) as usize).min(LARGE_ENTRIES_MAX),
             false => SMALL_ENTRIES_MAX,
@@ -205,7 +205,7 @@ mod tests {
     fn requests_share_frames_and_come_back_as_they_were() {
         let cut = Cut::new(4096, 8192).unwrap();
         let mut tx = TxBatch::new();
-        let mut packer = Packer::new(Kind::Read, cut, Addr::Group);
+        let mut packer = Packer::new(EchoKind::Read, cut, Addr::Group);
         for number in 0..40 {
             packer.add(&mut tx, Entry { number, piece: 0 }, None);
         }
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(frames.len(), 2, "32 and 8");
         let frames: Vec<_> = frames.iter().map(|f| arrived(f, 9000)).collect();
         let parsed: Vec<_> = frames.iter().map(|f| Parsed::new(f).unwrap()).collect();
-        assert!(parsed.iter().all(|p| p.kind == Kind::Read && p.cut == cut));
+        assert!(parsed.iter().all(|p| p.kind == EchoKind::Read && p.cut == cut));
         let numbers: Vec<u32> =
             parsed.iter().flat_map(|p| p.entries().map(|(e, _)| e.number)).collect();
         assert_eq!(numbers, (0..40).collect::<Vec<_>>());
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!((small.pieces(), large.pieces()), (1, 16));
         for (cut, entries, frames) in [(small, 5, 3), (large, 16, 16)] {
             let mut tx = TxBatch::new();
-            let mut packer = Packer::new(Kind::Data, cut, Addr::Group);
+            let mut packer = Packer::new(EchoKind::Data, cut, Addr::Group);
             for piece in 0..entries {
                 let mut memory = pool.get_zeroed(cut.piece() as usize);
                 memory.fill(piece as u8);
@@ -258,7 +258,7 @@ mod tests {
     fn what_is_cut_short_or_strange_is_no_frame() {
         let mut tx = TxBatch::new();
         let cut = Cut::new(4096, 4096).unwrap();
-        let mut packer = Packer::new(Kind::Done, cut, Addr::Group);
+        let mut packer = Packer::new(EchoKind::Done, cut, Addr::Group);
         packer.add(&mut tx, Entry { number: 1, piece: 0 }, None);
         let frame = flat(&tx).remove(0);
         let is_frame = |bytes: &[u8]| Parsed::new(&arrived(bytes, 9000)).is_some();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
 use thinwire_link::{HEAD_BYTES, Link, udp};
 
-use super::format::{Cut, Entry, Kind, Packer, Parsed};
+use super::format::{Cut, EchoKind, Entry, Packer, Parsed};
 use super::{Dice, FRAMES_PER_CALL, Library, MIB, ServerArgs, broken, idle};
 use crate::error::LabError;
 
@@ -34,13 +34,13 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
         }
         last = Instant::now();
         // All of a turn's answers to one client share frames.
-        let mut answer: Option<(Kind, Addr, Cut, Packer)> = None;
+        let mut answer: Option<(EchoKind, Addr, Cut, Packer)> = None;
         for frame in rx.drain(..) {
             let Some(parsed) = Parsed::new(&frame) else { continue };
             let (kind, cut) = match parsed.kind {
-                Kind::Read => (Kind::Data, parsed.cut),
-                Kind::Write => (Kind::Done, parsed.cut),
-                Kind::Data | Kind::Done => continue,
+                EchoKind::Read => (EchoKind::Data, parsed.cut),
+                EchoKind::Write => (EchoKind::Done, parsed.cut),
+                EchoKind::Data | EchoKind::Done => continue,
             };
             if HEAD_BYTES + cut.frame as usize > link.info().frame_bytes.max {
                 continue;
@@ -50,7 +50,7 @@ pub fn run(args: &ServerArgs) -> Result<(), LabError> {
             }
             let packer = &mut answer.as_mut().expect("just set").3;
             for (entry, payload) in parsed.entries() {
-                if kind == Kind::Data {
+                if kind == EchoKind::Data {
                     let block = library.block(cut.block as usize);
                     let bytes = cut.piece() as usize;
                     for piece in 0..cut.pieces() {

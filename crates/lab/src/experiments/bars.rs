@@ -435,14 +435,14 @@ mod tests {
     use super::*;
     use crate::experiments::plan_of_all;
     use crate::plan::Form;
-    use crate::store::{Run, Store, tests::folder};
+    use crate::store::{Run, SampleStore, tests::folder};
 
-    fn put(store: &mut Store, point: Point, round: u32, figures: Figures) {
+    fn put(store: &mut SampleStore, point: Point, round: u32, figures: Figures) {
         let run = Run { round, visit: u64::from(round) + 1, seconds: 60.0 };
         store.put(&point, run, Ok(figures)).unwrap();
     }
 
-    fn verdict(store: &Store, text: &str) -> (String, Option<(f64, f64)>) {
+    fn verdict(store: &SampleStore, text: &str) -> (String, Option<(f64, f64)>) {
         let found = bars(&View::new(store, &plan_of_all(), Form::Full));
         let bar = found.iter().find(|bar| bar.text.starts_with(text)).unwrap();
         (bar.verdict(), bar.measured.map(|s| (s.min, s.max)))
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn bars_are_met_and_missed_by_their_medians() {
         let folder = folder("bars");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         let load = large_loads(Pattern::Read)[0];
         // Twice nbdkit's rate over udp; over packet, 75 % of the echo's.
         let rates = [
@@ -487,7 +487,7 @@ mod tests {
     fn every_bar_can_be_measured() {
         // Each figure a bar asks for is in somebody's plan: with everything stored, all have a verdict.
         let folder = folder("bars-all");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         for (point, _) in plan_of_all().iter().flat_map(Group::points) {
             let figures = Figures {
                 iops: 1.0,

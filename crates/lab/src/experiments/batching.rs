@@ -250,14 +250,14 @@ fn gains(experiment: Experiment, view: &View, pattern: Pattern, side: &str, data
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Batch;
+    use crate::figures::BatchFigures;
     use crate::plan::Form;
-    use crate::store::{Run, Store, tests::folder};
+    use crate::store::{Run, SampleStore, tests::folder};
 
     #[test]
     fn what_the_document_states_is_compared_where_it_measured() {
         let folder = folder("batching-stated");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         for load in loads(Pattern::RandWrite) {
             // One request: not of the document. Level 1 there would make every other a rise.
             let one = load.outstanding() == 1;
@@ -268,7 +268,7 @@ mod tests {
                     let level_mean = if one { 1.0 } else { 6.0 };
                     let figures = Figures {
                         iops: iops * lucky * if one { 9.0 } else { 1.0 } / f64::from(round + 1),
-                        batch: Some(Batch { level_mean, ..Batch::default() }),
+                        batch: Some(BatchFigures { level_mean, ..BatchFigures::default() }),
                         ..Figures::default()
                     };
                     let run = Run { round, visit: u64::from(round) + 1, seconds: 60.0 };

@@ -140,12 +140,12 @@ fn table(view: &View, pattern: Pattern, side: &str) -> Table {
 mod tests {
     use super::*;
     use crate::plan::Form;
-    use crate::store::{Run, Store, tests::folder};
+    use crate::store::{Run, SampleStore, tests::folder};
 
     #[test]
     fn the_gain_is_that_of_the_best_interval() {
         let folder = folder("mixed-gain");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
         for (name, rates) in [("tyche", [90.0, 120.0, 80.0]), ("none", [90.0, 40.0, 0.0])] {
             let moment = |mib_per_s| Moment { t: 1.0, iops: 1.0, mib_per_s, level: None };
             let timeline = rates.map(moment).into();

@@ -271,13 +271,13 @@ const NONE: &str = "–";
 mod tests {
     use super::*;
     use crate::plan::Form;
-    use crate::store::{Run, Store, tests::folder};
+    use crate::store::{Run, SampleStore, tests::folder};
 
     #[test]
     fn every_section_can_be_drawn_of_nothing_and_of_everything() {
         let folder = folder("sections");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
-        let draw = |store: &Store| {
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
+        let draw = |store: &SampleStore| {
             for experiment in Experiment::ALL {
                 let view = View::new(store, &plan_of_all(), Form::Full);
                 let section = experiment.section(&view);
@@ -306,7 +306,7 @@ mod tests {
             }
         };
         draw(&store);
-        let stage = |row: &str| crate::figures::Stage {
+        let stage = |row: &str| crate::figures::StageFigures {
             row: row.into(),
             physical_us: 2.0,
             virtual_us: None,
@@ -326,7 +326,7 @@ mod tests {
                         mean_us: 50.0,
                         cpu_client_us: 3.0,
                         cpu_server_us: 4.0,
-                        batch: Some(crate::figures::Batch {
+                        batch: Some(crate::figures::BatchFigures {
                             level_mean: 3.0,
                             requests_per_frame: 2.5,
                             ..Default::default()

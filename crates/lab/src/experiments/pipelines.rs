@@ -321,15 +321,16 @@ fn totals(view: &View) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Stage;
+    use crate::figures::StageFigures;
     use crate::plan::Form;
-    use crate::store::{Run, Store, tests::folder};
+    use crate::store::{Run, SampleStore, tests::folder};
 
     #[test]
     fn the_row_of_the_clocks_says_what_is_in_each_bracket() {
         let folder = folder("pipelines-clocks");
-        let mut store = Store::open(&folder, "b", "m").unwrap();
-        let stage = |row: &str, virtual_us| Stage { row: row.into(), physical_us: 0.3, virtual_us };
+        let mut store = SampleStore::open(&folder, "b", "m").unwrap();
+        let stage =
+            |row: &str, virtual_us| StageFigures { row: row.into(), physical_us: 0.3, virtual_us };
         let stages = Stages {
             bs: 4096,
             mib_per_s: 50.0,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use thinwire_proto::StageSums;
 
 use super::engine::Tally;
-use super::report::Report;
+use super::report::BenchReport;
 use crate::error::{Failure, Outcome};
 use crate::rundir::SCHEMA;
 use crate::size::show_size;
@@ -38,42 +38,42 @@ pub struct Breakdown {
     /// virtual time, so the physical ones are measured without it, in a run of their own.
     pub virtual_clock_ns: f64,
     /// One for each pattern and size.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<BreakdownCell>,
 }
 
 /// A pattern and a size.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct BreakdownCell {
     /// Of the run with physical clocks.
     #[serde(flatten)]
-    pub report: Report,
+    pub report: BenchReport,
     /// Both sides have one clock: the network was measured each way, and is not a difference.
     pub one_clock: bool,
     /// In the order of the table.
-    pub breakdown: Vec<Row>,
+    pub breakdown: Vec<BreakdownRow>,
 }
 
 /// A stage.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct BreakdownRow {
     /// Its name in the document.
     pub row: &'static str,
     /// All time.
-    pub physical_us: Time,
+    pub physical_us: StageMean,
     /// The time in which its thread had a processor; null for stages that no one thread crosses.
-    pub virtual_us: Option<Time>,
+    pub virtual_us: Option<StageMean>,
 }
 
 /// How long a stage took, in us.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Time {
+pub struct StageMean {
     /// Over all I/Os.
     pub mean: f64,
 }
 
 /// What the clocks showed over a run of `ios` I/Os.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct BreakdownRun {
     ours: StageSums,
     theirs: StageSums,
     issued: u64,
@@ -81,7 +81,7 @@ pub struct Run {
     ios: u64,
 }
 
-impl Run {
+impl BreakdownRun {
     /// From what the clocks of both sides showed before and after it.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Run {
             )));
         }
         let (issued, seen) = (tally.issued_ns, tally.seen_ns);
-        Ok(Run { ours, theirs, issued, seen, ios: tally.ios })
+        Ok(BreakdownRun { ours, theirs, issued, seen, ios: tally.ios })
     }
 
     /// Mean time in us between two borders, given as sums.
@@ -107,7 +107,7 @@ impl Run {
 
     /// The rows that one thread crosses.
     fn own(&self) -> [f64; 7] {
-        let Run { ours: o, theirs: t, .. } = self;
+        let BreakdownRun { ours: o, theirs: t, .. } = self;
         [
             self.between(self.issued, o.first),
             self.between(o.first, o.sent),
@@ -121,7 +121,7 @@ impl Run {
 
     /// Hand-overs to threads that send, and to those that act on what was received; wake-ups.
     fn between_threads(&self) -> [f64; 3] {
-        let Run { ours: o, theirs: t, .. } = self;
+        let BreakdownRun { ours: o, theirs: t, .. } = self;
         let handed = self.between(0, o.handed_over.wrapping_add(t.handed_over));
         let queued = self.between(o.received, o.taken) + self.between(t.received, t.taken);
         let waited = self.between(o.arrived, o.received) + self.between(t.arrived, t.received);
@@ -131,7 +131,7 @@ impl Run {
     /// The network there and back, from the thread that sends to the receive queue. `None` if the
     /// two sides' times cannot be compared.
     fn each_way(&self) -> Option<[f64; 2]> {
-        let Run { ours: o, theirs: t, .. } = self;
+        let BreakdownRun { ours: o, theirs: t, .. } = self;
         let left = |side: &StageSums| side.sent.wrapping_add(side.handed_over);
         let ways = [self.between(left(o), t.arrived), self.between(left(t), o.arrived)];
         (o.clock != 0 && o.clock == t.clock).then_some(ways)
@@ -139,7 +139,7 @@ impl Run {
 
     /// The same as a difference, from times of one side each.
     fn away(&self) -> f64 {
-        let Run { ours: o, theirs: t, .. } = self;
+        let BreakdownRun { ours: o, theirs: t, .. } = self;
         let handed = self.between(0, o.handed_over.wrapping_add(t.handed_over));
         self.between(o.sent, o.arrived) - self.between(t.arrived, t.sent) - handed
     }
@@ -159,9 +159,15 @@ fn difference(after: StageSums, before: StageSums) -> StageSums {
     }
 }
 
-impl Cell {
+impl BreakdownCell {
     /// From a run with physical clocks, whose figures are `tally`, and one with virtual ones.
-    pub fn new(report: Report, tally: &Tally, physical: &Run, cpu: &Run, clock_ns: f64) -> Self {
+    pub fn new(
+        report: BenchReport,
+        tally: &Tally,
+        physical: &BreakdownRun,
+        cpu: &BreakdownRun,
+        clock_ns: f64,
+    ) -> Self {
         let positive = |us: f64| us.max(0.0);
         let [in_out, is, tr, ts, ir, out, store] = physical.own().map(positive);
         let [wq, rec, irq] = physical.between_threads().map(positive);
@@ -169,8 +175,8 @@ impl Cell {
         let network = ways.map_or_else(|| physical.away(), |[there, back]| there + back);
         let v = cpu.own();
         let total = tally.latency_ns.mean() / 1000.0;
-        let time = |mean| Time { mean: round(mean) };
-        let row = |row, physical_us: f64, virtual_us: Option<f64>| Row {
+        let time = |mean| StageMean { mean: round(mean) };
+        let row = |row, physical_us: f64, virtual_us: Option<f64>| BreakdownRow {
             row,
             physical_us: time(physical_us),
             virtual_us: virtual_us.map(time),
@@ -197,7 +203,7 @@ impl Cell {
             rows.push(row("network back", back, None));
         }
         rows.push(row("clocks", clock_ns * LOOKS / 1000.0, None));
-        Cell { report, one_clock: ways.is_some(), breakdown: rows }
+        BreakdownCell { report, one_clock: ways.is_some(), breakdown: rows }
     }
 }
 
@@ -296,19 +302,19 @@ mod tests {
         (sums, tally)
     }
 
-    fn cell(clock: u64, behind: u64) -> Cell {
+    fn cell(clock: u64, behind: u64) -> BreakdownCell {
         let (sums, tally) = ten(clock, behind);
-        let run = Run::new([StageSums::default(); 2], sums, &tally).unwrap();
-        let plan = super::super::plan::tests::plan(crate::cli::Pattern::RandRead);
-        let report = Report::new("tw://n/e".into(), &plan, 1, &tally);
-        Cell::new(report, &tally, &run, &run, 30.0)
+        let run = BreakdownRun::new([StageSums::default(); 2], sums, &tally).unwrap();
+        let plan = super::super::plan::tests::plan(crate::cli::BenchPattern::RandRead);
+        let report = BenchReport::new("tw://n/e".into(), &plan, 1, &tally);
+        BreakdownCell::new(report, &tally, &run, &run, 30.0)
     }
 
-    fn physical(cell: &Cell) -> Vec<(&'static str, f64)> {
+    fn physical(cell: &BreakdownCell) -> Vec<(&'static str, f64)> {
         cell.breakdown.iter().map(|r| (r.row, r.physical_us.mean)).collect()
     }
 
-    fn text(cell: Cell) -> String {
+    fn text(cell: BreakdownCell) -> String {
         let mut all = Breakdown::new("tw://n/e".into(), [30.0, 300.0]);
         all.cells.push(cell);
         all.text()
@@ -368,7 +374,7 @@ mod tests {
     fn sums_of_others_requests_are_refused() {
         let (mut sums, tally) = ten(7, 0);
         sums[1].requests = 11;
-        let error = Run::new([StageSums::default(); 2], sums, &tally).unwrap_err();
+        let error = BreakdownRun::new([StageSums::default(); 2], sums, &tally).unwrap_err();
         assert!(error.message.contains("the target's 11"), "{error}");
     }
 }

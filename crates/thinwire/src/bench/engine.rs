@@ -11,7 +11,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use super::ledger::{CheckOutcome, Ledger};
-use super::plan::{Plan, Random, Stream};
+use super::plan::{BenchPlan, Random, Stream};
 use crate::control::BatchStatus;
 use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeHealth, Wait};
@@ -80,18 +80,18 @@ pub struct Tally {
     pub level_last: u64,
     /// How requests shared frames, at the end.
     pub batch: Option<BatchStatus>,
-    /// With [`Plan::stamps`]: sums, modulo 2^64, of the times on the stage clock at which I/Os were
-    /// issued, and at which their completions were seen.
+    /// With [`BenchPlan::stamps`]: sums, modulo 2^64, of the times on the stage clock at which I/Os
+    /// were issued, and at which their completions were seen.
     pub issued_ns: u64,
     /// The latter.
     pub seen_ns: u64,
     /// Figures over time, if the plan asks for them.
-    pub timeline: Vec<Sample>,
+    pub timeline: Vec<Snapshot>,
 }
 
 /// What was counted up to a time.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct Snapshot {
     /// Since the start.
     pub time: Duration,
     /// I/Os that had succeeded.
@@ -153,7 +153,7 @@ impl Tally {
         self.level_sum += self.level_last;
         self.looks += 1;
         if note {
-            self.timeline.push(Sample { time, ios: self.ios, level: self.level_last });
+            self.timeline.push(Snapshot { time, ios: self.ios, level: self.level_last });
         }
         self.batch = health.batch;
     }
@@ -184,7 +184,7 @@ struct Slot {
 
 /// A benchmark on one thread. See the [module](self).
 pub struct Engine {
-    plan: Plan,
+    plan: BenchPlan,
     streams: Vec<Stream>,
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -199,7 +199,7 @@ pub struct Engine {
 
 impl Engine {
     /// For a plan that [fits](Plan::fit) the volume. `run` tells this run's stamps from others'.
-    pub fn new(plan: Plan, pool: &Pool, run: u32) -> Self {
+    pub fn new(plan: BenchPlan, pool: &Pool, run: u32) -> Self {
         let slot_count = plan.outstanding_max();
         let idle = Slot { job: 0, block: 0, generation: 0, write: false, started: Instant::now() };
         let mut noise = pool.get((plan.bs as usize * 2).clamp(1 << 20, Pool::BUF_BYTES_MAX));

@@ -7,7 +7,7 @@ mod plan;
 mod report;
 mod stamp;
 
-pub use breakdown::{Breakdown, Cell, Run};
+pub use breakdown::{Breakdown, BreakdownCell, BreakdownRun};
 pub use engine::{Engine, Stop, Tally, failure, one_io};
-pub use plan::{Plan, Random};
-pub use report::{Latency, Report};
+pub use plan::{BenchPlan, Random};
+pub use report::{BenchReport, Latency};

@@ -5,15 +5,15 @@ use std::time::Duration;
 use thinwire_buffer::Pool;
 use thinwire_volume::Geometry;
 
-use crate::cli::Pattern;
+use crate::cli::BenchPattern;
 use crate::error::{Failure, Outcome};
 use crate::size::show_size;
 
 /// A benchmark, checked against the geometry of its volume.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct BenchPlan {
     /// Pattern.
-    pub rw: Pattern,
+    pub rw: BenchPattern,
     /// Bytes an I/O.
     pub bs: u32,
     /// I/Os each job keeps outstanding.
@@ -37,9 +37,9 @@ pub struct Plan {
 /// With `--verify` a generation is kept for each block: 1 GiB of them at most.
 const VERIFY_BLOCKS_MAX: u64 = 1 << 28;
 
-impl Plan {
+impl BenchPlan {
     /// Checks the block size and the part of the volume to use (`size` bytes, or all of it), and
-    /// fills in [`Plan::blocks`].
+    /// fills in [`BenchPlan::blocks`].
     pub fn fit(mut self, bs: u64, size: Option<u64>, geometry: &Geometry) -> Outcome<Self> {
         let block = u64::from(geometry.block_bytes);
         if bs == 0 || !bs.is_multiple_of(block) {
@@ -89,7 +89,7 @@ impl Plan {
 
     /// Whether the pattern writes at all.
     pub fn writes(&self) -> bool {
-        !matches!(self.rw, Pattern::RandRead | Pattern::Read)
+        !matches!(self.rw, BenchPattern::RandRead | BenchPattern::Read)
     }
 
     /// I/Os outstanding at most, of all jobs together.
@@ -100,7 +100,7 @@ impl Plan {
 
 /// The offsets of one job: its own random numbers, or its own stretch of the volume.
 pub struct Stream {
-    rw: Pattern,
+    rw: BenchPattern,
     random: Random,
     first: u64,
     count: u64,
@@ -110,7 +110,7 @@ pub struct Stream {
 
 impl Stream {
     /// The stream of job number `job`.
-    pub fn new(plan: &Plan, job: u32) -> Self {
+    pub fn new(plan: &BenchPlan, job: u32) -> Self {
         let (job, jobs) = (u64::from(job), u64::from(plan.jobs));
         let share = plan.blocks / jobs;
         Stream {
@@ -126,11 +126,11 @@ impl Stream {
     /// The next I/O: its block number, and whether it writes.
     pub fn next(&mut self) -> (u64, bool) {
         match self.rw {
-            Pattern::RandRead => (self.random.below(self.blocks), false),
-            Pattern::RandWrite => (self.random.below(self.blocks), true),
-            Pattern::RandRw => (self.random.below(self.blocks), self.random.bits() >> 63 == 1),
-            Pattern::Read => (self.in_order(), false),
-            Pattern::Write => (self.in_order(), true),
+            BenchPattern::RandRead => (self.random.below(self.blocks), false),
+            BenchPattern::RandWrite => (self.random.below(self.blocks), true),
+            BenchPattern::RandRw => (self.random.below(self.blocks), self.random.bits() >> 63 == 1),
+            BenchPattern::Read => (self.in_order(), false),
+            BenchPattern::Write => (self.in_order(), true),
         }
     }
 
@@ -170,8 +170,8 @@ pub(super) mod tests {
     use super::*;
     use thinwire_volume::Features;
 
-    pub fn plan(rw: Pattern) -> Plan {
-        Plan {
+    pub fn plan(rw: BenchPattern) -> BenchPlan {
+        BenchPlan {
             rw,
             bs: 4096,
             iodepth: 8,
@@ -199,7 +199,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused() {
-        let base = plan(Pattern::RandWrite);
+        let base = plan(BenchPattern::RandWrite);
         assert_eq!(base.fit(8192, None, &geometry()).unwrap().blocks, 128);
         assert_eq!(base.fit(4096, Some(65536), &geometry()).unwrap().blocks, 16);
         for (bs, size, named) in [
@@ -215,12 +215,12 @@ pub(super) mod tests {
         let mut locked = geometry();
         locked.features.read_only = true;
         assert!(base.fit(4096, None, &locked).unwrap_err().message.contains("read-only"));
-        assert!(plan(Pattern::Read).fit(4096, None, &locked).is_ok());
+        assert!(plan(BenchPattern::Read).fit(4096, None, &locked).is_ok());
     }
 
     #[test]
     fn streams_stay_inside_and_differ() {
-        for rw in [Pattern::RandRead, Pattern::RandRw, Pattern::Write] {
+        for rw in [BenchPattern::RandRead, BenchPattern::RandRw, BenchPattern::Write] {
             let plan = plan(rw);
             let (mut a, mut b) = (Stream::new(&plan, 0), Stream::new(&plan, 1));
             let (a, b): (Vec<_>, Vec<_>) = (0..200).map(|_| (a.next(), b.next())).unzip();
@@ -228,12 +228,12 @@ pub(super) mod tests {
             assert_ne!(a, b);
             let writes = a.iter().filter(|(_, writes)| *writes).count();
             match rw {
-                Pattern::RandRead => assert_eq!(writes, 0),
-                Pattern::Write => assert_eq!(writes, 200),
+                BenchPattern::RandRead => assert_eq!(writes, 0),
+                BenchPattern::Write => assert_eq!(writes, 200),
                 _ => assert!((60..140).contains(&writes), "{writes}"),
             }
         }
-        let mut ordered = Stream::new(&plan(Pattern::Read), 1);
+        let mut ordered = Stream::new(&plan(BenchPattern::Read), 1);
         let blocks: Vec<_> = (0..33).map(|_| ordered.next().0).collect();
         assert_eq!((blocks[0], blocks[31], blocks[32]), (32, 63, 32));
     }

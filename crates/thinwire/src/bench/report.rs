@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use super::engine::Tally;
-use super::plan::Plan;
+use super::plan::BenchPlan;
 use crate::rundir::SCHEMA;
 use crate::size::show_size;
 
 /// `bench --json`: one object.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// Version of this format.
     pub schema: u32,
     /// The volume.
@@ -49,7 +49,7 @@ pub struct Report {
     /// A signal ended it early.
     pub interrupted: bool,
     /// How requests shared frames; null for local volumes.
-    pub batch: Option<Batch>,
+    pub batch: Option<BatchReport>,
     /// The figures of one interval after another, with `--timeline`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Interval>,
@@ -57,7 +57,7 @@ pub struct Report {
 
 /// How requests shared frames.
 #[derive(Clone, Debug, Serialize)]
-pub struct Batch {
+pub struct BatchReport {
     /// The policy, as `--batch` takes it.
     pub policy: String,
     /// The number of requests that it waited for, on average and at the end.
@@ -83,9 +83,9 @@ pub struct Interval {
     pub level: u64,
 }
 
-fn batch(tally: &Tally) -> Option<Batch> {
+fn batch(tally: &Tally) -> Option<BatchReport> {
     let seen = tally.batch.as_ref()?;
-    Some(Batch {
+    Some(BatchReport {
         policy: seen.policy.clone(),
         level_mean: round(tally.level_sum as f64 / tally.looks.max(1) as f64),
         level_last: tally.level_last,
@@ -94,9 +94,9 @@ fn batch(tally: &Tally) -> Option<Batch> {
     })
 }
 
-fn timeline(plan: &Plan, tally: &Tally) -> Vec<Interval> {
+fn timeline(plan: &BenchPlan, tally: &Tally) -> Vec<Interval> {
     let mut before = (0.0, 0);
-    let interval = |sample: &super::engine::Sample| {
+    let interval = |sample: &super::engine::Snapshot| {
         let (since, ios) = before;
         let t = sample.time.as_secs_f64();
         before = (t, sample.ios);
@@ -126,15 +126,15 @@ pub struct Latency {
     pub max: f64,
 }
 
-impl Report {
+impl BenchReport {
     /// From what was counted.
-    pub fn new(uri: String, plan: &Plan, jobs: u32, tally: &Tally) -> Self {
+    pub fn new(uri: String, plan: &BenchPlan, jobs: u32, tally: &Tally) -> Self {
         let seconds = tally.elapsed.as_secs_f64();
         let a_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         let ios = tally.ios as f64;
         let us = |ns: u64| ns as f64 / 1000.0;
         let at = |q: f64| us(tally.latency_ns.value_at_quantile(q));
-        Report {
+        BenchReport {
             schema: SCHEMA,
             uri,
             rw: clap::ValueEnum::to_possible_value(&plan.rw).expect("named").get_name().to_owned(),

@@ -219,7 +219,7 @@ pub struct AttachArgs {
     pub foreground: bool,
     /// While the target is away: `wait`, or `fail-after=SECONDS`
     #[arg(long, value_name = "POLICY", default_value = "wait")]
-    pub when_away: WhenAway,
+    pub when_away: WhenAwayArg,
     /// Keep trying if the target does not answer within 10 s
     #[arg(long)]
     pub wait: bool,
@@ -259,7 +259,7 @@ impl AttachArgs {
 
 /// What requests get while the target is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenAway {
+pub enum WhenAwayArg {
     /// They wait, as on a slow disk.
     #[default]
     Wait,
@@ -267,23 +267,23 @@ pub enum WhenAway {
     FailAfter(Duration),
 }
 
-impl std::str::FromStr for WhenAway {
+impl std::str::FromStr for WhenAwayArg {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
         match text.split_once('=') {
-            None if text == "wait" => Ok(WhenAway::Wait),
-            Some(("fail-after", time)) => Ok(WhenAway::FailAfter(parse_duration(time)?)),
+            None if text == "wait" => Ok(WhenAwayArg::Wait),
+            Some(("fail-after", time)) => Ok(WhenAwayArg::FailAfter(parse_duration(time)?)),
             _ => Err(ParseError::new(text, "give `wait` or `fail-after=SECONDS`")),
         }
     }
 }
 
-impl std::fmt::Display for WhenAway {
+impl std::fmt::Display for WhenAwayArg {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            WhenAway::Wait => f.write_str("wait"),
-            WhenAway::FailAfter(time) => write!(f, "fail-after={}", time.as_secs_f64()),
+            WhenAwayArg::Wait => f.write_str("wait"),
+            WhenAwayArg::FailAfter(time) => write!(f, "fail-after={}", time.as_secs_f64()),
         }
     }
 }
@@ -365,7 +365,7 @@ pub struct LinkArgs {
 /// The pattern of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "lower")]
-pub enum Pattern {
+pub enum BenchPattern {
     /// Random reads
     RandRead,
     /// Random writes
@@ -378,10 +378,10 @@ pub enum Pattern {
     RandRw,
 }
 
-impl Pattern {
+impl BenchPattern {
     /// Nothing is written.
     pub fn reads_only(self) -> bool {
-        matches!(self, Pattern::RandRead | Pattern::Read)
+        matches!(self, BenchPattern::RandRead | BenchPattern::Read)
     }
 }
 
@@ -403,7 +403,7 @@ pub struct BenchArgs {
     pub volume: VolumeSpec,
     /// Pattern
     #[arg(long, value_enum, help = "Pattern [default: randread]")]
-    pub rw: Option<Pattern>,
+    pub rw: Option<BenchPattern>,
     /// Bytes an I/O [default: 4k]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub bs: Option<u64>,

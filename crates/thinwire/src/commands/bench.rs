@@ -7,8 +7,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::breakdown::break_down;
-use crate::bench::{Engine, Plan, Report, Stop, Tally, failure};
-use crate::cli::{BenchArgs, Pattern};
+use crate::bench::{BenchPlan, BenchReport, Engine, Stop, Tally, failure};
+use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::open::{OpenVolume, VolumeOptions, Wait, open_volume};
@@ -72,7 +72,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
             first
         })?
     };
-    let report = Report::new(args.volume.to_string(), &plan, args.jobs, &tally);
+    let report = BenchReport::new(args.volume.to_string(), &plan, args.jobs, &tally);
     if args.json {
         output::say_json(&report)?;
     } else {
@@ -86,8 +86,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
 }
 
 /// The pattern to measure.
-fn pattern(args: &BenchArgs) -> Pattern {
-    args.rw.unwrap_or(Pattern::RandRead)
+fn pattern(args: &BenchArgs) -> BenchPattern {
+    args.rw.unwrap_or(BenchPattern::RandRead)
 }
 
 /// One shard: its own attachment of the volume, on this thread.
@@ -98,14 +98,14 @@ fn measure(
     run: u32,
     stop: &Stop,
     signals: Option<&Signals>,
-) -> Outcome<(Plan, Tally)> {
+) -> Outcome<(BenchPlan, Tally)> {
     let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.read_only = pattern(args).reads_only();
     options.take_over = args.take_over;
     options.submission = args.submission;
     options.reading_flag = Some(READING_FLAG);
     let mut open = open_volume(&args.volume, &options, signals)?;
-    let plan = Plan {
+    let plan = BenchPlan {
         rw: pattern(args),
         bs: 0,
         iodepth: args.iodepth,

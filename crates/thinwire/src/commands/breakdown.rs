@@ -9,8 +9,10 @@ use thinwire_volume::Geometry;
 use thinwire_wire::clock_kind;
 
 use super::bench::{Progress, READING_FLAG, run_number};
-use crate::bench::{Breakdown, Cell, Engine, Plan, Report, Run, Stop, Tally, failure};
-use crate::cli::{BenchArgs, Pattern};
+use crate::bench::{
+    BenchPlan, BenchReport, Breakdown, BreakdownCell, BreakdownRun, Engine, Stop, Tally, failure,
+};
+use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::open::{OpenVolume, VolumeOptions, open_volume};
@@ -38,7 +40,8 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
              --iodepth and --jobs",
         ));
     }
-    let patterns = args.rw.map_or(vec![Pattern::RandRead, Pattern::RandWrite], |rw| vec![rw]);
+    let patterns =
+        args.rw.map_or(vec![BenchPattern::RandRead, BenchPattern::RandWrite], |rw| vec![rw]);
     let sizes = args.bs.map_or(SIZES.to_vec(), |bs| vec![bs]);
     let cells = (patterns.len() * sizes.len()) as u32;
     if args.runtime > CELL_MAX * cells {
@@ -104,12 +107,12 @@ impl Stand<'_> {
     fn cell(
         &mut self,
         args: &BenchArgs,
-        rw: Pattern,
+        rw: BenchPattern,
         bs: u64,
         runtime: Duration,
         clock_ns: f64,
-    ) -> Outcome<Cell> {
-        let plan = |runtime| Plan {
+    ) -> Outcome<BreakdownCell> {
+        let plan = |runtime| BenchPlan {
             rw,
             bs: 0,
             iodepth: 1,
@@ -124,21 +127,21 @@ impl Stand<'_> {
         let half = runtime / 2;
         let warm = plan(half / 10).fit(bs, args.size, &self.geometry)?;
         let plan = plan(half * 9 / 10).fit(bs, args.size, &self.geometry)?;
-        let mut measure = |kind| -> Outcome<(Run, Tally)> {
+        let mut measure = |kind| -> Outcome<(BreakdownRun, Tally)> {
             self.run(warm)?;
             let at_start = self.stages(kind)?;
             let tally = self.run(plan)?;
             let at_end = self.stages(kind)?;
             self.before += half;
-            Ok((Run::new(at_start, at_end, &tally)?, tally))
+            Ok((BreakdownRun::new(at_start, at_end, &tally)?, tally))
         };
         let (physical, tally) = measure(clock_kind::PHYSICAL)?;
         let (cpu, _) = measure(clock_kind::VIRTUAL)?;
-        let report = Report::new(args.volume.to_string(), &plan, 1, &tally);
-        Ok(Cell::new(report, &tally, &physical, &cpu, clock_ns))
+        let report = BenchReport::new(args.volume.to_string(), &plan, 1, &tally);
+        Ok(BreakdownCell::new(report, &tally, &physical, &cpu, clock_ns))
     }
 
-    fn run(&mut self, plan: Plan) -> Outcome<Tally> {
+    fn run(&mut self, plan: BenchPlan) -> Outcome<Tally> {
         let engine = Engine::new(plan, &self.pool, run_number());
         let (bar, before) = (&mut self.bar, self.before);
         let mut show = |time, ios| bar.show(before + time, ios);

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::cli::{CopyArgs, WireArgs};
-use crate::copy::{Copied, Pair, Watch, compare, copy};
+use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_volume};
@@ -51,7 +51,7 @@ pub fn run(args: &CopyArgs) -> Outcome {
         .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
 
     let start = Instant::now();
-    let mut pair = Pair { source: &mut *source, destination: &mut *destination };
+    let mut pair = CopyPair { source: &mut *source, destination: &mut *destination };
     let mut stage = "half written";
     let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals, &mut stage);
     let seconds = start.elapsed().as_secs_f64();
@@ -90,7 +90,7 @@ fn close(open: &mut dyn OpenVolume, force: bool) -> Outcome {
 }
 
 fn all(
-    pair: &mut Pair<'_>,
+    pair: &mut CopyPair<'_>,
     blank: bool,
     verify: bool,
     bytes: u64,

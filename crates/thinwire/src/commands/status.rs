@@ -10,7 +10,7 @@ use crate::control::{AttachmentStatus, ControlClient, ControlError, PathStatus, 
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
-use crate::rundir::{Life, Record, RunDir, SCHEMA, elsewhere};
+use crate::rundir::{ProcessLife, Record, RunDir, SCHEMA, elsewhere};
 
 /// An attachment that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -71,9 +71,11 @@ fn look(dir: &RunDir, name: &str) -> Outcome<Option<AttachmentStatus>> {
 }
 
 /// What can be said to somebody else than the attachment's user.
-fn for_others(life: Life) -> (State, String) {
+fn for_others(life: ProcessLife) -> (State, String) {
     let (state, told) = match life {
-        Life::Unknown => (State::Unresponsive, "no permission to tell whether its process lives"),
+        ProcessLife::Unknown => {
+            (State::Unresponsive, "no permission to tell whether its process lives")
+        }
         _ => (State::Alive, "its process lives; no permission to ask it more"),
     };
     (state, format!("{told}: run this as root or as the user who attached it"))
@@ -206,9 +208,9 @@ mod tests {
 
     #[test]
     fn who_may_not_ask_a_live_one_is_told_that_it_lives() {
-        let (state, told) = for_others(Life::Alive);
+        let (state, told) = for_others(ProcessLife::Alive);
         assert!(state == State::Alive && told.contains("as root"), "{told}");
-        let (state, told) = for_others(Life::Unknown);
+        let (state, told) = for_others(ProcessLife::Unknown);
         assert!(state == State::Unresponsive && told.contains("no permission"), "{told}");
     }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::TargetArgs;
-use crate::config::TargetConfig;
+use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::open::require_insecure;
 use crate::output;
@@ -30,7 +30,7 @@ struct Ready<'a> {
 
 /// Checks the configuration, and serves it.
 pub fn run(args: &TargetArgs) -> Outcome {
-    let config = TargetConfig::assemble(args)?;
+    let config = TargetSettings::assemble(args)?;
     if args.check {
         return check(&config, args.json);
     }
@@ -55,7 +55,7 @@ pub fn run(args: &TargetArgs) -> Outcome {
     })
 }
 
-fn check(config: &TargetConfig, json: bool) -> Outcome {
+fn check(config: &TargetSettings, json: bool) -> Outcome {
     let mut problems = config.check_volumes();
     if let Err(refusal) = require_insecure(config.insecure, "serving") {
         problems.push(refusal.message);

@@ -3,7 +3,7 @@
 use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, Io, Op};
 
-use super::pair::{Pair, SLOTS, Taken, Watch, io_failure};
+use super::pair::{CopyPair, SLOTS, Taken, Watch, io_failure};
 use crate::error::{Failure, Outcome};
 
 /// One piece in work: what has come so far of each side.
@@ -17,7 +17,7 @@ struct Slot {
 
 /// Compares the whole source with the beginning of the destination. Fails at the first byte that
 /// differs.
-pub fn compare(pair: &mut Pair<'_>, watch: &mut Watch<'_>) -> Outcome {
+pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
     let (from, _, piece) = pair.fit()?;
     let mut slots: Vec<Slot> = (0..SLOTS).map(|_| Slot::default()).collect();
     let mut free: Vec<usize> = (0..SLOTS).rev().collect();

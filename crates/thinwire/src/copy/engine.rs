@@ -4,7 +4,7 @@ use thinwire_buffer::{SegList, Segment};
 use thinwire_volume::{Completion, Geometry, Io, Op};
 
 use super::map::{MAP_TOKEN, Map, Part};
-use super::pair::{Pair, SLOTS, Taken, Watch, io_failure};
+use super::pair::{CopyPair, SLOTS, Taken, Watch, io_failure};
 use crate::error::{Failure, Outcome};
 
 /// What was done.
@@ -26,7 +26,7 @@ struct Slot {
 }
 
 struct Job<'a, 'b> {
-    pair: &'b mut Pair<'a>,
+    pair: &'b mut CopyPair<'a>,
     to: Geometry,
     map: Map,
     blank: bool,
@@ -40,7 +40,7 @@ struct Job<'a, 'b> {
 /// Copies the whole source to the beginning of the destination and flushes. `blank`: the
 /// destination is known to read as zeroes. Nothing is outstanding on return, unless an error or a
 /// signal ended it.
-pub fn copy(pair: &mut Pair<'_>, blank: bool, watch: &mut Watch<'_>) -> Outcome<Copied> {
+pub fn copy(pair: &mut CopyPair<'_>, blank: bool, watch: &mut Watch<'_>) -> Outcome<Copied> {
     let (from, to, piece) = pair.fit()?;
     let align = u64::from(from.block_bytes.max(to.block_bytes));
     let zeroes = pair.destination.pool().get_zeroed(piece as usize);

@@ -24,11 +24,11 @@ fn run(from: &mut MemoryVolume, to: &mut MemoryVolume, blank: bool) -> Outcome<C
         seen = bytes;
     };
     let mut watch = Watch::new(None, &mut progress);
-    let mut pair = Pair { source: from, destination: to };
+    let mut pair = CopyPair { source: from, destination: to };
     let copied = copy(&mut pair, blank, &mut watch)?;
     let bytes = from.content().len() as u64;
     assert_eq!(seen, bytes);
-    compare(&mut Pair { source: from, destination: to }, &mut Watch::new(None, &mut |_| {}))?;
+    compare(&mut CopyPair { source: from, destination: to }, &mut Watch::new(None, &mut |_| {}))?;
     Ok(copied)
 }
 

@@ -8,4 +8,4 @@ mod pair;
 
 pub use compare::compare;
 pub use engine::{Copied, copy};
-pub use pair::{Pair, Watch};
+pub use pair::{CopyPair, Watch};

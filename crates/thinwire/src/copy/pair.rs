@@ -50,7 +50,7 @@ impl<'a> Watch<'a> {
 }
 
 /// A source and a destination.
-pub struct Pair<'a> {
+pub struct CopyPair<'a> {
     /// Only read.
     pub source: &'a mut dyn OpenVolume,
     /// Only written, until it is compared.
@@ -66,7 +66,7 @@ pub struct Taken {
     pub destination: Vec<Completion>,
 }
 
-impl Pair<'_> {
+impl CopyPair<'_> {
     /// Geometries of both, checked: the destination is large enough and the source ends on one of
     /// its blocks. Also gives the length of a piece.
     pub fn fit(&mut self) -> Outcome<(Geometry, Geometry, u64)> {
