@@ -10,7 +10,7 @@ use crate::image::Change;
 use crate::model::Violation;
 use crate::server::Crash;
 use crate::stranger::Stranger;
-use crate::swarm::{Plan, pick};
+use crate::swarm::{SwarmPlan, pick};
 use crate::world::{Host, MS, SECOND, World};
 
 /// How many kinds of events there are.
@@ -38,7 +38,7 @@ enum Later {
 /// The rest of the story.
 pub struct Chaos {
     rng: Rng,
-    plan: Plan,
+    plan: SwarmPlan,
     later: BTreeMap<(u64, u64), Later>,
     count: u64,
     /// A crash that waits, for a while, until the server's disks are busy.
@@ -62,7 +62,7 @@ struct Ambush {
 impl Chaos {
     /// Draws from `rng` what `plan` allows, and from `dice` what becomes of images and who contests
     /// them.
-    pub fn new(rng: Rng, plan: Plan, mut dice: Rng) -> Self {
+    pub fn new(rng: Rng, plan: SwarmPlan, mut dice: Rng) -> Self {
         let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
         let contests = if dice.chance(0.5) { 0 } else { dice.between(4, 16) };
         let (later, count) = (BTreeMap::new(), 0);

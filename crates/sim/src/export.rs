@@ -6,7 +6,7 @@ use thinwire_volume::{Identity, Volume, WriterRecord};
 
 use crate::image::Change;
 use crate::medium::MediumHandle;
-use crate::model::{Life, Model};
+use crate::model::{ContentLife, Model};
 
 /// Where an export's content is.
 #[derive(Clone)]
@@ -143,10 +143,10 @@ impl Export {
     }
 
     /// What may have become of its content by now.
-    pub fn life(&self) -> Life {
+    pub fn life(&self) -> ContentLife {
         let upheavals = self.upheavals + self.medium().map_or(0, MediumHandle::upheavals);
         let (losses, in_doubt) = self.medium().map_or((0, false), MediumHandle::losses);
-        Life { upheavals, losses, in_doubt }
+        ContentLife { upheavals, losses, in_doubt }
     }
 
     /// Its volume, for a process that starts now. `index` is its own, in the world.

@@ -42,4 +42,4 @@ pub mod ways;
 pub mod world;
 
 pub use coverage::Coverage;
-pub use run::{Canary, Report, run_seed};
+pub use run::{Canary, RunReport, run_seed};

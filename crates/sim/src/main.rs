@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use thinwire_sim::{Canary, Coverage, Report, run_seed};
+use thinwire_sim::{Canary, Coverage, RunReport, run_seed};
 
 /// Runs whole simulated systems, each drawn from a seed, and checks every promise.
 ///
@@ -48,7 +48,7 @@ thread_local! {
 }
 
 /// Runs a seed; a panic of the system under test is a failure like any other.
-fn run(seed: u64, prints: bool) -> Result<Report, String> {
+fn run(seed: u64, prints: bool) -> Result<RunReport, String> {
     match panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, Canary::None, prints))) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(violation)) => Err(violation.0),

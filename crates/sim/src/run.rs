@@ -30,7 +30,7 @@ pub enum Canary {
 
 /// What a run that kept all promises looked like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct RunReport {
     /// What it exercised.
     pub coverage: Coverage,
     /// A number that differs if anything went differently.
@@ -45,7 +45,7 @@ const QUIET_NS: u64 = 4 * SECOND;
 const QUIET_TURNS_MAX: u64 = 400;
 
 /// Runs a seed. `prints` writes what happens to stderr.
-pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Violation> {
+pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Violation> {
     let mut rng = Rng::new(seed);
     let (mut world, plan) = swarm::build(&mut rng, prints);
     for server in &mut world.servers {
@@ -83,7 +83,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<Report, Viola
     recover(&mut world)?;
     stay_quiet(&mut world)?;
     end(&mut world)?;
-    Ok(Report { coverage: world.figures(), trace_hash: world.trace_hash() })
+    Ok(RunReport { coverage: world.figures(), trace_hash: world.trace_hash() })
 }
 
 /// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.

@@ -24,7 +24,7 @@ pub fn pick<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
 
 /// What a run is like, besides the world itself.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SwarmPlan {
     /// How long things go wrong, in ns.
     pub duration_ns: u64,
     /// What goes wrong on the wire all that time.
@@ -46,7 +46,7 @@ fn rates(rng: &mut Rng) -> FaultRates {
 }
 
 /// Builds the world of a seed.
-pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
+pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let faults = if rng.chance(0.25) { FaultRates::default() } else { rates(rng) };
     let latency = pick(rng, &[2_000, 10_000, 10_000, 50_000, 500_000]);
     let wire = WireConfig {
@@ -175,7 +175,7 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, Plan) {
     // It shows something only if a successor was granted meanwhile: it has to be tried often.
     weights[crate::chaos::LATE_ATTACH] *= 3;
     let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
-    (world, Plan { duration_ns, faults, weights, gap_ns })
+    (world, SwarmPlan { duration_ns, faults, weights, gap_ns })
 }
 
 /// It has all of these exports, or all but one, most of them for writing.

@@ -27,12 +27,12 @@ use crate::export::Export;
 use crate::machine::Machine;
 use crate::model::Violation;
 
-pub use self::process::{Process, Top};
+pub use self::process::{ClientProcess, Top};
 pub use self::workload::Workload;
 
 /// How an I/O of a scripted test ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct IoOutcome {
     /// Which I/O.
     pub token: u64,
     /// Success, or why not.
@@ -59,7 +59,7 @@ pub struct Client {
     /// Its links.
     pub machine: Machine,
     /// The process, if it runs.
-    pub initiator: Option<Process>,
+    pub initiator: Option<ClientProcess>,
     /// What its next start puts on top of the initiator.
     pub top: Top,
     /// Settings for its next start.
@@ -77,7 +77,7 @@ pub struct Client {
     /// Outcomes are kept in `log` for a scripted test.
     pub keeps_log: bool,
     /// See `keeps_log`.
-    pub log: Vec<Outcome>,
+    pub log: Vec<IoOutcome>,
     rng: Rng,
     pool: Pool,
     /// Which of the export's contents it was told of.
@@ -136,7 +136,7 @@ impl Client {
         let config = InitiatorConfig { instance: seed, ..self.config.clone() };
         let pool = self.pool.clone();
         let initiator = Initiator::new(Time(now), config, params, pool, seed);
-        self.initiator = Some(Process::new(initiator, self.top, &self.pool));
+        self.initiator = Some(ClientProcess::new(initiator, self.top, &self.pool));
         self.run = run;
         self.is_open = false;
         self.closing = false;

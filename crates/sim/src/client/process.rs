@@ -21,22 +21,24 @@ pub enum Top {
 }
 
 /// An initiator, which it stands for, and how I/O reaches it.
-pub enum Process {
+pub enum ClientProcess {
     /// [`Top::Blocks`].
     Blocks(Box<Initiator>),
     /// [`Top::AnyRange`].
     AnyRange(Box<Unaligned<Initiator>>),
 }
 
-impl Process {
+impl ClientProcess {
     /// Puts on top what is wanted.
     pub(super) fn new(initiator: Initiator, top: Top, pool: &Pool) -> Self {
         match top {
-            Top::Blocks => Process::Blocks(Box::new(initiator)),
-            Top::AnyRange => Process::AnyRange(Box::new(Unaligned::new(initiator, pool.clone()))),
+            Top::Blocks => ClientProcess::Blocks(Box::new(initiator)),
+            Top::AnyRange => {
+                ClientProcess::AnyRange(Box::new(Unaligned::new(initiator, pool.clone())))
+            }
             Top::AnyRangeUnlocked => {
                 let module = Unaligned::new(initiator, pool.clone());
-                Process::AnyRange(Box::new(module.without_locks()))
+                ClientProcess::AnyRange(Box::new(module.without_locks()))
             }
         }
     }
@@ -44,22 +46,22 @@ impl Process {
     /// Submits an I/O from the top.
     pub(super) fn submit(&mut self, io: Io) {
         match self {
-            Process::Blocks(initiator) => initiator.submit(io),
-            Process::AnyRange(module) => module.submit(io),
+            ClientProcess::Blocks(initiator) => initiator.submit(io),
+            ClientProcess::AnyRange(module) => module.submit(io),
         }
     }
 
     /// Completions at the top.
     pub(super) fn poll(&mut self, done: &mut Vec<Completion>) {
         match self {
-            Process::Blocks(initiator) => initiator.poll(done),
-            Process::AnyRange(module) => module.poll(done),
+            ClientProcess::Blocks(initiator) => initiator.poll(done),
+            ClientProcess::AnyRange(module) => module.poll(done),
         }
     }
 
     /// See [`Top::AnyRange`].
     pub(super) fn takes_any_range(&self) -> bool {
-        matches!(self, Process::AnyRange(_))
+        matches!(self, ClientProcess::AnyRange(_))
     }
 
     /// The sectors that I/O at the top has to be a multiple of, and those of the blocks below.
@@ -69,22 +71,22 @@ impl Process {
     }
 }
 
-impl Deref for Process {
+impl Deref for ClientProcess {
     type Target = Initiator;
 
     fn deref(&self) -> &Initiator {
         match self {
-            Process::Blocks(initiator) => initiator,
-            Process::AnyRange(module) => module.inner(),
+            ClientProcess::Blocks(initiator) => initiator,
+            ClientProcess::AnyRange(module) => module.inner(),
         }
     }
 }
 
-impl DerefMut for Process {
+impl DerefMut for ClientProcess {
     fn deref_mut(&mut self) -> &mut Initiator {
         match self {
-            Process::Blocks(initiator) => initiator,
-            Process::AnyRange(module) => module.inner_mut(),
+            ClientProcess::Blocks(initiator) => initiator,
+            ClientProcess::AnyRange(module) => module.inner_mut(),
         }
     }
 }

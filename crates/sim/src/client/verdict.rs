@@ -5,14 +5,14 @@ use thinwire_proto::{Notice, Time};
 use thinwire_volume::{Completion, ErrorKind, Volume};
 use thinwire_wire::Status;
 
-use super::{Client, End, Outcome};
+use super::{Client, End, IoOutcome};
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
 use crate::model::{Effect, Range, Ticket, Violation};
 use crate::stamp::SECTOR_BYTES;
 
 /// What the completion of an I/O is checked against.
-pub(super) enum Kind {
+pub(super) enum Expectation {
     Effect {
         version: u64,
         effect: Effect,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 }
 
 pub(super) struct Pending {
-    pub kind: Kind,
+    pub kind: Expectation,
     pub range: Range,
     pub submitted_at: u64,
 }
@@ -109,7 +109,7 @@ impl Client {
         let result = completion.result;
         if self.keeps_log {
             let data = completion.data.to_vec();
-            self.log.push(Outcome { token, result: result.map_err(|e| e.kind), data });
+            self.log.push(IoOutcome { token, result: result.map_err(|e| e.kind), data });
         }
         if let Err(error) = result {
             self.check_error(error.kind, &kind, export, coverage)?;
@@ -117,7 +117,7 @@ impl Client {
         let ok = result.is_ok();
         let model = &mut export.models[self.content];
         match kind {
-            Kind::Effect { version, effect, fua } => {
+            Expectation::Effect { version, effect, fua } => {
                 model.end_write(self.run, range, version, ok, fua);
                 if ok {
                     match effect {
@@ -128,19 +128,19 @@ impl Client {
                     coverage.fua_writes += u64::from(fua);
                 }
             }
-            Kind::Flush(mark) => {
+            Expectation::Flush(mark) => {
                 coverage.flushes += u64::from(ok);
                 if !self.config.read_only {
                     model.end_flush(self.run, mark, ok).map_err(|v| self.violation(v.0))?;
                 }
             }
-            Kind::Read(ticket) if ok => {
+            Expectation::Read(ticket) if ok => {
                 coverage.reads_checked += 1;
                 coverage.reader_reads += u64::from(self.config.read_only);
                 let data = completion.data.to_vec();
                 model.end_read(&ticket, range, &data, life).map_err(|v| self.violation(v.0))?;
             }
-            Kind::Status(ticket) if ok => {
+            Expectation::Status(ticket) if ok => {
                 coverage.statuses += 1;
                 let mut at = range.first;
                 for extent in &completion.extents {
@@ -160,10 +160,10 @@ impl Client {
                     return Err(self.violation(text));
                 }
             }
-            Kind::Forbidden if ok => {
+            Expectation::Forbidden if ok => {
                 return Err(self.violation("a read-only attachment wrote".into()));
             }
-            Kind::Read(_) | Kind::Status(_) | Kind::Forbidden => {}
+            Expectation::Read(_) | Expectation::Status(_) | Expectation::Forbidden => {}
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Client {
     fn check_error(
         &self,
         error: ErrorKind,
-        kind: &Kind,
+        kind: &Expectation,
         export: &Export,
         coverage: &mut Coverage,
     ) -> Result<(), Violation> {
@@ -183,7 +183,7 @@ impl Client {
             ErrorKind::ContentChanged => self.content_is_gone(export),
             ErrorKind::Io | ErrorKind::NoSpace => export.may_fail,
             ErrorKind::ShuttingDown => self.closing,
-            ErrorKind::ReadOnly => matches!(kind, Kind::Forbidden),
+            ErrorKind::ReadOnly => matches!(kind, Expectation::Forbidden),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::OutcomeUnknown => false,
         };
         if !is_due {

@@ -5,7 +5,7 @@ use thinwire_link::rng::Rng;
 use thinwire_volume::{Io, IoFlags, Op, Volume};
 
 use super::Client;
-use super::verdict::{Kind, Pending};
+use super::verdict::{Expectation, Pending};
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::model::{Effect, Range};
@@ -83,29 +83,31 @@ impl Client {
         let reader = self.config.read_only;
         let run = (!reader).then_some(self.run);
         let kind = match op {
-            Op::Read => Kind::Read(model.begin_read(run, range, life)),
-            Op::BlockStatus => Kind::Status(model.begin_status(run, range, life)),
+            Op::Read => Expectation::Read(model.begin_read(run, range, life)),
+            Op::BlockStatus => Expectation::Status(model.begin_status(run, range, life)),
             Op::Flush => {
                 io.len = 0;
                 io.offset = 0;
-                Kind::Flush(model.begin_flush())
+                Expectation::Flush(model.begin_flush())
             }
-            Op::Write | Op::Discard | Op::WriteZeroes if reader => Kind::Forbidden,
+            Op::Write | Op::Discard | Op::WriteZeroes if reader => Expectation::Forbidden,
             Op::Write => {
                 let version = model.begin_write(self.run, range, Effect::Data);
-                Kind::Effect { version, effect: Effect::Data, fua }
+                Expectation::Effect { version, effect: Effect::Data, fua }
             }
             Op::Discard | Op::WriteZeroes => {
                 let effect = if op == Op::Discard { Effect::Discard } else { Effect::Zeroes };
                 io.flags.no_hole = op == Op::WriteZeroes && self.rng.chance(0.3);
                 let version = model.begin_write(self.run, range, effect);
-                Kind::Effect { version, effect, fua }
+                Expectation::Effect { version, effect, fua }
             }
         };
         if op == Op::Write {
             let mut buf = self.pool.get(len);
             match kind {
-                Kind::Effect { version, .. } => model.fill(self.run, range, version, &mut buf),
+                Expectation::Effect { version, .. } => {
+                    model.fill(self.run, range, version, &mut buf)
+                }
                 _ => buf.fill(0xee),
             }
             io.data = split(buf.freeze(), &mut self.rng);

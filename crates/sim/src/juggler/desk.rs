@@ -12,7 +12,7 @@ use crate::model::{Range, Ticket};
 use crate::stamp::SECTOR_BYTES;
 
 /// What the answer to a request is checked against.
-pub(super) enum Kind {
+pub(super) enum Expectation {
     Write(u64),
     Read(Ticket),
     Flush((u64, u64)),
@@ -23,7 +23,7 @@ pub(super) struct Use {
     /// Which of its attachments it is for, and the handle and generation that it had.
     pub seat: usize,
     pub handle: (u32, u32),
-    pub kind: Kind,
+    pub kind: Expectation,
     pub range: Range,
     pub fua: bool,
     /// The bytes to write.
@@ -45,7 +45,7 @@ impl Use {
     pub fn conflicts(&self, seat: usize, range: Range, writes: bool) -> bool {
         let overlap = self.range.first < range.first + range.count
             && range.first < self.range.first + self.range.count;
-        self.seat == seat && overlap && (writes || matches!(self.kind, Kind::Write(_)))
+        self.seat == seat && overlap && (writes || matches!(self.kind, Expectation::Write(_)))
     }
 }
 
@@ -190,9 +190,9 @@ impl Content for Desk {
                     return false;
                 }
                 let op = match one.kind {
-                    Kind::Write(_) => OpCode::Write,
-                    Kind::Read(_) => OpCode::Read,
-                    Kind::Flush(_) => OpCode::Flush,
+                    Expectation::Write(_) => OpCode::Write,
+                    Expectation::Read(_) => OpCode::Read,
+                    Expectation::Flush(_) => OpCode::Flush,
                 };
                 Request {
                     slot,

@@ -4,7 +4,7 @@ use thinwire_buffer::SegList;
 use thinwire_proto::{Item, Time, UnitMap};
 use thinwire_wire::{Complete, Status};
 
-use super::desk::{Kind, Use};
+use super::desk::{Expectation, Use};
 use super::seat::{Seat, Stands};
 use super::{Around, Juggler};
 use crate::model::{Effect, Range, Violation};
@@ -80,7 +80,14 @@ impl Juggler {
         let version = model.begin_write(run, range, Effect::Data);
         let mut buf = self.pool.get(range.count * SECTOR_BYTES);
         model.fill(run, range, version, &mut buf);
-        self.request(at, Kind::Write(version), range, fua, SegList::of(buf.freeze()), around);
+        self.request(
+            at,
+            Expectation::Write(version),
+            range,
+            fua,
+            SegList::of(buf.freeze()),
+            around,
+        );
     }
 
     fn read(&mut self, at: usize, range: Range, around: &mut Around<'_>) {
@@ -89,27 +96,27 @@ impl Juggler {
         let life = export.life();
         let run = (!seat.read_only).then_some(seat.run);
         let ticket = export.models[seat.content].begin_read(run, range, life);
-        self.request(at, Kind::Read(ticket), range, false, SegList::new(), around);
+        self.request(at, Expectation::Read(ticket), range, false, SegList::new(), around);
     }
 
     pub(super) fn flush(&mut self, at: usize, around: &mut Around<'_>) {
         if !self.desk.has_free() || !self.has_credit() {
             return;
         }
-        let is_write = |one: &Use| one.seat == at && matches!(one.kind, Kind::Write(_));
+        let is_write = |one: &Use| one.seat == at && matches!(one.kind, Expectation::Write(_));
         let is_clean = !self.desk.outstanding().any(is_write);
         let seat = &mut self.seats[at];
         // Unless it fails, or something is written behind it.
         seat.is_clean = is_clean;
         let mark = around.exports[seat.export].models[seat.content].begin_flush();
         let nothing = Range { first: 0, count: 0 };
-        self.request(at, Kind::Flush(mark), nothing, false, SegList::new(), around);
+        self.request(at, Expectation::Flush(mark), nothing, false, SegList::new(), around);
     }
 
     fn request(
         &mut self,
         at: usize,
-        kind: Kind,
+        kind: Expectation,
         range: Range,
         fua: bool,
         data: SegList,
@@ -118,14 +125,15 @@ impl Juggler {
         let seat = &mut self.seats[at];
         seat.outstanding += 1;
         let what = match kind {
-            Kind::Write(_) => "writes",
-            Kind::Read(_) => "reads",
-            Kind::Flush(_) => "flushes",
+            Expectation::Write(_) => "writes",
+            Expectation::Read(_) => "reads",
+            Expectation::Flush(_) => "flushes",
         };
         let place = (range.first as u64) << 16 | range.count as u64;
         (around.note)(what, (seat.export as u64) << 40 | place);
-        let is_write = matches!(kind, Kind::Write(_));
-        let room = if matches!(kind, Kind::Read(_)) { range.count * SECTOR_BYTES } else { 0 };
+        let is_write = matches!(kind, Expectation::Write(_));
+        let room =
+            if matches!(kind, Expectation::Read(_)) { range.count * SECTOR_BYTES } else { 0 };
         let one = Use {
             seat: at,
             handle: seat.handle,
@@ -195,19 +203,21 @@ impl Juggler {
         let run = seat.run;
         let judged = match one.kind {
             _ if run == 0 && !seat.read_only => Ok(()),
-            Kind::Write(version) => {
+            Expectation::Write(version) => {
                 if is_sure || (is_ok && one.fua) {
                     model.end_write(run, one.range, version, is_ok, one.fua);
                 }
                 Ok(())
             }
-            Kind::Read(ticket) if is_ok && is_sure => {
+            Expectation::Read(ticket) if is_ok && is_sure => {
                 let length = (complete.length as usize).min(one.buf.len());
                 around.coverage.several_reads += 1;
                 model.end_read(&ticket, one.range, &one.buf[..length], life)
             }
-            Kind::Flush(mark) if is_sure && !seat.read_only => model.end_flush(run, mark, is_ok),
-            Kind::Read(_) | Kind::Flush(_) => Ok(()),
+            Expectation::Flush(mark) if is_sure && !seat.read_only => {
+                model.end_flush(run, mark, is_ok)
+            }
+            Expectation::Read(_) | Expectation::Flush(_) => Ok(()),
         };
         if !is_sure || !is_ok {
             seat.is_clean = false;

@@ -88,7 +88,7 @@ impl Range {
 
 /// What may have become of a content until a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Life {
+pub struct ContentLife {
     /// Counts the moments at which its store may have lost something.
     pub upheavals: u64,
     /// Counts those at which reads saw that before the target could have heard of it.
@@ -97,10 +97,10 @@ pub struct Life {
     pub in_doubt: bool,
 }
 
-impl Life {
+impl ContentLife {
     /// A read that began at this moment and ended at that may have missed what was lost by then: the
     /// one moment that no verifier covers (`docs/protocol.md`, "Restart and replay").
-    fn excuses_until(self, end: Life) -> bool {
+    fn excuses_until(self, end: ContentLife) -> bool {
         self.in_doubt || self.losses != end.losses
     }
 }
@@ -112,7 +112,7 @@ pub struct Ticket {
     before: u64,
     /// The run that reads, if it is the writer.
     run: Option<u32>,
-    life: Life,
+    life: ContentLife,
     /// What was durable in each sector at submission.
     durables: Vec<u64>,
     /// What has to be seen of each sector, at least.
@@ -249,7 +249,7 @@ impl Model {
     }
 
     /// A write of `run` that is submitted writes all of these blocks, what is not its own as it was.
-    pub fn begin_patch(&mut self, run: u32, blocks: Range, life: Life) {
+    pub fn begin_patch(&mut self, run: u32, blocks: Range, life: ContentLife) {
         if run != self.run {
             return;
         }
@@ -263,7 +263,7 @@ impl Model {
     }
 
     /// To be told before anything that is submitted behind a loss.
-    pub fn note_losses(&mut self, life: Life) {
+    pub fn note_losses(&mut self, life: ContentLife) {
         if self.losses.0 != life.losses {
             self.losses = (life.losses, self.last_version);
         }
@@ -355,14 +355,14 @@ impl Model {
     }
 
     /// A read is submitted: by the writer `run`, or by a reader.
-    pub fn begin_read(&self, run: Option<u32>, range: Range, life: Life) -> Ticket {
+    pub fn begin_read(&self, run: Option<u32>, range: Range, life: ContentLife) -> Ticket {
         let durables: Vec<_> = range.iter().map(|at| self.sectors[at].durable).collect();
         Ticket { before: self.last_version, run, life, floors: durables.clone(), durables }
     }
 
     /// A block status is submitted. It is not ordered with writes that are outstanding: what was
     /// acknowledged before must be seen, what came later may be.
-    pub fn begin_status(&self, run: Option<u32>, range: Range, life: Life) -> Ticket {
+    pub fn begin_status(&self, run: Option<u32>, range: Range, life: ContentLife) -> Ticket {
         let known = |at: usize| {
             let sector = &self.sectors[at];
             let mine = |e: &&Entry| {
@@ -377,7 +377,13 @@ impl Model {
     }
 
     /// A read is answered with `data`.
-    pub fn end_read(&mut self, ticket: &Ticket, range: Range, data: &[u8], life: Life) -> Check {
+    pub fn end_read(
+        &mut self,
+        ticket: &Ticket,
+        range: Range,
+        data: &[u8],
+        life: ContentLife,
+    ) -> Check {
         if data.len() != range.count * SECTOR_BYTES {
             return self.fail(&format!("a read of {range:?} returned {} bytes", data.len()));
         }
@@ -393,7 +399,14 @@ impl Model {
         Ok(())
     }
 
-    fn check_seen(&self, ticket: &Ticket, nth: usize, at: usize, seen: Seen, life: Life) -> Check {
+    fn check_seen(
+        &self,
+        ticket: &Ticket,
+        nth: usize,
+        at: usize,
+        seen: Seen,
+        life: ContentLife,
+    ) -> Check {
         let sector = &self.sectors[at];
         // What was submitted behind the last loss is seen in any case.
         let lost = if ticket.life.excuses_until(life) { self.losses.1 } else { 0 };
@@ -456,7 +469,7 @@ impl Model {
     }
 
     /// A sector that this run has not written does not change under it.
-    fn observe(&mut self, ticket: &Ticket, at: usize, seen: Seen, life: Life) -> Check {
+    fn observe(&mut self, ticket: &Ticket, at: usize, seen: Seen, life: ContentLife) -> Check {
         let (life, began) = (life.upheavals, ticket.life.upheavals);
         let run = self.run;
         let sector = &mut self.sectors[at];
@@ -488,7 +501,7 @@ impl Model {
     }
 
     /// Extents that read as zeroes must be able to.
-    pub fn check_zero(&self, ticket: &Ticket, range: Range, life: Life) -> Check {
+    pub fn check_zero(&self, ticket: &Ticket, range: Range, life: ContentLife) -> Check {
         for (nth, at) in range.iter().enumerate() {
             self.check_seen(ticket, nth, at, Seen::Zero, life)?;
         }

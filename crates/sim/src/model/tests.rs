@@ -3,7 +3,7 @@
 use super::*;
 
 const R: Range = Range { first: 3, count: 1 };
-const L: Life = Life { upheavals: 0, losses: 0, in_doubt: false };
+const L: ContentLife = ContentLife { upheavals: 0, losses: 0, in_doubt: false };
 
 fn bytes(m: &Model, version: u64) -> Vec<u8> {
     let mut out = vec![0; SECTOR_BYTES];
@@ -47,8 +47,8 @@ fn a_read_sees_the_newest_acknowledged_write() {
 /// In the moment that no verifier covers, and in no other; and never what was durable.
 #[test]
 fn a_read_may_miss_what_nobody_has_heard_of_yet() {
-    let doubt = Life { in_doubt: true, ..L };
-    let lost = Life { losses: 1, ..L };
+    let doubt = ContentLife { in_doubt: true, ..L };
+    let lost = ContentLife { losses: 1, ..L };
     for (begin, end, excused) in
         [(L, L, false), (doubt, L, true), (L, lost, true), (L, doubt, false)]
     {
@@ -59,7 +59,7 @@ fn a_read_may_miss_what_nobody_has_heard_of_yet() {
         m.end_write(1, R, v, true, false);
         let [older, durable, acknowledged] = [1, 2, 3].map(|version| bytes(&m, version));
         let tickets = [m.begin_read(Some(1), R, begin), m.begin_status(Some(1), R, begin)];
-        m.note_losses(Life { losses: 7, ..L });
+        m.note_losses(ContentLife { losses: 7, ..L });
         for ticket in tickets {
             assert_eq!(m.end_read(&ticket, R, &durable, end).is_ok(), excused);
             assert!(m.end_read(&ticket, R, &older, end).is_err());
@@ -80,7 +80,7 @@ fn what_is_patched_may_change_back_after_a_loss() {
         let mut m = written(2);
         m.run_ended(1);
         assert!(m.run_started(2, 2));
-        let later = Life { upheavals: 1, ..L };
+        let later = ContentLife { upheavals: 1, ..L };
         if patches {
             m.begin_patch(2, R, L);
             m.begin_patch(2, R, later);
@@ -155,7 +155,7 @@ fn an_old_writer_must_not_write_after_the_grant() {
     m.run_ended(1);
     assert!(m.run_started(2, 2) && !m.run_started(3, 1));
     let see = |m: &mut Model, version, upheavals| {
-        let life = Life { upheavals, ..L };
+        let life = ContentLife { upheavals, ..L };
         let ticket = m.begin_read(Some(2), R, life);
         let data = bytes(m, version);
         m.end_read(&ticket, R, &data, life)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thinwire_initiator::InitiatorStats;
 use thinwire_link::sim::{StationConfig, Verdict, WireConfig};
 use thinwire_proto::{Drops, Time};
-use thinwire_sim::client::{End, Outcome, Workload};
+use thinwire_sim::client::{End, IoOutcome, Workload};
 use thinwire_sim::export::Store;
 use thinwire_sim::hand::{Desk, Greeting, Hand};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
@@ -104,7 +104,7 @@ impl Scene {
     }
 
     /// Waits for an I/O.
-    pub fn outcome(&mut self, client: usize, token: u64) -> Outcome {
+    pub fn outcome(&mut self, client: usize, token: u64) -> IoOutcome {
         let find = move |w: &World| w.clients[client].log.iter().position(|o| o.token == token);
         self.until("an I/O", |w| find(w).is_some());
         let place = find(&self.world).expect("just seen");

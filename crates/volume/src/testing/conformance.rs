@@ -17,7 +17,7 @@ const KEPT: usize = 6;
 
 /// What an exercise did.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
+pub struct ConformanceReport {
     /// I/Os that succeeded.
     pub ios: u64,
     /// Blocks compared.
@@ -68,7 +68,7 @@ struct Exercise<'a> {
     outstanding: HashMap<Token, Outstanding>,
     kept: VecDeque<(SegList, Vec<u8>)>,
     done: Vec<Completion>,
-    report: Report,
+    report: ConformanceReport,
 }
 
 /// Zeroes the start of the volume, then does about `steps` random I/Os there, many at once, and
@@ -79,7 +79,7 @@ pub fn exercise(
     wait: &mut dyn FnMut(),
     seed: u64,
     steps: usize,
-) -> Report {
+) -> ConformanceReport {
     exercise_with(volume, wait, seed, steps, Overlap::Whole)
 }
 
@@ -90,7 +90,7 @@ pub fn exercise_with(
     seed: u64,
     steps: usize,
     overlap: Overlap,
-) -> Report {
+) -> ConformanceReport {
     let geometry = volume.geometry();
     let count = (geometry.bytes.min(AREA_BYTES) / u64::from(geometry.block_bytes)) as usize;
     let mut exercise = Exercise {
@@ -105,7 +105,7 @@ pub fn exercise_with(
         outstanding: HashMap::new(),
         kept: VecDeque::new(),
         done: Vec::new(),
-        report: Report::default(),
+        report: ConformanceReport::default(),
     };
     exercise.submit(Op::WriteZeroes, 0, count, true);
     exercise.drain(0);

@@ -6,7 +6,7 @@
 mod conformance;
 mod mem_disk;
 
-pub use conformance::{Overlap, Report, exercise, exercise_with, finish};
+pub use conformance::{ConformanceReport, Overlap, exercise, exercise_with, finish};
 pub use mem_disk::MemDisk;
 
 /// A small seeded generator (SplitMix64): the same numbers on every machine.
