@@ -221,32 +221,33 @@ pub fn serve<O: Opener>(
     let end = new_bell().map_err(|e| opener.failed(e))?;
     let mut mail = Mail::between(count).map_err(|e| opener.failed(e))?.into_iter();
     let own_mail = mail.next().expect("at least one shard");
-    let house = House { service, opener, all: &all, count, instance: entropy(), stop, end: &end };
+    let commons =
+        Commons { service, opener, all: &all, count, instance: entropy(), stop, end: &end };
     let panicked = || opener.failed(io::Error::other("a shard ended by itself"));
     thread::scope(|scope| {
         let (tell, told) = channel();
         let mut others = Others { told, serving: 0, gates: Vec::new() };
         // However this ends, the others end, too.
         let teller = Teller { tell, end: &end };
-        let links = house.links(0)?;
+        let links = commons.links(0)?;
         for (index, mail) in (1..count).zip(mail) {
             let (gate, opens) = channel();
             others.gates.push(gate);
             let teller = Teller { tell: teller.tell.clone(), end: &end };
-            let house = &house;
-            let life = move || house.live(index, mail, teller, &opens);
+            let commons = &commons;
+            let life = move || commons.live(index, mail, teller, &opens);
             let thread = thread::Builder::new().name(format!("shard-{index}"));
             thread.spawn_scoped(scope, life).map_err(|e| opener.failed(e))?;
             // Links are opened in the order of the shards.
             others.wait(false).map_err(|error| error.unwrap_or_else(panicked))?;
         }
-        let mut shard = house.open(0, links, own_mail)?;
+        let mut shard = commons.open(0, links, own_mail)?;
         others.wait(true).map_err(|error| error.unwrap_or_else(panicked))?;
         ready()?;
         for gate in &others.gates {
             let _ = gate.send(());
         }
-        let served = house.run(&mut shard, 0);
+        let served = commons.run(&mut shard, 0);
         ring(&end);
         let other = others.wait_end();
         served.and(other.map_or(Ok(()), Err))
@@ -254,7 +255,7 @@ pub fn serve<O: Opener>(
 }
 
 /// What all shards' threads look at.
-struct House<'a, O> {
+struct Commons<'a, O> {
     service: &'a Service<'a>,
     opener: &'a O,
     all: &'a [(String, u8)],
@@ -265,7 +266,7 @@ struct House<'a, O> {
     end: &'a OwnedFd,
 }
 
-impl<O: Opener> House<'_, O> {
+impl<O: Opener> Commons<'_, O> {
     fn links(&self, index: u8) -> Result<Vec<Box<dyn Link>>, O::Error> {
         self.opener.links(&link_shard(&self.service.config.node, index, self.count))
     }

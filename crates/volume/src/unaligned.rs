@@ -44,7 +44,7 @@ enum Phase {
 }
 
 /// One submitted request.
-struct Request {
+struct AnyRangeRequest {
     token: Token,
     op: Op,
     flags: crate::IoFlags,
@@ -67,7 +67,7 @@ struct Request {
     extents: Vec<Extent>,
 }
 
-impl Request {
+impl AnyRangeRequest {
     fn stop(&self) -> u64 {
         self.offset + self.len
     }
@@ -115,7 +115,7 @@ impl Request {
 pub struct Unaligned<V> {
     inner: V,
     pool: Pool,
-    requests: Vec<Option<Request>>,
+    requests: Vec<Option<AnyRangeRequest>>,
     free: Vec<u32>,
     locks: RangeLocks,
     /// Completions of requests that needed nothing from below.
@@ -168,7 +168,7 @@ impl<V: Volume> Unaligned<V> {
         self.inner
     }
 
-    fn insert(&mut self, request: Request) -> u32 {
+    fn insert(&mut self, request: AnyRangeRequest) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
             self.requests.len() as u32 - 1
@@ -371,7 +371,7 @@ impl<V: Volume> Volume for Unaligned<V> {
             return self.ready.push(Completion::new(io.token, Ok(())));
         }
         let is_flush = io.op == Op::Flush;
-        let request = Request {
+        let request = AnyRangeRequest {
             token: io.token,
             op: io.op,
             flags: io.flags,
@@ -453,7 +453,7 @@ fn split(start: u64, end: u64, step: u64, mut each: impl FnMut(u64, u64)) {
 }
 
 /// The bytes a read asked for, out of the blocks that were read.
-fn gather(request: &mut Request) -> SegList {
+fn gather(request: &mut AnyRangeRequest) -> SegList {
     let mut all = std::mem::take(&mut request.data);
     for piece in request.pieces.drain(..) {
         all.append(piece);

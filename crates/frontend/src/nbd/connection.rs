@@ -31,7 +31,7 @@ const EXTENTS_MAX: usize = 4096;
 const ERROR_TEXT_BYTES_MAX: usize = 512;
 
 /// How far a client is.
-enum Stage {
+enum ConnectionPhase {
     Handshake(Box<Handshake>),
     Transmission,
     /// Nothing more is taken in; what is outstanding is answered, then the connection ends.
@@ -81,7 +81,7 @@ pub(super) struct Connection {
     pub(super) arrival: u64,
     /// epoll says that there is something to read.
     pub(super) readable: bool,
-    stage: Stage,
+    phase: ConnectionPhase,
     terms: Terms,
     input: Input,
     output: Output,
@@ -113,7 +113,7 @@ impl Connection {
             listed: false,
             arrival,
             readable: false,
-            stage: Stage::Handshake(Box::default()),
+            phase: ConnectionPhase::Handshake(Box::default()),
             terms: Terms::default(),
             input: Input::default(),
             output,
@@ -134,7 +134,7 @@ impl Connection {
 
     /// Has not chosen an export yet.
     pub(super) fn is_in_handshake(&self) -> bool {
-        matches!(self.stage, Stage::Handshake(_))
+        matches!(self.phase, ConnectionPhase::Handshake(_))
     }
 
     /// The next request waits for room.
@@ -149,7 +149,7 @@ impl Connection {
 
     /// What epoll should watch for now.
     pub(super) fn wanted(&self) -> EventFlags {
-        let reads = !self.paused && !matches!(self.stage, Stage::Draining);
+        let reads = !self.paused && !matches!(self.phase, ConnectionPhase::Draining);
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::IN, reads);
         wanted.set(EventFlags::OUT, !self.output.is_empty());
@@ -166,7 +166,7 @@ impl Connection {
         let was_paused = std::mem::take(&mut self.paused);
         self.digest(hall, volume, export)?;
         for _ in 0..FILLS_MAX {
-            if !self.readable || self.paused || matches!(self.stage, Stage::Draining) {
+            if !self.readable || self.paused || matches!(self.phase, ConnectionPhase::Draining) {
                 break;
             }
             let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
@@ -188,14 +188,15 @@ impl Connection {
         let sent = self.output.send(&self.socket)?;
         self.requests -= sent.requests;
         self.release(sent.held_bytes, hall);
-        let is_over =
-            matches!(self.stage, Stage::Draining) && self.requests == 0 && self.output.is_empty();
+        let is_over = matches!(self.phase, ConnectionPhase::Draining)
+            && self.requests == 0
+            && self.output.is_empty();
         if is_over { Err(End::Orderly) } else { Ok(sent.replies > 0) }
     }
 
     /// Takes nothing more in.
     fn drain(&mut self) {
-        self.stage = Stage::Draining;
+        self.phase = ConnectionPhase::Draining;
         self.incoming = None;
         let len = self.input.bytes().len();
         self.input.consume(len);
@@ -219,9 +220,9 @@ impl Connection {
         export: &Export<'_>,
     ) -> Result<(), End> {
         loop {
-            match &mut self.stage {
-                Stage::Draining => return Ok(()),
-                Stage::Handshake(handshake) => {
+            match &mut self.phase {
+                ConnectionPhase::Draining => return Ok(()),
+                ConnectionPhase::Handshake(handshake) => {
                     if self.output.len() >= HANDSHAKE_REPLIES_MAX {
                         self.paused = true;
                         return Ok(());
@@ -233,13 +234,13 @@ impl Connection {
                         Step::Start(len, terms) => {
                             self.input.consume(len);
                             self.terms = terms;
-                            self.stage = Stage::Transmission;
+                            self.phase = ConnectionPhase::Transmission;
                         }
                         Step::Farewell => self.drain(),
                         Step::Broken(how) => return Err(End::Broken(how)),
                     }
                 }
-                Stage::Transmission => {
+                ConnectionPhase::Transmission => {
                     if !self.transmit(hall, volume, export)? {
                         return Ok(());
                     }

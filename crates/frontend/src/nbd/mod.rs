@@ -126,7 +126,7 @@ pub struct NbdStats {
 
 /// A place for a connection.
 #[derive(Default)]
-struct Slot {
+struct Place {
     generation: u32,
     connection: Option<Connection>,
 }
@@ -138,7 +138,7 @@ pub struct NbdFace {
     path: String,
     /// `None` once closed.
     listener: Option<Listener>,
-    slots: Vec<Slot>,
+    slots: Vec<Place>,
     free: Vec<u32>,
     hall: Hall,
     /// Connections to look after in this turn.
@@ -265,7 +265,7 @@ impl NbdFace {
                 continue;
             };
             let slot = self.free.pop().unwrap_or_else(|| {
-                self.slots.push(Slot::default());
+                self.slots.push(Place::default());
                 self.slots.len() as u32 - 1
             });
             let place = &mut self.slots[slot as usize];

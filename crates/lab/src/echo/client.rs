@@ -111,7 +111,7 @@ fn cpu_ns() -> u64 {
 
 /// One of the outstanding requests.
 #[derive(Clone)]
-struct Slot {
+struct Outstanding {
     number: u32,
     sent: Instant,
     /// Frames or completions that are still to come; 0 in a free slot.
@@ -125,7 +125,7 @@ struct Turns<'a> {
     cut: Cut,
     pool: Pool,
     library: Library,
-    slots: Vec<Slot>,
+    slots: Vec<Outstanding>,
     /// Slots that are free.
     free: Vec<u32>,
     /// How often a slot was used is in the upper bits of a request's number.
@@ -142,8 +142,12 @@ impl<'a> Turns<'a> {
         let pool = Pool::new(64 * MIB);
         // What is never sent need not be there.
         let mib = if args.rw == Direction::Write { args.memory } else { 1 };
-        let slot =
-            Slot { number: 0, sent: Instant::now(), left: 0, buffer: vec![1; args.bs as usize] };
+        let slot = Outstanding {
+            number: 0,
+            sent: Instant::now(),
+            left: 0,
+            buffer: vec![1; args.bs as usize],
+        };
         Turns {
             args,
             cut,

@@ -35,7 +35,7 @@ impl Default for TycheConfig {
 
 /// What the present interval is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum Purpose {
     /// The formulas decide.
     Adjusting,
     /// The level below `home` is being tried; `home` gave the throughput `at_home`.
@@ -49,7 +49,7 @@ enum Stage {
 pub(super) struct Tyche {
     config: TycheConfig,
     level: usize,
-    stage: Stage,
+    purpose: Purpose,
     /// The interval that runs: since when, bytes completed in it, what waited at each look.
     since: Option<Time>,
     bytes: u64,
@@ -66,7 +66,7 @@ impl Tyche {
         Tyche {
             config,
             level: 1,
-            stage: Stage::Adjusting,
+            purpose: Purpose::Adjusting,
             since: None,
             bytes: 0,
             looks: 0,
@@ -94,19 +94,21 @@ impl Tyche {
         self.since = Some(now);
         (self.bytes, self.looks, self.waiting_sum) = (0, 0, 0);
         if idle {
-            if let Stage::TryingLower { home, .. } | Stage::TryingHigher { home, .. } = self.stage {
+            if let Purpose::TryingLower { home, .. } | Purpose::TryingHigher { home, .. } =
+                self.purpose
+            {
                 self.level = home;
             }
-            (self.stage, self.before, self.unchanged) = (Stage::Adjusting, None, 0);
+            (self.purpose, self.before, self.unchanged) = (Purpose::Adjusting, None, 0);
             return;
         }
-        match self.stage {
-            Stage::Adjusting => self.adjust(throughput, waiting),
-            Stage::TryingLower { home, at_home } => {
-                self.stage = Stage::TryingHigher { home, at_home, lower: throughput };
+        match self.purpose {
+            Purpose::Adjusting => self.adjust(throughput, waiting),
+            Purpose::TryingLower { home, at_home } => {
+                self.purpose = Purpose::TryingHigher { home, at_home, lower: throughput };
                 self.level = (home + 1).min(self.level_max());
             }
-            Stage::TryingHigher { home, at_home, lower } => {
+            Purpose::TryingHigher { home, at_home, lower } => {
                 self.settle(home, at_home, lower, throughput);
             }
         }
@@ -125,7 +127,7 @@ impl Tyche {
         self.level = next;
         if self.unchanged >= UNCHANGED_MAX {
             self.unchanged = 0;
-            self.stage = Stage::TryingLower { home: self.level, at_home: throughput };
+            self.purpose = Purpose::TryingLower { home: self.level, at_home: throughput };
             self.level = (self.level - 1).max(1);
         }
     }
@@ -139,7 +141,7 @@ impl Tyche {
         } else {
             ((home + 1).min(self.level_max()), higher)
         };
-        self.stage = Stage::Adjusting;
+        self.purpose = Purpose::Adjusting;
         let gains = best > at_home * (1.0 + THRESHOLD);
         self.level = if gains { level } else { home };
         self.before = Some(if self.level < home { best } else { at_home });

@@ -13,7 +13,7 @@ use thinwire_volume::{
 };
 
 use super::engine::{Engine, PAUSE, SLOTS};
-use super::slots::{Slot, Step, SystemCall};
+use super::slots::{InFlight, Step, SystemCall};
 use super::writer::WriterStore;
 
 /// A block status looks at no more than this many extents: each costs a system call.
@@ -36,7 +36,7 @@ pub(super) struct RealDisk<E: Engine> {
     pub writer: WriterStore,
     scope: SyncScope,
     engine: E,
-    slots: Vec<Slot>,
+    slots: Vec<InFlight>,
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
@@ -67,7 +67,7 @@ impl<E: Engine> RealDisk<E> {
             writer,
             scope,
             engine,
-            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            slots: (0..SLOTS).map(|_| InFlight::default()).collect(),
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),

@@ -31,14 +31,14 @@ pub(super) enum Step {
 /// One operation in flight. It owns the memory that the kernel reads or fills, and the list of
 /// pieces that describes it; neither may be touched while a call runs.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct InFlight {
     op: Option<DiskOp>,
     /// Bytes that earlier calls have moved.
     moved: u64,
     pieces: Vec<libc::iovec>,
 }
 
-impl Slot {
+impl InFlight {
     /// Takes an operation in.
     pub fn load(&mut self, op: DiskOp) {
         debug_assert!(self.op.is_none());
@@ -47,7 +47,7 @@ impl Slot {
     }
 
     /// The next system call for this operation. The pointers in it stay valid until
-    /// [`Slot::advance`] is called: the operation is not moved out or changed before.
+    /// [`InFlight::advance`] is called: the operation is not moved out or changed before.
     pub fn request(&mut self) -> SystemCall {
         let op = self.op.as_mut().expect("a loaded slot");
         let offset = op.offset + self.moved;
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_short_write_goes_on_where_it_stopped() {
         let (op, at) = write(&[512, 1024, 512]);
-        let mut slot = Slot::default();
+        let mut slot = InFlight::default();
         slot.load(op);
         assert_eq!(pieces(slot.request()).0.len(), 3);
         assert!(matches!(slot.advance(1024), Step::Again));
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn more_pieces_than_one_call_takes_are_written_by_several() {
         let (op, _) = write(&[512; 1500]);
-        let mut slot = Slot::default();
+        let mut slot = InFlight::default();
         slot.load(op);
         assert_eq!(pieces(slot.request()).0.len(), 1024);
         assert!(matches!(slot.advance(1024 * 512), Step::Again));
@@ -175,7 +175,7 @@ mod tests {
     fn a_read_that_meets_the_end_of_a_shrunk_file_is_an_error() {
         for last in [0, -libc::EINVAL] {
             let kind = DiskOpKind::Read(Pool::new(0).get(4096));
-            let mut slot = Slot::default();
+            let mut slot = InFlight::default();
             slot.load(DiskOp { token: 1, offset: 0, len: 4096, kind });
             let SystemCall::Read { at, .. } = slot.request() else { panic!() };
             assert!(matches!(slot.advance(1000), Step::Again));
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn an_operation_without_bytes_ends_with_its_call() {
-        let mut slot = Slot::default();
+        let mut slot = InFlight::default();
         slot.load(DiskOp { token: 1, offset: 0, len: 1 << 40, kind: DiskOpKind::PunchHole });
         assert!(matches!(slot.request(), SystemCall::Allocate { len, .. } if len == 1 << 40));
         assert!(matches!(slot.advance(0), Step::Done(_, Ok(()))));

@@ -174,7 +174,7 @@ impl Default for Tally {
 
 /// One outstanding I/O.
 #[derive(Clone, Copy)]
-struct Slot {
+struct OutstandingIo {
     job: u32,
     block: u64,
     generation: u32,
@@ -186,7 +186,7 @@ struct Slot {
 pub struct Engine {
     plan: BenchPlan,
     streams: Vec<Stream>,
-    slots: Vec<Slot>,
+    slots: Vec<OutstandingIo>,
     free: Vec<u32>,
     outstanding: usize,
     done: Vec<Completion>,
@@ -201,7 +201,13 @@ impl Engine {
     /// For a plan that [fits](Plan::fit) the volume. `run` tells this run's stamps from others'.
     pub fn new(plan: BenchPlan, pool: &Pool, run: u32) -> Self {
         let slot_count = plan.outstanding_max();
-        let idle = Slot { job: 0, block: 0, generation: 0, write: false, started: Instant::now() };
+        let idle = OutstandingIo {
+            job: 0,
+            block: 0,
+            generation: 0,
+            write: false,
+            started: Instant::now(),
+        };
         let mut noise = pool.get((plan.bs as usize * 2).clamp(1 << 20, Pool::BUF_BYTES_MAX));
         let mut noise_random = Random::new(plan.seed ^ u64::from(run));
         for word in noise.chunks_exact_mut(8) {
@@ -211,7 +217,7 @@ impl Engine {
             plan,
             streams: (0..plan.jobs).map(|job| Stream::new(&plan, job)).collect(),
             slots: (0..slot_count)
-                .map(|at| Slot { job: (at % plan.jobs as usize) as u32, ..idle })
+                .map(|at| OutstandingIo { job: (at % plan.jobs as usize) as u32, ..idle })
                 .collect(),
             free: (0..slot_count as u32).rev().collect(),
             outstanding: 0,
@@ -341,7 +347,7 @@ impl Engine {
             (io.data, generation) = self.payload(open.pool(), block);
         }
         let slot = &mut self.slots[token as usize];
-        *slot = Slot { block, generation, write, started, ..*slot };
+        *slot = OutstandingIo { block, generation, write, started, ..*slot };
         self.outstanding += 1;
         open.volume().submit(io);
     }
@@ -395,7 +401,7 @@ impl Engine {
     }
 
     /// Whether the I/O did what it should; complains if not.
-    fn check(&mut self, slot: Slot, completion: &Completion) -> bool {
+    fn check(&mut self, slot: OutstandingIo, completion: &Completion) -> bool {
         if slot.write
             && let Some(ledger) = &mut self.ledger
         {

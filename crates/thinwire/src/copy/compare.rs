@@ -8,7 +8,7 @@ use crate::error::{Failure, Outcome};
 
 /// One piece in work: what has come so far of each side.
 #[derive(Default)]
-struct Slot {
+struct ComparedPiece {
     offset: u64,
     len: u64,
     source: Option<SegList>,
@@ -19,7 +19,7 @@ struct Slot {
 /// differs.
 pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
     let (from, _, piece) = pair.fit()?;
-    let mut slots: Vec<Slot> = (0..SLOTS).map(|_| Slot::default()).collect();
+    let mut slots: Vec<ComparedPiece> = (0..SLOTS).map(|_| ComparedPiece::default()).collect();
     let mut free: Vec<usize> = (0..SLOTS).rev().collect();
     let mut taken = Taken::default();
     let (mut next, mut done_bytes) = (0, 0);
@@ -28,7 +28,7 @@ pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
             && let Some(token) = free.pop()
         {
             let len = piece.min(from.bytes - next);
-            slots[token] = Slot { offset: next, len, source: None, destination: None };
+            slots[token] = ComparedPiece { offset: next, len, source: None, destination: None };
             pair.source.volume().submit(Io::new(token as u64, Op::Read, next, len));
             pair.destination.volume().submit(Io::new(token as u64, Op::Read, next, len));
             next += len;
@@ -53,7 +53,7 @@ pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
                     )));
                 }
                 done_bytes += slot.len;
-                *slot = Slot::default();
+                *slot = ComparedPiece::default();
                 free.push(token);
             }
         }
@@ -63,7 +63,7 @@ pub fn compare(pair: &mut CopyPair<'_>, watch: &mut Watch<'_>) -> Outcome {
     Ok(())
 }
 
-fn payload(completion: Completion, slot: &Slot, side: &str) -> Outcome<SegList> {
+fn payload(completion: Completion, slot: &ComparedPiece, side: &str) -> Outcome<SegList> {
     completion.result.map_err(|e| io_failure(side, e))?;
     match completion.data.bytes() as u64 == slot.len {
         true => Ok(completion.data),

@@ -18,7 +18,7 @@ pub struct Copied {
 
 /// One part in work: first on the source, then on the destination.
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct CopiedPart {
     offset: u64,
     len: u64,
     /// Bytes of it in the request that is outstanding at the destination.
@@ -30,7 +30,7 @@ struct Job<'a, 'b> {
     to: Geometry,
     map: Map,
     blank: bool,
-    slots: [Slot; SLOTS],
+    slots: [CopiedPart; SLOTS],
     free: Vec<usize>,
     zeroes: Segment,
     copied: Copied,
@@ -49,7 +49,7 @@ pub fn copy(pair: &mut CopyPair<'_>, blank: bool, watch: &mut Watch<'_>) -> Outc
         to,
         map: Map::new(from.bytes, piece, align, from.features.block_status),
         blank,
-        slots: [Slot::default(); SLOTS],
+        slots: [CopiedPart::default(); SLOTS],
         free: (0..SLOTS).rev().collect(),
         zeroes: zeroes.freeze(),
         copied: Copied { bytes: from.bytes, data_bytes: 0 },
@@ -106,7 +106,7 @@ impl Job<'_, '_> {
 
     fn take_slot(&mut self, offset: u64, len: u64) -> usize {
         let token = self.free.pop().expect("checked by the caller");
-        self.slots[token] = Slot { offset, len, step: 0 };
+        self.slots[token] = CopiedPart { offset, len, step: 0 };
         token
     }
 
@@ -117,7 +117,7 @@ impl Job<'_, '_> {
         }
         completion.result.map_err(|e| io_failure("source", e))?;
         let token = completion.token as usize;
-        let Slot { offset, len, .. } = self.slots[token];
+        let CopiedPart { offset, len, .. } = self.slots[token];
         if completion.data.bytes() as u64 != len {
             return Err(Failure::failed(format!(
                 "source: the read of {len} bytes at {offset} gave {} bytes",
@@ -145,7 +145,7 @@ impl Job<'_, '_> {
 
     /// Makes a slot's range read as zeroes: at once if the destination can, else piece by piece.
     fn write_zeroes(&mut self, token: usize) {
-        let Slot { offset, len, .. } = self.slots[token];
+        let CopiedPart { offset, len, .. } = self.slots[token];
         let able = self.to.features.write_zeroes;
         let step = if able { len } else { len.min(self.zeroes.len() as u64) };
         let op = if able { Op::WriteZeroes } else { Op::Write };

@@ -61,7 +61,7 @@ pub enum FileStoreError {
 
 /// What an I/O still has to do on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum Step {
     /// The only operation, or the last.
     Last,
     /// A hole is being punched for a write-zeroes or a discard.
@@ -80,7 +80,7 @@ struct Running {
     flags: IoFlags,
     offset: u64,
     len: u64,
-    stage: Stage,
+    step: Step,
     /// The running operation is a sync that began then.
     sync: Option<SyncMark>,
 }
@@ -237,26 +237,26 @@ impl<D: Disk> FileStore<D> {
     }
 
     /// How this write-zeroes or discard begins.
-    fn first_stage(&self, running: &Running) -> Stage {
+    fn first_step(&self, running: &Running) -> Step {
         if running.op == Op::Discard || (self.info.punch_hole && !running.flags.no_hole) {
-            Stage::Punch
+            Step::Punch
         } else if self.info.zero_range {
-            Stage::ZeroRange
+            Step::ZeroRange
         } else {
-            Stage::Written(0)
+            Step::Written(0)
         }
     }
 
     /// Starts the next operation of a write-zeroes or discard.
-    fn enter_stage(&mut self, mut running: Running, stage: Stage) {
-        running.stage = stage;
-        match stage {
-            Stage::Punch => self.start(running, DiskOpKind::PunchHole),
-            Stage::ZeroRange => self.start(running, DiskOpKind::ZeroRange),
-            Stage::Last => self.start(running, DiskOpKind::Flush),
-            Stage::Written(before) => {
+    fn enter_step(&mut self, mut running: Running, step: Step) {
+        running.step = step;
+        match step {
+            Step::Punch => self.start(running, DiskOpKind::PunchHole),
+            Step::ZeroRange => self.start(running, DiskOpKind::ZeroRange),
+            Step::Last => self.start(running, DiskOpKind::Flush),
+            Step::Written(before) => {
                 let piece = (running.len - before).min(u64::from(IO_BYTES_MAX));
-                running.stage = Stage::Written(before + piece);
+                running.step = Step::Written(before + piece);
                 let data = self.zero_list(piece as usize);
                 let kind = DiskOpKind::Write { data, fua: running.flags.fua };
                 self.start_part(running, running.offset + before, piece, kind);
@@ -285,29 +285,29 @@ impl<D: Disk> FileStore<D> {
             self.scope.end(mark, done.result.is_err());
         }
         let unable = matches!(done.result, Err(errno) if is_unsupported(errno));
-        match (running.stage, done.result) {
-            (Stage::Punch, _) if unable => {
+        match (running.step, done.result) {
+            (Step::Punch, _) if unable => {
                 self.info.punch_hole = false;
                 if running.op == Op::Discard {
                     self.ready.push(Completion::new(running.token, Ok(())));
                 } else {
-                    let stage = self.first_stage(&running);
-                    self.enter_stage(running, stage);
+                    let step = self.first_step(&running);
+                    self.enter_step(running, step);
                 }
             }
-            (Stage::ZeroRange, _) if unable => {
+            (Step::ZeroRange, _) if unable => {
                 self.info.zero_range = false;
-                self.enter_stage(running, Stage::Written(0));
+                self.enter_step(running, Step::Written(0));
             }
             (_, Err(errno)) => {
                 let error = running.error(error_kind(errno));
                 self.ready.push(Completion::new(running.token, Err(error)));
             }
-            (Stage::Punch | Stage::ZeroRange, Ok(())) if running.flags.fua => {
-                self.enter_stage(running, Stage::Last);
+            (Step::Punch | Step::ZeroRange, Ok(())) if running.flags.fua => {
+                self.enter_step(running, Step::Last);
             }
-            (Stage::Written(bytes), Ok(())) if bytes < running.len => {
-                self.enter_stage(running, Stage::Written(bytes));
+            (Step::Written(bytes), Ok(())) if bytes < running.len => {
+                self.enter_step(running, Step::Written(bytes));
             }
             (_, Ok(())) => {
                 let mut completion = Completion::new(running.token, Ok(()));
@@ -363,7 +363,7 @@ impl<D: Disk> Volume for FileStore<D> {
             flags: io.flags,
             offset: io.offset,
             len: io.len,
-            stage: Stage::Last,
+            step: Step::Last,
             sync: None,
         };
         match io.op {
@@ -377,8 +377,8 @@ impl<D: Disk> Volume for FileStore<D> {
             }
             Op::Flush => self.start(running, DiskOpKind::Flush),
             Op::Discard | Op::WriteZeroes => {
-                let stage = self.first_stage(&running);
-                self.enter_stage(running, stage);
+                let step = self.first_step(&running);
+                self.enter_step(running, step);
             }
             Op::BlockStatus => {
                 let completion = self.block_status(&io);
