@@ -76,7 +76,7 @@ impl Effect {
     }
 }
 
-/// See the module.
+/// The log of completed writes that no flush has covered, in the order of completion.
 #[derive(Debug)]
 pub(crate) struct Retained {
     log: VecDeque<Effect>,

@@ -22,18 +22,18 @@ pub const FULL_SECONDS_MAX: f64 = 5700.0;
 /// Subjects that are compared: measured in turns on the same load, in another order each round.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// On what.
+    /// The network that all of them run on.
     pub wire: Wire,
     /// The load of all of them.
     pub load: Load,
-    /// Who.
+    /// Who is compared, each with its rounds.
     pub entries: Vec<Entry>,
 }
 
 /// A subject of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Entry {
-    /// Who.
+    /// The one that is measured.
     pub subject: Subject,
     /// How long a run takes. The same in both forms, so that its figures serve both.
     pub seconds: f64,

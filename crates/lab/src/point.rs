@@ -329,7 +329,7 @@ impl fmt::Display for Subject {
 /// asks for the same, in another experiment too, gets the same figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// On what.
+    /// The network it is measured on.
     pub wire: Wire,
     /// What is asked.
     pub load: Load,

@@ -24,7 +24,7 @@ use crate::{Link, LinkOpenError, ShardSteering, SteeringFilter, best, monotonic_
 pub enum LinkSpec {
     /// Raw frames on an interface.
     Raw {
-        /// How.
+        /// Which of the raw links moves them.
         kind: RawKind,
         /// The interface.
         ifname: String,

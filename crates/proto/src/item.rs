@@ -9,14 +9,14 @@ use thinwire_wire::{AskClocks, Bye, Detach, Detached, Event};
 pub enum Item {
     /// The request of this use of this slot.
     Request {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// Which use.
         sequence: u32,
     },
     /// A range of the data of this use of this slot. Cut to the frame size when sent.
     Data {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// Which use.
         sequence: u32,
@@ -27,21 +27,21 @@ pub enum Item {
     },
     /// The completion of this use of this slot.
     Complete {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// Which use.
         sequence: u32,
     },
     /// Give this use of this slot up.
     Reset {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// Which use.
         sequence: u32,
     },
     /// It is given up.
     ResetDone {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// Which use.
         sequence: u32,

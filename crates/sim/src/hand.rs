@@ -65,7 +65,7 @@ const HELLOS: u32 = 3;
 /// A session whose paths have all been silent for this long is given up.
 const DEAD_NS: u64 = 3_000 * MS;
 
-/// See the module.
+/// An initiator without a will of its own: one session, or none, and the links it speaks on.
 pub struct Hand {
     /// Its links.
     pub machine: Machine,

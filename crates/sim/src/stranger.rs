@@ -22,7 +22,7 @@ struct Opened {
     number: u64,
 }
 
-/// See the module.
+/// A station that says random valid messages in sessions of its own.
 pub struct Stranger {
     link: SimLink,
     batch: TxBatch,

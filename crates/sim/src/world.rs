@@ -41,7 +41,7 @@ pub enum Host {
     Juggler(usize),
 }
 
-/// Everything.
+/// A whole system under one virtual time: wire, machines, exports, and what is checked of them.
 pub struct World {
     /// Now, in ns.
     pub now: u64,
@@ -57,7 +57,7 @@ pub struct World {
     pub jugglers: Vec<Juggler>,
     /// What has been exercised.
     pub coverage: Coverage,
-    /// What happened.
+    /// What has happened so far, in order.
     pub trace: Trace,
     /// Longest delay between something being due and its process running, in ns.
     pub lag_ns: u64,

@@ -14,7 +14,7 @@ const FORWARDS_MAX: usize = 64;
 /// [`Target::on_forward`] of that shard, as coming from the link of the same index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Which shard.
+    /// Index of the shard that it is for.
     pub shard: u8,
     /// The link it came on.
     pub link: usize,

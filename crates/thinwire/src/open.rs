@@ -106,7 +106,7 @@ impl VolumeHealth {
 /// Whether a writer that ends without order stays on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnRecord {
-    /// It does not.
+    /// It wrote nothing, or keeps no record here.
     No,
     /// It does; the next run with this run directory counts as the same.
     Known,
@@ -143,7 +143,7 @@ pub trait OpenVolume {
     /// When [`OpenVolume::turn`] must be called again although [`OpenVolume::fd`] is silent.
     fn deadline(&self) -> Option<Instant>;
 
-    /// How it is.
+    /// State, paths and timers, as `status` shows them.
     fn health(&self) -> VolumeHealth;
 
     /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show: this

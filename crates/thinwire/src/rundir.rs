@@ -117,7 +117,7 @@ fn chosen_by_environment() -> Option<PathBuf> {
 /// Whether an attachment's process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessLife {
-    /// It does.
+    /// Its lock is held, or the process on its record runs.
     Alive,
     /// It does not, or there is no such attachment.
     Gone,

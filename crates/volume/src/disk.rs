@@ -71,7 +71,7 @@ pub struct DiskInfo {
 /// A disk: one open file or block device, exclusively locked, with direct I/O where possible.
 /// Never blocks but in [`Disk::block_status`] and [`Disk::store_writer`], which are control paths.
 pub trait Disk {
-    /// What it is like.
+    /// Its size, alignment, identity and abilities.
     fn info(&self) -> DiskInfo;
 
     /// Queues an operation. Operations may complete in any order.

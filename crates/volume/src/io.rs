@@ -69,7 +69,7 @@ pub struct Io {
     pub token: Token,
     /// What to do.
     pub op: Op,
-    /// How.
+    /// Whether it must be durable when it completes, and the like.
     pub flags: IoFlags,
     /// First byte, a multiple of the logical block.
     pub offset: u64,

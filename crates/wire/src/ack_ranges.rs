@@ -47,7 +47,7 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// Each of them.
+    /// All ranges, largest first.
     pub fn iter(self) -> impl Iterator<Item = (u64, u64)> + use<'a> {
         (0..self.len()).map(move |nth| self.get(nth))
     }
@@ -70,7 +70,7 @@ impl fmt::Debug for Ranges<'_> {
 /// Further acknowledged ranges of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckRanges<'a> {
-    /// Which path.
+    /// Number of the path on which the packets came.
     pub path: u8,
     /// Units of 4 us between the arrival of the largest and this message.
     pub delay: u16,

@@ -15,7 +15,7 @@ pub mod message_type {
 /// A DATA message with the place of its payload in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// Which slot.
+    /// Number of the slot, from 0.
     pub slot: u16,
     /// Which use of it.
     pub sequence: u32,

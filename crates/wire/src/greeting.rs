@@ -86,7 +86,7 @@ impl<'a> Addresses<'a> {
         Ok(Addresses(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
     }
 
-    /// Each of them.
+    /// All addresses, in the order of the message.
     pub fn iter(self) -> impl Iterator<Item = Address> + use<'a> {
         let (list, count, bytes) = match self.0 {
             Source::List(list) => (list, 0, &[][..]),

@@ -50,7 +50,7 @@ pub enum Kind {
     Offer = 6,
     /// Does this path carry a frame of this size?
     Probe = 7,
-    /// It does.
+    /// It does: the answer to a PROBE, not padded.
     ProbeReply = 8,
     /// The session id of your frame means nothing here.
     UnknownSession = 9,

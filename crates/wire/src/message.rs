@@ -152,7 +152,7 @@ pub mod event_code {
 fixed_message! {
     /// Initiator to target: do this. Takes `length` bytes of credit with it.
     Request = 0x01, 32, {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// An [`OpCode`]; unknown numbers complete as unsupported.
         op: u8,
@@ -175,9 +175,9 @@ fixed_message! {
     /// Either way: `length` bytes of the payload belong at `offset` of this use of this slot.
     /// The payloads of a frame follow each other in the order of their DATA messages.
     DataHeader = 0x02, 20, {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// Which use of the slot.
         sequence: u32,
@@ -207,7 +207,7 @@ impl<const N: usize> crate::field::Field for ReservedField<N> {
 fixed_message! {
     /// Target to initiator: this use of this slot is finished.
     Complete = 0x03, 24, {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
         /// A [`Status`].
         status: u16,
@@ -223,9 +223,9 @@ fixed_message! {
 fixed_message! {
     /// How much the sender of this can take in on a path.
     Credit = 0x05, 16, {
-        /// Which path.
+        /// Number of the path.
         path: u8,
-        /// Reserved.
+        /// Zero.
         reserved_a: ReservedField<3>,
         /// Frames of the largest size.
         frames: u32,
@@ -237,9 +237,9 @@ fixed_message! {
 fixed_message! {
     /// Initiator to target: this use of the slot is given up.
     Reset = 0x06, 16, {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// Which use of the slot.
         sequence: u32,
@@ -251,9 +251,9 @@ fixed_message! {
 fixed_message! {
     /// Target to initiator: nothing more will happen for this use of the slot.
     ResetDone = 0x07, 12, {
-        /// Which slot.
+        /// Number of the slot, from 0.
         slot: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// Which use of the slot.
         sequence: u32,
@@ -265,7 +265,7 @@ fixed_message! {
     Event = 0x08, 24, {
         /// See [`event_code`]; unknown codes are ignored.
         code: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// Attachment handle, or 0 for the whole session.
         attachment: u32,
@@ -306,7 +306,7 @@ fixed_message! {
     Bye = 0x0f, 8, {
         /// A [`Status`]: Ok, or ShuttingDown.
         status: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
     } reserved 0
 }
@@ -328,7 +328,7 @@ fixed_message! {
         transaction: u32,
         /// See [`clock_kind`]; unknown kinds count as off.
         kind: u8,
-        /// Reserved.
+        /// Zero.
         reserved: ReservedField<3>,
     } reserved 0
 }
@@ -375,7 +375,7 @@ fixed_message! {
         token: u64,
         /// Bytes of this frame.
         size: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// How many frames the prober can take in on this path.
         room_frames: u32,
@@ -391,7 +391,7 @@ fixed_message! {
         token: u64,
         /// Bytes of the probe frame as it arrived.
         size: u16,
-        /// Reserved.
+        /// Zero.
         reserved: Reserved16,
         /// How many frames the answering side can take in on this path.
         room_frames: u32,

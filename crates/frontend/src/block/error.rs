@@ -60,7 +60,7 @@ pub enum BlockError {
     System {
         /// What was tried, on what.
         what: String,
-        /// What happened.
+        /// What the kernel said.
         source: io::Error,
     },
     /// The thread that keeps the device is gone.

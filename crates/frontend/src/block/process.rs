@@ -11,7 +11,7 @@ use rustix::mm::MlockAllFlags;
 pub struct Refusal {
     /// What was tried.
     pub what: &'static str,
-    /// What happened.
+    /// What the machine said to that.
     pub why: String,
     /// What to do.
     pub remedy: &'static str,

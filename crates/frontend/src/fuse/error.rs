@@ -27,7 +27,7 @@ pub enum FuseError {
     NoPrivilege {
         /// What was tried.
         what: &'static str,
-        /// On what.
+        /// The path that it was tried on.
         path: PathBuf,
     },
     /// Something is there that must not be covered.
@@ -51,9 +51,9 @@ pub enum FuseError {
     System {
         /// What was tried.
         what: &'static str,
-        /// On what.
+        /// The path that it was tried on.
         path: PathBuf,
-        /// What happened.
+        /// What the kernel said.
         source: io::Error,
     },
 }

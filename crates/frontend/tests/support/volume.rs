@@ -22,7 +22,7 @@ pub struct Counts {
     pub outstanding: u64,
 }
 
-/// See the module.
+/// A volume in memory, whose holes are known in units of `GRAIN`.
 pub struct MemoryVolume {
     pool: Pool,
     bytes: Vec<u8>,

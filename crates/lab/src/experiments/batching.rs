@@ -39,7 +39,7 @@ pub fn point(load: Load, name: &'static str, data: bool) -> Point {
     Point { wire: Wire::TEN_GIGABIT, load, subject: policy(name, data) }
 }
 
-/// The limit.
+/// A bare echo: the limit that the others are held against.
 const ECHO: Subject = Subject::echo(Carrier::Packet, false);
 
 fn with_data(experiment: Experiment) -> bool {

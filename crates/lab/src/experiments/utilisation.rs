@@ -14,7 +14,7 @@ const SUBJECTS: [Subject; 4] = [
     Subject::thinwire(Carrier::Xdp),
     Subject::Nbdkit,
 ];
-/// The limit.
+/// A bare echo: the limit that the others are held against.
 const ECHO: Subject = Subject::echo(Carrier::Packet, false);
 
 pub fn plan() -> Vec<Group> {

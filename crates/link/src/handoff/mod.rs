@@ -82,7 +82,7 @@ impl Drop for Intake<'_> {
     }
 }
 
-/// See the [module](self).
+/// A link whose receiving, sending or both are done by threads of its own.
 pub(crate) struct HandoffLink {
     name: String,
     // The threads end, in this order, before the link does.

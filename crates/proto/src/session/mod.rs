@@ -86,7 +86,7 @@ pub enum Notice {
     PathDown(u8),
     /// A path does not carry frames as large as its links do: the frame size in use, and the limit.
     FrameSize {
-        /// Which path.
+        /// Number of the path.
         path: u8,
         /// Bytes of the largest frame in use.
         used: usize,

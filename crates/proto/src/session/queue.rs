@@ -15,7 +15,7 @@ const _: () = assert!(QUEUED_ITEMS_MAX == SENT_ITEMS_MAX + 8 * 1024);
 /// and storage is doubled.
 pub(crate) const QUEUE_STORAGE: usize = (QUEUED_ITEMS_MAX + SENT_ITEMS_MAX).next_power_of_two();
 
-/// See the module.
+/// Items in the order in which they are to be sent.
 #[derive(Debug)]
 pub(crate) struct Queue {
     items: VecDeque<Item>,

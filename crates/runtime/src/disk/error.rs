@@ -13,7 +13,7 @@ pub enum DiskOpenError {
         .path.display(), .path.display()
     )]
     Missing {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
     },
     /// The process may not open it.
@@ -23,7 +23,7 @@ pub enum DiskOpenError {
         if *.read_only { "reading" } else { "reading and writing (a read-only export needs less)" }
     )]
     Denied {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// What was asked for.
         read_only: bool,
@@ -31,7 +31,7 @@ pub enum DiskOpenError {
     /// Neither a regular file nor a block device.
     #[error("{}: is {kind}; a volume is a regular file or a block device", .path.display())]
     Kind {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// What it is: `a directory`.
         kind: &'static str,
@@ -41,7 +41,7 @@ pub enum DiskOpenError {
         "{}: is empty; give it a size with: truncate -s 10G {}", .path.display(), .path.display()
     )]
     Empty {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
     },
     /// Not a multiple of the logical block.
@@ -52,7 +52,7 @@ pub enum DiskOpenError {
         larger = .bytes.next_multiple_of(u64::from(*.block_bytes))
     )]
     OddSize {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// Its size.
         bytes: u64,
@@ -66,7 +66,7 @@ pub enum DiskOpenError {
         .path.display()
     )]
     Sector {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// The device's.
         sector_bytes: u32,
@@ -78,7 +78,7 @@ pub enum DiskOpenError {
         "{}: lies on something read-only; export it read-only (option ro)", .path.display()
     )]
     ReadOnly {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
     },
     /// Somebody else has it open and locked.
@@ -87,7 +87,7 @@ pub enum DiskOpenError {
          on all sides", .path.display(), .waited.as_secs()
     )]
     Busy {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// Who, as far as the kernel tells.
         holder: String,
@@ -97,7 +97,7 @@ pub enum DiskOpenError {
     /// The wait for whoever has it was ended.
     #[error("{}: is in use by {holder}; the wait for it was interrupted", .path.display())]
     Interrupted {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// Who, as far as the kernel tells.
         holder: String,
@@ -108,7 +108,7 @@ pub enum DiskOpenError {
          put it on another file system", .path.display()
     )]
     NoLocks {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// What flock said.
         source: io::Error,
@@ -119,9 +119,9 @@ pub enum DiskOpenError {
         .path.display()
     )]
     Damaged {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
-        /// Which.
+        /// `identity` or `writer record`.
         what: &'static str,
         /// A command.
         remedy: String,
@@ -138,7 +138,7 @@ pub enum DiskOpenError {
     /// Another system call failed.
     #[error("{}: cannot {what}: {source}", .path.display())]
     Os {
-        /// As given.
+        /// The image or device, as its user named it.
         path: PathBuf,
         /// What was tried.
         what: &'static str,

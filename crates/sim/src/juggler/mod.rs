@@ -47,7 +47,7 @@ pub struct Around<'a> {
     pub note: &'a mut dyn FnMut(&str, u64),
 }
 
-/// See the module.
+/// An initiator with several exports in one session.
 pub struct Juggler {
     /// What it is called in traces.
     pub name: String,

@@ -371,7 +371,7 @@ impl MediumHandle {
         self.medium.borrow().current.clone()
     }
 
-    /// What it is like.
+    /// Its latencies, and what may go wrong in it.
     pub fn config(&self) -> MediumConfig {
         self.medium.borrow().config
     }

@@ -54,7 +54,7 @@ enum Phase {
     Flushing,
 }
 
-/// See the [module](self).
+/// A face and its volume, with the control socket and signals, on one thread.
 pub struct AttachmentServer<'a> {
     parts: Parts<'a>,
     phase: Phase,

@@ -8,7 +8,7 @@ use super::stamp::{self, Stamp, UNIT_BYTES, UnitContent};
 /// The content of a block is unknown from now on: a write to it failed.
 const UNKNOWN: u32 = u32::MAX;
 
-/// See the [module](self).
+/// The blocks of a volume, each with its generation and whether it is outstanding.
 pub struct Ledger {
     /// 0: not written by this run.
     generations: Vec<u32>,

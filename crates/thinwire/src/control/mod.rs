@@ -24,7 +24,7 @@ pub const LINE_BYTES_MAX: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// How it is.
+    /// Tell the attachment's state, paths and counters.
     Status,
     /// Go away.
     Detach {
@@ -37,7 +37,7 @@ pub enum ControlRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "lowercase")]
 pub enum Response {
-    /// How it is.
+    /// The attachment's state, paths and counters.
     Status(Box<AttachmentStatus>),
     /// It will not do that; it goes on as before.
     Refused {

@@ -33,7 +33,7 @@ pub enum Part {
     },
 }
 
-/// See the [module](self).
+/// Hands out a source in parts, from its beginning to its end.
 pub struct Map {
     bytes: u64,
     piece: u64,
