@@ -198,7 +198,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// For a plan that [fits](Plan::fit) the volume. `run` tells this run's stamps from others'.
+    /// For a plan that [fits](BenchPlan::fit) the volume. `run` tells this run's stamps from
+    /// others'.
     pub fn new(plan: BenchPlan, pool: &Pool, run: u32) -> Self {
         let slot_count = plan.outstanding_max();
         let idle = OutstandingIo {
