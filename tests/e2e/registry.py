@@ -1,9 +1,45 @@
-"""The list of tests, filled by the decorator as the test modules are imported."""
+"""The list of tests, filled by the decorator as the test modules are imported, and how they bear company."""
 
 from dataclasses import dataclass
 from typing import Callable
 
 TESTS = []
+
+# Tests that have the machine for themselves, and why. A name stands for all of its rows.
+ALONE = {
+    "block.forced_detach_of_a_mounted_disk": "a promise of seconds",
+    "canary.a_killed_runner_is_swept": "sweeps the whole machine",
+    "canary.the_switch_drops_and_cuts": "counts each frame, and a busy processor's backlog drops some",
+    "cli.bench_breakdown": "shares of microseconds",
+    "cli.busy_image": "a promise of seconds",
+    "cli.detach": "a promise of seconds",
+    "cli.orderly_shutdown": "a promise of seconds",
+    "exhaustion.peers_that_never_listen": "frames a second, and memory",
+    "hostile.flood_of_greetings": "frames a second, latencies, and the kernel's one table of neighbours",
+    "hostile.frames_from_hell": "memory",
+    "identity.same_initiator_returns": "a promise of seconds",
+    "identity.twin_in_a_container": "its mount namespace holds on to what others unmount",
+    "lab.interrupted": "the laboratory measures, and sweeps",
+    "lab.killed": "the laboratory measures, and sweeps",
+    "lab.two_short_points": "the laboratory measures, and sweeps",
+    "leftovers.of_targets": "its mount namespace holds on to what others unmount",
+    "resources.idle_cpu": "processor time",
+    "resources.neighbours_are_left_alone": "processor time",
+    "resources.target_memory": "memory",
+    "strangers.client_that_stops_reading": "memory",
+    "strangers_local.plants_the_default_folder": "one place in /tmp",
+}
+
+# The longest of the others, ten seconds and more: begun first, so that in the end none is waited for.
+LONGEST = (
+    "fio.both_links_go_silent",
+    "fio.all_links_down",
+    "cli.bad_exports",
+    "fio.one_of_two_links_cut",
+    "block.outage_under_a_file_system",
+    "fio.target_killed",
+    "cli.status_of_the_frame_size",
+)
 
 
 @dataclass
@@ -16,6 +52,19 @@ class Test:
     links: int  # between initiator and target
     mtu: int
     needs_binary: bool
+
+    def is_of(self, name):
+        """Whether it is the test of this name, or a row of it."""
+        return self.name == name or self.name.startswith(name + ".")
+
+    @property
+    def alone(self):
+        return any(map(self.is_of, ALONE))
+
+    @property
+    def rank(self):
+        """Its place among those that are begun first."""
+        return next((place for place, name in enumerate(LONGEST) if self.is_of(name)), len(LONGEST))
 
 
 def test(seconds=60, links=1, mtu=9000, needs_binary=True, each=None):

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
 """Runs the end-to-end tests: real processes, real frames through a switch, strangers' clients.
 
-    tests/e2e/run.py [--bin PATH] [--logs DIR] [--mode KEY=VALUE,...] [--keep] [NAME ...]    a name or a part of one
+    tests/e2e/run.py [--jobs N] [--bin PATH] [--logs DIR] [--mode KEY=VALUE,...] [--keep] [NAME ...]
     tests/e2e/run.py --list
 
-Needs root. A failed test's logs are kept and their folder named. Ends with `N passed, N failed`.
+NAME is a name or a part of one. Needs root. A failed test's logs are kept and their folder named. Ends with
+`N passed, N failed`.
 """
 
 import argparse
+import contextlib
 import importlib
 import os
 import shutil
@@ -19,8 +21,10 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 
-import harness  # noqa: E402  (the path is set above)
+import crew  # noqa: E402  (the path is set above)
+import harness  # noqa: E402
 import node  # noqa: E402
+import registry  # noqa: E402
 from registry import TESTS  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -31,6 +35,9 @@ def load():
     for file in sorted(os.listdir(HERE)):
         if file.startswith("test_") and file.endswith(".py"):
             importlib.import_module(file[:-3])
+    for name in (*registry.ALONE, *registry.LONGEST):
+        if not any(test.is_of(name) for test in TESTS):
+            raise SystemExit(f"registry.py: there is no test {name}")
 
 
 class Late(BaseException):
@@ -63,10 +70,32 @@ def one(test, logs):
             lab.close()
 
 
+def perform(tests, jobs, logs):
+    """Runs the tests, `jobs` at a time, and yields what became of each when it is done."""
+    if min(jobs, len(tests)) == 1:
+        for test in tests:
+            start = time.monotonic()
+            report = one(test, os.path.join(logs, test.name))
+            yield crew.Done(test, time.monotonic() - start, "", report)
+        return
+    # Those that measure come first, while nothing is left of others.
+    with crew.Crew(lambda test: one(test, os.path.join(logs, test.name))) as workers:
+        yield from workers.run([t for t in tests if t.alone], 1)
+        yield from workers.run(sorted((t for t in tests if not t.alone), key=lambda t: t.rank), jobs)
+
+
+def positive(text):
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true", help="list the tests")
+    parser.add_argument("--jobs", type=positive, default=3, metavar="N", help="how many tests run side by side (default "
+                        "3), but for those that registry.py keeps alone; 1: one after the other, in the order of --list")
     parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
     parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
@@ -108,20 +137,20 @@ def main():
 
     passed, failed = 0, []
     started = time.monotonic()
-    for test in chosen:
-        start = time.monotonic()
-        folder = os.path.join(logs, test.name)
-        report = one(test, folder)
-        seconds = time.monotonic() - start
-        if report is None:
-            passed += 1
-            print(f"ok    {test.name:44} {seconds:6.1f} s", flush=True)
-            if not args.keep:
-                shutil.rmtree(folder, ignore_errors=True)
-        else:
-            failed.append(test.name)
-            print(f"FAIL  {test.name:44} {seconds:6.1f} s  logs: {folder}", flush=True)
-            print("      " + report.strip().replace("\n", "\n      "), flush=True)
+    with contextlib.closing(perform(chosen, args.jobs, logs)) as ended:
+        for done in ended:
+            name = done.test.name
+            folder = os.path.join(logs, name)
+            if done.report is None:
+                passed += 1
+                text = f"ok    {name:44} {done.seconds:6.1f} s\n"
+                if not args.keep:
+                    shutil.rmtree(folder, ignore_errors=True)
+            else:
+                failed.append(name)
+                report = done.report.strip().replace("\n", "\n      ")
+                text = f"FAIL  {name:44} {done.seconds:6.1f} s  logs: {folder}\n      {report}\n"
+            print(done.said + text, end="", flush=True)
     if failed:
         print("failed: " + " ".join(failed))
     print(f"e2e: {time.monotonic() - started:.0f} s", flush=True)
