@@ -13,11 +13,13 @@ pub const UNITS_MAX: usize = 2048;
 pub struct UnitMap {
     words: [u64; UNITS_MAX / 64],
     set: usize,
+    /// Words from here on are zero.
+    end: usize,
 }
 
 impl Default for UnitMap {
     fn default() -> Self {
-        UnitMap { words: [0; UNITS_MAX / 64], set: 0 }
+        UnitMap { words: [0; UNITS_MAX / 64], set: 0, end: 0 }
     }
 }
 
@@ -29,10 +31,8 @@ impl UnitMap {
 
     /// Nothing is there any more.
     pub fn clear(&mut self) {
-        if self.set != 0 {
-            self.words.fill(0);
-            self.set = 0;
-        }
+        self.words[..self.end].iter_mut().for_each(|word| *word = 0);
+        (self.set, self.end) = (0, 0);
     }
 
     /// How many units are there.
@@ -48,8 +48,14 @@ impl UnitMap {
     /// How many units of `[offset, offset + len)` bytes are not there. Bounds as for
     /// [`UnitMap::mark`].
     pub fn missing(&self, offset: usize, len: usize) -> usize {
-        let units = offset / UNIT_BYTES..Self::units(offset + len);
-        units.filter(|&unit| !self.contains(unit)).count()
+        let (mut unit, last) = (offset / UNIT_BYTES, Self::units(offset + len));
+        let mut missing = 0;
+        while unit < last {
+            let (mask, next) = mask_from(unit, last);
+            missing += (mask & !self.words[unit / 64]).count_ones() as usize;
+            unit = next;
+        }
+        missing
     }
 
     /// Marks the units of `[offset, offset + len)` bytes and calls `missing(from, to)` with the
@@ -67,23 +73,57 @@ impl UnitMap {
         let end = offset + len;
         let (first, last) = (offset / UNIT_BYTES, Self::units(end));
         assert!(offset % UNIT_BYTES == 0 && last <= UNITS_MAX);
+        self.end = self.end.max(last.div_ceil(64));
         let before = self.set;
+        // A run of missing units that may go on in the next word.
+        let mut run = None;
         let mut unit = first;
         while unit < last {
-            if self.contains(unit) {
-                unit += 1;
+            let (mask, next) = mask_from(unit, last);
+            let word = &mut self.words[unit / 64];
+            let mut new = mask & !*word;
+            *word |= mask;
+            self.set += new.count_ones() as usize;
+            let base = unit / 64 * 64;
+            if new == mask {
+                run.get_or_insert(unit);
+                unit = next;
                 continue;
             }
-            let start = unit;
-            while unit < last && !self.contains(unit) {
-                self.words[unit / 64] |= 1 << (unit % 64);
-                self.set += 1;
-                unit += 1;
+            if let Some(start) = run.take() {
+                if new >> (unit % 64) & 1 == 1 {
+                    // The run that came out of the word before goes on for a while.
+                    let end = base + (!(new >> (unit % 64))).trailing_zeros() as usize + unit % 64;
+                    missing(start * UNIT_BYTES, end * UNIT_BYTES);
+                    new &= !0 << (end % 64);
+                } else {
+                    missing(start * UNIT_BYTES, unit * UNIT_BYTES);
+                }
             }
-            missing(start * UNIT_BYTES, (unit * UNIT_BYTES).min(end));
+            while new != 0 {
+                let from = new.trailing_zeros() as usize;
+                let to = from + (!(new >> from)).trailing_zeros() as usize;
+                if base + to == next && next < last {
+                    run = Some(base + from);
+                    break;
+                }
+                missing((base + from) * UNIT_BYTES, ((base + to) * UNIT_BYTES).min(end));
+                new = if to < 64 { new & (!0 << to) } else { 0 };
+            }
+            unit = next;
+        }
+        if let Some(start) = run {
+            missing(start * UNIT_BYTES, end);
         }
         self.set - before
     }
+}
+
+/// The units of `unit..last` that are in the word of `unit`, as bits of it, and the first that is not.
+#[inline]
+fn mask_from(unit: usize, last: usize) -> (u64, usize) {
+    let next = (unit / 64 * 64 + 64).min(last);
+    (!0 >> (64 - (next - unit)) << (unit % 64), next)
 }
 
 /// Compares two sequence numbers of a slot, which wrap.
@@ -107,6 +147,46 @@ mod tests {
         assert_eq!(runs, [(1024, 2048), (0, 1024), (2048, 4096)]);
         map.clear();
         assert_eq!((map.count(), map.contains(3)), (0, false));
+    }
+
+    /// Beside a map of one flag a unit, over all that ranges can do at the borders of words.
+    #[test]
+    fn runs_are_those_of_a_plain_map() {
+        let mut state = 1u64;
+        let mut draw = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((state >> 33) % below) as usize
+        };
+        let mut map = UnitMap::default();
+        let mut plain = vec![false; UNITS_MAX];
+        for _ in 0..20_000 {
+            let long = [3, 70, 200, 2048][draw(4)];
+            let from = draw((UNITS_MAX - 1) as u64);
+            let bytes = 1 + draw((long * UNIT_BYTES) as u64);
+            let bytes = bytes.min((UNITS_MAX - from) * UNIT_BYTES);
+            let (offset, end) = (from * UNIT_BYTES, from * UNIT_BYTES + bytes);
+            let units = from..end.div_ceil(UNIT_BYTES);
+            let mut runs: Vec<(usize, usize)> = Vec::new();
+            for unit in units.clone().filter(|&unit| !plain[unit]) {
+                let place = (unit * UNIT_BYTES, ((unit + 1) * UNIT_BYTES).min(end));
+                match runs.last_mut().filter(|run| run.1 == place.0) {
+                    Some(run) => run.1 = place.1,
+                    None => runs.push(place),
+                }
+            }
+            let missing = units.clone().filter(|&unit| !plain[unit]).count();
+            assert_eq!(map.missing(offset, bytes), missing);
+            let mut found = Vec::new();
+            assert_eq!(map.mark(offset, bytes, |a, b| found.push((a, b))), missing);
+            assert_eq!(found, runs);
+            units.for_each(|unit| plain[unit] = true);
+            assert_eq!(map.count(), plain.iter().filter(|&&is| is).count());
+            if draw(6) == 0 {
+                map.clear();
+                plain.fill(false);
+                assert!(map.words.iter().all(|&word| word == 0));
+            }
+        }
     }
 
     #[test]
