@@ -239,16 +239,20 @@ pub trait Volume {
     ///
     /// # Errors
     /// The record cannot be read or made durable: nobody may be granted the right to write.
+    /// A volume without a record has [`ErrorKind::Unsupported`]; whoever serves it may keep one.
     fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        Ok(WriterRecord::default())
+        Err(Io::new(0, Op::Read, 0, 0).error(ErrorKind::Unsupported, "volume"))
     }
 
     /// Stores who may write; durable, where the content is, once this returns. Control path; may
-    /// block. Volumes whose content does not survive the process have nothing to do. To change a
-    /// record call [`crate::change_writer`], which knows what a failure leaves behind.
+    /// block. Volumes whose content does not survive the process have nothing to make durable. To
+    /// change a record call [`crate::change_writer`], which knows what a failure leaves behind.
+    ///
+    /// # Errors
+    /// The record may or may not be there. [`ErrorKind::Unsupported`]: the volume has none.
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
         let _ = record;
-        Ok(())
+        Err(Io::new(0, Op::Write, 0, 0).error(ErrorKind::Unsupported, "volume"))
     }
 }
 

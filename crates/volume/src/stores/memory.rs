@@ -229,6 +229,7 @@ impl Volume for MemoryStore {
         self.copied_bytes
     }
 
+    /// The record lives as long as the content.
     fn load_writer(&mut self) -> Result<WriterRecord, crate::IoError> {
         Ok(self.writer)
     }

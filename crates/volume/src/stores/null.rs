@@ -3,7 +3,9 @@
 use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::IO_BYTES_MAX;
-use crate::{Completion, Extent, Features, Geometry, Identity, Io, Op, Volume};
+use crate::{
+    Completion, Extent, Features, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord,
+};
 
 /// Completes every I/O at once. Reads share one zero buffer; nothing is stored.
 pub struct NullStore {
@@ -68,6 +70,15 @@ impl Volume for NullStore {
 
     fn outstanding(&self) -> usize {
         self.ready.len()
+    }
+
+    /// Nothing is kept, and so nobody on record: whoever asks may write.
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
+        Ok(WriterRecord::default())
+    }
+
+    fn store_writer(&mut self, _: WriterRecord) -> Result<(), IoError> {
+        Ok(())
     }
 }
 
