@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_runtime::disk::{DiskOptions, open_store};
+use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
@@ -84,7 +85,12 @@ fn work(
 fn main() {
     let dir = Dir::new();
     let pool = Pool::new(16 << 20);
+    // With borders in the midst of I/Os.
+    let children = [24, 64, 936].map(|kib| -> Box<dyn Volume> {
+        Box::new(MemoryStore::new(kib << 10, 512, Identity::default(), &pool))
+    });
     let mut volumes: Vec<(String, Box<dyn Volume>, Option<i32>)> = vec![
+        ("linear".into(), Box::new(Linear::new(children.into()).unwrap()), None),
         ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
         (
             "memory".into(),

@@ -6,6 +6,7 @@ mod disk;
 mod error;
 mod grant;
 mod io;
+pub mod modules;
 pub mod stores;
 mod sync;
 #[cfg(any(test, feature = "testing"))]

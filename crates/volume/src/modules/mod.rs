@@ -1,0 +1,6 @@
+//! Volumes made of volumes.
+
+mod linear;
+mod slab;
+
+pub use linear::{Linear, LinearError};
