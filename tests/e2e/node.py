@@ -149,9 +149,11 @@ def refused(lab, *argv, says, code=1, side="initiator", timeout=30):
 class Attachment:
     """`thinwire attach` on the initiator's side, in the background as a user has it."""
 
-    def __init__(self, lab, volume=None, face="nbd", name="disk0", extra=(), timeout=30, run="run"):
+    def __init__(self, lab, volume=None, face="nbd", name="disk0", extra=(), timeout=30, run="run",
+                 side="initiator"):
         self.lab = lab
         self.name = name
+        self.side = side
         self.run_dir = lab.path(run)
         self.face = {
             "nbd": ["--nbd", f"unix:{lab.path(name + '.sock')}"],
@@ -159,7 +161,7 @@ class Attachment:
             "file": ["--file", lab.path(name + ".file")],
         }[face]
         done = thinwire(lab, "attach", "--insecure", volume or uri(lab), *self.face, "--as", name,
-                        "--run-dir", self.run_dir, *extra, timeout=timeout)
+                        "--run-dir", self.run_dir, *extra, timeout=timeout, side=side)
         lines = done.stdout.split("\n")
         check(len(lines) == 2 and lines[1] == "" and lines[0],
               f"attach must print the path alone on stdout, printed {done.stdout!r}")
@@ -172,7 +174,7 @@ class Attachment:
 
     def status(self):
         """This attachment's object in `status --json`."""
-        report = json.loads(thinwire(self.lab, "status", "--json", "--run-dir", self.run_dir).stdout)
+        report = json.loads(thinwire(self.lab, "status", "--json", "--run-dir", self.run_dir, side=self.side).stdout)
         check(report.get("schema"), f"status --json has no schema: {report}")
         found = [a for a in report["attachments"] if a["name"] == self.name]
         check(len(found) == 1, f"status --json does not show '{self.name}' once: {report}")
@@ -180,7 +182,7 @@ class Attachment:
 
     def detach(self, *flags, expect=0, timeout=15):
         return thinwire(self.lab, "detach", self.name, *flags, "--run-dir", self.run_dir,
-                        expect=expect, timeout=timeout)
+                        expect=expect, timeout=timeout, side=self.side)
 
     def pid(self):
         """The process that carries the attachment: the one on the initiator's side that holds our

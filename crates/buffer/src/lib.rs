@@ -20,6 +20,7 @@ mod lent;
 mod link_info;
 mod pool;
 mod segment;
+mod time;
 
 pub use addr::Addr;
 pub use frame::{RxBatch, RxFrame, TX_HEAD_BYTES, TxBatch, TxFrame};
@@ -27,3 +28,4 @@ pub use lent::{Lender, Lent};
 pub use link_info::{FrameSizes, LinkInfo, Room};
 pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
 pub use segment::{SegList, Segment};
+pub use time::Time;

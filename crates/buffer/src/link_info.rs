@@ -12,6 +12,17 @@ pub struct Room {
     pub bytes: u32,
 }
 
+impl Room {
+    /// What each of so many who share it may fill: never less than two frames of a usual size.
+    pub fn shared_by(self, sharers: usize) -> Room {
+        let sharers = sharers.max(1) as u32;
+        Room {
+            frames: (self.frames / sharers).max(2),
+            bytes: (self.bytes / sharers).max(16 * 1024),
+        }
+    }
+}
+
 /// Sizes of frames on a link, in bytes from the version byte on; `base` is not above `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameSizes {

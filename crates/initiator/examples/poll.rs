@@ -7,8 +7,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
+use thinwire_initiator::Initiator;
 use thinwire_runtime::remote::Remote;
-use thinwire_volume::{Io, Op, Volume};
+use thinwire_volume::{Io, Op};
 
 const DEPTH: u64 = 32;
 const BLOCK: u64 = 4096;
@@ -18,7 +19,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Pool::new(32 << 20);
     let mut disk = Remote::new(common::config(&target), vec![common::udp()], pool)?;
     while !disk.initiator().is_open() {
-        disk.turn()?;
         if let Some(error) = disk.initiator().first_error() {
             return Err(error.clone().into());
         }
@@ -30,8 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut submitted, mut completed) = (0u64, 0u64);
     let mut done = Vec::new();
     while start.elapsed() < Duration::from_secs(1) || completed < submitted {
-        // A turn: take in what arrived, answer it with new I/O, send everything at once.
-        disk.receive()?;
+        // Take what has come to its end, and submit more: `wait` sends everything at once, and takes in
+        // what arrives.
         disk.volume().poll(&mut done);
         for completion in done.drain(..) {
             assert_eq!(completion.result.map(|()| completion.data.bytes() as u64), Ok(BLOCK));
@@ -42,16 +42,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             disk.volume().submit(Io::new(submitted, Op::Read, block * BLOCK, BLOCK));
             submitted += 1;
         }
-        disk.send()?;
         disk.wait(None)?;
     }
     println!("{completed} reads of {BLOCK} bytes in {:?}", start.elapsed());
 
-    disk.volume().close();
+    disk.with_initiator(Initiator::close);
     while !disk.initiator().is_closed() {
-        disk.turn()?;
         disk.wait(Some(Duration::from_millis(10)))?;
     }
-    disk.send()?;
+    disk.turn()?;
     Ok(())
 }

@@ -411,6 +411,16 @@ impl Association {
         }
     }
 
+    /// How much may be on the way to this end of a link. A session is told of the least of its links.
+    pub fn set_room(&mut self, link: usize, room: Room) {
+        self.links[link].room = room;
+        if let Some(session) = &mut self.session {
+            let frames = self.links.iter().map(|l| l.room.frames).min().expect("one changed");
+            let bytes = self.links.iter().map(|l| l.room.bytes).min().expect("one changed");
+            session.set_room(Room { frames, bytes });
+        }
+    }
+
     /// Frames wait to be sent.
     pub fn has_frames(&self) -> bool {
         self.outside.iter().any(|batch| !batch.is_empty())

@@ -91,7 +91,10 @@ impl Discovery {
 
     /// When [`Discovery::turn`] has something to do, at the latest.
     pub fn deadline(&self) -> Time {
-        self.started + self.every * self.asked.min(ASK_TIMES + 1)
+        match self.asked {
+            ASK_TIMES.. => Time::NEVER,
+            asked => self.started + self.every * asked,
+        }
     }
 
     /// A frame arrived. Everything but answers to this question is ignored.

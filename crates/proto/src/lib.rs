@@ -35,7 +35,6 @@ mod rtt;
 mod session;
 mod siphash;
 mod stage;
-mod time;
 mod units;
 
 pub use batch::{BatchPolicy, Batching, SMALL_BYTES, TycheConfig};
@@ -50,7 +49,7 @@ pub use rng::SipRng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};
 pub use siphash::{SipKey, siphash};
 pub use stage::{Stage, StageObserver, StageSums};
-pub use time::Time;
+pub use thinwire_buffer::Time;
 pub use units::{UNITS_MAX, UnitMap, sequence_order};
 
 /// Where the slots' sequences begin in tests of their wrap: it comes with the fifth use.

@@ -1,9 +1,11 @@
-//! Work for an instruction counter: 4 KiB I/Os through both state machines, over a wire that is a
+//! Work for an instruction counter: 4 KiB I/Os through the nodes of both sides, over a wire that is a
 //! queue in memory and under a clock that only the turns move, into a memory store. Nothing in it
 //! depends on the machine's speed, so a counter shows what an I/O costs, to the instruction:
 //! `scripts/instructions` runs it under callgrind and compares.
 //!
-//!     instructions read|write COUNT
+//!     instructions read|write COUNT [IDLE]
+//!
+//! With so many parts on each node besides, which have nothing to do but timers far away.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,11 +18,12 @@ use thinwire_buffer::{
 };
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
 use thinwire_link::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
+use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{Identity, Io, Op, Volume};
+use thinwire_volume::{Closing, Identity, Io, Op, Part};
 
 const BLOCK_BYTES: u64 = 4096;
 const VOLUME_BYTES: u64 = 16 << 20;
@@ -90,51 +93,82 @@ impl Link for Wire {
     }
 }
 
+/// One side: a node and its link.
+struct Side {
+    node: Node,
+    links: Links,
+}
+
+impl Side {
+    fn new(local: u32, out: &Queue, into: &Queue, pool: &Pool) -> Self {
+        let (out, into, pool) = (out.clone(), into.clone(), pool.clone());
+        let link: Box<dyn Link> = Box::new(Wire { local, out, into, pool });
+        let links = Links::new(vec![link], Pool::new(0));
+        Side { node: Node::new(links.params()), links }
+    }
+
+    fn send(&mut self, now: Time) {
+        self.node.settle(now);
+        self.node.close(now);
+        self.links.flush(self.node.out()).expect("memory takes everything");
+    }
+
+    fn receive(&mut self, now: Time) {
+        let Side { node, links } = self;
+        let took = links.receive(0, |link, frame| node.on_frame(now, link, frame));
+        took.expect("memory gives everything");
+        node.settle(now);
+    }
+}
+
+/// A part that waits.
+struct Idle(u64);
+
+impl Part for Idle {
+    fn close(&mut self, turn: &mut Closing<'_>) -> Time {
+        turn.now + Duration::from_secs(3600 + self.0)
+    }
+}
+
 struct Pair {
     now: Time,
-    target: Target,
-    target_links: Links,
-    initiator: Initiator,
-    initiator_links: Links,
+    there: Side,
+    here: Side,
+    initiator: PartId<Initiator>,
 }
 
 impl Pair {
-    fn new(pool: &Pool) -> Self {
-        let (there, back) = (Queue::default(), Queue::default());
-        let end = |local, out: &Queue, into: &Queue| {
-            let (out, into, pool) = (out.clone(), into.clone(), pool.clone());
-            let link: Box<dyn Link> = Box::new(Wire { local, out, into, pool });
-            Links::new(vec![link], Pool::new(0))
-        };
-        let initiator_links = end(0, &there, &back);
-        let target_links = end(1, &back, &there);
+    fn new(pool: &Pool, idle: u64) -> Self {
+        let (out, back) = (Queue::default(), Queue::default());
+        let mut here = Side::new(0, &out, &back, pool);
+        let mut there = Side::new(1, &back, &out, pool);
+        for number in 0..idle {
+            here.node.add(Idle(number), vec![], &Lane::ALL);
+            there.node.add(Idle(number), vec![], &Lane::ALL);
+        }
         let config = TargetConfig { node: "node".into(), insecure: true, ..Default::default() };
-        let mut target = Target::new(config, target_links.params(), 0, pool.clone(), 1);
+        let mut target = Target::new(config, there.links.params(), 0, pool.clone(), 1);
         let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
         let volume = Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, pool));
         target.add_export(ExportConfig { name: "disk".into(), volume, read_only: false });
+        there.node.add(target, vec![0], &Lane::ALL);
         let mut config = InitiatorConfig::new(TargetName::Address(Addr::Sim(1)), "disk");
         config.initiator = [1; 16];
         config.instance = 1;
         config.insecure = true;
-        let params = initiator_links.params();
         let now = Time(1_000_000_000);
-        let initiator = Initiator::new(now, config, params, pool.clone(), 2);
-        Pair { now, target, target_links, initiator, initiator_links }
+        let initiator = Initiator::new(now, config, here.links.params(), pool.clone(), 2);
+        let initiator = here.node.add(initiator, vec![0], &Lane::ALL);
+        Pair { now, there, here, initiator }
     }
 
     fn turn(&mut self) {
-        let Pair { now, target, target_links, initiator, initiator_links } = self;
-        let at = *now;
-        initiator.turn(at, &mut initiator_links.out);
-        initiator_links.flush().expect("memory takes everything");
-        let took = target_links.receive_all(|link, frame| target.on_frame(at, link, frame));
-        took.expect("memory gives everything");
-        target.turn(at, &mut target_links.out);
-        target_links.flush().expect("memory takes everything");
-        let took = initiator_links.receive_all(|link, frame| initiator.on_frame(at, link, frame));
-        took.expect("memory gives everything");
-        *now = at + TURN;
+        let at = self.now;
+        self.here.send(at);
+        self.there.receive(at);
+        self.there.send(at);
+        self.here.receive(at);
+        self.now = at + TURN;
     }
 
     fn run(&mut self, op: Op, count: u64, content: &Segment) {
@@ -142,6 +176,7 @@ impl Pair {
         let mut done = Vec::with_capacity(2 * DEPTH as usize);
         let mut state = 1u64;
         while completed < count {
+            let volume = self.here.node.volume(self.initiator);
             while submitted < count && submitted - completed < DEPTH {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let offset = (state >> 33) % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
@@ -149,11 +184,11 @@ impl Pair {
                 if op == Op::Write {
                     io.data = SegList::of(content.clone());
                 }
-                self.initiator.submit(io);
+                volume.submit(io);
                 submitted += 1;
             }
             self.turn();
-            self.initiator.poll(&mut done);
+            self.here.node.volume(self.initiator).poll(&mut done);
             for completion in done.drain(..) {
                 completion.result.expect("nothing goes wrong on this wire");
                 completed += 1;
@@ -168,14 +203,15 @@ fn main() {
         (Some("read"), Some(Ok(count))) => (Op::Read, count),
         (Some("write"), Some(Ok(count))) => (Op::Write, count),
         _ => {
-            eprintln!("usage: instructions read|write COUNT");
+            eprintln!("usage: instructions read|write COUNT [IDLE]");
             std::process::exit(2);
         }
     };
     let pool = Pool::new(64 << 20);
     let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
-    let mut pair = Pair::new(&pool);
-    while !pair.initiator.is_open() {
+    let idle = args.next().map_or(0, |n| n.parse().expect("a number of parts"));
+    let mut pair = Pair::new(&pool, idle);
+    while !pair.here.node.get(pair.initiator).expect("it is there").is_open() {
         pair.turn();
     }
     // Frame sizes are probed meanwhile, and everything exists afterwards.

@@ -5,9 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use thinwire_buffer::{Buf, Pool, SegList};
-use thinwire_initiator::{AttachError, InitiatorConfig};
+use thinwire_initiator::{AttachError, Initiator, InitiatorConfig};
 use thinwire_link::Link;
-use thinwire_volume::{Completion, ErrorKind, Geometry, Io, IoError, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Io, IoError, Op};
 
 use crate::remote::Remote;
 
@@ -91,15 +91,12 @@ impl Blocking {
         }
         let failed = io.error(ErrorKind::Io, "link");
         self.remote.volume().submit(io);
-        self.remote.send().map_err(|_| failed)?;
         loop {
             self.remote.volume().poll(&mut self.done);
             if let Some(completion) = self.done.pop() {
                 return completion.result.map(|()| completion);
             }
             self.remote.wait(None).map_err(|_| failed)?;
-            self.remote.receive().map_err(|_| failed)?;
-            self.remote.send().map_err(|_| failed)?;
         }
     }
 
@@ -127,12 +124,12 @@ impl Blocking {
     pub fn close(mut self, patience: Duration) -> Result<(), IoError> {
         let error = |kind| Io::new(0, Op::Flush, 0, 0).error(kind, "remote");
         let end = self.remote.now() + patience;
-        self.remote.volume().close();
+        self.remote.with_initiator(Initiator::close);
         loop {
             self.remote.turn().map_err(|_| error(ErrorKind::Io))?;
             if self.remote.initiator().is_closed() {
                 // The goodbye has been queued by the turn that saw the end: let it go out.
-                self.remote.send().map_err(|_| error(ErrorKind::Io))?;
+                self.remote.turn().map_err(|_| error(ErrorKind::Io))?;
                 return match self.remote.initiator().close_error() {
                     Some(kind) => Err(error(kind)),
                     None => Ok(()),
@@ -140,8 +137,8 @@ impl Blocking {
             }
             let left = end.since(self.remote.now());
             if left.is_zero() {
-                self.remote.volume().abort();
-                let _ = self.remote.send();
+                self.remote.with_initiator(Initiator::abort);
+                let _ = self.remote.turn();
                 return Err(error(ErrorKind::Away));
             }
             self.remote.wait(Some(left)).map_err(|_| error(ErrorKind::Io))?;

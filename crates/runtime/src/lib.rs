@@ -1,8 +1,8 @@
-//! A shard: one thread's event loop. Drives the state machines of target and initiator with real
-//! links, disks and clocks. A frame is carried by one thread all the way: there is no hand-off, no
-//! lock and no allocation between a link and a store.
+//! The one loop, and what it needs of the machine: real links, disks, clocks. A frame is carried by one
+//! thread all the way: there is no hand-off, no lock and no allocation between a link and a store.
 //!
-//! * [`serve`]: a target's loop; [`shards`]: several of them, one a thread
+//! * [`shard`]: the loop, which drives a node on one thread
+//! * [`serve`]: a target on a shard; [`shards`]: several of them, one a thread
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
 //! * [`lookup`] finds targets; [`steering`] keeps frames of others away
@@ -15,6 +15,7 @@ pub mod links;
 pub mod lookup;
 pub mod remote;
 pub mod serve;
+pub mod shard;
 pub mod shards;
 pub mod stages;
 pub mod steering;

@@ -19,9 +19,7 @@ pub struct Links {
     rx: RxBatch,
     /// The link that the last frames came from: also those that wait in `rx`.
     last: usize,
-    /// Frames to send, one batch per link.
-    pub out: Vec<TxBatch>,
-    /// What became of them, by link.
+    /// What became of the frames to send, by link.
     outlets: Vec<Outlet>,
     again_within: Option<Duration>,
     pool: Pool,
@@ -31,10 +29,9 @@ pub struct Links {
 impl Links {
     /// Takes the links over; their memory for received frames comes from `pool`.
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
-        let out = links.iter().map(|_| TxBatch::new()).collect();
         let clocks = Rc::new(StageClocks::new());
         let outlets = vec![Outlet::default(); links.len()];
-        Links { links, rx: RxBatch::new(), last: 0, out, outlets, again_within: None, pool, clocks }
+        Links { links, rx: RxBatch::new(), last: 0, outlets, again_within: None, pool, clocks }
     }
 
     /// The clocks that see frames come and go.
@@ -45,6 +42,21 @@ impl Links {
     /// What the protocol needs to know of each.
     pub fn params(&self) -> Vec<LinkInfo> {
         self.links.iter().map(|link| link.info()).collect()
+    }
+
+    /// Another one, waited for under the token `first` and its number.
+    pub fn add(
+        &mut self,
+        link: Box<dyn Link>,
+        waiter: &mut Waiter,
+        first: WaitToken,
+    ) -> io::Result<()> {
+        for fd in link.sources().into_iter().flatten() {
+            waiter.add(fd, first + self.links.len() as WaitToken)?;
+        }
+        self.links.push(link);
+        self.outlets.push(Outlet::default());
+        Ok(())
     }
 
     /// Waits for all of them under the tokens `first`, `first + 1`, ...
@@ -99,27 +111,18 @@ impl Links {
         Ok(probed + self.receive_probed(take))
     }
 
-    /// Hands what has arrived on any link to `take`. Returns how many frames.
-    pub fn receive_all(&mut self, mut take: impl FnMut(usize, &RxFrame)) -> io::Result<usize> {
-        let mut count = 0;
-        for at in 0..self.links.len() {
-            count += self.receive(at, &mut take)?;
-        }
-        Ok(count)
-    }
-
-    /// Sends everything in `out`: one call per link. What a full queue does not take stays there,
-    /// to be sent first by the next flush.
-    pub fn flush(&mut self) -> io::Result<()> {
+    /// Sends everything in `out`, by link: one call for each. What a full queue does not take stays
+    /// there, to be sent first by the next flush.
+    pub fn flush(&mut self, out: &mut [TxBatch]) -> io::Result<()> {
         if self.clocks.is_on() {
-            let last_pieces = self.out.iter().map(TxBatch::last_pieces).sum();
+            let last_pieces = out.iter().map(TxBatch::last_pieces).sum();
             if !self.clocks.sending(last_pieces) {
-                self.out.iter_mut().for_each(TxBatch::forget_last_pieces);
+                out.iter_mut().for_each(TxBatch::forget_last_pieces);
             }
         }
         self.again_within = None;
         let links = self.links.iter_mut().zip(&mut self.outlets);
-        for ((link, outlet), batch) in links.zip(&mut self.out) {
+        for ((link, outlet), batch) in links.zip(out) {
             if !batch.is_empty() || outlet.again_within().is_some() {
                 outlet.send(link.as_mut(), batch)?;
                 let soonest = self.again_within.into_iter().chain(outlet.again_within()).min();
@@ -226,31 +229,33 @@ mod tests {
     #[test]
     fn what_does_not_fit_goes_first_with_the_next_flush() {
         let (mut links, sent) = narrow();
-        let push = |links: &mut Links, number| links.out[0].push(Addr::Sim(2)).head.push(number);
-        push(&mut links, 1);
-        push(&mut links, 2);
-        links.flush().unwrap();
+        let mut out = [TxBatch::new()];
+        let push = |out: &mut [TxBatch; 1], number| out[0].push(Addr::Sim(2)).head.push(number);
+        push(&mut out, 1);
+        push(&mut out, 2);
+        links.flush(&mut out).unwrap();
         assert!(links.again_within().is_some());
-        push(&mut links, 3);
-        links.flush().unwrap();
+        push(&mut out, 3);
+        links.flush(&mut out).unwrap();
         assert!(links.again_within().is_some());
-        links.flush().unwrap();
+        links.flush(&mut out).unwrap();
         assert!(links.again_within().is_none());
         assert_eq!(*sent.borrow(), [1, 2, 3]);
         for _ in 0..WAITING_FRAMES_MAX + 11 {
-            push(&mut links, 4);
+            push(&mut out, 4);
         }
-        links.flush().unwrap();
-        assert_eq!((links.out[0].len(), links.stats(0).tx_dropped), (WAITING_FRAMES_MAX, 10));
+        links.flush(&mut out).unwrap();
+        assert_eq!((out[0].len(), links.stats(0).tx_dropped), (WAITING_FRAMES_MAX, 10));
     }
 
     #[test]
     fn what_waits_in_a_ring_of_the_link_is_tried_again() {
         let link = Narrow { sent: Rc::default(), takes: 9, keeps: 3, arrives: 0 };
         let mut links = Links::new(vec![Box::new(link)], Pool::new(1 << 20));
-        links.out[0].push(Addr::Sim(2)).head.push(1);
-        let flush = |links: &mut Links| {
-            links.flush().unwrap();
+        let mut out = [TxBatch::new()];
+        out[0].push(Addr::Sim(2)).head.push(1);
+        let mut flush = |links: &mut Links| {
+            links.flush(&mut out).unwrap();
             links.again_within().is_some()
         };
         assert_eq!([(); 4].map(|_| flush(&mut links)), [true, true, false, false]);

@@ -6,8 +6,10 @@
 //! discovery for all, and hands a greeting for another shard's export to that shard, which answers
 //! from its own link on the same interface or address: only greetings ever cross threads.
 
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
@@ -16,10 +18,12 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::{Link, ShardSteering};
-use thinwire_target::{ExportConfig, Forward, TargetConfig};
+use thinwire_target::TargetConfig;
+use thinwire_volume::Letter;
 
 use crate::clock::entropy;
-use crate::serve::TargetShard;
+use crate::serve::{OpenedExport, TargetShard};
+use crate::shard::{Shard, SharedShard};
 use crate::steering::link_shard;
 use crate::wait::Waiter;
 
@@ -28,7 +32,7 @@ const LETTERS_MAX: usize = 64;
 
 /// The end of the mail that a shard has.
 pub(crate) struct Mail {
-    inbox: Receiver<Forward>,
+    inbox: Receiver<Letter>,
     bell: Arc<OwnedFd>,
     /// By shard; our own, too.
     others: Vec<Post>,
@@ -37,7 +41,7 @@ pub(crate) struct Mail {
 /// The way to one shard.
 #[derive(Clone)]
 struct Post {
-    letters: SyncSender<Forward>,
+    letters: SyncSender<Letter>,
     bell: Arc<OwnedFd>,
 }
 
@@ -65,7 +69,7 @@ impl Mail {
     }
 
     /// Hands a frame to its shard.
-    pub fn send(&self, letter: Forward) {
+    pub fn send(&self, letter: Letter) {
         let post = &self.others[usize::from(letter.shard)];
         if post.letters.try_send(letter).is_ok() {
             ring(&post.bell);
@@ -94,9 +98,6 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
 
-/// A volume to offer and, if it has one, the descriptor that tells of its completions.
-pub type OpenedExport = (ExportConfig, Option<RawFd>);
-
 /// What serving needs from whoever knows what the user asked for. The functions run on the thread
 /// of the shard, whose number they get; what they open never leaves it.
 pub trait Opener: Sync {
@@ -110,8 +111,15 @@ pub trait Opener: Sync {
     /// order of their numbers. `shard` goes into the options of each.
     fn links(&self, shard: &ShardSteering) -> Result<Vec<Box<dyn Link>>, Self::Error>;
 
-    /// Opens an export, by its number in the list given to [`serve`]. `pool` is the shard's.
-    fn export(&self, number: usize, pool: &Pool) -> Result<OpenedExport, Self::Error>;
+    /// Opens the exports of the shard of this index, by their numbers in the list given to [`serve`], in
+    /// that order; all or none. What they stand on may be parts of the shard, which has no target yet; its
+    /// links are open, in order.
+    fn exports(
+        &self,
+        numbers: &[usize],
+        index: u8,
+        shard: &SharedShard,
+    ) -> Result<Vec<OpenedExport>, Self::Error>;
 
     /// The shard has ended: for figures.
     fn ended(&self, index: u8, shard: &TargetShard) {
@@ -281,14 +289,21 @@ impl<O: Opener> Commons<'_, O> {
         let failed = |e| self.opener.failed(e);
         let pool = Pool::new(self.service.pool_free_bytes_max);
         let config = self.service.config.clone();
-        let mut shard = TargetShard::new(config, links, index, pool.clone()).map_err(failed)?;
-        shard.set_spin(self.service.spin);
-        shard.target_mut().set_instance(self.instance);
-        for (number, _) in self.all.iter().enumerate().filter(|(_, (_, at))| *at == index) {
-            let (export, fd) = self.opener.export(number, &pool)?;
-            shard.add_export(export, fd).map_err(failed)?;
+        let own: Vec<usize> = (0..links.len()).collect();
+        let shared = Shard::new(links, pool).map_err(failed)?;
+        let shared = Rc::new(RefCell::new(shared));
+        shared.borrow_mut().set_spin(self.service.spin);
+        // Before there is a target: nobody is told that an export is not there while it is opened.
+        let numbered = self.all.iter().enumerate();
+        let own_exports: Vec<usize> =
+            numbered.filter(|(_, (_, at))| *at == index).map(|(number, _)| number).collect();
+        let exports = self.opener.exports(&own_exports, index, &shared)?;
+        let mut shard = TargetShard::on(shared, config, own, index);
+        shard.with_target(|target| target.set_instance(self.instance));
+        for export in exports {
+            shard.add_export(export).map_err(failed)?;
         }
-        shard.target_mut().set_all_exports(self.all);
+        shard.with_target(|target| target.set_all_exports(self.all));
         if self.count > 1 {
             shard.join(mail).map_err(failed)?;
         }
@@ -319,14 +334,15 @@ impl<O: Opener> Commons<'_, O> {
     }
 
     fn run(&self, shard: &mut TargetShard, index: u8) -> Result<(), O::Error> {
-        let serve = |shard: &mut TargetShard| {
+        let mut serve = || {
             let mut either = Waiter::new()?;
             either.add(self.stop, 0)?;
             either.add(self.end.as_fd(), 1)?;
             shard.run(either.fd())
         };
-        let ran = serve(shard);
+        let ran = serve();
         self.opener.ended(index, shard);
+        shard.let_go();
         ran.map_err(|e| self.opener.failed(e))
     }
 }

@@ -25,16 +25,36 @@ pub fn link_shard(node: &str, index: u8, count: u8) -> ShardSteering {
     ShardSteering { index, count, offset: SESSION_OFFSET, accepts }
 }
 
-/// The upper half of the ids of all sessions of one initiator: see
-/// [`thinwire_initiator::InitiatorConfig::lane`]. Drawn anew by each call.
-pub fn draw_lane() -> u32 {
-    entropy() as u32 | INITIATOR
+/// Initiators that a process can have under one [`Lanes`].
+const LANES: u32 = 1 << 10;
+
+/// The upper halves of the ids of all sessions of the initiators of one process: see
+/// [`thinwire_initiator::InitiatorConfig::lane`].
+#[derive(Clone, Copy, Debug)]
+pub struct Lanes {
+    first: u32,
+    given: u32,
 }
 
-/// What the raw links of an initiator receive: frames of its sessions, and those outside sessions.
-pub fn lane_filters(lane: u32) -> [SteeringFilter; 2] {
-    let [outside] = outside_filters();
-    [SteeringFilter::word(SESSION_OFFSET, lane..=lane), outside]
+impl Lanes {
+    /// A range of its own, drawn anew by each call. That of another process on the same interface is
+    /// seldom the same; if it is, both are woken by the frames of both.
+    pub fn draw() -> Self {
+        Lanes { first: (entropy() as u32 | INITIATOR) & !(LANES - 1), given: 0 }
+    }
+
+    /// The next one.
+    pub fn give(&mut self) -> u32 {
+        self.given += 1;
+        self.first | ((self.given - 1) % LANES)
+    }
+
+    /// What the raw links of these initiators receive: frames of their sessions, and those outside
+    /// sessions.
+    pub fn filters(&self) -> [SteeringFilter; 2] {
+        let [outside] = outside_filters();
+        [SteeringFilter::word(SESSION_OFFSET, self.first..=self.first | (LANES - 1)), outside]
+    }
 }
 
 /// What a raw link receives of which only greetings and answers to questions matter. Everybody on

@@ -103,6 +103,13 @@ impl Waiter {
         Ok(())
     }
 
+    /// [`Waiter::remove`] by number, of one that may have been closed since, with which its report
+    /// ended.
+    pub(crate) fn remove_raw(&mut self, fd: RawFd) {
+        // SAFETY: borrowed for this call only, in which the kernel checks the number itself.
+        let _ = epoll::delete(&self.epoll, unsafe { BorrowedFd::borrow_raw(fd) });
+    }
+
     /// Counters.
     pub fn stats(&self) -> WaitStats {
         self.stats

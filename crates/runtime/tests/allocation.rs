@@ -8,6 +8,7 @@ mod pair;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::Cell;
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use common::Dir;
@@ -76,17 +77,20 @@ fn udp() -> Box<dyn Link> {
     Box::new(UdpLink::open(&UdpConfig::new("127.0.0.1:0".parse().unwrap())).unwrap())
 }
 
-fn memory() -> (Box<dyn Volume>, Pool) {
+/// A volume, and the descriptor that tells of its completions.
+type Opened = (Box<dyn Volume>, Option<RawFd>);
+
+fn memory() -> (Opened, Pool) {
     let pool = Pool::new(256 << 20);
     let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
-    (Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, &pool)), pool)
+    ((Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, &pool)), None), pool)
 }
 
-fn file(dir: &Dir) -> (Box<dyn Volume>, Pool) {
+fn file(dir: &Dir) -> (Opened, Pool) {
     let pool = Pool::new(256 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let (volume, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
-    (volume, pool)
+    let opened = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    (opened, pool)
 }
 
 /// What to do at random: shares out of eight.
@@ -115,7 +119,7 @@ fn run(
             submitted += 1;
             let token = submitted as u64;
             if submitted % 100 == 0 {
-                pair.initiator.submit(Io::new(token, Op::Flush, 0, 0));
+                pair.remote.volume().submit(Io::new(token, Op::Flush, 0, 0));
                 continue;
             }
             let content = &content[usize::from(rng.below(8) < mix.long)];
@@ -123,10 +127,10 @@ fn run(
             let offset = rng.below(VOLUME_BYTES / len) * len;
             if rng.below(8) < mix.writes {
                 let data = SegList::of(content.clone());
-                pair.initiator.submit(Io { data, ..Io::new(token, Op::Write, offset, len) });
+                pair.remote.volume().submit(Io { data, ..Io::new(token, Op::Write, offset, len) });
                 written_bytes += len;
             } else {
-                pair.initiator.submit(Io::new(token, Op::Read, offset, len));
+                pair.remote.volume().submit(Io::new(token, Op::Read, offset, len));
                 read_bytes += len;
             }
         }
@@ -144,7 +148,7 @@ fn fill(pair: &mut Pair, content: &Segment, done: &mut Vec<Completion>) {
     for offset in (0..VOLUME_BYTES).step_by(content.len()) {
         let data = SegList::of(content.clone());
         let len = content.len() as u64;
-        pair.initiator.submit(Io { data, ..Io::new(1, Op::Write, offset, len) });
+        pair.remote.volume().submit(Io { data, ..Io::new(1, Op::Write, offset, len) });
         pair.wait(done);
         done.drain(..).for_each(|completion| completion.result.unwrap());
     }

@@ -4,6 +4,7 @@
 mod common;
 mod pair;
 
+use std::os::fd::RawFd;
 use std::time::Duration;
 
 use common::Dir;
@@ -25,10 +26,12 @@ fn link(spec: &str) -> Box<dyn Link> {
 /// Copies per byte: what was copied at the target and at the initiator while this ran.
 fn copied(pair: &mut Pair, work: impl FnOnce(&mut Pair)) -> (u64, u64) {
     let count = |pair: &Pair| {
-        let stores: u64 = pair.target.exports().iter().map(|export| export.copied_bytes).sum();
-        let target = pair.target.stats().copied_bytes + pair.target_links.stats(0).copied_bytes;
-        let links = pair.initiator_links.stats(0).copied_bytes;
-        let initiator = pair.initiator.report(pair.now()).stats.copied_bytes;
+        let stores: u64 =
+            pair.target.target().exports().iter().map(|export| export.copied_bytes).sum();
+        let target = pair.target.target().stats().copied_bytes
+            + pair.target.shard().links().stats(0).copied_bytes;
+        let links = pair.remote.shard().links().stats(0).copied_bytes;
+        let initiator = pair.remote.report().stats.copied_bytes;
         (stores + target, links + initiator)
     };
     let before = count(pair);
@@ -47,7 +50,7 @@ fn run(pair: &mut Pair, op: Op, len: u64) {
             if op == Op::Write {
                 io.data = SegList::of(content.clone());
             }
-            pair.initiator.submit(io);
+            pair.remote.volume().submit(io);
         }
         let mut left = 4;
         while left > 0 {
@@ -74,10 +77,13 @@ fn all(target: f64, initiator: f64) -> Vec<(u64, f64, f64)> {
     LENGTHS.into_iter().map(|len| (len, target, initiator)).collect()
 }
 
-fn memory() -> (Box<dyn Volume>, Pool) {
+/// A volume, and the descriptor that tells of its completions.
+type Opened = (Box<dyn Volume>, Option<RawFd>);
+
+fn memory() -> (Opened, Pool) {
     let pool = Pool::new(64 << 20);
     let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
-    (Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, &pool)), pool)
+    ((Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, &pool)), None), pool)
 }
 
 #[test]
@@ -88,7 +94,7 @@ fn a_file_over_a_raw_link_is_written_without_a_copy_and_read_with_one() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let (volume, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let volume = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
     let mut pair = Pair::new(volume, pool, link("packet:left"), link("packet:right"));
     // The path learns that it carries jumbo frames.
     pair.rest(Duration::from_millis(300));
@@ -106,7 +112,7 @@ fn a_file_over_xdp_is_written_from_the_chunks_that_suit_it() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let (volume, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let volume = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
     let mut pair = Pair::new(volume, pool, link("xdp:left"), link("xdp:right"));
     pair.rest(Duration::from_millis(300));
     // Of each frame of 8 KiB, 4.5 KiB are in chunks that do not; four of 512 bytes fit into one that
@@ -140,7 +146,7 @@ fn nothing_is_copied_twice_over_udp() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let (file, _) = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let file = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
     for (volume, pool) in [(file, pool), memory()] {
         let mut pair = Pair::new(volume, pool, link("udp:127.0.0.1"), link("udp:127.0.0.1"));
         pair.rest(Duration::from_millis(300));

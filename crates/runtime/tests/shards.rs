@@ -16,8 +16,9 @@ use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
 use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, ShardSteering, Sources};
 use thinwire_runtime::blocking::{Blocking, RemoteOpenError};
 use thinwire_runtime::lookup::discover;
-use thinwire_runtime::serve::TargetShard;
-use thinwire_runtime::shards::{OpenedExport, Opener, Service, serve};
+use thinwire_runtime::serve::{OpenedExport, TargetShard};
+use thinwire_runtime::shard::SharedShard;
+use thinwire_runtime::shards::{Opener, Service, serve};
 use thinwire_target::{ExportConfig, TargetConfig};
 use thinwire_volume::Identity;
 use thinwire_volume::stores::MemoryStore;
@@ -66,13 +67,23 @@ impl Opener for Memory {
         self.links.iter().map(open).collect()
     }
 
-    fn export(&self, number: usize, pool: &Pool) -> io::Result<OpenedExport> {
-        if self.bad == Some(Bad::Export(number)) {
-            return Err(io::Error::other("this disk is broken"));
-        }
-        let identity = Identity { identity: [number as u8; 16], incarnation: 1 };
-        let volume = Box::new(MemoryStore::new(1 << 20, 512, identity, pool));
-        Ok((ExportConfig { name: EXPORTS[number].into(), volume, read_only: false }, None))
+    fn exports(
+        &self,
+        numbers: &[usize],
+        _: u8,
+        shard: &SharedShard,
+    ) -> io::Result<Vec<OpenedExport>> {
+        let open = |&number: &usize| {
+            if self.bad == Some(Bad::Export(number)) {
+                return Err(io::Error::other("this disk is broken"));
+            }
+            let identity = Identity { identity: [number as u8; 16], incarnation: 1 };
+            let shard = shard.borrow();
+            let volume = Box::new(MemoryStore::new(1 << 20, 512, identity, shard.pool()));
+            let config = ExportConfig { name: EXPORTS[number].into(), volume, read_only: false };
+            Ok(OpenedExport::new(config, None))
+        };
+        numbers.iter().map(open).collect()
     }
 
     fn ended(&self, index: u8, shard: &TargetShard) {

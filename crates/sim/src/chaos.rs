@@ -11,10 +11,12 @@ use crate::model::Violation;
 use crate::server::Crash;
 use crate::stranger::Stranger;
 use crate::swarm::{SwarmPlan, pick};
-use crate::world::{Host, MS, SECOND, World};
+use crate::world::{MS, SECOND, SimHost, World};
 
 /// How many kinds of events there are.
 pub const EVENTS: usize = 16;
+/// A target that is killed in a turn gets so many calls of it, at most: more than most turns have.
+const STEPS_MAX: u64 = 8;
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
@@ -26,8 +28,8 @@ enum Later {
     RestartClient(usize),
     StartJuggler(usize),
     RestartJuggler(usize),
-    OpenWay(Host, Host),
-    CloseWay(Host, Host),
+    OpenWay(SimHost, SimHost),
+    CloseWay(SimHost, SimHost),
     Nonsense(usize),
     LinkUp(u32),
     Faults,
@@ -235,19 +237,22 @@ impl Chaos {
                 world.shut_down_server(server, 500 * MS);
                 self.later(until, Later::StartServer(server));
             }
-            3 => world.freeze(Host::Server(server), until),
+            3 => world.freeze(SimHost::Server(server), until),
             4 => {
                 world.crash_client(client);
                 self.later(until, Later::StartClient(client, false));
             }
-            5 => world.freeze(Host::Client(client), until),
+            5 => world.freeze(SimHost::Client(client), until),
             6 => world.clients[client].close(),
             7 => world.clients[client].abort(),
             8 => self.take_over(world, client),
-            9 | 10 => self.partition(world, server, Host::Client(client), until),
+            9 | 10 => self.partition(world, server, SimHost::Client(client), until),
             11 => {
-                let host =
-                    if self.rng.chance(0.5) { Host::Server(server) } else { Host::Client(client) };
+                let host = if self.rng.chance(0.5) {
+                    SimHost::Server(server)
+                } else {
+                    SimHost::Client(client)
+                };
                 let station = pick(&mut self.rng, world.stations_of(host));
                 world.trace.note(world.now, "link", "goes down", u64::from(station));
                 world.net.set_up(station, false);
@@ -281,7 +286,7 @@ impl Chaos {
             return false;
         }
         let at = self.dice.below(jugglers) as usize;
-        let host = Host::Juggler(at);
+        let host = SimHost::Juggler(at);
         match kind {
             4 => {
                 world.crash_juggler(at);
@@ -320,13 +325,18 @@ impl Chaos {
         let is_busy = media.any(|e| e.medium().is_some_and(|medium| medium.in_flight() > 0));
         if is_busy || world.now >= patience {
             self.ambush = None;
+            if how == Crash::Kill && self.dice.chance(0.5) {
+                // Not between two turns, but in the middle of one. Who dies by itself is started again.
+                world.kill_in_turn(server, self.dice.below(STEPS_MAX) as u32);
+                return;
+            }
             world.crash_server(server, how);
             self.later(until.max(world.now + 1), Later::StartServer(server));
         }
     }
 
-    fn partition(&mut self, world: &mut World, server: usize, b: Host, until: u64) {
-        let a = Host::Server(server);
+    fn partition(&mut self, world: &mut World, server: usize, b: SimHost, until: u64) {
+        let a = SimHost::Server(server);
         world.coverage.partitions += 1;
         let one_way = self.rng.chance(0.4);
         let first = self.rng.chance(0.5);
@@ -380,9 +390,10 @@ impl Chaos {
         medium.set_latency(4 * SECOND, 6 * SECOND);
         self.later(world.now + 50 * MS, Later::Latency(export, before));
         let (server, until) = (world.exports[export].server, world.now + 3 * SECOND);
-        for (from, to) in
-            [(Host::Server(server), Host::Client(a)), (Host::Client(a), Host::Server(server))]
-        {
+        for (from, to) in [
+            (SimHost::Server(server), SimHost::Client(a)),
+            (SimHost::Client(a), SimHost::Server(server)),
+        ] {
             self.later(world.now + 40 * MS, Later::CloseWay(from, to));
             self.later(until, Later::OpenWay(from, to));
         }
@@ -399,7 +410,7 @@ impl Chaos {
     fn delay_attach(&mut self, world: &mut World, client: usize) {
         world.crash_client(client);
         let (lives_ns, late_ns) = self.late();
-        world.delay_attaches(Host::Client(client), lives_ns, late_ns);
+        world.delay_attaches(SimHost::Client(client), lives_ns, late_ns);
         let config = &mut world.clients[client].config;
         config.take_over = !config.read_only && self.dice.chance(0.5);
         world.start_client(client);

@@ -52,6 +52,8 @@ coverage! {
     power_failures,
     /// Targets killed.
     kills,
+    /// Those between two calls of a turn, or between two links' frames.
+    kills_in_turns,
     /// Orderly shutdowns of targets.
     shutdowns,
     /// Starts of targets that have several shards.

@@ -224,7 +224,7 @@ impl Hand {
             session.on_time(now);
             session.transmit(now, desk, self.machine.batches());
         }
-        self.machine.send()
+        self.machine.send_own()
     }
 
     /// Takes in what came.

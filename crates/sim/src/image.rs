@@ -8,7 +8,7 @@ use thinwire_volume::stores::FileStore;
 
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
-use crate::model::{Effect, Range};
+use crate::model::{ModelEffect, Range};
 use crate::stamp::SECTOR_BYTES;
 
 /// What happens to an image.
@@ -89,7 +89,7 @@ impl Export {
                 let first = rng.below(model.sectors() as u64) as usize;
                 let count = rng.between(1, 16.min((model.sectors() - first) as u64)) as usize;
                 let range = Range { first, count };
-                let version = model.begin_write(run, range, Effect::Data);
+                let version = model.begin_write(run, range, ModelEffect::Data);
                 let mut bytes = vec![0; count * SECTOR_BYTES];
                 model.fill(run, range, version, &mut bytes);
                 medium.write_durably(first, bytes);

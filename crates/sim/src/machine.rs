@@ -111,16 +111,24 @@ impl Machine {
         }
     }
 
-    /// One batch for each link, to be filled.
+    /// One batch for each link, to be filled by whoever has no node.
     pub fn batches(&mut self) -> &mut [TxBatch] {
         &mut self.batches
     }
 
-    /// Sends what was filled in; returns how many frames.
-    pub fn send(&mut self) -> u64 {
+    /// Sends what was filled into [`Machine::batches`]; returns how many frames.
+    pub fn send_own(&mut self) -> u64 {
+        let mut batches = std::mem::take(&mut self.batches);
+        let frames = self.send(&mut batches);
+        self.batches = batches;
+        frames
+    }
+
+    /// Sends these frames, by link; returns how many.
+    pub fn send(&mut self, batches: &mut [TxBatch]) -> u64 {
         let mut frames = 0;
         self.holds = self.holds.saturating_sub(1);
-        for (link, batch) in self.links.iter_mut().zip(&mut self.batches) {
+        for (link, batch) in self.links.iter_mut().zip(batches) {
             frames += batch.len() as u64;
             link.send(batch).expect("simulated links do not fail");
         }

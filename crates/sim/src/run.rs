@@ -22,6 +22,8 @@ pub enum Canary {
     Target(thinwire_target::TargetCanary),
     /// One of all initiators.
     Initiator(thinwire_initiator::InitiatorCanary),
+    /// In the nodes of clients.
+    Node(thinwire_node::NodeCanary),
     /// A starting target does not wait for the lock of its files.
     LockIgnored,
     /// Blocks whose edges are patched are not locked meanwhile.
@@ -52,12 +54,15 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
             Canary::LockIgnored => server.ignores_lock = true,
-            Canary::None | Canary::Initiator(_) | Canary::EdgesUnlocked => {}
+            Canary::None | Canary::Initiator(_) | Canary::Node(_) | Canary::EdgesUnlocked => {}
         }
     }
     if canary == Canary::EdgesUnlocked {
         let faces = world.clients.iter_mut().filter(|client| client.top == Top::AnyRange);
         faces.for_each(|client| client.top = Top::AnyRangeUnlocked);
+    }
+    if let Canary::Node(planted) = canary {
+        world.clients.iter_mut().for_each(|client| client.node_canary = planted);
     }
     if let Canary::Initiator(planted) = canary {
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{Pool, RxFrame, SegList, TxBatch};
+use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, Steer};
+use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::{DropReason, Time};
-use thinwire_target::{ExportConfig, Forward, SESSION_NUMBER, Target, TargetConfig, session_lane};
+use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
+use thinwire_volume::{Effect, Letter, PartEvent};
 use thinwire_wire::FrameError;
 
 use crate::coverage::Coverage;
@@ -28,13 +30,44 @@ pub enum Crash {
 
 /// A thread of a target's process: exports and sessions of its own, and links of its own that share
 /// the addresses of the others.
-pub struct Shard {
+pub struct ServerShard {
     /// Its links, and when it runs.
     pub machine: Machine,
-    /// The target, while the process runs.
-    pub target: Option<Target>,
+    /// What runs on it, while the process does.
+    served: Option<Served>,
     /// Greetings that another shard has handed over.
-    letters: VecDeque<Forward>,
+    letters: VecDeque<Letter>,
+}
+
+/// A thread's node, and the target on it.
+struct Served {
+    node: Node,
+    target: PartId<Target>,
+}
+
+impl ServerShard {
+    fn new(machine: Machine) -> Self {
+        ServerShard { machine, served: None, letters: VecDeque::new() }
+    }
+
+    /// The target, while the process runs.
+    pub fn target(&self) -> Option<&Target> {
+        let served = self.served.as_ref()?;
+        served.node.get(served.target)
+    }
+
+    /// The target, to do something with between two turns.
+    pub fn target_mut(&mut self) -> Option<&mut Target> {
+        let served = self.served.as_mut()?;
+        served.node.get_mut(served.target)
+    }
+
+    /// A descriptor of a volume is readable.
+    pub fn disk_ready(&mut self, now: Time) {
+        if let Some(served) = &mut self.served {
+            served.node.post(now, served.target, PartEvent::Readable);
+        }
+    }
 }
 
 /// Letters that wait for one shard, at most: as in the runtime.
@@ -43,7 +76,7 @@ const LETTERS_MAX: usize = 64;
 /// A machine for a target.
 pub struct Server {
     /// Its threads; those without an export have nothing to do, and do not run.
-    pub shards: Vec<Shard>,
+    pub shards: Vec<ServerShard>,
     /// Settings for its next start.
     pub config: TargetConfig,
     /// Faults of its links, if they are wrapped.
@@ -52,20 +85,21 @@ pub struct Server {
     pub ignores_lock: bool,
     /// It stops at this time at the latest.
     stop_by: Option<u64>,
+    /// It is killed in its next turn, after so many calls.
+    dies_after: Option<u32>,
     pool: Pool,
 }
 
 impl Server {
     /// A machine on which nothing runs yet.
     pub fn new(stations: Vec<u32>, config: TargetConfig, faults: Option<FaultConfig>) -> Self {
-        let shard =
-            Shard { machine: Machine::new(stations), target: None, letters: VecDeque::new() };
         Server {
-            shards: vec![shard],
+            shards: vec![ServerShard::new(Machine::new(stations))],
             config,
             faults,
             ignores_lock: false,
             stop_by: None,
+            dies_after: None,
             pool: Pool::new(16 << 20),
         }
     }
@@ -78,7 +112,7 @@ impl Server {
         self.shards.resize_with(count, || {
             let mut machine = Machine::new(stations.clone());
             machine.burst = burst;
-            Shard { machine, target: None, letters: VecDeque::new() }
+            ServerShard::new(machine)
         });
     }
 
@@ -94,7 +128,7 @@ impl Server {
 
     /// The targets of its shards, while its process runs.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        self.shards.iter().filter_map(|shard| shard.target.as_ref())
+        self.shards.iter().filter_map(ServerShard::target)
     }
 
     /// Turns of all its shards so far.
@@ -166,9 +200,12 @@ impl Server {
             let own = own.map(|link| link.expect("one for each shard")).collect();
             let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
             let (config, pool) = (self.config.clone(), self.pool.clone());
+            let mut node = Node::new(params.clone());
             let mut target = Target::new(config, params, index as u8, pool, dice.bits());
             target.set_instance(instance);
-            shard.target = Some(target);
+            let all = (0..node.links().len()).collect();
+            let target = node.add(target, all, &Lane::ALL);
+            shard.served = Some(Served { node, target });
             shard.machine.frozen_until = 0;
         }
         let mine = exports.iter_mut().enumerate().filter(|(_, e)| e.server == me);
@@ -182,14 +219,15 @@ impl Server {
                 medium.set_thread(nth % count);
             }
             let (name, read_only) = (export.name.clone(), export.read_only);
-            let target = self.shards[nth % count].target.as_mut().expect("it has just begun");
+            let target = self.shards[nth % count].target_mut().expect("it has just begun");
             target.add_export(ExportConfig { name, volume, read_only });
         }
-        for target in self.shards.iter_mut().filter_map(|shard| shard.target.as_mut()) {
+        for target in self.shards.iter_mut().filter_map(ServerShard::target_mut) {
             target.set_all_exports(&all);
         }
         coverage.sharded += u64::from(count > 1);
         self.stop_by = None;
+        self.dies_after = None;
     }
 
     /// Ends the process at once.
@@ -204,9 +242,10 @@ impl Server {
             return;
         }
         for shard in &mut self.shards {
-            if let Some(target) = shard.target.take() {
-                harvest(&target, coverage);
+            if let Some(target) = shard.target() {
+                harvest(target, coverage);
             }
+            shard.served = None;
             shard.letters.clear();
             shard.machine.deadline = u64::MAX;
         }
@@ -220,13 +259,19 @@ impl Server {
         }
     }
 
+    /// It is killed in its next turn, after so many calls of its parts.
+    pub fn die_after(&mut self, steps: u32) {
+        self.dies_after = Some(steps);
+        self.wake();
+    }
+
     /// Begins an orderly end, which takes at most until `by`.
     pub fn shut_down(&mut self, by: u64) {
         if !self.runs() || self.stop_by.is_some() {
             return;
         }
         self.stop_by = Some(by);
-        for target in self.shards.iter_mut().filter_map(|shard| shard.target.as_mut()) {
+        for target in self.shards.iter_mut().filter_map(ServerShard::target_mut) {
             target.shut_down();
         }
         self.wake();
@@ -238,33 +283,61 @@ impl Server {
         self.runs() && self.stop_by.is_some_and(|by| by <= now || is_idle())
     }
 
-    /// One turn of a shard's loop. Returns how many frames it sent: none if the process dies, as
-    /// `dies` tells, in the middle of it.
+    /// One turn of a shard's loop. Returns how many frames it sent; `None` if it is killed in the middle
+    /// of it. None is sent if the process dies, as `dies` tells, over what a part has done.
     pub fn turn(
         &mut self,
         shard: usize,
         now: u64,
         dies: impl Fn() -> bool,
         coverage: &mut Coverage,
-    ) -> u64 {
-        let Shard { machine, target, letters } = &mut self.shards[shard];
-        let Some(target) = target else { return 0 };
+    ) -> Option<u64> {
+        let ServerShard { machine, served, letters } = &mut self.shards[shard];
+        let Some(Served { node, target }) = served else { return Some(0) };
+        let mut left = self.dies_after;
+        let mut dies_now = || match &mut left {
+            None => false,
+            Some(0) => true,
+            Some(steps) => {
+                *steps -= 1;
+                false
+            }
+        };
         let time = Time(now);
-        machine.receive(&self.pool, |link, frame| target.on_frame(time, link, frame));
-        for Forward { link, from, frame, .. } in letters.drain(..) {
+        machine.receive(&self.pool, |link, frame| node.on_frame(time, link, frame));
+        for Letter { link, from, frame, .. } in letters.drain(..) {
             let bytes = self.pool.copy_of(&frame).freeze();
             let (waited, queued) = (Duration::ZERO, Duration::ZERO);
-            let letter = RxFrame { from, bytes, rest: SegList::new(), waited, queued };
-            target.on_forward(time, link, &letter);
+            let frame = &RxFrame { from, bytes, rest: SegList::new(), waited, queued };
+            node.post(time, *target, PartEvent::Letter { link, frame });
         }
-        let posted: Vec<Forward> = std::iter::from_fn(|| target.next_forward()).collect();
-        target.turn(time, machine.batches());
+        while node.settle_step(time) {
+            if dies_now() {
+                return None;
+            }
+        }
+        while node.close_step(time) {
+            if dies_now() {
+                return None;
+            }
+        }
         if dies() {
-            machine.batches().iter_mut().for_each(TxBatch::clear);
-            return 0;
+            return Some(0);
         }
-        let sent = machine.send();
-        machine.deadline = target.deadline(time).0.min(self.stop_by.unwrap_or(u64::MAX));
+        if self.dies_after.is_some() {
+            // The frames of one link have gone, those of the others not.
+            machine.send(&mut node.out()[..1]);
+            return None;
+        }
+        let sent = machine.send(node.out());
+        machine.deadline = node.deadline().0.min(self.stop_by.unwrap_or(u64::MAX));
+        let mut posted = Vec::new();
+        while let Some((_, effect)) = node.take_effect() {
+            match effect {
+                Effect::Letter(letter) => posted.push(letter),
+                Effect::Note(_) => {}
+            }
+        }
         for letter in posted {
             let other = &mut self.shards[usize::from(letter.shard)];
             if other.letters.len() < LETTERS_MAX {
@@ -273,7 +346,7 @@ impl Server {
                 coverage.handed_over += 1;
             }
         }
-        sent
+        Some(sent)
     }
 }
 

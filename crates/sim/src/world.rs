@@ -21,7 +21,7 @@ use crate::export::{Export, Store};
 use crate::juggler::Juggler;
 use crate::medium::MediumHandle;
 use crate::model::{Range, Violation};
-use crate::server::{Crash, Server, Shard, harvest};
+use crate::server::{Crash, Server, harvest};
 use crate::trace::Trace;
 use crate::ways::Ways;
 
@@ -32,7 +32,7 @@ pub const SECOND: u64 = 1_000 * MS;
 
 /// A machine of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum SimHost {
     /// A server, by its index.
     Server(usize),
     /// A client, by its index.
@@ -196,6 +196,14 @@ impl World {
         self.servers[server].crash(server, how, &mut self.exports, &mut self.coverage);
     }
 
+    /// Ends a server's process in the middle of its next turn, after so many of its calls.
+    pub fn kill_in_turn(&mut self, server: usize, steps: u32) {
+        if self.servers[server].runs() {
+            self.trace.note(self.now, &format!("server{server}"), "is to die in", u64::from(steps));
+            self.servers[server].die_after(steps);
+        }
+    }
+
     /// Begins the orderly end of a server's process, which takes at most so long.
     pub fn shut_down_server(&mut self, server: usize, within_ns: u64) {
         self.trace.note(self.now, &format!("server{server}"), "shuts down", 0);
@@ -226,36 +234,36 @@ impl World {
     }
 
     /// Stops a process for a while.
-    pub fn freeze(&mut self, host: Host, until: u64) {
+    pub fn freeze(&mut self, host: SimHost, until: u64) {
         let name = self.name(host);
         self.trace.note(self.now, &name, "is frozen", until);
         self.coverage.freezes += 1;
         match host {
-            Host::Server(at) => self.servers[at].freeze(until),
-            Host::Client(at) => self.clients[at].machine.frozen_until = until,
-            Host::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
+            SimHost::Server(at) => self.servers[at].freeze(until),
+            SimHost::Client(at) => self.clients[at].machine.frozen_until = until,
+            SimHost::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
         }
     }
 
-    fn name(&self, host: Host) -> String {
+    fn name(&self, host: SimHost) -> String {
         match host {
-            Host::Server(at) => format!("server{at}"),
-            Host::Client(at) => self.clients[at].name.clone(),
-            Host::Juggler(at) => self.jugglers[at].name.clone(),
+            SimHost::Server(at) => format!("server{at}"),
+            SimHost::Client(at) => self.clients[at].name.clone(),
+            SimHost::Juggler(at) => self.jugglers[at].name.clone(),
         }
     }
 
     /// The stations of a machine.
-    pub fn stations_of(&self, host: Host) -> &[u32] {
+    pub fn stations_of(&self, host: SimHost) -> &[u32] {
         match host {
-            Host::Server(at) => self.servers[at].stations(),
-            Host::Client(at) => &self.clients[at].machine.stations,
-            Host::Juggler(at) => &self.jugglers[at].hand.machine.stations,
+            SimHost::Server(at) => self.servers[at].stations(),
+            SimHost::Client(at) => &self.clients[at].machine.stations,
+            SimHost::Juggler(at) => &self.jugglers[at].hand.machine.stations,
         }
     }
 
     /// Closes or opens the way from one machine to another, in this direction.
-    pub fn set_way(&mut self, from: Host, to: Host, is_open: bool) {
+    pub fn set_way(&mut self, from: SimHost, to: SimHost, is_open: bool) {
         self.ways.set_open(self.stations_of(from), self.stations_of(to), is_open);
         let what = if is_open { "is reached again" } else { "is cut off" };
         self.trace.note(self.now, &self.name(to), what, 0);
@@ -263,7 +271,7 @@ impl World {
 
     /// The attaches that an initiator sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
     /// after another run of it was granted its export.
-    pub fn delay_attaches(&mut self, host: Host, within_ns: u64, late_ns: u64) {
+    pub fn delay_attaches(&mut self, host: SimHost, within_ns: u64, late_ns: u64) {
         let stations = self.stations_of(host).to_vec();
         self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
@@ -311,7 +319,8 @@ impl World {
             at = at.min(medium.next_event().unwrap_or(u64::MAX));
         }
         for (index, server) in self.servers.iter().enumerate() {
-            for (nth, shard) in server.shards.iter().enumerate().filter(|(_, s)| s.target.is_some())
+            for (nth, shard) in
+                server.shards.iter().enumerate().filter(|(_, s)| s.target().is_some())
             {
                 at = at.min(shard.machine.next_time(self.now));
                 // A descriptor stays readable until it is looked at.
@@ -367,32 +376,35 @@ impl World {
     fn turn_servers(&mut self) {
         for (index, server) in self.servers.iter_mut().enumerate() {
             for shard in 0..server.shards.len() {
-                if server.shards[shard].target.is_none() {
+                if server.shards[shard].target().is_none() {
                     continue;
                 }
                 let is_ready = |e: &Export| e.medium().is_some_and(MediumHandle::is_ready);
                 let is_due = server.exports_of(index, shard, &self.exports).any(is_ready);
-                let Shard { machine, target, .. } = &mut server.shards[shard];
+                let machine = &mut server.shards[shard].machine;
                 if !machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
                     continue;
                 }
-                if let (true, Some(target)) = (is_due, target) {
-                    target.disk_ready();
+                if is_due {
+                    server.shards[shard].disk_ready(thinwire_proto::Time(self.now));
                 }
                 let mine = || self.exports.iter().filter(|e| e.server == index);
                 let media = || mine().filter_map(Export::medium);
                 let dies = || media().any(MediumHandle::dies);
                 let sent = server.turn(shard, self.now, dies, &mut self.coverage);
-                if dies() {
-                    media().for_each(MediumHandle::forget_turn);
+                if sent.is_none() || dies() {
+                    if sent.is_some() {
+                        media().for_each(MediumHandle::forget_turn);
+                    }
                     self.coverage.kills += 1;
-                    self.trace.note(self.now, "server", "dies over a record", index as u64);
+                    self.coverage.kills_in_turns += u64::from(sent.is_none());
+                    self.trace.note(self.now, "server", "dies in a turn", index as u64);
                     server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
                     self.died.push(index);
                     break;
                 }
                 let who = ["server0", "server1", "server2", "server3"][index];
-                self.trace.note(self.now, who, "sent", sent);
+                self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
             }
             if server.has_stopped(self.now) {
                 self.coverage.shutdowns += 1;

@@ -112,7 +112,7 @@ fn throw(world: &mut World, pool: &Pool, from: u32, bytes: &[u8]) {
         waited: Duration::ZERO,
         queued: Duration::ZERO,
     };
-    if let Some(target) = &mut world.servers[0].shards[0].target {
+    if let Some(target) = world.servers[0].shards[0].target_mut() {
         target.on_frame(now, 0, &frame);
     }
     if let Some(initiator) = &mut world.clients[0].initiator {

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_sim::{Canary, run_seed};
-use {thinwire_initiator as initiator, thinwire_target as target};
+use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
 #[test]
 fn a_seed_repeats_exactly() {
@@ -117,4 +117,14 @@ fn canary_patched_as_read_is_found() {
 #[test]
 fn canary_that_ignores_the_lock_is_found() {
     found(Canary::LockIgnored, 1000);
+}
+
+#[test]
+fn canary_of_a_node_that_forgets_a_completion_is_found() {
+    found(Canary::Node(node::NodeCanary::Forgets), 300);
+}
+
+#[test]
+fn canary_of_a_node_that_completes_twice_is_found() {
+    found(Canary::Node(node::NodeCanary::Stutters), 300);
 }

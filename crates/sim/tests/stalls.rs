@@ -7,7 +7,7 @@ use thinwire_proto::{PathReport, Time};
 use thinwire_sim::client::Workload;
 use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
-use thinwire_sim::world::{Host, MS, SECOND, World};
+use thinwire_sim::world::{MS, SECOND, SimHost, World};
 use thinwire_target::TargetConfig;
 
 /// A busy pair whose hosts send frames of 9000 bytes; the switch carries `transit_bytes_max`. What
@@ -53,18 +53,18 @@ fn progress(world: &mut World, ns: u64) -> u64 {
 
 /// Stalls of 50 to 500 ms on either side, and what is done between them, in every one of these gaps
 /// as much as when nobody stands still.
-fn stalls(transit_bytes_max: usize, depth: usize, burst: usize, host: Option<Host>) {
+fn stalls(transit_bytes_max: usize, depth: usize, burst: usize, host: Option<SimHost>) {
     let mut world = pair(transit_bytes_max, depth, burst);
     let quiet = progress(&mut world, SECOND / 2);
     let before = paths(&world);
     let mut rng = Rng::new(5);
     for nth in 0..6 {
         let stall = rng.between(50, 500) * MS;
-        let either = if rng.chance(0.5) { Host::Server(0) } else { Host::Client(0) };
+        let either = if rng.chance(0.5) { SimHost::Server(0) } else { SimHost::Client(0) };
         let (asked, host) = (timeouts(&world), host.unwrap_or(either));
         world.freeze(host, world.now + stall);
         world.run_for(stall).unwrap_or_else(|v| panic!("{}", v.0));
-        if host == Host::Client(0) {
+        if host == SimHost::Client(0) {
             // The answers lie in its queues, and come before its timers.
             world.run_for(MS / 2).unwrap_or_else(|v| panic!("{}", v.0));
             assert_eq!(timeouts(&world), asked, "timers fired before frames were taken in");
@@ -88,14 +88,14 @@ fn stalls(transit_bytes_max: usize, depth: usize, burst: usize, host: Option<Hos
     // What nobody answers for 300 ms is a path that is down, and what is on it is sent again. But
     // who stood still himself has lost nothing.
     if let Some(host) = host {
-        let own = usize::from(host == Host::Server(0));
+        let own = usize::from(host == SimHost::Server(0));
         let lost = paths(&world)[own].frames_lost - before[own].frames_lost;
         assert_eq!(lost, 0, "{host:?} stood still and takes that for loss");
     }
     assert!(world.initiator(0).report(Time(world.now)).stats.sessions == 1);
 }
 
-const HOSTS: [Option<Host>; 3] = [Some(Host::Client(0)), Some(Host::Server(0)), None];
+const HOSTS: [Option<SimHost>; 3] = [Some(SimHost::Client(0)), Some(SimHost::Server(0)), None];
 
 #[test]
 fn stalls_are_no_loss_and_no_black_hole() {
@@ -120,7 +120,7 @@ fn a_black_hole_among_stalls_is_found_out() {
         assert_eq!(paths(&world)[0].frame_bytes, 9000);
         let mut rng = Rng::new(nth);
         let mut stall = |world: &mut World| {
-            let host = if rng.chance(0.5) { Host::Server(0) } else { Host::Client(0) };
+            let host = if rng.chance(0.5) { SimHost::Server(0) } else { SimHost::Client(0) };
             let ns = rng.between(50, 500) * MS;
             world.freeze(host, world.now + ns);
             world.run_for(ns).unwrap_or_else(|v| panic!("{}", v.0));

@@ -217,10 +217,9 @@ impl House {
 
     /// The room that each of `sessions` sessions gets on its paths.
     pub fn room(&self, sessions: usize) -> Room {
-        let share = sessions.max(1) as u32;
         let frames = self.links.iter().map(|l| l.room.frames).min().unwrap_or(8);
         let bytes = self.links.iter().map(|l| l.room.bytes).min().unwrap_or(1 << 16);
-        Room { frames: (frames / share).max(2), bytes: (bytes / share).max(16 * 1024) }
+        Room { frames, bytes }.shared_by(sessions)
     }
 
     /// Requests of attachments to `export` that are in the store, readers' not counted.

@@ -29,6 +29,15 @@ pub(crate) fn status_of(kind: ErrorKind) -> Status {
     }
 }
 
+/// What a volume says of itself. That another target has fenced this one, or is stopping, is no word to
+/// our initiators: they are the writers on record here, and would end for good.
+fn status_of_volume(kind: ErrorKind) -> Status {
+    match status_of(kind) {
+        Status::Fenced | Status::ShuttingDown => Status::Io,
+        status => status,
+    }
+}
+
 impl House {
     /// Executes the request of a slot if it and its data are there.
     pub fn try_execute(&mut self, peer: &mut Peer, index: usize, slot: u16) {
@@ -238,7 +247,8 @@ impl House {
                 self.finish(peer, &request, Status::Ok, verifier, data);
             }
             Err(error) => {
-                self.finish(peer, &request, status_of(error.kind), verifier, SegList::new());
+                let status = status_of_volume(error.kind);
+                self.finish(peer, &request, status, verifier, SegList::new());
             }
         }
         if reset {

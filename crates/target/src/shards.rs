@@ -3,26 +3,13 @@
 
 use thinwire_buffer::Addr;
 use thinwire_proto::DropReason;
+use thinwire_volume::Letter;
 
 use crate::house::House;
 use crate::target::Target;
 
 /// Greetings that wait to be handed on, at most.
 const FORWARDS_MAX: usize = 64;
-
-/// A frame for another shard, as it arrived. The driver moves it there and gives it to
-/// [`Target::on_forward`] of that shard, as coming from the link of the same index.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Forward {
-    /// Index of the shard that it is for.
-    pub shard: u8,
-    /// The link it came on.
-    pub link: usize,
-    /// Its sender.
-    pub from: Addr,
-    /// Its bytes.
-    pub frame: Vec<u8>,
-}
 
 impl Target {
     /// Tells this shard of all exports of all shards, in the order in which discovery tells them,
@@ -39,8 +26,9 @@ impl Target {
         self.house.instance = instance;
     }
 
-    /// The next frame to hand to another shard.
-    pub fn next_forward(&mut self) -> Option<Forward> {
+    /// The next frame to hand to another shard: to [`Target::on_forward`] of it, as coming from the link of
+    /// the same index.
+    pub fn next_forward(&mut self) -> Option<Letter> {
         self.forwards.pop_front()
     }
 
@@ -54,7 +42,7 @@ impl Target {
         if self.forwards.len() >= FORWARDS_MAX {
             return Err(DropReason::Overload);
         }
-        self.forwards.push_back(Forward { shard, link, from, frame: frame.to_vec() });
+        self.forwards.push_back(Letter { shard, link, from, frame: frame.to_vec() });
         Ok(())
     }
 }

@@ -4,16 +4,15 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_proto::{DropReason, PathReport, SipRng, StageObserver, Time, open_frame};
-use thinwire_volume::{Geometry, WriterRecord};
+use thinwire_volume::{Geometry, Letter, WriterRecord};
 use thinwire_wire::{Frame, Kind, Message, Status};
 
 use crate::cookie::Cookies;
 use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::{Export, House, RecordState};
 use crate::peer::Peer;
-use crate::shards::Forward;
 use crate::slots::REQUEST_BYTES_MAX;
 use crate::{ExportConfig, TargetCanary, TargetConfig, TargetStats};
 
@@ -35,7 +34,7 @@ pub struct Target {
     pub(crate) cookies: Cookies,
     pub(crate) offers: Vec<PendingOffer>,
     pub(crate) offered_names: Vec<String>,
-    pub(crate) forwards: VecDeque<Forward>,
+    pub(crate) forwards: VecDeque<Letter>,
     /// Frames outside sessions that go out with the next turn, per link.
     pub(crate) outside: Vec<TxBatch>,
     pub(crate) unknown_at: Time,
@@ -311,6 +310,12 @@ impl Target {
         self.peers.iter().flatten().filter(|p| p.was_attached).count()
     }
 
+    /// How much may be on the way to this target on a link, for all its sessions together.
+    pub(crate) fn set_room(&mut self, link: usize, room: Room) {
+        self.house.links[link].room = room;
+        self.house.room_changed = true;
+    }
+
     fn share_room(&mut self) {
         let room = self.house.room(self.attached_sessions());
         for peer in self.peers.iter_mut().flatten() {
@@ -324,16 +329,26 @@ impl Target {
         self.disk_told = true;
     }
 
-    /// The end of a turn: polls the volumes, fires timers, and adds the frames to send to `out`,
-    /// one batch per link. Returns true if volumes completed something.
-    pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) -> bool {
+    /// [`Target::poll`] and [`Target::end_turn`], for tests without a node.
+    pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
+        self.poll(now);
+        self.end_turn(now, out);
+    }
+
+    /// Takes what the volumes have completed, and answers it.
+    pub(crate) fn poll(&mut self, now: Time) {
         self.house.now = now;
-        let progress = self.poll_volumes();
+        self.poll_volumes();
+    }
+
+    /// Fires timers, and adds the frames to send to `out`, one batch per link.
+    pub(crate) fn end_turn(&mut self, now: Time, out: &mut [TxBatch]) {
+        self.house.now = now;
         self.house.retry_records(now);
         if !self.house.pending.is_empty() {
             self.house.settle_pending(now, &mut self.peers);
         }
-        let progress = progress | self.release_held();
+        self.release_held();
         if std::mem::take(&mut self.house.room_changed) {
             self.share_room();
         }
@@ -366,7 +381,6 @@ impl Target {
         if overrun {
             self.end_overrun();
         }
-        progress
     }
 
     /// Ends the sessions that more waits for than may be (`docs/protocol.md`, "Bounds"). Their
@@ -381,9 +395,9 @@ impl Target {
     }
 
     /// Tries requests again that were held back while somebody else was to be granted their export.
-    fn release_held(&mut self) -> bool {
+    fn release_held(&mut self) {
         if !std::mem::take(&mut self.house.release) {
-            return false;
+            return;
         }
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref_mut() else { continue };
@@ -391,11 +405,10 @@ impl Target {
                 self.house.try_execute(peer, index, slot);
             }
         }
-        self.poll_volumes()
+        self.poll_volumes();
     }
 
-    fn poll_volumes(&mut self) -> bool {
-        let mut progress = false;
+    fn poll_volumes(&mut self) {
         let told = std::mem::take(&mut self.disk_told);
         let mut done = std::mem::take(&mut self.house.done);
         let mut ends = std::mem::take(&mut self.house.done_ends);
@@ -412,7 +425,6 @@ impl Target {
             if done.is_empty() {
                 break;
             }
-            progress = true;
             // A sync that failed in one volume may have lost what others hold: all are heard before
             // anybody is answered.
             (0..ends.len()).for_each(|export| self.house.check_losses(export));
@@ -425,7 +437,6 @@ impl Target {
             }
         }
         (self.house.done, self.house.done_ends) = (done, ends);
-        progress
     }
 
     fn expire(&mut self, now: Time) {
@@ -469,12 +480,13 @@ impl Target {
         if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
     }
 
-    /// The least of [`Session::network_time`](thinwire_proto::Session::network_time); `None` also while
-    /// a store is at work, for which somebody may wait who has nothing in flight.
-    pub fn network_time(&self) -> Option<Duration> {
-        if self.house.exports.iter().any(|export| export.volume.outstanding() > 0) {
-            return None;
-        }
+    /// A store is at work, for which somebody may wait who has nothing in flight.
+    pub(crate) fn is_at_work(&self) -> bool {
+        self.house.exports.iter().any(|export| export.volume.outstanding() > 0)
+    }
+
+    /// The least of [`Session::network_time`](thinwire_proto::Session::network_time).
+    pub(crate) fn network_time(&self) -> Option<Duration> {
         self.peers.iter().flatten().filter_map(|peer| peer.session.network_time()).min()
     }
 
@@ -496,6 +508,12 @@ impl Target {
                 let unreachable = !p.session.is_connected();
                 p.session.queued() == 0 || unreachable
             })
+    }
+
+    /// Something is to be done outside: [`Target::next_forward`], [`Target::take_note`].
+    #[inline]
+    pub(crate) fn has_effects(&self) -> bool {
+        !self.forwards.is_empty() || !self.house.notes.is_empty()
     }
 
     /// The next thing that a person who looks after the target should know.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{Batching, Content, Item, Role, Session, SessionConfig, Time, outside_frame};
-use thinwire_target::{ExportConfig, Forward, Target, TargetConfig};
+use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_volume::Letter;
 use thinwire_volume::stores::NullStore;
 use thinwire_wire::{Attach, Discover, Frame, Header, Hello, Kind, Message, Status};
 
@@ -96,7 +97,7 @@ fn a_greeting_goes_to_the_shard_that_has_the_export() {
     assert_eq!(first.next_forward(), None, "it hands on what nobody has answered for");
     let greeting = hello("two", cookie);
     first.on_frame(NOW, 0, &greeting);
-    let Forward { shard, link, from, frame } = first.next_forward().expect("handed on");
+    let Letter { shard, link, from, frame } = first.next_forward().expect("handed on");
     assert_eq!((shard, link, from, &frame[..]), (1, 0, INITIATOR, &greeting.bytes[..]));
     assert_eq!(first.next_forward(), None);
     assert!(turn(&mut first, NOW).is_empty(), "the wrong shard answers");

@@ -1,5 +1,6 @@
 //! What a target serves: a TOML file with `conf.d/*.toml` beside it, and flags on top.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,6 @@ use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
-use crate::uri::VolumeSpec;
 
 /// More shards than this are a typing error.
 pub const SHARDS_MAX: u32 = 64;
@@ -44,6 +44,8 @@ pub struct TargetSettings {
     pub pcap: Option<PathBuf>,
     /// Where the node name is claimed.
     pub run_dir: PathBuf,
+    /// Where records are kept that have no place beside the content.
+    pub state_dir: PathBuf,
 }
 
 /// One TOML file, as written.
@@ -135,8 +137,9 @@ impl TargetSettings {
                 problems.push(format!("export `{}`: {why}", export.name));
                 continue;
             }
-            let Some(key) = export.file_key() else { continue };
-            let twin = self.exports[..at].iter().find(|other| other.file_key() == Some(key));
+            let keys = export.file_keys();
+            let shares = |other: &&ExportSpec| other.file_keys().iter().any(|k| keys.contains(k));
+            let twin = self.exports[..at].iter().find(shares);
             if let Some(twin) = twin.filter(|twin| !(twin.read_only && export.read_only)) {
                 problems.push(format!(
                     "exports `{}` and `{}` are the same file {}: two writers would destroy it",
@@ -197,9 +200,9 @@ impl Gathered {
             check_name("export name", name).map_err(|e| wrong(export.name.span(), &e))?;
             let mut spec =
                 ExportSpec::new(name, volume).map_err(|e| wrong(export.volume.span(), &e))?;
-            if let VolumeSpec::Path(path) = &mut spec.volume {
-                *path = folder.join(&*path);
-            }
+            let joined: Result<(), Infallible> =
+                spec.volume.try_map_paths(&|path| Ok(folder.join(path)));
+            joined.expect("a path is always joined");
             spec.read_only = export.read_only;
             spec.writeback = export.writeback;
             if let Some(block) = export.block {
@@ -259,6 +262,7 @@ impl Gathered {
             fault: args.wire.fault,
             pcap: args.wire.pcap.clone(),
             run_dir: args.run_dir.clone(),
+            state_dir: args.state_dir.clone(),
         })
     }
 }
@@ -319,6 +323,7 @@ fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
 mod tests {
     use super::*;
     use crate::testing::TempDir;
+    use crate::uri::VolumeSpec;
 
     fn assemble(dir: &TempDir, files: &[(&str, &str)], flags: &[&str]) -> Outcome<TargetSettings> {
         for (name, text) in files {

@@ -20,7 +20,7 @@ pub const BLOCK_BYTES_DEFAULT: u32 = 512;
 pub struct ExportSpec {
     /// What initiators call it.
     pub name: String,
-    /// The local volume behind it; never a remote one.
+    /// The volume behind it. One with parts, or of another target, makes this target a gateway.
     pub volume: VolumeSpec,
     /// Refuse all writes.
     pub read_only: bool,
@@ -35,12 +35,6 @@ impl ExportSpec {
     pub fn new(name: &str, volume: &str) -> Result<Self, ParseError> {
         check_name("export name", name)?;
         let volume: VolumeSpec = volume.parse()?;
-        if matches!(volume, VolumeSpec::Remote(_)) {
-            return Err(ParseError::new(
-                volume.to_string(),
-                "a target exports its own volumes only: a path, memory:SIZE or null:SIZE",
-            ));
-        }
         Ok(ExportSpec {
             name: name.to_owned(),
             volume,
@@ -55,6 +49,11 @@ impl ExportSpec {
         if block_bytes != 512 && block_bytes != 4096 {
             return Err(ParseError::new(block_bytes.to_string(), "a block has 512 or 4096 bytes"));
         }
+        if !self.is_store() {
+            let why =
+                "the blocks of a volume that is made of others, or is another target's, are theirs";
+            return Err(ParseError::new(block_bytes.to_string(), why));
+        }
         self.block_bytes = block_bytes as u32;
         if let VolumeSpec::Memory(bytes) | VolumeSpec::Null(bytes) = self.volume {
             check_size(bytes, self.block_bytes)
@@ -63,21 +62,38 @@ impl ExportSpec {
         Ok(())
     }
 
-    /// Whether the volume is there, is a file or block device, can be opened with the needed
-    /// rights and has a size that can be served. Control path: opens and closes the file.
-    pub fn check_volume(&self) -> Result<(), String> {
-        let VolumeSpec::Path(path) = &self.volume else { return Ok(()) };
-        let bytes = open_sized(path, self.read_only)?.1;
-        check_size(bytes, self.block_bytes)
-            .map_err(|why| format!("{}: {why}; resize the image or give another", path.display()))
+    /// It is one store of this machine.
+    pub fn is_store(&self) -> bool {
+        !matches!(self.volume, VolumeSpec::Remote(_) | VolumeSpec::Linear(_))
     }
 
-    /// Device and inode of the file behind the export, to find two exports of one file.
-    pub fn file_key(&self) -> Option<(u64, u64)> {
-        let VolumeSpec::Path(path) = &self.volume else { return None };
-        let meta = std::fs::metadata(path).ok()?;
-        let device = meta.file_type().is_block_device();
-        Some(if device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) })
+    fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.volume.leaves().into_iter().filter_map(|leaf| match leaf {
+            VolumeSpec::Path(path) => Some(&**path),
+            _ => None,
+        })
+    }
+
+    /// Whether each file or block device of the volume is there, is one, can be opened with the needed
+    /// rights and has a size that can be served. Control path: opens and closes them.
+    pub fn check_volume(&self) -> Result<(), String> {
+        for path in self.paths() {
+            let bytes = open_sized(path, self.read_only)?.1;
+            check_size(bytes, self.block_bytes).map_err(|why| {
+                format!("{}: {why}; resize the image or give another", path.display())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Devices and inodes of the files behind the export, to find two exports of one file.
+    pub fn file_keys(&self) -> Vec<(u64, u64)> {
+        let key = |path: &Path| {
+            let meta = std::fs::metadata(path).ok()?;
+            let device = meta.file_type().is_block_device();
+            Some(if device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) })
+        };
+        self.paths().filter_map(key).collect()
     }
 }
 
@@ -117,7 +133,7 @@ impl FromStr for ExportSpec {
                 "give NAME=VOLUME, as in disk0=/srv/disk0.img or scratch=memory:4G",
             )
         })?;
-        let parts = split_commas(rest);
+        let parts = crate::uri::split_commas(rest);
         let mut spec = ExportSpec::new(name, &parts[0])?;
         for option in &parts[1..] {
             match option.split_once('=').unwrap_or((option.as_str(), "")) {
@@ -137,23 +153,12 @@ impl FromStr for ExportSpec {
     }
 }
 
-/// Splits at single commas; a doubled one stands for itself. At least one part.
-fn split_commas(text: &str) -> Vec<String> {
-    let mut parts = vec![String::new()];
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        if c == ',' && chars.next_if_eq(&',').is_none() {
-            parts.push(String::new());
-        } else {
-            parts.last_mut().expect("never empty").push(c);
-        }
-    }
-    parts
-}
-
 impl fmt::Display for ExportSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.name, self.volume.to_string().replace(',', ",,"))?;
+        match &self.volume {
+            VolumeSpec::Linear(_) => write!(f, "{}={}", self.name, self.volume)?,
+            leaf => write!(f, "{}={}", self.name, leaf.to_string().replace(',', ",,"))?,
+        }
         if self.read_only {
             f.write_str(",ro")?;
         }
@@ -182,6 +187,18 @@ mod tests {
         let spec: ExportSpec = "s=/a,,b=c,ro".parse().unwrap();
         assert_eq!(spec.volume, VolumeSpec::Path("/a,b=c".into()));
         assert_eq!(spec.to_string(), "s=file:/a,,b=c,ro");
+        let text = "big=linear:[file:/a,,b,tw://n/d?link=eth1,linear:[memory:512,file:/c,,d]],ro";
+        let spec: ExportSpec = text.parse().unwrap();
+        assert_eq!(spec.to_string(), text);
+        assert!(spec.read_only && spec.volume.has_remote() && !spec.is_store());
+        let paths: Vec<_> = spec.paths().collect();
+        assert_eq!(paths, [Path::new("/a,b"), Path::new("/c,d")]);
+        // Brackets mean nothing in the name of a file.
+        let spec: ExportSpec = "x=/srv/a[1,ro".parse().unwrap();
+        assert_eq!((spec.volume, spec.read_only), (VolumeSpec::Path("/srv/a[1".into()), true));
+        let spec: ExportSpec = "x=/srv/a[1,,2],ro".parse().unwrap();
+        assert_eq!(spec.volume, VolumeSpec::Path("/srv/a[1,2]".into()));
+        assert_eq!(spec.to_string(), "x=file:/srv/a[1,,2],ro");
     }
 
     #[test]
@@ -195,7 +212,12 @@ mod tests {
             ("a=x,ro=1", "`ro=1`"),
             ("a=x,block=1k", "`1024`"),
             ("a=memory:512,block=4096", "not a multiple of the block of 4096"),
-            ("a=tw://n/d?link=eth1", "its own volumes"),
+            ("a=linear:/x", "in brackets"),
+            ("a=linear:[]", "give a volume"),
+            ("a=linear:[/x[1,/y]", "bracket"),
+            ("a=linear:[file:/x],/y]", "`/y]`"),
+            ("a=linear:[/x,foo:y]", "`foo:y`"),
+            ("a=linear:[/x,/y],block=4096", "are theirs"),
         ] {
             let error = text.parse::<ExportSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

@@ -12,7 +12,13 @@ use crate::uri::VolumeSpec;
 /// Refuses if the volume is a block device that is mounted, is swap, or has something on top of
 /// it. The kernel knows: an exclusive open fails. `what` says what was going to be done.
 pub fn refuse_in_use(volume: &VolumeSpec, what: &str) -> Outcome {
-    let VolumeSpec::Path(path) = volume else { return Ok(()) };
+    volume.leaves().into_iter().try_for_each(|leaf| match leaf {
+        VolumeSpec::Path(path) => refuse_path(path, what),
+        _ => Ok(()),
+    })
+}
+
+fn refuse_path(path: &Path, what: &str) -> Outcome {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     if !meta.file_type().is_block_device() {
         return Ok(());

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::cli::WireArgs;
+use crate::open::{OpenVolume, open_volume as open};
+use crate::opened::open_on;
 use std::os::fd::AsFd;
-use thinwire_buffer::SegList;
-use thinwire_volume::Op;
+use std::time::{Duration, Instant};
+use thinwire_buffer::{Pool, SegList};
 
 /// For volumes that need no identity: there is no room for one there.
 fn options() -> VolumeOptions {
@@ -42,7 +44,8 @@ impl Image {
 
     fn disk_options(&self) -> disk::DiskOptions {
         let state_dir = self.dir.path().join("state");
-        disk::DiskOptions { state_dir, ..disk::DiskOptions::default() }
+        let wait_lock = crate::open::LOCK_PATIENCE;
+        disk::DiskOptions { state_dir, wait_lock, ..disk::DiskOptions::default() }
     }
 
     fn record(&self) -> WriterRecord {
@@ -53,7 +56,7 @@ impl Image {
     fn open(&self, run: &str, take_over: bool) -> Outcome<Box<dyn OpenVolume>> {
         let run_dir = self.dir.path().join(run);
         let options = VolumeOptions { run_dir, take_over, ..options() };
-        open_with(&self.spec, &options, self.disk_options(), None)
+        open_on(&Host::new()?, &self.spec, &options, self.disk_options(), None)
     }
 }
 
@@ -141,7 +144,7 @@ fn who_has_written_stays_on_record_until_it_ends_in_order() {
     std::os::unix::fs::symlink(image.dir.path().join("disk.img"), &link).unwrap();
     let run_dir = image.dir.path().join("run");
     let again = VolumeOptions { run_dir, any_byte: true, ..options() };
-    let mut again = super::open(&VolumeSpec::Path(link), &again, None).unwrap();
+    let mut again = crate::open::open_volume(&VolumeSpec::Path(link), &again, None).unwrap();
     write(&mut *again);
     again.close(false).unwrap();
     drop(again);

@@ -7,16 +7,21 @@ use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
 use thinwire_proto::StageSums;
+use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
+use crate::host::Host;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
 /// How long a first attach tries unless told to wait.
 pub const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait for a file that somebody else has locked: a killed predecessor's last I/O.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -136,13 +141,6 @@ pub trait OpenVolume {
     /// as long as the volume.
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome;
 
-    /// Readable when [`OpenVolume::turn`] has something to do; `None` if only time and the caller's
-    /// own I/Os make it so.
-    fn fd(&self) -> Option<BorrowedFd<'_>>;
-
-    /// When [`OpenVolume::turn`] must be called again although [`OpenVolume::fd`] is silent.
-    fn deadline(&self) -> Option<Instant>;
-
     /// State, paths and timers, as `status` shows them.
     fn health(&self) -> VolumeHealth;
 
@@ -178,13 +176,21 @@ pub fn open_volume(
     options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
-    match spec {
-        VolumeSpec::Remote(remote) => {
-            require_insecure(options.insecure, "reaching a target")?;
-            crate::remote::open(remote, options, signals)
-        }
-        local => crate::local::open(local, options, signals),
+    open_on(&Host::new()?, spec, options, signals)
+}
+
+/// The same, on a host that others may be on, too.
+pub fn open_on(
+    host: &Host,
+    spec: &VolumeSpec,
+    options: &VolumeOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Box<dyn OpenVolume>> {
+    if spec.has_remote() {
+        require_insecure(options.insecure, "reaching a target")?;
     }
+    let disk_options = DiskOptions { wait_lock: LOCK_PATIENCE, ..DiskOptions::default() };
+    crate::opened::open_on(host, spec, options, disk_options, signals)
 }
 
 /// The refusal that holds until keys exist.

@@ -1,38 +1,42 @@
 //! Remote volumes and discovery: everything an initiator needs of the network.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::{Addr, Pool};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thinwire_buffer::Addr;
 use thinwire_initiator::{
     AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
 };
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
+use thinwire_node::PartId;
 use thinwire_proto::{BatchPolicy, Notice, PathState, StageObserver, StageSums};
-use thinwire_runtime::remote::{Driver, Remote};
+use thinwire_runtime::remote::begin_attach;
 use thinwire_runtime::{lookup, steering};
-use thinwire_volume::{ErrorKind, Unaligned, Volume};
+use thinwire_volume::{ErrorKind, Port};
 use thinwire_wire::Status;
 
 use crate::control::{BatchStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
+use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
-use crate::open::{OpenVolume, VolumeHealth, VolumeOptions, Wait};
+use crate::open::{VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
-use crate::uri::{Node, RemoteSpec};
+use crate::uri::{NodeAddress, RemoteSpec};
 
-/// Memory that an attachment's pool keeps for reuse, in bytes: the retained set, what is
-/// outstanding, and received frames.
-const POOL_FREE_BYTES_MAX: usize = 128 << 20;
+/// Whether a descriptor is readable now.
+fn is_readable(fd: &OwnedFd) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
 /// How long an orderly end may take.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
+pub const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the target may take to tell of its stage clocks.
 const CLOCKS_PATIENCE: Duration = Duration::from_secs(2);
-/// The caller's descriptors have no numbers of their own: any ends the sleep.
-const WATCHED: u64 = 0;
 
 /// A target that answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,71 +49,27 @@ pub struct ListedTarget {
     pub exports: Vec<String>,
 }
 
-/// Attaches an export. See [`crate::open::open_volume`] for the contract.
-pub fn open(
-    spec: &RemoteSpec,
-    options: &VolumeOptions,
-    signals: Option<&Signals>,
-) -> Outcome<Box<dyn OpenVolume>> {
-    let (target, specs) = resolve(spec)?;
-    let fault = options.wire.fault.as_ref();
-    let lane = steering::draw_lane();
-    let accept = steering::lane_filters(lane);
-    let pipeline = options.wire.initiator_pipeline(options.submission);
-    let pcap = options.wire.pcap.as_deref();
-    let links = open_initiator_links(&specs, fault, pcap, &accept, pipeline)?;
-    let id = {
-        let what = format!("{}/{}", spec.node, spec.export);
-        identity::claim(&options.run_dir, &what, options.read_only)?
-    };
-    let mut config = InitiatorConfig::new(target, &spec.export);
-    config.initiator = id.bytes;
-    config.lane = lane;
-    config.name = format!("{} (pid {})", host_name(), std::process::id());
-    config.read_only = options.read_only;
-    config.take_over = options.take_over;
-    config.wait = options.patience.is_none();
-    config.insecure = options.insecure;
-    config.batching = options.wire.batching();
-    config.when_away = match options.when_away {
-        crate::cli::WhenAwayArg::Wait => WhenAway::Wait,
-        crate::cli::WhenAwayArg::FailAfter(after) => WhenAway::FailAfter(after),
-    };
-    config.frame_bytes_max =
-        spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
-    let pool = Pool::new(POOL_FREE_BYTES_MAX);
-    let mut remote = Remote::new(config, links, pool.clone()).map_err(link_failed)?;
-    remote.set_spin(options.wire.spins());
-    let remote = wait_open(remote, spec, options, signals)?;
-    let (initiator, driver) = remote.into_parts();
-    let uri = spec.to_string();
-    let batch = options.wire.batching().policy;
-    let logged = Phase::Attached;
-    Ok(if options.any_byte {
-        let volume = Unaligned::new(initiator, pool);
-        let (below, look) = (Unaligned::inner_mut, Unaligned::inner);
-        Box::new(RemoteVolume { volume, below, look, driver, uri, batch, logged, _id: id })
-    } else {
-        Box::new(RemoteVolume {
-            volume: initiator,
-            below: |v| v,
-            look: |v| v,
-            driver,
-            uri,
-            batch,
-            logged,
-            _id: id,
-        })
-    })
+/// An attachment on a host.
+pub struct RemoteLeaf {
+    host: Host,
+    initiator: PartId<Initiator>,
+    /// The host's numbers of its links.
+    links: Vec<usize>,
+    uri: String,
+    begun: Instant,
+    batch: BatchPolicy,
+    /// The phase that the log knows of.
+    logged: Phase,
+    _id: InitiatorId,
 }
 
 /// Where the target is, and over which links.
 fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
     let mut links = spec.links.clone();
     let target = match &spec.node {
-        Node::Name(name) => TargetName::Node(name.clone()),
-        Node::Mac(mac) => TargetName::Address(Addr::Mac(*mac)),
-        Node::Udp { host, port } => {
+        NodeAddress::Name(name) => TargetName::Node(name.clone()),
+        NodeAddress::Mac(mac) => TargetName::Address(Addr::Mac(*mac)),
+        NodeAddress::Udp { host, port } => {
             let wanted = links.iter().find_map(|link| match link {
                 LinkSpec::Udp { ip, .. } => Some(ip.is_ipv4()),
                 _ => None,
@@ -126,42 +86,6 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
         }
     };
     Ok((target, links))
-}
-
-/// Drives the first attach to its end, good or bad.
-fn wait_open(
-    mut remote: Remote,
-    spec: &RemoteSpec,
-    options: &VolumeOptions,
-    signals: Option<&Signals>,
-) -> Outcome<Remote> {
-    if let Some(signals) = signals {
-        remote.watch(signals.fd(), WATCHED).map_err(link_failed)?;
-    }
-    let start = Instant::now();
-    loop {
-        remote.turn().map_err(link_failed)?;
-        if remote.initiator().is_open() {
-            return Ok(remote);
-        }
-        if let Some(error) = remote.initiator().first_error() {
-            return Err(refused(spec, options, error));
-        }
-        if signals.is_some_and(|signals| signals.take().is_some()) {
-            return Err(Failure::failed(format!("attaching {spec} was interrupted")));
-        }
-        let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
-        if left.is_some_and(|left| left.is_zero()) {
-            let seconds = start.elapsed().as_secs();
-            return Err(Failure::failed(format!(
-                "cannot attach {spec}: no target answered within {seconds} s. Is the target \
-                 running, is the link the one that leads to it, and does a firewall let it \
-                 through? `thinwire discover` shows who answers; --wait waits for longer"
-            )));
-        }
-        let nap = Duration::from_millis(200);
-        remote.wait(Some(left.map_or(nap, |left| left.min(nap)))).map_err(link_failed)?;
-    }
 }
 
 fn refused(spec: &RemoteSpec, options: &VolumeOptions, error: &AttachError) -> Failure {
@@ -190,32 +114,101 @@ fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
     }
 }
 
-fn link_failed(error: std::io::Error) -> Failure {
-    Failure::failed(format!("a link failed: {error}"))
-}
-
 pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A remote volume; `V` is the initiator, or a module over it that `below` looks through.
-struct RemoteVolume<V> {
-    volume: V,
-    below: fn(&mut V) -> &mut Initiator,
-    look: fn(&V) -> &Initiator,
-    driver: Driver,
-    uri: String,
-    batch: BatchPolicy,
-    /// The phase that the log knows of.
-    logged: Phase,
-    _id: InitiatorId,
-}
+impl RemoteLeaf {
+    /// Begins to attach an export.
+    pub fn begin(host: &Host, spec: &RemoteSpec, options: &VolumeOptions) -> Outcome<Self> {
+        let (target, specs) = resolve(spec)?;
+        let links = host.links(&specs, options)?;
+        let id = {
+            let what = format!("{}/{}", spec.node, spec.export);
+            identity::claim(&options.run_dir, &what, options.read_only)?
+        };
+        let mut config = InitiatorConfig::new(target, &spec.export);
+        config.initiator = id.bytes;
+        config.lane = host.next_lane();
+        config.name = format!("{} (pid {})", host_name(), std::process::id());
+        config.read_only = options.read_only;
+        config.take_over = options.take_over;
+        config.wait = options.patience.is_none();
+        config.insecure = options.insecure;
+        config.batching = options.wire.batching();
+        config.when_away = match options.when_away {
+            crate::cli::WhenAwayArg::Wait => WhenAway::Wait,
+            crate::cli::WhenAwayArg::FailAfter(after) => WhenAway::FailAfter(after),
+        };
+        config.frame_bytes_max =
+            spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
+        let batch = config.batching.policy;
+        let initiator = begin_attach(&mut host.shard_mut(), config, links.clone());
+        let uri = spec.to_string();
+        let logged = Phase::Attached;
+        let (host, begun) = (host.clone(), Instant::now());
+        Ok(RemoteLeaf { host, initiator, links, uri, begun, batch, logged, _id: id })
+    }
 
-impl<V: Volume> RemoteVolume<V> {
+    /// Drives the attach to its end, good or bad; others on the host go on meanwhile.
+    pub fn wait_open(
+        &self,
+        spec: &RemoteSpec,
+        options: &VolumeOptions,
+        signals: Option<&Signals>,
+        stop: Option<&OwnedFd>,
+    ) -> Outcome {
+        if let Some(signals) = signals {
+            self.host.watch(signals.fd())?;
+        }
+        let start = self.begun;
+        loop {
+            self.host.turn(Wait::No)?;
+            let shard = self.host.shard();
+            let initiator = shard.get(self.initiator);
+            if initiator.is_open() {
+                return Ok(());
+            }
+            if let Some(error) = initiator.first_error() {
+                return Err(refused(spec, options, error));
+            }
+            drop(shard);
+            if signals.is_some_and(|signals| signals.take().is_some()) {
+                return Err(Failure::failed(format!("attaching {spec} was interrupted")));
+            }
+            if stop.is_some_and(is_readable) {
+                return Err(Failure::failed(format!("attaching {spec} was interrupted")));
+            }
+            let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                let seconds = start.elapsed().as_secs();
+                return Err(Failure::failed(format!(
+                    "cannot attach {spec}: no target answered within {seconds} s. Is the target \
+                     running, is the link the one that leads to it, and does a firewall let it \
+                     through? `thinwire discover` shows who answers; --wait waits for longer"
+                )));
+            }
+            let nap = Duration::from_millis(200);
+            let nap = left.map_or(nap, |left| left.min(nap));
+            self.host.turn(Wait::Until(Instant::now() + nap))?;
+        }
+    }
+
+    /// It has been attached.
+    pub fn is_open(&self) -> bool {
+        self.host.shard().get(self.initiator).is_open()
+    }
+
+    /// Its end, for whoever stands on it.
+    pub fn port(&self) -> Port {
+        self.host.shard_mut().node().port(self.initiator)
+    }
+
     /// What the attachment did, for whoever asks with `-v`.
     fn log_figures(&self) {
-        let report = (self.look)(&self.volume).report(self.driver.clock().now());
-        let (stats, session, waits) = (report.stats, report.session, self.driver.wait_stats());
+        let shard = self.host.shard();
+        let report = shard.get(self.initiator).report(shard.now());
+        let (stats, session, waits) = (report.stats, report.session, shard.wait_stats());
         tracing::debug!("{}: {session:?} {waits:?}", self.uri);
         for path in &report.paths {
             tracing::debug!("{}: {path:?}", self.uri);
@@ -223,15 +216,20 @@ impl<V: Volume> RemoteVolume<V> {
         for (reason, count) in stats.drops.iter() {
             tracing::debug!("{}: dropped as {reason}: {count}", self.uri);
         }
-        for at in 0..self.driver.links().len() {
-            let links = self.driver.links();
+        for &at in &self.links {
+            let links = shard.links();
             tracing::debug!("{}: link {}: {:?}", self.uri, links.name(at), links.stats(at));
         }
     }
 
-    fn log_notices(&mut self) {
+    /// Says what there is to say.
+    pub fn log_notices(&mut self) {
         let uri = &self.uri;
-        while let Some(notice) = (self.below)(&mut self.volume).take_notice() {
+        let mut shard = self.host.shard_mut();
+        // To look at it does not touch it.
+        while shard.get(self.initiator).has_notices()
+            && let Some(notice) = shard.get_mut(self.initiator).take_notice()
+        {
             match notice {
                 Notice::PathUp(path) => tracing::info!("{uri}: path {path} is up"),
                 Notice::PathDown(path) => tracing::warn!("{uri}: path {path} does not answer"),
@@ -242,12 +240,14 @@ impl<V: Volume> RemoteVolume<V> {
                 ),
             }
         }
+        drop(shard);
         self.log_phase();
     }
 
     /// Says when the target goes away, comes back, or is lost for good.
     fn log_phase(&mut self) {
-        let initiator = (self.look)(&self.volume);
+        let shard = self.host.shard();
+        let initiator = shard.get(self.initiator);
         let (phase, uri) = (initiator.phase(), &self.uri);
         if phase == self.logged {
             return;
@@ -262,63 +262,15 @@ impl<V: Volume> RemoteVolume<V> {
             (Phase::Connecting | Phase::Detaching | Phase::Closed, _) => {}
         }
     }
-}
 
-impl<V: Volume> OpenVolume for RemoteVolume<V> {
-    fn volume(&mut self) -> &mut dyn Volume {
-        &mut self.volume
-    }
-
-    fn block_bytes(&self) -> u32 {
-        (self.look)(&self.volume).geometry().block_bytes
-    }
-
-    fn pool(&self) -> &Pool {
-        self.driver.pool()
-    }
-
-    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
-        let initiator = (self.below)(&mut self.volume);
-        // What the caller has submitted since the last turn goes out in this one's frames.
-        self.driver.send(initiator).map_err(link_failed)?;
-        match wait {
-            Wait::No => {
-                self.driver.look().map_err(link_failed)?;
-            }
-            Wait::Forever => self.driver.wait(initiator, None).map_err(link_failed)?,
-            Wait::Until(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                self.driver.wait(initiator, Some(left)).map_err(link_failed)?;
-            }
-        }
-        self.driver.receive(initiator).map_err(link_failed)?;
-        let ready = initiator.has_completions();
-        self.log_notices();
-        Ok(ready)
-    }
-
-    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
-        self.driver.watch(fd, WATCHED).map_err(link_failed)
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.driver.fd())
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        // Of the links, too: what waits for a full queue.
-        let wait = self.driver.timeout((self.look)(&self.volume));
-        let clock = self.driver.clock();
-        Some(clock.instant(clock.now() + wait))
-    }
-
-    fn health(&self) -> VolumeHealth {
-        let clock = self.driver.clock();
-        let now = clock.now();
-        let report = (self.look)(&self.volume).report(now);
-        let links = self.driver.links();
+    /// State, paths and timers, as `status` shows them.
+    pub fn health(&self) -> VolumeHealth {
+        let shard = self.host.shard();
+        let now = shard.now();
+        let report = shard.get(self.initiator).report(now);
+        let links = shard.links();
         let paths = report.paths.iter().map(|path| PathStatus {
-            link: links.name(path.link).to_string(),
+            link: links.name(self.links[path.link]).to_string(),
             remote: path.addr.to_string(),
             state: match path.state {
                 PathState::Active => "up".into(),
@@ -362,11 +314,13 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
         }
     }
 
-    fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
+    /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show.
+    pub fn stages(&mut self, kind: u8) -> Outcome<[StageSums; 2]> {
         let end = Instant::now() + CLOCKS_PATIENCE;
         let mut asked = None;
         loop {
-            let initiator = (self.below)(&mut self.volume);
+            let mut shard = self.host.shard_mut();
+            let initiator = shard.get_mut(self.initiator);
             let answer = initiator.clocks().filter(|clocks| Some(clocks.transaction) == asked);
             if let Some(clocks) = answer {
                 let theirs = StageSums {
@@ -380,9 +334,10 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                     sent: clocks.sent,
                     handed_over: clocks.handed_over,
                 };
-                return Ok(Some([self.driver.links().clocks().ask(kind), theirs]));
+                return Ok([shard.links().clocks().ask(kind), theirs]);
             }
             asked = asked.or_else(|| initiator.ask_clocks(kind));
+            drop(shard);
             if Instant::now() >= end {
                 return Err(Failure::failed(format!(
                     "{}: the target did not say within {} s what its stage clocks show: is it of \
@@ -391,29 +346,38 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                     CLOCKS_PATIENCE.as_secs()
                 )));
             }
-            self.turn(Wait::Until(end))?;
+            self.host.turn(Wait::Until(end))?;
         }
     }
 
-    fn stage_ns(&self) -> u64 {
-        self.driver.links().clocks().now()
-    }
-
-    fn close(&mut self, force: bool) -> Outcome {
+    /// Begins to let go: in order, or at once with `force`.
+    pub fn begin_close(&mut self, force: bool) {
         self.log_figures();
-        let initiator = (self.below)(&mut self.volume);
-        if force {
-            initiator.abort();
-            return self.driver.send(initiator).map_err(link_failed);
+        let mut shard = self.host.shard_mut();
+        let initiator = shard.get_mut(self.initiator);
+        match force {
+            true => initiator.abort(),
+            false => initiator.close(),
         }
-        initiator.close();
-        let end = Instant::now() + CLOSE_PATIENCE;
+    }
+
+    /// One turn of its host: what was queued is sent.
+    pub fn turn(&self) -> Outcome {
+        self.host.turn(Wait::No)
+    }
+
+    /// Waits until it has let go, or until `end`.
+    pub fn end_close(&mut self, end: Instant) -> Outcome {
         loop {
-            self.driver.send(initiator).map_err(link_failed)?;
-            if initiator.is_closed() {
+            let closed = {
+                let shard = self.host.shard();
+                let initiator = shard.get(self.initiator);
+                initiator.is_closed().then(|| initiator.close_error())
+            };
+            if let Some(error) = closed {
                 // The goodbye was queued by what has just been received.
-                self.driver.send(initiator).map_err(link_failed)?;
-                return match initiator.close_error() {
+                self.host.turn(Wait::No)?;
+                return match error {
                     None => Ok(()),
                     Some(kind) => Err(Failure::failed(format!(
                         "{}: writes that were not yet durable could not be made so: {}",
@@ -422,16 +386,14 @@ impl<V: Volume> OpenVolume for RemoteVolume<V> {
                     ))),
                 };
             }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= end {
                 let seconds = CLOSE_PATIENCE.as_secs();
                 return Err(Failure::failed(format!(
                     "{}: the target did not confirm the detach within {seconds} s",
                     self.uri
                 )));
             }
-            self.driver.wait(initiator, Some(left)).map_err(link_failed)?;
-            self.driver.receive(initiator).map_err(link_failed)?;
+            self.host.turn(Wait::Until(end))?;
         }
     }
 }

@@ -1,24 +1,31 @@
 //! Serving: from a configuration to running shards.
 
 use std::os::fd::{OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
-use thinwire_runtime::disk::{self, DiskOptions};
-use thinwire_runtime::serve::TargetShard;
-use thinwire_runtime::shards::{self, OpenedExport, Opener, Service};
+use thinwire_runtime::disk::{self, DiskOptions, Recorded};
+use thinwire_runtime::serve::{OpenedExport, TargetShard};
+use thinwire_runtime::shard::SharedShard;
+use thinwire_runtime::shards::{self, Opener, Service};
+use thinwire_runtime::steering::Lanes;
 use thinwire_target::ExportConfig;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
+use crate::cli::WireArgs;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
+use crate::host::Host;
 use crate::links::open_target_links;
 use crate::names;
+use crate::open::VolumeOptions;
+use crate::opened::Tree;
 use crate::remote::discover;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -57,7 +64,9 @@ pub fn serve(
     tell_bounds(&service);
     let stop = signals.fd().try_clone_to_owned();
     let stop = stop.map_err(|e| Failure::failed(format!("cannot watch for signals: {e}")))?;
-    shards::serve(&service, &Configured { config, stop: Arc::new(stop) }, signals.fd(), ready)
+    let lanes = (0..service.shards.max(1)).map(|_| Lanes::draw()).collect();
+    let configured = Configured { config, stop: Arc::new(stop), lanes };
+    shards::serve(&service, &configured, signals.fd(), ready)
 }
 
 /// Tells what memory initiators can make this process hold, whatever they do (`docs/protocol.md`,
@@ -82,6 +91,16 @@ struct Configured<'a> {
     config: &'a TargetSettings,
     /// Readable when the target is to end.
     stop: Arc<OwnedFd>,
+    /// By shard: whose frames its links let in besides, for exports that stand on other targets'.
+    lanes: Vec<Lanes>,
+}
+
+impl Configured<'_> {
+    /// Attachments of the target share its raw links. Shards share an address behind UDP, where the
+    /// first byte of a session id says which, so that several need sockets of their own there.
+    fn shares(&self, link: &LinkSpec) -> bool {
+        self.config.shards <= 1 || !matches!(link, LinkSpec::Udp { .. })
+    }
 }
 
 impl Opener for Configured<'_> {
@@ -103,13 +122,50 @@ impl Opener for Configured<'_> {
             }
         });
         let fault = config.fault.as_ref();
-        open_target_links(&config.links, fault, pcap.as_deref(), shard, config.pipeline)
+        let mut shard = shard.clone();
+        let count = usize::from(shard.count);
+        let own = config.exports.iter().skip(usize::from(shard.index)).step_by(count.max(1));
+        if own.into_iter().any(|export| export.volume.has_remote()) {
+            shard.accepts.extend(self.lanes[usize::from(shard.index)].filters());
+        }
+        open_target_links(&config.links, fault, pcap.as_deref(), &shard, config.pipeline)
     }
 
-    fn export(&self, number: usize, pool: &Pool) -> Outcome<OpenedExport> {
-        let spec = &self.config.exports[number];
-        let (volume, fd) = open_export(spec, pool, &self.stop)?;
-        Ok((ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only }, fd))
+    /// Local stores first: while they wait for a lock, nothing has been attached yet. All attachments of
+    /// a shard are on one host, and share its links.
+    fn exports(
+        &self,
+        numbers: &[usize],
+        index: u8,
+        shard: &SharedShard,
+    ) -> Outcome<Vec<OpenedExport>> {
+        let links = self.config.links.iter().cloned().enumerate();
+        let open = links.filter(|(_, link)| self.shares(link)).map(|(at, link)| (link, at));
+        let host = Host::on(shard.clone(), self.lanes[usize::from(index)], open.collect());
+        let mut opened: Vec<(usize, OpenedExport)> = Vec::new();
+        let (stores, others): (Vec<usize>, Vec<usize>) =
+            numbers.iter().partition(|&&number| self.config.exports[number].is_store());
+        for number in stores.into_iter().chain(others) {
+            let spec = &self.config.exports[number];
+            let export = match spec.is_store() {
+                true => self.open_store(spec, shard),
+                false => self.open_tree(spec, &host),
+            };
+            match export {
+                Ok(export) => opened.push((number, export)),
+                Err(failure) => {
+                    // What has been attached for the others is let go of.
+                    let ends = opened.into_iter().filter_map(|(_, export)| {
+                        drop(export.config);
+                        export.end
+                    });
+                    ends.for_each(|end| end());
+                    return Err(failure);
+                }
+            }
+        }
+        opened.sort_unstable_by_key(|(number, _)| *number);
+        Ok(opened.into_iter().map(|(_, export)| export).collect())
     }
 
     fn ended(&self, index: u8, shard: &TargetShard) {
@@ -129,6 +185,53 @@ impl Opener for Configured<'_> {
         for session in shard.target().sessions() {
             tracing::debug!("shard {index}: {session:?}");
         }
+    }
+}
+
+impl Configured<'_> {
+    /// Opens an export that is one store of this machine.
+    fn open_store(&self, spec: &ExportSpec, shard: &SharedShard) -> Outcome<OpenedExport> {
+        let pool = shard.borrow().pool().clone();
+        let (volume, fd) = open_store(spec, &self.config.state_dir, &pool, &self.stop)?;
+        Ok(OpenedExport::new(named(spec, written_back(spec, volume, &pool)), fd))
+    }
+
+    /// Opens what an export is made of. This target is the writer of all of it.
+    fn open_tree(&self, spec: &ExportSpec, host: &Host) -> Outcome<OpenedExport> {
+        let config = self.config;
+        let mut options =
+            VolumeOptions::new(config.insecure, &WireArgs::default(), config.run_dir.clone());
+        options.read_only = spec.read_only;
+        let disk_options = DiskOptions {
+            stop: Some(self.stop.clone()),
+            state_dir: config.state_dir.clone(),
+            ..DiskOptions::default()
+        };
+        let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
+            .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
+        let (fds, ports) = (tree.fds(), tree.ports.clone());
+        let (volume, end) = tree.into_parts();
+        let volume = Box::new(Recorded::new(volume, &config.state_dir));
+        let exported = named(spec, written_back(spec, volume, &host.pool()));
+        let name = spec.name.clone();
+        let end = move || {
+            if let Err(failure) = end() {
+                tracing::error!("export {name}: {failure}");
+            }
+        };
+        Ok(OpenedExport { config: exported, fds, ports, end: Some(Box::new(end)) })
+    }
+}
+
+fn named(spec: &ExportSpec, volume: Box<dyn Volume>) -> ExportConfig {
+    ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only }
+}
+
+/// Puts the wrapper over a volume that acknowledges early, if it was asked for.
+fn written_back(spec: &ExportSpec, volume: Box<dyn Volume>, pool: &Pool) -> Box<dyn Volume> {
+    match spec.writeback {
+        true => Box::new(Writeback::new(volume, WRITEBACK_BYTES_MAX, pool)),
+        false => volume,
     }
 }
 
@@ -157,8 +260,9 @@ fn refuse_taken_name(config: &TargetSettings) -> Outcome {
     }
 }
 
-fn open_export(
+fn open_store(
     spec: &ExportSpec,
+    state_dir: &Path,
     pool: &Pool,
     stop: &Arc<OwnedFd>,
 ) -> Outcome<(Box<dyn Volume>, Option<RawFd>)> {
@@ -185,6 +289,7 @@ fn open_export(
                 read_only: spec.read_only,
                 block_bytes: block,
                 stop: Some(stop.clone()),
+                state_dir: state_dir.to_owned(),
                 ..DiskOptions::default()
             };
             let name = &spec.name;
@@ -193,16 +298,7 @@ fn open_export(
                 .map_err(|e| Failure::failed(format!("cannot serve export {name}: {e}")))?;
             (volume, fd)
         }
-        VolumeSpec::Remote(_) => {
-            return Err(Failure::usage(format!(
-                "export {}: a remote volume cannot be exported again",
-                spec.name
-            )));
-        }
+        VolumeSpec::Remote(_) | VolumeSpec::Linear(_) => unreachable!("{spec} is no store"),
     };
-    Ok(if spec.writeback {
-        (Box::new(Writeback::new(volume, WRITEBACK_BYTES_MAX, pool)), fd)
-    } else {
-        (volume, fd)
-    })
+    Ok((volume, fd))
 }

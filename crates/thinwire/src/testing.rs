@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_volume::{
@@ -227,14 +227,6 @@ impl OpenVolume for MemoryVolume {
 
     fn watch(&mut self, _: BorrowedFd<'_>) -> Outcome {
         Ok(())
-    }
-
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
     }
 
     fn health(&self) -> VolumeHealth {

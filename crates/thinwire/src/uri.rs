@@ -1,9 +1,9 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`,
-//! `tw://NODE/EXPORT?link=eth1&mtu=9000` or `tw+udp://HOST[:PORT]/EXPORT`.
+//! `tw://NODE/EXPORT?link=eth1&mtu=9000`, `tw+udp://HOST[:PORT]/EXPORT`, or `linear:[VOLUME,...]` of these.
 
 use std::fmt;
 use std::net::Ipv6Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use thinwire_link::LinkSpec;
@@ -33,16 +33,48 @@ pub enum VolumeSpec {
     Switched(u64),
     /// An export of a target.
     Remote(RemoteSpec),
+    /// Volumes one behind the other; at least one.
+    Linear(Vec<VolumeSpec>),
+}
+
+impl VolumeSpec {
+    /// What is at the bottom, in order: the volume itself unless it is made of others.
+    pub fn leaves(&self) -> Vec<&VolumeSpec> {
+        match self {
+            VolumeSpec::Linear(children) => children.iter().flat_map(VolumeSpec::leaves).collect(),
+            leaf => vec![leaf],
+        }
+    }
+
+    /// Exports of targets are part of it.
+    pub fn has_remote(&self) -> bool {
+        self.leaves().iter().any(|leaf| matches!(leaf, VolumeSpec::Remote(_)))
+    }
+
+    /// Changes the paths at the bottom.
+    pub fn try_map_paths<E>(
+        &mut self,
+        map: &impl Fn(&Path) -> Result<PathBuf, E>,
+    ) -> Result<(), E> {
+        match self {
+            VolumeSpec::Path(path) => *path = map(path)?,
+            VolumeSpec::Linear(children) => {
+                children.iter_mut().try_for_each(|child| child.try_map_paths(map))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// An export of a target, and how to reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSpec {
     /// Whom to ask.
-    pub node: Node,
+    pub node: NodeAddress,
     /// The export's name there.
     pub export: String,
-    /// The links to use, all of them at once. Empty only for [`Node::Udp`], where any local
+    /// The links to use, all of them at once. Empty only for [`NodeAddress::Udp`], where any local
     /// address will do.
     pub links: Vec<LinkSpec>,
     /// Never use frames for more than this MTU, in bytes.
@@ -53,7 +85,7 @@ pub struct RemoteSpec {
 
 /// How the target is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node {
+pub enum NodeAddress {
     /// By its node name: discovered.
     Name(String),
     /// By its Ethernet address.
@@ -73,7 +105,9 @@ impl FromStr for VolumeSpec {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let bad = |why: &str| Err(ParseError::new(text, why));
         if text.is_empty() {
-            return bad("give a volume: a path, file:PATH, memory:SIZE, null:SIZE or a tw URI");
+            return bad(
+                "give a volume: a path, file:PATH, memory:SIZE, null:SIZE, linear:[...] or a tw URI",
+            );
         }
         // A colon after a slash belongs to a path.
         let scheme = match text.split_once(':') {
@@ -88,6 +122,22 @@ impl FromStr for VolumeSpec {
                 Some(size) => VolumeSpec::Switched(store_size(text, size)?),
                 None => VolumeSpec::Null(store_size(text, size)?),
             }),
+            ("linear", list) => {
+                let Some(list) = list.strip_prefix('[').and_then(|list| list.strip_suffix(']'))
+                else {
+                    return bad("volumes follow in brackets, as in linear:[/srv/a.img,/srv/b.img]");
+                };
+                let children = split_commas(list);
+                let plain = |child: &&String| !child.starts_with(LIST);
+                if let Some(child) = children.iter().filter(plain).find(|c| c.contains(['[', ']']))
+                {
+                    return bad(&format!(
+                        "`{child}`: no bracket can stand in the name of one of them"
+                    ));
+                }
+                let children: Result<_, _> = children.iter().map(|child| child.parse()).collect();
+                Ok(VolumeSpec::Linear(children?))
+            }
             ("tw" | "tw+udp", rest) => {
                 let Some(rest) = rest.strip_prefix("//") else {
                     return bad("`//` must follow the scheme, as in tw://node1/disk0?link=eth1");
@@ -99,10 +149,36 @@ impl FromStr for VolumeSpec {
             }
             (other, _) => bad(&format!(
                 "unknown kind of volume `{other}:`; there are file:PATH, memory:SIZE, null:SIZE, \
-                 tw://NODE/EXPORT and tw+udp://HOST/EXPORT (a path with a colon: file:{text})"
+                 linear:[VOLUME,...], tw://NODE/EXPORT and tw+udp://HOST/EXPORT (a path with a colon: file:{text})"
             )),
         }
     }
+}
+
+/// How a list of volumes begins.
+const LIST: &str = "linear:";
+
+/// Splits at single commas outside of lists of volumes; a doubled one stands for itself, and inside of a
+/// list is left to whoever reads that. At least one part.
+pub(crate) fn split_commas(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut depth = 0usize;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        // Brackets mean nothing in the names of files.
+        let is_list = parts.last().is_some_and(|part| part.starts_with(LIST));
+        match c {
+            '[' if is_list || parts.last().is_some_and(|part| part == LIST) => depth += 1,
+            ']' if is_list => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if c == ',' && depth == 0 && chars.next_if_eq(&',').is_none() {
+            parts.push(String::new());
+        } else {
+            parts.last_mut().expect("never empty").push(c);
+        }
+    }
+    parts
 }
 
 fn store_size(whole: &str, size: &str) -> Result<u64, ParseError> {
@@ -179,7 +255,7 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
 }
 
 /// The node of a `tw://` URI.
-fn parse_node(text: &str) -> Result<Node, String> {
+fn parse_node(text: &str) -> Result<NodeAddress, String> {
     if text.is_empty() {
         return Err("the node is missing, as in tw://node1/disk0".into());
     }
@@ -188,7 +264,7 @@ fn parse_node(text: &str) -> Result<Node, String> {
         if mac[0] & 1 != 0 {
             return Err(format!("`{text}`: a multicast address is no target"));
         }
-        return Ok(Node::Mac(mac));
+        return Ok(NodeAddress::Mac(mac));
     }
     if text.contains(':') {
         return Err(format!(
@@ -197,11 +273,11 @@ fn parse_node(text: &str) -> Result<Node, String> {
         ));
     }
     check_name("node name", &text).map_err(|e| e.to_string())?;
-    Ok(Node::Name(text))
+    Ok(NodeAddress::Name(text))
 }
 
 /// The host and port of a `tw+udp://` URI.
-fn parse_host(text: &str) -> Result<Node, String> {
+fn parse_host(text: &str) -> Result<NodeAddress, String> {
     let (host, port) = match text.strip_prefix('[') {
         Some(v6) => {
             let (ip, after) =
@@ -239,7 +315,7 @@ fn parse_host(text: &str) -> Result<Node, String> {
             .filter(|port| *port != 0)
             .ok_or_else(|| format!("`{port}` is not a UDP port (1 to 65535)"))?,
     };
-    Ok(Node::Udp { host, port })
+    Ok(NodeAddress::Udp { host, port })
 }
 
 /// Undoes percent-encoding. What comes out must be UTF-8 without control characters.
@@ -277,6 +353,7 @@ impl VolumeSpec {
             VolumeSpec::Memory(_) => "memory".into(),
             VolumeSpec::Null(_) | VolumeSpec::Switched(_) => "null".into(),
             VolumeSpec::Remote(remote) => remote.export.clone(),
+            VolumeSpec::Linear(_) => "linear".into(),
         }
     }
 }
@@ -289,6 +366,13 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Null(bytes) => write!(f, "null:{bytes}"),
             VolumeSpec::Switched(bytes) => write!(f, "null:{bytes},switch"),
             VolumeSpec::Remote(remote) => remote.fmt(f),
+            VolumeSpec::Linear(children) => {
+                let child = |child: &VolumeSpec| match child {
+                    VolumeSpec::Linear(_) => child.to_string(),
+                    leaf => leaf.to_string().replace(',', ",,"),
+                };
+                write!(f, "linear:[{}]", children.iter().map(child).collect::<Vec<_>>().join(","))
+            }
         }
     }
 }
@@ -299,16 +383,16 @@ impl fmt::Display for RemoteSpec {
     }
 }
 
-impl fmt::Display for Node {
+impl fmt::Display for NodeAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Node::Name(name) => write!(f, "tw://{name}"),
-            Node::Mac(m) => write!(
+            NodeAddress::Name(name) => write!(f, "tw://{name}"),
+            NodeAddress::Mac(m) => write!(
                 f,
                 "tw://{:02x}-{:02x}-{:02x}-{:02x}-{:02x}-{:02x}",
                 m[0], m[1], m[2], m[3], m[4], m[5]
             ),
-            Node::Udp { host, port } => {
+            NodeAddress::Udp { host, port } => {
                 let port = if *port == UDP_PORT { String::new() } else { format!(":{port}") };
                 if host.contains(':') {
                     write!(f, "tw+udp://[{host}]{port}")
@@ -348,13 +432,13 @@ mod tests {
     #[test]
     fn remote_volumes() {
         let spec = remote("tw://node1/disk0?link=eth1&link=packet:eth2&mtu=9000");
-        assert_eq!(spec.node, Node::Name("node1".into()));
+        assert_eq!(spec.node, NodeAddress::Name("node1".into()));
         assert_eq!(spec.export, "disk0");
         assert_eq!(spec.links, ["eth1".parse().unwrap(), "packet:eth2".parse().unwrap()]);
         assert_eq!(spec.mtu, Some(9000));
         assert_eq!(
             remote("tw://02-00-00-00-00-02/d?link=eth1").node,
-            Node::Mac([2, 0, 0, 0, 0, 2])
+            NodeAddress::Mac([2, 0, 0, 0, 0, 2])
         );
         let spec = remote("tw://n/%64isk%30?link=eth%31");
         assert_eq!(
@@ -363,11 +447,11 @@ mod tests {
         );
         assert_eq!(
             remote("tw+udp://10.0.0.2/disk0").node,
-            Node::Udp { host: "10.0.0.2".into(), port: UDP_PORT }
+            NodeAddress::Udp { host: "10.0.0.2".into(), port: UDP_PORT }
         );
         assert_eq!(
             remote("tw+udp://[fe80::1]:7/disk0?link=udp:[fe80::2]").node,
-            Node::Udp { host: "fe80::1".into(), port: 7 }
+            NodeAddress::Udp { host: "fe80::1".into(), port: 7 }
         );
     }
 

@@ -7,6 +7,8 @@ mod error;
 mod grant;
 mod io;
 pub mod modules;
+mod part;
+mod port;
 pub mod stores;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
@@ -18,6 +20,8 @@ pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
 pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
+pub use part::{Closing, Effect, Expects, Letter, Part, PartEvent};
+pub use port::{Bell, Edge, Port};
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
 pub use writer::{ChangeError, HolderName, WriterRecord, change_writer, settle_writer};

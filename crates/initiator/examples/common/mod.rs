@@ -8,7 +8,7 @@ use thinwire_buffer::{Addr, Pool};
 use thinwire_initiator::{InitiatorConfig, TargetName};
 use thinwire_link::Link;
 use thinwire_link::udp::{UdpConfig, UdpLink};
-use thinwire_runtime::serve::TargetShard;
+use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_target::{ExportConfig, TargetConfig};
 use thinwire_volume::Identity;
 use thinwire_volume::stores::MemoryStore;
@@ -34,7 +34,7 @@ pub fn serve() -> Served {
         let identity = Identity { identity: *b"thinwire-example", incarnation: 1 };
         let volume = Box::new(MemoryStore::new(64 << 20, 512, identity, &pool));
         let export = ExportConfig { name: "scratch".into(), volume, read_only: false };
-        shard.add_export(export, None).expect("an export");
+        shard.add_export(OpenedExport::new(export, None)).expect("an export");
         tell.send(address).expect("somebody waits");
         shard.run(stop_read.as_fd()).expect("serving");
     });

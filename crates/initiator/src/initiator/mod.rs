@@ -10,7 +10,7 @@ mod volume;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{LinkInfo, Pool, RxFrame, TxBatch};
+use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_proto::{
     DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SipRng, Stage, StageObserver, Time,
 };
@@ -112,6 +112,11 @@ impl Initiator {
         self.attachment.first_error()
     }
 
+    /// [`Initiator::take_notice`] has something.
+    pub fn has_notices(&self) -> bool {
+        self.association.session().is_some_and(Session::has_notices)
+    }
+
     /// The next thing a person may want to read.
     pub fn take_notice(&mut self) -> Option<Notice> {
         self.association.session_mut().and_then(Session::take_notice)
@@ -139,6 +144,11 @@ impl Initiator {
         if let Err(reason) = self.take_frame(now, link, frame) {
             self.drops.count(reason);
         }
+    }
+
+    /// How much may be on the way to this end of a link.
+    pub(crate) fn set_room(&mut self, link: usize, room: Room) {
+        self.association.set_room(link, room);
     }
 
     /// A user's request crosses a border. Only reads and writes are measured.

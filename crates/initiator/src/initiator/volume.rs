@@ -48,4 +48,13 @@ impl Volume for Initiator {
     fn outstanding(&self) -> usize {
         self.requests.outstanding()
     }
+
+    fn copied_bytes(&self) -> u64 {
+        self.requests.copied_bytes()
+    }
+
+    /// What a restart of the target loses is sent again: only what could not be is lost.
+    fn losses(&self) -> u64 {
+        self.durability.stats().failures
+    }
 }

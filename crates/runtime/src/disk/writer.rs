@@ -69,8 +69,7 @@ impl WriterStore {
         identity: &[u8; 16],
         state_dir: &Path,
     ) -> Result<Self, DiskOpenError> {
-        let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
-        let state_file = state_dir.join(format!("writer-{name}"));
+        let state_file = state_file("writer", identity, state_dir);
         let damaged = |remedy| DiskOpenError::Damaged {
             path: path.to_owned(),
             what: "writer record",
@@ -179,6 +178,27 @@ impl WriterStore {
         }
     }
 
+    /// A record of a volume that is no disk: always in the state file.
+    pub fn of_state(identity: &[u8; 16], state_dir: &Path) -> Self {
+        // Another name than a disk's: a target of the same machine may serve what this stands on alone,
+        // which has the same identity.
+        let state_file = state_file("gateway", identity, state_dir);
+        WriterStore { attribute: false, state_file, read_only: false }
+    }
+
+    /// [`WriterStore::load`] of one that is always in the state file.
+    pub fn load_state(&self) -> Result<WriterRecord, i32> {
+        match self.read_state_file()? {
+            Found::Record(record) => self.sync_state_file().map(|()| record),
+            Found::Nothing | Found::Unable => Ok(WriterRecord::default()),
+        }
+    }
+
+    /// [`WriterStore::store`] of one that is always in the state file.
+    pub fn store_state(&self, record: WriterRecord) -> Result<(), i32> {
+        self.store_file(&encode(record)).map_err(os).inspect_err(|errno| self.complain(*errno))
+    }
+
     /// Replaces the state file in one step: a crash leaves the old or the new one.
     fn store_file(&self, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(self.folder())?;
@@ -204,6 +224,11 @@ impl WriterStore {
     fn folder(&self) -> &Path {
         self.state_file.parent().expect("a file in a directory")
     }
+}
+
+fn state_file(whose: &str, identity: &[u8; 16], state_dir: &Path) -> PathBuf {
+    let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    state_dir.join(format!("{whose}-{name}"))
 }
 
 /// Why a place could not be read.

@@ -16,6 +16,7 @@ use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorStats};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
+use thinwire_node::NodeCanary;
 use thinwire_proto::{DropReason, Time};
 use thinwire_volume::{Completion, ErrorKind};
 use thinwire_wire::{FrameError, Status};
@@ -62,6 +63,8 @@ pub struct Client {
     pub initiator: Option<ClientProcess>,
     /// What its next start puts on top of the initiator.
     pub top: Top,
+    /// A fault in its next node.
+    pub node_canary: NodeCanary,
     /// Settings for its next start.
     pub config: InitiatorConfig,
     /// Which export it uses.
@@ -107,6 +110,7 @@ impl Client {
             machine: Machine::new(stations),
             initiator: None,
             top: Top::Blocks,
+            node_canary: NodeCanary::None,
             config,
             export,
             faults: None,
@@ -135,8 +139,10 @@ impl Client {
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
         let config = InitiatorConfig { instance: seed, ..self.config.clone() };
         let pool = self.pool.clone();
-        let initiator = Initiator::new(Time(now), config, params, pool, seed);
-        self.initiator = Some(ClientProcess::new(initiator, self.top, &self.pool));
+        let initiator = Initiator::new(Time(now), config, params.clone(), pool, seed);
+        let mut process = ClientProcess::new(initiator, params, self.top, &self.pool);
+        process.node().set_canary(self.node_canary);
+        self.initiator = Some(process);
         self.run = run;
         self.is_open = false;
         self.closing = false;
@@ -202,27 +208,30 @@ impl Client {
         coverage: &mut Coverage,
         trace: &mut dyn FnMut(&str, u64),
     ) -> Result<Option<End>, Violation> {
-        let Some(mut initiator) = self.initiator.take() else { return Ok(None) };
+        let Some(process) = &mut self.initiator else { return Ok(None) };
         let time = Time(now);
-        self.machine.receive(&self.pool, |link, frame| initiator.on_frame(time, link, frame));
-        self.initiator = Some(initiator);
+        let node = process.node();
+        self.machine.receive(&self.pool, |link, frame| node.on_frame(time, link, frame));
+        node.settle(time);
         self.look(now, export, coverage, trace)?;
         while self.wants_more(now) {
             let (token, op, range) = self.submit_random(now, export, coverage);
             let place = (range.first as u64) << 16 | range.count as u64;
             trace(op_name(op), token << 40 | place);
         }
-        let initiator = self.initiator.as_mut().expect("put back");
-        initiator.turn(time, self.machine.batches());
-        let frames = self.machine.send();
+        let node = self.initiator.as_mut().expect("it runs").node();
+        node.settle(time);
+        node.close(time);
+        let frames = self.machine.send(node.out());
+        self.machine.deadline = node.deadline().0;
         trace("sent", frames);
         self.look(now, export, coverage, trace)?;
-        let initiator = self.initiator.as_ref().expect("it runs");
-        let report = initiator.report(time);
+        let process = self.initiator.as_mut().expect("it runs");
+        self.machine.dirty |= process.node().has_ios();
+        let report = process.report(time);
         let full = report.retained_bytes > self.config.retained_bytes_max
             || report.retained_entries > self.config.retained_entries_max;
         coverage.retained_full += u64::from(full);
-        self.machine.deadline = initiator.deadline(time).0;
         if self.wants_more(now.max(self.pause_until)) {
             self.machine.deadline = self.machine.deadline.min(self.pause_until);
         }

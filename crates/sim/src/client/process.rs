@@ -2,9 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{LinkInfo, Pool};
 use thinwire_initiator::Initiator;
-use thinwire_volume::{Completion, Io, Unaligned, Volume};
+use thinwire_node::{Lane, Node, PartId};
+use thinwire_volume::{Completion, Io, Port, Unaligned, Volume};
 
 use crate::stamp::SECTOR_BYTES;
 
@@ -20,48 +21,64 @@ pub enum Top {
     AnyRangeUnlocked,
 }
 
-/// An initiator, which it stands for, and how I/O reaches it.
-pub enum ClientProcess {
-    /// [`Top::Blocks`].
-    Blocks(Box<Initiator>),
-    /// [`Top::AnyRange`].
-    AnyRange(Box<Unaligned<Initiator>>),
+/// A node with an initiator, which it stands for, and how I/O reaches it.
+pub struct ClientProcess {
+    node: Node,
+    initiator: PartId<Initiator>,
+    top: Top,
+    /// What stands on the initiator, if anything does, once that is open.
+    module: Option<Unaligned<Port>>,
+    pool: Pool,
 }
 
 impl ClientProcess {
     /// Puts on top what is wanted.
-    pub(super) fn new(initiator: Initiator, top: Top, pool: &Pool) -> Self {
-        match top {
-            Top::Blocks => ClientProcess::Blocks(Box::new(initiator)),
-            Top::AnyRange => {
-                ClientProcess::AnyRange(Box::new(Unaligned::new(initiator, pool.clone())))
-            }
-            Top::AnyRangeUnlocked => {
-                let module = Unaligned::new(initiator, pool.clone());
-                ClientProcess::AnyRange(Box::new(module.without_locks()))
-            }
+    pub(super) fn new(initiator: Initiator, links: Vec<LinkInfo>, top: Top, pool: &Pool) -> Self {
+        let all = (0..links.len()).collect();
+        let mut node = Node::new(links);
+        let initiator = node.add(initiator, all, &Lane::ALL);
+        ClientProcess { node, initiator, top, module: None, pool: pool.clone() }
+    }
+
+    /// The node, for whoever drives it.
+    pub(super) fn node(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// The module, once there can be one.
+    fn module(&mut self) -> Option<&mut Unaligned<Port>> {
+        if self.module.is_none() && self.top != Top::Blocks && self.is_open() {
+            let module = Unaligned::new(self.node.port(self.initiator), self.pool.clone());
+            let is_locked = self.top == Top::AnyRange;
+            self.module = Some(if is_locked { module } else { module.without_locks() });
         }
+        self.module.as_mut()
     }
 
     /// Submits an I/O from the top.
     pub(super) fn submit(&mut self, io: Io) {
-        match self {
-            ClientProcess::Blocks(initiator) => initiator.submit(io),
-            ClientProcess::AnyRange(module) => module.submit(io),
+        match self.module() {
+            Some(module) => module.submit(io),
+            None => self.node.volume(self.initiator).submit(io),
         }
     }
 
     /// Completions at the top.
     pub(super) fn poll(&mut self, done: &mut Vec<Completion>) {
-        match self {
-            ClientProcess::Blocks(initiator) => initiator.poll(done),
-            ClientProcess::AnyRange(module) => module.poll(done),
+        match self.module() {
+            Some(module) => module.poll(done),
+            None => self.node.volume(self.initiator).poll(done),
         }
+    }
+
+    /// The module has I/Os below it.
+    pub(super) fn is_settling(&self) -> bool {
+        self.module.as_ref().is_some_and(|module| module.inner().outstanding() > 0)
     }
 
     /// See [`Top::AnyRange`].
     pub(super) fn takes_any_range(&self) -> bool {
-        matches!(self, ClientProcess::AnyRange(_))
+        self.top != Top::Blocks
     }
 
     /// The sectors that I/O at the top has to be a multiple of, and those of the blocks below.
@@ -75,18 +92,12 @@ impl Deref for ClientProcess {
     type Target = Initiator;
 
     fn deref(&self) -> &Initiator {
-        match self {
-            ClientProcess::Blocks(initiator) => initiator,
-            ClientProcess::AnyRange(module) => module.inner(),
-        }
+        self.node.get(self.initiator).expect("it is never removed")
     }
 }
 
 impl DerefMut for ClientProcess {
     fn deref_mut(&mut self) -> &mut Initiator {
-        match self {
-            ClientProcess::Blocks(initiator) => initiator,
-            ClientProcess::AnyRange(module) => module.inner_mut(),
-        }
+        self.node.get_mut(self.initiator).expect("it is never removed")
     }
 }

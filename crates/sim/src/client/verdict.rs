@@ -8,14 +8,14 @@ use thinwire_wire::Status;
 use super::{Client, End, IoOutcome};
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
-use crate::model::{Effect, Range, Ticket, Violation};
+use crate::model::{ModelEffect, Range, Ticket, Violation};
 use crate::stamp::SECTOR_BYTES;
 
 /// What the completion of an I/O is checked against.
 pub(super) enum Expectation {
-    Effect {
+    ModelEffect {
         version: u64,
-        effect: Effect,
+        effect: ModelEffect,
         fua: bool,
     },
     Read(Ticket),
@@ -117,13 +117,13 @@ impl Client {
         let ok = result.is_ok();
         let model = &mut export.models[self.content];
         match kind {
-            Expectation::Effect { version, effect, fua } => {
+            Expectation::ModelEffect { version, effect, fua } => {
                 model.end_write(self.run, range, version, ok, fua);
                 if ok {
                     match effect {
-                        Effect::Data => coverage.writes += 1,
-                        Effect::Zeroes => coverage.zeroes += 1,
-                        Effect::Discard => coverage.discards += 1,
+                        ModelEffect::Data => coverage.writes += 1,
+                        ModelEffect::Zeroes => coverage.zeroes += 1,
+                        ModelEffect::Discard => coverage.discards += 1,
                     }
                     coverage.fua_writes += u64::from(fua);
                 }
@@ -214,6 +214,10 @@ impl Client {
         }
         if let Some(kind) = initiator.failure() {
             if !self.pending.is_empty() {
+                if initiator.is_settling() {
+                    // The module's own are refused in one more turn.
+                    return Ok(None);
+                }
                 let text = format!("{} I/Os are left after it has failed", self.pending.len());
                 return Err(self.violation(text));
             }

@@ -8,7 +8,7 @@ use super::Client;
 use super::verdict::{Expectation, Pending};
 use crate::coverage::Coverage;
 use crate::export::Export;
-use crate::model::{Effect, Range};
+use crate::model::{ModelEffect, Range};
 use crate::stamp::SECTOR_BYTES;
 
 /// What a client does to its volume. Weights are relative.
@@ -92,20 +92,21 @@ impl Client {
             }
             Op::Write | Op::Discard | Op::WriteZeroes if reader => Expectation::Forbidden,
             Op::Write => {
-                let version = model.begin_write(self.run, range, Effect::Data);
-                Expectation::Effect { version, effect: Effect::Data, fua }
+                let version = model.begin_write(self.run, range, ModelEffect::Data);
+                Expectation::ModelEffect { version, effect: ModelEffect::Data, fua }
             }
             Op::Discard | Op::WriteZeroes => {
-                let effect = if op == Op::Discard { Effect::Discard } else { Effect::Zeroes };
+                let effect =
+                    if op == Op::Discard { ModelEffect::Discard } else { ModelEffect::Zeroes };
                 io.flags.no_hole = op == Op::WriteZeroes && self.rng.chance(0.3);
                 let version = model.begin_write(self.run, range, effect);
-                Expectation::Effect { version, effect, fua }
+                Expectation::ModelEffect { version, effect, fua }
             }
         };
         if op == Op::Write {
             let mut buf = self.pool.get(len);
             match kind {
-                Expectation::Effect { version, .. } => {
+                Expectation::ModelEffect { version, .. } => {
                     model.fill(self.run, range, version, &mut buf)
                 }
                 _ => buf.fill(0xee),

@@ -7,7 +7,7 @@ use thinwire_wire::{Complete, Status};
 use super::desk::{Expectation, Use};
 use super::seat::{Seat, Stands};
 use super::{Around, Juggler};
-use crate::model::{Effect, Range, Violation};
+use crate::model::{ModelEffect, Range, Violation};
 use crate::stamp::SECTOR_BYTES;
 
 impl Juggler {
@@ -77,7 +77,7 @@ impl Juggler {
         seat.is_clean = false;
         let run = seat.run;
         let model = &mut around.exports[seat.export].models[seat.content];
-        let version = model.begin_write(run, range, Effect::Data);
+        let version = model.begin_write(run, range, ModelEffect::Data);
         let mut buf = self.pool.get(range.count * SECTOR_BYTES);
         model.fill(run, range, version, &mut buf);
         self.request(

@@ -26,7 +26,7 @@ type Check = Result<(), Violation>;
 
 /// What an effect leaves in a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ModelEffect {
     /// A stamp with its version.
     Data,
     /// Zeroes.
@@ -49,7 +49,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     version: u64,
-    effect: Effect,
+    effect: ModelEffect,
     state: State,
     run: u32,
 }
@@ -235,7 +235,7 @@ impl Model {
     }
 
     /// A write of `run` is submitted: its version, and for data the bytes to write.
-    pub fn begin_write(&mut self, run: u32, range: Range, effect: Effect) -> u64 {
+    pub fn begin_write(&mut self, run: u32, range: Range, effect: ModelEffect) -> u64 {
         self.last_version += 1;
         let version = self.last_version;
         // One that has been taken over writes nothing any more, whatever it believes.
@@ -300,7 +300,7 @@ impl Model {
             let sector = &mut self.sectors[at];
             let entry = sector.history.iter().rfind(|e| e.version == version);
             // A discard promises nothing about what is read.
-            if entry.is_some_and(|e| e.effect != Effect::Discard) {
+            if entry.is_some_and(|e| e.effect != ModelEffect::Discard) {
                 sector.durable = sector.durable.max(version);
             }
         }
@@ -366,7 +366,7 @@ impl Model {
         let known = |at: usize| {
             let sector = &self.sectors[at];
             let mine = |e: &&Entry| {
-                e.state == State::Done && Some(e.run) == run && e.effect != Effect::Discard
+                e.state == State::Done && Some(e.run) == run && e.effect != ModelEffect::Discard
             };
             let done = sector.history.iter().rev().find(mine).map_or(0, |e| e.version);
             done.max(sector.durable)
@@ -416,7 +416,7 @@ impl Model {
                     e.version <= ticket.before
                         && e.state == State::Done
                         && e.run == run
-                        && e.effect != Effect::Discard
+                        && e.effect != ModelEffect::Discard
                 });
                 // After a failed replay nothing is `Done` above the floor. What became durable
                 // meanwhile, submitted later, may be missing: a long read goes down in parts.
@@ -448,21 +448,23 @@ impl Model {
 
     fn allowed(&self, sector: &Sector, at: usize, seen: Seen, floor: u64, ceiling: u64) -> bool {
         // What is discarded may read as anything that ever was there.
-        let discards =
-            |e: &Entry| e.effect == Effect::Discard && e.version > floor && e.version <= ceiling;
+        let discards = |e: &Entry| {
+            e.effect == ModelEffect::Discard && e.version > floor && e.version <= ceiling
+        };
         let floor = if sector.history.iter().any(discards) { 0 } else { floor };
         let within = |e: &&Entry| e.version >= floor && e.version <= ceiling;
         match seen {
             Seen::Garbage => false,
             // Zeroes: from before everything, or by an effect that makes them.
             Seen::Zero => {
-                floor == 0 || sector.history.iter().filter(within).any(|e| e.effect != Effect::Data)
+                floor == 0
+                    || sector.history.iter().filter(within).any(|e| e.effect != ModelEffect::Data)
             }
             Seen::Stamp { address, run, version } => {
                 let found = sector.history.iter().filter(within);
                 address == at as u64
                     && found
-                        .filter(|e| e.effect == Effect::Data)
+                        .filter(|e| e.effect == ModelEffect::Data)
                         .any(|e| e.version == version && e.run == run)
             }
         }
@@ -479,7 +481,7 @@ impl Model {
         };
         // What was discarded may change by itself (when a cache passes the discard on, say); what was
         // written once more when that is sent again, after the store has lost it.
-        let may_change = |e: &Entry| e.run == run || e.effect == Effect::Discard;
+        let may_change = |e: &Entry| e.run == run || e.effect == ModelEffect::Discard;
         let sent_again = sector.patched.0 == run && sector.patched.1 != life;
         if sent_again || sector.history.iter().any(may_change) || life != began {
             sector.observed = None;

@@ -23,7 +23,7 @@ fn written(count: u64) -> Model {
     let mut m = Model::new("x", 8192);
     assert!(m.run_started(1, 1));
     for _ in 0..count {
-        let v = m.begin_write(1, R, Effect::Data);
+        let v = m.begin_write(1, R, ModelEffect::Data);
         m.end_write(1, R, v, true, false);
     }
     m
@@ -34,7 +34,7 @@ fn a_read_sees_the_newest_acknowledged_write() {
     let mut m = written(2);
     assert!(read(&mut m, 2).is_ok());
     assert!(read(&mut m, 1).is_err() && read(&mut m, 0).is_err() && read(&mut m, 3).is_err());
-    let open = m.begin_write(1, R, Effect::Data);
+    let open = m.begin_write(1, R, ModelEffect::Data);
     assert!(read(&mut m, open).is_ok(), "the read waits for it, or not");
     m.end_write(1, R, open, false, false);
     assert!(read(&mut m, 2).is_ok() && read(&mut m, open).is_ok());
@@ -53,9 +53,9 @@ fn a_read_may_miss_what_nobody_has_heard_of_yet() {
         [(L, L, false), (doubt, L, true), (L, lost, true), (L, doubt, false)]
     {
         let mut m = written(1);
-        let v = m.begin_write(1, R, Effect::Data);
+        let v = m.begin_write(1, R, ModelEffect::Data);
         m.end_write(1, R, v, true, true);
-        let v = m.begin_write(1, R, Effect::Data);
+        let v = m.begin_write(1, R, ModelEffect::Data);
         m.end_write(1, R, v, true, false);
         let [older, durable, acknowledged] = [1, 2, 3].map(|version| bytes(&m, version));
         let tickets = [m.begin_read(Some(1), R, begin), m.begin_status(Some(1), R, begin)];
@@ -65,7 +65,7 @@ fn a_read_may_miss_what_nobody_has_heard_of_yet() {
             assert!(m.end_read(&ticket, R, &older, end).is_err());
         }
         // What came behind the loss is not lost.
-        let v = m.begin_write(1, R, Effect::Data);
+        let v = m.begin_write(1, R, ModelEffect::Data);
         m.end_write(1, R, v, true, false);
         for ticket in [m.begin_read(Some(1), R, begin), m.begin_status(Some(1), R, begin)] {
             assert!(m.end_read(&ticket, R, &acknowledged, end).is_err());
@@ -99,7 +99,7 @@ fn a_crash_of_the_run_leaves_what_was_flushed() {
     for (last, allowed) in [(0, false), (1, true), (2, true)] {
         let mut m = written(1);
         let mark = m.begin_flush();
-        let v = m.begin_write(1, R, Effect::Data);
+        let v = m.begin_write(1, R, ModelEffect::Data);
         m.end_write(1, R, v, true, false);
         m.end_flush(1, mark, true).unwrap();
         m.run_ended(1);
@@ -116,10 +116,10 @@ fn image(m: &Model, version: u64) -> Vec<u8> {
 #[test]
 fn a_discard_leaves_the_old_or_zeroes() {
     let mut m = written(1);
-    let v = m.begin_write(1, R, Effect::Discard);
+    let v = m.begin_write(1, R, ModelEffect::Discard);
     m.end_write(1, R, v, true, true);
     assert!(read(&mut m, 0).is_ok() && read(&mut m, 1).is_ok());
-    let v = m.begin_write(1, R, Effect::Zeroes);
+    let v = m.begin_write(1, R, ModelEffect::Zeroes);
     m.end_write(1, R, v, true, true);
     assert!(read(&mut m, 0).is_ok() && read(&mut m, 1).is_err());
 }

@@ -15,7 +15,7 @@ use crate::scene::{Scene, ms};
 /// A frame arrives at the target from a station that need not have sent it.
 pub fn throw(s: &mut Scene, from: u32, bytes: &[u8]) {
     let now = Time(s.world.now);
-    let target = s.world.servers[0].shards[0].target.as_mut().expect("it runs");
+    let target = s.world.servers[0].shards[0].target_mut().expect("it runs");
     target.on_frame(now, 0, &received(from, bytes));
     s.world.servers[0].wake();
 }

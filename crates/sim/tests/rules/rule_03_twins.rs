@@ -2,7 +2,7 @@
 
 use thinwire_link::sim::Verdict;
 use thinwire_sim::client::End;
-use thinwire_sim::world::{Host, SECOND};
+use thinwire_sim::world::{SECOND, SimHost};
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message, Status};
 
@@ -117,7 +117,7 @@ fn rule_03_a_twin_that_keeps_asking_waits_for_the_lease_like_others() {
 fn rule_03_a_twin_of_a_frozen_writer_fences_it() {
     let (mut s, twin) = with_twin();
     s.write(at(0, 8));
-    s.world.freeze(Host::Client(0), s.world.now + 3 * SECOND);
+    s.world.freeze(SimHost::Client(0), s.world.now + 3 * SECOND);
     s.world.start_client(twin);
     s.until("attached", move |w| w.clients[twin].is_open);
     assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use thinwire_buffer::{Pool, SegList};
 use thinwire_link::sim::Verdict;
 use thinwire_sim::client::End;
-use thinwire_sim::model::{Effect, Range};
+use thinwire_sim::model::{ModelEffect, Range};
 use thinwire_sim::server::Crash;
-use thinwire_sim::world::{Host, SECOND};
+use thinwire_sim::world::{SECOND, SimHost};
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume, WriterRecord};
 use thinwire_wire::{Frame, Message, Status};
@@ -56,7 +56,7 @@ fn write_locally(s: &mut Scene, range: Range, takes_generation: bool) {
     let model = &mut s.world.exports[0].models[0];
     assert!(model.run_started(RUN, before.generation + 1));
     s.medium.fence(RUN, false);
-    let version = model.begin_write(RUN, range, Effect::Data);
+    let version = model.begin_write(RUN, range, ModelEffect::Data);
     let mut buf = Pool::new(0).get(range.count * 512);
     model.fill(RUN, range, version, &mut buf);
     let (first, bytes) = (range.first as u64 * 512, buf.len() as u64);
@@ -110,7 +110,7 @@ fn rule_03_a_frozen_writer_wakes_up_fenced_and_stays_so() {
     let b = s.client();
     s.write(at(0, 8));
     let mut pending: Vec<_> = (0..8).map(|n| s.submit(0, Op::Write, at(n * 8, 8))).collect();
-    s.world.freeze(Host::Client(0), s.world.now + 3 * SECOND);
+    s.world.freeze(SimHost::Client(0), s.world.now + 3 * SECOND);
     take_over(&mut s, b);
     let token = s.submit(b, Op::Write, at(0, 64));
     assert_eq!(s.outcome(b, token).result, Ok(()));
@@ -127,7 +127,7 @@ fn rule_03_only_the_recorded_writer_attaches_after_a_restart() {
     let mut s = Scene::new().with_client();
     let b = s.client();
     s.write(at(0, 8));
-    s.world.freeze(Host::Client(0), s.world.now + 2 * SECOND);
+    s.world.freeze(SimHost::Client(0), s.world.now + 2 * SECOND);
     s.restart(Crash::Kill);
     s.world.start_client(b);
     assert_eq!(s.until_ended(b), End::Refused(Status::Busy));

@@ -10,7 +10,7 @@ use thinwire_link::sim::Verdict;
 use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::server::Crash;
-use thinwire_sim::world::{Host, MS, SECOND};
+use thinwire_sim::world::{MS, SECOND, SimHost};
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message};
 
@@ -93,7 +93,7 @@ fn rule_04_a_block_status_tells_that_unflushed_writes_are_gone() {
         let flush = s.submit(reader, Op::Flush, at(0, 0));
         let medium = s.medium.clone();
         s.until("it runs", move |_| medium.in_flight() == 1);
-        s.world.freeze(Host::Server(0), s.world.now + 5 * MS);
+        s.world.freeze(SimHost::Server(0), s.world.now + 5 * MS);
         let status = s.submit(0, Op::BlockStatus, at(0, 8));
         s.pass(ms(4));
         s.medium.set_flush_failure(0.0);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_link::sim::{FaultRates, Verdict};
-use thinwire_sim::world::Host;
+use thinwire_sim::world::SimHost;
 use thinwire_volume::Op;
 use thinwire_wire::{Frame, Kind, Message};
 
@@ -16,9 +16,9 @@ fn rule_06_acknowledgements_are_lost_for_a_while() {
     let mut s = Scene::new().with_client();
     let tokens: Vec<_> = (0..4).map(|n| s.submit(0, Op::Write, at(n * 500, 500))).collect();
     s.pass(std::time::Duration::from_micros(300));
-    s.world.set_way(Host::Server(0), Host::Client(0), false);
+    s.world.set_way(SimHost::Server(0), SimHost::Client(0), false);
     s.pass(ms(250));
-    s.world.set_way(Host::Server(0), Host::Client(0), true);
+    s.world.set_way(SimHost::Server(0), SimHost::Client(0), true);
     for token in tokens {
         s.outcome(0, token).result.unwrap();
     }

@@ -14,7 +14,7 @@ use thinwire_sim::hand::{Desk, Greeting, Hand};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::model::Range;
 use thinwire_sim::server::Crash;
-use thinwire_sim::world::{Host, SECOND, World};
+use thinwire_sim::world::{SECOND, SimHost, World};
 use thinwire_target::TargetConfig;
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message};
@@ -182,8 +182,8 @@ impl Scene {
 
     /// Cuts or mends both ways between the server and a client.
     pub fn set_reach(&mut self, client: usize, is_open: bool) {
-        self.world.set_way(Host::Server(0), Host::Client(client), is_open);
-        self.world.set_way(Host::Client(client), Host::Server(0), is_open);
+        self.world.set_way(SimHost::Server(0), SimHost::Client(client), is_open);
+        self.world.set_way(SimHost::Client(client), SimHost::Server(0), is_open);
     }
 
     /// An initiator by hand, changed before it greets, and welcomed.

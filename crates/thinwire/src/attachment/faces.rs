@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
 use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
-use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace};
+use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace, proto};
 
 use super::Wanted;
 use crate::error::{Failure, Outcome};
@@ -27,7 +27,7 @@ pub fn open_face(
     match &wanted.face {
         FaceSpec::Nbd(address) => {
             let mut config = NbdConfig::new(listen(address), wanted.volume.short_name());
-            config.description = source;
+            config.description = shortened(source);
             config.read_only = read_only;
             Ok(Box::new(NbdFace::bind(config, pool).map_err(|e| failed(&e))?))
         }
@@ -106,6 +106,19 @@ pub fn leftovers(face: &FaceSpec, dir: &RunDir, name: &str) -> Vec<Leftover> {
             vec![Leftover::Device { run_dir: dir.path().to_owned(), name: name.to_owned() }]
         }
     }
+}
+
+/// As much of a description as NBD allows: that of a tree may be long.
+fn shortened(mut text: String) -> String {
+    if text.len() > proto::STRING_BYTES_MAX {
+        let mut end = proto::STRING_BYTES_MAX - 3;
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
 }
 
 #[cfg(test)]

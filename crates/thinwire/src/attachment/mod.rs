@@ -69,10 +69,8 @@ impl Wanted {
         if let Some(pcap) = &mut options.wire.pcap {
             *pcap = absolute(pcap)?;
         }
-        let volume = match &args.volume {
-            VolumeSpec::Path(path) => VolumeSpec::Path(absolute(path)?),
-            other => other.clone(),
-        };
+        let mut volume = args.volume.clone();
+        volume.try_map_paths(&|path| absolute(path))?;
         let face = match args.face() {
             FaceSpec::Nbd(NbdAddress::Unix(path)) => {
                 FaceSpec::Nbd(NbdAddress::Unix(absolute(&path)?))
@@ -120,7 +118,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         &wanted.name,
         wanted.volume.to_string(),
         wanted.face.kind(),
-        wanted.options.insecure && matches!(wanted.volume, VolumeSpec::Remote(_)),
+        wanted.options.insecure && wanted.volume.has_remote(),
     );
     record.leftovers = faces::leftovers(&wanted.face, &dir, &wanted.name);
     record.gives_up_ms =
@@ -140,7 +138,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         Err(failure) => {
             // Nobody used it yet, so there is nothing to flush; but the session ends in order. Of a
             // local volume, force puts back who was on record before.
-            let _ = open.close(!matches!(wanted.volume, VolumeSpec::Remote(_)));
+            let _ = open.close(!wanted.volume.has_remote());
             return Err(failure);
         }
     };

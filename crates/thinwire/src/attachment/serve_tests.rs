@@ -109,14 +109,6 @@ impl OpenVolume for Told {
         self.inner.watch(fd)
     }
 
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
-
     fn health(&self) -> VolumeHealth {
         self.inner.health()
     }

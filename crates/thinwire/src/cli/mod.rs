@@ -28,6 +28,8 @@ Volumes:
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
   Parameters: link=LINK (several: all are used at once), mtu=BYTES
+  linear:[VOLUME,VOLUME,...]          volumes one behind the other, which may be of any kind; a comma in
+                                      one of them is written twice
 
 Links:
   packet:IFACE, xdp:IFACE             an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
@@ -120,9 +122,10 @@ receive = \"single\", completion = \"inline\", spin = true (see the flags)
 Prints `ready NODE` on stdout when it serves.
 
 What stays behind: which volume a file is and who may write it, in its extended attributes
-user.thinwire.id and user.thinwire.writer; for block devices, and where there are no such attributes,
-in /var/lib/thinwire/. The claim in nodes/ goes with the target; the file of one that was killed goes
-when the next one starts.")]
+user.thinwire.id and user.thinwire.writer; for block devices, where there are no such attributes, and
+for exports that are made of other volumes or are another target's, in --state-dir. Who this target is
+to other targets is locked in ids/ of --run-dir. The claim in nodes/ goes with the target; the file of
+one that was killed goes when the next one starts.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
@@ -153,6 +156,10 @@ pub struct TargetArgs {
     /// target of this machine takes it
     #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
+    /// Folder for the records of who may write exports that have no place for one beside their content:
+    /// block devices, volumes that are made of others or are another target's
+    #[arg(long, value_name = "FOLDER", default_value = "/var/lib/thinwire")]
+    pub state_dir: PathBuf,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,6 @@ use crate::error::Outcome;
 use crate::open::require_insecure;
 use crate::output;
 use crate::rundir::SCHEMA;
-use crate::uri::VolumeSpec;
 
 /// `attach --json`.
 #[derive(Serialize)]
@@ -20,7 +19,7 @@ struct Json<'a> {
 
 /// Attaches in the background, or serves in the foreground until detached.
 pub fn run(args: &AttachArgs) -> Outcome {
-    if let VolumeSpec::Remote(_) = &args.volume {
+    if args.volume.has_remote() {
         require_insecure(args.insecure, "reaching a target")?;
     }
     let wanted = Wanted::new(args)?;

@@ -12,7 +12,8 @@ use crate::cli::{CopyArgs, WireArgs};
 use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_volume};
+use crate::host::Host;
+use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
@@ -41,13 +42,14 @@ pub fn run(args: &CopyArgs) -> Outcome {
     let mut options =
         VolumeOptions::new(args.insecure, &WireArgs::default(), args.run_dir.run_dir.clone());
     options.read_only = true;
-    let mut source = open_volume(&args.source, &options, Some(&signals))
+    let host = Host::new()?;
+    let mut source = open_on(&host, &args.source, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("source {}", args.source)))?;
     let bytes = source.volume().geometry().bytes;
     let made = MadeFile::make(&args.destination, bytes)?;
     options.read_only = false;
     options.take_over = args.take_over;
-    let mut destination = open_volume(&args.destination, &options, Some(&signals))
+    let mut destination = open_on(&host, &args.destination, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
 
     let start = Instant::now();
@@ -150,15 +152,17 @@ fn progress_bar(what: &'static str, bytes: u64) -> ProgressBar {
 /// A file cannot be copied onto itself, under whatever name.
 fn refuse_same(source: &VolumeSpec, destination: &VolumeSpec) -> Outcome {
     use std::os::unix::fs::MetadataExt;
-    let key = |spec: &VolumeSpec| match spec {
-        VolumeSpec::Path(path) => std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino())),
-        _ => None,
+    let keys = |spec: &VolumeSpec| -> Vec<(u64, u64)> {
+        let key = |leaf: &VolumeSpec| match leaf {
+            VolumeSpec::Path(path) => std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino())),
+            _ => None,
+        };
+        spec.leaves().into_iter().filter_map(key).collect()
     };
-    match (key(source), key(destination)) {
-        (Some(a), Some(b)) if a == b => {
-            Err(Failure::failed(format!("{source} and {destination} are the same file")))
-        }
-        _ => Ok(()),
+    let ours = keys(source);
+    match keys(destination).iter().any(|key| ours.contains(key)) {
+        true => Err(Failure::failed(format!("{source} and {destination} are the same file"))),
+        false => Ok(()),
     }
 }
 

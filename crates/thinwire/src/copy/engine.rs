@@ -3,7 +3,7 @@
 use thinwire_buffer::{SegList, Segment};
 use thinwire_volume::{Completion, Geometry, Io, Op};
 
-use super::map::{MAP_TOKEN, Map, Part};
+use super::map::{MAP_TOKEN, Map, MapPart};
 use super::pair::{CopyPair, SLOTS, Taken, Watch, io_failure};
 use crate::error::{Failure, Outcome};
 
@@ -90,16 +90,16 @@ impl Job<'_, '_> {
         while !self.free.is_empty() {
             match self.map.next() {
                 None => return,
-                Some(Part::Data { offset, len }) => {
+                Some(MapPart::Data { offset, len }) => {
                     let token = self.take_slot(offset, len);
                     let io = Io::new(token as u64, Op::Read, offset, len);
                     self.pair.source.volume().submit(io);
                 }
-                Some(Part::Zeroes { offset, len }) if !self.blank => {
+                Some(MapPart::Zeroes { offset, len }) if !self.blank => {
                     let token = self.take_slot(offset, len);
                     self.write_zeroes(token);
                 }
-                Some(Part::Zeroes { len, .. }) => self.done_bytes += len,
+                Some(MapPart::Zeroes { len, .. }) => self.done_bytes += len,
             }
         }
     }

@@ -16,7 +16,7 @@ pub const MAP_TOKEN: Token = Token::MAX;
 
 /// What to do with a part of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum MapPart {
     /// Read it.
     Data {
         /// First byte.
@@ -95,7 +95,7 @@ impl Map {
     }
 
     /// The next part; `None` while nothing is known or all is done.
-    pub fn next(&mut self) -> Option<Part> {
+    pub fn next(&mut self) -> Option<MapPart> {
         if self.is_done() {
             return None;
         }
@@ -106,13 +106,13 @@ impl Map {
             }
             let len = self.piece.min(self.bytes - offset);
             self.at += len;
-            return Some(Part::Data { offset, len });
+            return Some(MapPart::Data { offset, len });
         }
         let (run, zero) = self.aligned_run();
         let most = if zero { ZEROES_BYTES_MAX.max(self.align) } else { self.piece };
         let len = run.min(most);
         self.consume(len);
-        Some(if zero { Part::Zeroes { offset, len } } else { Part::Data { offset, len } })
+        Some(if zero { MapPart::Zeroes { offset, len } } else { MapPart::Data { offset, len } })
     }
 
     /// The run at the front, cut to `align`. A run too short for that is read together with what
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use thinwire_volume::Extent;
 
-    fn parts(map: &mut Map, runs: &[(u64, bool)]) -> Vec<Part> {
+    fn parts(map: &mut Map, runs: &[(u64, bool)]) -> Vec<MapPart> {
         let mut parts = Vec::new();
         let mut asked = 0;
         while !map.is_done() {
@@ -183,15 +183,15 @@ mod tests {
     }
 
     /// Parts must cover everything once, in order, and zero parts must be zero.
-    fn check(bytes: u64, align: u64, runs: &[(u64, bool)]) -> Vec<Part> {
+    fn check(bytes: u64, align: u64, runs: &[(u64, bool)]) -> Vec<MapPart> {
         let parts = parts(&mut Map::new(bytes, 8192, align, true), runs);
         let mut at = 0;
         for part in &parts {
-            let (Part::Data { offset, len } | Part::Zeroes { offset, len }) = *part;
+            let (MapPart::Data { offset, len } | MapPart::Zeroes { offset, len }) = *part;
             assert_eq!(offset, at);
             assert!(len > 0 && offset % align == 0);
             at += len;
-            if let Part::Zeroes { .. } = part {
+            if let MapPart::Zeroes { .. } = part {
                 let mut start = 0;
                 for (len_run, zero) in runs {
                     let end = start + len_run;
@@ -208,8 +208,8 @@ mod tests {
     fn parts_cover_the_source_exactly() {
         let parts =
             check(1 << 20, 512, &[(4096, false), (1 << 19, true), ((1 << 19) - 4096, false)]);
-        assert_eq!(parts[0], Part::Data { offset: 0, len: 4096 });
-        assert_eq!(parts[1], Part::Zeroes { offset: 4096, len: 1 << 19 });
+        assert_eq!(parts[0], MapPart::Data { offset: 0, len: 4096 });
+        assert_eq!(parts[1], MapPart::Zeroes { offset: 4096, len: 1 << 19 });
         check(1 << 20, 512, &[(1 << 20, true)]);
         check(1 << 20, 512, &[(1 << 20, false)]);
         let many: Vec<_> = (0..256).map(|n| (4096, n % 2 == 0)).collect();
@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn runs_shorter_than_the_destination_s_block_are_read() {
         let parts = check(16384, 4096, &[(512, false), (8192, true), (7680, false)]);
-        assert_eq!(parts[0], Part::Data { offset: 0, len: 4096 });
-        assert_eq!(parts[1], Part::Zeroes { offset: 4096, len: 4096 });
+        assert_eq!(parts[0], MapPart::Data { offset: 0, len: 4096 });
+        assert_eq!(parts[1], MapPart::Zeroes { offset: 4096, len: 4096 });
         let fine: Vec<_> = (0..32).map(|n| (512, n % 2 == 0)).collect();
         check(16384, 4096, &fine);
     }
@@ -234,6 +234,6 @@ mod tests {
         let mut map = Map::new(8192, 8192, 512, true);
         assert!(map.ask().is_some() && map.ask().is_none() && map.next().is_none());
         map.answer(&Completion::new(MAP_TOKEN, Ok(())));
-        assert_eq!(map.next(), Some(Part::Data { offset: 0, len: 8192 }));
+        assert_eq!(map.next(), Some(MapPart::Data { offset: 0, len: 8192 }));
     }
 }

@@ -1,9 +1,7 @@
 //! Two volumes driven by one thread, and what both loops over them need.
 
-use std::io;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_volume::{Completion, Geometry, IoError};
 
 use crate::error::{Failure, Outcome};
@@ -49,7 +47,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// A source and a destination.
+/// A source and a destination, on one host.
 pub struct CopyPair<'a> {
     /// Only read.
     pub source: &'a mut dyn OpenVolume,
@@ -90,38 +88,14 @@ impl CopyPair<'_> {
     }
 
     /// Takes completions of both; if there are none, sleeps until there may be, at most until the
-    /// next glance.
+    /// next glance. Both are on one host: a turn of either is one of both.
     pub fn take(&mut self, taken: &mut Taken) -> Outcome {
-        let now = Instant::now();
-        let until = now + GLANCE;
-        for round in 0.. {
-            let mut progress = self.source.turn(Wait::No)?;
-            progress |= self.destination.turn(Wait::No)?;
-            self.source.volume().poll(&mut taken.source);
-            self.destination.volume().poll(&mut taken.destination);
-            if progress || !taken.source.is_empty() || !taken.destination.is_empty() || round > 0 {
-                break;
-            }
-            self.sleep(until)?;
-        }
+        let until = Instant::now() + GLANCE;
+        let is_ready = self.destination.turn(Wait::No)?;
+        self.source.turn(if is_ready { Wait::No } else { Wait::Until(until) })?;
+        self.source.volume().poll(&mut taken.source);
+        self.destination.volume().poll(&mut taken.destination);
         Ok(())
-    }
-
-    fn sleep(&mut self, until: Instant) -> Outcome {
-        let deadlines = [self.source.deadline(), self.destination.deadline(), Some(until)];
-        let deadline = deadlines.into_iter().flatten().min().expect("one is given");
-        let left = deadline.saturating_duration_since(Instant::now());
-        let (first, second) = (self.source.fd(), self.destination.fd());
-        let mut fds: Vec<_> = [&first, &second]
-            .into_iter()
-            .flatten()
-            .map(|fd| PollFd::new(fd, PollFlags::IN))
-            .collect();
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&left)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(Failure::failed(format!("cannot wait: {}", io::Error::from(e)))),
-        }
     }
 }
 

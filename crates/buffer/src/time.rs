@@ -1,4 +1,4 @@
-//! Time as the state machines see it.
+//! Time as parts and protocol see it.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -10,6 +10,8 @@ pub struct Time(pub u64);
 impl Time {
     /// The start.
     pub const ZERO: Time = Time(0);
+    /// Later than anything that happens.
+    pub const NEVER: Time = Time(u64::MAX);
 
     /// From `earlier` to here; zero if it lies ahead.
     pub fn since(self, earlier: Time) -> Duration {

@@ -1,0 +1,240 @@
+//! A shard: the one loop. It drives a node on this thread with real links, descriptors and the clock,
+//! and sleeps when nothing is to be done (`docs/design.md`, "One node for everything that needs
+//! driving").
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::rc::Rc;
+use std::time::Duration;
+
+use thinwire_buffer::{LinkInfo, Pool};
+use thinwire_link::Link;
+use thinwire_node::{Lane, Node, PartId};
+use thinwire_proto::Time;
+use thinwire_volume::{Effect, Expects, Part, PartEvent};
+
+use crate::clock::Clock;
+use crate::links::Links;
+use crate::shards::Mail;
+use crate::wait::{WaitStats, WaitToken, Waiter};
+
+/// Tokens of links start here; below are the others.
+const LINKS: WaitToken = 1 << 32;
+const MAIL: WaitToken = 1 << 31;
+/// Tokens of volumes' descriptors start here; below are those of whoever watches.
+const VOLUMES: WaitToken = 1 << 30;
+/// No timer is that far away: until something happens.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+/// A shard that several have in hand: whoever opens volumes on it, and whoever drives it.
+pub type SharedShard = Rc<RefCell<Shard>>;
+
+/// A node, its links and its loop. Belongs to one thread. Nothing blocks but [`Shard::turn`].
+pub struct Shard {
+    node: Node,
+    links: Links,
+    waiter: Waiter,
+    clock: Clock,
+    pool: Pool,
+    /// By token: the part that a volume with a descriptor is in, if it is in one.
+    volumes: Vec<Option<PartId>>,
+    watched: Vec<RawFd>,
+    /// The way to other shards, and whose it is.
+    mail: Option<(PartId, Mail)>,
+}
+
+impl Shard {
+    /// A shard without parts on these links. Received frames live in `pool`.
+    pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> io::Result<Self> {
+        let links = Links::new(links, pool.clone());
+        let mut waiter = Waiter::new()?;
+        links.register(&mut waiter, LINKS)?;
+        Ok(Shard {
+            node: Node::new(links.params()),
+            links,
+            waiter,
+            clock: Clock::new(),
+            pool,
+            volumes: Vec::new(),
+            watched: Vec::new(),
+            mail: None,
+        })
+    }
+
+    /// Another link; its number.
+    pub fn add_link(&mut self, link: Box<dyn Link>) -> io::Result<usize> {
+        let at = self.node.add_link(link.info());
+        self.links.add(link, &mut self.waiter, LINKS)?;
+        Ok(at)
+    }
+
+    /// The parts and their edges, to look at and, between turns, to work with.
+    pub fn node(&mut self) -> &mut Node {
+        &mut self.node
+    }
+
+    /// A part, to look at.
+    ///
+    /// # Panics
+    /// If it has been removed.
+    pub fn get<P: Part>(&self, id: PartId<P>) -> &P {
+        self.node.get(id).expect("the part is there")
+    }
+
+    /// A part, to do something with between two turns.
+    ///
+    /// # Panics
+    /// If it has been removed.
+    pub fn get_mut<P: Part>(&mut self, id: PartId<P>) -> &mut P {
+        self.node.get_mut(id).expect("the part is there")
+    }
+
+    /// What the protocol needs to know of these links, by number.
+    pub fn infos(&self, links: &[usize]) -> Vec<LinkInfo> {
+        let all: Vec<LinkInfo> = self.node.links().collect();
+        links.iter().map(|&link| all[link]).collect()
+    }
+
+    /// Adds a part on these links, by number.
+    pub fn add<P: Part>(&mut self, part: P, links: Vec<usize>, lane: &Lane) -> PartId<P> {
+        self.node.add(part, links, lane)
+    }
+
+    /// Joins other shards: letters of that part go to and fro.
+    pub(crate) fn join<P: Part>(&mut self, part: PartId<P>, mail: Mail) -> io::Result<()> {
+        self.waiter.add(mail.bell(), MAIL)?;
+        self.mail = Some((part.any(), mail));
+        Ok(())
+    }
+
+    /// `fd` is readable when a volume inside that part, or outside of all, has completions. It belongs
+    /// to the volume.
+    pub fn add_volume<P: Part>(&mut self, fd: RawFd, inside: Option<PartId<P>>) -> io::Result<()> {
+        self.waiter.add_disk(fd, VOLUMES + self.volumes.len() as WaitToken)?;
+        self.volumes.push(inside.map(PartId::any));
+        Ok(())
+    }
+
+    /// Ends a wait while `fd` is readable. `token` is below 2^30.
+    pub fn watch(&mut self, fd: BorrowedFd<'_>, token: WaitToken) -> io::Result<()> {
+        assert!(token < VOLUMES);
+        self.waiter.add(fd, token)?;
+        self.watched.push(fd.as_raw_fd());
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn unwatch(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.watched.retain(|&watched| watched != fd.as_raw_fd());
+        self.waiter.remove(fd)
+    }
+
+    /// Ends that for all that are watched: nobody listens any more, and they would end every wait.
+    pub fn unwatch_all(&mut self) {
+        for fd in self.watched.drain(..) {
+            self.waiter.remove_raw(fd);
+        }
+    }
+
+    /// The watched descriptors that the last turn found readable.
+    pub fn ready(&self) -> impl Iterator<Item = WaitToken> + '_ {
+        self.waiter.ready().iter().copied().filter(|&token| token < VOLUMES)
+    }
+
+    /// Where buffers come from.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The clock that the parts' times are of.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    /// The links, for their names and counters.
+    pub fn links(&self) -> &Links {
+        &self.links
+    }
+
+    /// Whether waiting may spin. Default: yes.
+    pub fn set_spin(&mut self, spin: bool) {
+        self.waiter.set_spin(spin);
+    }
+
+    /// Counters of the waiting.
+    pub fn wait_stats(&self) -> WaitStats {
+        self.waiter.stats()
+    }
+
+    /// One turn, from where somebody outside has submitted to where there is something to be taken:
+    /// parts settle and are closed, frames are sent; then it waits until something comes, a part has
+    /// something to do, or `timeout` is over (for ever if none; not at all if zero); then the parts
+    /// take in what has come. True if a frame has.
+    pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
+        let now = self.clock.now();
+        self.node.settle(now);
+        self.node.close(now);
+        self.carry_out();
+        self.links.flush(self.node.out())?;
+        self.wait(now, timeout)?;
+        self.receive()
+    }
+
+    /// What was to be sent has been handed to the kernel.
+    pub fn has_sent(&self) -> bool {
+        self.links.again_within().is_none()
+    }
+
+    fn wait(&mut self, now: Time, timeout: Option<Duration>) -> io::Result<()> {
+        let own = self.node.deadline().since(now);
+        let own = self.links.again_within().map_or(own, |again| own.min(again));
+        let timeout = timeout.map_or(own, |t| t.min(own));
+        let bounded = (timeout < FOR_EVER).then_some(timeout);
+        let Self { node, links, waiter, .. } = self;
+        let network_time = || match node.expects() {
+            Expects::Answer(time) => Some(time),
+            Expects::Work | Expects::Nothing => None,
+        };
+        waiter.wait_probing(bounded, network_time, || links.probe())?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<bool> {
+        let Self { node, links, waiter, clock, pool, volumes, mail, .. } = self;
+        let now = clock.now();
+        let mut frames = links.receive_probed(|link, frame| node.on_frame(now, link, frame));
+        for &token in waiter.ready() {
+            if token >= LINKS {
+                let at = (token - LINKS) as usize;
+                frames += links.receive(at, |link, frame| node.on_frame(now, link, frame))?;
+            } else if let (MAIL, Some((part, mail))) = (token, mail.as_ref()) {
+                mail.receive(pool, |link, frame| {
+                    node.post(now, *part, PartEvent::Letter { link, frame });
+                });
+            } else if token >= VOLUMES
+                && let Some(part) = volumes[(token - VOLUMES) as usize]
+            {
+                node.post(now, part, PartEvent::Readable);
+            }
+        }
+        node.settle(now);
+        Ok(frames > 0)
+    }
+
+    /// Does what parts want done outside.
+    fn carry_out(&mut self) {
+        while let Some((_, effect)) = self.node.take_effect() {
+            match (effect, &self.mail) {
+                (Effect::Note(note), _) => tracing::warn!("{note}"),
+                (Effect::Letter(letter), Some((_, mail))) => mail.send(letter),
+                (Effect::Letter(_), None) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! A target as a part of a node.
+
+use thinwire_buffer::{Room, RxFrame, Time};
+use thinwire_volume::{Closing, Effect, Expects, Part, PartEvent};
+
+use crate::target::Target;
+
+impl Part for Target {
+    #[inline]
+    fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+        Target::on_frame(self, now, link, frame);
+    }
+
+    fn on_event(&mut self, now: Time, event: PartEvent<'_>) {
+        match event {
+            PartEvent::Readable => self.disk_ready(),
+            PartEvent::Letter { link, frame } => self.on_forward(now, link, frame),
+        }
+    }
+
+    fn on_room(&mut self, link: usize, room: Room) {
+        self.set_room(link, room);
+    }
+
+    /// Volumes that complete at once have their answers in this turn's frames.
+    fn settle(&mut self, now: Time) {
+        self.poll(now);
+    }
+
+    fn close(&mut self, turn: &mut Closing<'_>) -> Time {
+        self.end_turn(turn.now, turn.out);
+        if self.has_effects() {
+            let letters = std::iter::from_fn(|| self.next_forward()).map(Effect::Letter);
+            turn.effects.extend(letters);
+            let notes = std::iter::from_fn(|| self.take_note()).map(Effect::Note);
+            turn.effects.extend(notes);
+        }
+        self.deadline(turn.now)
+    }
+
+    fn expects(&self) -> Expects {
+        if self.is_at_work() {
+            return Expects::Work;
+        }
+        self.network_time().map_or(Expects::Nothing, Expects::Answer)
+    }
+}

@@ -1,0 +1,398 @@
+//! A volume that a command has opened, whatever it is made of: local stores, attachments, modules over
+//! them.
+
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Instant;
+
+use thinwire_buffer::Pool;
+use thinwire_initiator::Initiator;
+use thinwire_node::PartId;
+use thinwire_proto::StageSums;
+use thinwire_runtime::disk::DiskOptions;
+use thinwire_volume::modules::Linear;
+use thinwire_volume::{
+    Completion, Geometry, Identity, Io, IoError, Unaligned, Volume, WriterRecord,
+};
+
+use crate::control::State;
+use crate::error::{Failure, Outcome};
+use crate::host::Host;
+use crate::local::LocalLeaf;
+use crate::open::{OnRecord, OpenVolume, VolumeHealth, VolumeOptions, Wait};
+use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
+use crate::signals::Signals;
+use crate::uri::VolumeSpec;
+
+/// Leaves that are attached at the same time: each asks who is there, and every attachment on a link
+/// hears all answers.
+const AT_ONCE: usize = 32;
+
+/// What is at the bottom of an open volume.
+enum Leaf {
+    Local(LocalLeaf),
+    Remote(RemoteLeaf),
+}
+
+impl Leaf {
+    fn health(&self) -> VolumeHealth {
+        match self {
+            Leaf::Local(_) => VolumeHealth::local(),
+            Leaf::Remote(leaf) => leaf.health(),
+        }
+    }
+}
+
+/// Opens a volume on a host. See [`crate::open::open_volume`] for the contract.
+pub fn open_on(
+    host: &Host,
+    spec: &VolumeSpec,
+    options: &VolumeOptions,
+    disk_options: DiskOptions,
+    signals: Option<&Signals>,
+) -> Outcome<Box<dyn OpenVolume>> {
+    if spec.has_remote() {
+        host.shard_mut().set_spin(options.wire.spins());
+    }
+    let tree = Tree::open(host, spec, options, disk_options, signals)?;
+    for fd in tree.fds() {
+        // It is outside of all parts: who submits takes its completions.
+        let watched = host.shard_mut().add_volume(fd, None::<PartId<Initiator>>);
+        watched.map_err(|e| Failure::failed(format!("cannot use epoll: {e}")))?;
+    }
+    Ok(over(host, tree.volume, tree.leaves, options))
+}
+
+/// A volume, and what is at its bottom.
+pub struct Tree {
+    /// The volume on top. Let go of before the leaves.
+    pub volume: Box<dyn Volume>,
+    leaves: Vec<Leaf>,
+    /// Ports in it, by number.
+    pub ports: Vec<usize>,
+}
+
+impl Tree {
+    /// Opens all, or none: what is remote is attached at the same time.
+    pub fn open(
+        host: &Host,
+        spec: &VolumeSpec,
+        options: &VolumeOptions,
+        disk_options: DiskOptions,
+        signals: Option<&Signals>,
+    ) -> Outcome<Self> {
+        let mut leaves = Vec::new();
+        let mut ports = Vec::new();
+        let opened = Self::open_leaves(host, spec, options, disk_options, signals, &mut leaves)
+            .and_then(|()| build(spec, &mut leaves.iter(), &mut ports));
+        match opened {
+            Ok(volume) => Ok(Tree { volume, leaves, ports }),
+            Err(failure) => {
+                // Those that are open are let go of in order; local ones that nobody has written are put
+                // back as they were.
+                let mut remotes = remotes(&mut leaves);
+                let _ = end_remotes(&mut remotes, |leaf| !leaf.is_open());
+                Err(failure)
+            }
+        }
+    }
+
+    fn open_leaves(
+        host: &Host,
+        spec: &VolumeSpec,
+        options: &VolumeOptions,
+        disk_options: DiskOptions,
+        signals: Option<&Signals>,
+        leaves: &mut Vec<Leaf>,
+    ) -> Outcome {
+        let stop = disk_options.stop.clone();
+        for specs in spec.leaves().chunks(AT_ONCE) {
+            let first = leaves.len();
+            for spec in specs {
+                leaves.push(match spec {
+                    VolumeSpec::Remote(remote) => {
+                        Leaf::Remote(RemoteLeaf::begin(host, remote, options)?)
+                    }
+                    store => {
+                        let disk_options = disk_options.clone();
+                        Leaf::Local(LocalLeaf::open(host, store, options, disk_options, signals)?)
+                    }
+                });
+            }
+            for (leaf, spec) in leaves[first..].iter().zip(specs) {
+                if let (Leaf::Remote(leaf), VolumeSpec::Remote(remote)) = (leaf, spec) {
+                    leaf.wait_open(remote, options, signals, stop.as_deref())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Readable when something local has completions.
+    pub fn fds(&self) -> Vec<RawFd> {
+        let fd = |leaf: &Leaf| match leaf {
+            Leaf::Local(leaf) => leaf.fd(),
+            Leaf::Remote(_) => None,
+        };
+        self.leaves.iter().filter_map(fd).collect()
+    }
+
+    /// The volume, and what ends its leaves in order once nobody uses it any more.
+    pub fn into_parts(self) -> (Box<dyn Volume>, impl FnOnce() -> Outcome) {
+        let mut leaves = self.leaves;
+        (self.volume, move || end(&mut leaves, false))
+    }
+}
+
+/// Puts the volumes on their leaves, which are taken in order.
+fn build(
+    spec: &VolumeSpec,
+    leaves: &mut std::slice::Iter<'_, Leaf>,
+    ports: &mut Vec<usize>,
+) -> Outcome<Box<dyn Volume>> {
+    if let VolumeSpec::Linear(children) = spec {
+        let children: Outcome<Vec<_>> =
+            children.iter().map(|child| build(child, leaves, ports)).collect();
+        let linear = Linear::new(children?);
+        return match linear {
+            Ok(linear) => Ok(Box::new(linear)),
+            Err(e) => Err(Failure::failed(format!("cannot open {spec}: {e}"))),
+        };
+    }
+    Ok(match leaves.next().expect("one for each leaf of the spec") {
+        Leaf::Local(leaf) => Box::new(leaf.volume()),
+        Leaf::Remote(leaf) => {
+            let port = leaf.port();
+            ports.push(port.number());
+            Box::new(port)
+        }
+    })
+}
+
+fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
+    let mut remotes = Vec::new();
+    for leaf in leaves {
+        if let Leaf::Remote(leaf) = leaf {
+            remotes.push(leaf);
+        }
+    }
+    remotes
+}
+
+/// Ends attachments, all at the same time; at once those that `force` says.
+fn end_remotes(leaves: &mut [&mut RemoteLeaf], force: impl Fn(&RemoteLeaf) -> bool) -> Outcome {
+    let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
+    for (leaf, &force) in leaves.iter_mut().zip(&forced) {
+        leaf.begin_close(force);
+    }
+    let end = Instant::now() + CLOSE_PATIENCE;
+    let mut ended = match leaves.first() {
+        Some(leaf) => leaf.turn(),
+        None => Ok(()),
+    };
+    for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
+        ended = ended.and(leaf.end_close(end));
+    }
+    ended
+}
+
+/// Ends leaves, at once with `force`. The first failure, after all have been tried.
+fn end(leaves: &mut [Leaf], force: bool) -> Outcome {
+    let mut ended = end_remotes(&mut remotes(leaves), |_| force);
+    for leaf in leaves {
+        if let (Leaf::Local(leaf), false) = (leaf, force) {
+            ended = ended.and(leaf.end());
+        }
+    }
+    ended
+}
+
+/// Puts on top what users need.
+fn over(
+    host: &Host,
+    volume: Box<dyn Volume>,
+    leaves: Vec<Leaf>,
+    options: &VolumeOptions,
+) -> Box<dyn OpenVolume> {
+    let block_bytes = volume.geometry().block_bytes;
+    let top = Top { below: volume, ready: Vec::new(), read_only: options.read_only };
+    let host = host.clone();
+    let pool = host.pool();
+    match options.any_byte {
+        true => {
+            let volume = Unaligned::new(top, pool.clone());
+            let top = Unaligned::inner_mut;
+            Box::new(Opened { volume, top, host, pool, block_bytes, leaves })
+        }
+        false => Box::new(Opened { volume: top, top: |top| top, host, pool, block_bytes, leaves }),
+    }
+}
+
+/// The top of all that belongs to a volume. Keeps completions that were taken in to find out whether
+/// there are any.
+struct Top {
+    below: Box<dyn Volume>,
+    ready: Vec<Completion>,
+    read_only: bool,
+}
+
+impl Top {
+    /// Whether there are completions.
+    fn gather(&mut self) -> bool {
+        self.below.poll(&mut self.ready);
+        !self.ready.is_empty()
+    }
+}
+
+impl Volume for Top {
+    fn geometry(&self) -> Geometry {
+        let mut geometry = self.below.geometry();
+        geometry.features.read_only |= self.read_only;
+        geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.below.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.below.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.ready);
+        self.below.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.below.outstanding() + self.ready.len()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.below.copied_bytes()
+    }
+
+    fn losses(&self) -> u64 {
+        self.below.losses()
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
+        self.below.load_writer()
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        self.below.store_writer(record)
+    }
+}
+
+/// See the [module](self). `V` is [`Top`], or a module over it that `top` looks through.
+struct Opened<V> {
+    /// Let go of before its leaves.
+    volume: V,
+    top: fn(&mut V) -> &mut Top,
+    leaves: Vec<Leaf>,
+    host: Host,
+    pool: Pool,
+    block_bytes: u32,
+}
+
+impl<V> Opened<V> {
+    fn remotes(&self) -> impl Iterator<Item = &RemoteLeaf> {
+        self.leaves.iter().filter_map(|leaf| match leaf {
+            Leaf::Remote(leaf) => Some(leaf),
+            Leaf::Local(_) => None,
+        })
+    }
+}
+
+impl<V: Volume> OpenVolume for Opened<V> {
+    fn volume(&mut self) -> &mut dyn Volume {
+        &mut self.volume
+    }
+
+    fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
+        let is_ready = (self.top)(&mut self.volume).gather();
+        // Without links nobody waits for a turn: stores complete by themselves.
+        if !is_ready || self.remotes().next().is_some() {
+            self.host.turn(if is_ready { Wait::No } else { wait })?;
+        }
+        for leaf in &mut self.leaves {
+            if let Leaf::Remote(leaf) = leaf {
+                leaf.log_notices();
+            }
+        }
+        Ok((self.top)(&mut self.volume).gather())
+    }
+
+    fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
+        self.host.watch(fd)
+    }
+
+    /// That of the leaf which is worst off, with the paths of all.
+    fn health(&self) -> VolumeHealth {
+        let mut leaves = self.leaves.iter().map(Leaf::health);
+        let mut all = leaves.next().unwrap_or_else(VolumeHealth::local);
+        for other in leaves {
+            if severity(other.state) > severity(all.state) {
+                (all.state, all.timer, all.detail) = (other.state, other.timer, other.detail);
+            }
+            all.paths.extend(other.paths);
+            all.unflushed |= other.unflushed;
+            all.batch = all.batch.or(other.batch);
+        }
+        all
+    }
+
+    fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
+        match &mut self.leaves[..] {
+            [Leaf::Remote(leaf)] => leaf.stages(kind).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn stage_ns(&self) -> u64 {
+        match self.remotes().next() {
+            Some(_) => self.host.shard().links().clocks().now(),
+            None => 0,
+        }
+    }
+
+    fn on_record(&mut self) -> OnRecord {
+        let of = |leaf: &Leaf| match leaf {
+            Leaf::Local(leaf) => leaf.on_record(),
+            Leaf::Remote(_) => OnRecord::No,
+        };
+        let all: Vec<OnRecord> = self.leaves.iter().map(of).collect();
+        let has = |wanted| all.contains(&wanted);
+        match (has(OnRecord::Stranger), has(OnRecord::Known)) {
+            (true, _) => OnRecord::Stranger,
+            (false, true) => OnRecord::Known,
+            (false, false) => OnRecord::No,
+        }
+    }
+
+    fn close(&mut self, force: bool) -> Outcome {
+        // Whoever watched does not listen any more.
+        self.host.shard_mut().unwatch_all();
+        end(&mut self.leaves, force)
+    }
+}
+
+/// The worse, the more.
+fn severity(state: State) -> u8 {
+    match state {
+        State::Attached | State::Alive => 0,
+        State::Connecting => 1,
+        State::Detaching => 2,
+        State::Away | State::Unresponsive => 3,
+        State::Changed | State::Stale => 4,
+        State::Fenced => 5,
+    }
+}

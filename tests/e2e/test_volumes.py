@@ -1,0 +1,172 @@
+"""Volumes made of volumes: attached, exported by a gateway, copied and benched alike."""
+
+import time
+
+import load
+from harness import check, until
+from node import Attachment, Target, image, refused, thinwire, uri
+from registry import test
+
+# Each leaf; a tree has eight.
+LEAF_MIB = 16
+
+
+def leaves(lab):
+    """Two targets with two exports each."""
+    def target(node, names):
+        exports = [f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in names]
+        return Target(lab, *exports, name=node, over="raw")
+    return [target("node1", "ab"), target("node2", "cd")]
+
+
+def tree(lab):
+    """Three levels over eight leaves, four of them of two targets."""
+    def remote(node, export):
+        return uri(lab, export, over="raw", node=node)
+
+    def local(name):
+        return image(lab, f"{name}.local.img", LEAF_MIB)
+    pairs = [(local("e"), local("f")), (remote("node1", "a"), remote("node2", "c")),
+             (local("g"), remote("node2", "d")), (remote("node1", "b"), local("h"))]
+    low = [f"linear:[{a},{b}]" for a, b in pairs]
+    return f"linear:[linear:[{low[0]},{low[1]}],linear:[{low[2]},{low[3]}]]"
+
+
+def killed_thrice(target, fio):
+    for nth in range(3):
+        time.sleep(2)
+        fio.still_running(f"kill {nth + 1}")
+        target.kill()
+        time.sleep(0.5)
+        target.start()
+
+
+@test(seconds=120)
+def tree_attached(lab):
+    """A tree of three levels, local and remote leaves mixed, while one target is killed three times."""
+    _, second = leaves(lab)
+    attachment = Attachment(lab, tree(lab), name="big", timeout=40)
+    fio = load.Fio(lab, attachment.nbd, mib=8 * LEAF_MIB, seconds=12)
+    killed_thrice(second, fio)
+    fio.finish(60)
+    shown = attachment.status()
+    check(len(shown["paths"]) >= 4, f"status shows the paths of four attachments: {shown}")
+    attachment.detach()
+
+
+@test(seconds=150)
+def gateway(lab):
+    """The same tree exported by a gateway: one target is killed three times, then the gateway itself, and
+    its writer is known to the next."""
+    _, second = leaves(lab)
+    state = ("--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run"))
+    middle = Target(lab, f"big={tree(lab)}", name="middle", over="raw", side="initiator", extra=state)
+    volume = uri(lab, "big", over="raw", node="middle")
+    attachment = Attachment(lab, volume, name="big", side="target", timeout=40)
+    fio = load.Fio(lab, attachment.nbd, mib=8 * LEAF_MIB, seconds=20)
+    killed_thrice(second, fio)
+    for nth in range(2):
+        time.sleep(2)
+        fio.still_running(f"kill {nth + 1} of the gateway")
+        middle.kill()
+        time.sleep(0.5)
+        middle.start(timeout=30)
+    fio.finish(90)
+    # Somebody else is no writer of what the gateway's record says is held.
+    refused(lab, "bench", volume, "--insecure", "--rw", "randwrite", "--runtime", "1",
+            "--run-dir", lab.path("other"), says=["held"], side="target")
+    attachment.detach()
+    middle.stop()
+    # It let go of all in order: the leaves are free.
+    thinwire(lab, "bench", uri(lab, "c", over="raw", node="node2"), "--insecure", "--rw", "randwrite",
+             "--runtime", "1", "--run-dir", lab.path("other"))
+
+
+@test(seconds=60)
+def gateway_without_a_place_for_its_record(lab):
+    """A gateway that cannot keep who may write serves readers only."""
+    Target(lab, f"a={image(lab, 'a.img', LEAF_MIB)}", name="node1", over="raw")
+    export = f"big=linear:[{uri(lab, 'a', over='raw')},memory:1M]"
+    Target(lab, export, name="middle", over="raw", side="initiator",
+           extra=("--state-dir", "/proc/nonexistent", "--run-dir", lab.path("gateway-run")))
+    volume = uri(lab, "big", over="raw", node="middle")
+    common = ("--insecure", "--runtime", "1", "--run-dir", lab.path("run"))
+    refused(lab, "bench", volume, "--rw", "randwrite", *common, says=["could not be recorded"], side="target")
+    thinwire(lab, "bench", volume, "--rw", "randread", *common, side="target")
+
+
+@test(seconds=90)
+def copied_between_two_targets_over_one_link(lab):
+    """A copy from one remote volume to another, and onto a tree, over the same interface."""
+    leaves(lab)
+    source, whole = image(lab, "source.img", LEAF_MIB), image(lab, "whole.img", 2 * LEAF_MIB)
+    with open(source, "r+b") as file:
+        file.write(bytes(range(256)) * (LEAF_MIB << 12))
+    common = ("--insecure", "--verify", "--run-dir", lab.path("run"))
+    thinwire(lab, "copy", source, uri(lab, "a", over="raw", node="node1"), *common)
+    thinwire(lab, "copy", uri(lab, "a", over="raw", node="node1"), uri(lab, "c", over="raw", node="node2"), *common)
+    both = f"linear:[{uri(lab, 'a', over='raw', node='node1')},{uri(lab, 'c', over='raw', node='node2')}]"
+    thinwire(lab, "copy", both, whole, *common)
+    with open(source, "rb") as one, open(whole, "rb") as two:
+        check(one.read() * 2 == two.read(), "the tree holds both, one behind the other")
+
+
+@test(seconds=60)
+def all_or_none(lab):
+    """A tree of which one leaf is not there is not opened, and leaves nobody on record."""
+    Target(lab, f"a={image(lab, 'a.img', LEAF_MIB)}", name="node1", over="raw")
+    local = image(lab, "local.img", LEAF_MIB)
+    a = uri(lab, "a", over="raw", node="node1")
+    missing = uri(lab, "nothing", over="raw", node="node1")
+    common = ("--insecure", "--rw", "randwrite", "--runtime", "1", "--run-dir", lab.path("run"))
+    refused(lab, "bench", f"linear:[{local},{a},{missing}]", *common, says=["nothing"])
+    until("the leaf is free again", 5, lambda: thinwire(
+        lab, "bench", f"linear:[{local},{a}]", *common[:-1], lab.path("other"), expect=None).returncode == 0)
+    for volume, says in ((f"linear:{local}", "brackets"), ("linear:[]", "give a volume"),
+                         (f"linear:[{local},memory:1K,foo:x]", "foo:x")):
+        refused(lab, "bench", volume, "--runtime", "1", says=[says], code=2)
+
+
+@test(seconds=120, each={"one": {"shards": 1}, "two": {"shards": 2}})
+def several_exports_of_a_gateway(lab, shards):
+    """A gateway with several exports, of which one is another target's as it is, and that target keeps its
+    records in the same folder: each is written under its own record, whoever is killed."""
+    state = ("--state-dir", lab.path("state"))
+    leaf = Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over="raw",
+                  extra=state)
+    a, b = (uri(lab, name, over="raw", node="node1") for name in "ab")
+    middle = Target(lab, f"x={a}", f"y=linear:[{b},memory:1M]", f"z={image(lab, 'z.img', LEAF_MIB)}", name="middle",
+                    over="raw", side="initiator",
+                    extra=(*state, "--run-dir", lab.path("gateway-run"), "--shards", str(shards)))
+    attachment = Attachment(lab, uri(lab, "x", over="raw", node="middle"), name="x", side="target")
+    fio = load.Fio(lab, attachment.nbd, mib=LEAF_MIB, seconds=14)
+
+    def others():
+        for name in "yz":
+            thinwire(lab, "bench", uri(lab, name, over="raw", node="middle"), "--insecure", "--rw", "randrw",
+                     "--runtime", "1", "--verify", "--run-dir", lab.path("bench-run"), side="target")
+    others()
+    for killed in (leaf, middle):
+        fio.still_running(f"{killed.name} was killed")
+        killed.kill()
+        time.sleep(0.5)
+        killed.start(timeout=30)
+    others()
+    fio.finish(60)
+    attachment.detach()
+    middle.stop()
+
+
+@test(seconds=60)
+def a_gateway_is_stopped_while_it_waits(lab):
+    """A gateway whose leaf does not answer ends at once when it is told to, and says what it waited for."""
+    target = Target(lab, f"big={uri(lab, 'nothing', over='raw', node='nobody')}", name="middle", over="raw",
+                    side="initiator", extra=("--run-dir", lab.path("gateway-run")), start=False)
+    process = lab.start("initiator", *target.argv, name="waiting")
+    time.sleep(2)
+    check(process.running, "it waits for its leaf")
+    began = time.monotonic()
+    process.kill(15)
+    process.wait(10, expect=1)
+    check(time.monotonic() - began < 3, "it waited on after it was told to end")
+    check("interrupted" in process.stderr, f"it does not say what happened:\n{process.stderr}")
