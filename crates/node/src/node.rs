@@ -467,6 +467,12 @@ impl Node {
     }
 
     fn carry_up(&mut self, at: usize) {
+        if self.canary == NodeCanary::None
+            && let Some(Place { edges, .. }) = &self.places[at]
+            && let [only] = edges[..]
+        {
+            return self.carry_up_to(at, only);
+        }
         let mut done = std::mem::take(&mut self.done);
         let place = self.places[at].as_mut().expect("it has just acted");
         let volume = place.part.volume().expect("others stand on it");
@@ -508,6 +514,43 @@ impl Node {
             }
         }
         self.done = done;
+    }
+
+    /// As [`Node::carry_up`], of a part with one edge: its completions go there as they come.
+    #[inline]
+    fn carry_up_to(&mut self, at: usize, number: usize) {
+        let Self { places, ways, strays, .. } = self;
+        let Place { part, flights, .. } = places[at].as_mut().expect("it has just acted");
+        let volume = part.volume().expect("others stand on it");
+        let way = ways[number].as_ref().expect("an edge of a part");
+        let has_come = way.edge.fill(|done| {
+            let before = done.len();
+            volume.poll(done);
+            let mut kept = before;
+            for at in before..done.len() {
+                let Some(flight) = flights.end(done[at].token) else {
+                    *strays += 1;
+                    debug_assert!(false, "a part has completed an I/O twice");
+                    continue;
+                };
+                // Others are of a port that is gone.
+                if flight.edge == number {
+                    done[at].token = flight.token;
+                    if kept != at {
+                        done.swap(kept, at);
+                    }
+                    kept += 1;
+                }
+            }
+            done.truncate(kept);
+            kept > before
+        });
+        // Nobody has looked at the completions yet.
+        way.edge.set_copied_bytes(volume.copied_bytes());
+        let has_lost = way.edge.set_losses(volume.losses());
+        if let (true, Some(parent)) = (has_come || has_lost, way.parent) {
+            self.stir(parent);
+        }
     }
 
     /// Closes one part that was touched in this turn, or none if there is no more.

@@ -11,7 +11,7 @@ use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::modules::Linear;
 use thinwire_volume::{
-    Completion, Geometry, Identity, Io, IoError, Unaligned, Volume, WriterRecord,
+    Completion, Geometry, Identity, Io, IoError, Port, Unaligned, Volume, WriterRecord,
 };
 
 use crate::control::State;
@@ -62,10 +62,25 @@ pub fn open_on(
     Ok(over(host, tree.volume, tree.leaves, options))
 }
 
+/// A volume that was built.
+enum Root {
+    Port(Port),
+    Other(Box<dyn Volume>),
+}
+
+impl Root {
+    fn boxed(self) -> Box<dyn Volume> {
+        match self {
+            Root::Port(port) => Box::new(port),
+            Root::Other(volume) => volume,
+        }
+    }
+}
+
 /// A volume, and what is at its bottom.
 pub struct Tree {
     /// The volume on top. Let go of before the leaves.
-    pub volume: Box<dyn Volume>,
+    volume: Root,
     leaves: Vec<Leaf>,
     /// Ports in it, by number.
     pub ports: Vec<usize>,
@@ -139,7 +154,7 @@ impl Tree {
     /// The volume, and what ends its leaves in order once nobody uses it any more.
     pub fn into_parts(self) -> (Box<dyn Volume>, impl FnOnce() -> Outcome) {
         let mut leaves = self.leaves;
-        (self.volume, move || end(&mut leaves, false))
+        (self.volume.boxed(), move || end(&mut leaves, false))
     }
 }
 
@@ -148,22 +163,22 @@ fn build(
     spec: &VolumeSpec,
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
-) -> Outcome<Box<dyn Volume>> {
+) -> Outcome<Root> {
     if let VolumeSpec::Linear(children) = spec {
-        let children: Outcome<Vec<_>> =
-            children.iter().map(|child| build(child, leaves, ports)).collect();
+        let built = children.iter().map(|child| build(child, leaves, ports).map(Root::boxed));
+        let children: Outcome<Vec<_>> = built.collect();
         let linear = Linear::new(children?);
         return match linear {
-            Ok(linear) => Ok(Box::new(linear)),
+            Ok(linear) => Ok(Root::Other(Box::new(linear))),
             Err(e) => Err(Failure::failed(format!("cannot open {spec}: {e}"))),
         };
     }
     Ok(match leaves.next().expect("one for each leaf of the spec") {
-        Leaf::Local(leaf) => Box::new(leaf.volume()),
+        Leaf::Local(leaf) => Root::Other(Box::new(leaf.volume())),
         Leaf::Remote(leaf) => {
             let port = leaf.port();
             ports.push(port.number());
-            Box::new(port)
+            Root::Port(port)
         }
     })
 }
@@ -209,12 +224,12 @@ fn end(leaves: &mut [Leaf], force: bool) -> Outcome {
 /// Puts on top what users need.
 fn over(
     host: &Host,
-    volume: Box<dyn Volume>,
+    root: Root,
     leaves: Vec<Leaf>,
     options: &VolumeOptions,
 ) -> Box<dyn OpenVolume> {
-    let block_bytes = volume.geometry().block_bytes;
-    let top = Top { below: volume, ready: Vec::new(), read_only: options.read_only };
+    let top = Top::new(root, options.read_only);
+    let block_bytes = top.geometry().block_bytes;
     let host = host.clone();
     let pool = host.pool();
     match options.any_byte {
@@ -227,60 +242,101 @@ fn over(
     }
 }
 
-/// The top of all that belongs to a volume. Keeps completions that were taken in to find out whether
-/// there are any.
-struct Top {
-    below: Box<dyn Volume>,
-    ready: Vec<Completion>,
-    read_only: bool,
+/// The top of all that belongs to a volume.
+enum Top {
+    /// One attachment: its port tells whether there are completions.
+    Port(Port),
+    /// Anything else. Keeps completions that were taken in to find out whether there are any.
+    Other { below: Box<dyn Volume>, ready: Vec<Completion>, read_only: bool },
 }
 
 impl Top {
+    fn new(tree: Root, read_only: bool) -> Self {
+        match tree {
+            Root::Port(port) => Top::Port(port),
+            Root::Other(below) => Top::Other { below, ready: Vec::new(), read_only },
+        }
+    }
+
     /// Whether there are completions.
     fn gather(&mut self) -> bool {
-        self.below.poll(&mut self.ready);
-        !self.ready.is_empty()
+        match self {
+            Top::Port(port) => port.has_completions(),
+            Top::Other { below, ready, .. } => {
+                below.poll(ready);
+                !ready.is_empty()
+            }
+        }
+    }
+
+    fn below(&self) -> &dyn Volume {
+        match self {
+            Top::Port(port) => port,
+            Top::Other { below, .. } => below,
+        }
+    }
+
+    fn below_mut(&mut self) -> &mut dyn Volume {
+        match self {
+            Top::Port(port) => port,
+            Top::Other { below, .. } => below,
+        }
     }
 }
 
 impl Volume for Top {
     fn geometry(&self) -> Geometry {
-        let mut geometry = self.below.geometry();
-        geometry.features.read_only |= self.read_only;
+        let mut geometry = self.below().geometry();
+        if let Top::Other { read_only, .. } = self {
+            geometry.features.read_only |= *read_only;
+        }
         geometry
     }
 
     fn identity(&self) -> Identity {
-        self.below.identity()
+        self.below().identity()
     }
 
+    #[inline]
     fn submit(&mut self, io: Io) {
-        self.below.submit(io);
+        match self {
+            Top::Port(port) => port.submit(io),
+            Top::Other { below, .. } => below.submit(io),
+        }
     }
 
+    #[inline]
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.ready);
-        self.below.poll(done);
+        match self {
+            Top::Port(port) => port.poll(done),
+            Top::Other { below, ready, .. } => {
+                done.append(ready);
+                below.poll(done);
+            }
+        }
     }
 
     fn outstanding(&self) -> usize {
-        self.below.outstanding() + self.ready.len()
+        match self {
+            Top::Port(port) => port.outstanding(),
+            Top::Other { below, ready, .. } => below.outstanding() + ready.len(),
+        }
     }
 
     fn copied_bytes(&self) -> u64 {
-        self.below.copied_bytes()
+        self.below().copied_bytes()
     }
 
     fn losses(&self) -> u64 {
-        self.below.losses()
+        self.below().losses()
     }
 
     fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.below.load_writer()
+        self.below_mut().load_writer()
     }
 
     fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.below.store_writer(record)
+        self.below_mut().store_writer(record)
     }
 }
 

@@ -101,6 +101,17 @@ impl Edge {
         }
     }
 
+    /// Lets `fill` add completions behind those that wait.
+    #[inline]
+    pub fn fill<R>(&self, fill: impl FnOnce(&mut Vec<Completion>) -> R) -> R {
+        let mut done = self.done.borrow_mut();
+        let filled = fill(&mut done);
+        if self.is_cut.get() {
+            done.clear();
+        }
+        filled
+    }
+
     /// I/Os that were submitted and have not been polled.
     pub fn outstanding(&self) -> usize {
         self.outstanding.get()
