@@ -55,6 +55,9 @@ pub struct InitiatorConfig {
     pub lane: u32,
     /// What a person calls it; shown to others who want the export.
     pub name: String,
+    /// What this side's person calls it: what happens to it is told under this. Default: none, and
+    /// nothing is told.
+    pub label: String,
     /// Where the target is.
     pub target: TargetName,
     /// The export's name.
@@ -95,6 +98,7 @@ impl InitiatorConfig {
             instance: 0,
             lane: 0,
             name: String::new(),
+            label: String::new(),
             target,
             export: export.into(),
             read_only: false,

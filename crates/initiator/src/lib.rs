@@ -30,6 +30,7 @@ mod config;
 mod discovery;
 mod durability;
 mod initiator;
+mod notes;
 mod part;
 mod report;
 mod requests;

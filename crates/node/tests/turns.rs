@@ -7,8 +7,8 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, Time, TxBatch};
 use thinwire_node::{Lane, Node, PartId, SESSION_OFFSET};
 use thinwire_volume::{
-    Closing, Completion, Effect, ErrorKind, Features, Geometry, Identity, Io, Op, Part, PartEvent,
-    Port, Volume,
+    Closing, Completion, Effect, ErrorKind, Features, Geometry, Gravity, Identity, Io, Op, Part,
+    PartEvent, Port, Volume,
 };
 
 const NOW: Time = Time(1_000_000_000);
@@ -88,7 +88,7 @@ impl Part for Store {
         for (at, batch) in turn.out.iter_mut().enumerate() {
             batch.push(Addr::Sim(1)).head.push(at as u8);
         }
-        turn.effects.push(Effect::Note(self.name.into()));
+        turn.effects.push(Effect::Note(Gravity::News, self.name.into()));
         self.again_at
     }
 }

@@ -12,7 +12,7 @@ use thinwire_buffer::{LinkInfo, Pool};
 use thinwire_link::Link;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
-use thinwire_volume::{Effect, Expects, Part, PartEvent};
+use thinwire_volume::{Effect, Expects, Gravity, Part, PartEvent};
 
 use crate::clock::Clock;
 use crate::links::Links;
@@ -231,7 +231,9 @@ impl Shard {
     fn carry_out(&mut self) {
         while let Some((_, effect)) = self.node.take_effect() {
             match (effect, &self.mail) {
-                (Effect::Note(note), _) => tracing::warn!("{note}"),
+                (Effect::Note(Gravity::News, text), _) => tracing::info!("{text}"),
+                (Effect::Note(Gravity::Warning, text), _) => tracing::warn!("{text}"),
+                (Effect::Note(Gravity::Failure, text), _) => tracing::error!("{text}"),
                 (Effect::Letter(letter), Some((_, mail))) => mail.send(letter),
                 (Effect::Letter(_), None) => {}
             }

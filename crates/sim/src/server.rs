@@ -335,7 +335,7 @@ impl Server {
         while let Some((_, effect)) = node.take_effect() {
             match effect {
                 Effect::Letter(letter) => posted.push(letter),
-                Effect::Note(_) => {}
+                Effect::Note(..) => {}
             }
         }
         for letter in posted {

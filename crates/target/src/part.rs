@@ -1,7 +1,7 @@
 //! A target as a part of a node.
 
 use thinwire_buffer::{Room, RxFrame, Time};
-use thinwire_volume::{Closing, Effect, Expects, Part, PartEvent};
+use thinwire_volume::{Closing, Effect, Expects, Gravity, Part, PartEvent};
 
 use crate::target::Target;
 
@@ -32,7 +32,8 @@ impl Part for Target {
         if self.has_effects() {
             let letters = std::iter::from_fn(|| self.next_forward()).map(Effect::Letter);
             turn.effects.extend(letters);
-            let notes = std::iter::from_fn(|| self.take_note()).map(Effect::Note);
+            let note = |text| Effect::Note(Gravity::Warning, text);
+            let notes = std::iter::from_fn(|| self.take_note()).map(note);
             turn.effects.extend(notes);
         }
         self.deadline(turn.now)

@@ -379,11 +379,6 @@ impl<V: Volume> OpenVolume for Opened<V> {
         if !is_ready || self.remotes().next().is_some() {
             self.host.turn(if is_ready { Wait::No } else { wait })?;
         }
-        for leaf in &mut self.leaves {
-            if let Leaf::Remote(leaf) = leaf {
-                leaf.log_notices();
-            }
-        }
         Ok((self.top)(&mut self.volume).gather())
     }
 

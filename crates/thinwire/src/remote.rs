@@ -12,7 +12,7 @@ use thinwire_initiator::{
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
 use thinwire_node::PartId;
-use thinwire_proto::{BatchPolicy, Notice, PathState, StageObserver, StageSums};
+use thinwire_proto::{BatchPolicy, PathState, StageObserver, StageSums};
 use thinwire_runtime::remote::begin_attach;
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{ErrorKind, Port};
@@ -58,8 +58,6 @@ pub struct RemoteLeaf {
     uri: String,
     begun: Instant,
     batch: BatchPolicy,
-    /// The phase that the log knows of.
-    logged: Phase,
     _id: InitiatorId,
 }
 
@@ -131,6 +129,7 @@ impl RemoteLeaf {
         config.initiator = id.bytes;
         config.lane = host.next_lane();
         config.name = format!("{} (pid {})", host_name(), std::process::id());
+        config.label = spec.to_string();
         config.read_only = options.read_only;
         config.take_over = options.take_over;
         config.wait = options.patience.is_none();
@@ -145,9 +144,8 @@ impl RemoteLeaf {
         let batch = config.batching.policy;
         let initiator = begin_attach(&mut host.shard_mut(), config, links.clone());
         let uri = spec.to_string();
-        let logged = Phase::Attached;
         let (host, begun) = (host.clone(), Instant::now());
-        Ok(RemoteLeaf { host, initiator, links, uri, begun, batch, logged, _id: id })
+        Ok(RemoteLeaf { host, initiator, links, uri, begun, batch, _id: id })
     }
 
     /// Drives the attach to its end, good or bad; others on the host go on meanwhile.
@@ -219,47 +217,6 @@ impl RemoteLeaf {
         for &at in &self.links {
             let links = shard.links();
             tracing::debug!("{}: link {}: {:?}", self.uri, links.name(at), links.stats(at));
-        }
-    }
-
-    /// Says what there is to say.
-    pub fn log_notices(&mut self) {
-        let uri = &self.uri;
-        let mut shard = self.host.shard_mut();
-        // To look at it does not touch it.
-        while shard.get(self.initiator).has_notices()
-            && let Some(notice) = shard.get_mut(self.initiator).take_notice()
-        {
-            match notice {
-                Notice::PathUp(path) => tracing::info!("{uri}: path {path} is up"),
-                Notice::PathDown(path) => tracing::warn!("{uri}: path {path} does not answer"),
-                Notice::FrameSize { path, used, limit } => tracing::warn!(
-                    "{uri}: path {path} carries frames of {used} bytes only, although both ends \
-                     allow {limit}: a switch port or a cable in between has a smaller MTU. I/O \
-                     goes on, slower"
-                ),
-            }
-        }
-        drop(shard);
-        self.log_phase();
-    }
-
-    /// Says when the target goes away, comes back, or is lost for good.
-    fn log_phase(&mut self) {
-        let shard = self.host.shard();
-        let initiator = shard.get(self.initiator);
-        let (phase, uri) = (initiator.phase(), &self.uri);
-        if phase == self.logged {
-            return;
-        }
-        self.logged = phase;
-        match (phase, initiator.failure()) {
-            (Phase::Failed, Some(kind)) => tracing::error!("{uri}: {}", kind.describe()),
-            (Phase::Failed, None) => tracing::error!("{uri}: lost for good"),
-            (Phase::Away, _) => tracing::warn!("{uri}: the target does not answer; I/O waits"),
-            (Phase::Replaying, _) => tracing::warn!("{uri}: writing again what the target lost"),
-            (Phase::Attached, _) => tracing::warn!("{uri}: attached again"),
-            (Phase::Connecting | Phase::Detaching | Phase::Closed, _) => {}
         }
     }
 

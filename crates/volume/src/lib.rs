@@ -20,7 +20,7 @@ pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
 pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
-pub use part::{Closing, Effect, Expects, Letter, Part, PartEvent};
+pub use part::{Closing, Effect, Expects, Gravity, Letter, Part, PartEvent};
 pub use port::{Bell, Edge, Port};
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;

@@ -97,7 +97,18 @@ pub enum Effect {
     /// A frame for the part of the same kind on another shard.
     Letter(Letter),
     /// A sentence for the person who looks after it.
-    Note(String),
+    Note(Gravity, String),
+}
+
+/// How much a sentence matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gravity {
+    /// Good to know.
+    News,
+    /// Something is not as it should be; it goes on.
+    Warning,
+    /// Something does not go on.
+    Failure,
 }
 
 /// A frame for another shard, as it arrived.

@@ -43,6 +43,8 @@ pub struct Initiator {
     /// What the target's stage clocks showed when it was last asked, with this transaction number.
     clocks: Option<Clocks>,
     clocks_asked: Option<u32>,
+    /// The phase that has been told of.
+    told: Phase,
 }
 
 impl Initiator {
@@ -73,6 +75,7 @@ impl Initiator {
             observer: None,
             clocks: None,
             clocks_asked: None,
+            told: Phase::Attached,
             config,
         };
         if initiator.attachment.first_error().is_none() {
@@ -110,11 +113,6 @@ impl Initiator {
     /// Why the first attach failed, if it did.
     pub fn first_error(&self) -> Option<&AttachError> {
         self.attachment.first_error()
-    }
-
-    /// [`Initiator::take_notice`] has something.
-    pub fn has_notices(&self) -> bool {
-        self.association.session().is_some_and(Session::has_notices)
     }
 
     /// The next thing a person may want to read.
@@ -367,6 +365,16 @@ impl Initiator {
     /// Changes what happens while the target is away.
     pub fn set_when_away(&mut self, when_away: WhenAway) {
         self.absence.set_policy(when_away);
+    }
+
+    /// See [`InitiatorConfig::label`].
+    pub(crate) fn label(&self) -> &str {
+        &self.config.label
+    }
+
+    /// Whether a phase has not been told of; from now on it has.
+    pub(crate) fn is_news(&mut self, phase: Phase) -> bool {
+        std::mem::replace(&mut self.told, phase) != phase
     }
 
     /// Where it stands.

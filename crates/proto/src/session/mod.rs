@@ -206,11 +206,6 @@ impl Session {
         self.paths.iter().any(|p| p.state == PathState::Active)
     }
 
-    /// [`Session::take_notice`] has something.
-    pub fn has_notices(&self) -> bool {
-        !self.notices.is_empty()
-    }
-
     /// The next thing a person may want to read.
     pub fn take_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()

@@ -123,9 +123,9 @@ Prints `ready NODE` on stdout when it serves.
 
 What stays behind: which volume a file is and who may write it, in its extended attributes
 user.thinwire.id and user.thinwire.writer; for block devices, where there are no such attributes, and
-for exports that are made of other volumes or are another target's, in --state-dir. Who this target is
-to other targets is locked in ids/ of --run-dir. The claim in nodes/ goes with the target; the file of
-one that was killed goes when the next one starts.")]
+for exports that are made of other volumes or are another target's, in --state-dir (/var/lib/thinwire/
+by default). Who this target is to other targets is locked in ids/ of --run-dir. The claim in nodes/
+goes with the target; the file of one that was killed goes when the next one starts.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
