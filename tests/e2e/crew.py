@@ -99,6 +99,8 @@ class Crew:
                 work.report.flush()
             except BaseException:
                 traceback.print_exc()
+            # A laboratory that was not finished is not the test's to close.
+            harness.close_all()
             sys.stdout.flush()
             sys.stderr.flush()
             # From here on nothing may raise.
