@@ -27,7 +27,7 @@ test: ## Set up and run all tests; ends with "N passed, N failed" (root)
 e2e: build-lab ## Run the end-to-end tests alone; E2E="name ..." selects some (root)
 	@/usr/bin/python3 tests/e2e/run.py $(E2E)
 
-e2e-matrix: build-lab ## Run them under every pipeline, batching policy and link (root, 1 hour)
+e2e-matrix: build-lab ## Run them under every pipeline, batching policy and link (root, 30 minutes)
 	@/usr/bin/python3 tests/e2e/matrix.py
 
 lint: ## Formatting, clippy, arrows between crates, links: all that is fast

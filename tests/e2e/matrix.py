@@ -3,7 +3,7 @@
 
     tests/e2e/matrix.py [--bin PATH] [--logs DIR] [NUMBER ...]    some rows only, counted from 1
 
-Needs root and about ten minutes a row. Ends with `N passed, N failed`, rows counted.
+Needs root and about five minutes a row. Ends with `N passed, N failed`, rows counted.
 """
 
 import argparse
