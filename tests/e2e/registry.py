@@ -28,14 +28,18 @@ ALONE = {
     "resources.target_memory": "memory",
     "strangers.client_that_stops_reading": "memory",
     "strangers_local.plants_the_default_folder": "one place in /tmp",
+    "volumes.a_gateway_is_stopped_while_it_waits": "a promise of seconds",
 }
 
 # The longest of the others, ten seconds and more: begun first, so that in the end none is waited for.
 LONGEST = (
     "fio.both_links_go_silent",
     "fio.all_links_down",
+    "volumes.gateway",
     "cli.bad_exports",
+    "volumes.several_exports_of_a_gateway",
     "fio.one_of_two_links_cut",
+    "volumes.tree_attached",
     "block.outage_under_a_file_system",
     "fio.target_killed",
     "cli.status_of_the_frame_size",
