@@ -20,6 +20,8 @@ pub enum Canary {
     None,
     /// One of all targets.
     Target(thinwire_target::TargetCanary),
+    /// Behind the door of all targets.
+    Door(thinwire_target::DoorCanary),
     /// One of all initiators.
     Initiator(thinwire_initiator::InitiatorCanary),
     /// In the nodes of clients.
@@ -53,6 +55,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     for server in &mut world.servers {
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
+            Canary::Door(planted) => server.config.door = planted,
             Canary::LockIgnored => server.ignores_lock = true,
             Canary::None | Canary::Initiator(_) | Canary::Node(_) | Canary::EdgesUnlocked => {}
         }

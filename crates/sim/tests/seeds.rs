@@ -50,7 +50,7 @@ fn canary_that_completes_early_is_found() {
 
 #[test]
 fn canary_that_keeps_its_verifier_is_found() {
-    found(Canary::Target(target::TargetCanary::SameVerifier), 300);
+    found(Canary::Door(target::DoorCanary::SameVerifier), 300);
 }
 
 #[test]
@@ -60,43 +60,48 @@ fn canary_that_believes_any_flush_is_found() {
 
 #[test]
 fn canary_that_calls_fua_durable_beside_a_failed_flush_is_found() {
-    found(Canary::Target(target::TargetCanary::FuaBesideFailedFlush), 1000);
+    found(Canary::Door(target::DoorCanary::FuaBesideFailedFlush), 1000);
 }
 
 #[test]
 fn canary_that_grants_a_late_attach_is_found() {
-    found(Canary::Target(target::TargetCanary::StaleAttach), 300);
+    found(Canary::Door(target::DoorCanary::StaleAttach), 300);
 }
 
 #[test]
 fn canary_that_grants_over_requests_is_found() {
-    found(Canary::Target(target::TargetCanary::GrantOverRequests), 1000);
+    found(Canary::Door(target::DoorCanary::GrantOverRequests), 1000);
 }
 
 #[test]
 fn canary_that_overlooks_the_failures_of_others_is_found() {
-    found(Canary::Target(target::TargetCanary::LossesUnnoticed), 1000);
+    found(Canary::Door(target::DoorCanary::LossesUnnoticed), 1000);
 }
 
 #[test]
 fn canary_that_leaves_a_failed_record_is_found() {
-    found(Canary::Target(target::TargetCanary::RecordInOneStep), 1000);
+    found(Canary::Door(target::DoorCanary::RecordInOneStep), 1000);
 }
 
 #[test]
 fn canary_that_records_nobody_is_found() {
-    found(Canary::Target(target::TargetCanary::RecordLost), 100);
+    found(Canary::Door(target::DoorCanary::RecordLost), 100);
 }
 
 #[test]
 fn canary_that_fences_before_it_grants_is_found() {
-    found(Canary::Target(target::TargetCanary::FencedByWaiting), 2000);
+    found(Canary::Door(target::DoorCanary::FencedByWaiting), 2000);
 }
 
 /// Only a session with several exports can see it.
 #[test]
 fn canary_that_fences_a_whole_session_is_found() {
-    found(Canary::Target(target::TargetCanary::FencedTogether), 100);
+    found(Canary::Door(target::DoorCanary::FencedTogether), 100);
+}
+
+#[test]
+fn canary_that_skips_the_door_is_found() {
+    found(Canary::Door(target::DoorCanary::DoorSkipped), 300);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! What the memory of a target is bounded by (`docs/protocol.md`, "Bounds").
 
 use thinwire_buffer::{PAGE_BYTES, Pool, TX_HEAD_BYTES, TxFrame};
+use thinwire_exports::Exports;
 use thinwire_proto::Session;
 use thinwire_wire::UNIT_BYTES;
 
 use crate::TargetConfig;
 use crate::attach::ATTACHMENTS_MAX;
 use crate::greet::SESSIONS_MAX;
-use crate::house::{Attachment, Operation, PendingAttach};
 use crate::peer::Peer;
 use crate::slots::{PINNED_BYTES_MAX, Slots};
 
@@ -26,9 +26,9 @@ impl TargetConfig {
     /// The part of it that is no payload.
     pub fn session_state_bytes_max(&self) -> usize {
         let slots = self.slots as usize;
-        let attachments = ATTACHMENTS_MAX * (size_of::<PendingAttach>() + size_of::<Attachment>())
-            + slots * size_of::<Attachment>();
-        let operations = slots * (size_of::<Option<Operation>>() + 3 * size_of::<u64>());
+        let attachments = ATTACHMENTS_MAX * (Exports::CLAIM_BYTES + Exports::PASS_BYTES)
+            + slots * Exports::PASS_BYTES;
+        let operations = slots * Exports::IO_BYTES;
         size_of::<Peer>()
             + Session::BYTES_MAX
             + slots * Session::HELD_BYTES

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use thinwire_exports::DoorCanary;
 use thinwire_proto::Batching;
-use thinwire_volume::Volume;
 
 /// Settings of a target. The defaults are right for most.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub struct TargetConfig {
     pub batching: Batching,
     /// Tests only: see [`TargetCanary`].
     pub canary: TargetCanary,
+    /// Tests only: the same, behind the door.
+    pub door: DoorCanary,
     /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
     /// a border. Both sides must agree on it.
     pub counters_high: bool,
@@ -46,6 +48,7 @@ impl Default for TargetConfig {
             session_timeout: Duration::from_secs(120),
             batching: Batching::default(),
             canary: TargetCanary::None,
+            door: DoorCanary::None,
             counters_high: false,
         }
     }
@@ -61,34 +64,6 @@ pub enum TargetCanary {
     NoDuplicateDetection,
     /// Writes are acknowledged before the store has them.
     EarlyCompletion,
-    /// The verifier stays as it is when a flush has failed.
-    SameVerifier,
-    /// A FUA operation is acknowledged although a flush beside it has failed.
-    FuaBesideFailedFlush,
-    /// An attach that comes late, in a session that its initiator has left behind, is granted.
-    StaleAttach,
-    /// A writer is granted the export while requests of its predecessor are in the store.
-    GrantOverRequests,
-    /// A sync that failed elsewhere on the same device puts nothing in doubt.
-    LossesUnnoticed,
-    /// A record that cannot be stored is not put back.
-    RecordInOneStep,
-    /// Nothing is recorded.
-    RecordLost,
-    /// A grant that waits fences the present writer.
-    FencedByWaiting,
     /// A greeting that one shard handed over to another has shown nothing there.
     HandOverUnproved,
-    /// Who is fenced on one export is fenced on all of its session.
-    FencedTogether,
-}
-
-/// A volume to offer.
-pub struct ExportConfig {
-    /// Its name, unique on this target.
-    pub name: String,
-    /// The volume. Reports what it is like, and keeps the writer record.
-    pub volume: Box<dyn Volume>,
-    /// Offer it for reading only.
-    pub read_only: bool,
 }

@@ -106,7 +106,7 @@ impl Peer {
                 }
             }
             Message::Attach(attach) => {
-                house.on_attach(now, self, index, attach);
+                house.on_attach(now, self, attach);
                 return self.check_overrun();
             }
             Message::Detach(detach) => {

@@ -21,8 +21,7 @@ impl Target {
         let mut attached = [false; SESSIONS_MAX];
         let house = &mut self.house;
         house.in_store.resize(self.peers.len().max(house.in_store.len()), 0);
-        let open = house.attachments.iter().filter(|a| a.live).map(|a| a.session);
-        for session in open.chain(house.pending.iter().map(|p| p.session)) {
+        for session in house.exports.sessions() {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
         }
         let from = host(from);

@@ -5,24 +5,21 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
+use thinwire_exports::{ExportConfig, ExportReport, Exports, ExportsConfig};
 use thinwire_proto::{DropReason, PathReport, SipRng, StageObserver, Time, open_frame};
-use thinwire_volume::{Geometry, Letter, WriterRecord};
+use thinwire_volume::Letter;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
+use crate::attach::Sessions;
 use crate::cookie::Cookies;
 use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
-use crate::house::{Export, House, RecordState};
+use crate::house::House;
 use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
-use crate::{ExportConfig, TargetCanary, TargetConfig, TargetStats};
+use crate::{TargetCanary, TargetConfig, TargetStats};
 
-/// How often a volume is polled in one turn, at most.
-const POLLS_PER_TURN: usize = 4;
 /// How often sessions are looked at for expiry.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
-
-/// Flushes of an export that wait together before a list of them must grow.
-const FLUSHES: usize = 64;
 
 /// A target: one shard's worth of exports and sessions.
 pub struct Target {
@@ -40,8 +37,6 @@ pub struct Target {
     pub(crate) unknown_at: Time,
     housekeeping_at: Time,
     stopping: bool,
-    /// A descriptor of a volume is readable.
-    disk_told: bool,
 }
 
 /// What a session is, for status.
@@ -55,23 +50,6 @@ pub struct SessionReport {
     pub exports: Vec<String>,
     /// When it was last heard.
     pub last_heard: Time,
-}
-
-/// What an export is, for status.
-#[derive(Clone, Debug)]
-pub struct ExportReport {
-    /// Its name.
-    pub name: String,
-    /// Shape and abilities.
-    pub geometry: Geometry,
-    /// Offered for reading only.
-    pub read_only: bool,
-    /// The writer's generation.
-    pub generation: u64,
-    /// What the writer on record calls itself, if it is known.
-    pub writer: Option<String>,
-    /// Bytes that the volume had to copy in user space.
-    pub copied_bytes: u64,
 }
 
 impl Target {
@@ -88,10 +66,12 @@ impl Target {
         let mut rng = SipRng::new(seed);
         let instance = rng.next_u64();
         let mut next_epoch = rng.next_u64() as u32 >> 1;
-        let mut next_generation = rng.next_u64() as u32 >> 1;
+        let mut pass_generation = rng.next_u64() as u32 >> 1;
         if config.counters_high {
-            (next_epoch, next_generation) = (u32::MAX - 2, u32::MAX - 2);
+            (next_epoch, pass_generation) = (u32::MAX - 2, u32::MAX - 2);
         }
+        let door = ExportsConfig { lease: config.lease, pass_generation, canary: config.door };
+        let exports = Exports::new(door, rng.next_u64());
         let cookies = Cookies::new(&mut rng);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
@@ -105,22 +85,12 @@ impl Target {
                 pool,
                 rng,
                 instance,
-                exports: Vec::new(),
+                exports,
                 elsewhere: Vec::new(),
-                attachments: Vec::new(),
-                pending: Vec::new(),
-                release: false,
-                unresolved: false,
                 room_changed: false,
-                operations: Vec::new(),
-                operations_free: Vec::new(),
                 in_store: Vec::new(),
-                done: Vec::new(),
-                done_ends: Vec::new(),
                 stats: TargetStats::default(),
-                notes: VecDeque::new(),
                 next_epoch,
-                next_generation,
             },
             peers: Vec::new(),
             promises: Vec::new(),
@@ -133,34 +103,13 @@ impl Target {
             unknown_at: Time::ZERO,
             housekeeping_at: Time::ZERO,
             stopping: false,
-            disk_told: false,
         }
     }
 
     /// Offers a volume. Names are unique: the caller has checked.
     pub fn add_export(&mut self, config: ExportConfig) {
-        let ExportConfig { name, mut volume, read_only } = config;
-        assert!(self.house.exports.iter().all(|e| e.name != name), "export {name} twice");
-        let (writer, record) = match volume.load_writer() {
-            Ok(writer) => (writer, RecordState::Settled),
-            Err(error) => (WriterRecord::default(), RecordState::Unread(error)),
-        };
-        let losses = volume.losses();
-        self.offered_names.push(name.clone());
-        self.house.exports.push(Export {
-            name,
-            volume,
-            read_only,
-            verifier: self.house.rng.next_u64(),
-            losses,
-            writer,
-            record,
-            holder: None,
-            granted: VecDeque::new(),
-            flush_running: false,
-            flush_waiting: Vec::with_capacity(FLUSHES),
-            flush_riders: Vec::with_capacity(FLUSHES),
-        });
+        self.offered_names.push(config.name.clone());
+        self.house.exports.add(config);
     }
 
     /// Tells `observer` from now on where requests stand.
@@ -300,7 +249,7 @@ impl Target {
     pub(crate) fn end(&mut self, index: usize) {
         self.promises[index] = None;
         let Some(peer) = self.peers[index].take() else { return };
-        self.house.end_session(&peer);
+        self.house.exports.end_session(peer.session.local_id(), peer.session.last_heard());
         // Others may take more.
         self.house.room_changed |= peer.was_attached;
     }
@@ -326,7 +275,7 @@ impl Target {
     /// A descriptor of a volume is readable: the next turn polls all of them, also those that have
     /// nothing outstanding, since it stays readable until then.
     pub fn disk_ready(&mut self) {
-        self.disk_told = true;
+        self.house.exports.disk_ready();
     }
 
     /// [`Target::poll`] and [`Target::end_turn`], for tests without a node.
@@ -338,16 +287,15 @@ impl Target {
     /// Takes what the volumes have completed, and answers it.
     pub(crate) fn poll(&mut self, now: Time) {
         self.house.now = now;
-        self.poll_volumes();
+        self.house.poll(&mut self.peers);
     }
 
     /// Fires timers, and adds the frames to send to `out`, one batch per link.
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut [TxBatch]) {
         self.house.now = now;
-        self.house.retry_records(now);
-        if !self.house.pending.is_empty() {
-            self.house.settle_pending(now, &mut self.peers);
-        }
+        let room_changed = &mut self.house.room_changed;
+        let mut sessions = Sessions { peers: &mut self.peers, room_changed };
+        self.house.exports.settle(now, &mut sessions);
         self.release_held();
         if std::mem::take(&mut self.house.room_changed) {
             self.share_room();
@@ -396,7 +344,7 @@ impl Target {
 
     /// Tries requests again that were held back while somebody else was to be granted their export.
     fn release_held(&mut self) {
-        if !std::mem::take(&mut self.house.release) {
+        if !self.house.exports.take_release() {
             return;
         }
         for index in 0..self.peers.len() {
@@ -405,38 +353,7 @@ impl Target {
                 self.house.try_execute(peer, index, slot);
             }
         }
-        self.poll_volumes();
-    }
-
-    fn poll_volumes(&mut self) {
-        let told = std::mem::take(&mut self.disk_told);
-        let mut done = std::mem::take(&mut self.house.done);
-        let mut ends = std::mem::take(&mut self.house.done_ends);
-        // A completion may start a flush that waited for it: that must reach the disk in this turn,
-        // since nothing else may wake us.
-        for _ in 0..POLLS_PER_TURN {
-            ends.clear();
-            for export in &mut self.house.exports {
-                if export.volume.outstanding() > 0 || told {
-                    export.volume.poll(&mut done);
-                }
-                ends.push(done.len());
-            }
-            if done.is_empty() {
-                break;
-            }
-            // A sync that failed in one volume may have lost what others hold: all are heard before
-            // anybody is answered.
-            (0..ends.len()).for_each(|export| self.house.check_losses(export));
-            let (mut completions, mut at) = (done.drain(..), 0);
-            for (export, &end) in ends.iter().enumerate() {
-                for completion in completions.by_ref().take(end - at) {
-                    self.house.on_completion(export, completion, &mut self.peers);
-                }
-                at = end;
-            }
-        }
-        (self.house.done, self.house.done_ends) = (done, ends);
+        self.house.poll(&mut self.peers);
     }
 
     fn expire(&mut self, now: Time) {
@@ -454,7 +371,7 @@ impl Target {
             if over {
                 self.end(index);
             } else {
-                self.house.heard(peer);
+                self.house.exports.heard(peer.session.local_id(), peer.session.last_heard());
             }
         }
     }
@@ -476,13 +393,14 @@ impl Target {
         for offer in &self.offers {
             at = at.min(offer.at);
         }
-        at = at.min(self.house.deadline(now));
-        if self.outside.iter().any(|batch| !batch.is_empty()) { now } else { at }
+        at = at.min(self.house.exports.deadline(now));
+        let is_due = self.house.room_changed || self.outside.iter().any(|batch| !batch.is_empty());
+        if is_due { now } else { at }
     }
 
     /// A store is at work, for which somebody may wait who has nothing in flight.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.house.exports.iter().any(|export| export.volume.outstanding() > 0)
+        self.house.exports.is_at_work()
     }
 
     /// The least of [`Session::network_time`](thinwire_proto::Session::network_time).
@@ -503,7 +421,7 @@ impl Target {
     /// has been sent. Whether it arrived is not waited for: an initiator that misses the goodbye
     /// finds out by itself.
     pub fn is_idle(&self) -> bool {
-        self.house.exports.iter().all(|e| e.volume.outstanding() == 0)
+        !self.house.exports.is_at_work()
             && self.peers.iter().flatten().all(|p| {
                 let unreachable = !p.session.is_connected();
                 p.session.queued() == 0 || unreachable
@@ -513,30 +431,28 @@ impl Target {
     /// Something is to be done outside: [`Target::next_forward`], [`Target::take_note`].
     #[inline]
     pub(crate) fn has_effects(&self) -> bool {
-        !self.forwards.is_empty() || !self.house.notes.is_empty()
+        !self.forwards.is_empty() || self.house.exports.has_notes()
     }
 
     /// The next thing that a person who looks after the target should know.
     pub fn take_note(&mut self) -> Option<String> {
-        self.house.notes.pop_front()
+        self.house.exports.take_note()
     }
 
     /// Counters.
     pub fn stats(&self) -> TargetStats {
-        self.house.stats
+        let door = self.house.exports.stats();
+        TargetStats {
+            requests: door.ios,
+            fenced: door.fenced,
+            twins: door.twins,
+            ..self.house.stats
+        }
     }
 
     /// What the exports are.
     pub fn exports(&self) -> Vec<ExportReport> {
-        let report = |e: &Export| ExportReport {
-            name: e.name.clone(),
-            geometry: e.volume.geometry(),
-            read_only: e.read_only,
-            generation: e.writer.generation,
-            writer: e.writer_name().map(str::to_string),
-            copied_bytes: e.volume.copied_bytes(),
-        };
-        self.house.exports.iter().map(report).collect()
+        self.house.exports.reports()
     }
 
     /// How many sessions were opened lately that nobody has used yet.
@@ -551,10 +467,9 @@ impl Target {
             paths: p.session.path_reports().collect(),
             exports: self
                 .house
-                .attachments
-                .iter()
-                .filter(|a| a.live && a.session == p.session.local_id())
-                .map(|a| self.house.exports[a.export].name.clone())
+                .exports
+                .names_of(p.session.local_id())
+                .map(str::to_string)
                 .collect(),
             last_heard: p.session.last_heard(),
         };

@@ -3,28 +3,41 @@
 
 use std::time::Duration;
 
-use thinwire_proto::Time;
+use thinwire_buffer::Time;
 use thinwire_volume::{ChangeError, IoError, WriterRecord, change_writer, settle_writer};
-use thinwire_wire::Status;
 
-use crate::TargetCanary;
-use crate::house::{Export, House, RecordState};
+use crate::exports::{DoorCanary, Export, Exports};
+use crate::users::{Denial, Denied};
 
 /// How soon a record that could not be put back is tried again: a sync that fails may take long, and
 /// whoever waits has a disk that does not work anyway.
 const RETRY: Duration = Duration::from_secs(1);
 
-impl Export {
-    /// What the writer on record is called.
-    pub fn writer_name(&self) -> Option<&str> {
-        let known = self.holder.as_ref().map(|holder| holder.name.as_str());
-        known.or_else(|| self.writer.is_held().then(|| self.writer.name.as_str()))
+/// Whether what is stored is known to be [`Export::writer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RecordState {
+    /// It is, durably.
+    Settled,
+    /// It could not be read when it was last tried: nobody may write.
+    Unread(IoError),
+    /// A change of it failed, and so did putting it back: either may be found after a crash. Nobody
+    /// is served as a writer, fenced or told no until that succeeds; tried again at that time.
+    Unresolved(Time),
+}
+
+impl RecordState {
+    /// When it must be looked at again.
+    pub fn due(self) -> Option<Time> {
+        match self {
+            RecordState::Unresolved(retry) => Some(retry),
+            RecordState::Settled | RecordState::Unread(_) => None,
+        }
     }
 }
 
-impl House {
+impl Exports {
     /// Makes `new` the record in force.
-    pub fn change_writer(
+    pub(crate) fn change_writer(
         &mut self,
         now: Time,
         export: usize,
@@ -35,10 +48,8 @@ impl House {
             return Ok(());
         }
         let changed = match self.config.canary {
-            TargetCanary::RecordInOneStep => {
-                e.volume.store_writer(new).map_err(ChangeError::Refused)
-            }
-            TargetCanary::RecordLost => Ok(()),
+            DoorCanary::RecordInOneStep => e.volume.store_writer(new).map_err(ChangeError::Refused),
+            DoorCanary::RecordLost => Ok(()),
             _ => change_writer(e.volume.as_mut(), e.writer, new),
         };
         match changed {
@@ -53,7 +64,7 @@ impl House {
     }
 
     /// Finds out who the writer is, if that is not known; true if it is now.
-    pub fn settle_record(&mut self, now: Time, export: usize) -> bool {
+    pub(crate) fn settle_record(&mut self, now: Time, export: usize) -> bool {
         let e = &mut self.exports[export];
         match e.record {
             RecordState::Settled => return true,
@@ -80,71 +91,38 @@ impl House {
         true
     }
 
-    /// Why nobody may attach to write, if the record is the reason.
-    pub fn record_refusal(&mut self, now: Time, export: usize) -> Option<(Status, String)> {
+    /// Why nobody may open it to write, if the record is the reason.
+    pub(crate) fn record_denial(&mut self, now: Time, export: usize) -> Option<Denied> {
         if self.settle_record(now, export) {
             return None;
         }
         let e = &self.exports[export];
+        let name = &e.name;
         Some(match e.record {
             RecordState::Unread(error) => {
-                (Status::Io, format!("who may write export {} cannot be read: {error}", e.name))
+                let text = format!("who may write export {name} cannot be read: {error}");
+                Denied::new(Denial::Record, 1, text)
             }
             _ => {
                 let text = format!(
-                    "who may write export {} could not be made durable, and is being tried again",
-                    e.name
+                    "who may write export {name} could not be made durable, and is being tried again"
                 );
-                (Status::Busy, text)
+                Denied::new(Denial::Busy, 1, text)
             }
         })
     }
 
-    /// The refusal after a change that failed.
-    pub fn change_refusal(&self, export: usize, error: IoError) -> String {
-        format!("the writer of {} could not be recorded: {error}", self.exports[export].name)
-    }
-
     /// Tries the records again that could not be put back. Called every turn.
     #[inline]
-    pub fn retry_records(&mut self, now: Time) {
+    pub(crate) fn retry_records(&mut self, now: Time) {
         if self.unresolved {
             for export in 0..self.exports.len() {
-                self.retry_record(now, export);
+                if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
+                    self.settle_record(now, export);
+                }
             }
             let unresolved = |e: &Export| matches!(e.record, RecordState::Unresolved(_));
             self.unresolved = self.exports.iter().any(unresolved);
         }
-    }
-
-    fn retry_record(&mut self, now: Time, export: usize) {
-        if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
-            self.settle_record(now, export);
-        }
-    }
-
-    /// When something here is due, at the latest.
-    #[inline]
-    pub fn deadline(&self, now: Time) -> Time {
-        if self.release || self.room_changed {
-            return now;
-        }
-        if self.unresolved || !self.pending.is_empty() {
-            return self.next_due();
-        }
-        Time(u64::MAX)
-    }
-
-    fn next_due(&self) -> Time {
-        let mut at = Time(u64::MAX);
-        for export in &self.exports {
-            if let RecordState::Unresolved(retry) = export.record {
-                at = at.min(retry);
-            }
-        }
-        for due in self.pending.iter().filter_map(|p| p.twin.due()) {
-            at = at.min(due);
-        }
-        at
     }
 }

@@ -1,0 +1,296 @@
+//! The exports of one shard, their verifiers and reports.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use thinwire_buffer::Time;
+use thinwire_volume::{Completion, Geometry, Volume, WriterRecord};
+
+use crate::claims::{Holder, PendingClaim};
+use crate::ios::PendingIo;
+use crate::passes::PassState;
+use crate::record::RecordState;
+
+/// Sentences that wait for the driver, at most.
+const NOTES_MAX: usize = 16;
+/// Initiators of which an export remembers the last grant.
+const GRANTS_KEPT: usize = 64;
+/// Flushes of an export that wait together before a list of them must grow.
+const FLUSHES: usize = 64;
+/// What one verifier differs from the one before by: any odd number does.
+const VERIFIER_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Settings of the door.
+#[derive(Clone, Debug)]
+pub struct ExportsConfig {
+    /// How long a silent writer keeps its export before another may have it.
+    pub lease: Duration,
+    /// Generations of passes begin behind this one.
+    pub pass_generation: u32,
+    /// Tests only: see [`DoorCanary`].
+    pub canary: DoorCanary,
+}
+
+impl Default for ExportsConfig {
+    fn default() -> Self {
+        ExportsConfig {
+            lease: Duration::from_secs(30),
+            pass_generation: 0,
+            canary: DoorCanary::None,
+        }
+    }
+}
+
+/// A fault planted in the door, which the simulator must find (`docs/design.md`). No flag sets one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DoorCanary {
+    /// None: the door as it is.
+    #[default]
+    None,
+    /// The verifier stays as it is when a flush has failed.
+    SameVerifier,
+    /// A FUA operation is acknowledged although a flush beside it has failed.
+    FuaBesideFailedFlush,
+    /// A claim that comes late, in a session that its initiator has left behind, is granted.
+    StaleAttach,
+    /// A writer is granted the export while requests of its predecessor are in the store.
+    GrantOverRequests,
+    /// A sync that failed elsewhere on the same device puts nothing in doubt.
+    LossesUnnoticed,
+    /// A record that cannot be stored is not put back.
+    RecordInOneStep,
+    /// Nothing is recorded.
+    RecordLost,
+    /// A claim that waits fences the present writer.
+    FencedByWaiting,
+    /// Who is fenced on one export is fenced on all of its session.
+    FencedTogether,
+    /// The door is skipped: whoever ever had a pass for an export is let in.
+    DoorSkipped,
+}
+
+/// A volume to offer.
+pub struct ExportConfig {
+    /// Its name, unique on this target.
+    pub name: String,
+    /// The volume. Reports what it is like, and keeps the writer record.
+    pub volume: Box<dyn Volume>,
+    /// Offer it for reading only.
+    pub read_only: bool,
+}
+
+/// What an export is, for status.
+#[derive(Clone, Debug)]
+pub struct ExportReport {
+    /// Its name.
+    pub name: String,
+    /// Shape and abilities.
+    pub geometry: Geometry,
+    /// Offered for reading only.
+    pub read_only: bool,
+    /// The writer's generation.
+    pub generation: u64,
+    /// What the writer on record calls itself, if it is known.
+    pub writer: Option<String>,
+    /// Bytes that the volume had to copy in user space.
+    pub copied_bytes: u64,
+}
+
+/// Counters of the door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DoorStats {
+    /// I/Os given to volumes.
+    pub ios: u64,
+    /// Writers fenced.
+    pub fenced: u64,
+    /// Claims denied since another process with the same identity is alive.
+    pub twins: u64,
+}
+
+pub(crate) struct Export {
+    pub name: String,
+    pub volume: Box<dyn Volume>,
+    pub read_only: bool,
+    /// Changes whenever unflushed writes may have been lost.
+    pub verifier: u64,
+    /// What the volume counted when that was chosen.
+    pub losses: u64,
+    /// The record in force.
+    pub writer: WriterRecord,
+    pub record: RecordState,
+    pub holder: Option<Holder>,
+    /// Initiators that were granted it for writing, and in which of their sessions last, by number.
+    pub granted: VecDeque<([u8; 16], u64)>,
+    pub flush_running: bool,
+    /// Flushes that came while one was running: the next one serves them all (rule 13).
+    pub flush_waiting: Vec<u64>,
+    /// Flushes that the running one serves besides its own.
+    pub flush_riders: Vec<u64>,
+}
+
+impl Export {
+    /// Takes note of a grant for writing.
+    pub fn note_grant(&mut self, initiator: [u8; 16], session_number: u64) {
+        self.granted.retain(|(known, _)| *known != initiator);
+        if self.granted.len() == GRANTS_KEPT {
+            self.granted.pop_front();
+        }
+        self.granted.push_back((initiator, session_number));
+    }
+
+    /// What the writer on record is called.
+    pub fn writer_name(&self) -> Option<&str> {
+        let known = self.holder.as_ref().map(|holder| holder.name.as_str());
+        known.or_else(|| self.writer.is_held().then(|| self.writer.name.as_str()))
+    }
+}
+
+/// The exports of one shard, and the only way to them.
+pub struct Exports {
+    pub(crate) config: ExportsConfig,
+    pub(crate) exports: Vec<Export>,
+    pub(crate) passes: Vec<PassState>,
+    pub(crate) pass_generation: u32,
+    pub(crate) claims: Vec<PendingClaim>,
+    pub(crate) ios: Vec<Option<PendingIo>>,
+    pub(crate) ios_free: Vec<usize>,
+    /// Recycled between polls.
+    pub(crate) done: Vec<Completion>,
+    /// How many of them there were after each export had been polled.
+    pub(crate) done_ends: Vec<usize>,
+    /// A descriptor of a volume is readable.
+    pub(crate) is_told: bool,
+    /// I/Os that had to wait are to be tried again.
+    pub(crate) release: bool,
+    /// A record is not resolved: see [`RecordState::Unresolved`].
+    pub(crate) unresolved: bool,
+    pub(crate) stats: DoorStats,
+    verifier: u64,
+    /// What a person who looks after the node should know, oldest first.
+    notes: VecDeque<String>,
+}
+
+impl Exports {
+    /// Memory that one I/O in a volume takes, in bytes.
+    pub const IO_BYTES: usize = size_of::<Option<PendingIo>>() + 3 * size_of::<u64>();
+    /// Memory that one pass takes, in bytes.
+    pub const PASS_BYTES: usize = size_of::<PassState>();
+    /// Memory that one claim that waits takes, in bytes, the name of the user not counted.
+    pub const CLAIM_BYTES: usize = size_of::<PendingClaim>();
+
+    /// A door without exports. `seed` must differ from that of every other start: verifiers are made
+    /// of it.
+    pub fn new(config: ExportsConfig, seed: u64) -> Self {
+        Exports {
+            pass_generation: config.pass_generation,
+            config,
+            exports: Vec::new(),
+            passes: Vec::new(),
+            claims: Vec::new(),
+            ios: Vec::new(),
+            ios_free: Vec::new(),
+            done: Vec::new(),
+            done_ends: Vec::new(),
+            is_told: false,
+            release: false,
+            unresolved: false,
+            stats: DoorStats::default(),
+            verifier: seed,
+            notes: VecDeque::new(),
+        }
+    }
+
+    /// Offers a volume. Blocks while its writer record is read.
+    ///
+    /// # Panics
+    /// If the name is taken: the caller has checked.
+    pub fn add(&mut self, config: ExportConfig) {
+        let ExportConfig { name, mut volume, read_only } = config;
+        assert!(self.find(&name).is_none(), "export {name} twice");
+        let (writer, record) = match volume.load_writer() {
+            Ok(writer) => (writer, RecordState::Settled),
+            Err(error) => (WriterRecord::default(), RecordState::Unread(error)),
+        };
+        let losses = volume.losses();
+        let verifier = self.next_verifier();
+        self.exports.push(Export {
+            name,
+            volume,
+            read_only,
+            verifier,
+            losses,
+            writer,
+            record,
+            holder: None,
+            granted: VecDeque::new(),
+            flush_running: false,
+            flush_waiting: Vec::with_capacity(FLUSHES),
+            flush_riders: Vec::with_capacity(FLUSHES),
+        });
+    }
+
+    /// The index of the export of this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.exports.iter().position(|e| e.name == name)
+    }
+
+    /// A verifier that was not used in this life, nor, as far as chance goes, in another.
+    pub(crate) fn next_verifier(&mut self) -> u64 {
+        self.verifier = self.verifier.wrapping_add(VERIFIER_STEP);
+        self.verifier
+    }
+
+    /// Keeps a sentence for whoever looks after the node, unless too many wait.
+    pub(crate) fn note(&mut self, text: String) {
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push_back(text);
+        }
+    }
+
+    /// The next thing that a person who looks after the node should know.
+    pub fn take_note(&mut self) -> Option<String> {
+        self.notes.pop_front()
+    }
+
+    /// There is such a thing.
+    #[inline]
+    pub fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> DoorStats {
+        self.stats
+    }
+
+    /// What the exports are, in the order in which they were added.
+    pub fn reports(&self) -> Vec<ExportReport> {
+        let report = |e: &Export| ExportReport {
+            name: e.name.clone(),
+            geometry: e.volume.geometry(),
+            read_only: e.read_only,
+            generation: e.writer.generation,
+            writer: e.writer_name().map(str::to_string),
+            copied_bytes: e.volume.copied_bytes(),
+        };
+        self.exports.iter().map(report).collect()
+    }
+
+    /// When something here is due, at the latest: [`Exports::settle`], or what had to wait.
+    #[inline]
+    pub fn deadline(&self, now: Time) -> Time {
+        if self.release {
+            return now;
+        }
+        if self.unresolved || !self.claims.is_empty() {
+            return self.next_due();
+        }
+        Time::NEVER
+    }
+
+    fn next_due(&self) -> Time {
+        let retries = self.exports.iter().filter_map(|e| e.record.due());
+        let questions = self.claims.iter().filter_map(|claim| claim.twin.due());
+        retries.chain(questions).min().unwrap_or(Time::NEVER)
+    }
+}

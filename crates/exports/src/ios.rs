@@ -1,0 +1,277 @@
+//! I/Os in the volumes: who is let in, which flushes go together, and what an answer vouches for
+//! (`docs/protocol.md`, "Restart and replay"; rules 4 and 13).
+
+use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
+
+use crate::exports::{DoorCanary, Exports};
+use crate::record::RecordState;
+use crate::twin::Twin;
+use crate::users::{NoEntry, Pass};
+
+/// How often a volume is polled in one turn, at most.
+const POLLS_PER_TURN: usize = 4;
+
+/// What a user wants back with the completion of an I/O. The door looks at nothing of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoTicket {
+    /// The session that it was for, which may have ended.
+    pub session: u64,
+    /// Where the user keeps that.
+    pub place: u32,
+    /// Which of its requests.
+    pub number: u64,
+}
+
+/// Leave to submit one I/O, under a pass that was good when it was shown.
+#[derive(Debug)]
+#[must_use]
+pub struct Permit {
+    pass: usize,
+    export: usize,
+}
+
+/// An I/O in a volume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingIo {
+    ticket: IoTicket,
+    pass: usize,
+    op: Op,
+    /// It is durable once completed.
+    fua: bool,
+    /// The export's verifier when it was given to the volume.
+    verifier: u64,
+    offset: u64,
+    len: u64,
+}
+
+impl Exports {
+    /// Shows a pass for one I/O.
+    ///
+    /// # Errors
+    /// See [`NoEntry`]. Nothing is kept of an I/O that waits.
+    #[inline]
+    pub fn admit(&self, session: u64, pass: Pass) -> Result<Permit, NoEntry> {
+        let at = self.find_pass(session, pass).ok_or(NoEntry::NoPass)?;
+        let state = &self.passes[at];
+        if self.config.canary == DoorCanary::DoorSkipped {
+            return Ok(Permit { pass: at, export: state.export });
+        }
+        if state.fenced {
+            return Err(NoEntry::Fenced);
+        }
+        if !state.read_only && self.is_held_back(state.export, session) {
+            return Err(NoEntry::Waits);
+        }
+        Ok(Permit { pass: at, export: state.export })
+    }
+
+    /// Another session is about to be granted `export`: its present writers' new I/Os wait, so that
+    /// the volume runs dry of them. So they do while it is not known who the writer is.
+    #[inline]
+    fn is_held_back(&self, export: usize, session: u64) -> bool {
+        (!self.claims.is_empty() && self.is_claimed_from(export, session))
+            || matches!(self.exports[export].record, RecordState::Unresolved(_))
+    }
+
+    fn is_claimed_from(&self, export: usize, session: u64) -> bool {
+        self.claims.iter().any(|claim| {
+            claim.export == export && claim.user.session != session && claim.twin == Twin::Cleared
+        })
+    }
+
+    /// Gives an I/O to the volume. `on_entry` is called with the present verifier once nothing
+    /// speaks against it, before the volume has it. The I/O's token is the door's.
+    ///
+    /// # Errors
+    /// The pass, or the shape and abilities of the volume, do not allow it. The I/O is dropped.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        permit: Permit,
+        mut io: Io,
+        ticket: IoTicket,
+        on_entry: impl FnOnce(u64),
+    ) -> Result<(), ErrorKind> {
+        let Permit { pass, export } = permit;
+        if io.op.is_write() && self.passes[pass].read_only {
+            return Err(ErrorKind::ReadOnly);
+        }
+        let e = &mut self.exports[export];
+        e.volume.geometry().check(&io)?;
+        self.passes[pass].outstanding += 1;
+        self.stats.ios += 1;
+        let verifier = e.verifier;
+        let Io { op, offset, len, .. } = io;
+        let pending =
+            Some(PendingIo { ticket, pass, op, fua: io.flags.fua, verifier, offset, len });
+        let at = match self.ios_free.pop() {
+            Some(at) => {
+                self.ios[at] = pending;
+                at
+            }
+            None => {
+                self.ios.push(pending);
+                self.ios.len() - 1
+            }
+        };
+        io.token = at as u64;
+        on_entry(verifier);
+        if op != Op::Flush {
+            e.volume.submit(io);
+        } else if e.flush_running {
+            e.flush_waiting.push(io.token);
+        } else {
+            e.flush_running = true;
+            e.volume.submit(io);
+        }
+        Ok(())
+    }
+
+    /// A descriptor of a volume is readable: the next poll polls all of them, also those that have
+    /// nothing outstanding, since it stays readable until then.
+    pub fn disk_ready(&mut self) {
+        self.is_told = true;
+    }
+
+    /// Takes what the volumes have completed: `deliver` is called for each I/O with its ticket, what
+    /// it was, the export's verifier as far as this I/O goes, and the completion, whose token means
+    /// nothing.
+    ///
+    /// A verifier that differs from an earlier one says that writes in between may be lost unless they
+    /// were flushed. A write reports the one under which it was started, a flush the one under
+    /// which it ended: so neither can vouch for data that a failed flush in between has lost. A read
+    /// that may have missed such data says so, too.
+    #[inline]
+    pub fn poll(&mut self, mut deliver: impl FnMut(IoTicket, Op, u64, &mut Completion)) {
+        let told = std::mem::take(&mut self.is_told);
+        let mut done = std::mem::take(&mut self.done);
+        let mut ends = std::mem::take(&mut self.done_ends);
+        // A completion may start a flush that waited for it: that must reach the disk in this turn,
+        // since nothing else may wake us.
+        for _ in 0..POLLS_PER_TURN {
+            ends.clear();
+            for export in &mut self.exports {
+                if export.volume.outstanding() > 0 || told {
+                    export.volume.poll(&mut done);
+                }
+                ends.push(done.len());
+            }
+            if done.is_empty() {
+                break;
+            }
+            // A sync that failed in one volume may have lost what others hold: all are heard before
+            // anybody is answered.
+            (0..ends.len()).for_each(|export| self.check_losses(export));
+            let mut at = 0;
+            for (export, &end) in ends.iter().enumerate() {
+                for completion in &mut done[at..end] {
+                    self.on_completion(export, completion, &mut deliver);
+                }
+                at = end;
+            }
+            done.clear();
+        }
+        (self.done, self.done_ends) = (done, ends);
+    }
+
+    /// Chooses a new verifier if the volume may have lost something. To be called before anybody is
+    /// told of anything that ended since.
+    #[inline]
+    pub(crate) fn check_losses(&mut self, export: usize) {
+        let e = &mut self.exports[export];
+        let losses = e.volume.losses();
+        let deaf =
+            matches!(self.config.canary, DoorCanary::SameVerifier | DoorCanary::LossesUnnoticed);
+        if losses != e.losses && !deaf {
+            e.losses = losses;
+            let verifier = self.next_verifier();
+            self.exports[export].verifier = verifier;
+        }
+    }
+
+    #[inline]
+    fn on_completion(
+        &mut self,
+        export: usize,
+        completion: &mut Completion,
+        deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
+    ) {
+        let io = self.take_io(completion.token);
+        let is_flush = io.op == Op::Flush;
+        if completion.result.is_err()
+            && (is_flush || io.fua)
+            && self.config.canary != DoorCanary::SameVerifier
+        {
+            // fdatasync fails once and then succeeds with the data gone (rule 4). Stores flush for
+            // FUA, too, and lose what others have written with it.
+            let verifier = self.next_verifier();
+            self.exports[export].verifier = verifier;
+        }
+        if !is_flush {
+            return self.deliver(export, &io, completion, deliver);
+        }
+        let mut riders = std::mem::take(&mut self.exports[export].flush_riders);
+        for token in riders.drain(..) {
+            let rider = self.take_io(token);
+            let mut own = Completion::new(token, completion.result);
+            self.deliver(export, &rider, &mut own, deliver);
+        }
+        self.deliver(export, &io, completion, deliver);
+        self.start_waiting_flush(export, riders);
+    }
+
+    /// Flushes that came while one was running are served by one new flush together.
+    fn start_waiting_flush(&mut self, export: usize, mut riders: Vec<u64>) {
+        let e = &mut self.exports[export];
+        std::mem::swap(&mut e.flush_waiting, &mut riders);
+        e.flush_running = !riders.is_empty();
+        if let Some(first) = riders.pop() {
+            e.volume.submit(Io::new(first, Op::Flush, 0, 0));
+        }
+        e.flush_riders = riders;
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        export: usize,
+        io: &PendingIo,
+        completion: &mut Completion,
+        deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
+    ) {
+        self.passes[io.pass].outstanding -= 1;
+        let present = self.exports[export].verifier;
+        let verifier = if io.op.is_write() { io.verifier } else { present };
+        // A failed flush that ran beside a FUA operation may have lost its data before its own flush
+        // came, which then succeeds: it cannot be called durable.
+        let is_doubtful = io.fua
+            && io.verifier != present
+            && self.config.canary != DoorCanary::FuaBesideFailedFlush;
+        if is_doubtful && completion.result.is_ok() {
+            let PendingIo { op, offset, len, .. } = *io;
+            let error = IoError { kind: ErrorKind::Io, op, offset, len, module: "exports" };
+            completion.result = Err(error);
+        }
+        deliver(io.ticket, io.op, verifier, completion);
+    }
+
+    #[inline]
+    fn take_io(&mut self, token: u64) -> PendingIo {
+        let at = token as usize;
+        let io = self.ios[at].take().expect("a volume completes what it was given");
+        self.ios_free.push(at);
+        io
+    }
+
+    /// I/Os that had to wait are to be tried again.
+    #[inline]
+    pub fn take_release(&mut self) -> bool {
+        std::mem::take(&mut self.release)
+    }
+
+    /// A volume has something outstanding.
+    #[inline]
+    pub fn is_at_work(&self) -> bool {
+        self.exports.iter().any(|export| export.volume.outstanding() > 0)
+    }
+}

@@ -1,0 +1,46 @@
+//! Exports: the one door to the volumes that a node offers, whatever language is spoken in front of it
+//! (`docs/protocol.md`, "Attachments", "Writer generations", "Restart and replay"; rules 2, 3, 4, 7
+//! and 13).
+//!
+//! A dialect (the native protocol is one) knows sessions, frames and retransmission. Behind the door
+//! is what all dialects must agree on: who may write, who is fenced, what may have been lost. The door
+//! owns the volumes and gives none of them out, so that a dialect that passes it by does not compile:
+//!
+//! 1. [`Exports::open_read`] and [`Exports::claim`] lead to a [`Pass`]: one export, opened by one user.
+//!    A claim to write is decided by [`Exports::settle`], durably recorded before it is granted.
+//! 2. [`Exports::admit`] shows a pass for one I/O and gives a [`Permit`], unless the pass means
+//!    nothing any more, or the I/O must wait.
+//! 3. [`Exports::submit`] spends the permit. The [`IoTicket`] that comes with it is the user's own; it
+//!    comes back from [`Exports::poll`] with the completion and the verifier that stands for it.
+//!
+//! Nothing here blocks but the volumes' writer records. One `Exports` is one shard's.
+//!
+//! * `users.rs`: what a dialect tells and is told
+//! * `exports.rs`: the exports, their reports and verifiers
+//! * `passes.rs`: what is open, and for whom
+//! * `claims.rs`: who may write next
+//! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
+//! * `twin.rs`: two live processes with one identity
+//! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
+//!
+//! ```compile_fail
+//! # use thinwire_exports::{Exports, ExportsConfig};
+//! # use thinwire_volume::{Io, Op};
+//! let mut exports = Exports::new(ExportsConfig::default(), 1);
+//! // There is no way round the permit, nor to the volume.
+//! exports.submit(Io::new(0, Op::Read, 0, 512));
+//! ```
+#![forbid(unsafe_code)]
+
+mod claims;
+mod exports;
+mod ios;
+mod passes;
+mod record;
+mod twin;
+mod users;
+
+pub use claims::WriteClaim;
+pub use exports::{DoorCanary, DoorStats, ExportConfig, ExportReport, Exports, ExportsConfig};
+pub use ios::{IoTicket, Permit};
+pub use users::{Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users};

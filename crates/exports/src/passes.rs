@@ -1,0 +1,172 @@
+//! What is open, and for whom (`docs/protocol.md`, "Attachments"; rule 7).
+
+use thinwire_buffer::Time;
+use thinwire_volume::WriterRecord;
+
+use crate::exports::{DoorCanary, Exports};
+use crate::record::RecordState;
+use crate::users::{Granted, InitiatorRun, Pass, Users};
+
+/// One export, opened by one user.
+#[derive(Clone, Debug)]
+pub(crate) struct PassState {
+    pub export: usize,
+    pub session: u64,
+    pub generation: u32,
+    pub read_only: bool,
+    pub fenced: bool,
+    pub live: bool,
+    /// I/Os in the volume.
+    pub outstanding: usize,
+}
+
+impl Exports {
+    /// Opens an export for reading. It is never fenced.
+    pub fn open_read(&mut self, session: u64, export: usize) -> Granted {
+        self.open(session, export, self.exports[export].writer.generation, true)
+    }
+
+    pub(crate) fn open(
+        &mut self,
+        session: u64,
+        export: usize,
+        writer_generation: u64,
+        read_only: bool,
+    ) -> Granted {
+        self.check_losses(export);
+        self.pass_generation = self.pass_generation.wrapping_add(1);
+        let generation = self.pass_generation;
+        let pass = PassState {
+            export,
+            session,
+            generation,
+            read_only,
+            fenced: false,
+            live: true,
+            outstanding: 0,
+        };
+        let free = self.passes.iter().position(|p| !p.live && p.outstanding == 0);
+        let at = free.unwrap_or(self.passes.len());
+        match self.passes.get_mut(at) {
+            Some(place) => *place = pass,
+            None => self.passes.push(pass),
+        }
+        let e = &self.exports[export];
+        let mut geometry = e.volume.geometry();
+        geometry.features.read_only |= read_only || e.read_only;
+        Granted {
+            pass: Pass { number: at as u32 + 1, generation },
+            geometry,
+            identity: e.volume.identity(),
+            writer_generation,
+            verifier: e.verifier,
+        }
+    }
+
+    /// The place of a live pass of this user.
+    #[inline]
+    pub(crate) fn find_pass(&self, session: u64, pass: Pass) -> Option<usize> {
+        let at = (pass.number as usize).wrapping_sub(1);
+        let state = self.passes.get(at)?;
+        (state.session == session && state.generation == pass.generation && state.live)
+            .then_some(at)
+    }
+
+    /// An orderly end: the export is free for everybody.
+    pub fn close(&mut self, session: u64, pass: Pass) {
+        let Some(at) = self.find_pass(session, pass) else { return };
+        let state = &mut self.passes[at];
+        state.live = false;
+        if state.read_only || state.fenced {
+            return;
+        }
+        let e = &mut self.exports[state.export];
+        let record: WriterRecord = e.writer.released();
+        // If this cannot be stored the export stays with its last writer, who may come back or be
+        // taken over: safe, if inconvenient.
+        // Whichever of the two is found after a crash lets it come back.
+        if e.record == RecordState::Settled && e.volume.store_writer(record).is_ok() {
+            e.writer = record;
+            e.holder = None;
+        }
+    }
+
+    /// A session is over; what it had open is not used any more, but its writer keeps the export
+    /// until its lease ends.
+    pub fn end_session(&mut self, session: u64, last_heard: Time) {
+        for pass in self.passes.iter_mut().filter(|p| p.session == session) {
+            pass.live = false;
+        }
+        self.heard(session, last_heard);
+        let before = self.claims.len();
+        self.claims.retain(|claim| claim.user.session != session);
+        self.release |= self.claims.len() < before;
+    }
+
+    /// Keeps the leases of a living session fresh.
+    pub fn heard(&mut self, session: u64, last_heard: Time) {
+        for export in &mut self.exports {
+            if let Some(holder) = export.holder.as_mut().filter(|h| h.session == session) {
+                holder.last_heard = last_heard;
+            }
+        }
+    }
+
+    /// All writers of an export are fenced: their passes mean nothing any more.
+    pub(crate) fn fence_writers(&mut self, export: usize) {
+        let together = self.config.canary == DoorCanary::FencedTogether;
+        for at in 0..self.passes.len() {
+            let pass = &mut self.passes[at];
+            let is_writer = pass.export == export && !pass.read_only;
+            if is_writer && pass.live && !pass.fenced {
+                pass.fenced = true;
+                self.stats.fenced += 1;
+                if together {
+                    let session = pass.session;
+                    let all = self.passes.iter_mut().filter(|p| p.session == session);
+                    all.for_each(|p| p.fenced = true);
+                }
+            }
+        }
+    }
+
+    /// Those who are fenced learn of it.
+    pub(crate) fn tell_fenced(
+        &self,
+        export: usize,
+        by: InitiatorRun,
+        writer_generation: u64,
+        users: &mut dyn Users,
+    ) {
+        for (at, state) in self.passes.iter().enumerate() {
+            if state.export == export && state.live && state.fenced {
+                let pass = Pass { number: at as u32 + 1, generation: state.generation };
+                users.on_fenced(state.session, pass, by, writer_generation);
+            }
+        }
+    }
+
+    /// Passes and claims of a session.
+    pub fn open_count(&self, session: u64) -> usize {
+        self.passes.iter().filter(|p| p.session == session && p.live).count()
+            + self.claims.iter().filter(|claim| claim.user.session == session).count()
+    }
+
+    /// Names of the exports that a session has open.
+    pub fn names_of(&self, session: u64) -> impl Iterator<Item = &str> {
+        let live = self.passes.iter().filter(move |p| p.live && p.session == session);
+        live.map(|p| self.exports[p.export].name.as_str())
+    }
+
+    /// Sessions that have an export open, or wait for one; some of them several times.
+    pub fn sessions(&self) -> impl Iterator<Item = u64> {
+        let open = self.passes.iter().filter(|p| p.live).map(|p| p.session);
+        open.chain(self.claims.iter().map(|claim| claim.user.session))
+    }
+
+    /// I/Os of passes to `export` that are in the volume, readers' not counted.
+    pub(crate) fn writer_outstanding(&self, export: usize) -> usize {
+        let writers = self.passes.iter().filter(|p| p.export == export && !p.read_only);
+        writers.map(|p| p.outstanding).sum()
+    }
+}

@@ -1,0 +1,209 @@
+//! The door seen by two dialects at once, neither of which is the native protocol.
+
+use thinwire_buffer::{Pool, SegList, Time};
+use thinwire_exports::{
+    Denial, Denied, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun, IoTicket, NoEntry,
+    Pass, User, Users, WriteClaim,
+};
+use thinwire_volume::stores::FileStore;
+use thinwire_volume::testing::MemDisk;
+use thinwire_volume::{Completion, ErrorKind, Io, Op};
+
+const BYTES: u64 = 1 << 20;
+const AT: Time = Time(1_000_000_000);
+
+/// A dialect's sessions: a log of what the door told them.
+#[derive(Default)]
+struct Dialect {
+    granted: Vec<(u64, Granted)>,
+    denied: Vec<(u64, Denied)>,
+    fenced: Vec<(u64, Pass)>,
+    gone: Vec<u64>,
+}
+
+impl Users for Dialect {
+    fn is_there(&mut self, session: u64) -> bool {
+        !self.gone.contains(&session)
+    }
+
+    fn ask(&mut self, _: Time, _: InitiatorRun) -> bool {
+        false
+    }
+
+    fn has_answered(&mut self, _: InitiatorRun, _: Time) -> bool {
+        false
+    }
+
+    fn on_granted(&mut self, session: u64, _: u32, granted: &Granted) {
+        self.granted.push((session, *granted));
+    }
+
+    fn on_denied(&mut self, session: u64, _: u32, denied: Denied) {
+        self.denied.push((session, denied));
+    }
+
+    fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, _: u64) {
+        assert_ne!(by.initiator[0], session as u8, "nobody fences itself here");
+        self.fenced.push((session, pass));
+    }
+}
+
+fn door(disk: MemDisk) -> (Exports, Pool) {
+    let pool = Pool::new(0);
+    let mut exports = Exports::new(ExportsConfig::default(), 7);
+    let volume = Box::new(FileStore::new(disk, 512, &pool).unwrap());
+    exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
+    (exports, pool)
+}
+
+/// The user whose session, number and identity are all `who`.
+fn user(who: u8) -> User {
+    let run = InitiatorRun { initiator: [who; 16], instance: 1 };
+    User { session: who.into(), number: who.into(), run, name: format!("user {who}") }
+}
+
+fn claim(exports: &mut Exports, who: u8, takes_over: bool) -> Result<(), Denied> {
+    let user = user(who);
+    let claim = WriteClaim { user: &user, transaction: 1, export: 0, resumes: None, takes_over };
+    exports.claim(AT, claim)
+}
+
+fn grant(exports: &mut Exports, users: &mut Dialect, who: u8, takes_over: bool) -> Granted {
+    claim(exports, who, takes_over).unwrap();
+    exports.settle(AT, users);
+    let (session, granted) = *users.granted.last().unwrap();
+    assert_eq!(session, u64::from(who));
+    granted
+}
+
+/// Submits with the session itself as the number of the ticket.
+fn submit(exports: &mut Exports, who: u8, pass: Pass, io: Io) -> Result<(), ErrorKind> {
+    let session = u64::from(who);
+    let permit = exports.admit(session, pass).expect("a good pass");
+    exports.submit(permit, io, IoTicket { session, place: 0, number: session }, |_| {})
+}
+
+fn write(pool: &Pool, byte: u8) -> Io {
+    let mut buf = pool.get(512);
+    buf.fill(byte);
+    let mut io = Io::new(0, Op::Write, 0, 512);
+    io.data = SegList::of(buf.freeze());
+    io
+}
+
+/// What has ended: whose, its verifier and how.
+fn poll(exports: &mut Exports) -> Vec<(u64, u64, Completion)> {
+    let mut ended = Vec::new();
+    for _ in 0..8 {
+        exports.poll(|ticket, _, verifier, completion| {
+            let ended_as = std::mem::replace(completion, Completion::new(0, Ok(())));
+            ended.push((ticket.number, verifier, ended_as));
+        });
+    }
+    ended
+}
+
+#[test]
+fn a_writer_of_one_dialect_is_a_writer_to_the_other() {
+    let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
+    let (mut one, mut other) = (Dialect::default(), Dialect::default());
+    let first = grant(&mut exports, &mut one, 1, false);
+    let denied = claim(&mut exports, 2, false).unwrap_err();
+    assert_eq!(denied.why, Denial::Busy);
+    assert!(denied.text.contains("user 1"), "{}", denied.text);
+
+    // A request of the first is in the store: the second waits for it, and new ones of the first wait.
+    submit(&mut exports, 1, first.pass, write(&pool, 1)).unwrap();
+    claim(&mut exports, 2, true).unwrap();
+    exports.settle(AT, &mut other);
+    assert!(other.granted.is_empty() && exports.is_waiting(2, 1));
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits);
+    assert_eq!(poll(&mut exports).len(), 1);
+    exports.settle(AT, &mut other);
+    assert!(exports.take_release(), "what waited is to be tried again");
+    assert_eq!(other.fenced, [(1, first.pass)]);
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Fenced);
+
+    let second = other.granted[0].1;
+    assert!(second.writer_generation > first.writer_generation);
+    submit(&mut exports, 2, second.pass, write(&pool, 2)).unwrap();
+    assert_eq!(poll(&mut exports)[0].0, 2);
+    let reader = exports.open_read(1, 0);
+    submit(&mut exports, 1, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
+    let refused = submit(&mut exports, 1, reader.pass, write(&pool, 3));
+    assert_eq!(refused, Err(ErrorKind::ReadOnly));
+    let ended = poll(&mut exports);
+    let read = ended.iter().find(|(who, ..)| *who == 1).unwrap();
+    let bytes: Vec<u8> = read.2.data.iter().flat_map(|segment| segment.to_vec()).collect();
+    assert_eq!(bytes, [2; 512]);
+}
+
+#[test]
+fn a_pass_is_its_users_and_no_one_elses() {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let mut users = Dialect::default();
+    let pass = grant(&mut exports, &mut users, 1, false).pass;
+    let later = Pass { generation: pass.generation.wrapping_add(1), ..pass };
+    for (session, pass) in [
+        (2, pass),
+        (1, later),
+        (1, Pass { number: 0, ..pass }),
+        (1, Pass { number: u32::MAX, ..pass }),
+    ] {
+        assert_eq!(exports.admit(session, pass).unwrap_err(), NoEntry::NoPass);
+    }
+    exports.close(1, pass);
+    assert_eq!(exports.admit(1, pass).unwrap_err(), NoEntry::NoPass);
+    // It was closed in order: nobody need take over.
+    grant(&mut exports, &mut users, 2, false);
+}
+
+/// A sync that fails for one puts in doubt what all have written.
+#[test]
+fn a_loss_is_told_to_all() {
+    let mut disk = MemDisk::new(BYTES, 512, 1);
+    disk.fail_records([false, false, true]);
+    let (mut exports, pool) = door(disk);
+    let mut users = Dialect::default();
+    let writer = grant(&mut exports, &mut users, 1, false);
+    let reader = exports.open_read(2, 0);
+    assert_eq!(writer.verifier, reader.verifier);
+    submit(&mut exports, 1, writer.pass, write(&pool, 1)).unwrap();
+    assert!(poll(&mut exports).iter().all(|(_, verifier, _)| *verifier == writer.verifier));
+    // The record's sync fails, on the same disk.
+    claim(&mut exports, 3, true).unwrap();
+    exports.settle(AT, &mut users);
+    submit(&mut exports, 2, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
+    assert_ne!(poll(&mut exports)[0].1, reader.verifier);
+    assert_ne!(exports.open_read(2, 0).verifier, reader.verifier);
+}
+
+/// Its passes go with a session; its I/Os leave the volume all the same, and flushes go together.
+#[test]
+fn a_session_that_ends_leaves_nothing_open() {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let reader = exports.open_read(2, 0);
+    for _ in 0..3 {
+        submit(&mut exports, 2, reader.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+    }
+    exports.end_session(2, AT);
+    assert_eq!(exports.admit(2, reader.pass).unwrap_err(), NoEntry::NoPass);
+    assert_eq!((poll(&mut exports).len(), exports.is_at_work()), (3, false));
+    assert_eq!((exports.open_count(2), exports.sessions().count()), (0, 0));
+}
+
+#[test]
+fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
+    let mut disk = MemDisk::new(BYTES, 512, 1);
+    // What the first claim stores succeeds; the next change fails at its first step.
+    disk.fail_records([false, false, true]);
+    let (mut exports, _) = door(disk);
+    let mut users = Dialect::default();
+    let first = grant(&mut exports, &mut users, 1, false);
+    claim(&mut exports, 2, true).unwrap();
+    exports.settle(AT, &mut users);
+    assert_eq!(users.denied.len(), 1, "{:?}", users.denied);
+    assert_eq!((users.denied[0].0, users.denied[0].1.why), (2, Denial::Record));
+    assert!(users.fenced.is_empty());
+    assert!(exports.admit(1, first.pass).is_ok());
+}
