@@ -1,6 +1,149 @@
-//! Volumes made of volumes.
+//! Volumes made of volumes: the table of all modules, the rules they keep, and what they share.
+//!
+//! A module is one file here, and a row in [`MODULES`]; users then name it `NAME:[VOLUME,...]`.
+//! [`Composite`] keeps these rules for it, so that its file holds a [`Layout`] (which volume does what)
+//! and the size of the whole. [`Linear`] is the one to learn from. Every row is held to the rules by
+//! the tests of this room, which take them from the table.
+//!
+//! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
+//!   and hands down only what the geometry of the volume below allows.
+//! * **Geometry**: blocks that all volumes have, I/Os no longer than all take, features that all have
+//!   ([`common_geometry`]). The size is the module's own. What does not fit together is refused when it
+//!   is opened, with the volume in question and what to do ([`ModuleError`]).
+//! * **Tokens** are the submitter's, and unique only there: below they are the module's own. Each I/O is
+//!   completed once, and from `poll` only.
+//! * **Order**: I/Os that are outstanding together may take effect in any order, here as below, so
+//!   nothing is held back or sorted. An I/O of several parts completes when all have, also when one has
+//!   failed: the others may still have an effect.
+//! * **Errors**: the first part that failed is told, with its range in the module's bytes and the name of
+//!   who reported it.
+//! * **Flush** goes to every volume. One that fails it fails the whole at once, and before whatever else
+//!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
+//!   flush that would succeed tells that.
+//! * **Losses** are the sum of those below, and so rise before any completion that has seen one.
+//! * **Poll** polls all volumes every time: a descriptor of one may have become readable.
+//! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
+//!   `one_extent` only the first volume is asked.
+//! * **Payload** goes by reference: nothing is copied. Once warm nothing is allocated, but for the answer to
+//!   a block status that was cut.
+//! * **Identity** is a hash of the module's name, of the identities of its volumes in their order, and of
+//!   what else makes its content another ([`IdentityHash`]).
+//! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
 
+mod below;
+mod composite;
 mod linear;
+mod pieces;
+mod shape;
 mod slab;
 
-pub use linear::{Linear, LinearError};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+pub use below::{Below, Stretch};
+pub use composite::{Composite, Layout};
+pub use linear::Linear;
+pub use shape::{IdentityHash, common_geometry};
+
+use crate::Volume;
+
+/// All modules, in the order in which they are shown.
+pub static MODULES: &[Module] = &[linear::MODULE];
+
+/// A kind of volume made of volumes.
+pub struct Module {
+    /// What users call it: lower-case letters, digits and dashes.
+    pub name: &'static str,
+    /// One line for users.
+    pub help: &'static str,
+    /// How many volumes it takes.
+    pub children: RangeInclusive<usize>,
+    /// Puts it over its volumes, as many as it takes, in the order in which they were named.
+    pub build: fn(Vec<Box<dyn Volume>>) -> Result<Box<dyn Volume>, ModuleError>,
+}
+
+impl Module {
+    /// The module of that name.
+    pub fn find(name: &str) -> Option<&'static Module> {
+        MODULES.iter().find(|module| module.name == name)
+    }
+
+    /// Whether it takes that many volumes.
+    ///
+    /// # Errors
+    /// It does not: how many it takes.
+    pub fn check_count(&self, count: usize) -> Result<(), ModuleError> {
+        if self.children.contains(&count) {
+            return Ok(());
+        }
+        let takes = match (*self.children.start(), *self.children.end()) {
+            (least, usize::MAX) => format!("{least} or more"),
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
+        };
+        let why = format!("takes {takes} volumes, and {count} are given");
+        Err(ModuleError::new(self.name, why))
+    }
+
+    /// Puts it over its volumes.
+    ///
+    /// # Errors
+    /// Their number or their geometry does not fit.
+    pub fn open(&self, children: Vec<Box<dyn Volume>>) -> Result<Box<dyn Volume>, ModuleError> {
+        self.check_count(children.len())?;
+        (self.build)(children)
+    }
+}
+
+impl PartialEq for Module {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Module {}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Why a module cannot be put over volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleError {
+    /// Its name.
+    pub module: &'static str,
+    /// The volume in question, if it is one, counted from 0.
+    pub child: Option<usize>,
+    /// What is wrong and what to do: a sentence whose subject is the volume, or else the module.
+    pub why: String,
+}
+
+impl ModuleError {
+    /// Of the module as a whole.
+    pub fn new(module: &'static str, why: impl Into<String>) -> Self {
+        ModuleError { module, child: None, why: why.into() }
+    }
+
+    /// Of one of its volumes, counted from 0.
+    pub fn of_child(module: &'static str, child: usize, why: impl Into<String>) -> Self {
+        ModuleError { module, child: Some(child), why: why.into() }
+    }
+}
+
+impl fmt::Display for ModuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.child {
+            Some(child) => {
+                write!(f, "{}: volume {child}, counted from 0, {}", self.module, self.why)
+            }
+            None => write!(f, "{} {}", self.module, self.why),
+        }
+    }
+}
+
+impl std::error::Error for ModuleError {}
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,18 @@
 //! For tests, here and in other crates (feature `testing`): a seeded generator, a [`Disk`] in
-//! memory that does things in its own order, and the suite that every store passes.
+//! memory that does things in its own order, a volume that does as it is told, and the suite that every
+//! volume passes.
 //!
 //! [`Disk`]: crate::Disk
 
 mod conformance;
 mod mem_disk;
+mod module_rules;
+mod puppet;
 
 pub use conformance::{ConformanceReport, Overlap, exercise, exercise_with, finish};
 pub use mem_disk::MemDisk;
+pub use module_rules::obey;
+pub use puppet::Puppet;
 
 /// A small seeded generator (SplitMix64): the same numbers on every machine.
 #[derive(Clone, Debug)]

@@ -1,124 +1,35 @@
 //! Each rule of the module over volumes that do as they are told, and the suite over real ones.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, SegList};
 
 use super::*;
-use crate::IoFlags;
-use crate::stores::{FileStore, MemoryStore, NullStore};
-use crate::testing::{MemDisk, exercise};
+use crate::stores::{EXTENTS_MAX, FileStore, MemoryStore};
+use crate::testing::{MemDisk, Puppet, exercise};
+use crate::{Completion, ErrorKind, Extent, Features, Geometry, Identity, IoError, IoFlags, Op};
 
-const ABLE: Features =
-    Features { read_only: false, discard: true, write_zeroes: true, block_status: true };
+type Whole = Composite<Linear>;
 
-const SHAPE: Geometry = Geometry {
-    bytes: 8192,
-    block_bytes: 512,
-    preferred_bytes: 4096,
-    io_bytes_max: 1 << 20,
-    features: ABLE,
-};
+const ABLE: Features = Puppet::FEATURES;
+const SHAPE: Geometry = Puppet::GEOMETRY;
 
-/// Completes what it is told to, when it is told to.
-struct Told {
-    geometry: Geometry,
-    identity: Identity,
-    seen: Vec<Io>,
-    ready: Vec<Completion>,
-    losses: u64,
-    polls: usize,
-}
-
-/// The volume and its test hold it together.
-#[derive(Clone)]
-struct Puppet(Rc<RefCell<Told>>);
-
-impl Puppet {
-    fn new(number: u8, geometry: Geometry) -> Self {
-        let identity = Identity { identity: [number; 16], incarnation: number.into() };
-        let (seen, ready) = (Vec::new(), Vec::new());
-        let told = Told { geometry, identity, seen, ready, losses: 0, polls: 0 };
-        Puppet(Rc::new(RefCell::new(told)))
-    }
-
-    /// What was submitted since the last call.
-    fn take(&self) -> Vec<Io> {
-        std::mem::take(&mut self.0.borrow_mut().seen)
-    }
-
-    /// The only I/O that was.
-    fn take_one(&self) -> Io {
-        let mut seen = self.take();
-        assert_eq!(seen.len(), 1, "{seen:?}");
-        seen.pop().unwrap()
-    }
-
-    fn complete(&self, completion: Completion) {
-        self.0.borrow_mut().ready.push(completion);
-    }
-
-    fn succeed(&self, io: &Io) {
-        self.complete(Completion::new(io.token, Ok(())));
-    }
-
-    fn fail(&self, io: &Io) {
-        self.complete(Completion::new(io.token, Err(io.error(ErrorKind::NoSpace, "puppet"))));
-    }
-}
-
-impl Volume for Puppet {
-    fn geometry(&self) -> Geometry {
-        self.0.borrow().geometry
-    }
-
-    fn identity(&self) -> Identity {
-        self.0.borrow().identity
-    }
-
-    fn submit(&mut self, io: Io) {
-        assert_eq!(self.geometry().check(&io), Ok(()), "{io:?}");
-        self.0.borrow_mut().seen.push(io);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        let told = &mut *self.0.borrow_mut();
-        told.polls += 1;
-        done.append(&mut told.ready);
-    }
-
-    fn outstanding(&self) -> usize {
-        unreachable!("its own count is enough")
-    }
-
-    fn copied_bytes(&self) -> u64 {
-        100
-    }
-
-    fn losses(&self) -> u64 {
-        self.0.borrow().losses
-    }
-}
-
-fn linear_of(puppets: &[Puppet]) -> Result<Linear, LinearError> {
-    Linear::new(puppets.iter().map(|puppet| Box::new(puppet.clone()) as Box<dyn Volume>).collect())
+fn linear_of(puppets: &[Puppet]) -> Result<Whole, ModuleError> {
+    Linear::new(Puppet::boxed(puppets))
 }
 
 /// Three volumes of 8192 bytes.
-fn three() -> (Linear, [Puppet; 3]) {
+fn three() -> (Whole, [Puppet; 3]) {
     let puppets = [1, 2, 3].map(|number| Puppet::new(number, SHAPE));
     (linear_of(&puppets).unwrap(), puppets)
 }
 
-fn polled(linear: &mut Linear) -> Vec<Completion> {
+fn polled(linear: &mut Whole) -> Vec<Completion> {
     let mut done = Vec::new();
     linear.poll(&mut done);
     done
 }
 
 /// The only completion there is.
-fn polled_one(linear: &mut Linear) -> Completion {
+fn polled_one(linear: &mut Whole) -> Completion {
     let mut done = polled(linear);
     assert_eq!(done.len(), 1);
     done.pop().unwrap()
@@ -266,71 +177,6 @@ fn the_first_error_wins_and_names_the_range_here() {
 }
 
 #[test]
-fn a_flush_goes_to_all() {
-    let (mut linear, puppets) = three();
-    linear.submit(Io::new(4, Op::Flush, 0, 0));
-    let parts = puppets.each_ref().map(Puppet::take_one);
-    assert!(parts.iter().all(|part| part.op == Op::Flush));
-    for (puppet, part) in puppets.iter().zip(&parts) {
-        assert!(polled(&mut linear).is_empty());
-        puppet.succeed(part);
-    }
-    let completion = polled_one(&mut linear);
-    assert_eq!((completion.token, completion.result), (4, Ok(())));
-}
-
-#[test]
-fn a_flush_that_one_fails_is_told_at_once_and_before_what_saw_the_loss() {
-    let (mut linear, puppets) = three();
-    linear.submit(Io::new(4, Op::Flush, 0, 0));
-    let flushes = puppets.each_ref().map(Puppet::take_one);
-    for (token, offset) in [(5, 0), (6, 16384)] {
-        linear.submit(Io::new(token, Op::Discard, offset, 512));
-    }
-    for child in [0, 2] {
-        puppets[child].succeed(&puppets[child].take_one());
-    }
-    puppets[1].fail(&flushes[1]);
-    puppets[1].0.borrow_mut().losses = 3;
-    let done = polled(&mut linear);
-    // Counted when its completions are looked at, though volume 0 was polled before.
-    assert_eq!(linear.losses(), 3);
-    assert_eq!(done.iter().map(|one| one.token).collect::<Vec<_>>(), [4, 5, 6]);
-    let error = flushes[1].error(ErrorKind::NoSpace, "puppet");
-    assert_eq!((done[0].result, error.offset), (Err(error), 0));
-    assert_eq!(linear.outstanding(), 0);
-
-    // The token may be used again while the others are still at it.
-    linear.submit(Io::new(4, Op::Flush, 0, 0));
-    let again = puppets.each_ref().map(Puppet::take_one);
-    puppets[0].fail(&flushes[0]);
-    puppets[2].succeed(&flushes[2]);
-    assert!(polled(&mut linear).is_empty());
-    puppets.iter().zip(&again).for_each(|(puppet, part)| puppet.succeed(part));
-    // What the first flush lost after it had failed is told, though this one succeeds.
-    assert_eq!(polled_one(&mut linear).result.unwrap_err().kind, ErrorKind::NoSpace);
-    linear.submit(Io::new(4, Op::Flush, 0, 0));
-    puppets.iter().for_each(|puppet| puppet.succeed(&puppet.take_one()));
-    assert_eq!(polled_one(&mut linear).result, Ok(()), "once");
-    puppets[2].0.borrow_mut().losses = 1;
-    assert_eq!(linear.losses(), 4);
-}
-
-#[test]
-fn all_are_polled_every_time_and_what_was_there_stays() {
-    let (mut linear, puppets) = three();
-    let mut done = vec![Completion::new(99, Ok(()))];
-    linear.submit(Io::new(4, Op::Flush, 0, 0));
-    for puppet in &puppets {
-        puppet.fail(&puppet.take_one());
-    }
-    linear.poll(&mut done);
-    assert_eq!(done.iter().map(|one| one.token).collect::<Vec<_>>(), [99, 4]);
-    linear.poll(&mut done);
-    assert!(puppets.iter().all(|puppet| puppet.0.borrow().polls == 2));
-}
-
-#[test]
 fn a_block_status_ends_where_an_answer_does() {
     let run = |len, hole| Extent { len, hole, zero: hole };
     let (mut linear, puppets) = three();
@@ -416,72 +262,39 @@ fn its_shape_is_what_all_can_do() {
 }
 
 #[test]
-fn its_identity_is_that_of_all_in_their_order() {
-    let [a, b, c] = [1, 2, 3].map(|number| Puppet::new(number, SHAPE));
-    let of = |puppets: &[&Puppet]| {
-        linear_of(&puppets.iter().map(|&puppet| puppet.clone()).collect::<Vec<_>>())
-            .unwrap()
-            .identity()
-    };
-    let known = of(&[&a, &b]);
-    assert_eq!(known, of(&[&a, &b]));
-    let reborn = Puppet::new(2, SHAPE);
-    reborn.0.borrow_mut().identity.incarnation += 1;
-    let longer = Puppet::new(1, Geometry { bytes: 8704, ..SHAPE });
-    let others = [of(&[&b, &a]), of(&[&a, &c]), of(&[&a, &reborn]), of(&[&a]), of(&[&longer, &b])];
-    for other in others {
-        assert!(other.identity != known.identity && other.incarnation != known.incarnation);
-    }
-}
-
-#[test]
-fn the_hash_is_that_of_the_book() {
-    for (bytes, hash) in [
-        (&b""[..], 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d),
-        (b"a", 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964),
-        (b"foobar", 0x343e_1662_793c_64bf_6f0d_3597_ba44_6f18),
-    ] {
-        let mut fnv = Fnv::new();
-        fnv.add(bytes);
-        assert_eq!(fnv.0, hash, "{bytes:?}");
-    }
+fn where_each_begins_is_part_of_its_identity() {
+    let [a, b] = [1, 2].map(|number| Puppet::new(number, SHAPE));
+    let of = |puppets: [&Puppet; 2]| linear_of(&puppets.map(Clone::clone)).unwrap().identity();
+    let longer = |number| Puppet::new(number, Geometry { bytes: 8704, ..SHAPE });
+    let known = of([&a, &b]);
+    let moved = of([&longer(1), &b]);
+    assert!(moved.identity != known.identity && moved.incarnation != known.incarnation);
+    assert_eq!(of([&a, &longer(2)]), known, "nothing lies behind the last");
 }
 
 #[test]
 fn what_does_not_fit_together_is_refused() {
     let refusal = |shapes: &[Geometry]| {
         let puppets: Vec<_> = shapes.iter().map(|&shape| Puppet::new(1, shape)).collect();
-        linear_of(&puppets).err().unwrap()
+        linear_of(&puppets).err().unwrap().to_string()
     };
-    assert_eq!(refusal(&[]), LinearError::Empty);
+    assert_eq!(refusal(&[]), "linear has no volume to begin with: name at least one");
     let coarse = Geometry { block_bytes: 4096, ..SHAPE };
     let odd = Geometry { bytes: 4608, ..SHAPE };
-    let error = refusal(&[SHAPE, odd, coarse]);
-    assert_eq!(error, LinearError::OddSize { index: 1, bytes: 4608, block_bytes: 4096 });
     assert_eq!(
-        error.to_string(),
-        "volume 1, counted from 0, has 4608 bytes, and the largest block of all is 4096 bytes: \
-         make its size a multiple of that (nearest sizes: 4096 and 8192)"
+        refusal(&[SHAPE, odd, coarse]),
+        "linear: volume 1, counted from 0, has 4608 bytes, and the largest block of all is 4096 \
+         bytes: make its size a multiple of that (nearest sizes: 4096 and 8192)"
     );
     let short = Geometry { io_bytes_max: 2048, ..SHAPE };
-    let error = refusal(&[coarse, short]);
-    assert_eq!(error, LinearError::ShortIo { index: 1, io_bytes_max: 2048, block_bytes: 4096 });
+    assert_eq!(
+        refusal(&[coarse, short]),
+        "linear: volume 1, counted from 0, takes at most 2048 bytes in one I/O, and the largest \
+         block of all is 4096 bytes: leave it out, or those with larger blocks"
+    );
     let huge = Geometry { bytes: 1 << 63, ..SHAPE };
-    assert_eq!(refusal(&[SHAPE, huge, huge]), LinearError::TooLarge { index: 2 });
-}
-
-#[test]
-fn it_keeps_no_record() {
-    let mut linear = Linear::new(vec![Box::new(NullStore::new(512, 512))]).unwrap();
-    let errors = [
-        linear.load_writer().unwrap_err(),
-        linear.store_writer(WriterRecord::default()).unwrap_err(),
-    ];
-    let unsupported = (ErrorKind::Unsupported, "linear");
-    assert_eq!(errors.map(|error| (error.kind, error.module)), [unsupported; 2]);
-    // Nor does a volume that says nothing of records.
-    let error = Puppet::new(1, SHAPE).load_writer().unwrap_err();
-    assert_eq!((error.kind, error.module), (ErrorKind::Unsupported, "volume"));
+    let error = refusal(&[SHAPE, huge, huge]);
+    assert!(error.contains("volume 2") && error.contains("18446744073709551615"), "{error}");
 }
 
 fn memory(pool: &Pool, kib: u64, block: u32) -> Box<dyn Volume> {

@@ -1,0 +1,259 @@
+//! [`Below`]: the volumes that a module stands on, and what is outstanding there.
+
+use super::pieces::Pieces;
+use super::slab::Slab;
+use crate::{Completion, Io, IoError, Op, Token, Volume};
+
+/// A part of an I/O: where it goes, in bytes of that volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Which volume, counted from 0.
+    pub child: usize,
+    /// First byte there.
+    pub offset: u64,
+    /// Bytes. None: nothing goes there.
+    pub len: u64,
+}
+
+/// The volumes below a module, in the order in which they were named. A module hands I/Os down by
+/// it; what comes back up is made one completion for each by [`Composite`](super::Composite). Nothing
+/// allocates once warm, but the answer to a block status that was cut.
+pub struct Below {
+    children: Vec<Box<dyn Volume>>,
+    parts: Slab<Part>,
+    splits: Slab<Split>,
+    spare_pieces: Vec<Pieces>,
+    outstanding: usize,
+    /// A part of a flush failed after that had been told of another: the next flush that succeeds tells
+    /// of it.
+    owed: Option<IoError>,
+}
+
+/// An I/O below.
+struct Part {
+    child: usize,
+    /// What an offset there lacks to be one here, modulo 2^64.
+    shift: u64,
+    of: Whole,
+}
+
+/// What an I/O below is a part of.
+#[derive(Clone, Copy)]
+enum Whole {
+    /// It is all of the I/O with this token.
+    Itself(Token),
+    /// One of several.
+    Split { split: u32, piece: usize },
+}
+
+/// An I/O that has become several.
+struct Split {
+    token: Token,
+    op: Op,
+    /// Parts that are not complete.
+    pending: usize,
+    /// The first thing that went wrong.
+    error: Option<IoError>,
+    /// It is completed already: a flush that failed.
+    is_told: bool,
+    /// What the parts have answered, in the order of their ranges; empty if they answer nothing.
+    pieces: Pieces,
+}
+
+impl Below {
+    pub(super) fn new(children: Vec<Box<dyn Volume>>) -> Self {
+        Below {
+            children,
+            parts: Slab::new(),
+            splits: Slab::new(),
+            spare_pieces: Vec::new(),
+            outstanding: 0,
+            owed: None,
+        }
+    }
+
+    /// How many volumes there are.
+    pub fn count(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Hands all of an I/O to one volume, as it is but for its offset there.
+    #[inline]
+    pub fn pass_on(&mut self, child: usize, offset: u64, io: Io) {
+        let of = Whole::Itself(io.token);
+        self.outstanding += 1;
+        self.hand_down(child, offset, io, of);
+    }
+
+    /// Hands an I/O to several volumes, each its stretch: in the order of the I/O's bytes, and all of
+    /// them together. Payload goes by reference. It is completed once, when all have completed their
+    /// part: with the first error, or with their answers in this order. Of a block status that may stop
+    /// after one extent only the first stretch is asked.
+    ///
+    /// # Panics
+    /// If the stretches are not as long as the I/O.
+    pub fn cut(&mut self, io: &Io, stretches: impl Iterator<Item = Stretch>) {
+        let mut stretches = stretches.filter(|stretch| stretch.len > 0);
+        if io.op == Op::BlockStatus && io.flags.one_extent {
+            let first = stretches.next().expect("an I/O has a first byte");
+            let io = Io { flags: io.flags, ..Io::new(io.token, io.op, io.offset, first.len) };
+            return self.pass_on(first.child, first.offset, io);
+        }
+        let split = self.begin_split(io);
+        let mut at = 0;
+        for Stretch { child, offset, len } in stretches {
+            let mut part = Io { flags: io.flags, ..Io::new(0, io.op, io.offset + at, len) };
+            if io.op == Op::Write {
+                io.data.slice_into(at as usize, len as usize, &mut part.data);
+            }
+            self.hand_piece(child, offset, part, split);
+            at += len;
+        }
+        assert_eq!(at, io.len, "an I/O was cut into stretches of another length");
+    }
+
+    /// Hands all of an I/O that changes something to every volume, at the same offset. It is completed
+    /// once, when all have completed it: with the first error.
+    pub fn pass_to_all(&mut self, io: &Io) {
+        assert!(io.op.is_write(), "the answers of several to one {} are not one", io.op);
+        self.fan_out(io);
+    }
+
+    /// Hands a flush to every volume. It fails as soon as one of them has failed it.
+    pub(super) fn flush(&mut self, io: Io) {
+        match self.children.len() {
+            1 => self.pass_on(0, io.offset, io),
+            _ => self.fan_out(&io),
+        }
+    }
+
+    fn fan_out(&mut self, io: &Io) {
+        let split = self.begin_split(io);
+        for child in 0..self.children.len() {
+            let data = io.data.clone();
+            let part = Io { flags: io.flags, data, ..Io::new(0, io.op, io.offset, io.len) };
+            self.hand_piece(child, io.offset, part, split);
+        }
+    }
+
+    /// Hands an I/O down. Its range is in the module's bytes.
+    #[inline]
+    fn hand_down(&mut self, child: usize, offset: u64, mut io: Io, of: Whole) {
+        let shift = io.offset.wrapping_sub(offset);
+        io.offset = offset;
+        io.token = self.parts.insert(Part { child, shift, of }).into();
+        self.children[child].submit(io);
+    }
+
+    /// Hands down one part of several.
+    fn hand_piece(&mut self, child: usize, offset: u64, io: Io, split: u32) {
+        let whole = self.splits.get_mut(split);
+        let piece = whole.pending;
+        whole.pending += 1;
+        if matches!(io.op, Op::Read | Op::BlockStatus) {
+            whole.pieces.push(io.len);
+        }
+        self.hand_down(child, offset, io, Whole::Split { split, piece });
+    }
+
+    fn begin_split(&mut self, io: &Io) -> u32 {
+        let pieces = self.spare_pieces.pop().unwrap_or_default();
+        let (token, op) = (io.token, io.op);
+        self.outstanding += 1;
+        self.splits.insert(Split { token, op, pending: 0, error: None, is_told: false, pieces })
+    }
+
+    /// Polls them all, outstanding or not: a descriptor of one may have become readable.
+    pub(super) fn poll(&mut self, done: &mut Vec<Completion>) {
+        let start = done.len();
+        let mut kept = start;
+        for child in 0..self.children.len() {
+            let first = kept;
+            self.children[child].poll(done);
+            for at in first..done.len() {
+                if !self.take_in(child, &mut done[at]) {
+                    continue;
+                }
+                if kept != at {
+                    done.swap(kept, at);
+                }
+                if matches!(done[kept].result, Err(error) if error.op == Op::Flush) {
+                    // What the others have completed may have seen the loss.
+                    done[start..=kept].rotate_right(1);
+                }
+                kept += 1;
+            }
+            done.truncate(kept);
+        }
+        self.outstanding -= kept - start;
+    }
+
+    /// Takes in what `child` has completed, and makes it the completion of what it was a part of.
+    /// False if there is nothing to tell, or not yet.
+    #[inline]
+    fn take_in(&mut self, child: usize, completion: &mut Completion) -> bool {
+        let part = self.parts.remove(completion.token);
+        debug_assert!(
+            part.as_ref().is_some_and(|part| part.child == child),
+            "volume {child} completes {}, which is not outstanding there",
+            completion.token
+        );
+        let Some(part) = part else { return false };
+        if let Err(error) = &mut completion.result {
+            error.offset = error.offset.wrapping_add(part.shift);
+        }
+        match part.of {
+            Whole::Itself(token) => {
+                completion.token = token;
+                true
+            }
+            Whole::Split { split, piece } => self.join(split, piece, completion),
+        }
+    }
+
+    /// As [`Below::take_in`], of one part of several.
+    fn join(&mut self, index: u32, piece: usize, completion: &mut Completion) -> bool {
+        let split = self.splits.get_mut(index);
+        split.pending -= 1;
+        if let Err(error) = completion.result {
+            match split.is_told {
+                true => self.owed = Some(error),
+                false => _ = split.error.get_or_insert(error),
+            }
+        }
+        split.pieces.fill(piece, completion);
+        let is_whole = split.pending == 0;
+        if is_whole && split.op == Op::Flush && !split.is_told && split.error.is_none() {
+            split.error = self.owed.take();
+        }
+        let is_lost = split.op == Op::Flush && split.error.is_some();
+        let tells = !split.is_told && (is_whole || is_lost);
+        if tells {
+            split.is_told = true;
+            *completion = Completion::new(split.token, split.error.map_or(Ok(()), Err));
+            match split.op {
+                _ if split.error.is_some() => {}
+                Op::Read => completion.data = split.pieces.join_data(),
+                Op::BlockStatus => completion.extents = split.pieces.join_extents(),
+                _ => {}
+            }
+        }
+        if is_whole && let Some(Split { mut pieces, .. }) = self.splits.remove(index.into()) {
+            pieces.clear();
+            self.spare_pieces.push(pieces);
+        }
+        tells
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.children.iter().map(|child| child.copied_bytes()).sum()
+    }
+
+    pub(super) fn losses(&self) -> u64 {
+        self.children.iter().map(|child| child.losses()).sum()
+    }
+}

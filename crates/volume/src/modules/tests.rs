@@ -1,0 +1,191 @@
+//! All modules keep the rules; and one that breaks a rule is found out.
+
+use thinwire_buffer::{Pool, SegList};
+
+use super::*;
+use crate::testing::obey;
+use crate::{Completion, Features, Geometry, Identity, Io, IoError, Op, WriterRecord};
+
+#[test]
+fn all_modules_keep_the_rules() {
+    MODULES.iter().for_each(obey);
+}
+
+#[test]
+fn names_can_be_typed_and_told_apart() {
+    for (at, module) in MODULES.iter().enumerate() {
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(!module.name.is_empty() && module.name.chars().all(is_plain), "{module:?}");
+        assert!(!module.help.is_empty() && !module.help.contains('\n'), "{module:?}");
+        assert!(!["file", "memory", "null", "tw"].contains(&module.name), "{module:?}");
+        assert_eq!(Module::find(module.name), Some(module));
+        assert!(!MODULES[..at].contains(module), "{module:?} is there twice");
+    }
+    assert_eq!(Module::find("nonesuch"), None);
+}
+
+#[test]
+fn how_many_volumes_it_takes_is_said() {
+    let takes = |children, count| {
+        Module { children, ..linear::MODULE }.check_count(count).map_err(|e| e.to_string())
+    };
+    assert_eq!(takes(2..=2, 2), Ok(()));
+    assert_eq!(takes(2..=2, 3), Err("linear takes 2 volumes, and 3 are given".into()));
+    assert_eq!(
+        takes(1..=usize::MAX, 0),
+        Err("linear takes 1 or more volumes, and 0 are given".into())
+    );
+    assert_eq!(takes(2..=4, 5), Err("linear takes 2 to 4 volumes, and 5 are given".into()));
+}
+
+/// What a broken module does otherwise than [`Linear`].
+#[derive(Clone, Copy, PartialEq)]
+enum Broken {
+    /// The last volume is not flushed.
+    DropsFlush,
+    /// What a volume fails is told with the flush that all have answered.
+    LateFlush,
+    /// A failed flush is told in the order in which the volumes are polled.
+    LossFirst,
+    Losses,
+    Copies,
+    /// Only asked for completions while something is outstanding.
+    IdlePolls,
+    WrongRange,
+    Features,
+    Identity,
+    Record,
+    WrongBlock,
+}
+
+/// A volume that passes all on, but for how it is broken.
+struct Planted {
+    inner: Box<dyn Volume>,
+    broken: Broken,
+    ready: Vec<Completion>,
+}
+
+impl Volume for Planted {
+    fn geometry(&self) -> Geometry {
+        let mut geometry = self.inner.geometry();
+        if self.broken == Broken::Features {
+            geometry.features = Features { discard: true, ..geometry.features };
+        }
+        geometry
+    }
+
+    fn identity(&self) -> Identity {
+        match self.broken {
+            Broken::Identity => Identity::default(),
+            _ => self.inner.identity(),
+        }
+    }
+
+    fn submit(&mut self, mut io: Io) {
+        match (self.broken, io.op) {
+            (Broken::DropsFlush, Op::Flush) => {
+                return self.ready.push(Completion::new(io.token, Ok(())));
+            }
+            (Broken::Copies, Op::Write) => {
+                let copy = Pool::new(0).copy_of(&io.data.to_vec());
+                io.data = SegList::of(copy.freeze());
+            }
+            (Broken::WrongBlock, Op::Read) if io.offset > 0 => io.offset -= 512,
+            _ => {}
+        }
+        self.inner.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if self.broken == Broken::IdlePolls && self.inner.outstanding() == 0 {
+            return;
+        }
+        let start = done.len();
+        done.append(&mut self.ready);
+        self.inner.poll(done);
+        let told = &mut done[start..];
+        match self.broken {
+            Broken::LossFirst => told.reverse(),
+            Broken::LateFlush => {
+                // Told by a later poll.
+                let is_flush = |one: &Completion| matches!(one.result, Err(e) if e.op == Op::Flush);
+                let (late, now) = done.drain(start..).partition(is_flush);
+                self.ready = late;
+                done.extend::<Vec<_>>(now);
+            }
+            Broken::WrongRange => told.iter_mut().for_each(|one| {
+                if let Err(error) = &mut one.result
+                    && error.op == Op::Write
+                {
+                    error.offset = error.offset.wrapping_sub(512);
+                }
+            }),
+            _ => {}
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding() + self.ready.len()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.inner.copied_bytes()
+    }
+
+    fn losses(&self) -> u64 {
+        match self.broken {
+            Broken::Losses => 0,
+            _ => self.inner.losses(),
+        }
+    }
+
+    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
+        match self.broken {
+            Broken::Record => Ok(WriterRecord::default()),
+            _ => self.inner.load_writer(),
+        }
+    }
+
+    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
+        self.inner.store_writer(record)
+    }
+}
+
+/// Over volumes of which the last is broken.
+fn below(
+    mut children: Vec<Box<dyn Volume>>,
+    broken: Broken,
+) -> Result<Box<dyn Volume>, ModuleError> {
+    let inner = children.pop().expect("it takes one at least");
+    children.push(Box::new(Planted { inner, broken, ready: Vec::new() }));
+    (linear::MODULE.build)(children)
+}
+
+/// Broken as a whole.
+fn above(children: Vec<Box<dyn Volume>>, broken: Broken) -> Result<Box<dyn Volume>, ModuleError> {
+    let inner = (linear::MODULE.build)(children)?;
+    Ok(Box::new(Planted { inner, broken, ready: Vec::new() }))
+}
+
+macro_rules! canary {
+    ($name:ident: $broken:ident $place:ident, $expected:literal) => {
+        #[test]
+        #[should_panic(expected = $expected)]
+        fn $name() {
+            let build = |children| $place(children, Broken::$broken);
+            obey(&Module { build, ..linear::MODULE });
+        }
+    };
+}
+
+canary!(a_dropped_flush_is_found: DropsFlush below, "a flush goes to every volume");
+canary!(a_failed_flush_told_late_is_found: LateFlush above, "told at once");
+canary!(a_loss_told_first_is_found: LossFirst above, "told at once, before");
+canary!(forgotten_losses_are_found: Losses below, "losses of all");
+canary!(a_copy_is_found: Copies above, "payload was copied");
+canary!(a_volume_not_polled_is_found: IdlePolls above, "polled every time");
+canary!(an_error_of_another_range_is_found: WrongRange above, "not in its bytes");
+canary!(a_feature_that_one_lacks_is_found: Features above, "features that all have");
+canary!(an_identity_of_its_own_is_found: Identity below, "not by who is below");
+canary!(a_record_is_found: Record above, "have no record");
+canary!(a_read_of_another_block_is_found: WrongBlock above, "block");

@@ -1,0 +1,300 @@
+//! What every module must keep, whatever it does with its volumes: the rules at the head of
+//! [`modules`](crate::modules), over volumes that do as they are told, then the suite over stores.
+
+use thinwire_buffer::{Pool, SegList};
+
+use super::{MemDisk, Puppet, exercise};
+use crate::modules::{Module, ModuleError};
+use crate::stores::{FileStore, MemoryStore};
+use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, WriterRecord};
+
+/// More volumes than this are not tried.
+const CHILDREN_MAX: usize = 3;
+
+/// Holds a module to the rules, and panics at the first that it breaks. It must take volumes of one
+/// size.
+pub fn obey(module: &Module) {
+    for count in 0..=CHILDREN_MAX {
+        if !module.children.contains(&count) {
+            assert!(module.open(Puppet::boxed(&puppets(count))).is_err(), "it takes {count}");
+            continue;
+        }
+        flushes(module, count);
+        errors(module, count);
+        payload(module, count);
+        counts(module, count);
+        shape(module, count);
+        identity(module, count);
+        no_record(module, count);
+        suite(module, count);
+    }
+}
+
+fn puppets(count: usize) -> Vec<Puppet> {
+    (0..count).map(|number| Puppet::new(number as u8 + 1, Puppet::GEOMETRY)).collect()
+}
+
+fn over(module: &Module, puppets: &[Puppet]) -> Box<dyn Volume> {
+    module.open(Puppet::boxed(puppets)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn polled(volume: &mut dyn Volume) -> Vec<Completion> {
+    let mut done = Vec::new();
+    volume.poll(&mut done);
+    done
+}
+
+/// The only completion there is.
+fn polled_one(volume: &mut dyn Volume) -> Completion {
+    let mut done = polled(volume);
+    assert_eq!(done.len(), 1, "{done:?}");
+    done.remove(0)
+}
+
+/// One that says which bytes it holds.
+fn write(pool: &Pool, token: u64, len: u64) -> Io {
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 512) as u8).collect();
+    let mut data = SegList::new();
+    // In segments whose borders are not those of the volumes.
+    bytes.chunks(3000).for_each(|part| data.push(pool.copy_of(part).freeze()));
+    Io { data, ..Io::new(token, Op::Write, 0, len) }
+}
+
+/// A flush goes to all; one that fails is told at once and first; what fails later is told by the next.
+fn flushes(module: &Module, count: usize) {
+    let puppets = puppets(count);
+    let mut volume = over(module, &puppets);
+    let volume = &mut *volume;
+    let flush = |volume: &mut dyn Volume| {
+        volume.submit(Io::new(4, Op::Flush, 0, 0));
+        let parts: Vec<Vec<Io>> = puppets.iter().map(Puppet::take).collect();
+        let is_one = |parts: &Vec<Io>| matches!(&parts[..], [part] if part.op == Op::Flush);
+        assert!(parts.iter().all(is_one), "a flush goes to every volume");
+        parts.into_iter().flatten().collect::<Vec<_>>()
+    };
+    for (puppet, part) in puppets.iter().zip(&flush(volume)) {
+        assert!(polled(volume).is_empty(), "a flush was completed before all were flushed");
+        puppet.succeed(part);
+    }
+    assert_eq!(polled_one(volume).result, Ok(()));
+
+    let (last, others) = puppets.split_last().expect("it has volumes");
+    let failing = flush(volume);
+    volume.submit(Io::new(5, Op::Read, 0, 512));
+    for puppet in &puppets {
+        puppet.take().iter().for_each(|io| puppet.complete(read_of(io)));
+    }
+    last.fail(&failing[others.len()]);
+    last.set_losses(3);
+    let done = polled(volume);
+    assert_eq!(volume.losses(), 3, "the losses of all are counted");
+    let told: Vec<_> = done.iter().map(|completion| completion.token).collect();
+    assert_eq!(told, [4, 5], "a failed flush is told at once, before what may have seen the loss");
+    let error = failing[others.len()].error(ErrorKind::NoSpace, "puppet");
+    assert_eq!(done[0].result, Err(error));
+    assert_eq!(volume.outstanding(), 0, "what was told is not outstanding");
+
+    // The token may be used again while others are still at it.
+    let again = flush(volume);
+    for (puppet, part) in others.iter().zip(&failing) {
+        puppet.fail(part);
+        assert!(polled(volume).is_empty(), "one flush was told twice");
+    }
+    puppets.iter().zip(&again).for_each(|(puppet, part)| puppet.succeed(part));
+    let owed = polled_one(volume).result;
+    assert_eq!(owed.is_err(), !others.is_empty(), "a late failure is told by the next flush");
+    let once = flush(volume);
+    puppets.iter().zip(&once).for_each(|(puppet, part)| puppet.succeed(part));
+    assert_eq!(polled_one(volume).result, Ok(()), "a late failure is told once");
+}
+
+/// The answer to a read, or to whatever else.
+fn read_of(io: &Io) -> Completion {
+    let mut completion = Completion::new(io.token, Ok(()));
+    if io.op == Op::Read {
+        let zeroes = Pool::new(0).get_zeroed(io.len as usize).freeze();
+        completion.data = SegList::of(zeroes);
+    }
+    completion
+}
+
+/// Whoever fails a part of a write: it is told once, when all have completed theirs.
+fn errors(module: &Module, count: usize) {
+    let pool = Pool::new(1 << 20);
+    for bad in 0..count {
+        let puppets = puppets(count);
+        let mut volume = over(module, &puppets);
+        let bytes = volume.geometry().bytes;
+        for fails in [true, false] {
+            volume.submit(write(&pool, 7, bytes));
+            let parts: Vec<Vec<Io>> = puppets.iter().map(Puppet::take).collect();
+            let mut fails = fails && !parts[bad].is_empty();
+            let expected = fails;
+            let mut left: usize = parts.iter().map(Vec::len).sum();
+            // The one that fails comes first.
+            for child in (0..count).cycle().skip(bad).take(count) {
+                for io in &parts[child] {
+                    match std::mem::take(&mut fails) {
+                        true => puppets[child].fail(io),
+                        false => puppets[child].succeed(io),
+                    }
+                    left -= 1;
+                    assert_eq!(volume.outstanding(), 1);
+                    if left > 0 {
+                        assert!(polled(&mut *volume).is_empty(), "completed before all parts were");
+                    }
+                }
+            }
+            let completion = polled_one(&mut *volume);
+            assert_eq!((completion.token, volume.outstanding()), (7, 0));
+            assert_eq!(completion.result.is_err(), expected, "what one failed has failed");
+            if let Err(error) = completion.result {
+                assert_eq!((error.kind, error.module), (ErrorKind::NoSpace, "puppet"));
+                let end = error.offset.checked_add(error.len);
+                assert!(end.is_some_and(|end| end <= bytes), "{error} is not in its bytes");
+            }
+        }
+    }
+}
+
+/// Goes by reference, with its flags, whatever becomes of it on the way.
+fn payload(module: &Module, count: usize) {
+    let pool = Pool::new(1 << 20);
+    let puppets = puppets(count);
+    let mut volume = over(module, &puppets);
+    let bytes = volume.geometry().bytes;
+    let mut io = write(&pool, 7, bytes);
+    io.flags.fua = true;
+    let whole = io.data.clone();
+    volume.submit(io);
+    let parts: Vec<Io> = puppets.iter().flat_map(Puppet::take).collect();
+    assert!(parts.iter().all(|part| part.op != Op::Write || part.flags.fua), "a lost flag");
+    for segment in parts.iter().flat_map(|part| part.data.iter()) {
+        let shares = |original: &_| segment.shares_memory(original);
+        assert!(whole.iter().any(shares), "payload was copied");
+    }
+}
+
+/// All are polled, and added up; what was polled before stays.
+fn counts(module: &Module, count: usize) {
+    let puppets = puppets(count);
+    let mut volume = over(module, &puppets);
+    let mut done = vec![Completion::new(99, Ok(()))];
+    let before: Vec<usize> = puppets.iter().map(Puppet::polls).collect();
+    volume.submit(Io::new(4, Op::Flush, 0, 0));
+    puppets.iter().for_each(|puppet| puppet.fail(&puppet.take_one()));
+    volume.poll(&mut done);
+    assert_eq!(done.iter().map(|one| one.token).collect::<Vec<_>>(), [99, 4]);
+    volume.poll(&mut done);
+    let polls = puppets.iter().zip(before).map(|(puppet, before)| puppet.polls() - before);
+    assert!(polls.into_iter().all(|polls| polls == 2), "all are polled every time");
+    for (nth, puppet) in (1..).zip(&puppets) {
+        puppet.set_losses(1);
+        assert_eq!(volume.losses(), nth, "the losses of all are counted");
+    }
+    let copied = Puppet::COPIED_BYTES * count as u64;
+    assert!(volume.copied_bytes() >= copied, "what is copied below is counted");
+}
+
+/// Blocks, lengths and features that all have.
+fn shape(module: &Module, count: usize) {
+    const ABLE: Features = Puppet::FEATURES;
+    let of = |odd: usize, geometry: Geometry| {
+        let mut puppets = puppets(count);
+        puppets[odd] = Puppet::new(odd as u8, geometry);
+        over(module, &puppets).geometry()
+    };
+    for odd in 0..count {
+        let coarse = Geometry {
+            block_bytes: 4096,
+            preferred_bytes: 65536,
+            io_bytes_max: 10_000,
+            ..Puppet::GEOMETRY
+        };
+        let shape = of(odd, coarse);
+        assert_eq!((shape.block_bytes, shape.io_bytes_max), (4096, 8192), "what all take");
+        assert_eq!(shape.preferred_bytes, 65536);
+        for features in [
+            Features { read_only: true, ..ABLE },
+            Features { discard: false, ..ABLE },
+            Features { write_zeroes: false, ..ABLE },
+            Features { block_status: false, ..ABLE },
+            ABLE,
+        ] {
+            let shape = of(odd, Geometry { features, ..Puppet::GEOMETRY });
+            assert_eq!(shape.features, features, "features that all have");
+        }
+        let short = Geometry { io_bytes_max: 512, ..Puppet::GEOMETRY };
+        if count > 1 {
+            let mut puppets = puppets(count);
+            puppets[odd] = Puppet::new(1, short);
+            puppets[(odd + 1) % count] = Puppet::new(2, coarse);
+            let error = module.open(Puppet::boxed(&puppets)).err();
+            let error = error.unwrap_or_else(|| panic!("no I/O is aligned and short enough"));
+            assert_eq!((error.module, error.child), (module.name, Some(odd)), "{error}");
+        }
+    }
+}
+
+/// Another if any volume, its life or its place is another, or the module.
+fn identity(module: &Module, count: usize) {
+    let of = |puppets: &[Puppet]| over(module, puppets).identity();
+    let all = puppets(count);
+    let known = of(&all);
+    assert_eq!(known, of(&puppets(count)), "the same in every process");
+    let differs = |other: Identity, what: &str| {
+        assert!(other.identity != known.identity, "not by {what}");
+        assert!(other.incarnation != known.incarnation, "not by {what}");
+    };
+    for child in 0..count {
+        let mut others = puppets(count);
+        others[child] = Puppet::new(100, Puppet::GEOMETRY);
+        differs(of(&others), "who is below");
+        let reborn = puppets(count);
+        reborn[child].be_born_again();
+        differs(of(&reborn), "which life of it");
+    }
+    if count > 1 {
+        let turned: Vec<Puppet> = all.iter().rev().cloned().collect();
+        differs(of(&turned), "their order");
+    }
+    for other in crate::modules::MODULES.iter().filter(|other| *other != module) {
+        if other.children.contains(&count) {
+            differs(over(other, &all).identity(), "which module it is");
+        }
+    }
+    assert!(all.iter().all(|puppet| puppet.identity() != known), "that of one of its volumes");
+}
+
+fn no_record(module: &Module, count: usize) {
+    let mut volume = over(module, &puppets(count));
+    let errors = [
+        volume.load_writer().expect_err("several volumes have no record"),
+        volume.store_writer(WriterRecord::default()).expect_err("several volumes have no record"),
+    ];
+    let unsupported = (ErrorKind::Unsupported, module.name);
+    assert_eq!(errors.map(|error| (error.kind, error.module)), [unsupported; 2]);
+}
+
+/// Over stores that complete at once, in their own order, and over itself.
+fn suite(module: &Module, count: usize) {
+    const STORE_BYTES: u64 = 96 << 10;
+    let pool = Pool::new(8 << 20);
+    let open = |children: Result<Vec<_>, ModuleError>| module.open(children?);
+    let memory = |nth: usize| -> Box<dyn Volume> {
+        let block = if nth % 2 == 1 { 4096 } else { 512 };
+        Box::new(MemoryStore::new(STORE_BYTES, block, Identity::default(), &pool))
+    };
+    let file = |nth: usize| -> Box<dyn Volume> {
+        let disk = MemDisk::new(STORE_BYTES, 512, nth as u64);
+        Box::new(FileStore::new(disk, 512, &pool).expect("a whole number of blocks"))
+    };
+    let mixed = |nth: usize| if nth == 0 { memory(nth) } else { file(nth) };
+    let flat = |store: &dyn Fn(usize) -> Box<dyn Volume>| open(Ok((0..count).map(store).collect()));
+    let nested = open((0..count).map(|_| flat(&mixed)).collect());
+    for (seed, volume) in (1..).zip([flat(&memory), flat(&mixed), nested]) {
+        let mut volume = volume.unwrap_or_else(|e| panic!("{e}"));
+        let report = exercise(&mut *volume, &mut || {}, seed, 1000);
+        assert!(report.ios > 1000 && report.blocks_checked > 1000, "{report:?}");
+    }
+}

@@ -1,0 +1,154 @@
+//! [`Puppet`]: a volume that does as it is told, for tests of what stands on it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Volume};
+
+/// Completes what it is told to, when it is told to. A handle: the test keeps a clone of what it gives
+/// away.
+///
+/// # Panics
+/// When it is submitted what its geometry does not allow.
+#[derive(Clone)]
+pub struct Puppet(Rc<Told>);
+
+struct Told {
+    geometry: Cell<Geometry>,
+    identity: Cell<Identity>,
+    /// Submitted, and not taken by the test.
+    seen: RefCell<Vec<Io>>,
+    ready: RefCell<Vec<Completion>>,
+    outstanding: Cell<usize>,
+    losses: Cell<u64>,
+    polls: Cell<usize>,
+}
+
+impl Puppet {
+    /// Able to do everything.
+    pub const FEATURES: Features =
+        Features { read_only: false, discard: true, write_zeroes: true, block_status: true };
+
+    /// 8 KiB in blocks of 512 bytes.
+    pub const GEOMETRY: Geometry = Geometry {
+        bytes: 8192,
+        block_bytes: 512,
+        preferred_bytes: 4096,
+        io_bytes_max: 1 << 20,
+        features: Self::FEATURES,
+    };
+
+    /// What each of them says it has copied.
+    pub const COPIED_BYTES: u64 = 100;
+
+    /// One with an identity of its own for each `number`.
+    pub fn new(number: u8, geometry: Geometry) -> Self {
+        let identity = Identity { identity: [number; 16], incarnation: number.into() };
+        Puppet(Rc::new(Told {
+            geometry: Cell::new(geometry),
+            identity: Cell::new(identity),
+            seen: RefCell::default(),
+            ready: RefCell::default(),
+            outstanding: Cell::new(0),
+            losses: Cell::new(0),
+            polls: Cell::new(0),
+        }))
+    }
+
+    /// Clones of these, as a module takes its volumes.
+    pub fn boxed(puppets: &[Puppet]) -> Vec<Box<dyn Volume>> {
+        puppets.iter().map(|puppet| Box::new(puppet.clone()) as Box<dyn Volume>).collect()
+    }
+
+    /// What was submitted since the last call.
+    pub fn take(&self) -> Vec<Io> {
+        self.0.seen.take()
+    }
+
+    /// The only I/O that was.
+    ///
+    /// # Panics
+    /// If there was none, or more than one.
+    pub fn take_one(&self) -> Io {
+        let mut seen = self.take();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.pop().expect("there is one")
+    }
+
+    /// The next poll brings this.
+    pub fn complete(&self, completion: Completion) {
+        self.0.ready.borrow_mut().push(completion);
+    }
+
+    /// The next poll says that this has succeeded.
+    pub fn succeed(&self, io: &Io) {
+        self.complete(Completion::new(io.token, Ok(())));
+    }
+
+    /// The next poll says that there was no space for this.
+    pub fn fail(&self, io: &Io) {
+        self.complete(Completion::new(io.token, Err(io.error(ErrorKind::NoSpace, "puppet"))));
+    }
+
+    /// Says that it has lost something `count` times.
+    pub fn set_losses(&self, count: u64) {
+        self.0.losses.set(count);
+    }
+
+    /// Starts over with other content.
+    pub fn be_born_again(&self) {
+        let Identity { identity, incarnation } = self.0.identity.get();
+        self.0.identity.set(Identity { identity, incarnation: incarnation + 1 });
+    }
+
+    /// How often it was polled.
+    pub fn polls(&self) -> usize {
+        self.0.polls.get()
+    }
+}
+
+impl Volume for Puppet {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry.get()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.identity.get()
+    }
+
+    fn submit(&mut self, io: Io) {
+        assert_eq!(self.geometry().check(&io), Ok(()), "{io:?}");
+        self.0.outstanding.update(|count| count + 1);
+        self.0.seen.borrow_mut().push(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let ready = &mut *self.0.ready.borrow_mut();
+        self.0.polls.update(|count| count + 1);
+        self.0.outstanding.update(|count| count.saturating_sub(ready.len()));
+        done.append(ready);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.0.outstanding.get()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        Self::COPIED_BYTES
+    }
+
+    fn losses(&self) -> u64 {
+        self.0.losses.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_says_nothing_of_records_has_none() {
+        let error = Puppet::new(1, Puppet::GEOMETRY).load_writer().unwrap_err();
+        assert_eq!((error.kind, error.module), (ErrorKind::Unsupported, "volume"));
+    }
+}
