@@ -49,7 +49,7 @@ impl ExportSpec {
         if block_bytes != 512 && block_bytes != 4096 {
             return Err(ParseError::new(block_bytes.to_string(), "a block has 512 or 4096 bytes"));
         }
-        if !self.is_store() {
+        if !self.volume.is_store() {
             let why =
                 "the blocks of a volume that is made of others, or is another target's, are theirs";
             return Err(ParseError::new(block_bytes.to_string(), why));
@@ -60,11 +60,6 @@ impl ExportSpec {
                 .map_err(|why| ParseError::new(self.volume.to_string(), why))?;
         }
         Ok(())
-    }
-
-    /// It is one store of this machine.
-    pub fn is_store(&self) -> bool {
-        !matches!(self.volume, VolumeSpec::Remote(_) | VolumeSpec::Linear(_))
     }
 
     fn paths(&self) -> impl Iterator<Item = &Path> {
@@ -155,10 +150,7 @@ impl FromStr for ExportSpec {
 
 impl fmt::Display for ExportSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.volume {
-            VolumeSpec::Linear(_) => write!(f, "{}={}", self.name, self.volume)?,
-            leaf => write!(f, "{}={}", self.name, leaf.to_string().replace(',', ",,"))?,
-        }
+        write!(f, "{}={}", self.name, self.volume.in_list())?;
         if self.read_only {
             f.write_str(",ro")?;
         }
@@ -190,7 +182,7 @@ mod tests {
         let text = "big=linear:[file:/a,,b,tw://n/d?link=eth1,linear:[memory:512,file:/c,,d]],ro";
         let spec: ExportSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);
-        assert!(spec.read_only && spec.volume.has_remote() && !spec.is_store());
+        assert!(spec.read_only && spec.volume.has_remote() && !spec.volume.is_store());
         let paths: Vec<_> = spec.paths().collect();
         assert_eq!(paths, [Path::new("/a,b"), Path::new("/c,d")]);
         // Brackets mean nothing in the name of a file.

@@ -9,7 +9,6 @@ use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::modules::Linear;
 use thinwire_volume::{
     Completion, Geometry, Identity, Io, IoError, Port, Unaligned, Volume, WriterRecord,
 };
@@ -164,14 +163,17 @@ fn build(
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
 ) -> Outcome<Root> {
-    if let VolumeSpec::Linear(children) = spec {
+    if let VolumeSpec::Over { module, children } = spec {
         let built = children.iter().map(|child| build(child, leaves, ports).map(Root::boxed));
-        let children: Outcome<Vec<_>> = built.collect();
-        let linear = Linear::new(children?);
-        return match linear {
-            Ok(linear) => Ok(Root::Other(Box::new(linear))),
-            Err(e) => Err(Failure::failed(format!("cannot open {spec}: {e}"))),
-        };
+        let built: Outcome<Vec<_>> = built.collect();
+        return module.open(built?).map(Root::Other).map_err(|e| {
+            let e = match e.child {
+                // As the user calls it, not as the module does.
+                Some(child) => format!("{} {}", children[child], e.why),
+                None => e.to_string(),
+            };
+            Failure::failed(format!("cannot open {spec}: {e}"))
+        });
     }
     Ok(match leaves.next().expect("one for each leaf of the spec") {
         Leaf::Local(leaf) => Root::Other(Box::new(leaf.volume())),
@@ -445,5 +447,24 @@ fn severity(state: State) -> u8 {
         State::Away | State::Unresponsive => 3,
         State::Changed | State::Stale => 4,
         State::Fenced => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::cli::WireArgs;
+    use crate::open::open_volume;
+
+    #[test]
+    fn what_does_not_fit_is_named_as_the_user_named_it() {
+        let half = 1u64 << 63;
+        let text = format!("linear:[memory:512,null:{half},linear:[null:{half},null:512]]");
+        let options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+        let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
+        let outer = format!("cannot open {text}: linear:[null:{half},null:512] does not fit");
+        assert!(error.starts_with(&outer), "{error}");
     }
 }

@@ -144,10 +144,10 @@ impl Opener for Configured<'_> {
         let host = Host::on(shard.clone(), self.lanes[usize::from(index)], open.collect());
         let mut opened: Vec<(usize, OpenedExport)> = Vec::new();
         let (stores, others): (Vec<usize>, Vec<usize>) =
-            numbers.iter().partition(|&&number| self.config.exports[number].is_store());
+            numbers.iter().partition(|&&number| self.config.exports[number].volume.is_store());
         for number in stores.into_iter().chain(others) {
             let spec = &self.config.exports[number];
-            let export = match spec.is_store() {
+            let export = match spec.volume.is_store() {
                 true => self.open_store(spec, shard),
                 false => self.open_tree(spec, &host),
             };
@@ -298,7 +298,7 @@ fn open_store(
                 .map_err(|e| Failure::failed(format!("cannot serve export {name}: {e}")))?;
             (volume, fd)
         }
-        VolumeSpec::Remote(_) | VolumeSpec::Linear(_) => unreachable!("{spec} is no store"),
+        VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => unreachable!("{spec} is no store"),
     };
     Ok((volume, fd))
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use thinwire_link::LinkSpec;
+use thinwire_volume::modules::{MODULES, Module};
 
 use crate::error::ParseError;
 use crate::export::ExportSpec;
@@ -18,7 +19,7 @@ pub use wire::{CompletionPath, OnOff, Receive, Submission, WireArgs};
 
 const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";
 
-const VOLUMES_HELP: &str = "\
+const STORES_HELP: &str = "\
 Volumes:
   PATH, file:PATH                     a file or a block device
   memory:SIZE                         memory, lost with the process
@@ -28,9 +29,11 @@ Volumes:
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
   Parameters: link=LINK (several: all are used at once), mtu=BYTES
-  linear:[VOLUME,VOLUME,...]          volumes one behind the other, which may be of any kind; a comma in
-                                      one of them is written twice
 
+Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice):
+";
+
+const LINKS_HELP: &str = "
 Links:
   packet:IFACE, xdp:IFACE             an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
   IFACE                               the faster of the two there; `thinwire link IFACE` tells which
@@ -38,9 +41,19 @@ Links:
 
 Exit codes: 0 done, 1 failed, 2 bad usage (malformed flag, URI or configuration)";
 
+/// What `--help` says of names. Each module has a line of its own.
+fn volumes_help() -> String {
+    let line = |module: &Module| {
+        let name = format!("{}:[VOLUME,VOLUME,...]", module.name);
+        format!("  {name:<36}{}\n", module.help)
+    };
+    let modules: String = MODULES.iter().map(line).collect();
+    format!("{STORES_HELP}{modules}{LINKS_HELP}")
+}
+
 /// The whole command line.
 #[derive(Debug, Parser)]
-#[command(name = "thinwire", version, about = ABOUT, after_help = VOLUMES_HELP)]
+#[command(name = "thinwire", version, about = ABOUT, after_help = volumes_help())]
 pub struct Cli {
     /// Say more on stderr; twice for even more (RUST_LOG overrides)
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]

@@ -17,6 +17,15 @@ fn the_definition_is_sound_and_every_command_has_an_example() {
 }
 
 #[test]
+fn help_tells_every_module() {
+    let help = Cli::command().render_long_help().to_string();
+    for module in MODULES {
+        let line = help.lines().find(|line| line.contains(&format!("  {}:[", module.name)));
+        assert!(line.is_some_and(|line| line.ends_with(module.help)), "{module:?}: {help}");
+    }
+}
+
+#[test]
 fn the_design_s_examples_parse() {
     for line in [
         "target --name node1 --link eth1 --export disk0=/srv/disk0.img --export scratch=memory:4G",
