@@ -15,6 +15,7 @@ use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
+use crate::uri::same;
 
 /// More shards than this are a typing error.
 pub const SHARDS_MAX: u32 = 64;
@@ -129,7 +130,7 @@ impl TargetSettings {
     }
 
     /// Looks at everything that can be wrong before serving: each volume there, openable and of a
-    /// size that fits its blocks, no file exported twice. One sentence for each problem.
+    /// size that fits its blocks, nothing exported twice. One sentence for each problem.
     pub fn check_volumes(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (at, export) in self.exports.iter().enumerate() {
@@ -137,14 +138,15 @@ impl TargetSettings {
                 problems.push(format!("export `{}`: {why}", export.name));
                 continue;
             }
-            let keys = export.file_keys();
-            let shares = |other: &&ExportSpec| other.file_keys().iter().any(|k| keys.contains(k));
-            let twin = self.exports[..at].iter().find(shares);
-            if let Some(twin) = twin.filter(|twin| !(twin.read_only && export.read_only)) {
-                problems.push(format!(
-                    "exports `{}` and `{}` are the same file {}: two writers would destroy it",
-                    twin.name, export.name, export.volume
-                ));
+            let is_written = |other: &&ExportSpec| !(other.read_only && export.read_only);
+            for other in self.exports[..at].iter().filter(is_written) {
+                if let Some(twins) = other.volume.shared_with(&export.volume) {
+                    let (one, two, same) = (&other.name, &export.name, same(twins));
+                    problems.push(format!(
+                        "exports `{one}` and `{two}`: {same}: two writers would destroy it"
+                    ));
+                    break;
+                }
             }
         }
         problems
@@ -437,5 +439,17 @@ block = 4096
         let (a, b) = (format!("{a},ro"), format!("{b},ro"));
         let config = assemble(&dir, &[], &["--link", "eth1", "--export", &a, "--export", &b]);
         assert!(config.unwrap().check_volumes().is_empty());
+        let both = |a: &str, b: &str| {
+            let flags = ["--link", "eth1", "--export", a, "--export", b];
+            assemble(&dir, &[], &flags).unwrap().check_volumes()
+        };
+        let problems = both(
+            "a=linear:[tw://n/x?link=eth1,tw://n/y?link=eth1]",
+            "b=linear:[memory:1M,tw://n/y?link=eth2]",
+        );
+        let shared = "tw://n/y?link=eth1 and tw://n/y?link=eth2 are the same export";
+        assert!(problems.len() == 1 && problems[0].contains(shared), "{problems:?}");
+        let problems = both(&format!("a=linear:[{image},{image}]"), "b=memory:1M");
+        assert!(problems.len() == 1 && problems[0].contains("can be a part only once"));
     }
 }

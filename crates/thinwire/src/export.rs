@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -69,9 +69,10 @@ impl ExportSpec {
         })
     }
 
-    /// Whether each file or block device of the volume is there, is one, can be opened with the needed
+    /// Whether each file or block device of the volume is there once, is one, can be opened with the needed
     /// rights and has a size that can be served. Control path: opens and closes them.
     pub fn check_volume(&self) -> Result<(), String> {
+        self.volume.refuse_twins()?;
         for path in self.paths() {
             let bytes = open_sized(path, self.read_only)?.1;
             check_size(bytes, self.block_bytes).map_err(|why| {
@@ -79,16 +80,6 @@ impl ExportSpec {
             })?;
         }
         Ok(())
-    }
-
-    /// Devices and inodes of the files behind the export, to find two exports of one file.
-    pub fn file_keys(&self) -> Vec<(u64, u64)> {
-        let key = |path: &Path| {
-            let meta = std::fs::metadata(path).ok()?;
-            let device = meta.file_type().is_block_device();
-            Some(if device { (u64::MAX, meta.rdev()) } else { (meta.dev(), meta.ino()) })
-        };
-        self.paths().filter_map(key).collect()
     }
 }
 

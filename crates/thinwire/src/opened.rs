@@ -94,6 +94,8 @@ impl Tree {
         disk_options: DiskOptions,
         signals: Option<&Signals>,
     ) -> Outcome<Self> {
+        let twice = |why| Failure::failed(format!("cannot open {spec}: {why}"));
+        spec.refuse_twins().map_err(twice)?;
         let mut leaves = Vec::new();
         let mut ports = Vec::new();
         let opened = Self::open_leaves(host, spec, options, disk_options, signals, &mut leaves)
@@ -457,6 +459,7 @@ mod tests {
     use super::*;
     use crate::cli::WireArgs;
     use crate::open::open_volume;
+    use crate::testing::TempDir;
 
     #[test]
     fn what_does_not_fit_is_named_as_the_user_named_it() {
@@ -466,5 +469,18 @@ mod tests {
         let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
         let outer = format!("cannot open {text}: linear:[null:{half},null:512] does not fit");
         assert!(error.starts_with(&outer), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_part_twice_is_refused() {
+        let dir = TempDir::new("opened-twice");
+        let path = dir.path().join("a.img");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let a = path.display();
+        let text = format!("linear:[{a},memory:512,linear:[{a}]]");
+        let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+        options.read_only = true;
+        let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
+        assert!(error.contains(&format!("file:{a} and file:{a} are the same file")), "{error}");
     }
 }

@@ -1,16 +1,18 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
 //! (`tw://`, `tw+udp://`), or a module over a list of these: `linear:[VOLUME,...]`.
 
+mod leaves;
 mod remote;
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use thinwire_volume::modules::{MODULES, Module};
 
 use crate::error::ParseError;
 use crate::size::parse_size;
+pub use leaves::same;
 pub use remote::{NodeAddress, RemoteSpec};
 
 /// A volume, as named on the command line or in a configuration.
@@ -36,41 +38,6 @@ pub enum VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// What is at the bottom, in order: the volume itself unless it is made of others.
-    pub fn leaves(&self) -> Vec<&VolumeSpec> {
-        match self {
-            VolumeSpec::Over { children, .. } => {
-                children.iter().flat_map(VolumeSpec::leaves).collect()
-            }
-            leaf => vec![leaf],
-        }
-    }
-
-    /// Exports of targets are part of it.
-    pub fn has_remote(&self) -> bool {
-        self.leaves().iter().any(|leaf| matches!(leaf, VolumeSpec::Remote(_)))
-    }
-
-    /// It is one store of this machine.
-    pub fn is_store(&self) -> bool {
-        !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Over { .. })
-    }
-
-    /// Changes the paths at the bottom.
-    pub fn try_map_paths<E>(
-        &mut self,
-        map: &impl Fn(&Path) -> Result<PathBuf, E>,
-    ) -> Result<(), E> {
-        match self {
-            VolumeSpec::Path(path) => *path = map(path)?,
-            VolumeSpec::Over { children, .. } => {
-                children.iter_mut().try_for_each(|child| child.try_map_paths(map))?;
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     /// What an attachment is called unless the user says otherwise: after the export of a remote volume;
     /// else after the last part of the path, or the kind of volume.
     pub fn short_name(&self) -> String {

@@ -17,7 +17,7 @@ use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
-use crate::uri::VolumeSpec;
+use crate::uri::{VolumeSpec, same};
 
 /// `copy --json`.
 #[derive(Serialize)]
@@ -149,20 +149,11 @@ fn progress_bar(what: &'static str, bytes: u64) -> ProgressBar {
     ProgressBar::new(bytes).with_style(style).with_message(what)
 }
 
-/// A file cannot be copied onto itself, under whatever name.
+/// Nothing can be copied onto itself, under whatever name.
 fn refuse_same(source: &VolumeSpec, destination: &VolumeSpec) -> Outcome {
-    use std::os::unix::fs::MetadataExt;
-    let keys = |spec: &VolumeSpec| -> Vec<(u64, u64)> {
-        let key = |leaf: &VolumeSpec| match leaf {
-            VolumeSpec::Path(path) => std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino())),
-            _ => None,
-        };
-        spec.leaves().into_iter().filter_map(key).collect()
-    };
-    let ours = keys(source);
-    match keys(destination).iter().any(|key| ours.contains(key)) {
-        true => Err(Failure::failed(format!("{source} and {destination} are the same file"))),
-        false => Ok(()),
+    match source.shared_with(destination) {
+        Some(twins) => Err(Failure::failed(format!("cannot copy: {}", same(twins)))),
+        None => Ok(()),
     }
 }
 

@@ -45,7 +45,8 @@ impl Volume for NullStore {
         self.geometry
     }
 
-    /// Every null volume of one size has the same content in all its lives.
+    /// Every null volume of one size has the same content in all its lives, and so they all are one: two
+    /// volumes made of nothing but such also are, if they are made alike, and share what is kept by identity.
     fn identity(&self) -> Identity {
         let mut identity = *b"null\0\0\0\0\0\0\0\0\0\0\0\0";
         identity[8..].copy_from_slice(&self.geometry.bytes.to_be_bytes());

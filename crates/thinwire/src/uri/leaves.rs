@@ -1,0 +1,168 @@
+//! What is at the bottom of a volume, and whether two volumes stand on the same.
+
+use std::fs::metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::{NodeAddress, VolumeSpec};
+
+/// What a leaf is, under whatever name. Memory and null volumes are new for each who names them, and
+/// have none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LeafKey<'a> {
+    /// Device and inode.
+    File(u64, u64),
+    Device(u64),
+    /// By the address that was given: the same target under another is not recognised.
+    Export(&'a NodeAddress, &'a str),
+}
+
+/// That two leaves are one.
+pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
+    let kind = match one {
+        VolumeSpec::Remote(_) => "export",
+        _ => "file",
+    };
+    format!("{one} and {other} are the same {kind}")
+}
+
+impl VolumeSpec {
+    /// What is at the bottom, in order: the volume itself unless it is made of others.
+    pub fn leaves(&self) -> Vec<&VolumeSpec> {
+        match self {
+            VolumeSpec::Over { children, .. } => {
+                children.iter().flat_map(VolumeSpec::leaves).collect()
+            }
+            leaf => vec![leaf],
+        }
+    }
+
+    /// Exports of targets are part of it.
+    pub fn has_remote(&self) -> bool {
+        self.leaves().iter().any(|leaf| matches!(leaf, VolumeSpec::Remote(_)))
+    }
+
+    /// It is one store of this machine.
+    pub fn is_store(&self) -> bool {
+        !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Over { .. })
+    }
+
+    /// Changes the paths at the bottom.
+    pub fn try_map_paths<E>(
+        &mut self,
+        map: &impl Fn(&Path) -> Result<PathBuf, E>,
+    ) -> Result<(), E> {
+        match self {
+            VolumeSpec::Path(path) => *path = map(path)?,
+            VolumeSpec::Over { children, .. } => {
+                children.iter_mut().try_for_each(|child| child.try_map_paths(map))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `None` also for a file that is not there: whoever opens it says so.
+    fn leaf_key(&self) -> Option<LeafKey<'_>> {
+        match self {
+            VolumeSpec::Path(path) => {
+                let meta = metadata(path).ok()?;
+                Some(match meta.file_type().is_block_device() {
+                    true => LeafKey::Device(meta.rdev()),
+                    false => LeafKey::File(meta.dev(), meta.ino()),
+                })
+            }
+            VolumeSpec::Remote(remote) => Some(LeafKey::Export(&remote.node, &remote.export)),
+            _ => None,
+        }
+    }
+
+    fn keyed_leaves<'a>(&'a self) -> Vec<(&'a VolumeSpec, LeafKey<'a>)> {
+        let keyed = |leaf: &'a VolumeSpec| leaf.leaf_key().map(|key| (leaf, key));
+        self.leaves().into_iter().filter_map(keyed).collect()
+    }
+
+    /// Two leaves of it that are the same file, device or export: written at two places at once, it would
+    /// be destroyed. Control path: looks at the files.
+    fn twins(&self) -> Option<[&VolumeSpec; 2]> {
+        let leaves = self.keyed_leaves();
+        leaves.iter().enumerate().find_map(|(at, (leaf, key))| {
+            let twin = leaves[..at].iter().find(|(_, other)| other == key);
+            twin.map(|(twin, _)| [*twin, *leaf])
+        })
+    }
+
+    /// Refuses a volume of which something is part twice.
+    ///
+    /// # Errors
+    /// The names of both.
+    pub fn refuse_twins(&self) -> Result<(), String> {
+        match self.twins() {
+            Some(twins) => Err(format!("{}: each can be a part only once", same(twins))),
+            None => Ok(()),
+        }
+    }
+
+    /// The same of a leaf of this volume and one of the other.
+    pub fn shared_with<'a>(&'a self, other: &'a VolumeSpec) -> Option<[&'a VolumeSpec; 2]> {
+        let theirs = other.keyed_leaves();
+        self.keyed_leaves().into_iter().find_map(|(leaf, key)| {
+            let twin = theirs.iter().find(|(_, other)| *other == key);
+            twin.map(|(twin, _)| [leaf, *twin])
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    fn spec(text: &str) -> VolumeSpec {
+        text.parse().unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn the_same_file_or_export_is_recognised_under_another_name() {
+        let dir = TempDir::new("twins");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("a"), [0; 512]).unwrap();
+        std::fs::write(path("b"), [0; 512]).unwrap();
+        std::os::unix::fs::symlink("a", path("link")).unwrap();
+        std::fs::hard_link(path("a"), path("hard")).unwrap();
+        let [a, b, link, hard, none] =
+            ["a", "b", "link", "hard", "none"].map(|name| path(name).display().to_string());
+        for (list, twins) in [
+            (format!("linear:[{a},{b},{none},{none}]"), None),
+            (format!("linear:[{a},{b},{link}]"), Some([&a, &link])),
+            (format!("linear:[{b},linear:[{hard},{a}]]"), Some([&hard, &a])),
+        ] {
+            let twins = twins.map(|twins| twins.map(|twin| format!("file:{twin}")));
+            let found = spec(&list).twins().map(|twins| twins.map(VolumeSpec::to_string));
+            assert_eq!(found, twins, "{list}");
+        }
+        let [x, again, other, udp] = [
+            "tw://n/x?link=eth1",
+            "tw://n/x?link=eth2&mtu=1500",
+            "tw://m/x?link=eth1",
+            "tw+udp://n/x",
+        ];
+        let found = spec(&format!("linear:[{x},{other},{udp},{again}]"));
+        assert_eq!(found.twins().unwrap().map(VolumeSpec::to_string), [x, again]);
+        assert_eq!(spec(&format!("linear:[{x},{other},{udp}]")).twins(), None);
+        assert_eq!(spec("linear:[memory:512,memory:512,null:512,null:512]").twins(), None);
+        let shared = |one: &str, two: &str| {
+            let (one, two) = (spec(one), spec(two));
+            one.shared_with(&two).map(|twins| twins.map(VolumeSpec::to_string))
+        };
+        assert_eq!(
+            shared(&format!("linear:[{b},{a}]"), &b),
+            Some([&b, &b].map(|b| format!("file:{b}")))
+        );
+        assert_eq!(shared(&a, &b), None);
+        assert_eq!(
+            shared(x, &format!("linear:[{a},{again}]")),
+            Some([x, again].map(str::to_owned))
+        );
+    }
+}
