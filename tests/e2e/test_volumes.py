@@ -1,5 +1,6 @@
 """Volumes made of volumes: attached, exported by a gateway, copied and benched alike."""
 
+import os
 import time
 
 import load
@@ -170,3 +171,74 @@ def a_gateway_is_stopped_while_it_waits(lab):
     process.wait(10, expect=1)
     check(time.monotonic() - began < 3, "it waited on after it was told to end")
     check("interrupted" in process.stderr, f"it does not say what happened:\n{process.stderr}")
+
+
+def described(lab):
+    """A folder with a tree of three leaves in TOML: one of a target, and from `conf.d` two more, one of them a
+    file beside it."""
+    Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over="raw")
+    a, b = (uri(lab, name, over="raw", node="node1") for name in "ab")
+    os.makedirs(lab.path("conf/conf.d"))
+    image(lab, "conf/local.img", LEAF_MIB)
+
+    def volume(name, *children):
+        return f'[[volume]]\nname = "{name}"\nkind = "linear"\nchildren = {list(children)}\n'
+    with open(lab.path("conf/target.toml"), "w", encoding="utf-8") as file:
+        file.write('[[export]]\nname = "whole"\nvolume = "big"\n' + volume("big", a, "low"))
+    with open(lab.path("conf/conf.d/low.toml"), "w", encoding="utf-8") as file:
+        file.write(volume("low", "../local.img", b))
+    return lab.path("conf/target.toml")
+
+
+@test(seconds=90)
+def described_in_a_file(lab):
+    """A tree that a file describes is attached, benched and copied by its name there."""
+    file = described(lab)
+    volume = f"{file}#big"
+    source, whole = image(lab, "source.img", 3 * LEAF_MIB), image(lab, "whole.img", 3 * LEAF_MIB)
+    with open(source, "r+b") as out:
+        out.write(os.urandom(3 * LEAF_MIB << 20))
+    common = ("--insecure", "--run-dir", lab.path("run"))
+    thinwire(lab, "copy", source, volume, "--verify", *common)
+    with open(source, "rb") as out, open(lab.path("conf/local.img"), "rb") as leaf:
+        out.seek(LEAF_MIB << 20)
+        check(out.read(LEAF_MIB << 20) == leaf.read(), "the file beside it is the second leaf")
+    thinwire(lab, "copy", f"linear:[{volume}]", whole, *common)
+    with open(source, "rb") as one, open(whole, "rb") as two:
+        check(one.read() == two.read(), "the tree holds what was copied onto it")
+    attachment = Attachment(lab, volume, name="big", timeout=40)
+    load.Fio(lab, attachment.nbd, mib=3 * LEAF_MIB, seconds=3).finish(30)
+    check(attachment.status()["uri"] == volume, f"status shows its name: {attachment.status()}")
+    attachment.detach()
+    thinwire(lab, "bench", volume, "--rw", "randrw", "--runtime", "1", "--verify", *common)
+    for wrong, says in (("nothing", "there are: big, low"), ("", "volume name")):
+        refused(lab, "bench", f"{file}#{wrong}", "--insecure", says=["target.toml", says], code=2)
+
+
+@test(seconds=90)
+def exported_from_a_file(lab):
+    """A gateway exports a tree that its configuration describes; what is wrong there is told with its place."""
+    file = described(lab)
+    # One that nobody uses is warned of, and checked all the same.
+    more = lab.path("conf/conf.d/more.toml")
+
+    def write(children):
+        with open(more, "w", encoding="utf-8") as out:
+            out.write(f'[[volume]]\nname = "spare"\nkind = "linear"\nchildren = {children}\n')
+    check_only = ("target", "--config", file, "--link", "eth1", "--insecure", "--check")
+    for children, says in ((["spare"], "part of itself"), (["spaer"], "no volume `spaer`"), (["foo:x"], "`foo:x`")):
+        write(children)
+        refused(lab, *check_only, says=["more.toml:4: ", says], code=2)
+    write(["low", "memory:1M"])
+    done = thinwire(lab, *check_only)
+    check("more.toml:1: no export uses the volume `spare`" in done.stderr, f"no warning:\n{done.stderr}")
+    Target(lab, name="middle", over="raw", side="initiator",
+           extra=("--config", file, "--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run")))
+    attachment = Attachment(lab, uri(lab, "whole", over="raw", node="middle"), name="big", side="target", timeout=40)
+    load.Fio(lab, attachment.nbd, mib=3 * LEAF_MIB, seconds=3).finish(30)
+    attachment.detach()
+    # The same leaf twice in one export, by way of two volumes.
+    write(["../local.img", "memory:1M"])
+    with open(file, "a", encoding="utf-8") as out:
+        out.write('[[export]]\nname = "twice"\nvolume = "linear:[spare,low]"\n')
+    refused(lab, *check_only, says=["export `twice`", "local.img are the same file"])

@@ -1,20 +1,18 @@
 //! What a target serves: a TOML file with `conf.d/*.toml` beside it, and flags on top.
 
-use std::convert::Infallible;
-use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::Deserialize;
 use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_proto::Batching;
-use toml::Spanned;
 
 use crate::cli::{CompletionPath, Receive, TargetArgs};
+use crate::config_file::ConfigFile;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
+use crate::trees::Trees;
 use crate::uri::same;
 
 /// More shards than this are a typing error.
@@ -47,36 +45,9 @@ pub struct TargetSettings {
     pub run_dir: PathBuf,
     /// Where records are kept that have no place beside the content.
     pub state_dir: PathBuf,
-}
-
-/// One TOML file, as written.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    node: Option<Spanned<String>>,
-    insecure: Option<bool>,
-    #[serde(default)]
-    link: Vec<Spanned<String>>,
-    shards: Option<Spanned<u32>>,
-    batch: Option<Spanned<String>>,
-    data_batch: Option<bool>,
-    receive: Option<Receive>,
-    completion: Option<CompletionPath>,
-    spin: Option<bool>,
-    #[serde(default)]
-    export: Vec<Spanned<FileExport>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileExport {
-    name: Spanned<String>,
-    volume: Spanned<String>,
-    #[serde(default)]
-    read_only: bool,
-    block: Option<Spanned<u64>>,
-    #[serde(default)]
-    writeback: bool,
+    /// What may be a mistake: volumes that are described and that no export
+    /// uses. One sentence for each.
+    pub unused: Vec<String>,
 }
 
 /// What has been gathered so far, with the place each export came from.
@@ -98,11 +69,12 @@ impl TargetSettings {
     /// values: the later wins. Links and exports add up; an export name given twice is an error.
     pub fn assemble(args: &TargetArgs) -> Outcome<Self> {
         let mut all = Gathered::default();
+        let mut trees = Trees::default();
         if let Some(path) = &args.config {
-            all.read(path)?;
-            for drop_in in drop_ins(path)? {
-                all.read(&drop_in)?;
-            }
+            let mut files = ConfigFile::read_all(path)?;
+            trees = Trees::of(path, &files)?;
+            trees.check()?;
+            files.iter_mut().try_for_each(|file| all.take(file, &trees))?;
         }
         if let Some(name) = &args.name {
             check_node(name)?;
@@ -126,7 +98,9 @@ impl TargetSettings {
         for export in &args.export {
             all.add_export(export.clone(), "--export".into())?;
         }
-        all.finish(args)
+        let mut settings = all.finish(args)?;
+        settings.unused = trees.unused(settings.exports.iter().map(|export| &export.volume));
+        Ok(settings)
     }
 
     /// Looks at everything that can be wrong before serving: each volume there, openable and of a
@@ -154,63 +128,52 @@ impl TargetSettings {
 }
 
 impl Gathered {
-    fn read(&mut self, path: &Path) -> Outcome {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
-        let at = |span: Option<Range<usize>>| place(path, &text, span);
-        let wrong = |span: Range<usize>, e: &dyn std::fmt::Display| {
-            Failure::usage(format!("{}: {e}", at(Some(span))))
-        };
-        let file: File = toml::from_str(&text).map_err(|e| {
-            let message = e.message().replace("unknown field", "unknown key");
-            let message = message.replace("missing field", "missing key");
-            Failure::usage(format!("{}: {}", at(e.span()), message.trim_end()))
-        })?;
-        if let Some(node) = file.node {
-            check_node(node.get_ref()).map_err(|e| wrong(node.span(), &e))?;
-            self.node = Some(node.into_inner());
+    /// Takes over what stands in one file, whose volumes may be among `trees`.
+    fn take(&mut self, file: &mut ConfigFile, trees: &Trees) -> Outcome {
+        let exports = std::mem::take(&mut file.keys.export);
+        let keys = &file.keys;
+        if let Some(node) = &keys.node {
+            check_node(node.get_ref()).map_err(|e| file.wrong(node.span(), e))?;
+            self.node = Some(node.get_ref().clone());
         }
-        self.insecure = file.insecure.unwrap_or(self.insecure);
-        if let Some(shards) = file.shards {
+        self.insecure = keys.insecure.unwrap_or(self.insecure);
+        if let Some(shards) = &keys.shards {
             let count = *shards.get_ref();
             if !(1..=SHARDS_MAX).contains(&count) {
                 let why = format!("`{count}`: shards must be from 1 to {SHARDS_MAX}");
-                return Err(wrong(shards.span(), &why));
+                return Err(file.wrong(shards.span(), why));
             }
             self.shards = Some(count);
         }
-        if let Some(batch) = file.batch {
+        if let Some(batch) = &keys.batch {
             self.batching.policy =
-                batch.get_ref().parse().map_err(|e| wrong(batch.span(), &e as &String))?;
+                batch.get_ref().parse().map_err(|e: String| file.wrong(batch.span(), e))?;
         }
-        self.receive = file.receive.unwrap_or(self.receive);
-        self.completion = file.completion.unwrap_or(self.completion);
-        self.spin = file.spin.or(self.spin);
-        self.batching.data = file.data_batch.unwrap_or(self.batching.data);
-        for link in file.link {
+        self.receive = keys.receive.unwrap_or(self.receive);
+        self.completion = keys.completion.unwrap_or(self.completion);
+        self.spin = keys.spin.or(self.spin);
+        self.batching.data = keys.data_batch.unwrap_or(self.batching.data);
+        for link in &keys.link {
             let spec = link
                 .get_ref()
                 .parse()
-                .map_err(|e| wrong(link.span(), &e as &thinwire_link::SpecError))?;
-            self.add_link(spec, &at(Some(link.span())))?;
+                .map_err(|e: thinwire_link::SpecError| file.wrong(link.span(), e))?;
+            self.add_link(spec, &file.place(link.span()))?;
         }
-        let folder = path.parent().unwrap_or(Path::new(""));
-        for export in file.export {
+        for export in exports {
             let start = export.span();
             let export = export.into_inner();
             let (name, volume) = (export.name.get_ref(), export.volume.get_ref());
-            check_name("export name", name).map_err(|e| wrong(export.name.span(), &e))?;
-            let mut spec =
-                ExportSpec::new(name, volume).map_err(|e| wrong(export.volume.span(), &e))?;
-            let joined: Result<(), Infallible> =
-                spec.volume.try_map_paths(&|path| Ok(folder.join(path)));
-            joined.expect("a path is always joined");
+            let volume = trees.parse(volume, file.folder());
+            let volume = volume.map_err(|e| file.wrong(export.volume.span(), e))?;
+            let spec = ExportSpec::new(name, volume);
+            let mut spec = spec.map_err(|e| file.wrong(export.name.span(), e))?;
             spec.read_only = export.read_only;
             spec.writeback = export.writeback;
             if let Some(block) = export.block {
-                spec.set_block(*block.get_ref()).map_err(|e| wrong(block.span(), &e))?;
+                spec.set_block(*block.get_ref()).map_err(|e| file.wrong(block.span(), e))?;
             }
-            self.add_export(spec, at(Some(start)))?;
+            self.add_export(spec, file.place(start))?;
         }
         Ok(())
     }
@@ -265,6 +228,7 @@ impl Gathered {
             pcap: args.wire.pcap.clone(),
             run_dir: args.run_dir.clone(),
             state_dir: args.state_dir.clone(),
+            unused: Vec::new(),
         })
     }
 }
@@ -287,38 +251,6 @@ fn host_node() -> Outcome<String> {
     check_node(&name)
         .map_err(|e| e.context("the host's name cannot serve as node name, so give --name"))?;
     Ok(name)
-}
-
-/// `conf.d/*.toml` beside the file, sorted by name. No folder means none.
-fn drop_ins(path: &Path) -> Outcome<Vec<PathBuf>> {
-    let folder = path.parent().unwrap_or(Path::new("")).join("conf.d");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Failure::usage(format!("{}: {e}", folder.display()))),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
-        let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// `FILE:LINE`, or the file alone if there is no place in it.
-fn place(path: &Path, text: &str, span: Option<Range<usize>>) -> String {
-    match span {
-        Some(span) => {
-            let before = &text.as_bytes()[..span.start.min(text.len())];
-            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            format!("{}:{line}", path.display())
-        }
-        None => path.display().to_string(),
-    }
 }
 
 #[cfg(test)]
@@ -413,6 +345,51 @@ block = 4096
             let error = assemble(&dir, &[("target.toml", text)], &[]).unwrap_err();
             assert!(error.message.contains(named), "{text}: {error}");
             assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn exports_of_described_volumes() {
+        let dir = TempDir::new("config-volumes");
+        let volume = |name: &str, child: &str| {
+            format!("[[volume]]\nname = \"{name}\"\nkind = \"linear\"\nchildren = [\"{child}\"]\n")
+        };
+        let main = format!(
+            "link = [\"eth1\"]\n[[export]]\nname = \"x\"\nvolume = \"big\"\n[[export]]\nname = \"y\"\n\
+             volume = \"linear:[rest,memory:512]\"\n{}",
+            volume("big", "low")
+        );
+        // Used by what is used; from the command line; by nobody.
+        let more = ["low", "rest", "typed", "spare"].map(|name| volume(name, "memory:1M")).concat();
+        let files = [("target.toml", &*main), ("conf.d/1.toml", &more)];
+        let file = dir.path().join("target.toml");
+        let flag = format!("z={}#typed", file.display());
+        let config = assemble(&dir, &files, &["--export", &flag]).unwrap();
+        let volumes: Vec<_> = config.exports.iter().map(|e| e.volume.to_string()).collect();
+        let node = |name: &str| format!("{}#{name}", file.display());
+        let list = format!("linear:[{},memory:512]", node("rest"));
+        assert_eq!(volumes, [node("big"), list, node("typed")]);
+        let place = dir.path().join("conf.d/1.toml:13");
+        let unused = format!("{}: no export uses the volume `spare`", place.display());
+        assert_eq!(config.unused, [unused]);
+
+        // All of them are checked, used or not, and so is every word of an export.
+        for (more, named) in [
+            (volume("bad", "foo:x"), "target.toml:4: `foo:x`"),
+            (volume("a", "b") + &volume("b", "a"), "a volume cannot be a part of itself (a, b, a)"),
+            (
+                volume("a", "memory:512") + "[[export]]\nname = \"x\"\nvolume = \"b\"\n",
+                "target.toml:7: `b`: ",
+            ),
+            (
+                volume("a", "memory:512")
+                    + "[[export]]\nname = \"x\"\nvolume = \"a\"\nblock = 4096\n",
+                "target.toml:8: `4096`: the blocks of a volume that is made of others",
+            ),
+        ] {
+            let dir = TempDir::new("config-volumes-bad");
+            let error = assemble(&dir, &[("target.toml", &more)], &["--link", "eth1"]).unwrap_err();
+            assert!(error.message.contains(named) && error.exit_code() == 2, "{named}: {error}");
         }
     }
 

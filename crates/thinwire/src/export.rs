@@ -31,10 +31,9 @@ pub struct ExportSpec {
 }
 
 impl ExportSpec {
-    /// A writable export of blocks of 512 bytes, its name and volume checked.
-    pub fn new(name: &str, volume: &str) -> Result<Self, ParseError> {
+    /// A writable export of blocks of 512 bytes, its name checked.
+    pub fn new(name: &str, volume: VolumeSpec) -> Result<Self, ParseError> {
         check_name("export name", name)?;
-        let volume: VolumeSpec = volume.parse()?;
         Ok(ExportSpec {
             name: name.to_owned(),
             volume,
@@ -120,7 +119,7 @@ impl FromStr for ExportSpec {
             )
         })?;
         let parts = crate::uri::split_commas(rest);
-        let mut spec = ExportSpec::new(name, &parts[0])?;
+        let mut spec = ExportSpec::new(name, parts[0].parse()?)?;
         for option in &parts[1..] {
             match option.split_once('=').unwrap_or((option.as_str(), "")) {
                 ("ro", "") => spec.read_only = true,
@@ -213,7 +212,7 @@ mod tests {
         let file = |name: &str, len: usize| {
             let path = dir.path().join(name);
             std::fs::write(&path, vec![0; len]).unwrap();
-            ExportSpec::new("x", path.to_str().unwrap()).unwrap()
+            ExportSpec::new("x", VolumeSpec::Path(path)).unwrap()
         };
         assert_eq!(file("good", 8192).check_volume(), Ok(()));
         let odd = file("odd", 1000).check_volume().unwrap_err();
@@ -222,9 +221,10 @@ mod tests {
         half.set_block(4096).unwrap();
         assert!(half.check_volume().unwrap_err().contains("4608"));
         assert!(file("empty", 0).check_volume().unwrap_err().contains("zero"));
-        let missing = ExportSpec::new("x", "/no/such/file").unwrap().check_volume().unwrap_err();
+        let of = |path: &str| ExportSpec::new("x", path.parse().unwrap()).unwrap();
+        let missing = of("/no/such/file").check_volume().unwrap_err();
         assert!(missing.contains("/no/such/file: No such file"), "{missing}");
-        let folder = ExportSpec::new("x", "/").unwrap().check_volume().unwrap_err();
+        let folder = of("/").check_volume().unwrap_err();
         assert!(folder.contains("neither"), "{folder}");
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`cli`] | commands, flags, help |
 //! | [`uri`], [`export`], [`face`], [`size`] | what users type, checked |
-//! | [`config`] | TOML files and flags become one target configuration |
+//! | [`config`], `config_file`, `trees` | TOML files and flags become one target configuration; volumes described in TOML |
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
@@ -17,6 +17,7 @@ pub mod bench;
 pub mod cli;
 pub mod commands;
 pub mod config;
+mod config_file;
 pub mod control;
 pub mod copy;
 pub mod error;
@@ -44,6 +45,7 @@ pub mod signals;
 pub mod size;
 #[cfg(test)]
 mod testing;
+mod trees;
 pub mod uri;
 
 use clap::Parser;

@@ -165,7 +165,7 @@ fn build(
     leaves: &mut std::slice::Iter<'_, Leaf>,
     ports: &mut Vec<usize>,
 ) -> Outcome<Root> {
-    if let VolumeSpec::Over { module, children } = spec {
+    if let VolumeSpec::Over { module, children, .. } = spec {
         let built = children.iter().map(|child| build(child, leaves, ports).map(Root::boxed));
         let built: Outcome<Vec<_>> = built.collect();
         return module.open(built?).map(Root::Other).map_err(|e| {

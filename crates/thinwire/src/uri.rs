@@ -1,9 +1,11 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
-//! (`tw://`, `tw+udp://`), or a module over a list of these: `linear:[VOLUME,...]`.
+//! (`tw://`, `tw+udp://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
+//! (`FILE.toml#NAME`).
 
 mod leaves;
 mod remote;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -12,6 +14,8 @@ use thinwire_volume::modules::{MODULES, Module};
 
 use crate::error::ParseError;
 use crate::size::parse_size;
+pub use crate::trees::NodeName;
+use crate::trees::Scope;
 pub use leaves::same;
 pub use remote::{NodeAddress, RemoteSpec};
 
@@ -30,6 +34,8 @@ pub enum VolumeSpec {
     Remote(RemoteSpec),
     /// A module over volumes, as many as it takes.
     Over {
+        /// The name by which a file describes it.
+        node: Option<NodeName>,
         /// The module.
         module: &'static Module,
         /// In the order in which they were named.
@@ -48,6 +54,7 @@ impl VolumeSpec {
             VolumeSpec::Memory(_) => "memory".into(),
             VolumeSpec::Null(_) | VolumeSpec::Switched(_) => "null".into(),
             VolumeSpec::Remote(remote) => remote.export.clone(),
+            VolumeSpec::Over { node: Some(node), .. } => node.name.clone(),
             VolumeSpec::Over { module, .. } => module.name.into(),
         }
     }
@@ -55,7 +62,7 @@ impl VolumeSpec {
     /// As it stands in a list, where a comma within a name is written twice.
     pub(crate) fn in_list(&self) -> String {
         match self {
-            VolumeSpec::Over { .. } => self.to_string(),
+            VolumeSpec::Over { node: None, .. } => self.to_string(),
             leaf => leaf.to_string().replace(',', ",,"),
         }
     }
@@ -65,44 +72,55 @@ impl FromStr for VolumeSpec {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        let bad = |why: &str| Err(ParseError::new(text, why));
-        if text.is_empty() {
-            return bad(&format!("give a volume: a path, {}", kinds()));
+        parse_volume(text, &Scope::typed(&RefCell::default()))
+    }
+}
+
+/// A volume, as `scope` understands its names.
+pub(crate) fn parse_volume(text: &str, scope: &Scope<'_>) -> Result<VolumeSpec, ParseError> {
+    let bad = |why: &str| Err(ParseError::new(text, why));
+    if text.is_empty() {
+        return bad(&format!("give a volume: a path, {}", kinds()));
+    }
+    let path = |text: &str| VolumeSpec::Path(scope.folder.join(text));
+    // A colon after a slash belongs to a path.
+    let (scheme, rest) = match text.split_once(':') {
+        Some((scheme, rest)) if !scheme.contains('/') => (scheme, rest),
+        _ => return Ok(scope.find(text)?.unwrap_or_else(|| path(text))),
+    };
+    match scheme {
+        "file" if rest.is_empty() => bad("the path is missing"),
+        "file" => Ok(path(rest)),
+        "memory" => Ok(VolumeSpec::Memory(store_size(text, rest)?)),
+        "null" => Ok(match rest.strip_suffix(",switch") {
+            Some(size) => VolumeSpec::Switched(store_size(text, size)?),
+            None => VolumeSpec::Null(store_size(text, rest)?),
+        }),
+        "tw" | "tw+udp" => {
+            let Some(rest) = rest.strip_prefix("//") else {
+                return bad("`//` must follow the scheme, as in tw://node1/disk0?link=eth1");
+            };
+            let spec = remote::parse_remote(text, rest, scheme == "tw+udp");
+            Ok(VolumeSpec::Remote(spec.map_err(|e| ParseError::new(text, e))?))
         }
-        // A colon after a slash belongs to a path.
-        let (scheme, rest) = match text.split_once(':') {
-            Some((scheme, rest)) if !scheme.contains('/') => (scheme, rest),
-            _ => return Ok(VolumeSpec::Path(text.into())),
-        };
-        match scheme {
-            "file" if rest.is_empty() => bad("the path is missing"),
-            "file" => Ok(VolumeSpec::Path(rest.into())),
-            "memory" => Ok(VolumeSpec::Memory(store_size(text, rest)?)),
-            "null" => Ok(match rest.strip_suffix(",switch") {
-                Some(size) => VolumeSpec::Switched(store_size(text, size)?),
-                None => VolumeSpec::Null(store_size(text, rest)?),
-            }),
-            "tw" | "tw+udp" => {
-                let Some(rest) = rest.strip_prefix("//") else {
-                    return bad("`//` must follow the scheme, as in tw://node1/disk0?link=eth1");
-                };
-                let spec = remote::parse_remote(text, rest, scheme == "tw+udp");
-                Ok(VolumeSpec::Remote(spec.map_err(|e| ParseError::new(text, e))?))
-            }
-            name => match Module::find(name) {
-                Some(module) => parse_over(text, module, rest),
-                None => bad(&format!(
-                    "unknown kind of volume `{name}:`; there are {} (a path with a colon: \
+        name => match Module::find(name) {
+            Some(module) => parse_over(text, module, rest, scope),
+            None => bad(&format!(
+                "unknown kind of volume `{name}:`; there are {} (a path with a colon: \
                      file:{text})",
-                    kinds()
-                )),
-            },
-        }
+                kinds()
+            )),
+        },
     }
 }
 
 /// A module over the volumes in a list.
-fn parse_over(text: &str, module: &'static Module, list: &str) -> Result<VolumeSpec, ParseError> {
+fn parse_over(
+    text: &str,
+    module: &'static Module,
+    list: &str,
+    scope: &Scope<'_>,
+) -> Result<VolumeSpec, ParseError> {
     let bad = |why: String| Err(ParseError::new(text, why));
     let Some(list) = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')) else {
         let name = module.name;
@@ -111,12 +129,14 @@ fn parse_over(text: &str, module: &'static Module, list: &str) -> Result<VolumeS
     let texts = split_commas(list);
     let plain = texts.iter().filter(|child| begins_list(child).is_none());
     if let Some(child) = plain.into_iter().find(|child| child.contains(['[', ']'])) {
-        return bad(format!("`{child}`: no bracket can stand in the name of one of them"));
+        return bad(format!(
+            "`{child}`: no bracket can stand in the name of one of them, but in [[volume]] of a TOML file"
+        ));
     }
-    let children: Result<Vec<VolumeSpec>, _> = texts.iter().map(|child| child.parse()).collect();
-    let children = children?;
+    let children = texts.iter().map(|child| parse_volume(child, scope));
+    let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    Ok(VolumeSpec::Over { module, children })
+    Ok(VolumeSpec::Over { node: None, module, children })
 }
 
 /// All kinds of volumes but paths, for those who named another.
@@ -124,7 +144,9 @@ fn kinds() -> String {
     let lists: Vec<_> =
         MODULES.iter().map(|module| format!("{}:[VOLUME,...]", module.name)).collect();
     let lists = lists.join(", ");
-    format!("file:PATH, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, {lists}")
+    format!(
+        "file:PATH, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, {lists}"
+    )
 }
 
 /// What follows `NAME:` of a module, if a text begins so.
@@ -178,7 +200,8 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Null(bytes) => write!(f, "null:{bytes}"),
             VolumeSpec::Switched(bytes) => write!(f, "null:{bytes},switch"),
             VolumeSpec::Remote(remote) => remote.fmt(f),
-            VolumeSpec::Over { module, children } => {
+            VolumeSpec::Over { node: Some(node), .. } => node.fmt(f),
+            VolumeSpec::Over { module, children, .. } => {
                 let children: Vec<_> = children.iter().map(VolumeSpec::in_list).collect();
                 write!(f, "{}:[{}]", module.name, children.join(","))
             }

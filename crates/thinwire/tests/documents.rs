@@ -51,13 +51,34 @@ fn commands(text: &str) -> impl Iterator<Item = &str> {
         .filter(|line| line.starts_with("thinwire ") && !line.starts_with("thinwire  "))
 }
 
+/// The configuration that the README shows, in a file of this test's own, which is removed again.
+fn with_configuration<T>(test: &str, work: impl FnOnce(&str, &str) -> T) -> T {
+    let readme = read("README.md");
+    let start = readme.find("    node = ").expect("the README shows a configuration");
+    let shown = readme[start..].lines().take_while(|l| l.is_empty() || l.starts_with("    "));
+    let toml: String = shown.map(|line| line.trim_start().to_owned() + "\n").collect();
+    let name = format!("thinwire-documents-{test}-{}.toml", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, &toml).unwrap();
+    let done = work(path.to_str().unwrap(), &toml);
+    std::fs::remove_file(&path).unwrap();
+    done
+}
+
 #[test]
 fn every_command_shown_is_understood() {
+    with_configuration("commands", |path, _| every_command_is_understood(path));
+}
+
+fn every_command_is_understood(configuration: &str) {
     let mut shown = 0;
     for document in DOCUMENTS {
         for line in commands(&read(document)) {
             shown += 1;
-            Cli::try_parse_from(words(line)).unwrap_or_else(|e| panic!("{document}: {line}\n{e}"));
+            // A volume of a file is looked up there.
+            let words =
+                words(&line.replace("/etc/thinwire/target.toml#", &format!("{configuration}#")));
+            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{document}: {line}\n{e}"));
         }
     }
     assert!(shown >= 15, "only {shown} commands found: does this test still find them?");
@@ -65,18 +86,13 @@ fn every_command_shown_is_understood() {
 
 #[test]
 fn the_configuration_shown_is_valid() {
-    let readme = read("README.md");
-    let start = readme.find("    node = ").expect("the README shows a configuration");
-    let shown = readme[start..].lines().take_while(|l| l.is_empty() || l.starts_with("    "));
-    let toml: String = shown.map(|line| line.trim_start().to_owned() + "\n").collect();
-    let path = std::env::temp_dir().join(format!("thinwire-documents-{}.toml", std::process::id()));
-    std::fs::write(&path, &toml).unwrap();
-    let cli = Cli::parse_from(["thinwire", "target", "--config", path.to_str().unwrap()]);
-    let Command::Target(args) = cli.command else { unreachable!("asked for the target") };
-    let config = TargetSettings::assemble(&args);
-    std::fs::remove_file(&path).unwrap();
-    let config = config.unwrap_or_else(|e| panic!("{e}\n{toml}"));
-    assert_eq!(config.exports.len(), toml.matches("[[export]]").count());
+    with_configuration("valid", |path, toml| {
+        let cli = Cli::parse_from(["thinwire", "target", "--config", path]);
+        let Command::Target(args) = cli.command else { unreachable!("asked for the target") };
+        let config = TargetSettings::assemble(&args).unwrap_or_else(|e| panic!("{e}\n{toml}"));
+        assert_eq!(config.exports.len(), toml.matches("[[export]]").count());
+        assert!(config.unused.is_empty(), "{:?}", config.unused);
+    });
 }
 
 /// Everything in the tree but what was built, relative to the root.

@@ -22,6 +22,8 @@ const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in
 const STORES_HELP: &str = "\
 Volumes:
   PATH, file:PATH                     a file or a block device
+  FILE.toml#NAME                      a [[volume]] of that file (see `thinwire target --help`); a
+                                      file whose own name looks so is file:PATH
   memory:SIZE                         memory, lost with the process
   null:SIZE                           reads zeroes, forgets writes; with ,switch behind it another
                                       thread completes (bench only)
@@ -35,7 +37,7 @@ Volumes of volumes, which may be of any kind (a comma in the name of one of them
 
 const LINKS_HELP: &str = "
 Links:
-  packet:IFACE, xdp:IFACE             an Ethernet interface; ,vlan=ID and ,ethertype=0xNNNN may follow
+  packet:IFACE, xdp:IFACE             an Ethernet interface; then ,vlan=ID and ,ethertype=0xNNNN
   IFACE                               the faster of the two there; `thinwire link IFACE` tells which
   udp:ADDRESS[:PORT]                  a UDP socket bound to a local address
 
@@ -119,7 +121,7 @@ Examples:
   thinwire target --config /etc/thinwire/target.toml
   thinwire target --config /etc/thinwire/target.toml --check
 
-Configuration (conf.d/*.toml beside the file adds to it; paths are relative to their file):
+Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at the file they are in):
   node = \"node1\"
   insecure = true
   link = [\"eth1\"]
@@ -128,6 +130,17 @@ Configuration (conf.d/*.toml beside the file adds to it; paths are relative to t
   volume = \"/srv/disk0.img\"
   read_only = false
   block = 512
+  [[volume]]
+  name = \"big\"
+  kind = \"linear\"
+  children = [\"/srv/disk1.img\", \"tw://node2/disk1?link=eth1\"]
+  [[export]]
+  name = \"big\"
+  volume = \"big\"
+
+[[volume]] is a volume made of others (`thinwire --help` shows the kinds). Its children are volumes as on the
+command line, or others that are described so; each can be a part of one only once. Other commands name
+it target.toml#big.
 
 Keys that few need: shards = 2, batch = \"backlog\", data_batch = true,
 receive = \"single\", completion = \"inline\", spin = true (see the flags)
@@ -209,6 +222,7 @@ Examples:
   thinwire attach --insecure 'tw://node1/disk0?link=eth1&link=eth2' --nbd unix:/run/disk0.sock
   thinwire attach --insecure tw+udp://10.0.0.2/disk0 --file /mnt/disk0 --read-only
   thinwire attach /srv/disk0.img --nbd unix:/run/disk0.sock --take-over
+  thinwire attach --insecure /etc/thinwire/target.toml#big --nbd unix:/run/big.sock
 
 Prints the socket, file or device node alone on stdout when it is usable, and leaves a process
 behind; `thinwire status` shows it, `thinwire detach NAME` ends it.

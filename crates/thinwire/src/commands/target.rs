@@ -31,6 +31,7 @@ struct Ready<'a> {
 /// Checks the configuration, and serves it.
 pub fn run(args: &TargetArgs) -> Outcome {
     let config = TargetSettings::assemble(args)?;
+    config.unused.iter().for_each(|unused| tracing::warn!("{unused}"));
     if args.check {
         return check(&config, args.json);
     }

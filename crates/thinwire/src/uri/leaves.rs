@@ -4,7 +4,7 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::{NodeAddress, VolumeSpec};
+use super::{NodeAddress, NodeName, VolumeSpec};
 
 /// What a leaf is, under whatever name. Memory and null volumes are new for each who names them, and
 /// have none.
@@ -47,19 +47,30 @@ impl VolumeSpec {
         !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Over { .. })
     }
 
-    /// Changes the paths at the bottom.
+    /// Changes the paths in it.
     pub fn try_map_paths<E>(
         &mut self,
         map: &impl Fn(&Path) -> Result<PathBuf, E>,
     ) -> Result<(), E> {
         match self {
             VolumeSpec::Path(path) => *path = map(path)?,
-            VolumeSpec::Over { children, .. } => {
+            VolumeSpec::Over { node, children, .. } => {
+                if let Some(node) = node {
+                    node.file = map(&node.file)?;
+                }
                 children.iter_mut().try_for_each(|child| child.try_map_paths(map))?;
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Collects those of it that files describe.
+    pub fn nodes<'a>(&'a self, found: &mut Vec<&'a NodeName>) {
+        if let VolumeSpec::Over { node, children, .. } = self {
+            found.extend(node);
+            children.iter().for_each(|child| child.nodes(found));
+        }
     }
 
     /// `None` also for a file that is not there: whoever opens it says so.
