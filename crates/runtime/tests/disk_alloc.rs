@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_runtime::disk::{DiskOptions, open_store};
-use thinwire_volume::modules::Linear;
+use thinwire_volume::modules::{Linear, MODULES};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
@@ -85,19 +85,21 @@ fn work(
 fn main() {
     let dir = Dir::new();
     let pool = Pool::new(16 << 20);
-    // With borders in the midst of I/Os.
-    let children = [24, 64, 936].map(|kib| -> Box<dyn Volume> {
+    let memory = |kib: u64| -> Box<dyn Volume> {
         Box::new(MemoryStore::new(kib << 10, 512, Identity::default(), &pool))
-    });
+    };
+    // With borders in the midst of I/Os.
+    let cut = Linear::new([24, 64, 936].map(memory).into()).unwrap();
     let mut volumes: Vec<(String, Box<dyn Volume>, Option<i32>)> = vec![
-        ("linear".into(), Box::new(Linear::new(children.into()).unwrap()), None),
+        ("linear, cut".into(), Box::new(cut), None),
         ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
-        (
-            "memory".into(),
-            Box::new(MemoryStore::new(1 << 20, 512, Identity::default(), &pool)),
-            None,
-        ),
+        ("memory".into(), memory(1 << 10), None),
     ];
+    for module in MODULES {
+        let count = 3.clamp(*module.children.start(), *module.children.end());
+        let volume = module.open((0..count).map(|_| memory(1 << 10)).collect()).unwrap();
+        volumes.push((module.name.into(), volume, None));
+    }
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 1 << 20);
         let options = DiskOptions { backend, ..dir.options() };

@@ -345,10 +345,7 @@ mod tests {
             (two("\"b.toml#y\"", "\"memory:512\""), &["b.toml has no volume `y` (there are: x)"]),
             (two("\"none.toml#y\"", "\"memory:512\""), &["none.toml describes no volumes"]),
             (two("\"b.toml#\"", "\"memory:512\""), &["not a valid volume name: it is empty"]),
-            (
-                two("", "\"memory:512\""),
-                &["a.toml:4: linear takes 1 or more volumes, and 0 are given"],
-            ),
+            (two("", "\"memory:512\""), &["a.toml:4: linear takes 1 or more volumes, not 0"]),
             (
                 volume("big", "\"memory:512\"").replace("linear", "liner"),
                 &["a.toml:3: `liner`: unknown kind; there are: linear"],

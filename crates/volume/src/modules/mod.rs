@@ -1,9 +1,11 @@
 //! Volumes made of volumes: the table of all modules, the rules they keep, and what they share.
 //!
-//! A module is one file here, and a row in [`MODULES`]; users then name it `NAME:[VOLUME,...]`.
+//! A module is one file here, and a row in [`MODULES`]; users then name it `NAME:[VOLUME,...]`, or as `kind`
+//! of a `[[volume]]` in TOML.
 //! [`Composite`] keeps these rules for it, so that its file holds a [`Layout`] (which volume does what)
 //! and the size of the whole. [`Linear`] is the one to learn from. Every row is held to the rules by
-//! the tests of this room, which take them from the table.
+//! the tests of this room, which take them from the table; which volume does what is for the module's
+//! own tests, over volumes that do as they are told (`testing::Puppet`).
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
 //!   and hands down only what the geometry of the volume below allows.
@@ -13,7 +15,8 @@
 //! * **Tokens** are the submitter's, and unique only there: below they are the module's own. Each I/O is
 //!   completed once, and from `poll` only.
 //! * **Order**: I/Os that are outstanding together may take effect in any order, here as below, so
-//!   nothing is held back or sorted. An I/O of several parts completes when all have, also when one has
+//!   nothing is held back or sorted. (Each volume takes them in an order of its own: a module that keeps
+//!   copies has to hold back what overlaps a write, or they differ for good.) An I/O of several parts completes when all have, also when one has
 //!   failed: the others may still have an effect.
 //! * **Errors**: the first part that failed is told, with its range in the module's bytes and the name of
 //!   who reported it.
@@ -54,7 +57,7 @@ pub static MODULES: &[Module] = &[linear::MODULE];
 pub struct Module {
     /// What users call it: lower-case letters, digits and dashes.
     pub name: &'static str,
-    /// One line for users.
+    /// What `--help` says of it: one short line.
     pub help: &'static str,
     /// How many volumes it takes.
     pub children: RangeInclusive<usize>,
@@ -81,7 +84,7 @@ impl Module {
             (least, most) if least == most => least.to_string(),
             (least, most) => format!("{least} to {most}"),
         };
-        let why = format!("takes {takes} volumes, and {count} are given");
+        let why = format!("takes {takes} volumes, not {count}");
         Err(ModuleError::new(self.name, why))
     }
 

@@ -4,7 +4,7 @@ use crate::{Features, Geometry, Identity, Volume};
 
 use super::ModuleError;
 
-/// What all of `children` can do, but for the size, which is 0: the largest block, the shortest of the
+/// What all of `children` can do, but for the size, which is the module's to set (it is 0): the largest block, the shortest of the
 /// longest I/Os, the features that all have. Read-only if one of them is.
 ///
 /// # Errors

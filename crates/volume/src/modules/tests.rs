@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool, SegList};
 
 use super::*;
 use crate::testing::obey;
-use crate::{Completion, Features, Geometry, Identity, Io, IoError, Op, WriterRecord};
+use crate::{Completion, Geometry, Identity, Io, IoError, Op, WriterRecord};
 
 #[test]
 fn all_modules_keep_the_rules() {
@@ -16,7 +16,9 @@ fn names_can_be_typed_and_told_apart() {
     for (at, module) in MODULES.iter().enumerate() {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         assert!(!module.name.is_empty() && module.name.chars().all(is_plain), "{module:?}");
-        assert!(!module.help.is_empty() && !module.help.contains('\n'), "{module:?}");
+        // Behind 38 columns of a line of 100.
+        assert!((1..=62).contains(&module.help.len()), "{module:?}");
+        assert!(!module.help.contains('\n'), "{module:?}");
         assert!(!["file", "memory", "null", "tw"].contains(&module.name), "{module:?}");
         assert_eq!(Module::find(module.name), Some(module));
         assert!(!MODULES[..at].contains(module), "{module:?} is there twice");
@@ -30,12 +32,9 @@ fn how_many_volumes_it_takes_is_said() {
         Module { children, ..linear::MODULE }.check_count(count).map_err(|e| e.to_string())
     };
     assert_eq!(takes(2..=2, 2), Ok(()));
-    assert_eq!(takes(2..=2, 3), Err("linear takes 2 volumes, and 3 are given".into()));
-    assert_eq!(
-        takes(1..=usize::MAX, 0),
-        Err("linear takes 1 or more volumes, and 0 are given".into())
-    );
-    assert_eq!(takes(2..=4, 5), Err("linear takes 2 to 4 volumes, and 5 are given".into()));
+    assert_eq!(takes(2..=2, 3), Err("linear takes 2 volumes, not 3".into()));
+    assert_eq!(takes(1..=usize::MAX, 0), Err("linear takes 1 or more volumes, not 0".into()));
+    assert_eq!(takes(2..=4, 5), Err("linear takes 2 to 4 volumes, not 5".into()));
 }
 
 /// What a broken module does otherwise than [`Linear`].
@@ -56,6 +55,7 @@ enum Broken {
     Identity,
     Record,
     WrongBlock,
+    NoSize,
 }
 
 /// A volume that passes all on, but for how it is broken.
@@ -68,8 +68,10 @@ struct Planted {
 impl Volume for Planted {
     fn geometry(&self) -> Geometry {
         let mut geometry = self.inner.geometry();
-        if self.broken == Broken::Features {
-            geometry.features = Features { discard: true, ..geometry.features };
+        match self.broken {
+            Broken::Features => geometry.features.discard = true,
+            Broken::NoSize => geometry.bytes = 0,
+            _ => {}
         }
         geometry
     }
@@ -186,6 +188,7 @@ canary!(a_copy_is_found: Copies above, "payload was copied");
 canary!(a_volume_not_polled_is_found: IdlePolls above, "polled every time");
 canary!(an_error_of_another_range_is_found: WrongRange above, "not in its bytes");
 canary!(a_feature_that_one_lacks_is_found: Features above, "features that all have");
+canary!(a_forgotten_size_is_found: NoSize above, "it has a size");
 canary!(an_identity_of_its_own_is_found: Identity below, "not by who is below");
 canary!(a_record_is_found: Record above, "have no record");
 canary!(a_read_of_another_block_is_found: WrongBlock above, "block");

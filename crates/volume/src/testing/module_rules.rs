@@ -19,6 +19,7 @@ pub fn obey(module: &Module) {
             assert!(module.open(Puppet::boxed(&puppets(count))).is_err(), "it takes {count}");
             continue;
         }
+        size(module, count);
         flushes(module, count);
         errors(module, count);
         payload(module, count);
@@ -58,6 +59,14 @@ fn write(pool: &Pool, token: u64, len: u64) -> Io {
     // In segments whose borders are not those of the volumes.
     bytes.chunks(3000).for_each(|part| data.push(pool.copy_of(part).freeze()));
     Io { data, ..Io::new(token, Op::Write, 0, len) }
+}
+
+fn size(module: &Module, count: usize) {
+    let Geometry { bytes, block_bytes, .. } = over(module, &puppets(count)).geometry();
+    assert!(
+        bytes > 0 && bytes.is_multiple_of(u64::from(block_bytes)),
+        "it has a size: {bytes} bytes"
+    );
 }
 
 /// A flush goes to all; one that fails is told at once and first; what fails later is told by the next.
