@@ -8,7 +8,7 @@ use std::time::Duration;
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
-use thinwire_runtime::disk::{self, DiskOptions, Recorded};
+use thinwire_runtime::disk::{self, DiskOptions};
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{self, Opener, Service};
@@ -211,7 +211,7 @@ impl Configured<'_> {
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
         let (fds, ports) = (tree.fds(), tree.ports.clone());
         let (volume, end) = tree.into_parts();
-        let volume = Box::new(Recorded::new(volume, &config.state_dir));
+        let volume = Box::new(disk::recorded(volume, &config.state_dir));
         let exported = named(spec, written_back(spec, volume, &host.pool()));
         let name = spec.name.clone();
         let end = move || {

@@ -9,6 +9,7 @@ mod io;
 pub mod modules;
 mod part;
 mod port;
+mod recorded;
 pub mod stores;
 mod sync;
 #[cfg(any(test, feature = "testing"))]
@@ -22,6 +23,7 @@ pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
 pub use part::{Closing, Effect, Expects, Gravity, Letter, Part, PartEvent};
 pub use port::{Bell, Edge, Port};
+pub use recorded::{RecordPlace, Recorded};
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
 pub use writer::{ChangeError, HolderName, WriterRecord, change_writer, settle_writer};

@@ -25,4 +25,4 @@ pub use any::AnyDisk;
 pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
 pub use open::{Backend, DiskOptions, OpenedDisk, open, open_store};
-pub use recorded::Recorded;
+pub use recorded::{StateRecord, recorded};

@@ -1,68 +1,33 @@
-//! A volume that keeps no writer record itself, with one in a file of the state directory, named by its
-//! identity: what a target serves that is made of other volumes.
+//! The writer record of a volume that keeps none itself, in a file of the state directory that is named
+//! by the volume's identity.
 
 use std::path::Path;
 
-use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord,
-};
+use thinwire_volume::{ErrorKind, RecordPlace, Recorded, Volume, WriterRecord};
 
 use super::writer::WriterStore;
 
-/// A volume and its record.
-pub struct Recorded {
-    below: Box<dyn Volume>,
-    record: WriterStore,
+/// A file of the state directory.
+pub struct StateRecord(WriterStore);
+
+/// A volume with its record in `state_dir`. Nothing is read or written yet. Where the directory cannot
+/// be written, no writer is granted.
+pub fn recorded(below: Box<dyn Volume>, state_dir: &Path) -> Recorded<StateRecord> {
+    let place = WriterStore::of_state(&below.identity().identity, state_dir);
+    Recorded::new(below, StateRecord(place))
 }
 
-impl Recorded {
-    /// Nothing is read or written yet. Where the directory cannot be written, no writer is granted.
-    pub fn new(below: Box<dyn Volume>, state_dir: &Path) -> Self {
-        let record = WriterStore::of_state(&below.identity().identity, state_dir);
-        Recorded { below, record }
-    }
+fn kind_of(errno: i32) -> ErrorKind {
+    if errno == libc::ENOSPC { ErrorKind::NoSpace } else { ErrorKind::Io }
 }
 
-fn failed(errno: i32) -> IoError {
-    let kind = if errno == libc::ENOSPC { ErrorKind::NoSpace } else { ErrorKind::Io };
-    Io::new(0, Op::Flush, 0, 0).error(kind, "record")
-}
-
-impl Volume for Recorded {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
+impl RecordPlace for StateRecord {
+    fn load(&mut self) -> Result<WriterRecord, ErrorKind> {
+        self.0.load_state().map_err(kind_of)
     }
 
-    fn identity(&self) -> Identity {
-        self.below.identity()
-    }
-
-    fn submit(&mut self, io: Io) {
-        self.below.submit(io);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.below.poll(done);
-    }
-
-    fn outstanding(&self) -> usize {
-        self.below.outstanding()
-    }
-
-    fn copied_bytes(&self) -> u64 {
-        self.below.copied_bytes()
-    }
-
-    fn losses(&self) -> u64 {
-        self.below.losses()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.record.load_state().map_err(failed)
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.record.store_state(record).map_err(failed)
+    fn store(&mut self, record: WriterRecord) -> Result<(), ErrorKind> {
+        self.0.store_state(record).map_err(kind_of)
     }
 }
 
@@ -75,7 +40,7 @@ mod tests {
     #[test]
     fn a_record_outlives_its_process_and_needs_a_place() {
         let dir = std::env::temp_dir().join(format!("tw-recorded-{}", std::process::id()));
-        let open = |dir: &Path| Recorded::new(Box::new(NullStore::new(1 << 20, 512)), dir);
+        let open = |dir: &Path| recorded(Box::new(NullStore::new(1 << 20, 512)), dir);
         let mut first = open(&dir);
         assert_eq!(first.load_writer(), Ok(WriterRecord::default()));
         let record = WriterRecord::new(3, [7; 16], "node2");
@@ -85,6 +50,6 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
         // A file is no directory.
         let error = open(Path::new("/dev/null")).store_writer(record).unwrap_err();
-        assert_eq!((error.kind, error.module), (ErrorKind::Io, "record"));
+        assert_eq!((error.kind, error.module), (ErrorKind::Io, "writer record"));
     }
 }
