@@ -65,6 +65,8 @@ pub enum DoorCanary {
     FencedByWaiting,
     /// Who is fenced on one export is fenced on all of its session.
     FencedTogether,
+    /// What a volume has lost is looked at when those who have seen it are answered.
+    VerifierAfterAnswer,
     /// The door is skipped: whoever ever had a pass for an export is let in.
     DoorSkipped,
 }

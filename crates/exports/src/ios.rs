@@ -161,13 +161,19 @@ impl Exports {
             }
             // A sync that failed in one volume may have lost what others hold: all are heard before
             // anybody is answered.
-            (0..ends.len()).for_each(|export| self.check_losses(export));
+            let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer;
+            if !is_late {
+                (0..ends.len()).for_each(|export| self.check_losses(export));
+            }
             let mut at = 0;
             for (export, &end) in ends.iter().enumerate() {
                 for completion in &mut done[at..end] {
                     self.on_completion(export, completion, &mut deliver);
                 }
                 at = end;
+            }
+            if is_late {
+                (0..ends.len()).for_each(|export| self.check_losses(export));
             }
             done.clear();
         }

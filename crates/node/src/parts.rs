@@ -17,6 +17,8 @@ pub(crate) struct Place {
     /// Edges to it: others stand on it.
     pub edges: Vec<usize>,
     pub flights: Flights,
+    /// What it had lost when it last completed something (canary).
+    pub losses_told: u64,
     /// It is to be settled.
     pub is_stirred: bool,
     /// It is to be closed.
@@ -33,6 +35,7 @@ impl Place {
             links_are_first,
             edges: Vec::new(),
             flights: Flights::default(),
+            losses_told: 0,
             is_stirred: false,
             is_touched: false,
         }

@@ -7,6 +7,7 @@ use thinwire_link::sim::FaultRates;
 
 use crate::export::Store;
 use crate::image::Change;
+use crate::medium::MediumHandle;
 use crate::model::Violation;
 use crate::server::Crash;
 use crate::stranger::Stranger;
@@ -17,6 +18,10 @@ use crate::world::{MS, SECOND, SimHost, World};
 pub const EVENTS: usize = 16;
 /// A target that is killed in a turn gets so many calls of it, at most: more than most turns have.
 const STEPS_MAX: u64 = 8;
+/// One of them: the power of a server fails.
+pub const POWER: usize = 0;
+/// One of them: a server is killed.
+pub const KILL: usize = 1;
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
@@ -107,9 +112,7 @@ impl Chaos {
         world.open_all_ways();
         world.net.set_faults(FaultRates::default());
         for export in &world.exports {
-            if let Some(medium) = export.medium() {
-                medium.end_failures();
-            }
+            export.own_media().for_each(MediumHandle::end_failures);
         }
         for server in 0..world.servers.len() {
             let machine = &mut world.servers[server];
@@ -199,7 +202,8 @@ impl Chaos {
             return;
         }
         for export in world.exports.iter_mut().filter(|e| e.server == server) {
-            if !matches!(export.store, Store::File(_)) || !self.dice.chance(self.changes) {
+            let is_file = matches!(export.store, Store::File(_)) && !export.is_leaf;
+            if !is_file || !self.dice.chance(self.changes) {
                 continue;
             }
             let change = match self.dice.below(4) {
@@ -231,8 +235,8 @@ impl Chaos {
             return;
         }
         match kind {
-            0 => self.server_ends(world, server, Crash::Power, until),
-            1 => self.server_ends(world, server, Crash::Kill, until),
+            POWER => self.server_ends(world, server, Crash::Power, until),
+            KILL => self.server_ends(world, server, Crash::Kill, until),
             2 => {
                 world.shut_down_server(server, 500 * MS);
                 self.later(until, Later::StartServer(server));
@@ -322,7 +326,7 @@ impl Chaos {
     fn spring_ambush(&mut self, world: &mut World) {
         let Some(Ambush { server, how, until, patience }) = self.ambush else { return };
         let mut media = world.exports.iter().filter(|e| e.server == server);
-        let is_busy = media.any(|e| e.medium().is_some_and(|medium| medium.in_flight() > 0));
+        let is_busy = media.any(|e| e.own_media().any(|medium| medium.in_flight() > 0));
         if is_busy || world.now >= patience {
             self.ambush = None;
             if how == Crash::Kill && self.dice.chance(0.5) {

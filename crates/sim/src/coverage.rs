@@ -60,6 +60,16 @@ coverage! {
     sharded,
     /// Greetings that one shard handed over to another.
     handed_over,
+    /// Starts of gateways that had all they stand on.
+    gateways,
+    /// Crashes of gateways.
+    gateway_crashes,
+    /// Crashes of servers that gateways, or trees of clients, stand on.
+    leaf_crashes,
+    /// Unflushed writes that gateways sent again after a server below had lost them.
+    leaf_replayed,
+    /// Of those, the ones that failed: the gateway's clients sent theirs again.
+    leaf_replay_failures,
     /// Starts that had to wait for the lock.
     lock_waits,
     /// Operations of dead targets that landed after their death.

@@ -2,11 +2,12 @@
 
 use thinwire_buffer::Pool;
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
-use thinwire_volume::{Identity, Volume, WriterRecord};
+use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
 use crate::image::Change;
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model};
+use crate::tree::{RecordDisk, TreeLeaf, TreeStore};
 
 /// Where an export's content is.
 #[derive(Clone)]
@@ -17,6 +18,8 @@ pub enum Store {
     File(MediumHandle),
     /// On a disk under a write-back cache of so many bytes.
     Writeback(MediumHandle, usize),
+    /// In several places, on this machine and on others.
+    Tree(Box<TreeStore>),
 }
 
 /// An export and everything the checker knows of it.
@@ -43,6 +46,8 @@ pub struct Export {
     pub writers: usize,
     /// The store may fail operations.
     pub may_fail: bool,
+    /// It is a part of another export, which its only user serves: what it holds is checked there.
+    pub is_leaf: bool,
     /// Moments at which the process lost something, besides those of the medium.
     pub(crate) upheavals: u64,
 }
@@ -73,6 +78,7 @@ impl Export {
             change: None,
             writers: 0,
             may_fail: false,
+            is_leaf: false,
             upheavals: 0,
         };
         if let Some(medium) = export.medium().cloned() {
@@ -103,12 +109,42 @@ impl Export {
         content + 1 < self.contents.len()
     }
 
-    /// The medium, if there is one.
+    /// The medium, if there is one, and one only.
     pub fn medium(&self) -> Option<&MediumHandle> {
         match &self.store {
-            Store::Memory => None,
+            Store::Memory | Store::Tree(_) => None,
             Store::File(medium) | Store::Writeback(medium, _) => Some(medium),
         }
+    }
+
+    /// What it is made of, if it is made of several.
+    pub fn tree(&self) -> Option<&TreeStore> {
+        match &self.store {
+            Store::Tree(tree) => Some(tree),
+            _ => None,
+        }
+    }
+
+    /// Disks of the machine that serves it.
+    pub fn own_media(&self) -> impl Iterator<Item = &MediumHandle> {
+        let own = self.tree().into_iter().flat_map(TreeStore::own_media);
+        self.medium().into_iter().chain(own)
+    }
+
+    /// Where its content is, on any machine.
+    fn content_media(&self) -> impl Iterator<Item = &MediumHandle> {
+        let of_tree = self.tree().into_iter().flat_map(TreeStore::content_media);
+        self.medium().into_iter().chain(of_tree)
+    }
+
+    /// Where its writer record is.
+    pub fn record_medium(&self) -> Option<&MediumHandle> {
+        self.medium().or(self.tree().map(|tree| &tree.record))
+    }
+
+    /// The process that serves it can poll something.
+    pub fn is_ready(&self) -> bool {
+        self.own_media().any(MediumHandle::is_ready)
     }
 
     /// A writer was granted this content under this generation, durably. What a target keeps in
@@ -144,19 +180,32 @@ impl Export {
 
     /// What may have become of its content by now.
     pub fn life(&self) -> ContentLife {
-        let upheavals = self.upheavals + self.medium().map_or(0, MediumHandle::upheavals);
-        let (losses, in_doubt) = self.medium().map_or((0, false), MediumHandle::losses);
-        ContentLife { upheavals, losses, in_doubt }
+        let mut life = ContentLife { upheavals: self.upheavals, losses: 0, in_doubt: false };
+        for medium in self.content_media() {
+            let (losses, in_doubt) = medium.losses();
+            life.upheavals += medium.upheavals();
+            life.losses += losses;
+            life.in_doubt |= in_doubt;
+        }
+        life
     }
 
-    /// Its volume, for a process that starts now. `index` is its own, in the world.
+    /// Its volume, for a process that starts now. `index` is its own, in the world; `remote` gives what
+    /// is attached for a leaf of a tree.
     pub(crate) fn open(
         &mut self,
         index: usize,
         ignores_lock: bool,
         pool: &Pool,
+        remote: &mut dyn FnMut(usize) -> Box<dyn Volume>,
     ) -> Box<dyn Volume> {
         match &self.store {
+            Store::Tree(tree) => {
+                let incarnation = self.contents.len() as u64 + 1;
+                let volume = tree.open(index, incarnation, pool, remote);
+                let record = self.enter_tree(volume.identity());
+                Box::new(Recorded::new(volume, RecordDisk(record.open())))
+            }
             Store::Memory => {
                 let incarnation = self.models.len() as u64 + 1;
                 let identity = Identity { identity: [index as u8 + 1; 16], incarnation };
@@ -174,4 +223,27 @@ impl Export {
             }
         }
     }
+
+    /// The tree is open, with this identity: if that is new, a leaf is, and so is the record. Returns
+    /// where that is.
+    fn enter_tree(&mut self, identity: Identity) -> MediumHandle {
+        let Store::Tree(tree) = &mut self.store else { unreachable!("it is one") };
+        let model = match self.contents.last() {
+            Some(content) if content.identity == identity => return tree.record.clone(),
+            None => None,
+            Some(_) => {
+                let seed = u64::from_be_bytes(identity.identity[..8].try_into().expect("8 bytes"));
+                tree.record = tree.record.replaced(seed, identity.identity, RECORD_BYTES);
+                let is_new = |leaf: &TreeLeaf| matches!(leaf, TreeLeaf::Memory { .. });
+                let new = tree.places().filter(|(leaf, _)| is_new(leaf)).map(|(_, place)| place);
+                self.models.last().map(|model| model.renewed(new))
+            }
+        };
+        let record = tree.record.clone();
+        self.begin_content(identity, Some(record.clone()), model);
+        record
+    }
 }
+
+/// A disk that holds a record and nothing else.
+pub const RECORD_BYTES: u64 = 4096;

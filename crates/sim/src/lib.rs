@@ -13,6 +13,8 @@
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
+//! * `gateway.rs`: what a server stands on that serves other servers' exports
+//! * `tree.rs`: a volume made of several
 //! * `image.rs`: what happens to images while no target serves them
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
@@ -26,6 +28,7 @@ pub mod chaos;
 pub mod client;
 pub mod coverage;
 pub mod export;
+pub mod gateway;
 pub mod hand;
 pub mod image;
 pub mod juggler;
@@ -38,8 +41,10 @@ pub mod stamp;
 pub mod stranger;
 pub mod swarm;
 pub mod trace;
+pub mod tree;
 pub mod ways;
 pub mod world;
 
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
+pub use swarm::has_tree;

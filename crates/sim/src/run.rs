@@ -30,6 +30,8 @@ pub enum Canary {
     LockIgnored,
     /// Blocks whose edges are patched are not locked meanwhile.
     EdgesUnlocked,
+    /// A module drops the flushes to one of its volumes.
+    FlushDropped,
 }
 
 /// What a run that kept all promises looked like.
@@ -51,13 +53,13 @@ const QUIET_TURNS_MAX: u64 = 400;
 /// Runs a seed. `prints` writes what happens to stderr.
 pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Violation> {
     let mut rng = Rng::new(seed);
-    let (mut world, plan) = swarm::build(&mut rng, prints);
+    let (mut world, plan) = swarm::build(seed, &mut rng, prints);
     for server in &mut world.servers {
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
             Canary::Door(planted) => server.config.door = planted,
             Canary::LockIgnored => server.ignores_lock = true,
-            Canary::None | Canary::Initiator(_) | Canary::Node(_) | Canary::EdgesUnlocked => {}
+            _ => {}
         }
     }
     if canary == Canary::EdgesUnlocked {
@@ -66,9 +68,19 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     }
     if let Canary::Node(planted) = canary {
         world.clients.iter_mut().for_each(|client| client.node_canary = planted);
+        world.servers.iter_mut().for_each(|server| server.node_canary = planted);
     }
     if let Canary::Initiator(planted) = canary {
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
+        let servers = world.servers.iter_mut();
+        servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if canary == Canary::FlushDropped {
+        for export in &mut world.exports {
+            if let Store::Tree(tree) = &mut export.store {
+                tree.unflushed = Some(seed as usize % tree.leaves.len());
+            }
+        }
     }
     if prints {
         world.describe_settings();
@@ -158,7 +170,7 @@ fn has_recovered(w: &World) -> bool {
         _ => !c.config.read_only && served(c.export),
     });
     let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
-    settled && (0..w.exports.len()).all(served)
+    settled && (0..w.exports.len()).all(|at| w.exports[at].is_leaf || served(at))
 }
 
 /// A pair without I/O costs next to nothing.
@@ -193,7 +205,9 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
         let initiators = world.clients.len() + world.jugglers.len();
-        let sessions = if nth < world.servers.len() { initiators as u64 } else { 1 };
+        let leaves = |at: usize| world.servers[at].leaves().count();
+        let is_server = nth < world.servers.len();
+        let sessions = if is_server { (initiators + leaves(nth)) as u64 } else { 1 };
         let sessions = sessions.max(left_behind[nth]);
         if after - before > QUIET_TURNS_MAX * sessions {
             return Err(Violation(format!(
@@ -216,19 +230,35 @@ fn end(world: &mut World) -> Result<(), Violation> {
         let clients = w.clients.iter().all(|c| c.initiator.is_none());
         clients && w.jugglers.iter().all(|j| !j.is_running())
     })?;
-    for server in 0..world.servers.len() {
-        world.shut_down_server(server, SECOND);
+    // Who stands on others goes first.
+    for stands in [true, false] {
+        let ending: Vec<usize> = (0..world.servers.len())
+            .filter(|&at| stands == world.servers[at].leaves().next().is_some())
+            .collect();
+        for &server in &ending {
+            world.shut_down_server(server, SECOND);
+        }
+        let has_ended = |w: &World| !ending.iter().any(|&at| w.servers[at].runs());
+        world.run_until("shutdown", 12 * SECOND, has_ended)?;
     }
-    world.run_until("shutdown", 2 * SECOND, |w| !w.servers.iter().any(Server::runs))?;
     for server in 0..world.servers.len() {
         world.crash_server(server, Crash::Power);
     }
     for export in &world.exports {
         match &export.store {
             Store::Memory => {}
+            Store::File(_) | Store::Writeback(..) if export.is_leaf => {}
             Store::File(medium) | Store::Writeback(medium, _) => {
                 let model = export.models.last().expect("it has a content");
                 model.check_image(&medium.durable())?;
+            }
+            Store::Tree(tree) => {
+                let model = export.models.last().expect("it was open once");
+                for (leaf, place) in tree.places() {
+                    if let Some(medium) = leaf.medium() {
+                        model.check_part(place.start, &medium.durable())?;
+                    }
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, Steer};
-use thinwire_node::{Lane, Node, PartId};
+use thinwire_node::{Lane, Node, NodeCanary, PartId};
 use thinwire_proto::{DropReason, Time};
 use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
 use thinwire_volume::{Effect, Letter, PartEvent};
@@ -16,6 +16,7 @@ use thinwire_wire::FrameError;
 
 use crate::coverage::Coverage;
 use crate::export::Export;
+use crate::gateway::{LANES, LeafHand, LeafSettings};
 use crate::machine::Machine;
 use crate::medium::MediumHandle;
 
@@ -34,15 +35,19 @@ pub struct ServerShard {
     /// Its links, and when it runs.
     pub machine: Machine,
     /// What runs on it, while the process does.
-    served: Option<Served>,
+    pub(crate) served: Option<Served>,
     /// Greetings that another shard has handed over.
     letters: VecDeque<Letter>,
 }
 
-/// A thread's node, and the target on it.
-struct Served {
-    node: Node,
-    target: PartId<Target>,
+/// A thread's node, and what is on it.
+pub(crate) struct Served {
+    pub node: Node,
+    /// There is none while what its exports stand on is being attached, and when it has been let go of.
+    pub target: Option<PartId<Target>>,
+    /// Other servers' exports that its own stand on.
+    pub leaves: Vec<LeafHand>,
+    seed: u64,
 }
 
 impl ServerShard {
@@ -53,20 +58,25 @@ impl ServerShard {
     /// The target, while the process runs.
     pub fn target(&self) -> Option<&Target> {
         let served = self.served.as_ref()?;
-        served.node.get(served.target)
+        served.node.get(served.target?)
     }
 
     /// The target, to do something with between two turns.
     pub fn target_mut(&mut self) -> Option<&mut Target> {
         let served = self.served.as_mut()?;
-        served.node.get_mut(served.target)
+        served.node.get_mut(served.target?)
     }
 
     /// A descriptor of a volume is readable.
     pub fn disk_ready(&mut self, now: Time) {
-        if let Some(served) = &mut self.served {
-            served.node.post(now, served.target, PartEvent::Readable);
+        if let Some(Served { node, target: Some(target), .. }) = &mut self.served {
+            node.post(now, *target, PartEvent::Readable);
         }
+    }
+
+    /// Its process runs.
+    pub fn runs(&self) -> bool {
+        self.served.is_some()
     }
 }
 
@@ -83,11 +93,18 @@ pub struct Server {
     pub faults: Option<FaultConfig>,
     /// It does not wait for the lock of its files: what rule 2 forbids.
     pub ignores_lock: bool,
+    /// A fault in its next nodes.
+    pub node_canary: NodeCanary,
+    /// Settings for its attachments to other servers, from its next start on.
+    pub leaf_settings: LeafSettings,
+    instance: u64,
     /// It stops at this time at the latest.
-    stop_by: Option<u64>,
+    pub(crate) stop_by: Option<u64>,
+    /// It has let go of its targets, and is letting go of what they stood on.
+    pub(crate) is_leaving: bool,
     /// It is killed in its next turn, after so many calls.
     dies_after: Option<u32>,
-    pool: Pool,
+    pub(crate) pool: Pool,
 }
 
 impl Server {
@@ -98,7 +115,11 @@ impl Server {
             config,
             faults,
             ignores_lock: false,
+            node_canary: NodeCanary::None,
+            leaf_settings: LeafSettings::default(),
+            instance: 0,
             stop_by: None,
+            is_leaving: false,
             dies_after: None,
             pool: Pool::new(16 << 20),
         }
@@ -123,7 +144,7 @@ impl Server {
 
     /// Its process runs.
     pub fn runs(&self) -> bool {
-        self.targets().next().is_some()
+        self.shards.iter().any(ServerShard::runs)
     }
 
     /// The targets of its shards, while its process runs.
@@ -171,10 +192,11 @@ impl Server {
             return 0;
         }
         let mine = exports.iter().filter(|e| e.server == me);
-        mine.filter_map(|e| e.medium()).map(MediumHandle::locked_until).max().unwrap_or(0)
+        mine.flat_map(Export::own_media).map(MediumHandle::locked_until).max().unwrap_or(0)
     }
 
-    /// Starts the process; `exports` are all exports, of which it serves those of server `me`.
+    /// Starts the process; `exports` are all exports, of which it serves those of server `me`. It serves
+    /// at once, unless some of them stand on other servers' exports: see [`Server::look_at_leaves`].
     pub fn start(
         &mut self,
         me: usize,
@@ -185,28 +207,50 @@ impl Server {
         coverage: &mut Coverage,
     ) {
         assert!(!self.runs());
+        let count = self.serving(exports.iter().filter(|e| e.server == me).count());
+        let steer = steering(self.config.node.clone(), count);
+        let of_station = |&station| net.reopen_shared(station, count, steer.clone()).into();
+        let mut links: Vec<VecDeque<SimLink>> = self.stations().iter().map(of_station).collect();
+        let mut dice = Rng::new(seed);
+        self.instance = dice.bits();
+        for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
+            let own = links.iter_mut().map(|of_station| of_station.pop_front());
+            let own = own.map(|link| link.expect("one for each shard")).collect();
+            let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
+            let mut node = Node::new(params);
+            node.set_canary(self.node_canary);
+            let leaves = Vec::new();
+            shard.served = Some(Served { node, target: None, leaves, seed: dice.bits() });
+            shard.machine.frozen_until = 0;
+        }
+        self.stop_by = None;
+        self.is_leaving = false;
+        self.dies_after = None;
+        coverage.sharded += u64::from(count > 1);
+        let now = Time(clock.get());
+        self.attach_leaves(me, exports, now, &mut dice);
+        if self.leaves().next().is_none() {
+            self.serve(me, exports, coverage);
+        }
+    }
+
+    /// Opens the exports of server `me`, and offers them.
+    pub(crate) fn serve(&mut self, me: usize, exports: &mut [Export], coverage: &mut Coverage) {
         let names = exports.iter().filter(|e| e.server == me).map(|e| e.name.clone());
         let names: Vec<String> = names.collect();
         let count = self.serving(names.len());
         let all: Vec<(String, u8)> =
             names.into_iter().enumerate().map(|(nth, name)| (name, (nth % count) as u8)).collect();
-        let steer = steering(self.config.node.clone(), count);
-        let of_station = |&station| net.reopen_shared(station, count, steer.clone()).into();
-        let mut links: Vec<VecDeque<SimLink>> = self.stations().iter().map(of_station).collect();
-        let mut dice = Rng::new(seed);
-        let instance = dice.bits();
         for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
-            let own = links.iter_mut().map(|of_station| of_station.pop_front());
-            let own = own.map(|link| link.expect("one for each shard")).collect();
-            let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
+            let Some(Served { node, target, seed, .. }) = &mut shard.served else { continue };
             let (config, pool) = (self.config.clone(), self.pool.clone());
-            let mut node = Node::new(params.clone());
-            let mut target = Target::new(config, params, index as u8, pool, dice.bits());
-            target.set_instance(instance);
-            let all = (0..node.links().len()).collect();
-            let target = node.add(target, all, &Lane::ALL);
-            shard.served = Some(Served { node, target });
-            shard.machine.frozen_until = 0;
+            let own = session_lane(index as u8, &config.node);
+            let lane = Lane { sessions: own..=own | SESSION_NUMBER, outside: index == 0 };
+            let links = node.links().collect::<Vec<_>>();
+            let of_links = (0..links.len()).collect();
+            let mut part = Target::new(config, links, index as u8, pool, *seed);
+            part.set_instance(self.instance);
+            *target = Some(node.add(part, of_links, &lane));
         }
         let mine = exports.iter_mut().enumerate().filter(|(_, e)| e.server == me);
         for (nth, (index, export)) in mine.enumerate() {
@@ -214,20 +258,19 @@ impl Server {
             if let Some((change, seed)) = export.change.take().filter(|_| !self.ignores_lock) {
                 export.apply(change, seed, &self.pool, coverage);
             }
-            let volume = export.open(index, self.ignores_lock, &self.pool);
-            if let Some(medium) = export.medium() {
-                medium.set_thread(nth % count);
-            }
+            let shard = &mut self.shards[nth % count];
+            let served = shard.served.as_mut().expect("it has just begun");
+            let mut remote = |leaf| served.port(index, leaf);
+            let volume = export.open(index, self.ignores_lock, &self.pool, &mut remote);
+            export.own_media().for_each(|medium| medium.set_thread(nth % count));
             let (name, read_only) = (export.name.clone(), export.read_only);
-            let target = self.shards[nth % count].target_mut().expect("it has just begun");
+            let target = shard.target_mut().expect("it has just begun");
             target.add_export(ExportConfig { name, volume, read_only });
         }
         for target in self.shards.iter_mut().filter_map(ServerShard::target_mut) {
             target.set_all_exports(&all);
         }
-        coverage.sharded += u64::from(count > 1);
-        self.stop_by = None;
-        self.dies_after = None;
+        self.wake();
     }
 
     /// Ends the process at once.
@@ -241,6 +284,9 @@ impl Server {
         if !self.runs() {
             return;
         }
+        for leaf in self.leaves() {
+            leaf.harvest(coverage);
+        }
         for shard in &mut self.shards {
             if let Some(target) = shard.target() {
                 harvest(target, coverage);
@@ -251,11 +297,10 @@ impl Server {
         }
         for export in exports.iter_mut().filter(|e| e.server == me) {
             export.upheavals += 1;
-            match (export.medium(), how) {
-                (Some(medium), Crash::Kill) => medium.kill(),
-                (Some(medium), Crash::Power) => medium.power_failure(),
-                (None, _) => {}
-            }
+            export.own_media().for_each(|medium| match how {
+                Crash::Kill => medium.kill(),
+                Crash::Power => medium.power_failure(),
+            });
         }
     }
 
@@ -278,9 +323,10 @@ impl Server {
     }
 
     /// True if the process has ended in order: the caller ends it with [`Server::crash`].
-    pub fn has_stopped(&self, now: u64) -> bool {
+    pub fn has_stopped(&mut self, now: u64) -> bool {
         let is_idle = || self.targets().all(Target::is_idle);
-        self.runs() && self.stop_by.is_some_and(|by| by <= now || is_idle())
+        let is_over = self.runs() && self.stop_by.is_some_and(|by| by <= now || is_idle());
+        is_over && self.has_left(now)
     }
 
     /// One turn of a shard's loop. Returns how many frames it sent; `None` if it is killed in the middle
@@ -293,7 +339,7 @@ impl Server {
         coverage: &mut Coverage,
     ) -> Option<u64> {
         let ServerShard { machine, served, letters } = &mut self.shards[shard];
-        let Some(Served { node, target }) = served else { return Some(0) };
+        let Some(Served { node, target, .. }) = served else { return Some(0) };
         let mut left = self.dies_after;
         let mut dies_now = || match &mut left {
             None => false,
@@ -309,7 +355,9 @@ impl Server {
             let bytes = self.pool.copy_of(&frame).freeze();
             let (waited, queued) = (Duration::ZERO, Duration::ZERO);
             let frame = &RxFrame { from, bytes, rest: SegList::new(), waited, queued };
-            node.post(time, *target, PartEvent::Letter { link, frame });
+            if let Some(target) = *target {
+                node.post(time, target, PartEvent::Letter { link, frame });
+            }
         }
         while node.settle_step(time) {
             if dies_now() {
@@ -351,12 +399,12 @@ impl Server {
 }
 
 /// Which of so many shards of a node a frame is for, as packet filters tell (rule 10): frames outside
-/// sessions are for the first.
+/// sessions are for the first, which also has all attachments of the process.
 fn steering(node: String, count: usize) -> Steer {
     Rc::new(move |frame| {
         let upper = frame.get(SESSION_AT..SESSION_AT + 4)?;
         let upper = u32::from_be_bytes(upper.try_into().expect("four bytes"));
-        if upper == 0 {
+        if upper == 0 || LANES.contains(&upper) {
             return Some(0);
         }
         (0..count).find(|&shard| session_lane(shard as u8, &node) == upper & !SESSION_NUMBER)

@@ -1,11 +1,15 @@
 //! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
+mod trees;
+
+pub use self::trees::has_tree;
+
 use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
-use thinwire_initiator::{TargetName, WhenAway};
+use thinwire_initiator::{InitiatorConfig, TargetName, WhenAway};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{FaultRates, StationConfig, WireConfig};
@@ -45,8 +49,23 @@ fn rates(rng: &mut Rng) -> FaultRates {
     FaultRates { loss: rate(0.1), dup: rate(0.1), reorder: rate(0.2), corrupt: rate(0.03) }
 }
 
-/// Builds the world of a seed.
-pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
+/// What all machines of a world have in common.
+struct Ground {
+    world: World,
+    /// What goes wrong on the wire.
+    faults: FaultRates,
+    /// Links of a machine, and what each is like.
+    links: usize,
+    station: StationConfig,
+    /// The wrapper of links that makes faults, if there is one.
+    wrapped: Option<FaultConfig>,
+    duration_ns: u64,
+    servers: usize,
+    counters_high: bool,
+    burst: usize,
+}
+
+fn ground(rng: &mut Rng, prints: bool) -> Ground {
     let faults = if rng.chance(0.25) { FaultRates::default() } else { rates(rng) };
     let latency = pick(rng, &[2_000, 10_000, 10_000, 50_000, 500_000]);
     let wire = WireConfig {
@@ -84,18 +103,19 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let servers = pick(rng, &[1, 1, 1, 2]);
     let counters_high = rng.chance(0.2);
     let burst = pick(rng, &[8, 128, 512, 512]);
+    Ground { world, faults, links, station, wrapped, duration_ns, servers, counters_high, burst }
+}
+
+/// Builds the world of a seed.
+pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
+    let ground = ground(rng, prints);
+    if has_tree(seed) {
+        return trees::build(ground, rng);
+    }
+    let Ground { mut world, faults, links, station, wrapped, duration_ns, servers, .. } = ground;
+    let Ground { counters_high, burst, .. } = ground;
     for server in 0..servers {
-        let config = TargetConfig {
-            node: format!("node{server}"),
-            insecure: true,
-            slots: pick(rng, &[1, 4, 32, 128]),
-            credit_bytes: pick(rng, &[1 << 20, 2 << 20, 8 << 20]),
-            lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
-            session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
-            batching: batching(rng),
-            counters_high,
-            ..TargetConfig::default()
-        };
+        let config = target(format!("node{server}"), counters_high, rng);
         world.add_server(links, station, config, wrapped);
         world.servers[server].shards[0].machine.burst = burst;
         // All on one device, or each on its own.
@@ -129,12 +149,8 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
             let c = &mut world.clients[client];
             c.faults = wrapped;
             c.config.read_only = nth >= writers;
-            c.config.wait = rng.chance(0.3);
-            c.config.batching = batching(rng);
             c.machine.burst = burst;
-            c.config.counters_high = counters_high;
-            c.config.retained_entries_max = pick(rng, &[4, 32, 16_384, 16_384]);
-            c.config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
+            initiator(&mut c.config, counters_high, rng);
             if rng.chance(0.25) {
                 let away = Duration::from_millis(rng.between(300, 4000));
                 c.config.when_away = WhenAway::FailAfter(away);
@@ -168,6 +184,10 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         juggler.hand.counters_high = counters_high;
         juggler.hand.machine.burst = burst;
     }
+    (world, plan(duration_ns, faults, rng))
+}
+
+fn plan(duration_ns: u64, faults: FaultRates, rng: &mut Rng) -> SwarmPlan {
     let mut weights = [0; crate::chaos::EVENTS];
     for weight in &mut weights {
         *weight = if rng.chance(0.5) { 0 } else { rng.between(1, 4) };
@@ -175,7 +195,29 @@ pub fn build(rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     // It shows something only if a successor was granted meanwhile: it has to be tried often.
     weights[crate::chaos::LATE_ATTACH] *= 3;
     let gap_ns = pick(rng, &[100 * MS, 400 * MS, 1500 * MS, 20 * SECOND]);
-    (world, SwarmPlan { duration_ns, faults, weights, gap_ns })
+    SwarmPlan { duration_ns, faults, weights, gap_ns }
+}
+
+fn initiator(config: &mut InitiatorConfig, counters_high: bool, rng: &mut Rng) {
+    config.wait = rng.chance(0.3);
+    config.batching = batching(rng);
+    config.counters_high = counters_high;
+    config.retained_entries_max = pick(rng, &[4, 32, 16_384, 16_384]);
+    config.retained_bytes_max = pick(rng, &[16 << 10, 256 << 10, 32 << 20, 32 << 20]);
+}
+
+fn target(node: String, counters_high: bool, rng: &mut Rng) -> TargetConfig {
+    TargetConfig {
+        node,
+        insecure: true,
+        slots: pick(rng, &[1, 4, 32, 128]),
+        credit_bytes: pick(rng, &[1 << 20, 2 << 20, 8 << 20]),
+        lease: Duration::from_secs(pick(rng, &[1, 3, 30])),
+        session_timeout: Duration::from_secs(pick(rng, &[2, 10, 120])),
+        batching: batching(rng),
+        counters_high,
+        ..TargetConfig::default()
+    }
 }
 
 /// It has all of these exports, or all but one, most of them for writing.
@@ -221,15 +263,14 @@ fn batching(rng: &mut Rng) -> Batching {
     Batching { policy, data: rng.chance(0.8) }
 }
 
-fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng: &mut Rng) {
-    let bytes = pick(rng, &[64 << 10, 256 << 10, 1 << 20, 3 << 20]);
-    let block_bytes = pick(rng, &[512, 512, 4096]);
+/// What a disk of this size is like.
+fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
     let mut rate = |most: f64| if rng.chance(0.85) { 0.0 } else { most };
     let (flush_failure, write_failure, no_space) = (rate(0.2), rate(0.02), rate(0.05));
     let (read_failure, record_failure) = (rate(0.02), rate(0.3));
     let record_crash = rate(0.3);
     let writeback_failure = if rng.chance(0.3) { pick(rng, &[0.02, 0.2]) } else { 0.0 };
-    let config = MediumConfig {
+    MediumConfig {
         bytes,
         latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),
         slow: pick(rng, &[0.0, 0.0, 0.002, 0.02]),
@@ -247,7 +288,26 @@ fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng:
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),
         lands_late_ns: pick(rng, &[0, 10 * MS, 2 * SECOND]),
-    };
+    }
+}
+
+/// Whether I/O on it may fail.
+fn may_fail(c: &MediumConfig) -> bool {
+    let rates = [
+        c.flush_failure,
+        c.write_failure,
+        c.no_space,
+        c.read_failure,
+        c.record_failure,
+        c.writeback_failure,
+    ];
+    rates.iter().any(|&rate| rate > 0.0)
+}
+
+fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng: &mut Rng) {
+    let bytes = pick(rng, &[64 << 10, 256 << 10, 1 << 20, 3 << 20]);
+    let block_bytes = pick(rng, &[512, 512, 4096]);
+    let config = medium(bytes, rng);
     let identity = [world.exports.len() as u8 + 1; 16];
     let device = device.unwrap_or_else(Device::new);
     let medium = MediumHandle::on(device, rng.bits(), identity, config);
@@ -256,9 +316,7 @@ fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng:
         1 => Store::Writeback(medium, pick(rng, &[0, 64 << 20])),
         _ => Store::File(medium),
     };
-    let may_fail =
-        [flush_failure, write_failure, no_space, read_failure, record_failure, writeback_failure];
-    let may_fail = !matches!(store, Store::Memory) && may_fail.iter().any(|&rate| rate > 0.0);
+    let may_fail = !matches!(store, Store::Memory) && may_fail(&config);
     let export = world.add_export(server, bytes, block_bytes, store);
     world.exports[export].may_fail = may_fail;
 }
@@ -287,6 +345,7 @@ fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
         fua: pick(rng, &[0.0, 0.1, 0.5]),
         sectors_max: pick(rng, &[8, 64, 512, 2048]),
         hot_sectors: pick(rng, &[16, 64, 512]),
+        hot_first: 0,
         pauses,
         // Spread over the time in which things go wrong.
         pause_ns_max: (2.0 * duration_ns as f64 / (budget as f64 * pauses)) as u64,

@@ -17,12 +17,14 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
-use crate::export::{Export, Store};
+use crate::export::{Export, RECORD_BYTES, Store};
+use crate::gateway::LeavesState;
 use crate::juggler::Juggler;
-use crate::medium::MediumHandle;
+use crate::medium::{MediumConfig, MediumHandle};
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Server, harvest};
 use crate::trace::Trace;
+use crate::tree::{Branch, TreeLeaf, TreeStore};
 use crate::ways::Ways;
 
 /// One millisecond in the unit of the world's time.
@@ -135,6 +137,36 @@ impl World {
         index
     }
 
+    /// An export of a server that is made of its disks and of exports of others; its record is kept on a
+    /// disk of its own. Those exports are nobody else's from now on.
+    pub fn add_tree(&mut self, server: usize, shape: Branch, leaves: Vec<TreeLeaf>) -> usize {
+        let mut block_bytes = 512;
+        for leaf in &leaves {
+            if let TreeLeaf::Remote { export, .. } = leaf {
+                let leaf = &mut self.exports[*export];
+                leaf.is_leaf = true;
+                block_bytes = block_bytes.max(leaf.block_bytes);
+            }
+        }
+        let config = MediumConfig { bytes: RECORD_BYTES, ..MediumConfig::default() };
+        let identity = [0xc0 | self.exports.len() as u8; 16];
+        let record = MediumHandle::new(self.exports.len() as u64, identity, config);
+        let tree = TreeStore { shape, leaves, block_bytes, record, unflushed: None };
+        let (bytes, store) = (tree.bytes(), Store::Tree(Box::new(tree)));
+        self.add_export(server, bytes, block_bytes, store)
+    }
+
+    /// An export of another server, as a leaf of a tree.
+    pub fn remote_leaf(&self, export: usize) -> TreeLeaf {
+        let e = &self.exports[export];
+        TreeLeaf::Remote {
+            export,
+            node: self.servers[e.server].config.node.clone(),
+            name: e.name.clone(),
+            medium: e.medium().expect("what is on a disk").clone(),
+        }
+    }
+
     /// A machine for an initiator of an export, with an identity of its own;
     /// [`World::start_client`] starts it. The server is found by its name.
     pub fn add_client(
@@ -192,6 +224,9 @@ impl World {
             Crash::Kill => self.coverage.kills += 1,
             Crash::Power => self.coverage.power_failures += 1,
         }
+        let mut mine = self.exports.iter().filter(|e| e.server == server);
+        self.coverage.leaf_crashes += u64::from(mine.clone().any(|e| e.is_leaf));
+        self.coverage.gateway_crashes += u64::from(mine.any(|e| e.tree().is_some()));
         self.trace.note(self.now, &format!("server{server}"), "crashes", how as u64);
         self.servers[server].crash(server, how, &mut self.exports, &mut self.coverage);
     }
@@ -309,7 +344,7 @@ impl World {
     }
 
     fn media(&self) -> impl Iterator<Item = &MediumHandle> {
-        self.exports.iter().filter_map(Export::medium)
+        self.exports.iter().flat_map(Export::own_media)
     }
 
     /// When something happens next, `limit` at the latest.
@@ -319,14 +354,11 @@ impl World {
             at = at.min(medium.next_event().unwrap_or(u64::MAX));
         }
         for (index, server) in self.servers.iter().enumerate() {
-            for (nth, shard) in
-                server.shards.iter().enumerate().filter(|(_, s)| s.target().is_some())
-            {
+            for (nth, shard) in server.shards.iter().enumerate().filter(|(_, s)| s.runs()) {
                 at = at.min(shard.machine.next_time(self.now));
                 // A descriptor stays readable until it is looked at.
-                let is_ready = |e: &Export| e.medium().is_some_and(MediumHandle::is_ready);
                 if shard.machine.rests(self.now)
-                    && server.exports_of(index, nth, &self.exports).any(is_ready)
+                    && server.exports_of(index, nth, &self.exports).any(Export::is_ready)
                 {
                     at = at.min(self.now + 1_000);
                 }
@@ -366,7 +398,7 @@ impl World {
         self.turn_clients()?;
         self.turn_jugglers()?;
         for export in &self.exports {
-            if let Some(breach) = export.medium().and_then(MediumHandle::breach) {
+            if let Some(breach) = export.own_media().find_map(MediumHandle::breach) {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
             }
         }
@@ -376,11 +408,10 @@ impl World {
     fn turn_servers(&mut self) {
         for (index, server) in self.servers.iter_mut().enumerate() {
             for shard in 0..server.shards.len() {
-                if server.shards[shard].target().is_none() {
+                if !server.shards[shard].runs() {
                     continue;
                 }
-                let is_ready = |e: &Export| e.medium().is_some_and(MediumHandle::is_ready);
-                let is_due = server.exports_of(index, shard, &self.exports).any(is_ready);
+                let is_due = server.exports_of(index, shard, &self.exports).any(Export::is_ready);
                 let machine = &mut server.shards[shard].machine;
                 if !machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
                     continue;
@@ -389,7 +420,7 @@ impl World {
                     server.shards[shard].disk_ready(thinwire_proto::Time(self.now));
                 }
                 let mine = || self.exports.iter().filter(|e| e.server == index);
-                let media = || mine().filter_map(Export::medium);
+                let media = || mine().flat_map(Export::own_media);
                 let dies = || media().any(MediumHandle::dies);
                 let sent = server.turn(shard, self.now, dies, &mut self.coverage);
                 if sent.is_none() || dies() {
@@ -405,6 +436,19 @@ impl World {
                 }
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
+            }
+            match server.look_at_leaves() {
+                LeavesState::Fine | LeavesState::Incomplete => {}
+                LeavesState::Complete => {
+                    self.coverage.gateways += 1;
+                    self.trace.note(self.now, "server", "serves", index as u64);
+                    server.serve(index, &mut self.exports, &mut self.coverage);
+                }
+                LeavesState::Refused(why) => {
+                    self.trace.note(self.now, "server", &why, index as u64);
+                    server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
+                    self.died.push(index);
+                }
             }
             if server.has_stopped(self.now) {
                 self.coverage.shutdowns += 1;
@@ -504,6 +548,9 @@ impl World {
         for e in &self.exports {
             let store = match &e.store {
                 Store::Memory => "memory".to_string(),
+                Store::Tree(tree) => {
+                    format!("{:?} of {:?}", tree.shape, tree.leaves)
+                }
                 Store::File(medium) => format!("file on {:?}", medium.config()),
                 Store::Writeback(medium, max) => {
                     format!("write-back of {max} on {:?}", medium.config())
@@ -524,6 +571,7 @@ impl World {
     pub fn figures(&mut self) -> Coverage {
         for server in 0..self.servers.len() {
             self.servers[server].targets().for_each(|target| harvest(target, &mut self.coverage));
+            self.servers[server].leaves().for_each(|leaf| leaf.harvest(&mut self.coverage));
         }
         let mut all = self.coverage;
         all.late_attaches = self.ways.late_attaches();
@@ -536,9 +584,9 @@ impl World {
         all.frames_no_room = wire.no_room + wire.port_full;
         // Images that were replaced count, too; one that shrank stays where it was.
         let mut media: Vec<&MediumHandle> = Vec::new();
-        for medium in
-            self.exports.iter().flat_map(|e| &e.contents).filter_map(|c| c.medium.as_ref())
-        {
+        let of_contents = self.exports.iter().flat_map(|e| &e.contents);
+        let of_contents = of_contents.filter_map(|c| c.medium.as_ref());
+        for medium in of_contents.chain(self.exports.iter().flat_map(Export::own_media)) {
             if !media.iter().any(|other| other.is_same(medium)) {
                 media.push(medium);
             }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thinwire_sim::{Canary, run_seed};
+use thinwire_sim::{Canary, has_tree, run_seed};
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
 #[test]
@@ -16,19 +16,30 @@ fn a_seed_repeats_exactly() {
 }
 
 /// How many of the first seeds a checker needs to find a broken build; none if it does not.
-fn seeds_until_found(canary: Canary, most: u64) -> Option<u64> {
+fn seeds_until_found(canary: Canary, most: u64, wanted: impl Fn(u64) -> bool) -> Option<u64> {
     let caught = |seed: &u64| {
         // An assertion of the system itself counts as well.
         let result = catch_unwind(AssertUnwindSafe(|| run_seed(*seed, canary, false)));
         !matches!(result, Ok(Ok(_)))
     };
-    (0..most).find(caught)
+    (0..most).filter(|&seed| wanted(seed)).find(caught)
 }
 
 /// Each planted fault is found within so many seeds.
 #[track_caller]
 fn found(canary: Canary, most: u64) {
-    let seed = seeds_until_found(canary, most);
+    found_among(canary, most, |_| true);
+}
+
+/// As [`found`]; only worlds with a tree can see it.
+#[track_caller]
+fn found_in_trees(canary: Canary, most: u64) {
+    found_among(canary, most, has_tree);
+}
+
+#[track_caller]
+fn found_among(canary: Canary, most: u64, wanted: impl Fn(u64) -> bool) {
+    let seed = seeds_until_found(canary, most, wanted);
     assert!(seed.is_some(), "{canary:?} survives {most} seeds");
     println!("{canary:?} is found by seed {seed:?}");
 }
@@ -132,4 +143,19 @@ fn canary_of_a_node_that_forgets_a_completion_is_found() {
 #[test]
 fn canary_of_a_node_that_completes_twice_is_found() {
     found(Canary::Node(node::NodeCanary::Stutters), 300);
+}
+
+#[test]
+fn canary_of_a_node_that_tells_a_loss_late_is_found() {
+    found_in_trees(Canary::Node(node::NodeCanary::LateLost), 20_000);
+}
+
+#[test]
+fn canary_of_a_module_that_drops_a_flush_is_found() {
+    found_in_trees(Canary::FlushDropped, 1000);
+}
+
+#[test]
+fn canary_that_looks_at_losses_behind_its_answers_is_found() {
+    found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 20_000);
 }

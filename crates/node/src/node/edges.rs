@@ -18,6 +18,8 @@ pub enum NodeCanary {
     Forgets,
     /// One in so many is carried up twice.
     Stutters,
+    /// A loss is told behind the completions of what has seen it.
+    LateLost,
 }
 
 /// Completions of which a planted fault takes one.
@@ -118,7 +120,11 @@ impl Node {
         let volume = place.part.volume().expect("others stand on it");
         volume.poll(&mut done);
         // Before any completion, which may be of what has seen the loss.
-        let (losses, copied_bytes) = (volume.losses(), volume.copied_bytes());
+        let (mut losses, copied_bytes) = (volume.losses(), volume.copied_bytes());
+        if self.canary == NodeCanary::LateLost {
+            let now = if done.is_empty() { place.losses_told } else { losses };
+            losses = std::mem::replace(&mut place.losses_told, now);
+        }
         for number in 0..place.edges.len() {
             let number = self.places[at].as_ref().expect("as before").edges[number];
             let way = self.ways[number].as_ref().expect("an edge of a part");

@@ -245,7 +245,7 @@ impl Client {
                 // A record that cannot be read may be the one that an earlier life of the target has
                 // left of this very attach: that is no answer to it.
                 let is_answer = *status == Status::Io && text.contains("could not be recorded");
-                if let (true, Some(medium)) = (is_answer, export.medium()) {
+                if let (true, Some(medium)) = (is_answer, export.record_medium()) {
                     medium.deny(&self.config.initiator);
                 }
                 Ok(Some(End::Refused(*status)))

@@ -34,8 +34,10 @@ pub struct Workload {
     pub fua: f64,
     /// Sectors of the longest I/O.
     pub sectors_max: usize,
-    /// I/Os fall into the first so many sectors half of the time.
+    /// I/Os fall into so many sectors half of the time.
     pub hot_sectors: usize,
+    /// The first of them.
+    pub hot_first: usize,
     /// Share of I/Os after which it pauses.
     pub pauses: f64,
     /// Longest pause, in ns.
@@ -56,6 +58,7 @@ impl Workload {
         fua: 0.0,
         sectors_max: 8,
         hot_sectors: 64,
+        hot_first: 0,
         pauses: 0.0,
         pause_ns_max: 1,
     };
@@ -163,8 +166,10 @@ impl Client {
         }
         let (block, _) = self.initiator.as_ref().expect("it runs").block_sectors();
         let all = export.contents[self.content].bytes as usize / SECTOR_BYTES / block;
-        let span = if self.rng.chance(0.5) { (w.hot_sectors / block).clamp(1, all) } else { all };
-        let first = self.rng.below(span as u64) as usize;
+        let (hot, hot_first) = ((w.hot_sectors / block).clamp(1, all), w.hot_first / block);
+        let is_hot = self.rng.chance(0.5);
+        let (from, span) = if is_hot { (hot_first.min(all - hot), hot) } else { (0, all) };
+        let first = from + self.rng.below(span as u64) as usize;
         let longest = (w.sectors_max / block).clamp(1, all - first);
         // Mostly short ones, sometimes as long as it goes.
         let longest = if self.rng.chance(0.9) { longest.min(16) } else { longest };

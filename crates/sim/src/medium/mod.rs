@@ -93,6 +93,22 @@ impl Default for MediumConfig {
     }
 }
 
+impl MediumConfig {
+    /// The same, and nothing fails.
+    pub fn without_failures(self) -> Self {
+        MediumConfig {
+            flush_failure: 0.0,
+            write_failure: 0.0,
+            no_space: 0.0,
+            read_failure: 0.0,
+            record_failure: 0.0,
+            record_crash: 0.0,
+            writeback_failure: 0.0,
+            ..self
+        }
+    }
+}
+
 /// What happened on a medium so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MediumStats {
@@ -125,6 +141,12 @@ pub struct MediumStats {
 pub struct MediumHandle {
     medium: Rc<RefCell<Medium>>,
     identity: [u8; 16],
+}
+
+impl std::fmt::Debug for MediumHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.config().fmt(f)
+    }
 }
 
 impl MediumHandle {

@@ -176,6 +176,15 @@ impl Model {
         model
     }
 
+    /// The content that is left when these sectors of this one, which nobody uses, are zeroes again.
+    pub fn renewed(&self, new: impl Iterator<Item = std::ops::Range<usize>>) -> Self {
+        let mut model = self.shrunk((self.sectors.len() * SECTOR_BYTES) as u64);
+        // Generations begin anew with the record.
+        model.generation = 0;
+        new.for_each(|range| model.sectors[range].fill(Sector::default()));
+        model
+    }
+
     /// How many sectors there are.
     pub fn sectors(&self) -> usize {
         self.sectors.len()
@@ -513,7 +522,12 @@ impl Model {
     /// The image that is left at the end: everything that was ever flushed is there.
     pub fn check_image(&self, image: &[u8]) -> Check {
         assert_eq!(image.len(), self.sectors.len() * SECTOR_BYTES);
-        for (at, bytes) in image.chunks_exact(SECTOR_BYTES).enumerate() {
+        self.check_part(0, image)
+    }
+
+    /// As [`Model::check_image`], of what is there from this sector on.
+    pub fn check_part(&self, first: usize, image: &[u8]) -> Check {
+        for (at, bytes) in (first..).zip(image.chunks_exact(SECTOR_BYTES)) {
             let sector = &self.sectors[at];
             let seen = look(bytes);
             if !self.allowed(sector, at, seen, sector.durable, u64::MAX) {

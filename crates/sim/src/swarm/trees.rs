@@ -1,0 +1,149 @@
+//! Worlds with a tree: two servers with disks, and a gateway that serves disks of its own and theirs as
+//! one; or a client that stands on theirs itself.
+
+use thinwire_link::rng::Rng;
+
+use super::{
+    Ground, SwarmPlan, durable_workload, initiator, may_fail, medium, pick, plan, target, workload,
+};
+use crate::chaos::{KILL, POWER};
+use crate::client::{Top, Workload};
+use crate::export::Store;
+use crate::medium::{Device, MediumHandle};
+use crate::tree::{Branch, TreeLeaf};
+use crate::world::{MS, SECOND, World};
+
+/// Which share of the seeds has one.
+const SHARE: f64 = 0.125;
+/// Leaves of a tree.
+const LEAVES: usize = 8;
+
+/// Whether a seed's world is one of these. The others are as they would be if there were none.
+pub fn has_tree(seed: u64) -> bool {
+    Rng::new(seed ^ 0x7472_6565).chance(SHARE)
+}
+
+/// Builds such a world.
+pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
+    let Ground { mut world, faults, links, station, wrapped, .. } = ground;
+    let Ground { counters_high, burst, .. } = ground;
+    // Each crash takes a while of it.
+    let duration_ns = rng.between(2 * SECOND, 10 * SECOND);
+    for node in ["leaves0", "leaves1", "gateway"] {
+        let config = target(node.into(), counters_high, rng);
+        let server = world.add_server(links, station, config, wrapped);
+        world.servers[server].shards[0].machine.burst = burst;
+    }
+    let gateway = 2;
+    world.servers[0].set_shards(pick(rng, &[1, 1, 2]));
+    let settings = &mut world.servers[gateway].leaf_settings;
+    initiator(&mut settings.config, counters_high, rng);
+    // A server below is not there yet, or still has a former life's attachments.
+    settings.config.wait = rng.chance(0.8);
+    // In most worlds only one of them fails at anything.
+    let fails = [rng.chance(0.35), rng.chance(0.35), rng.chance(0.25)];
+    let device = [(); 3].map(|()| rng.chance(0.5).then(Device::new));
+    // What happens there is seen soonest.
+    let hot_leaf = rng.below(LEAVES as u64) as usize;
+    let mut local = LEAVES / 2;
+    let mut fails_at_all = false;
+    let mut leaves = Vec::new();
+    for leaf in 0..LEAVES {
+        let is_local = rng.below((LEAVES - leaf) as u64) < local as u64;
+        local -= usize::from(is_local);
+        let remotes = leaf - (LEAVES / 2 - local);
+        let server = if is_local { gateway } else { remotes % 2 };
+        let bytes = pick(rng, &[16 << 10, 64 << 10, 64 << 10, 256 << 10]);
+        if is_local && rng.chance(0.03) {
+            leaves.push(TreeLeaf::Memory { bytes });
+            continue;
+        }
+        let mut config = medium(bytes, rng);
+        match fails[server] {
+            false => config = config.without_failures(),
+            // What is sent again fails now and then.
+            true => config.write_failure = pick(rng, &[0.0, 0.05, 0.3]),
+        }
+        if leaf == hot_leaf && rng.chance(0.5) {
+            config.write_failure = 0.3;
+        }
+        fails_at_all |= may_fail(&config);
+        let identity = [leaf as u8 + 1; 16];
+        let device = device[server].clone().unwrap_or_else(Device::new);
+        let medium = MediumHandle::on(device, rng.bits(), identity, config);
+        if is_local {
+            leaves.push(TreeLeaf::File(medium));
+            continue;
+        }
+        let store = match rng.chance(0.25) {
+            true => Store::Writeback(medium, pick(rng, &[0, 64 << 20])),
+            false => Store::File(medium),
+        };
+        let export = world.add_export(server, bytes, pick(rng, &[512, 512, 4096]), store);
+        world.exports[export].may_fail = may_fail(&config);
+        leaves.push(world.remote_leaf(export));
+    }
+    let shape = if rng.chance(0.5) { Branch::even() } else { Branch::uneven() };
+    let export = world.add_tree(gateway, shape, leaves);
+    let tree = &mut world.exports[export];
+    if let (true, Some(record)) = (fails[gateway], tree.record_medium()) {
+        let drawn = medium(record.config().bytes, rng);
+        fails_at_all |= may_fail(&drawn);
+        record.configure(|c| {
+            (c.record_failure, c.record_crash) = (drawn.record_failure, drawn.record_crash)
+        });
+    }
+    tree.may_fail = fails_at_all;
+    let places = tree.tree().expect("just added").places();
+    let place = places.map(|(_, place)| place).nth(hot_leaf).expect("it is one of them");
+    let writers = pick(rng, &[1, 1, 2]);
+    tree.writers = writers as usize;
+    let readers = u64::from(rng.chance(0.3));
+    for nth in 0..writers + readers {
+        let budget = rng.between(200, 2000);
+        let mut workload = match rng.below(10) {
+            0..3 => durable_workload(rng, budget, duration_ns),
+            3..7 => busy_workload(rng, budget, duration_ns),
+            _ => workload(rng, budget, duration_ns),
+        };
+        // Around a border, or within the leaf.
+        let before = if rng.chance(0.5) { workload.hot_sectors / 2 } else { 0 };
+        workload.hot_first = place.start.saturating_sub(before);
+        let client = world.add_client(links, station, export, workload);
+        let c = &mut world.clients[client];
+        c.faults = wrapped;
+        c.config.read_only = nth >= writers;
+        c.machine.burst = burst;
+        initiator(&mut c.config, counters_high, rng);
+        if rng.chance(0.4) {
+            c.top = Top::AnyRange;
+            c.workload.sectors_max = pick(rng, &[8, 64, 512]);
+        }
+    }
+    let mut plan = plan(duration_ns, faults, rng);
+    // Mostly crashes.
+    for kind in [POWER, KILL] {
+        plan.weights[kind] = rng.between(2, 12);
+    }
+    plan.gap_ns = pick(rng, &[100 * MS, 300 * MS, 600 * MS, 1500 * MS]);
+    (world, plan)
+}
+
+/// Much is written, read again and seldom flushed.
+fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
+    let depth = pick(rng, &[8, 24, 48]);
+    let hot_sectors = pick(rng, &[16, 32]);
+    let drawn = workload(rng, budget, duration_ns);
+    Workload {
+        depth,
+        reads: 60,
+        writes: 30,
+        flushes: 1,
+        fua: 0.0,
+        sectors_max: 8,
+        hot_sectors,
+        discards: 0,
+        zeroes: 0,
+        ..drawn
+    }
+}
