@@ -22,6 +22,8 @@ const STEPS_MAX: u64 = 8;
 pub const POWER: usize = 0;
 /// One of them: a server is killed.
 pub const KILL: usize = 1;
+/// Those of them that happen to a client.
+const TOUCHES_CLIENT: [usize; 6] = [4, 5, 6, 7, 8, LATE_ATTACH];
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
@@ -39,6 +41,9 @@ enum Later {
     LinkUp(u32),
     Faults,
     FrameLimit(usize),
+    /// A guest leaves, and the gateway that it held up begins anew a while later.
+    EndGuest(usize, u64),
+    MendGateways,
     Latency(usize, (u64, u64)),
 }
 
@@ -124,6 +129,10 @@ impl Chaos {
             let machine = &mut world.clients[client].machine;
             machine.frozen_until = 0;
             machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
+            if world.clients[client].is_guest {
+                world.clients[client].close();
+                continue;
+            }
             world.clients[client].config.take_over = false;
             world.start_client(client);
         }
@@ -152,6 +161,9 @@ impl Chaos {
             self.later(at, Later::StartServer(server));
         }
         while let Some((client, _)) = world.ended.pop() {
+            if world.clients[client].is_guest {
+                continue;
+            }
             let at = world.now + self.a_while();
             let take_over = self.rng.chance(0.2);
             self.later(at, Later::StartClient(client, take_over));
@@ -192,6 +204,11 @@ impl Chaos {
             Later::Latency(export, (least, most)) => {
                 world.exports[export].medium().expect("it has one").set_latency(least, most);
             }
+            Later::EndGuest(client, then) => {
+                world.clients[client].close();
+                self.later(world.now + then, Later::MendGateways);
+            }
+            Later::MendGateways => world.mend_gateways(),
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }
@@ -233,6 +250,9 @@ impl Chaos {
         let kind = kind.expect("the sum of the weights");
         if self.dice.chance(0.3) && self.disturb(world, kind, until) {
             return;
+        }
+        if world.clients[client].is_guest && (TOUCHES_CLIENT.contains(&kind)) {
+            return self.invite(world, client, until);
         }
         match kind {
             POWER => self.server_ends(world, server, Crash::Power, until),
@@ -280,6 +300,16 @@ impl Chaos {
                 world.net.set_wire(|wire| wire.transit_bytes_max = limit);
                 self.later(until, Later::FrameLimit(before.max(9000)));
             }
+        }
+    }
+
+    /// A guest takes its leaf, whoever has it.
+    fn invite(&mut self, world: &mut World, client: usize, until: u64) {
+        if world.clients[client].initiator.is_none() {
+            world.clients[client].config.take_over = true;
+            world.start_client(client);
+            let then = self.a_while();
+            self.later(until, Later::EndGuest(client, then));
         }
     }
 

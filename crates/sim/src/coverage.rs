@@ -70,6 +70,10 @@ coverage! {
     leaf_replayed,
     /// Of those, the ones that failed: the gateway's clients sent theirs again.
     leaf_replay_failures,
+    /// Trees that a client stood on itself.
+    tree_clients,
+    /// Leaves that somebody took away from a gateway.
+    leaves_fenced,
     /// Starts that had to wait for the lock.
     lock_waits,
     /// Operations of dead targets that landed after their death.

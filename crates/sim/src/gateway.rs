@@ -57,6 +57,7 @@ impl LeafView<'_> {
         let stats = self.initiator.report(Time::ZERO).stats;
         coverage.leaf_replayed += stats.replayed;
         coverage.leaf_replay_failures += stats.replay_failures;
+        coverage.leaves_fenced += u64::from(self.initiator.failure().is_some());
     }
 }
 

@@ -7,6 +7,7 @@ use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
 use crate::export::Store;
+use crate::gateway::LeavesState;
 use crate::model::Violation;
 use crate::server::{Crash, Server};
 use crate::swarm;
@@ -90,7 +91,9 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.start_server(server);
     }
     for client in 0..world.clients.len() {
-        world.start_client(client);
+        if !world.clients[client].is_guest {
+            world.start_client(client);
+        }
     }
     for juggler in 0..world.jugglers.len() {
         world.start_juggler(juggler);
@@ -108,9 +111,16 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
 
 /// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.
 pub fn recover(world: &mut World) -> Result<(), Violation> {
-    for client in &mut world.clients {
+    for client in world.clients.iter_mut().filter(|client| !client.is_guest) {
         client.config.take_over = false;
         client.add_budget(12);
+    }
+    // Who was a guest when a server below died may be on record there for ever.
+    for server in 0..world.servers.len() {
+        world.servers[server].leaf_settings.take_over = true;
+        if world.servers[server].look_at_leaves() == LeavesState::Incomplete {
+            world.crash_server(server, Crash::Kill);
+        }
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(24));
     until_recovered(world)?;
@@ -145,7 +155,12 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
             retry_at = world.now + SECOND;
             world.ended.clear();
             world.put_down.clear();
-            (0..world.clients.len()).for_each(|client| world.start_client(client));
+            world.mend_gateways();
+            for client in 0..world.clients.len() {
+                if !world.clients[client].is_guest {
+                    world.start_client(client);
+                }
+            }
             (0..world.jugglers.len()).for_each(|juggler| world.start_juggler(juggler));
         }
     }
@@ -164,11 +179,15 @@ fn has_recovered(w: &World) -> bool {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
         writers.any(is_attached) || w.jugglers.iter().any(|j| j.serves(export))
     };
-    let settled = w.clients.iter().all(|c| match c.initiator {
-        Some(_) if c.is_open => is_attached(c) && c.is_finished() && c.outstanding() == 0,
-        // It waits for its turn, or has been refused.
-        _ => !c.config.read_only && served(c.export),
-    });
+    let has_leaves = |s: &Server| s.leaves().all(|leaf| leaf.initiator.failure().is_none());
+    let settled = w.servers.iter().all(has_leaves);
+    let settled = settled
+        && w.clients.iter().all(|c| match c.initiator {
+            _ if c.is_guest => c.initiator.is_none(),
+            Some(_) if c.is_open => is_attached(c) && c.is_finished() && c.outstanding() == 0,
+            // It waits for its turn, or has been refused.
+            _ => !c.config.read_only && served(c.export),
+        });
     let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
     settled && (0..w.exports.len()).all(|at| w.exports[at].is_leaf || served(at))
 }

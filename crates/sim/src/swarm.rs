@@ -277,6 +277,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         flush_failure,
         write_failure,
         no_space,
+        sick_writes: 0,
         read_failure,
         record_failure,
         record_crash,
@@ -301,7 +302,7 @@ fn may_fail(c: &MediumConfig) -> bool {
         c.record_failure,
         c.writeback_failure,
     ];
-    rates.iter().any(|&rate| rate > 0.0)
+    rates.iter().any(|&rate| rate > 0.0) || c.sick_writes > 0
 }
 
 fn add_export(world: &mut World, server: usize, device: Option<Rc<Device>>, rng: &mut Rng) {

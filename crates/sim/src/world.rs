@@ -32,6 +32,9 @@ pub const MS: u64 = 1_000_000;
 /// One second.
 pub const SECOND: u64 = 1_000 * MS;
 
+/// No server: a tree of a client's own.
+pub const NOBODY: usize = usize::MAX;
+
 /// A machine of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimHost {
@@ -138,7 +141,8 @@ impl World {
     }
 
     /// An export of a server that is made of its disks and of exports of others; its record is kept on a
-    /// disk of its own. Those exports are nobody else's from now on.
+    /// disk of its own. Those exports are nobody else's from now on. With [`NOBODY`] as the server, a
+    /// client stands on it itself.
     pub fn add_tree(&mut self, server: usize, shape: Branch, leaves: Vec<TreeLeaf>) -> usize {
         let mut block_bytes = 512;
         for leaf in &leaves {
@@ -179,7 +183,8 @@ impl World {
         let stations = self.stations(links, station);
         let index = self.clients.len();
         let e = &self.exports[export];
-        let node = self.servers[e.server].config.node.clone();
+        let node = self.servers.get(e.server).map(|server| server.config.node.clone());
+        let node = node.unwrap_or_default();
         let mut config = InitiatorConfig::new(TargetName::Node(node), e.name.clone());
         config.insecure = true;
         config.initiator = [index as u8 + 0x11; 16];
@@ -239,6 +244,21 @@ impl World {
         }
     }
 
+    /// Servers that a guest has taken a leaf from begin anew, once it has left: nothing else brings it
+    /// back.
+    pub fn mend_gateways(&mut self) {
+        let is_guest = |c: &Client| c.is_guest && c.initiator.is_some();
+        if self.clients.iter().any(is_guest) {
+            return;
+        }
+        for server in 0..self.servers.len() {
+            if self.servers[server].leaves().any(|leaf| leaf.initiator.failure().is_some()) {
+                self.crash_server(server, Crash::Kill);
+                self.start_server(server);
+            }
+        }
+    }
+
     /// Begins the orderly end of a server's process, which takes at most so long.
     pub fn shut_down_server(&mut self, server: usize, within_ns: u64) {
         self.trace.note(self.now, &format!("server{server}"), "shuts down", 0);
@@ -255,7 +275,10 @@ impl World {
         let c = &mut self.clients[client];
         self.coverage.take_overs += u64::from(c.config.take_over);
         self.trace.note(self.now, &c.name, "starts run", u64::from(self.runs));
-        c.start(self.now, self.runs, seed, &self.net, &self.clock);
+        // One that no server serves is the client's own.
+        let export = &self.exports[c.export];
+        let tree = export.tree().filter(|_| export.server >= self.servers.len());
+        c.start(self.now, self.runs, seed, tree, &self.net, &self.clock);
     }
 
     /// Ends a client's process at once.
@@ -442,6 +465,10 @@ impl World {
                 LeavesState::Complete => {
                     self.coverage.gateways += 1;
                     self.trace.note(self.now, "server", "serves", index as u64);
+                    // What it writes for its clients bears their stamps.
+                    let leaves = self.exports.iter().filter(|e| e.server == index);
+                    let leaves = leaves.filter_map(Export::tree).flat_map(TreeStore::content_media);
+                    leaves.for_each(|medium| medium.fence(0, false));
                     server.serve(index, &mut self.exports, &mut self.coverage);
                 }
                 LeavesState::Refused(why) => {

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use thinwire_buffer::Pool;
-use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorStats};
+use thinwire_initiator::{InitiatorConfig, InitiatorStats};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
@@ -27,6 +27,7 @@ use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::machine::Machine;
 use crate::model::Violation;
+use crate::tree::TreeStore;
 
 pub use self::process::{ClientProcess, Top};
 pub use self::workload::Workload;
@@ -77,6 +78,8 @@ pub struct Client {
     pub run: u32,
     /// The run has been granted its export.
     pub is_open: bool,
+    /// It takes a leaf of a tree away from its gateway, now and then, and does nothing there.
+    pub is_guest: bool,
     /// Outcomes are kept in `log` for a scripted test.
     pub keeps_log: bool,
     /// See `keeps_log`.
@@ -117,6 +120,7 @@ impl Client {
             workload,
             run: 0,
             is_open: false,
+            is_guest: false,
             keeps_log: false,
             log: Vec::new(),
             rng,
@@ -134,13 +138,20 @@ impl Client {
     }
 
     /// Starts a run of the initiator.
-    pub fn start(&mut self, now: u64, run: u32, seed: u64, net: &SimNet, clock: &Rc<Cell<u64>>) {
+    pub fn start(
+        &mut self,
+        now: u64,
+        run: u32,
+        seed: u64,
+        tree: Option<&TreeStore>,
+        net: &SimNet,
+        clock: &Rc<Cell<u64>>,
+    ) {
         assert!(self.initiator.is_none() && self.pending.is_empty());
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
         let config = InitiatorConfig { instance: seed, ..self.config.clone() };
-        let pool = self.pool.clone();
-        let initiator = Initiator::new(Time(now), config, params.clone(), pool, seed);
-        let mut process = ClientProcess::new(initiator, params, self.top, &self.pool);
+        let (top, pool) = ((self.top, tree), &self.pool);
+        let mut process = ClientProcess::new(now, config, params, top, pool, seed);
         process.node().set_canary(self.node_canary);
         self.initiator = Some(process);
         self.run = run;
@@ -271,7 +282,7 @@ impl Client {
 }
 
 /// Adds the figures of an initiator that ends.
-fn harvest(initiator: &Initiator, coverage: &mut Coverage) {
+fn harvest(initiator: &ClientProcess, coverage: &mut Coverage) {
     let stats: InitiatorStats = initiator.report(Time::ZERO).stats;
     coverage.sessions += stats.sessions;
     coverage.replayed += stats.replayed;

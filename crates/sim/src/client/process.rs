@@ -1,13 +1,20 @@
-//! What runs on a client's machine: an initiator, and perhaps the module that faces put on top of it.
+//! What runs on a client's machine: an initiator or, below a tree of volumes, several, and perhaps the
+//! module that faces put on top.
 
 use std::ops::{Deref, DerefMut};
 
 use thinwire_buffer::{LinkInfo, Pool};
-use thinwire_initiator::Initiator;
+use thinwire_initiator::{
+    AttachError, Initiator, InitiatorConfig, InitiatorReport, Phase, TargetName,
+};
+use thinwire_link::rng::Rng;
 use thinwire_node::{Lane, Node, PartId};
-use thinwire_volume::{Completion, Io, Port, Unaligned, Volume};
+use thinwire_proto::Time;
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Unaligned, Volume};
 
+use crate::gateway::LANES;
 use crate::stamp::SECTOR_BYTES;
+use crate::tree::{TreeLeaf, TreeStore};
 
 /// What users of an initiator see of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,23 +28,78 @@ pub enum Top {
     AnyRangeUnlocked,
 }
 
-/// A node with an initiator, which it stands for, and how I/O reaches it.
+/// A node with an initiator, which it stands for, and how I/O reaches it. With a tree, one for each
+/// leaf: it stands for the first, but for what is said here of all of them.
 pub struct ClientProcess {
     node: Node,
-    initiator: PartId<Initiator>,
+    initiators: Vec<PartId<Initiator>>,
+    tree: Option<TreeStore>,
     top: Top,
-    /// What stands on the initiator, if anything does, once that is open.
-    module: Option<Unaligned<Port>>,
+    /// The tree, once all of it is open.
+    root: Option<Box<dyn Volume>>,
+    /// What stands on it or on the initiator, if anything does, once that is open.
+    module: Option<Unaligned<Box<dyn Volume>>>,
+    /// What it is, if it is a tree that is open.
+    shape: Option<(Identity, Geometry)>,
     pool: Pool,
 }
 
 impl ClientProcess {
-    /// Puts on top what is wanted.
-    pub(super) fn new(initiator: Initiator, links: Vec<LinkInfo>, top: Top, pool: &Pool) -> Self {
+    /// Begins to attach, and puts on top what is wanted.
+    pub(super) fn new(
+        now: u64,
+        config: InitiatorConfig,
+        links: Vec<LinkInfo>,
+        (top, tree): (Top, Option<&TreeStore>),
+        pool: &Pool,
+        seed: u64,
+    ) -> Self {
+        let mut process = ClientProcess {
+            node: Node::new(links),
+            initiators: Vec::new(),
+            tree: tree.cloned(),
+            top,
+            root: None,
+            module: None,
+            shape: None,
+            pool: pool.clone(),
+        };
+        let Some(tree) = tree else {
+            process.attach(now, config, &Lane::ALL, seed);
+            return process;
+        };
+        let mut dice = Rng::new(seed);
+        for (number, leaf) in tree.leaves.iter().enumerate() {
+            let TreeLeaf::Remote { node, name, .. } = leaf else {
+                unreachable!("a client has no disks")
+            };
+            let mut config = config.clone();
+            config.target = TargetName::Node(node.clone());
+            config.export = name.clone();
+            // Another for each: a server takes two of one run for one that has come back.
+            config.initiator[15] = number as u8;
+            config.lane = LANES.start() | (dice.bits() as u32 & 0xffff << 8) | number as u32;
+            let lane = Lane { sessions: config.lane..=config.lane, outside: true };
+            process.attach(now, config, &lane, dice.bits());
+        }
+        process
+    }
+
+    fn attach(&mut self, now: u64, config: InitiatorConfig, lane: &Lane, seed: u64) {
+        let links: Vec<LinkInfo> = self.node.links().collect();
         let all = (0..links.len()).collect();
-        let mut node = Node::new(links);
-        let initiator = node.add(initiator, all, &Lane::ALL);
-        ClientProcess { node, initiator, top, module: None, pool: pool.clone() }
+        let initiator = Initiator::new(Time(now), config, links, self.pool.clone(), seed);
+        self.initiators.push(self.node.add(initiator, all, lane));
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Initiator> {
+        self.initiators.iter().map(|&id| self.node.get(id).expect("it is never removed"))
+    }
+
+    fn for_each(&mut self, mut act: impl FnMut(&mut Initiator)) {
+        for &id in &self.initiators {
+            act(self.node.get_mut(id).expect("it is never removed"));
+        }
     }
 
     /// The node, for whoever drives it.
@@ -45,35 +107,58 @@ impl ClientProcess {
         &mut self.node
     }
 
-    /// The module, once there can be one.
-    fn module(&mut self) -> Option<&mut Unaligned<Port>> {
-        if self.module.is_none() && self.top != Top::Blocks && self.is_open() {
-            let module = Unaligned::new(self.node.port(self.initiator), self.pool.clone());
-            let is_locked = self.top == Top::AnyRange;
-            self.module = Some(if is_locked { module } else { module.without_locks() });
+    /// Puts together what stands on the initiators, once they are open.
+    pub(super) fn build(&mut self) {
+        if self.root.is_some() || self.module.is_some() || !self.is_open() {
+            return;
         }
-        self.module.as_mut()
+        let ClientProcess { node, initiators, pool, .. } = self;
+        let mut remote = |at: usize| -> Box<dyn Volume> { Box::new(node.port(initiators[at])) };
+        let root = match &self.tree {
+            Some(tree) => {
+                let root = tree.open(0, 0, pool, &mut remote);
+                self.shape = Some((root.identity(), root.geometry()));
+                root
+            }
+            None if self.top == Top::Blocks => return,
+            None => remote(0),
+        };
+        if self.top == Top::Blocks {
+            self.root = Some(root);
+            return;
+        }
+        let module = Unaligned::new(root, self.pool.clone());
+        let is_locked = self.top == Top::AnyRange;
+        self.module = Some(if is_locked { module } else { module.without_locks() });
+    }
+
+    fn volume(&mut self) -> &mut dyn Volume {
+        self.build();
+        match (&mut self.module, &mut self.root) {
+            (Some(module), _) => module,
+            (None, Some(root)) => root,
+            (None, None) => self.node.volume(self.initiators[0]),
+        }
     }
 
     /// Submits an I/O from the top.
     pub(super) fn submit(&mut self, io: Io) {
-        match self.module() {
-            Some(module) => module.submit(io),
-            None => self.node.volume(self.initiator).submit(io),
-        }
+        self.volume().submit(io);
     }
 
     /// Completions at the top.
     pub(super) fn poll(&mut self, done: &mut Vec<Completion>) {
-        match self.module() {
-            Some(module) => module.poll(done),
-            None => self.node.volume(self.initiator).poll(done),
+        // While some leaves are not open there is nothing to poll.
+        if self.tree.is_none() || self.is_open() {
+            self.volume().poll(done);
         }
     }
 
-    /// The module has I/Os below it.
+    /// What stands on the initiators has I/Os below it.
     pub(super) fn is_settling(&self) -> bool {
-        self.module.as_ref().is_some_and(|module| module.inner().outstanding() > 0)
+        let module = self.module.as_ref().map(|module| module.inner().outstanding());
+        let root = self.root.as_ref().map(|root| root.outstanding());
+        module.or(root).is_some_and(|outstanding| outstanding > 0)
     }
 
     /// See [`Top::AnyRange`].
@@ -86,18 +171,88 @@ impl ClientProcess {
         let below = self.geometry().block_bytes as usize / SECTOR_BYTES;
         (if self.takes_any_range() { 1 } else { below }, below)
     }
+
+    /// All are open.
+    pub fn is_open(&self) -> bool {
+        self.each().all(Initiator::is_open)
+    }
+
+    /// What it is.
+    pub fn geometry(&self) -> Geometry {
+        self.shape.map_or_else(|| Volume::geometry(&**self), |(_, geometry)| geometry)
+    }
+
+    /// Which content.
+    pub fn identity(&self) -> Identity {
+        self.shape.map_or_else(|| Volume::identity(&**self), |(identity, _)| identity)
+    }
+
+    /// All have ended.
+    pub fn is_closed(&self) -> bool {
+        self.each().all(Initiator::is_closed)
+    }
+
+    /// Why one of them is dead.
+    pub fn failure(&self) -> Option<ErrorKind> {
+        self.each().find_map(Initiator::failure)
+    }
+
+    /// Why one of them could not be attached.
+    pub fn first_error(&self) -> Option<&AttachError> {
+        self.each().find_map(Initiator::first_error)
+    }
+
+    /// What one of them could not make durable.
+    pub fn close_error(&self) -> Option<ErrorKind> {
+        self.each().find_map(Initiator::close_error)
+    }
+
+    /// Begins the orderly end of all.
+    pub fn close(&mut self) {
+        self.for_each(Initiator::close);
+    }
+
+    /// Ends all at once.
+    pub fn abort(&mut self) {
+        self.for_each(Initiator::abort);
+    }
+
+    /// Where the one stands that is not attached, if there is one.
+    pub fn phase(&self) -> Phase {
+        let mut phases = self.each().map(Initiator::phase);
+        phases.find(|&phase| phase != Phase::Attached).unwrap_or(Phase::Attached)
+    }
+
+    /// Figures of all together. Each grant raises the generation, which is the sum of theirs.
+    pub fn report(&self, now: Time) -> InitiatorReport {
+        let mut reports = self.each().map(|initiator| initiator.report(now));
+        let mut sum = reports.next().expect("there is one");
+        for other in reports {
+            sum.paths.extend(other.paths);
+            sum.outstanding += other.outstanding;
+            sum.retained_bytes = sum.retained_bytes.max(other.retained_bytes);
+            sum.retained_entries = sum.retained_entries.max(other.retained_entries);
+            sum.writer_generation += other.writer_generation;
+            sum.stats.requests += other.stats.requests;
+            sum.stats.replayed += other.stats.replayed;
+            sum.stats.replay_failures += other.stats.replay_failures;
+            sum.stats.sessions += other.stats.sessions;
+        }
+        sum.phase = self.phase();
+        sum
+    }
 }
 
 impl Deref for ClientProcess {
     type Target = Initiator;
 
     fn deref(&self) -> &Initiator {
-        self.node.get(self.initiator).expect("it is never removed")
+        self.node.get(self.initiators[0]).expect("it is never removed")
     }
 }
 
 impl DerefMut for ClientProcess {
     fn deref_mut(&mut self) -> &mut Initiator {
-        self.node.get_mut(self.initiator).expect("it is never removed")
+        self.node.get_mut(self.initiators[0]).expect("it is never removed")
     }
 }

@@ -2,7 +2,7 @@
 
 use thinwire_initiator::{AttachError, WhenAway};
 use thinwire_proto::{Notice, Time};
-use thinwire_volume::{Completion, ErrorKind, Volume};
+use thinwire_volume::{Completion, ErrorKind};
 use thinwire_wire::Status;
 
 use super::{Client, End, IoOutcome};
@@ -43,6 +43,12 @@ impl Client {
         let initiator = self.initiator.as_mut().expect("it runs");
         if !self.is_open && initiator.is_open() && !self.closing {
             self.is_open = true;
+            initiator.build();
+            if export.tree().is_some() && export.contents.is_empty() {
+                // Nobody serves it: it is the client's own.
+                export.begin_content(initiator.identity(), None, None);
+                coverage.tree_clients += 1;
+            }
             let (identity, bytes) = (initiator.identity(), initiator.geometry().bytes);
             let Some(content) = export.content_of(identity, bytes) else {
                 let text = format!("it was told of {bytes} bytes of {identity:?}: there are none");

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{SegList, Segment};
 use thinwire_link::rng::Rng;
-use thinwire_volume::{Io, IoFlags, Op, Volume};
+use thinwire_volume::{Io, IoFlags, Op};
 
 use super::Client;
 use super::verdict::{Expectation, Pending};

@@ -149,6 +149,8 @@ pub(super) struct Medium {
     pub fence: Fence,
     pub breach: Option<String>,
     pub failures_off: bool,
+    /// So many writes fail now.
+    pub sick_writes: u64,
     /// Counts moments at which unflushed effects may have been lost.
     pub upheavals: u64,
     /// Of those, the ones at which reads saw it before anybody was told.
@@ -234,6 +236,11 @@ impl Medium {
         if self.chance(config.no_space) {
             self.stats.write_failures += 1;
             return Err(ENOSPC);
+        }
+        if self.sick_writes > 0 && !self.failures_off {
+            self.sick_writes -= 1;
+            self.stats.write_failures += 1;
+            return Err(EIO);
         }
         let mut result = Ok(());
         if self.chance(config.write_failure) {
@@ -540,6 +547,9 @@ impl Medium {
 
     pub fn power_failure(&mut self) {
         self.upheavals += 1;
+        if self.config.sick_writes > 0 {
+            self.sick_writes = self.rng.below(self.config.sick_writes + 1);
+        }
         self.owner += 1;
         self.ready.clear();
         let mut effects = std::mem::take(&mut self.unflushed);

@@ -43,6 +43,9 @@ pub struct MediumConfig {
     pub write_failure: f64,
     /// Writes that find no space, nothing of them done.
     pub no_space: f64,
+    /// After a power failure so many writes fail at most, nothing of them done: those by which what was
+    /// lost is sent again.
+    pub sick_writes: u64,
     /// Reads that fail with EIO.
     pub read_failure: f64,
     /// Writer records whose sync fails. They stay, and may be durable.
@@ -78,6 +81,7 @@ impl Default for MediumConfig {
             flush_failure: 0.0,
             write_failure: 0.0,
             no_space: 0.0,
+            sick_writes: 0,
             read_failure: 0.0,
             record_failure: 0.0,
             record_crash: 0.0,
@@ -100,6 +104,7 @@ impl MediumConfig {
             flush_failure: 0.0,
             write_failure: 0.0,
             no_space: 0.0,
+            sick_writes: 0,
             read_failure: 0.0,
             record_failure: 0.0,
             record_crash: 0.0,
@@ -189,6 +194,7 @@ impl MediumHandle {
             fence: Fence::default(),
             breach: None,
             failures_off: false,
+            sick_writes: 0,
             upheavals: 0,
             losses: 0,
             failed_syncs: (0, 0, 0),

@@ -2,6 +2,7 @@
 //! one; or a client that stands on theirs itself.
 
 use thinwire_link::rng::Rng;
+use thinwire_link::sim::StationConfig;
 
 use super::{
     Ground, SwarmPlan, durable_workload, initiator, may_fail, medium, pick, plan, target, workload,
@@ -11,7 +12,7 @@ use crate::client::{Top, Workload};
 use crate::export::Store;
 use crate::medium::{Device, MediumHandle};
 use crate::tree::{Branch, TreeLeaf};
-use crate::world::{MS, SECOND, World};
+use crate::world::{MS, NOBODY, SECOND, World};
 
 /// Which share of the seeds has one.
 const SHARE: f64 = 0.125;
@@ -29,29 +30,35 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
     let Ground { counters_high, burst, .. } = ground;
     // Each crash takes a while of it.
     let duration_ns = rng.between(2 * SECOND, 10 * SECOND);
-    for node in ["leaves0", "leaves1", "gateway"] {
-        let config = target(node.into(), counters_high, rng);
+    // It stands on the tree itself, all of which is remote then.
+    let by_client = rng.chance(0.2);
+    let nodes = ["leaves0", "leaves1", "gateway"];
+    for node in &nodes[..if by_client { 2 } else { 3 }] {
+        let config = target(node.to_string(), counters_high, rng);
         let server = world.add_server(links, station, config, wrapped);
         world.servers[server].shards[0].machine.burst = burst;
     }
     let gateway = 2;
     world.servers[0].set_shards(pick(rng, &[1, 1, 2]));
-    let settings = &mut world.servers[gateway].leaf_settings;
-    initiator(&mut settings.config, counters_high, rng);
-    // A server below is not there yet, or still has a former life's attachments.
-    settings.config.wait = rng.chance(0.8);
+    if let Some(server) = world.servers.get_mut(gateway) {
+        let settings = &mut server.leaf_settings;
+        initiator(&mut settings.config, counters_high, rng);
+        // A server below is not there yet, or still has a former life's attachments.
+        settings.config.wait = rng.chance(0.8);
+    }
     // In most worlds only one of them fails at anything.
     let fails = [rng.chance(0.35), rng.chance(0.35), rng.chance(0.25)];
     let device = [(); 3].map(|()| rng.chance(0.5).then(Device::new));
     // What happens there is seen soonest.
     let hot_leaf = rng.below(LEAVES as u64) as usize;
-    let mut local = LEAVES / 2;
+    let locals = if by_client { 0 } else { LEAVES / 2 };
+    let mut local = locals;
     let mut fails_at_all = false;
     let mut leaves = Vec::new();
     for leaf in 0..LEAVES {
         let is_local = rng.below((LEAVES - leaf) as u64) < local as u64;
         local -= usize::from(is_local);
-        let remotes = leaf - (LEAVES / 2 - local);
+        let remotes = leaf - (locals - local);
         let server = if is_local { gateway } else { remotes % 2 };
         let bytes = pick(rng, &[16 << 10, 64 << 10, 64 << 10, 256 << 10]);
         if is_local && rng.chance(0.03) {
@@ -64,8 +71,8 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
             // What is sent again fails now and then.
             true => config.write_failure = pick(rng, &[0.0, 0.05, 0.3]),
         }
-        if leaf == hot_leaf && rng.chance(0.5) {
-            config.write_failure = 0.3;
+        if leaf == hot_leaf {
+            config.sick_writes = pick(rng, &[0, 3, 12]);
         }
         fails_at_all |= may_fail(&config);
         let identity = [leaf as u8 + 1; 16];
@@ -84,7 +91,8 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
         leaves.push(world.remote_leaf(export));
     }
     let shape = if rng.chance(0.5) { Branch::even() } else { Branch::uneven() };
-    let export = world.add_tree(gateway, shape, leaves);
+    let server = if by_client { NOBODY } else { gateway };
+    let export = world.add_tree(server, shape, leaves);
     let tree = &mut world.exports[export];
     if let (true, Some(record)) = (fails[gateway], tree.record_medium()) {
         let drawn = medium(record.config().bytes, rng);
@@ -96,9 +104,9 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
     tree.may_fail = fails_at_all;
     let places = tree.tree().expect("just added").places();
     let place = places.map(|(_, place)| place).nth(hot_leaf).expect("it is one of them");
-    let writers = pick(rng, &[1, 1, 2]);
+    let writers = if by_client { 1 } else { pick(rng, &[1, 1, 2]) };
     tree.writers = writers as usize;
-    let readers = u64::from(rng.chance(0.3));
+    let readers = u64::from(!by_client && rng.chance(0.3));
     for nth in 0..writers + readers {
         let budget = rng.between(200, 2000);
         let mut workload = match rng.below(10) {
@@ -119,6 +127,9 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
             c.top = Top::AnyRange;
             c.workload.sectors_max = pick(rng, &[8, 64, 512]);
         }
+    }
+    if !by_client && rng.chance(0.25) {
+        add_guest(&mut world, (links, station), export, rng);
     }
     let mut plan = plan(duration_ns, faults, rng);
     // Mostly crashes.
@@ -146,4 +157,25 @@ fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
         zeroes: 0,
         ..drawn
     }
+}
+
+/// Somebody who takes a leaf of the tree away for a while.
+fn add_guest(
+    world: &mut World,
+    (links, station): (usize, StationConfig),
+    tree: usize,
+    rng: &mut Rng,
+) {
+    let of_tree = &world.exports[tree].tree().expect("it is one").leaves;
+    let remote = |leaf: &TreeLeaf| match leaf {
+        TreeLeaf::Remote { export, .. } => Some(*export),
+        _ => None,
+    };
+    let remotes: Vec<usize> = of_tree.iter().filter_map(remote).collect();
+    let leaf = pick(rng, &remotes);
+    let guest = world.add_client(links, station, leaf, Workload::NONE);
+    world.clients[guest].is_guest = true;
+    world.exports[leaf].writers = 2;
+    // Until the gateway begins anew, its clients cannot reach the leaf.
+    world.exports[tree].may_fail = true;
 }
