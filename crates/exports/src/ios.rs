@@ -96,6 +96,10 @@ impl Exports {
         if io.op.is_write() && self.passes[pass].read_only {
             return Err(ErrorKind::ReadOnly);
         }
+        if io.flags.fua {
+            // What was lost before it comes puts it in no doubt.
+            self.check_losses(export);
+        }
         let e = &mut self.exports[export];
         e.volume.geometry().check(&io)?;
         self.passes[pass].outstanding += 1;

@@ -72,6 +72,10 @@ pub struct InitiatorConfig {
     pub insecure: bool,
     /// See [`WhenAway`]. Default: wait.
     pub when_away: WhenAway,
+    /// Whoever stands on it looks at [`Volume::losses`](thinwire_volume::Volume::losses) and sends again
+    /// what was lost, as a target has its initiators do: then no flush has to fail for it. Default: false,
+    /// the next flush tells.
+    pub losses_are_heard: bool,
     /// Bytes of completed but unflushed writes that are kept for replay; half of it starts a flush,
     /// all of it makes writes wait for that. Default: 32 MiB. This is memory.
     pub retained_bytes_max: usize,
@@ -106,6 +110,7 @@ impl InitiatorConfig {
             wait: false,
             insecure: false,
             when_away: WhenAway::Wait,
+            losses_are_heard: false,
             retained_bytes_max: 32 << 20,
             frame_bytes_max: None,
             batching: Batching::default(),

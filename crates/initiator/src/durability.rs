@@ -67,6 +67,8 @@ pub(crate) struct Durability {
     replays: u64,
     /// Something that was acknowledged could not be written again.
     owes: bool,
+    /// Whoever needs to know of that hears of it without a flush.
+    is_heard: bool,
     /// The flush that the bound asks for is outstanding.
     forced: bool,
     /// One that failed is not repeated before this.
@@ -85,6 +87,7 @@ impl Durability {
             replay: None,
             replays: 0,
             owes: false,
+            is_heard: config.losses_are_heard,
             forced: false,
             forced_after: Time::ZERO,
             bytes_max: config.retained_bytes_max,
@@ -224,7 +227,7 @@ impl Durability {
         }
         if !is_ok {
             // The write was acknowledged once and is lost now: the next flush must say so.
-            self.owes = true;
+            self.owes |= !self.is_heard;
             self.stats.failures += 1;
         }
         // This tells of a change, or is the first to tell under which verifier all of them are now.

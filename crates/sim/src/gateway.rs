@@ -32,6 +32,8 @@ impl Default for LeafSettings {
     fn default() -> Self {
         let mut config = InitiatorConfig::new(TargetName::Node(String::new()), "");
         config.insecure = true;
+        // As the command has it.
+        config.losses_are_heard = true;
         LeafSettings { config, take_over: false }
     }
 }

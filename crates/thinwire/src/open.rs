@@ -34,6 +34,8 @@ pub struct VolumeOptions {
     pub take_over: bool,
     /// What requests get while the target is away.
     pub when_away: WhenAwayArg,
+    /// Whoever uses the volume looks at what it counts as lost, and writes that again.
+    pub losses_are_heard: bool,
     /// Give up the first attach after this long; `None` means never.
     pub patience: Option<Duration>,
     /// Wrap the volume so that it takes any byte range (`block_bytes == 1`), as faces need it.
@@ -56,6 +58,7 @@ impl VolumeOptions {
             read_only: false,
             take_over: false,
             when_away: WhenAwayArg::Wait,
+            losses_are_heard: false,
             patience: Some(ATTACH_PATIENCE),
             any_byte: false,
             wire: wire.clone(),

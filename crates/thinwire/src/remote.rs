@@ -134,6 +134,7 @@ impl RemoteLeaf {
         config.take_over = options.take_over;
         config.wait = options.patience.is_none();
         config.insecure = options.insecure;
+        config.losses_are_heard = options.losses_are_heard;
         config.batching = options.wire.batching();
         config.when_away = match options.when_away {
             crate::cli::WhenAwayArg::Wait => WhenAway::Wait,

@@ -202,6 +202,8 @@ impl Configured<'_> {
         let mut options =
             VolumeOptions::new(config.insecure, &WireArgs::default(), config.run_dir.clone());
         options.read_only = spec.read_only;
+        // The export's verifier changes, and initiators send their writes again.
+        options.losses_are_heard = true;
         let disk_options = DiskOptions {
             stop: Some(self.stop.clone()),
             state_dir: config.state_dir.clone(),

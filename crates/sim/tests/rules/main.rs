@@ -25,3 +25,4 @@ mod rule_11_black_holes;
 mod rule_12_keys;
 mod rule_13_turns;
 mod scene;
+mod trees;

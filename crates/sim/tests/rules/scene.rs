@@ -161,12 +161,17 @@ impl Scene {
 
     /// A write of client 0 that its store has, and needs so long for; what comes later is quick.
     pub fn slow_write(&mut self, range: Range, takes: Duration) -> u64 {
+        self.slow_write_to(&self.medium.clone(), range, takes)
+    }
+
+    /// As [`Scene::slow_write`], of a write that goes to this disk.
+    pub fn slow_write_to(&mut self, medium: &MediumHandle, range: Range, takes: Duration) -> u64 {
         let ns = takes.as_nanos() as u64;
-        self.medium.set_latency(ns, ns);
+        medium.set_latency(ns, ns);
         let token = self.submit(0, Op::Write, range);
-        let medium = self.medium.clone();
-        self.until("the store has it", move |_| medium.in_flight() == 1);
-        self.medium.set_latency(20_000, 200_000);
+        let on_its_way = medium.clone();
+        self.until("the store has it", move |_| on_its_way.in_flight() == 1);
+        medium.set_latency(20_000, 200_000);
         token
     }
 
