@@ -511,6 +511,17 @@ mod tests {
     }
 
     #[test]
+    fn whoever_hears_of_losses_is_owed_no_flush() {
+        for is_heard in [false, true] {
+            let mut d = replaying();
+            d.is_heard = is_heard;
+            d.on_replayed(0, d.mark(), 2, false);
+            send(&mut d);
+            assert_eq!((d.stats().failures, d.take_debt()), (1, !is_heard));
+        }
+    }
+
+    #[test]
     fn half_of_the_bound_forces_a_flush_and_a_failed_one_waits() {
         let mut d = clean();
         d.entries_max = 4;

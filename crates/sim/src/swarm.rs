@@ -345,6 +345,7 @@ fn workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
         statuses,
         fua: pick(rng, &[0.0, 0.1, 0.5]),
         sectors_max: pick(rng, &[8, 64, 512, 2048]),
+        hot: 0.5,
         hot_sectors: pick(rng, &[16, 64, 512]),
         hot_first: 0,
         pauses,

@@ -147,7 +147,7 @@ fn canary_of_a_node_that_completes_twice_is_found() {
 
 #[test]
 fn canary_of_a_node_that_tells_a_loss_late_is_found() {
-    found_in_trees(Canary::Node(node::NodeCanary::LateLost), 20_000);
+    found_in_trees(Canary::Node(node::NodeCanary::LateLost), 10_000);
 }
 
 #[test]
@@ -157,5 +157,5 @@ fn canary_of_a_module_that_drops_a_flush_is_found() {
 
 #[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
-    found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 20_000);
+    found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 10_000);
 }

@@ -34,7 +34,9 @@ pub struct Workload {
     pub fua: f64,
     /// Sectors of the longest I/O.
     pub sectors_max: usize,
-    /// I/Os fall into so many sectors half of the time.
+    /// Share of I/Os that fall into the hot place.
+    pub hot: f64,
+    /// Sectors of that.
     pub hot_sectors: usize,
     /// The first of them.
     pub hot_first: usize,
@@ -57,6 +59,7 @@ impl Workload {
         statuses: 0,
         fua: 0.0,
         sectors_max: 8,
+        hot: 0.5,
         hot_sectors: 64,
         hot_first: 0,
         pauses: 0.0,
@@ -167,7 +170,7 @@ impl Client {
         let (block, _) = self.initiator.as_ref().expect("it runs").block_sectors();
         let all = export.contents[self.content].bytes as usize / SECTOR_BYTES / block;
         let (hot, hot_first) = ((w.hot_sectors / block).clamp(1, all), w.hot_first / block);
-        let is_hot = self.rng.chance(0.5);
+        let is_hot = self.rng.chance(w.hot);
         let (from, span) = if is_hot { (hot_first.min(all - hot), hot) } else { (0, all) };
         let first = from + self.rng.below(span as u64) as usize;
         let longest = (w.sectors_max / block).clamp(1, all - first);

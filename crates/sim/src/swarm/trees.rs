@@ -152,6 +152,7 @@ fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
         flushes: 1,
         fua: 0.0,
         sectors_max: 8,
+        hot: 0.97,
         hot_sectors,
         discards: 0,
         zeroes: 0,
