@@ -1,10 +1,10 @@
-//! The exports of one shard, their verifiers and reports.
+//! The exports of one shard, and their verifiers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Geometry, Volume, WriterRecord};
+use thinwire_volume::{Completion, Volume, WriterRecord};
 
 use crate::claims::{Holder, PendingClaim};
 use crate::ios::PendingIo;
@@ -79,23 +79,6 @@ pub struct ExportConfig {
     pub volume: Box<dyn Volume>,
     /// Offer it for reading only.
     pub read_only: bool,
-}
-
-/// What an export is, for status.
-#[derive(Clone, Debug)]
-pub struct ExportReport {
-    /// Its name.
-    pub name: String,
-    /// Shape and abilities.
-    pub geometry: Geometry,
-    /// Offered for reading only.
-    pub read_only: bool,
-    /// The writer's generation.
-    pub generation: u64,
-    /// What the writer on record calls itself, if it is known.
-    pub writer: Option<String>,
-    /// Bytes that the volume had to copy in user space.
-    pub copied_bytes: u64,
 }
 
 /// Counters of the door.
@@ -263,19 +246,6 @@ impl Exports {
     /// Counters.
     pub fn stats(&self) -> DoorStats {
         self.stats
-    }
-
-    /// What the exports are, in the order in which they were added.
-    pub fn reports(&self) -> Vec<ExportReport> {
-        let report = |e: &Export| ExportReport {
-            name: e.name.clone(),
-            geometry: e.volume.geometry(),
-            read_only: e.read_only,
-            generation: e.writer.generation,
-            writer: e.writer_name().map(str::to_string),
-            copied_bytes: e.volume.copied_bytes(),
-        };
-        self.exports.iter().map(report).collect()
     }
 
     /// When something here is due, at the latest: [`Exports::settle`], or what had to wait.

@@ -16,7 +16,7 @@
 //! Nothing here blocks but the volumes' writer records. One `Exports` is one shard's.
 //!
 //! * `users.rs`: what a dialect tells and is told
-//! * `exports.rs`: the exports, their reports and verifiers
+//! * `exports.rs`: the exports and their verifiers; `report.rs`: what status tells of them
 //! * `passes.rs`: what is open, and for whom
 //! * `claims.rs`: who may write next
 //! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
@@ -37,10 +37,12 @@ mod exports;
 mod ios;
 mod passes;
 mod record;
+mod report;
 mod twin;
 mod users;
 
 pub use claims::WriteClaim;
-pub use exports::{DoorCanary, DoorStats, ExportConfig, ExportReport, Exports, ExportsConfig};
+pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
+pub use report::{ExportReport, RecordReport, WriterReport};
 pub use users::{Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users};

@@ -3,11 +3,11 @@
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
     Denial, Denied, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun, IoTicket, NoEntry,
-    Pass, User, Users, WriteClaim,
+    Pass, RecordReport, User, Users, WriteClaim,
 };
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::MemDisk;
-use thinwire_volume::{Completion, ErrorKind, Io, Op};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume, WriterRecord};
 
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
@@ -206,4 +206,39 @@ fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
     assert_eq!((users.denied[0].0, users.denied[0].1.why), (2, Denial::Record));
     assert!(users.fenced.is_empty());
     assert!(exports.admit(1, first.pass).is_ok());
+}
+
+#[test]
+fn a_report_says_who_holds_an_export_and_until_when() {
+    let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
+    let mut users = Dialect::default();
+    let report = |exports: &Exports| exports.reports().remove(0);
+    let new = report(&exports);
+    assert_eq!((new.generation, new.record, new.losses), (0, RecordReport::Settled, 0));
+    assert!(new.writer.is_none());
+    let reader = exports.open_read(9, 0);
+    let granted = grant(&mut exports, &mut users, 1, false);
+    let lease = ExportsConfig::default().lease;
+    let writer = report(&exports).writer.unwrap();
+    assert_eq!((writer.name.as_str(), writer.attached), ("user 1", true));
+    assert_eq!((writer.last_heard, writer.lease_end), (Some(AT), Some(AT + lease)));
+    // Its session ends without a word; a reader's says nothing of a writer.
+    let later = AT + lease;
+    exports.end_session(1, later);
+    let writer = report(&exports).writer.unwrap();
+    assert_eq!((writer.attached, writer.last_heard), (false, Some(later)));
+    assert_eq!(report(&exports).generation, granted.writer_generation);
+    exports.close(9, reader.pass);
+    // The next life of the node has only the record.
+    let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
+    volume.store_writer(WriterRecord::new(5, [1; 16], "user 1")).unwrap();
+    let mut exports = Exports::new(ExportsConfig::default(), 7);
+    let volume = Box::new(volume);
+    exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
+    let writer = report(&exports).writer.unwrap();
+    assert_eq!((writer.name.as_str(), writer.attached), ("user 1", false));
+    assert_eq!((writer.last_heard, writer.lease_end), (None, None));
+    let granted = grant(&mut exports, &mut users, 1, false);
+    exports.close(1, granted.pass);
+    assert!(report(&exports).writer.is_none());
 }

@@ -2,7 +2,8 @@
 //! thread all the way: there is no hand-off, no lock and no allocation between a link and a store.
 //!
 //! * [`shard`]: the loop, which drives a node on one thread
-//! * [`serve`]: a target on a shard; [`shards`]: several of them, one a thread
+//! * [`serve`]: a target on a shard; [`shards`]: several of them, one a thread; [`inquiry`]: what they tell of
+//!   themselves
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
 //! * [`lookup`] finds targets; [`steering`] keeps frames of others away
@@ -11,6 +12,7 @@
 pub mod blocking;
 pub mod clock;
 pub mod disk;
+pub mod inquiry;
 pub mod links;
 pub mod lookup;
 pub mod remote;

@@ -7,16 +7,20 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
+use thinwire_initiator::Initiator;
 use thinwire_link::Link;
 use thinwire_node::{Lane, PartId};
 use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
 
 use crate::clock::entropy;
+use crate::inquiry::{Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
 use crate::shard::{Shard, SharedShard};
 use crate::shards::Mail;
 use crate::wait::WaitToken;
 
 const STOP: WaitToken = 0;
+const ASKED: WaitToken = 1;
+const HURRY: WaitToken = 2;
 /// How long an orderly end may take.
 const STOP_TIME: Duration = Duration::from_secs(3);
 /// How often it is looked at whether it has come.
@@ -30,6 +34,8 @@ pub struct OpenedExport {
     pub fds: Vec<RawFd>,
     /// Ports in it, by number, to parts of the shard's node.
     pub ports: Vec<usize>,
+    /// Those of the parts that are attachments, to tell how they are.
+    pub leaves: Vec<OpenedLeaf>,
     /// Called once nobody is served any more: ends what it stands on.
     pub end: Option<Box<dyn FnOnce()>>,
 }
@@ -37,14 +43,42 @@ pub struct OpenedExport {
 impl OpenedExport {
     /// Of a volume with at most one descriptor, which stands on nothing else.
     pub fn new(config: ExportConfig, fd: Option<RawFd>) -> Self {
-        OpenedExport { config, fds: fd.into_iter().collect(), ports: Vec::new(), end: None }
+        let fds = fd.into_iter().collect();
+        OpenedExport { config, fds, ports: Vec::new(), leaves: Vec::new(), end: None }
     }
+}
+
+/// An attachment that an export stands on, a part of the shard as long as that is served.
+#[derive(Clone)]
+pub struct OpenedLeaf {
+    /// What is attached, as the user named it.
+    pub uri: String,
+    /// The part.
+    pub initiator: PartId<Initiator>,
+    /// The shard's numbers of its links.
+    pub links: Vec<usize>,
+}
+
+/// What a shard listens to while it serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders<'a> {
+    /// Readable when it is to end in order.
+    pub stop: BorrowedFd<'a>,
+    /// Readable when that is to be given up.
+    pub hurry: Option<BorrowedFd<'a>>,
+    /// Who asks how it is.
+    pub inquiry: Option<&'a Inquiry>,
 }
 
 /// A target and its shard: links, volumes and sessions.
 pub struct TargetShard {
     shard: SharedShard,
     target: PartId<Target>,
+    index: u8,
+    /// The target's links, by number.
+    links: Vec<usize>,
+    /// With the names of their exports.
+    leaves: Vec<(String, OpenedLeaf)>,
     ends: Vec<Box<dyn FnOnce()>>,
 }
 
@@ -71,9 +105,9 @@ impl TargetShard {
             let pool = shard.pool().clone();
             let mut target = Target::new(config, shard.infos(&links), index, pool, entropy());
             target.set_observer(shard.links().clocks().clone());
-            shard.add(target, links, &lane)
+            shard.add(target, links.clone(), &lane)
         };
-        TargetShard { shard, target, ends: Vec::new() }
+        TargetShard { shard, target, index, links, leaves: Vec::new(), ends: Vec::new() }
     }
 
     /// Whether an idle shard spins for a while before it sleeps. Default: yes.
@@ -95,6 +129,8 @@ impl TargetShard {
         for port in export.ports {
             shard.node().give_port(port, self.target);
         }
+        let name = &export.config.name;
+        self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
         shard.get_mut(self.target).add_export(export.config);
         self.ends.extend(export.end);
         Ok(())
@@ -115,26 +151,71 @@ impl TargetShard {
         act(self.shard.borrow_mut().get_mut(self.target))
     }
 
-    /// Serves until `stop` is readable, then ends in order: initiators are told, what is under way
-    /// is finished (for a bounded time).
-    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        let shard = &mut *self.shard.borrow_mut();
-        shard.watch(stop, STOP)?;
-        loop {
-            shard.turn(None)?;
-            if shard.ready().any(|token| token == STOP) {
-                break;
+    /// Serves until `orders.stop` is readable, then ends in order: initiators are told, what is under way
+    /// is finished (for a bounded time, or until `orders.hurry` is readable).
+    pub fn run(&mut self, orders: &Orders<'_>) -> io::Result<()> {
+        self.shard.borrow_mut().watch(orders.stop, STOP)?;
+        if let Some(inquiry) = orders.inquiry {
+            self.shard.borrow_mut().watch(inquiry.bell(self.index), ASKED)?;
+        }
+        while self.turn_until_told()? != STOP {
+            if let Some(inquiry) = orders.inquiry {
+                inquiry.answer(self.index, || self.report());
             }
         }
-        shard.unwatch(stop)?;
+        let shard = &mut *self.shard.borrow_mut();
+        shard.unwatch_all();
+        if let Some(hurry) = orders.hurry {
+            shard.watch(hurry, HURRY)?;
+        }
         shard.get_mut(self.target).shut_down();
         let end = shard.now() + STOP_TIME;
         loop {
             shard.turn(Some(STOP_LOOK))?;
             let all_is_said = shard.get(self.target).is_idle() && shard.has_sent();
-            if all_is_said || shard.now() >= end {
-                return Ok(());
+            if all_is_said || shard.now() >= end || shard.ready().any(|token| token == HURRY) {
+                break;
             }
+        }
+        shard.unwatch_all();
+        Ok(())
+    }
+
+    /// Turns until something is readable that is listened to, and tells what.
+    fn turn_until_told(&self) -> io::Result<WaitToken> {
+        let shard = &mut *self.shard.borrow_mut();
+        loop {
+            shard.turn(None)?;
+            if let Some(told) = shard.ready().min() {
+                return Ok(told);
+            }
+        }
+    }
+
+    /// How it is. Between two turns.
+    pub fn report(&self) -> ShardReport {
+        let (shard, target) = (self.shard(), self.target());
+        let now = shard.now();
+        let link = |&at: &usize| {
+            let links = shard.links();
+            let name = links.name(at).to_string();
+            LinkReport { name, addr: links.local(at), stats: links.stats(at) }
+        };
+        let leaf = |(export, leaf): &(String, OpenedLeaf)| LeafReport {
+            export: export.clone(),
+            uri: leaf.uri.clone(),
+            links: leaf.links.iter().map(|&at| shard.links().name(at).to_string()).collect(),
+            report: shard.get(leaf.initiator).report(now),
+        };
+        ShardReport {
+            index: self.index,
+            now,
+            exports: target.exports(),
+            leaves: self.leaves.iter().map(leaf).collect(),
+            sessions: target.first_sessions(SESSIONS_TOLD_MAX),
+            session_count: target.session_count(),
+            links: self.links.iter().map(link).collect(),
+            stats: target.stats(),
         }
     }
 

@@ -22,7 +22,8 @@ use thinwire_target::TargetConfig;
 use thinwire_volume::Letter;
 
 use crate::clock::entropy;
-use crate::serve::{OpenedExport, TargetShard};
+use crate::inquiry::Inquiry;
+use crate::serve::{OpenedExport, Orders, TargetShard};
 use crate::shard::{Shard, SharedShard};
 use crate::steering::link_shard;
 use crate::wait::Waiter;
@@ -89,11 +90,11 @@ impl Mail {
     }
 }
 
-fn new_bell() -> io::Result<OwnedFd> {
+pub(crate) fn new_bell() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
 
-fn ring(bell: &OwnedFd) {
+pub(crate) fn ring(bell: &OwnedFd) {
     // It fails only when it has been rung 2^64 times and nobody listens.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }
@@ -139,6 +140,17 @@ pub struct Service<'a> {
     pub pool_free_bytes_max: usize,
     /// Whether an idle shard spins for a while before it sleeps.
     pub spin: bool,
+    /// Readable when even an orderly end is to be given up.
+    pub hurry: Option<BorrowedFd<'a>>,
+    /// Who asks the shards how they are, if somebody does; for [`Service::shard_count`] of them.
+    pub inquiry: Option<&'a Inquiry>,
+}
+
+impl Service<'_> {
+    /// How many shards there will be: an export lives on one.
+    pub fn shard_count(&self) -> u8 {
+        self.shards.max(1).min(self.exports.len().clamp(1, 255) as u8)
+    }
 }
 
 /// What a shard tells the first.
@@ -222,7 +234,7 @@ pub fn serve<O: Opener>(
     stop: BorrowedFd<'_>,
     ready: &mut dyn FnMut() -> Result<(), O::Error>,
 ) -> Result<(), O::Error> {
-    let count = service.shards.max(1).min(service.exports.len().clamp(1, 255) as u8);
+    let count = service.shard_count();
     let shard_of = |number: usize| (number % usize::from(count)) as u8;
     let all: Vec<(String, u8)> =
         service.exports.iter().cloned().enumerate().map(|(n, e)| (e, shard_of(n))).collect();
@@ -338,7 +350,8 @@ impl<O: Opener> Commons<'_, O> {
             let mut either = Waiter::new()?;
             either.add(self.stop, 0)?;
             either.add(self.end.as_fd(), 1)?;
-            shard.run(either.fd())
+            let Service { hurry, inquiry, .. } = *self.service;
+            shard.run(&Orders { stop: either.fd(), hurry, inquiry })
         };
         let ran = serve();
         self.opener.ended(index, shard);

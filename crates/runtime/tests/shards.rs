@@ -6,7 +6,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -15,11 +15,12 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
 use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, ShardSteering, Sources};
 use thinwire_runtime::blocking::{Blocking, RemoteOpenError};
+use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{Opener, Service, serve};
-use thinwire_target::{ExportConfig, TargetConfig};
+use thinwire_target::{ExportConfig, RecordReport, TargetConfig};
 use thinwire_volume::Identity;
 use thinwire_volume::stores::MemoryStore;
 use thinwire_wire::Status;
@@ -124,10 +125,13 @@ struct Served {
     thread: JoinHandle<io::Result<()>>,
     ended: mpsc::Receiver<(u8, u64)>,
     ready: mpsc::Receiver<()>,
+    inquiry: Arc<Inquiry>,
 }
 
 fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
     let (stop_read, stop) = rustix::pipe::pipe().unwrap();
+    let inquiry = Arc::new(Inquiry::new(shards).unwrap());
+    let asked = inquiry.clone();
     let (tell, ready) = mpsc::channel();
     let (tell_end, ended) = mpsc::channel();
     let links = links.iter().map(ToString::to_string).collect();
@@ -140,13 +144,15 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
             exports: &exports,
             pool_free_bytes_max: 8 << 20,
             spin: true,
+            hurry: None,
+            inquiry: Some(&asked),
         };
         serve(&service, &opener, stop_read.as_fd(), &mut || {
             tell.send(()).unwrap();
             Ok(())
         })
     });
-    Served { stop: Some(stop), thread, ended, ready }
+    Served { stop: Some(stop), thread, ended, ready, inquiry }
 }
 
 impl Served {
@@ -202,6 +208,7 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
         let read = volume.read(0, 1 << 20).unwrap().to_vec();
         assert!(&read == content, "other content");
     }
+    all_shards_tell_how_they_are(&served.inquiry);
     match attach(initiator, name.clone(), "none") {
         Err(RemoteOpenError::Attach(AttachError::Refused { status, .. })) => {
             assert_eq!(status, Status::NotFound);
@@ -211,8 +218,33 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
     for volume in volumes {
         volume.close(PATIENCE).unwrap();
     }
+    let inquiry = served.inquiry.clone();
     // The refused one and the first and third export; the second.
     assert_eq!(served.end(), [3, 1]);
+    // Nobody is there any more, and nobody waits for them.
+    assert!(inquiry.ask(Duration::from_millis(10)).iter().all(Option::is_none));
+}
+
+/// Each export has been written by an initiator that is attached.
+fn all_shards_tell_how_they_are(inquiry: &Inquiry) {
+    let shown = [vec!["one", "three"], vec!["two"]];
+    for _ in 0..2 {
+        let told = inquiry.ask(PATIENCE);
+        assert_eq!(told.len(), shown.len());
+        for (report, names) in told.into_iter().zip(&shown) {
+            let report = report.expect("it serves");
+            let exports: Vec<_> = report.exports.iter().map(|export| &export.name).collect();
+            assert_eq!(&exports, names);
+            assert_eq!((report.sessions.len(), report.session_count), (names.len(), names.len()));
+            for (export, session) in report.exports.iter().zip(&report.sessions) {
+                let writer = export.writer.as_ref().expect("it is written");
+                assert!(writer.attached && writer.lease_end > Some(report.now), "{writer:?}");
+                assert_eq!((export.generation, export.record), (1, RecordReport::Settled));
+                assert_eq!(session.exports.join(","), export.name);
+            }
+            assert!(report.stats.requests >= 64 && report.links[0].stats.rx_frames > 64);
+        }
+    }
 }
 
 fn free_port() -> u16 {

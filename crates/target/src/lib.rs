@@ -15,6 +15,7 @@
 //!   there is no room for another session
 //! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
+//! * `report.rs`: what status tells
 #![forbid(unsafe_code)]
 
 mod answers;
@@ -26,6 +27,7 @@ mod greet;
 mod house;
 mod part;
 mod peer;
+mod report;
 mod requests;
 mod room;
 mod shards;
@@ -36,5 +38,6 @@ mod together;
 pub use config::{TargetCanary, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
-pub use target::{SessionReport, Target};
-pub use thinwire_exports::{DoorCanary, ExportConfig, ExportReport};
+pub use report::SessionReport;
+pub use target::Target;
+pub use thinwire_exports::{DoorCanary, ExportConfig, ExportReport, RecordReport, WriterReport};

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
-use thinwire_exports::{ExportConfig, ExportReport, Exports, ExportsConfig};
-use thinwire_proto::{DropReason, PathReport, SipRng, StageObserver, Time, open_frame};
+use thinwire_exports::{ExportConfig, Exports, ExportsConfig};
+use thinwire_proto::{DropReason, SipRng, StageObserver, Time, open_frame};
 use thinwire_volume::Letter;
 use thinwire_wire::{Frame, Kind, Message, Status};
 
@@ -37,19 +37,6 @@ pub struct Target {
     pub(crate) unknown_at: Time,
     housekeeping_at: Time,
     stopping: bool,
-}
-
-/// What a session is, for status.
-#[derive(Clone, Debug)]
-pub struct SessionReport {
-    /// What the initiator calls itself.
-    pub initiator: String,
-    /// Its paths.
-    pub paths: Vec<PathReport>,
-    /// Names of the exports it has open.
-    pub exports: Vec<String>,
-    /// When it was last heard.
-    pub last_heard: Time,
 }
 
 impl Target {
@@ -448,31 +435,5 @@ impl Target {
             twins: door.twins,
             ..self.house.stats
         }
-    }
-
-    /// What the exports are.
-    pub fn exports(&self) -> Vec<ExportReport> {
-        self.house.exports.reports()
-    }
-
-    /// How many sessions were opened lately that nobody has used yet.
-    pub fn promised(&self) -> usize {
-        self.promises.iter().flatten().count()
-    }
-
-    /// What the sessions in use are.
-    pub fn sessions(&self) -> Vec<SessionReport> {
-        let report = |p: &Peer| SessionReport {
-            initiator: p.name.clone(),
-            paths: p.session.path_reports().collect(),
-            exports: self
-                .house
-                .exports
-                .names_of(p.session.local_id())
-                .map(str::to_string)
-                .collect(),
-            last_heard: p.session.last_heard(),
-        };
-        self.peers.iter().flatten().map(|p| report(p)).collect()
     }
 }

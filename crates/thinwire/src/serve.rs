@@ -60,6 +60,8 @@ pub fn serve(
         exports: &names,
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
+        hurry: None,
+        inquiry: None,
     };
     tell_bounds(&service);
     let stop = signals.fd().try_clone_to_owned();
@@ -221,7 +223,13 @@ impl Configured<'_> {
                 tracing::error!("export {name}: {failure}");
             }
         };
-        Ok(OpenedExport { config: exported, fds, ports, end: Some(Box::new(end)) })
+        Ok(OpenedExport {
+            config: exported,
+            fds,
+            ports,
+            leaves: Vec::new(),
+            end: Some(Box::new(end)),
+        })
     }
 }
 

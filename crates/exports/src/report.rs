@@ -1,0 +1,93 @@
+//! What the exports tell of themselves, for status: above all who writes them.
+
+use thinwire_buffer::Time;
+use thinwire_volume::Geometry;
+
+use crate::exports::{Export, Exports};
+use crate::passes::PassState;
+use crate::record::RecordState;
+
+/// What an export is, for status.
+#[derive(Clone, Debug)]
+pub struct ExportReport {
+    /// Its name.
+    pub name: String,
+    /// Shape and abilities.
+    pub geometry: Geometry,
+    /// Offered for reading only.
+    pub read_only: bool,
+    /// The writer's generation.
+    pub generation: u64,
+    /// Who holds it for writing, if anybody does.
+    pub writer: Option<WriterReport>,
+    /// Whether it is known, and durable, who that is.
+    pub record: RecordReport,
+    /// How often writes that no flush had covered may have been lost.
+    pub losses: u64,
+    /// Bytes that the volume had to copy in user space.
+    pub copied_bytes: u64,
+}
+
+/// Who holds an export for writing, for status.
+#[derive(Clone, Debug)]
+pub struct WriterReport {
+    /// What it calls itself; empty if it says nothing.
+    pub name: String,
+    /// It is attached now.
+    pub attached: bool,
+    /// When it was last heard, as far as the door was told; `None` if it attached before this target started, and has not come back.
+    pub last_heard: Option<Time>,
+    /// When another may have the export, should it stay silent; `None` if only once it has come back, or
+    /// is taken over.
+    pub lease_end: Option<Time>,
+}
+
+/// How the record of who may write an export is, for status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordReport {
+    /// It is stored durably.
+    Settled,
+    /// It cannot be read: nobody may attach to write.
+    Unread,
+    /// It could be neither changed nor put back: nobody writes until that succeeds.
+    Unsettled,
+}
+
+impl Exports {
+    /// What the exports are, in the order in which they were added.
+    pub fn reports(&self) -> Vec<ExportReport> {
+        let report = |(at, e): (usize, &Export)| ExportReport {
+            name: e.name.clone(),
+            geometry: e.volume.geometry(),
+            read_only: e.read_only,
+            generation: e.writer.generation,
+            writer: self.writer(at),
+            record: match e.record {
+                RecordState::Settled => RecordReport::Settled,
+                RecordState::Unread(_) => RecordReport::Unread,
+                RecordState::Unresolved(_) => RecordReport::Unsettled,
+            },
+            losses: e.volume.losses(),
+            copied_bytes: e.volume.copied_bytes(),
+        };
+        self.exports.iter().enumerate().map(report).collect()
+    }
+
+    fn writer(&self, export: usize) -> Option<WriterReport> {
+        let e = &self.exports[export];
+        let name = e.writer_name()?.to_string();
+        let Some(holder) = &e.holder else {
+            return Some(WriterReport { name, attached: false, last_heard: None, lease_end: None });
+        };
+        let writes = |pass: &PassState| {
+            let is_its = (pass.export, pass.session) == (export, holder.session);
+            is_its && pass.live && !pass.fenced && !pass.read_only
+        };
+        Some(WriterReport {
+            name,
+            attached: self.passes.iter().any(writes),
+            last_heard: Some(holder.last_heard),
+            lease_end: Some(holder.last_heard + self.config.lease),
+        })
+    }
+}

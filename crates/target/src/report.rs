@@ -1,0 +1,58 @@
+//! What a target tells of itself, for status: its exports, and its sessions.
+
+use thinwire_exports::ExportReport;
+use thinwire_proto::{PathReport, Time};
+
+use crate::peer::Peer;
+use crate::target::Target;
+
+/// What a session is, for status.
+#[derive(Clone, Debug)]
+pub struct SessionReport {
+    /// What the initiator calls itself.
+    pub initiator: String,
+    /// Its paths.
+    pub paths: Vec<PathReport>,
+    /// Names of the exports it has open.
+    pub exports: Vec<String>,
+    /// When it was last heard.
+    pub last_heard: Time,
+}
+
+impl Target {
+    /// What the exports are.
+    pub fn exports(&self) -> Vec<ExportReport> {
+        self.house.exports.reports()
+    }
+
+    /// How many sessions were opened lately that nobody has used yet.
+    pub fn promised(&self) -> usize {
+        self.promises.iter().flatten().count()
+    }
+
+    /// What the sessions in use are.
+    pub fn sessions(&self) -> Vec<SessionReport> {
+        self.first_sessions(usize::MAX)
+    }
+
+    /// The first of them, at most so many: there may be many, and each takes time and memory.
+    pub fn first_sessions(&self, at_most: usize) -> Vec<SessionReport> {
+        let report = |p: &Peer| SessionReport {
+            initiator: p.name.clone(),
+            paths: p.session.path_reports().collect(),
+            exports: self
+                .house
+                .exports
+                .names_of(p.session.local_id())
+                .map(str::to_string)
+                .collect(),
+            last_heard: p.session.last_heard(),
+        };
+        self.peers.iter().flatten().take(at_most).map(|p| report(p)).collect()
+    }
+
+    /// How many sessions are in use.
+    pub fn session_count(&self) -> usize {
+        self.peers.iter().flatten().count()
+    }
+}
