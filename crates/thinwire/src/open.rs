@@ -46,12 +46,24 @@ pub struct VolumeOptions {
     pub run_dir: PathBuf,
     /// Which thread sends requests.
     pub submission: Submission,
-    /// How a user of the command says that it only reads; `None` if it always writes.
-    pub reading_flag: Option<&'static str>,
+    /// What messages may advise.
+    pub flags: CommandFlags,
+}
+
+/// Which flags the command has, for messages that say what to do. By default none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandFlags {
+    /// How its user says that it only reads; `None` if it always writes.
+    pub reading: Option<&'static str>,
+    /// `--take-over`.
+    pub takes_over: bool,
+    /// `--wait`.
+    pub waits: bool,
 }
 
 impl VolumeOptions {
-    /// Writable, block-granular, ten seconds of patience, waiting when the target is away.
+    /// Writable, block-granular, ten seconds of patience, waiting when the target is away; of a command
+    /// that has `--take-over`.
     pub fn new(insecure: bool, wire: &WireArgs, run_dir: PathBuf) -> Self {
         VolumeOptions {
             insecure,
@@ -64,7 +76,7 @@ impl VolumeOptions {
             wire: wire.clone(),
             run_dir,
             submission: Submission::Inline,
-            reading_flag: None,
+            flags: CommandFlags { takes_over: true, ..CommandFlags::default() },
         }
     }
 }

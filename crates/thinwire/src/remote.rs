@@ -93,19 +93,28 @@ fn refused(spec: &RemoteSpec, options: &VolumeOptions, error: &AttachError) -> F
 /// What the user can do about a refusal, in flags that the command has.
 fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
     let AttachError::Refused { status, text, .. } = error else { return String::new() };
-    match (status, options.reading_flag) {
+    let flags = options.flags;
+    match (status, flags.reading) {
         // A reader is refused only while something else is settled first.
         (Status::Busy, _) if options.read_only => ": try again".to_owned(),
         // No time helps here: the holder answers. The status alone does not tell.
         (Status::Busy, _) if text.contains("same identity") && text.contains("is alive") => {
-            ": detach it there, give this one another identity with --run-dir, or fence it with \
-             --take-over"
-                .to_owned()
+            let other = "give this one another identity with --run-dir";
+            match flags.takes_over {
+                true => format!(": detach it there, {other}, or fence it with --take-over"),
+                false => format!(": detach it there, or {other}"),
+            }
         }
-        (Status::Busy, Some(flag)) => {
-            format!(": wait for that, only read ({flag}), or fence that writer with --take-over")
+        (Status::Busy, reading) => {
+            let mut ways = vec!["wait for that".to_owned()];
+            ways.extend(reading.map(|flag| format!("only read ({flag})")));
+            ways.extend(flags.takes_over.then(|| "fence that writer with --take-over".to_owned()));
+            let last = ways.pop().unwrap_or_default();
+            match ways.is_empty() {
+                true => format!(": {last}"),
+                false => format!(": {}, or {last}", ways.join(", ")),
+            }
         }
-        (Status::Busy, None) => ": wait for that, or fence that writer with --take-over".to_owned(),
         (Status::ReadOnly, Some(flag)) => format!(" ({flag})"),
         (Status::NotFound, _) => ": `thinwire discover` lists the exports".to_owned(),
         _ => String::new(),
@@ -181,10 +190,11 @@ impl RemoteLeaf {
             let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
                 let seconds = start.elapsed().as_secs();
+                let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
                 return Err(Failure::failed(format!(
                     "cannot attach {spec}: no target answered within {seconds} s. Is the target \
                      running, is the link the one that leads to it, and does a firewall let it \
-                     through? `thinwire discover` shows who answers; --wait waits for longer"
+                     through? `thinwire discover` shows who answers{more}"
                 )));
             }
             let nap = Duration::from_millis(200);
@@ -395,13 +405,19 @@ pub fn discover(
 mod tests {
     use super::*;
     use crate::cli::WireArgs;
+    use crate::open::CommandFlags;
 
     const HELD: &str = "export a is held by node2 (pid 7); its lease has 30 s left";
     const TWIN: &str = "another process with the same identity holds export a and is alive";
 
     fn said(flag: Option<&'static str>, read_only: bool, status: Status, text: &str) -> String {
+        let flags = CommandFlags { reading: flag, takes_over: true, waits: true };
+        said_to(flags, read_only, status, text)
+    }
+
+    fn said_to(flags: CommandFlags, read_only: bool, status: Status, text: &str) -> String {
         let mut options = VolumeOptions::new(true, &WireArgs::default(), "/run".into());
-        (options.reading_flag, options.read_only) = (flag, read_only);
+        (options.flags, options.read_only) = (flags, read_only);
         let error = AttachError::Refused { status, text: text.into(), seconds_left: None };
         remedy(&options, &error)
     }
@@ -419,6 +435,14 @@ mod tests {
         }
         let reader = said(Some("--read-only"), true, Status::Busy, "being tried again");
         assert_eq!(reader, ": try again");
+        // A gateway.
+        let flags =
+            CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
+        let busy = said_to(flags, false, Status::Busy, HELD);
+        assert_eq!(busy, ": wait for that, or only read (,ro behind the export)");
+        let twin = said_to(flags, false, Status::Busy, TWIN);
+        assert_eq!(twin, ": detach it there, or give this one another identity with --run-dir");
+        assert_eq!(said_to(CommandFlags::default(), false, Status::Busy, HELD), ": wait for that");
     }
 
     #[test]

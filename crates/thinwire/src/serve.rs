@@ -24,7 +24,7 @@ use crate::export::ExportSpec;
 use crate::host::Host;
 use crate::links::open_target_links;
 use crate::names;
-use crate::open::VolumeOptions;
+use crate::open::{CommandFlags, VolumeOptions};
 use crate::opened::Tree;
 use crate::remote::discover;
 use crate::signals::Signals;
@@ -206,6 +206,8 @@ impl Configured<'_> {
         options.read_only = spec.read_only;
         // The export's verifier changes, and initiators send their writes again.
         options.losses_are_heard = true;
+        options.flags =
+            CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
         let disk_options = DiskOptions {
             stop: Some(self.stop.clone()),
             state_dir: config.state_dir.clone(),

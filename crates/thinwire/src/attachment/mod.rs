@@ -16,7 +16,7 @@ use crate::control::ControlServer;
 use crate::error::{Failure, Outcome};
 use crate::face::{FaceSpec, NbdAddress};
 use crate::leftover;
-use crate::open::{ATTACH_PATIENCE, VolumeOptions, open_volume};
+use crate::open::{ATTACH_PATIENCE, CommandFlags, VolumeOptions, open_volume};
 use crate::rundir::{Record, RunDir};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -65,7 +65,8 @@ impl Wanted {
         options.patience = (!args.wait).then_some(ATTACH_PATIENCE);
         options.any_byte = true;
         options.submission = args.submission;
-        options.reading_flag = Some("--read-only");
+        options.flags =
+            CommandFlags { reading: Some("--read-only"), takes_over: true, waits: true };
         if let Some(pcap) = &mut options.wire.pcap {
             *pcap = absolute(pcap)?;
         }

@@ -103,7 +103,7 @@ fn measure(
     options.read_only = pattern(args).reads_only();
     options.take_over = args.take_over;
     options.submission = args.submission;
-    options.reading_flag = Some(READING_FLAG);
+    options.flags.reading = Some(READING_FLAG);
     let mut open = open_volume(&args.volume, &options, signals)?;
     let plan = BenchPlan {
         rw: pattern(args),

@@ -60,7 +60,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
     let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
-    options.reading_flag = Some(READING_FLAG);
+    options.flags.reading = Some(READING_FLAG);
     options.read_only = reads_only;
     options.take_over = args.take_over && !reads_only;
     let mut open = open_volume(&args.volume, &options, Some(&signals))?;
