@@ -88,8 +88,13 @@ def gateway_without_a_place_for_its_record(lab):
     """A gateway that cannot keep who may write serves readers only."""
     Target(lab, f"a={image(lab, 'a.img', LEAF_MIB)}", name="node1", over="raw")
     export = f"big=linear:[{uri(lab, 'a', over='raw')},memory:1M]"
-    Target(lab, export, name="middle", over="raw", side="initiator",
-           extra=("--state-dir", "/proc/nonexistent", "--run-dir", lab.path("gateway-run")))
+    place = ("--state-dir", "/proc/nonexistent", "--run-dir", lab.path("gateway-run"))
+    middle = Target(lab, export, name="middle", over="raw", side="initiator", extra=place)
+    for word in ("write big", "/proc/nonexistent", "os error", "--state-dir", "only readers"):
+        check(word in middle.process.stderr, f"it says at once that there is no place, '{word}':\n{middle.process.stderr}")
+    checked = ("target", "--check", "--insecure", "--link", "eth1")
+    refused(lab, *checked, "--export", export, *place, says=["/proc/nonexistent", "--state-dir"])
+    thinwire(lab, *checked, "--export", export + ",ro", *place)
     volume = uri(lab, "big", over="raw", node="middle")
     common = ("--insecure", "--runtime", "1", "--run-dir", lab.path("run"))
     refused(lab, "bench", volume, "--rw", "randwrite", *common, says=["could not be recorded"], side="target")

@@ -12,6 +12,7 @@ use crate::config_file::ConfigFile;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
+use crate::state_dir;
 use crate::trees::Trees;
 use crate::uri::same;
 
@@ -104,7 +105,8 @@ impl TargetSettings {
     }
 
     /// Looks at everything that can be wrong before serving: each volume there, openable and of a
-    /// size that fits its blocks, nothing exported twice. One sentence for each problem.
+    /// size that fits its blocks, nothing exported twice; a place for the records of a gateway's exports.
+    /// One sentence for each problem.
     pub fn check_volumes(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (at, export) in self.exports.iter().enumerate() {
@@ -123,6 +125,7 @@ impl TargetSettings {
                 }
             }
         }
+        problems.extend(state_dir::problem(self));
         problems
     }
 }

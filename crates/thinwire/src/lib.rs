@@ -43,6 +43,7 @@ pub mod rundir;
 pub mod serve;
 pub mod signals;
 pub mod size;
+pub mod state_dir;
 #[cfg(test)]
 mod testing;
 mod trees;

@@ -28,6 +28,7 @@ use crate::open::{CommandFlags, VolumeOptions};
 use crate::opened::Tree;
 use crate::remote::discover;
 use crate::signals::Signals;
+use crate::state_dir;
 use crate::uri::VolumeSpec;
 
 /// Memory that a target's pool keeps for reuse, in bytes.
@@ -48,6 +49,9 @@ pub fn serve(
     refuse_any_port(config)?;
     let _names = names::hold(config)?;
     refuse_taken_name(config)?;
+    if let Some(problem) = state_dir::problem(config) {
+        tracing::warn!("{problem}; until then only readers may attach");
+    }
     let names: Vec<_> = config.exports.iter().map(|export| export.name.clone()).collect();
     let service = Service {
         config: thinwire_target::TargetConfig {

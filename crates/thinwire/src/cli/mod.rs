@@ -183,7 +183,8 @@ pub struct TargetArgs {
     #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
     /// Folder for the records of who may write exports that have no place for one beside their content:
-    /// block devices, volumes that are made of others or are another target's
+    /// block devices, volumes that are made of others or are another target's. Where nothing can be written
+    /// these have readers only, and --check says so
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/thinwire")]
     pub state_dir: PathBuf,
     /// Print JSON instead of text
