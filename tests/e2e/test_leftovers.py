@@ -15,6 +15,7 @@ NAMED = [
     (r"run|run/(ids|nodes)", "--run-dir"),
     (r"run/[^/]+\.log", "NAME.log"),
     (r"run/nodes/[^/]+\.lock", "nodes/"),
+    (r"run/target-[^/]+\.(json|lock|sock)", "target-NODE.json"),
     (r"run/ids/[^/]+\.lock", "ids/"),
     (r"[^#]+#user\.thinwire\.id", "user.thinwire.id"),
     (r"[^#]+#user\.thinwire\.writer", "user.thinwire.writer"),
@@ -140,6 +141,7 @@ def of_targets(lab):
         left = folder.judge("target", sides)
         check(any("writer-" in name for name in left) and any("#user.thinwire.writer" in name for name in left), f"{left}")
         check(not os.listdir(lab.path("run", "nodes")), "the name's claim is left")
+        check(not [name for name in os.listdir(lab.path("run")) if name.startswith("target-")], "its files are left")
         target.start().kill()
         folder.judge("target", sides)
     finally:

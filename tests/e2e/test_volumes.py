@@ -52,6 +52,10 @@ def tree_attached(lab):
     fio.finish(60)
     shown = attachment.status()
     check(len(shown["paths"]) >= 4, f"status shows the paths of four attachments: {shown}")
+    uris = [leaf["uri"] for leaf in shown["leaves"] if leaf["paths"][0]["remote"]]
+    check(len(uris) == len(set(uris)) == 4, f"status shows whose paths they are: {shown}")
+    said = thinwire(lab, "status", "--run-dir", attachment.run_dir).stdout
+    check(all(f"({uri}) is up" in said for uri in uris), said)
     attachment.detach()
 
 

@@ -99,6 +99,12 @@ impl Host {
         watched.map_err(|e| Failure::failed(format!("cannot watch: {e}")))
     }
 
+    /// Ends that.
+    pub fn unwatch(&self, fd: BorrowedFd<'_>) -> Outcome {
+        let unwatched = self.shard_mut().unwatch(fd);
+        unwatched.map_err(|e| Failure::failed(format!("cannot watch: {e}")))
+    }
+
     /// One turn of everything on the shard, which waits as `wait` allows.
     pub fn turn(&self, wait: Wait) -> Outcome {
         let timeout = match wait {

@@ -7,7 +7,8 @@
 //! | [`uri`], [`export`], [`face`], [`size`] | what users type, checked |
 //! | [`config`], `config_file`, `trees` | TOML files and flags become one target configuration; volumes described in TOML |
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
-//! | [`attachment`], [`rundir`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`attachment`], [`rundir`], [`record`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
+//! | [`serve`], [`steward`], [`health`] | a target: its shards, the thread beside them, what `status` shows |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
 //! | [`commands`] | one file for each command |
@@ -26,6 +27,7 @@ pub mod face;
 pub mod folder;
 pub mod grant;
 pub mod guard;
+pub mod health;
 pub mod host;
 pub mod identity;
 pub mod leftover;
@@ -38,12 +40,14 @@ pub mod open;
 pub mod opened;
 pub mod output;
 pub mod process;
+pub mod record;
 pub mod remote;
 pub mod rundir;
 pub mod serve;
 pub mod signals;
 pub mod size;
 pub mod state_dir;
+pub mod steward;
 #[cfg(test)]
 mod testing;
 mod trees;

@@ -1,8 +1,9 @@
 //! From a [`VolumeSpec`] to a volume that can be used: the seam between the commands, which only
 //! know [`OpenVolume`], and what drives stores, links and sessions.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
@@ -11,7 +12,7 @@ use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
-use crate::control::{BatchStatus, PathStatus, State};
+use crate::control::{BatchStatus, LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::signals::Signals;
@@ -48,6 +49,8 @@ pub struct VolumeOptions {
     pub submission: Submission,
     /// What messages may advise.
     pub flags: CommandFlags,
+    /// Readable when letting go in order is to be given up.
+    pub hurry: Option<Arc<OwnedFd>>,
 }
 
 /// Which flags the command has, for messages that say what to do. By default none of them.
@@ -77,6 +80,7 @@ impl VolumeOptions {
             run_dir,
             submission: Submission::Inline,
             flags: CommandFlags { takes_over: true, ..CommandFlags::default() },
+            hurry: None,
         }
     }
 }
@@ -99,8 +103,10 @@ pub struct VolumeHealth {
     pub state: State,
     /// The ways to the target; empty for local volumes.
     pub paths: Vec<PathStatus>,
-    /// The timer that runs, by name, and what is left of it.
-    pub timer: Option<(&'static str, Duration)>,
+    /// Of a volume made of several: the remote ones among them.
+    pub leaves: Vec<LeafStatus>,
+    /// The timer that runs, by name, and what is left of it, in seconds.
+    pub timer: Option<(String, f64)>,
     /// Writes have completed that no flush has covered yet.
     pub unflushed: bool,
     /// How requests share frames; none for local volumes.
@@ -115,6 +121,7 @@ impl VolumeHealth {
         VolumeHealth {
             state: State::Attached,
             paths: Vec::new(),
+            leaves: Vec::new(),
             timer: None,
             unflushed: false,
             batch: None,

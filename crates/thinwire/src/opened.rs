@@ -1,7 +1,8 @@
 //! A volume that a command has opened, whatever it is made of: local stores, attachments, modules over
 //! them.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Instant;
 
 use thinwire_buffer::Pool;
@@ -9,6 +10,7 @@ use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
+use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{
     Completion, Geometry, Identity, Io, IoError, Port, Unaligned, Volume, WriterRecord,
 };
@@ -106,7 +108,8 @@ impl Tree {
                 // Those that are open are let go of in order; local ones that nobody has written are put
                 // back as they were.
                 let mut remotes = remotes(&mut leaves);
-                let _ = end_remotes(&mut remotes, |leaf| !leaf.is_open());
+                let hurry = options.hurry.as_deref();
+                let _ = end_remotes(host, &mut remotes, |leaf| !leaf.is_open(), hurry);
                 Err(failure)
             }
         }
@@ -152,10 +155,24 @@ impl Tree {
         self.leaves.iter().filter_map(fd).collect()
     }
 
-    /// The volume, and what ends its leaves in order once nobody uses it any more.
-    pub fn into_parts(self) -> (Box<dyn Volume>, impl FnOnce() -> Outcome) {
-        let mut leaves = self.leaves;
-        (self.volume.boxed(), move || end(&mut leaves, false))
+    /// What it stands on at other targets.
+    pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
+        let opened = |leaf: &Leaf| match leaf {
+            Leaf::Remote(leaf) => Some(leaf.opened()),
+            Leaf::Local(_) => None,
+        };
+        self.leaves.iter().filter_map(opened).collect()
+    }
+
+    /// The volume, and what ends its leaves in order once nobody uses it any more, giving that up when
+    /// `hurry` is readable.
+    pub fn into_parts(
+        self,
+        host: &Host,
+        hurry: Option<Arc<OwnedFd>>,
+    ) -> (Box<dyn Volume>, impl FnOnce() -> Outcome + use<>) {
+        let (mut leaves, host) = (self.leaves, host.clone());
+        (self.volume.boxed(), move || end(&host, &mut leaves, false, hurry.as_deref()))
     }
 }
 
@@ -197,26 +214,40 @@ fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
     remotes
 }
 
-/// Ends attachments, all at the same time; at once those that `force` says.
-fn end_remotes(leaves: &mut [&mut RemoteLeaf], force: impl Fn(&RemoteLeaf) -> bool) -> Outcome {
+/// Ends attachments, all at the same time; at once those that `force` says, and all that are left when
+/// `hurry` is readable.
+fn end_remotes(
+    host: &Host,
+    leaves: &mut [&mut RemoteLeaf],
+    force: impl Fn(&RemoteLeaf) -> bool,
+    hurry: Option<&OwnedFd>,
+) -> Outcome {
+    if leaves.is_empty() {
+        return Ok(());
+    }
     let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
     for (leaf, &force) in leaves.iter_mut().zip(&forced) {
         leaf.begin_close(force);
     }
+    if let Some(hurry) = hurry {
+        host.watch(hurry.as_fd())?;
+    }
     let end = Instant::now() + CLOSE_PATIENCE;
-    let mut ended = match leaves.first() {
-        Some(leaf) => leaf.turn(),
-        None => Ok(()),
-    };
+    // What was queued is sent, also of those that are not waited for.
+    let mut ended = host.turn(Wait::No);
     for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
-        ended = ended.and(leaf.end_close(end));
+        ended = ended.and(leaf.end_close(end, hurry));
+    }
+    if let Some(hurry) = hurry {
+        host.unwatch(hurry.as_fd())?;
     }
     ended
 }
 
-/// Ends leaves, at once with `force`. The first failure, after all have been tried.
-fn end(leaves: &mut [Leaf], force: bool) -> Outcome {
-    let mut ended = end_remotes(&mut remotes(leaves), |_| force);
+/// Ends leaves, at once with `force`, or when `hurry` is readable. The first failure, after all have been
+/// tried.
+fn end(host: &Host, leaves: &mut [Leaf], force: bool, hurry: Option<&OwnedFd>) -> Outcome {
+    let mut ended = end_remotes(host, &mut remotes(leaves), |_| force, hurry);
     for leaf in leaves {
         if let (Leaf::Local(leaf), false) = (leaf, force) {
             ended = ended.and(leaf.end());
@@ -394,6 +425,9 @@ impl<V: Volume> OpenVolume for Opened<V> {
     fn health(&self) -> VolumeHealth {
         let mut leaves = self.leaves.iter().map(Leaf::health);
         let mut all = leaves.next().unwrap_or_else(VolumeHealth::local);
+        if self.leaves.len() > 1 {
+            all.leaves = self.remotes().map(RemoteLeaf::status).collect();
+        }
         for other in leaves {
             if severity(other.state) > severity(all.state) {
                 (all.state, all.timer, all.detail) = (other.state, other.timer, other.detail);
@@ -436,7 +470,7 @@ impl<V: Volume> OpenVolume for Opened<V> {
     fn close(&mut self, force: bool) -> Outcome {
         // Whoever watched does not listen any more.
         self.host.shard_mut().unwatch_all();
-        end(&mut self.leaves, force)
+        end(&self.host, &mut self.leaves, force, None)
     }
 }
 

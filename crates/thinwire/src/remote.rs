@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::Addr;
-use thinwire_initiator::{
-    AttachError, Initiator, InitiatorConfig, Phase, TargetName, Timer, WhenAway,
-};
+use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, TargetName, WhenAway};
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
 use thinwire_node::PartId;
-use thinwire_proto::{BatchPolicy, PathState, StageObserver, StageSums};
+use thinwire_proto::{BatchPolicy, StageObserver, StageSums};
 use thinwire_runtime::remote::begin_attach;
+use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
-use thinwire_volume::{ErrorKind, Port};
+use thinwire_volume::Port;
 use thinwire_wire::Status;
 
-use crate::control::{BatchStatus, PathStatus, State};
+use crate::control::{BatchStatus, LeafStatus};
 use crate::error::{Failure, Outcome};
+use crate::health;
 use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
@@ -232,39 +232,23 @@ impl RemoteLeaf {
     }
 
     /// State, paths and timers, as `status` shows them.
-    pub fn health(&self) -> VolumeHealth {
+    pub fn status(&self) -> LeafStatus {
         let shard = self.host.shard();
-        let now = shard.now();
-        let report = shard.get(self.initiator).report(now);
-        let links = shard.links();
-        let paths = report.paths.iter().map(|path| PathStatus {
-            link: links.name(self.links[path.link]).to_string(),
-            remote: path.addr.to_string(),
-            state: match path.state {
-                PathState::Active => "up".into(),
-                PathState::Candidate => "probing".into(),
-                PathState::Dead => "down".into(),
-            },
-            frame_bytes: path.frame_bytes as u32,
-            frame_bytes_limit: path.frame_bytes_limit as u32,
-            full_size_retry_s: path.full_size_retry.map(|at| at.since(now).as_secs_f64()),
-            rtt_us: (path.frames_sent > 0).then_some(path.rtt.as_secs_f64() * 1e6),
-            lost: path.frames_lost,
-        });
-        let timer = report.timer.map(|timer| match timer {
-            Timer::FailAfter(left) => ("fail-after", left),
-            Timer::Reconnect(left) => ("reconnect", left),
-        });
+        let report = shard.get(self.initiator).report(shard.now());
+        let link = |at: usize| shard.links().name(self.links[at]).to_string();
+        health::leaf(&self.uri, &report, shard.now(), link, "it is detached")
+    }
+
+    /// The same, as of a volume that is nothing else.
+    pub fn health(&self) -> VolumeHealth {
+        let LeafStatus { state, paths, timer, seconds_left, detail, .. } = self.status();
+        let shard = self.host.shard();
+        let report = shard.get(self.initiator).report(shard.now());
         VolumeHealth {
-            state: match (report.phase, report.failure) {
-                (_, Some(ErrorKind::Fenced)) => State::Fenced,
-                (Phase::Failed, _) => State::Changed,
-                (Phase::Away | Phase::Connecting, _) => State::Away,
-                (Phase::Detaching | Phase::Closed, _) => State::Detaching,
-                (Phase::Attached | Phase::Replaying, _) => State::Attached,
-            },
-            paths: paths.collect(),
-            timer,
+            state,
+            paths,
+            leaves: Vec::new(),
+            timer: timer.zip(seconds_left),
             unflushed: report.retained_entries > 0,
             batch: Some(BatchStatus {
                 policy: self.batch.to_string(),
@@ -272,14 +256,14 @@ impl RemoteLeaf {
                 requests: report.session.requests_sent,
                 frames: report.session.request_frames,
             }),
-            detail: match (report.failure, report.phase) {
-                (Some(kind), _) => {
-                    Some(format!("{}; I/O fails until it is detached", kind.describe()))
-                }
-                (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),
-                _ => None,
-            },
+            detail,
         }
+    }
+
+    /// What it is to the shard that it is on.
+    pub fn opened(&self) -> OpenedLeaf {
+        let (uri, links) = (self.uri.clone(), self.links.clone());
+        OpenedLeaf { uri, initiator: self.initiator, links }
     }
 
     /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show.
@@ -329,13 +313,8 @@ impl RemoteLeaf {
         }
     }
 
-    /// One turn of its host: what was queued is sent.
-    pub fn turn(&self) -> Outcome {
-        self.host.turn(Wait::No)
-    }
-
-    /// Waits until it has let go, or until `end`.
-    pub fn end_close(&mut self, end: Instant) -> Outcome {
+    /// Waits until it has let go, or until `end`, or gives up when `hurry` is readable.
+    pub fn end_close(&mut self, end: Instant, hurry: Option<&OwnedFd>) -> Outcome {
         loop {
             let closed = {
                 let shard = self.host.shard();
@@ -353,6 +332,12 @@ impl RemoteLeaf {
                         kind.describe()
                     ))),
                 };
+            }
+            if hurry.is_some_and(is_readable) {
+                return Err(Failure::failed(format!(
+                    "{}: given up before the target confirmed the detach",
+                    self.uri
+                )));
             }
             if Instant::now() >= end {
                 let seconds = CLOSE_PATIENCE.as_secs();

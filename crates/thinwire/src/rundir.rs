@@ -1,7 +1,7 @@
-//! The folder where attachments keep their state (`/run/thinwire`): for each attachment NAME
+//! The folder where attachments and targets keep their state (`/run/thinwire`): for each attachment NAME
 //! `NAME.lock` (locked as long as its process lives), `NAME.json` (its record), `NAME.sock` (its
-//! control socket) and `NAME.log`; `ids/`, the locks of initiator identities; `nodes/`, those of the
-//! node names of targets. Nobody but its owner and root can change anything in it: see [`folder`].
+//! control socket) and `NAME.log`; for each target the first three, its NAME being `target-NODE`; `ids/`,
+//! the locks of initiator identities; `nodes/`, those of the node names of targets. Nobody but its owner and root can change anything in it: see [`folder`].
 //!
 //! [`folder`]: crate::folder
 
@@ -15,13 +15,15 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{Failure, Outcome};
 use crate::folder::{Folder, Way};
-use crate::leftover::Leftover;
 use crate::lock::{self, Lock};
 use crate::process;
+use crate::record::RecordOwner;
+pub use crate::record::{Record, SCHEMA, TargetRecord};
 
 /// Longest path in a `sockaddr_un`, less its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -38,54 +40,8 @@ pub const IDENTITIES: &str = "ids";
 /// A name that looks taken may only be looked at (see [`RunDir::life`]); so try for this long.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(300);
 
-/// The version of everything this program writes as JSON.
-pub const SCHEMA: u32 = 1;
-
-/// What an attachment writes down about itself, so that others can find it and clean up after it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
-    /// Version of this format.
-    pub schema: u32,
-    /// The attachment's name.
-    pub name: String,
-    /// The volume, as a URI.
-    pub uri: String,
-    /// `nbd`, `file` or `block`.
-    pub frontend: String,
-    /// The socket, address, file or node, once it is usable.
-    pub path: Option<String>,
-    /// Frames are neither authenticated nor encrypted.
-    pub insecure: bool,
-    /// The attachment's process.
-    pub pid: i32,
-    /// When that process started, in clock ticks since boot: tells it from a later one with its id.
-    pub start_ticks: u64,
-    /// When the first attach will be given up, in milliseconds since 1970; `None` if never, or if
-    /// it is done.
-    #[serde(default)]
-    pub gives_up_ms: Option<u64>,
-    /// What stays behind if the process is killed.
-    pub leftovers: Vec<Leftover>,
-}
-
-impl Record {
-    /// A record of this process, nothing to clean up yet.
-    pub fn of_this_process(name: &str, uri: String, frontend: &str, insecure: bool) -> Self {
-        let pid = std::process::id() as i32;
-        Record {
-            schema: SCHEMA,
-            name: name.to_owned(),
-            uri,
-            frontend: frontend.to_owned(),
-            path: None,
-            insecure,
-            pid,
-            start_ticks: process::start_ticks(pid).unwrap_or(0),
-            gives_up_ms: None,
-            leftovers: Vec::new(),
-        }
-    }
-}
+/// How the files of targets begin; no attachment may be called so.
+pub const TARGET_PREFIX: &str = "target-";
 
 /// `/run/thinwire` for root; for others, who cannot write there, `thinwire` in their own runtime
 /// folder: the one that XDG_RUNTIME_DIR names, else `/run/user/UID`. Never below `/tmp` or any other
@@ -114,7 +70,7 @@ fn chosen_by_environment() -> Option<PathBuf> {
     Some(Path::new(&folder).join("thinwire"))
 }
 
-/// Whether an attachment's process lives.
+/// Whether the process of an attachment or a target lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessLife {
     /// Its lock is held, or the process on its record runs.
@@ -171,11 +127,26 @@ impl RunDir {
 
     /// Names of all attachments that left a lock or a record here, sorted.
     pub fn names(&self) -> Outcome<Vec<String>> {
+        self.names_of(|name| {
+            !name.starts_with(TARGET_PREFIX)
+                && crate::size::check_name("attachment name", name).is_ok()
+        })
+    }
+
+    /// The same of targets. Each begins with [`TARGET_PREFIX`] and its node's name; one that found that
+    /// taken has `@` and its process id behind it.
+    pub fn targets(&self) -> Outcome<Vec<String>> {
+        self.names_of(|name| {
+            node_of(name).is_some_and(|node| crate::size::check_name("node name", node).is_ok())
+        })
+    }
+
+    fn names_of(&self, wanted: impl Fn(&str) -> bool) -> Outcome<Vec<String>> {
         let wrong = |e: io::Error| Failure::failed(format!("{}: {e}", self.path().display()));
         let mut names = Vec::new();
         for file in self.folder.names().map_err(wrong)? {
             if let Some(name) = file.strip_suffix(".json").or(file.strip_suffix(".lock"))
-                && crate::size::check_name("attachment name", name).is_ok()
+                && wanted(name)
             {
                 names.push(name.to_owned());
             }
@@ -187,23 +158,32 @@ impl RunDir {
 
     /// The record of an attachment, if it wrote one that can be read.
     pub fn record(&self, name: &str) -> Option<Record> {
+        self.read(name)
+    }
+
+    /// The same of a target.
+    pub fn target_record(&self, name: &str) -> Option<TargetRecord> {
+        self.read(name)
+    }
+
+    fn read<R: DeserializeOwned>(&self, name: &str) -> Option<R> {
         serde_json::from_str(&self.folder.read(&format!("{name}.json")).ok()?).ok()
     }
 
-    /// Whether the process of an attachment lives: whether its lock is held. Who may not look at the
+    /// Whether the process of an attachment or a target lives: whether its lock is held. Who may not look at the
     /// lock is told what the record and the table of processes say.
     pub fn life(&self, name: &str) -> ProcessLife {
         match lock::is_held(&self.folder, &format!("{name}.lock")) {
             Ok(true) => ProcessLife::Alive,
             Ok(false) => ProcessLife::Gone,
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                self.record(name).map_or(ProcessLife::Unknown, |record| life_of(&record))
+                self.read(name).map_or(ProcessLife::Unknown, |owner: RecordOwner| life_of(owner))
             }
             Err(_) => ProcessLife::Unknown,
         }
     }
 
-    /// False if the process of an attachment is known to be gone.
+    /// False if the process of an attachment or a target is known to be gone.
     pub fn is_alive(&self, name: &str) -> bool {
         self.life(name) != ProcessLife::Gone
     }
@@ -251,7 +231,7 @@ impl RunDir {
         }
     }
 
-    /// Listens on an attachment's control socket, which its owner alone may connect to. The caller
+    /// Listens on a control socket, which its owner alone may connect to. The caller
     /// holds the claim.
     pub fn listen(&self, name: &str) -> io::Result<UnixListener> {
         let path = self.file(name, "sock");
@@ -266,7 +246,7 @@ impl RunDir {
         Ok(socket.into())
     }
 
-    /// Connects to an attachment's control socket.
+    /// Connects to a control socket.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
         UnixStream::connect(self.short(&self.file(name, "sock")))
     }
@@ -283,7 +263,7 @@ impl RunDir {
     }
 }
 
-/// An attachment's name, held by this process. Dropping it removes the attachment's files.
+/// The name of an attachment or a target, held by this process. Dropping it removes its files.
 #[derive(Debug)]
 pub struct Claim<'a> {
     dir: &'a RunDir,
@@ -294,7 +274,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The record of a process that was killed and held this name before.
+    /// The record of an attachment's process that was killed and held this name before.
     pub fn stale(&self) -> Option<&Record> {
         self.stale.as_ref()
     }
@@ -305,7 +285,7 @@ impl Claim<'_> {
     }
 
     /// Writes the record; readers see the old one or the new one.
-    pub fn write(&self, record: &Record) -> Outcome {
+    pub fn write(&self, record: &impl Serialize) -> Outcome {
         let text = serde_json::to_string_pretty(record).expect("a record is valid JSON") + "\n";
         let (file, new) = (format!("{}.json", self.name), format!("{}.new", self.name));
         self.dir.folder.write_atomically(&file, &new, text.as_bytes()).map_err(|e| {
@@ -336,8 +316,14 @@ impl Drop for Claim<'_> {
     }
 }
 
+/// The node of a target that has this name.
+pub fn node_of(name: &str) -> Option<&str> {
+    let node = name.strip_prefix(TARGET_PREFIX)?;
+    Some(node.split_once('@').map_or(node, |(node, _)| node))
+}
+
 /// Whether the process of a record lives, from what the system tells everybody.
-fn life_of(record: &Record) -> ProcessLife {
+fn life_of(record: RecordOwner) -> ProcessLife {
     match process::stat(record.pid) {
         Some(stat) if stat.lives && stat.start_ticks == record.start_ticks => ProcessLife::Alive,
         Some(_) => ProcessLife::Gone,
@@ -376,6 +362,29 @@ mod tests {
     }
 
     #[test]
+    fn targets_and_attachments_are_told_apart() {
+        let temp = TempDir::new("rundir-targets");
+        let dir = RunDir::create(temp.path()).unwrap();
+        let attachment = dir.claim("a").unwrap().unwrap();
+        attachment.write(&record("a")).unwrap();
+        let names = ["target-n.1", "target-n.1@77"];
+        let targets = names.map(|name| {
+            let claim = dir.claim(name).unwrap().unwrap();
+            claim.write(&TargetRecord::of_this_process("n.1", true)).unwrap();
+            claim
+        });
+        assert_eq!(
+            (dir.names().unwrap(), dir.targets().unwrap()),
+            (vec!["a".into()], names.map(String::from).to_vec())
+        );
+        assert_eq!(names.map(node_of), [Some("n.1"); 2]);
+        assert_eq!(dir.target_record(names[0]).unwrap().pid, std::process::id() as i32);
+        assert!(dir.record(names[0]).is_none() && dir.is_alive(names[1]));
+        drop((attachment, targets));
+        assert!(dir.names().unwrap().is_empty() && dir.targets().unwrap().is_empty());
+    }
+
+    #[test]
     fn a_killed_holder_leaves_its_record() {
         let temp = TempDir::new("rundir-stale");
         let dir = RunDir::create(temp.path()).unwrap();
@@ -411,8 +420,11 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(process::stat(of_child.pid).is_some(), "nobody has asked about it yet");
-        assert_eq!(life_of(&of_child), ProcessLife::Gone);
-        assert_eq!(life_of(&record("b")), ProcessLife::Alive);
+        let life = |record: &Record| {
+            life_of(RecordOwner { pid: record.pid, start_ticks: record.start_ticks })
+        };
+        assert_eq!(life(&of_child), ProcessLife::Gone);
+        assert_eq!(life(&record("b")), ProcessLife::Alive);
         child.wait().unwrap();
     }
 

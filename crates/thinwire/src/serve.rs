@@ -1,14 +1,16 @@
 //! Serving: from a configuration to running shards.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, DiskOptions};
+use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{self, Opener, Service};
@@ -27,8 +29,10 @@ use crate::names;
 use crate::open::{CommandFlags, VolumeOptions};
 use crate::opened::Tree;
 use crate::remote::discover;
+use crate::rundir::RunDir;
 use crate::signals::Signals;
 use crate::state_dir;
+use crate::steward::{self, Endings, Steward};
 use crate::uri::VolumeSpec;
 
 /// Memory that a target's pool keeps for reuse, in bytes.
@@ -52,8 +56,21 @@ pub fn serve(
     if let Some(problem) = state_dir::problem(config) {
         tracing::warn!("{problem}; until then only readers may attach");
     }
+    let dir = RunDir::create(&config.run_dir);
+    let registered = match &dir {
+        Ok(dir) => steward::register(dir, config),
+        Err(why) => Err(why.clone()),
+    };
+    let (_claim, control) = match registered {
+        Ok((claim, control)) => (Some(claim), Some(control)),
+        Err(why) => {
+            tracing::warn!("`thinwire status` will not show this target: {why}");
+            (None, None)
+        }
+    };
     let names: Vec<_> = config.exports.iter().map(|export| export.name.clone()).collect();
-    let service = Service {
+    let endings = Endings::new()?;
+    let mut service = Service {
         config: thinwire_target::TargetConfig {
             node: config.node.clone(),
             insecure: config.insecure,
@@ -64,15 +81,45 @@ pub fn serve(
         exports: &names,
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
-        hurry: None,
+        hurry: Some(endings.hurry.as_fd()),
         inquiry: None,
     };
     tell_bounds(&service);
-    let stop = signals.fd().try_clone_to_owned();
-    let stop = stop.map_err(|e| Failure::failed(format!("cannot watch for signals: {e}")))?;
+    let inquiry = Inquiry::new(service.shard_count());
+    let inquiry = inquiry.map_err(|e| Failure::failed(format!("cannot make an eventfd: {e}")))?;
+    service.inquiry = Some(&inquiry);
     let lanes = (0..service.shards.max(1)).map(|_| Lanes::draw()).collect();
-    let configured = Configured { config, stop: Arc::new(stop), lanes };
-    shards::serve(&service, &configured, signals.fd(), ready)
+    let left_behind = Arc::new(AtomicBool::new(false));
+    let configured =
+        Configured { config, endings: endings.clone(), left_behind: left_behind.clone(), lanes };
+    let (serving, over) = (AtomicBool::new(false), steward::bell()?);
+    let steward = Steward {
+        config,
+        signals,
+        endings: &endings,
+        inquiry: &inquiry,
+        control,
+        serving: &serving,
+        over: &over,
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("steward".into());
+        let begun = thread.spawn_scoped(scope, || steward.run());
+        begun.map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
+        // However serving ends, its thread does, too.
+        let _over = steward::RingAtEnd(&over);
+        shards::serve(&service, &configured, endings.stop.as_fd(), &mut || {
+            serving.store(true, Ordering::Release);
+            ready()
+        })
+    })?;
+    match left_behind.load(Ordering::Acquire) {
+        false => Ok(()),
+        true => Err(Failure::failed(
+            "ended, but not in order: what did not is told above. Start this target again, and it \
+             goes on with what it had attached",
+        )),
+    }
 }
 
 /// Tells what memory initiators can make this process hold, whatever they do (`docs/protocol.md`,
@@ -95,8 +142,9 @@ fn tell_bounds(service: &Service<'_>) {
 /// Opens what the configuration names.
 struct Configured<'a> {
     config: &'a TargetSettings,
-    /// Readable when the target is to end.
-    stop: Arc<OwnedFd>,
+    endings: Endings,
+    /// An export did not end in order. The ends of exports, which outlive this, tell.
+    left_behind: Arc<AtomicBool>,
     /// By shard: whose frames its links let in besides, for exports that stand on other targets'.
     lanes: Vec<Lanes>,
 }
@@ -198,7 +246,7 @@ impl Configured<'_> {
     /// Opens an export that is one store of this machine.
     fn open_store(&self, spec: &ExportSpec, shard: &SharedShard) -> Outcome<OpenedExport> {
         let pool = shard.borrow().pool().clone();
-        let (volume, fd) = open_store(spec, &self.config.state_dir, &pool, &self.stop)?;
+        let (volume, fd) = open_store(spec, &self.config.state_dir, &pool, &self.endings.stop)?;
         Ok(OpenedExport::new(named(spec, written_back(spec, volume, &pool)), fd))
     }
 
@@ -212,30 +260,26 @@ impl Configured<'_> {
         options.losses_are_heard = true;
         options.flags =
             CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
+        options.hurry = Some(self.endings.hurry.clone());
         let disk_options = DiskOptions {
-            stop: Some(self.stop.clone()),
+            stop: Some(self.endings.stop.clone()),
             state_dir: config.state_dir.clone(),
             ..DiskOptions::default()
         };
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
-        let (fds, ports) = (tree.fds(), tree.ports.clone());
-        let (volume, end) = tree.into_parts();
+        let (fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
+        let (volume, end) = tree.into_parts(host, options.hurry);
         let volume = Box::new(disk::recorded(volume, &config.state_dir));
         let exported = named(spec, written_back(spec, volume, &host.pool()));
-        let name = spec.name.clone();
+        let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
         let end = move || {
             if let Err(failure) = end() {
                 tracing::error!("export {name}: {failure}");
+                left_behind.store(true, Ordering::Release);
             }
         };
-        Ok(OpenedExport {
-            config: exported,
-            fds,
-            ports,
-            leaves: Vec::new(),
-            end: Some(Box::new(end)),
-        })
+        Ok(OpenedExport { config: exported, fds, ports, leaves, end: Some(Box::new(end)) })
     }
 }
 

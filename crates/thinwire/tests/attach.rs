@@ -39,7 +39,7 @@ impl Machine {
         let ran = self.run(&["status", "--json"]);
         assert_eq!(ran.code, 0, "{}", ran.err);
         let json: Value = serde_json::from_str(&ran.out).unwrap();
-        assert_eq!(json["schema"], 1);
+        assert_eq!(json["schema"], 2);
         json["attachments"].as_array().unwrap().clone()
     }
 

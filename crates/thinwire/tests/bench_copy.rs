@@ -181,5 +181,5 @@ fn copy_reports_what_it_did() {
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     let json: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!((&json["bytes"], &json["data_bytes"]), (&(2 << 20).into(), &0.into()));
-    assert_eq!((&json["schema"], &json["verified"]), (&1.into(), &true.into()));
+    assert_eq!((&json["schema"], &json["verified"]), (&2.into(), &true.into()));
 }

@@ -111,7 +111,7 @@ fn check_looks_at_everything_and_serves_nothing() {
     let ran = thinwire(&["target", "--config", &config, "--check", "--json"]);
     assert_eq!(ran.code, 1);
     let json: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!((json["ok"].as_bool(), json["schema"].as_u64()), (Some(false), Some(1)));
+    assert_eq!((json["ok"].as_bool(), json["schema"].as_u64()), (Some(false), Some(2)));
     assert_eq!(json["problems"].as_array().unwrap().len(), 3);
     for named in ["1000 bytes", "block of 512", "gone.img", "`good` and `again`"] {
         assert!(ran.err.contains(named), "{named}: {}", ran.err);
@@ -124,11 +124,14 @@ fn attachments_that_are_not_there() {
     let run_dir = folder.at("run");
     let ran = thinwire(&["status", "--run-dir", &run_dir]);
     let said = format!(
-        "no attachments in {run_dir}; root's are in /run/thinwire (--run-dir /run/thinwire)\n"
+        "no attachments and no targets in {run_dir}; root's are in /run/thinwire (--run-dir /run/thinwire)\n"
     );
     assert_eq!((ran.code, ran.out), (0, said));
     let ran = thinwire(&["status", "--json", "--run-dir", &run_dir]);
-    assert_eq!((ran.code, ran.out.as_str()), (0, "{\"schema\":1,\"attachments\":[]}\n"));
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "{\"schema\":2,\"attachments\":[],\"targets\":[]}\n")
+    );
     for words in [&["status", "disk0"][..], &["detach", "disk0"], &["detach", "disk0", "--force"]] {
         let ran = thinwire(&[words, &["--run-dir", &run_dir]].concat());
         assert_eq!(ran.code, 1);

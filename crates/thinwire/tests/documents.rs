@@ -1,14 +1,19 @@
 //! The documents do not drift: every command they show is one that `thinwire` understands, the
-//! configuration they show is valid, every file they name is there, and every function or test they
-//! name exists.
+//! configuration they show is valid, every file they name is there, every function or test they
+//! name exists, and what `status --json` prints is what they say.
 
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
+use thinwire::control::{
+    AttachmentStatus, BatchStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus,
+    State, TargetCounters, TargetState, WriterStatus,
+};
+use thinwire::rundir::SCHEMA;
 
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -16,6 +21,7 @@ const DOCUMENTS: [&str; 9] = [
     "docs/design.md",
     "docs/laboratory.md",
     "docs/performance.md",
+    "docs/status.md",
     "docs/testing.md",
     "docs/wireshark.md",
 ];
@@ -151,4 +157,107 @@ fn every_file_and_function_named_is_there() {
     }
     assert!(missing.is_empty(), "named, but not there: {missing:#?}");
     assert!(named >= 60, "only {named} names found: does this test still find them?");
+}
+
+/// The first cells of the table below a heading.
+fn fields<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
+    let start = text.find(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let section = text[start..].lines().skip(2).take_while(|line| !line.starts_with('#'));
+    let mut names: Vec<_> = section
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name))
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+fn keys(value: &impl serde::Serialize) -> Vec<String> {
+    let value = serde_json::to_value(value).unwrap();
+    let mut keys: Vec<_> = value.as_object().expect("an object").keys().cloned().collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Programs read them: a field that goes or is called otherwise raises the schema.
+#[test]
+fn the_json_of_status_is_what_its_document_says() {
+    let text = read("docs/status.md");
+    let path = PathStatus {
+        link: String::new(),
+        remote: String::new(),
+        state: String::new(),
+        frame_bytes: 0,
+        frame_bytes_limit: 0,
+        full_size_retry_s: None,
+        rtt_us: None,
+        lost: 0,
+    };
+    let batch = BatchStatus { policy: String::new(), level: 0, requests: 0, frames: 0 };
+    let leaf = LeafStatus {
+        uri: String::new(),
+        state: State::Away,
+        paths: Vec::new(),
+        timer: None,
+        seconds_left: None,
+        detail: None,
+    };
+    let attachment = AttachmentStatus {
+        name: String::new(),
+        uri: String::new(),
+        frontend: String::new(),
+        path: None,
+        state: State::Attached,
+        insecure: true,
+        paths: Vec::new(),
+        leaves: Vec::new(),
+        timer: None,
+        seconds_left: None,
+        read_only: false,
+        outstanding: 0,
+        pid: 0,
+        batch: None,
+        detail: None,
+    };
+    let writer =
+        WriterStatus { name: String::new(), attached: true, silent_s: None, lease_s: None };
+    let export = ExportStatus {
+        name: String::new(),
+        volume: String::new(),
+        bytes: 0,
+        block_bytes: 512,
+        read_only: false,
+        shard: 0,
+        writer: None,
+        generation: 0,
+        record: String::new(),
+        losses: 0,
+        copied_bytes: 0,
+        leaves: Vec::new(),
+    };
+    let session = SessionStatus {
+        initiator: String::new(),
+        exports: Vec::new(),
+        paths: Vec::new(),
+        idle_s: 0.0,
+        shard: 0,
+    };
+    let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
+    let all: [(&str, Vec<String>); 10] = [
+        ("### An attachment", keys(&attachment)),
+        ("### A path", keys(&path)),
+        ("### A leaf", keys(&leaf)),
+        ("### The batching", keys(&batch)),
+        ("### A target", keys(&target)),
+        ("### A link", keys(&LinkStatus::default())),
+        ("### An export", keys(&export)),
+        ("### A writer", keys(&writer)),
+        ("### A session", keys(&session)),
+        ("### The counters", keys(&TargetCounters::default())),
+    ];
+    for (heading, keys) in &all {
+        assert_eq!(&fields(&text, heading), keys, "{heading}");
+    }
+    let headings = text.lines().filter(|line| line.starts_with("### "));
+    assert_eq!(headings.count(), all.len(), "a section that nothing is compared with");
+    assert_eq!(fields(&text, "## The JSON"), ["attachments", "schema", "targets"]);
+    assert!(text.contains(&format!("| `schema` | {SCHEMA} |")), "the schema is {SCHEMA}");
 }

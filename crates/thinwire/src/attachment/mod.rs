@@ -13,11 +13,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cli::AttachArgs;
 use crate::control::ControlServer;
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, ParseError};
 use crate::face::{FaceSpec, NbdAddress};
 use crate::leftover;
 use crate::open::{ATTACH_PATIENCE, CommandFlags, VolumeOptions, open_volume};
-use crate::rundir::{Record, RunDir};
+use crate::rundir::{Record, RunDir, TARGET_PREFIX};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -49,10 +49,10 @@ impl Wanted {
     /// From the command line.
     pub fn new(args: &AttachArgs) -> Outcome<Self> {
         let name = match &args.name {
-            Some(name) => name.clone(),
+            Some(name) => check_attachment_name(name).map(|()| name.clone())?,
             None => {
                 let name = args.volume.short_name();
-                crate::size::check_name("attachment name", &name)
+                check_attachment_name(&name)
                     .map_err(|e| Failure::usage(format!("{e}; give one with --as NAME")))?;
                 name
             }
@@ -96,6 +96,15 @@ impl Wanted {
             "an attachment `{}` exists already{what}; detach it first, or name this one with --as",
             self.name
         ))
+    }
+}
+
+/// Attachments and targets have their files in one folder.
+fn check_attachment_name(name: &str) -> Result<(), ParseError> {
+    crate::size::check_name("attachment name", name)?;
+    match name.starts_with(TARGET_PREFIX) {
+        true => Err(ParseError::new(name, "names that begin with `target-` are those of targets")),
+        false => Ok(()),
     }
 }
 
@@ -150,4 +159,16 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
 /// Milliseconds since 1970, for records that other processes read.
 pub fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_attachment_is_called_like_a_target() {
+        assert_eq!(check_attachment_name("disk0-linear"), Ok(()));
+        let refused = check_attachment_name("target-node1").unwrap_err().to_string();
+        assert!(refused.contains("those of targets"), "{refused}");
+    }
 }

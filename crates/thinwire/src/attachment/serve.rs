@@ -13,7 +13,9 @@ use thinwire_frontend::Face;
 use thinwire_volume::{Completion, Io, Op};
 
 use super::Reporter;
-use crate::control::{AttachmentStatus, ControlServer, Controlled, DetachProgress, State};
+use crate::control::{
+    AttachmentStatus, ControlServer, Controlled, DetachProgress, Response, State,
+};
 use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, Wait};
 use crate::rundir::{Claim, Record};
@@ -293,7 +295,7 @@ enum Leaving {
 }
 
 impl Controlled for View<'_> {
-    fn status(&self) -> AttachmentStatus {
+    fn status(&self) -> Response {
         let health = self.open.health();
         let state = match (*self.phase, self.announced) {
             (Phase::Serving, true) => health.state,
@@ -301,7 +303,8 @@ impl Controlled for View<'_> {
             _ => State::Detaching,
         };
         let record = self.record;
-        AttachmentStatus {
+        let (timer, seconds_left) = health.timer.unzip();
+        Response::Status(Box::new(AttachmentStatus {
             name: record.name.clone(),
             uri: record.uri.clone(),
             frontend: record.frontend.clone(),
@@ -309,14 +312,15 @@ impl Controlled for View<'_> {
             state,
             insecure: record.insecure,
             paths: health.paths,
-            timer: health.timer.map(|(name, _)| name.to_owned()),
-            seconds_left: health.timer.map(|(_, left)| left.as_secs_f64()),
+            leaves: health.leaves,
+            timer,
+            seconds_left,
             read_only: self.read_only,
             outstanding: self.outstanding as u64,
             pid: record.pid,
             batch: health.batch,
             detail: health.detail,
-        }
+        }))
     }
 
     fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {

@@ -76,7 +76,7 @@ pub enum Command {
     Attach(AttachArgs),
     /// Take an attachment away
     Detach(DetachArgs),
-    /// Show this machine's attachments
+    /// Show this machine's attachments and targets
     Status(StatusArgs),
     /// Say which link an interface name stands for, and why
     Link(LinkArgs),
@@ -102,12 +102,12 @@ pub enum Command {
     },
 }
 
-/// Where attachments keep their state.
+/// Where attachments and targets keep their state.
 #[derive(Args, Clone, Debug)]
 pub struct RunDirArg {
-    /// Folder of attachments' state and control sockets, and in `ids/` of the locks by which this
-    /// machine is known to targets (without root, in the user's own runtime folder). Nobody else may be
-    /// able to write in it
+    /// Folder of attachments' and targets' state and control sockets, and in `ids/` of the locks by which
+    /// this machine is known to targets (without root, in the user's own runtime folder). Nobody else may
+    /// be able to write in it
     #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
 }
@@ -151,7 +151,11 @@ What stays behind: which volume a file is and who may write it, in its extended 
 user.thinwire.id and user.thinwire.writer; for block devices, where there are no such attributes, and
 for exports that are made of other volumes or are another target's, in --state-dir (/var/lib/thinwire/
 by default). Who this target is to other targets is locked in ids/ of --run-dir. The claim in nodes/
-goes with the target; the file of one that was killed goes when the next one starts.")]
+goes with the target, and so do target-NODE.json, .lock and .sock, by which `thinwire status` finds it;
+the files of one that was killed go when the next one starts, the latter also with `thinwire status`.
+
+SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
+most 13 s, or longer with several exports, and says for what; a second one ends it at once.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
     #[arg(long, value_name = "NODE")]
@@ -178,8 +182,8 @@ pub struct TargetArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub wire: WireArgs,
-    /// Folder where the node name is claimed on each Ethernet interface, in `nodes/`, so that no other
-    /// target of this machine takes it
+    /// Folder where `thinwire status` finds the target, and where its node name is claimed on each Ethernet
+    /// interface, in `nodes/`, so that no other target of this machine takes it
     #[arg(long, value_name = "FOLDER", default_value_os_t = crate::rundir::default_path())]
     pub run_dir: PathBuf,
     /// Folder for the records of who may write exports that have no place for one beside their content:
@@ -354,14 +358,19 @@ pub struct DetachArgs {
 Examples:
   thinwire status
   thinwire status disk0 --json
+  thinwire status target-node1
 
+Of a target it shows links, exports, who writes them, what they stand on at other targets, sessions and
+what was dropped. docs/status.md says what each field of the JSON means.
 On each path it shows the largest frame that passes, and if that is less than both ends' links carry
 (`frame_bytes_limit` in JSON), in how many seconds the full size is tried again (`full_size_retry_s`):
 10 s after large frames stopped passing, else every 60 s.
-Of an attachment of another user it tells only that its process lives (state `alive`).
-Cleans up what attachments left whose process was killed, but for NAME.log in the run directory.")]
+Of an attachment or target of another user it tells only that its process lives (state `alive`).
+Cleans up what attachments and targets left whose process was killed, but for NAME.log in the run
+directory.")]
 pub struct StatusArgs {
-    /// Only this attachment; exits with 1 if there is none of that name
+    /// Only this attachment, or the target of this node (NODE or target-NODE); exits with 1 if there is
+    /// none, or if NAME is both
     #[arg(value_parser = attachment_name)]
     pub name: Option<String>,
     #[command(flatten)]

@@ -12,7 +12,7 @@ use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
 use crate::process::signal_exactly;
-use crate::rundir::{RunDir, SCHEMA, elsewhere};
+use crate::rundir::{RunDir, SCHEMA, elsewhere, node_of};
 
 /// How long an attachment may take to say whether it will detach.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,12 +75,29 @@ fn unknown(args: &DetachArgs, names: &[String]) -> Failure {
         [] => "there are none".to_owned(),
         names => format!("there are: {}", names.join(", ")),
     };
+    if let Some(target) = target_of(args) {
+        return target;
+    }
     Failure::failed(format!(
         "no attachment `{}` in {}; {there}{}",
         args.name,
         args.run_dir.run_dir.display(),
         elsewhere(&args.run_dir.run_dir)
     ))
+}
+
+/// What is said if a target has the name.
+fn target_of(args: &DetachArgs) -> Option<Failure> {
+    let dir = RunDir::open(&args.run_dir.run_dir).ok()??;
+    let is_named = |target: &String| {
+        node_of(target) == Some(&args.name) || node_of(target) == node_of(&args.name)
+    };
+    let target = dir.targets().ok()?.into_iter().find(is_named)?;
+    let pid = dir.target_record(&target)?.pid;
+    Some(Failure::failed(format!(
+        "`{}` is a target, no attachment: it ends with SIGTERM to its process {pid}, or with its service",
+        args.name
+    )))
 }
 
 /// The polite way: as long as it takes, or not at all.

@@ -1,55 +1,90 @@
 //! `thinwire status`.
 
+mod targets;
+
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::attachment::unix_ms;
 use crate::cli::StatusArgs;
-use crate::control::{AttachmentStatus, ControlClient, ControlError, PathStatus, State};
+use crate::control::{
+    AttachmentStatus, ControlClient, ControlError, PathStatus, State, TargetStatus,
+};
 use crate::error::{Failure, Outcome};
 use crate::leftover;
 use crate::output;
-use crate::rundir::{ProcessLife, Record, RunDir, SCHEMA, elsewhere};
+use crate::rundir::{ProcessLife, Record, RunDir, SCHEMA, TARGET_PREFIX, elsewhere, node_of};
 
-/// An attachment that does not answer for this long is called unresponsive.
+/// An attachment or a target that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// `status --json`.
+/// `status --json` (`docs/status.md`).
 #[derive(Serialize)]
 struct Json {
     schema: u32,
     attachments: Vec<AttachmentStatus>,
+    targets: Vec<TargetStatus>,
 }
 
-/// Asks all attachments (or one) how they are; cleans up after those whose process was killed.
+/// Asks all attachments and targets (or one) how they are; cleans up after those whose process was killed.
 pub fn run(args: &StatusArgs) -> Outcome {
-    let mut attachments = Vec::new();
+    let (mut attachments, mut targets) = (Vec::new(), Vec::new());
     let run_dir = &args.run_dir.run_dir;
     if let Some(dir) = RunDir::open(run_dir)? {
-        for name in dir.names()? {
-            if args.name.as_ref().is_none_or(|wanted| *wanted == name) {
-                attachments.extend(look(&dir, &name)?);
-            }
+        let (names, nodes) = select(args.name.as_deref(), dir.names()?, dir.targets()?)?;
+        for name in names {
+            attachments.extend(look(&dir, &name)?);
+        }
+        for name in nodes {
+            targets.extend(targets::look(&dir, &name, PATIENCE)?);
         }
     }
-    let nothing = attachments.is_empty();
+    let texts = [
+        (!attachments.is_empty()).then(|| text(&attachments)),
+        (!targets.is_empty()).then(|| targets::text(&targets)),
+    ];
+    let nothing = attachments.is_empty() && targets.is_empty();
     if args.json {
-        output::say_json(&Json { schema: SCHEMA, attachments })?;
+        output::say_json(&Json { schema: SCHEMA, attachments, targets })?;
     } else if !nothing {
-        output::say(&text(&attachments))?;
+        output::say(&texts.into_iter().flatten().collect::<Vec<_>>().join("\n\n"))?;
     }
+    let place = || format!("in {}{}", run_dir.display(), elsewhere(run_dir));
     match &args.name {
         Some(name) if nothing => Err(Failure::failed(format!(
-            "there is no attachment `{name}` in {}{}",
-            run_dir.display(),
-            elsewhere(run_dir)
+            "there is no attachment and no target `{name}` {}",
+            place()
         ))),
         None if nothing && !args.json => {
-            output::say(&format!("no attachments in {}{}", run_dir.display(), elsewhere(run_dir)))
+            output::say(&format!("no attachments and no targets {}", place()))
         }
         _ => Ok(()),
     }
+}
+
+/// Which attachments and targets are asked for: all, the attachment of a name, or the targets of a node,
+/// called so or with `target-` before it.
+///
+/// # Errors
+/// An attachment and a target have that name.
+fn select(
+    wanted: Option<&str>,
+    mut names: Vec<String>,
+    mut targets: Vec<String>,
+) -> Outcome<(Vec<String>, Vec<String>)> {
+    let Some(wanted) = wanted else { return Ok((names, targets)) };
+    names.retain(|name| name == wanted);
+    let node = wanted.strip_prefix(TARGET_PREFIX);
+    let is_wanted = |found: &str| found == wanted || Some(found) == node;
+    targets.retain(|name| node_of(name).is_some_and(is_wanted));
+    if !names.is_empty() && targets.iter().any(|name| node_of(name) == Some(wanted)) {
+        return Err(Failure::failed(format!(
+            "`{wanted}` is an attachment and a target: say {TARGET_PREFIX}{wanted} for the target, or no \
+             name for all"
+        )));
+    }
+    Ok((names, targets))
 }
 
 /// One attachment; `None` if it has gone meanwhile.
@@ -111,6 +146,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         state,
         insecure: record.insecure,
         paths: Vec::new(),
+        leaves: Vec::new(),
         timer: gives_up.map(|_| "attach".to_owned()),
         seconds_left: gives_up.map(|ms| ms.saturating_sub(unix_ms()) as f64 / 1000.0),
         read_only: false,
@@ -124,16 +160,11 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
 /// A table, and below it what does not fit into one.
 fn text(attachments: &[AttachmentStatus]) -> String {
     let row = |a: &AttachmentStatus| {
-        let timer = match (&a.timer, a.seconds_left) {
-            (Some(timer), Some(left)) => format!("{timer} in {left:.0} s"),
-            (Some(timer), None) => timer.clone(),
-            _ => "-".into(),
-        };
         vec![
             a.name.clone(),
             a.state.word().to_owned(),
             a.path.clone().unwrap_or("-".into()),
-            timer,
+            timer(a.timer.as_deref(), a.seconds_left).unwrap_or("-".into()),
             if a.insecure { "INSECURE" } else { "-" }.to_owned(),
             a.uri.clone(),
         ]
@@ -141,23 +172,43 @@ fn text(attachments: &[AttachmentStatus]) -> String {
     let rows: Vec<_> = attachments.iter().map(row).collect();
     let mut text = output::table(&["NAME", "STATE", "PATH", "TIMER", "SECURITY", "URI"], &rows);
     for a in attachments {
-        for path in &a.paths {
-            let rtt = path.rtt_us.map_or(String::new(), |rtt| format!(", {rtt:.0} us round trip"));
-            text += &format!(
-                "\n{}: path {} to {} is {}, frames of {}{rtt}, {} lost",
-                a.name,
-                path.link,
-                path.remote,
-                path.state,
-                frame_size(path),
-                path.lost
-            );
+        let mut lines = Vec::new();
+        for leaf in &a.leaves {
+            let timer = timer(leaf.timer.as_deref(), leaf.seconds_left);
+            let timer = timer.map_or(String::new(), |timer| format!(", {timer}"));
+            lines.push(format!("{} is {}{timer}", leaf.uri, leaf.state.word()));
+            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf.uri))));
         }
-        if let Some(detail) = &a.detail {
-            text += &format!("\n{}: {detail}", a.name);
+        if a.leaves.is_empty() {
+            lines.extend(a.paths.iter().map(|path| path_line(path, None)));
+        }
+        lines.extend(a.detail.clone());
+        for line in lines {
+            text += &format!("\n{}: {line}", a.name);
         }
     }
     text
+}
+
+fn timer(timer: Option<&str>, seconds_left: Option<f64>) -> Option<String> {
+    match (timer?, seconds_left) {
+        (timer, Some(left)) => Some(format!("{timer} in {left:.0} s")),
+        (timer, None) => Some(timer.to_owned()),
+    }
+}
+
+/// One path; `of`: whose it is, if that is not clear.
+fn path_line(path: &PathStatus, of: Option<&str>) -> String {
+    let rtt = path.rtt_us.map_or(String::new(), |rtt| format!(", {rtt:.0} us round trip"));
+    let of = of.map_or(String::new(), |of| format!(" ({of})"));
+    format!(
+        "path {} to {}{of} is {}, frames of {}{rtt}, {} lost",
+        path.link,
+        path.remote,
+        path.state,
+        frame_size(path),
+        path.lost
+    )
 }
 
 /// The frame size in use; if it is not the full one, when that is tried again.
@@ -204,6 +255,26 @@ mod tests {
         assert!(!socket.exists());
         assert_eq!(look(&dir, "a").unwrap(), None);
         assert!(dir.names().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_name_means_an_attachment_or_a_target() {
+        let all = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<Vec<_>>();
+        let select = |wanted| {
+            select(wanted, all(&["a", "both"]), all(&["target-both", "target-n", "target-n@7"]))
+        };
+        for (wanted, names, targets) in [
+            ("a", &["a"][..], &[][..]),
+            ("n", &[], &["target-n", "target-n@7"]),
+            ("target-n", &[], &["target-n", "target-n@7"]),
+            ("target-both", &[], &["target-both"]),
+            ("other", &[], &[]),
+        ] {
+            assert_eq!(select(Some(wanted)).unwrap(), (all(names), all(targets)), "{wanted}");
+        }
+        assert_eq!(select(None).unwrap().1.len(), 3);
+        let error = select(Some("both")).unwrap_err();
+        assert!(error.message.contains("say target-both for the target"), "{error}");
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::{AttachmentStatus, ControlRequest, Response};
+use super::{AttachmentStatus, ControlRequest, Response, TargetStatus};
 use crate::rundir::RunDir;
 
-/// Why an attachment could not be asked.
+/// Why an attachment or a target could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// No process listens.
@@ -44,7 +44,7 @@ impl From<io::Error> for ControlError {
     }
 }
 
-/// One request to one attachment.
+/// One request to one process.
 pub struct ControlClient {
     stream: BufReader<UnixStream>,
 }
@@ -82,6 +82,18 @@ impl ControlClient {
             other => Err(ControlError::Garbled(format!("{other:?}"))),
         }
     }
+
+    /// Asks a target how it is.
+    pub fn target(
+        dir: &RunDir,
+        name: &str,
+        patience: Duration,
+    ) -> Result<TargetStatus, ControlError> {
+        match Self::ask(dir, name, ControlRequest::Status)?.answer(patience)? {
+            Response::Target(status) => Ok(*status),
+            other => Err(ControlError::Garbled(format!("{other:?}"))),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,13 +102,16 @@ mod tests {
     use crate::control::{ControlServer, Controlled, DetachProgress, State};
     use crate::testing::TempDir;
 
+    #[derive(Default)]
     struct Fake {
         busy: bool,
         detaches: Vec<bool>,
+        /// More, for people.
+        detail: Option<String>,
     }
 
-    impl Controlled for Fake {
-        fn status(&self) -> AttachmentStatus {
+    impl Fake {
+        fn how(&self) -> AttachmentStatus {
             AttachmentStatus {
                 name: "a".into(),
                 uri: "null:512".into(),
@@ -105,14 +120,21 @@ mod tests {
                 state: State::Attached,
                 insecure: true,
                 paths: Vec::new(),
+                leaves: Vec::new(),
                 timer: Some("fail-after".into()),
                 seconds_left: Some(1.5),
                 read_only: false,
                 outstanding: 3,
                 pid: 7,
                 batch: None,
-                detail: None,
+                detail: self.detail.clone(),
             }
+        }
+    }
+
+    impl Controlled for Fake {
+        fn status(&self) -> Response {
+            Response::Status(Box::new(self.how()))
         }
 
         fn detach(&mut self, force: bool) -> Result<DetachProgress, String> {
@@ -128,10 +150,13 @@ mod tests {
 
     /// Runs `ask` against a server that turns until `ask` is done.
     fn with_server<T: Send>(busy: bool, ask: impl FnOnce(&RunDir) -> T + Send) -> (T, Vec<bool>) {
+        serve(Fake { busy, ..Fake::default() }, ask)
+    }
+
+    fn serve<T: Send>(mut fake: Fake, ask: impl FnOnce(&RunDir) -> T + Send) -> (T, Vec<bool>) {
         let temp = TempDir::new("control");
         let dir = RunDir::create(temp.path()).unwrap();
         let mut server = ControlServer::new(dir.listen("a").unwrap()).unwrap();
-        let mut fake = Fake { busy, detaches: Vec::new() };
         let asked = std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask(&dir));
             while !asking.is_finished() {
@@ -148,7 +173,20 @@ mod tests {
     #[test]
     fn status_is_answered() {
         let (status, _) = with_server(false, |dir| ControlClient::status(dir, "a", SOON).unwrap());
-        assert_eq!(status, Fake { busy: false, detaches: Vec::new() }.status());
+        assert_eq!(status, Fake::default().how());
+    }
+
+    /// As of a target with many sessions: more than a socket takes at once.
+    #[test]
+    fn a_long_answer_arrives_whole() {
+        let detail = Some("x".repeat(3 << 20));
+        let fake = || Fake { detail: detail.clone(), ..Fake::default() };
+        let (status, _) = serve(fake(), |dir| {
+            // Somebody who asks and takes nothing in is in nobody's way.
+            let _deaf = ControlClient::ask(dir, "a", ControlRequest::Status).unwrap();
+            ControlClient::status(dir, "a", SOON).unwrap()
+        });
+        assert_eq!(status, fake().how());
     }
 
     #[test]

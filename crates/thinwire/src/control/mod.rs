@@ -1,9 +1,9 @@
-//! How `status` and `detach` talk to an attachment's process: over its unix socket in the run
-//! directory, one JSON object a line, one request a connection.
+//! How `status` and `detach` talk to an attachment's or a target's process: over its unix socket in the
+//! run directory, one JSON object a line, one request a connection.
 //!
 //! | request | answers |
 //! |---|---|
-//! | `{"op":"status"}` | `{"answer":"status", ...}` |
+//! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached`, `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
@@ -11,22 +11,27 @@
 
 mod client;
 mod server;
+mod target;
 
 pub use client::{ControlClient, ControlError};
 pub use server::{ControlServer, Controlled, DetachProgress};
+pub use target::{
+    ExportStatus, LeafStatus, LinkStatus, SessionStatus, TargetCounters, TargetState, TargetStatus,
+    WriterStatus,
+};
 
 use serde::{Deserialize, Serialize};
 
 /// The longest request line in bytes.
 pub const LINE_BYTES_MAX: usize = 4096;
 
-/// What can be asked of an attachment.
+/// What can be asked of an attachment or a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// Tell the attachment's state, paths and counters.
+    /// Tell state, paths and counters.
     Status,
-    /// Go away.
+    /// Go away. A target refuses that.
     Detach {
         /// Even if in use, without waiting for anything outstanding.
         force: bool,
@@ -39,6 +44,8 @@ pub enum ControlRequest {
 pub enum Response {
     /// The attachment's state, paths and counters.
     Status(Box<AttachmentStatus>),
+    /// The target's state, exports, sessions and counters.
+    Target(Box<TargetStatus>),
     /// It will not do that; it goes on as before.
     Refused {
         /// A sentence for the user.
@@ -70,10 +77,13 @@ pub struct AttachmentStatus {
     pub state: State,
     /// Frames are neither authenticated nor encrypted.
     pub insecure: bool,
-    /// The ways to the target; empty for local volumes.
+    /// The ways to the target, or to all targets of a volume made of several; empty for local ones.
     pub paths: Vec<PathStatus>,
-    /// The timer that decides what happens next, if one runs: `attach` (giving up the first
-    /// attach) or `fail-after` (failing what waits).
+    /// Of a volume made of several: the remote ones among them, each with its paths.
+    #[serde(default)]
+    pub leaves: Vec<LeafStatus>,
+    /// The timer that decides what happens next, if one runs: `attach` (giving up the first attach),
+    /// `reconnect` (the next attempt to reach the target) or `fail-after` (failing what waits).
     pub timer: Option<String>,
     /// How long until that timer fires.
     pub seconds_left: Option<f64>,
@@ -187,6 +197,9 @@ mod tests {
         );
         assert_eq!(request(r#"{"op":"detach","force":true,"x":1}"#), None);
         assert_eq!(request(r#"{"op":"format"}"#), None);
+        for state in [TargetState::Serving, TargetState::Stopping, TargetState::Unresponsive] {
+            assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
+        }
         let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
         assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
         for state in [State::Attached, State::Alive, State::Stale, State::Unresponsive] {

@@ -1,5 +1,6 @@
-//! The attachment's side of the control socket, turned by the shard like a face: nothing here
-//! waits, and all connections hide behind one epoll descriptor.
+//! The answering side of the control socket, turned by an attachment's shard like a face, or by the
+//! thread beside those of a target: nothing here waits, and all connections hide behind one epoll
+//! descriptor.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,7 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-use super::{AttachmentStatus, ControlRequest, LINE_BYTES_MAX, Response};
+use super::{ControlRequest, LINE_BYTES_MAX, Response};
 
 /// More than this many connections at once are not served.
 const CONNECTIONS_MAX: usize = 16;
@@ -16,10 +17,10 @@ const CONNECTIONS_MAX: usize = 16;
 /// The listener's key; connections have the key of their place.
 const LISTENER: u64 = u64::MAX;
 
-/// What the attachment's process does when asked.
+/// What the process does when asked.
 pub trait Controlled {
-    /// How the attachment is.
-    fn status(&self) -> AttachmentStatus;
+    /// State, paths and counters, as an answer to be sent.
+    fn status(&self) -> Response;
 
     /// Starts to detach, or says why not. After `Ok` the owner ends the attachment and calls
     /// [`ControlServer::finish`]. Asked again, possibly with more force, while under way.
@@ -37,6 +38,8 @@ struct Connection {
     stream: UnixStream,
     line: Vec<u8>,
     wants_end: bool,
+    /// What is left of an answer that the socket did not take at once. Nothing follows it.
+    rest: Vec<u8>,
 }
 
 /// See the [module](super).
@@ -70,7 +73,7 @@ impl ControlServer {
         for event in &events[..count] {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                at => self.read(at as usize, controlled),
+                at => self.serve(at as usize, controlled),
             }
         }
         count > 0
@@ -108,14 +111,19 @@ impl ControlServer {
                 && epoll::add(&self.epoll, &stream, key, EventFlags::IN).is_ok()
             {
                 let line = Vec::with_capacity(LINE_BYTES_MAX);
-                self.connections[at] = Some(Connection { stream, line, wants_end: false });
+                let rest = Vec::new();
+                self.connections[at] = Some(Connection { stream, line, wants_end: false, rest });
             }
         }
     }
 
-    /// Takes in what one connection sent; closes it when it is done or broken.
-    fn read(&mut self, at: usize, controlled: &mut dyn Controlled) {
+    /// Takes in what one connection sent, or goes on with the answer to it; closes it when it is done or
+    /// broken.
+    fn serve(&mut self, at: usize, controlled: &mut dyn Controlled) {
         let Some(connection) = self.connections[at].as_mut() else { return };
+        if !connection.rest.is_empty() {
+            return self.write(at);
+        }
         let mut bytes = [0; 512];
         let keep = match (&connection.stream).read(&mut bytes) {
             Ok(0) => false,
@@ -123,6 +131,31 @@ impl ControlServer {
             Err(e) => e.kind() == io::ErrorKind::WouldBlock,
         };
         if !keep {
+            self.close(at);
+        }
+    }
+
+    /// Closes a connection, unless it has still to take in its answer: then once it has.
+    fn close(&mut self, at: usize) {
+        let waits = self.connections[at].as_ref().filter(|connection| !connection.rest.is_empty());
+        let is_watched = waits.is_some_and(|connection| {
+            let key = EventData::new_u64(at as u64);
+            epoll::modify(&self.epoll, &connection.stream, key, EventFlags::OUT).is_ok()
+        });
+        if !is_watched {
+            self.connections[at] = None;
+        }
+    }
+
+    /// Writes more of an answer; closes the connection when that is all.
+    fn write(&mut self, at: usize) {
+        let Some(connection) = self.connections[at].as_mut() else { return };
+        match (&connection.stream).write(&connection.rest) {
+            Ok(count) => drop(connection.rest.drain(..count)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => connection.rest.clear(),
+        }
+        if connection.rest.is_empty() {
             self.connections[at] = None;
         }
     }
@@ -141,7 +174,7 @@ impl Connection {
             return true;
         };
         let response = match serde_json::from_slice(&self.line[..end]) {
-            Ok(ControlRequest::Status) => Response::Status(Box::new(controlled.status())),
+            Ok(ControlRequest::Status) => controlled.status(),
             Ok(ControlRequest::Detach { force }) => match controlled.detach(force) {
                 Ok(DetachProgress::Started) => Response::Detaching,
                 Err(why) => Response::Refused { why },
@@ -150,16 +183,25 @@ impl Connection {
         };
         self.line.clear();
         self.wants_end = response == Response::Detaching;
-        answer(&self.stream, &response).is_ok() && self.wants_end
+        match answer(&self.stream, &response) {
+            Ok(rest) => {
+                self.rest = rest;
+                self.wants_end
+            }
+            Err(_) => false,
+        }
     }
 }
 
-/// One line fits into any socket's buffer; a client that lets it fill up is not waited for.
-fn answer(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
+/// Answers with one line; what of it the socket does not take at once: only a target with many sessions
+/// says as much.
+fn answer(mut stream: &UnixStream, response: &Response) -> io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
-    match stream.write(&line)? {
-        count if count == line.len() => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
+    let taken = match stream.write(&line) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+        taken => taken?,
+    };
+    line.drain(..taken);
+    Ok(line)
 }

@@ -1,0 +1,285 @@
+//! The targets of this machine, as `status` shows them.
+
+use std::time::Duration;
+
+use super::{path_line, timer};
+use crate::control::{
+    ControlClient, ControlError, ExportStatus, LinkStatus, SessionStatus, TargetState, TargetStatus,
+};
+use crate::error::Outcome;
+use crate::health::empty_status;
+use crate::output;
+use crate::rundir::{ProcessLife, RunDir, TargetRecord};
+use crate::size::show_size;
+
+/// One target; `None` if it has gone meanwhile.
+pub fn look(dir: &RunDir, name: &str, patience: Duration) -> Outcome<Option<TargetStatus>> {
+    if !dir.is_alive(name) {
+        return bury(dir, name);
+    }
+    let (state, detail) = match ControlClient::target(dir, name, patience) {
+        Ok(status) => return Ok(Some(status)),
+        Err(ControlError::Forbidden) => {
+            let (state, told) = for_others(dir.life(name));
+            (state, Some(told))
+        }
+        Err(ControlError::Absent) => (TargetState::Starting, None),
+        Err(ControlError::Ended) if !dir.is_alive(name) => return bury(dir, name),
+        Err(e) => (TargetState::Unresponsive, Some(e.to_string())),
+    };
+    Ok(dir.target_record(name).map(|record| of_record(&record, state, detail)))
+}
+
+/// What can be said to somebody else than the target's user.
+fn for_others(life: ProcessLife) -> (TargetState, String) {
+    let (state, told) = match life {
+        ProcessLife::Unknown => {
+            (TargetState::Unresponsive, "no permission to tell whether its process lives")
+        }
+        _ => (TargetState::Alive, "its process lives; no permission to ask it more"),
+    };
+    (state, format!("{told}: run this as root or as the user who started it"))
+}
+
+/// A dead target: cleaned up and reported, once.
+fn bury(dir: &RunDir, name: &str) -> Outcome<Option<TargetStatus>> {
+    let Some(record) = dir.target_record(name) else { return Ok(None) };
+    let gone = format!("target `{}` was left by a process that is gone", record.node);
+    let detail = match dir.claim(name) {
+        // The claim takes the files away.
+        Ok(Some(_)) => format!("{gone}; cleaned up: removed its control socket and its record"),
+        // Somebody was quicker: cleans up, or is the next target.
+        Ok(None) => return Ok(None),
+        Err(e) => format!("{gone}; cannot clean up: {e}"),
+    };
+    let mut status = of_record(&record, TargetState::Stale, Some(detail));
+    status.pid = 0;
+    Ok(Some(status))
+}
+
+fn of_record(record: &TargetRecord, state: TargetState, detail: Option<String>) -> TargetStatus {
+    let status = empty_status(&record.node, state, record.insecure, record.pid);
+    TargetStatus { detail, ..status }
+}
+
+/// A table, and below it what does not fit into one.
+pub fn text(targets: &[TargetStatus]) -> String {
+    let row = |t: &TargetStatus| {
+        let count = |count: u64| match t.state {
+            TargetState::Serving => count.to_string(),
+            _ => "-".to_owned(),
+        };
+        let links: Vec<_> = t.links.iter().map(|link| link.name.as_str()).collect();
+        vec![
+            t.node.clone(),
+            t.state.word().to_owned(),
+            if t.pid == 0 { "-".to_owned() } else { t.pid.to_string() },
+            count(u64::from(t.shards)),
+            count(t.session_count),
+            count(t.counters.requests),
+            if t.insecure { "INSECURE" } else { "-" }.to_owned(),
+            if links.is_empty() { "-".to_owned() } else { links.join(",") },
+        ]
+    };
+    let rows: Vec<_> = targets.iter().map(row).collect();
+    let header = ["TARGET", "STATE", "PID", "SHARDS", "SESSIONS", "REQUESTS", "SECURITY", "LINKS"];
+    let mut text = output::table(&header, &rows);
+    for target in targets {
+        for line in lines(target) {
+            text += &format!("\n{}: {line}", target.node);
+        }
+    }
+    text
+}
+
+fn lines(target: &TargetStatus) -> Vec<String> {
+    let mut lines: Vec<String> = target.links.iter().map(link_line).collect();
+    for export in &target.exports {
+        lines.push(export_line(export));
+        for leaf in &export.leaves {
+            let timer = timer(leaf.timer.as_deref(), leaf.seconds_left);
+            let timer = timer.map_or(String::new(), |timer| format!(", {timer}"));
+            let (name, state) = (&export.name, leaf.state.word());
+            lines.push(format!("export {name} stands on {}, which is {state}{timer}", leaf.uri));
+            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf.uri))));
+            lines.extend(leaf.detail.as_ref().map(|detail| format!("{}: {detail}", leaf.uri)));
+        }
+    }
+    for session in &target.sessions {
+        lines.push(session_line(session));
+        let paths = session.paths.iter();
+        lines.extend(paths.map(|path| path_line(path, Some(&session.initiator))));
+    }
+    if !target.drops.is_empty() {
+        let drops = target.drops.iter().map(|(reason, count)| format!("{count} as {reason}"));
+        lines.push(format!("dropped {}", drops.collect::<Vec<_>>().join(", ")));
+    }
+    lines.extend(target.detail.clone());
+    lines
+}
+
+fn link_line(link: &LinkStatus) -> String {
+    let dropped = |count: u64| match count {
+        0 => String::new(),
+        count => format!(" ({count} dropped)"),
+    };
+    format!(
+        "link {} at {}: {} frames received{}, {} sent{}",
+        link.name,
+        link.address,
+        link.rx_frames,
+        dropped(link.rx_dropped),
+        link.tx_frames,
+        dropped(link.tx_dropped)
+    )
+}
+
+fn export_line(export: &ExportStatus) -> String {
+    let (name, volume, size) = (&export.name, &export.volume, show_size(export.bytes));
+    let mut line =
+        format!("export {name} of {volume}, {size} in blocks of {} bytes", export.block_bytes);
+    line += &match &export.writer {
+        _ if export.read_only => ", read-only".to_owned(),
+        None => ", nobody writes".to_owned(),
+        Some(writer) => {
+            let who = if writer.name.is_empty() { "somebody without a name" } else { &writer.name };
+            let generation = export.generation;
+            match (writer.attached, writer.silent_s, writer.lease_s) {
+                (true, _, _) => format!(", written by {who} under generation {generation}"),
+                (false, Some(silent), Some(lease)) if lease > 0.0 => format!(
+                    ", held by {who}, which has been silent for {silent:.0} s: another may have it \
+                     in {lease:.0} s"
+                ),
+                (false, Some(silent), _) => format!(
+                    ", held by {who}, which has been silent for {silent:.0} s: another may have it"
+                ),
+                (false, None, _) => format!(
+                    ", held by {who} since before this target started: another must say --take-over"
+                ),
+            }
+        }
+    };
+    line += match export.record.as_str() {
+        "unread" => "; who may write cannot be read, so no writer is let in",
+        "unsettled" => "; who may write cannot be stored, so nobody writes until it can",
+        _ => "",
+    };
+    if export.losses > 0 {
+        line += &format!("; unflushed writes may have been lost {} times", export.losses);
+    }
+    line
+}
+
+fn session_line(session: &SessionStatus) -> String {
+    let exports = match session.exports.is_empty() {
+        true => "without an export".to_owned(),
+        false => format!("with {}", session.exports.join(", ")),
+    };
+    format!("session of {} {exports}, heard {:.1} s ago", session.initiator, session.idle_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{LeafStatus, State, WriterStatus};
+    use crate::testing::TempDir;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn the_dead_are_reported_once_and_cleaned() {
+        let temp = TempDir::new("status-target");
+        let dir = RunDir::create(&temp.path().join("run")).unwrap();
+        let name = "target-node1";
+        let claim = dir.claim(name).unwrap().unwrap();
+        claim.write(&TargetRecord::of_this_process("node1", true)).unwrap();
+        // Alive, but without a control socket yet.
+        assert_eq!(look(&dir, name, SOON).unwrap().unwrap().state, TargetState::Starting);
+        let listener = dir.listen(name).unwrap();
+        let at_once = Duration::from_millis(1);
+        let seen = look(&dir, name, at_once).unwrap().unwrap();
+        assert_eq!(seen.state, TargetState::Unresponsive);
+        drop(listener);
+        claim.abandon();
+        assert!(temp.path().join("run/target-node1.sock").exists());
+        let seen = look(&dir, name, SOON).unwrap().unwrap();
+        assert_eq!((seen.state, seen.pid, seen.node.as_str()), (TargetState::Stale, 0, "node1"));
+        let said = text(&[seen]);
+        for word in ["stale", "INSECURE", "`node1` was left", "removed its control socket"] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+        assert_eq!(look(&dir, name, SOON).unwrap(), None);
+        assert_eq!(std::fs::read_dir(temp.path().join("run")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_export_says_who_holds_it_and_when_another_may() {
+        let mut export = ExportStatus {
+            name: "disk0".into(),
+            volume: "file:/srv/disk0.img".into(),
+            bytes: 10 << 30,
+            block_bytes: 512,
+            read_only: false,
+            shard: 0,
+            writer: None,
+            generation: 3,
+            record: "settled".into(),
+            losses: 0,
+            copied_bytes: 0,
+            leaves: Vec::new(),
+        };
+        let said = export_line(&export);
+        let head = "export disk0 of file:/srv/disk0.img, 10 GiB in blocks of 512 bytes";
+        assert_eq!(said, format!("{head}, nobody writes"));
+        let writer = |attached, silent_s, lease_s| {
+            Some(WriterStatus { name: "b (pid 7)".into(), attached, silent_s, lease_s })
+        };
+        for (writer, words) in [
+            (writer(true, Some(0.1), Some(29.9)), "written by b (pid 7) under generation 3"),
+            (writer(false, Some(12.0), Some(18.0)), "silent for 12 s: another may have it in 18 s"),
+            (writer(false, Some(40.0), Some(0.0)), "silent for 40 s: another may have it"),
+            (writer(false, None, None), "another must say --take-over"),
+        ] {
+            export.writer = writer;
+            let said = export_line(&export);
+            assert!(said.ends_with(words), "{words}: {said}");
+        }
+        (export.record, export.losses) = ("unsettled".into(), 2);
+        let said = export_line(&export);
+        assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
+        (export.read_only, export.record) = (true, "unread".into());
+        let said = export_line(&export);
+        assert!(said.contains(", read-only; who may write cannot be read"), "{said}");
+    }
+
+    #[test]
+    fn a_leaf_that_is_away_is_shown_with_its_export() {
+        let mut target = empty_status("gw", TargetState::Serving, true, 9);
+        target.drops.insert("duplicate".into(), 4);
+        target.exports.push(ExportStatus {
+            name: "big".into(),
+            volume: "linear:[...]".into(),
+            bytes: 512,
+            block_bytes: 512,
+            read_only: false,
+            shard: 0,
+            writer: None,
+            generation: 0,
+            record: "settled".into(),
+            losses: 0,
+            copied_bytes: 0,
+            leaves: vec![LeafStatus {
+                uri: "tw://node2/b?link=eth1".into(),
+                state: State::Away,
+                paths: Vec::new(),
+                timer: Some("reconnect".into()),
+                seconds_left: Some(1.4),
+                detail: None,
+            }],
+        });
+        let said = text(&[target]);
+        let leaf =
+            "gw: export big stands on tw://node2/b?link=eth1, which is away, reconnect in 1 s";
+        assert!(said.contains(leaf) && said.ends_with("gw: dropped 4 as duplicate"), "{said}");
+    }
+}

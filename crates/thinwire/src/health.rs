@@ -1,0 +1,256 @@
+//! From what attachments, sessions and shards report to what `status` shows of them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use thinwire_initiator::{InitiatorReport, Phase, Timer};
+use thinwire_proto::{PathReport, PathState, Time};
+use thinwire_runtime::inquiry::{LeafReport, SESSIONS_TOLD_MAX, ShardReport};
+use thinwire_target::{ExportReport, RecordReport};
+use thinwire_volume::ErrorKind;
+
+use crate::config::TargetSettings;
+use crate::control::{
+    ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus, State, TargetCounters,
+    TargetState, TargetStatus, WriterStatus,
+};
+
+/// Paths, whose links are called as `link` says.
+pub fn paths(reports: &[PathReport], now: Time, link: impl Fn(usize) -> String) -> Vec<PathStatus> {
+    let path = |path: &PathReport| PathStatus {
+        link: link(path.link),
+        remote: path.addr.to_string(),
+        state: match path.state {
+            PathState::Active => "up".into(),
+            PathState::Candidate => "probing".into(),
+            PathState::Dead => "down".into(),
+        },
+        frame_bytes: path.frame_bytes as u32,
+        frame_bytes_limit: path.frame_bytes_limit as u32,
+        full_size_retry_s: path.full_size_retry.map(|at| at.since(now).as_secs_f64()),
+        rtt_us: (path.frames_sent > 0).then_some(path.rtt.as_secs_f64() * 1e6),
+        lost: path.frames_lost,
+    };
+    reports.iter().map(path).collect()
+}
+
+/// An attachment, be it all of a volume or a part of it. One that failed for good fails `until` then.
+pub fn leaf(
+    uri: &str,
+    report: &InitiatorReport,
+    now: Time,
+    link: impl Fn(usize) -> String,
+    until: &str,
+) -> LeafStatus {
+    let timer = report.timer.as_ref().map(|timer| match timer {
+        Timer::FailAfter(left) => ("fail-after", *left),
+        Timer::Reconnect(left) => ("reconnect", *left),
+    });
+    LeafStatus {
+        uri: uri.to_owned(),
+        state: match (report.phase, report.failure) {
+            (_, Some(ErrorKind::Fenced)) => State::Fenced,
+            (Phase::Failed, _) => State::Changed,
+            (Phase::Away | Phase::Connecting, _) => State::Away,
+            (Phase::Detaching | Phase::Closed, _) => State::Detaching,
+            (Phase::Attached | Phase::Replaying, _) => State::Attached,
+        },
+        paths: paths(&report.paths, now, link),
+        timer: timer.map(|(name, _)| name.to_owned()),
+        seconds_left: timer.map(|(_, left)| left.as_secs_f64()),
+        detail: match (report.failure, report.phase) {
+            (Some(kind), _) => Some(format!("{}; I/O fails until {until}", kind.describe())),
+            (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),
+            _ => None,
+        },
+    }
+}
+
+/// What all shards of this process tell together, as far as they did within `patience`.
+pub fn target(
+    config: &TargetSettings,
+    state: TargetState,
+    patience: Duration,
+    reports: &[Option<ShardReport>],
+) -> TargetStatus {
+    let mut all = empty_status(&config.node, state, config.insecure, std::process::id() as i32);
+    all.shards = reports.len() as u32;
+    let mut silent = Vec::new();
+    for (index, report) in reports.iter().enumerate() {
+        match report {
+            Some(report) => add(&mut all, config, report),
+            None => silent.push(index.to_string()),
+        }
+    }
+    // As the user gave them.
+    let place = |name: &str| config.exports.iter().position(|export| export.name == name);
+    all.exports.sort_by_key(|export| place(&export.name));
+    let mut details = Vec::new();
+    if !silent.is_empty() {
+        let seconds = patience.as_secs_f64();
+        let silent = silent.join(", ");
+        details.push(format!("no answer within {seconds} s of shard {silent}, not shown here"));
+    }
+    if all.session_count > all.sessions.len() as u64 {
+        let (shown, count) = (all.sessions.len(), all.session_count);
+        details.push(format!(
+            "{shown} of {count} sessions are shown, at most {SESSIONS_TOLD_MAX} of each shard"
+        ));
+    }
+    all.detail = (!details.is_empty()).then(|| details.join("; "));
+    all
+}
+
+/// Of a target that tells nothing of itself.
+pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) -> TargetStatus {
+    TargetStatus {
+        node: node.to_owned(),
+        state,
+        insecure,
+        shards: 0,
+        links: Vec::new(),
+        exports: Vec::new(),
+        sessions: Vec::new(),
+        session_count: 0,
+        counters: TargetCounters::default(),
+        drops: BTreeMap::new(),
+        pid,
+        detail: None,
+    }
+}
+
+fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
+    let shard = u32::from(report.index);
+    all.session_count += report.session_count as u64;
+    add_links(&mut all.links, report);
+    let exports = report.exports.iter().map(|export| export_status(config, export, report));
+    all.exports.extend(exports);
+    let link = |at: usize| report.links[at].name.clone();
+    all.sessions.extend(report.sessions.iter().map(|session| SessionStatus {
+        initiator: session.initiator.clone(),
+        exports: session.exports.clone(),
+        paths: paths(&session.paths, report.now, link),
+        idle_s: report.now.since(session.last_heard).as_secs_f64(),
+        shard,
+    }));
+    let (sum, stats) = (&mut all.counters, &report.stats);
+    sum.requests += stats.requests;
+    sum.repeated += stats.repeated;
+    sum.sessions += stats.sessions;
+    sum.fenced += stats.fenced;
+    sum.twins += stats.twins;
+    sum.copied_bytes += stats.copied_bytes;
+    for (reason, count) in stats.drops.iter() {
+        *all.drops.entry(reason.to_owned()).or_default() += count;
+    }
+}
+
+/// All shards have the same links, in the same order.
+fn add_links(links: &mut Vec<LinkStatus>, report: &ShardReport) {
+    for (at, link) in report.links.iter().enumerate() {
+        if at == links.len() {
+            let (name, address) = (link.name.clone(), link.addr.to_string());
+            links.push(LinkStatus { name, address, ..LinkStatus::default() });
+        }
+        let sum = &mut links[at];
+        sum.rx_frames += link.stats.rx_frames;
+        sum.rx_bytes += link.stats.rx_bytes;
+        sum.rx_dropped += link.stats.rx_dropped;
+        sum.tx_frames += link.stats.tx_frames;
+        sum.tx_bytes += link.stats.tx_bytes;
+        sum.tx_dropped += link.stats.tx_dropped;
+    }
+}
+
+fn export_status(
+    config: &TargetSettings,
+    export: &ExportReport,
+    report: &ShardReport,
+) -> ExportStatus {
+    let spec = config.exports.iter().find(|spec| spec.name == export.name);
+    let writer = export.writer.as_ref().map(|writer| WriterStatus {
+        name: writer.name.clone(),
+        attached: writer.attached,
+        silent_s: writer.last_heard.map(|at| report.now.since(at).as_secs_f64()),
+        lease_s: writer.lease_end.map(|at| at.since(report.now).as_secs_f64()),
+    });
+    let leaves = report.leaves.iter().filter(|leaf| leaf.export == export.name);
+    ExportStatus {
+        name: export.name.clone(),
+        volume: spec.map_or(String::new(), |spec| spec.volume.to_string()),
+        bytes: export.geometry.bytes,
+        block_bytes: export.geometry.block_bytes,
+        read_only: export.read_only || export.geometry.features.read_only,
+        shard: u32::from(report.index),
+        writer,
+        generation: export.generation,
+        record: match export.record {
+            RecordReport::Settled => "settled",
+            RecordReport::Unread => "unread",
+            RecordReport::Unsettled => "unsettled",
+        }
+        .to_owned(),
+        losses: export.losses,
+        copied_bytes: export.copied_bytes,
+        leaves: leaves.map(|leaf| leaf_of_target(leaf, report)).collect(),
+    }
+}
+
+/// What an export stands on.
+pub fn leaf_of_target(told: &LeafReport, report: &ShardReport) -> LeafStatus {
+    let link = |at: usize| told.links[at].clone();
+    leaf(&told.uri, &told.report, report.now, link, "this target is started again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thinwire_buffer::Addr;
+    use thinwire_link::LinkStats;
+    use thinwire_runtime::inquiry::LinkReport;
+    use thinwire_target::{SessionReport, TargetStats};
+
+    fn settings() -> TargetSettings {
+        let words =
+            "thinwire target --name n --link eth1 --export a=memory:1M --export b=memory:1M";
+        let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(words.split(' ')).unwrap();
+        let crate::cli::Command::Target(args) = cli.command else { unreachable!() };
+        TargetSettings::assemble(&args).unwrap()
+    }
+
+    fn shard(index: u8) -> ShardReport {
+        let stats = LinkStats { rx_frames: 2, ..LinkStats::default() };
+        let session = SessionReport {
+            initiator: "i".into(),
+            paths: Vec::new(),
+            exports: Vec::new(),
+            last_heard: Time(1_000_000_000),
+        };
+        ShardReport {
+            index,
+            now: Time(3_000_000_000),
+            exports: Vec::new(),
+            leaves: Vec::new(),
+            sessions: vec![session],
+            session_count: 300,
+            links: vec![LinkReport { name: "eth1".into(), addr: Addr::Sim(1), stats }],
+            stats: TargetStats { requests: 5, ..TargetStats::default() },
+        }
+    }
+
+    #[test]
+    fn shards_add_up_and_what_is_missing_is_said() {
+        let patience = Duration::from_millis(300);
+        let reports = [Some(shard(0)), None, Some(shard(2))];
+        let all = target(&settings(), TargetState::Serving, patience, &reports);
+        assert_eq!((all.shards, all.session_count, all.counters.requests), (3, 600, 10));
+        assert_eq!((all.links.len(), all.links[0].rx_frames), (1, 4));
+        let sessions: Vec<_> = all.sessions.iter().map(|s| (s.shard, s.idle_s)).collect();
+        assert_eq!(sessions, [(0, 2.0), (2, 2.0)]);
+        let detail = all.detail.unwrap();
+        assert!(detail.contains("within 0.3 s of shard 1, not shown"), "{detail}");
+        assert!(detail.contains("2 of 600 sessions are shown"), "{detail}");
+        let all = target(&settings(), TargetState::Starting, patience, &[]);
+        assert_eq!((all.node.as_str(), all.detail), ("n", None));
+    }
+}
