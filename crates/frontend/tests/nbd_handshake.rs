@@ -4,6 +4,7 @@ mod nbd_common;
 
 use nbd_common::client::{Client, context_data, info_data, option_bytes, string};
 use nbd_common::{Backing, Server, config};
+use thinwire_frontend::nbd::NbdConfig;
 use thinwire_frontend::nbd::proto::{export_flag, info, option, option_reply};
 
 const BYTES: u64 = 1 << 20;
@@ -39,6 +40,20 @@ fn the_export_is_listed_and_described() {
     assert!(text.contains("disk1") && text.contains("disk0"), "{text}");
     client.option(option::ABORT, b"");
     assert!(client.is_closed());
+}
+
+#[test]
+fn an_alias_answers_and_is_not_listed() {
+    let server =
+        Server::start(NbdConfig { alias: "other".into(), ..config() }, Backing::Memory, BYTES);
+    let mut client = Client::haggle(&server.path);
+    let replies = client.option(option::LIST, b"");
+    assert_eq!(kinds(&replies), [option_reply::SERVER, option_reply::ACK]);
+    let replies = client.option(option::INFO, &info_data("other", &[info::NAME]));
+    assert_eq!(kinds(&replies), [option_reply::INFO, option_reply::INFO, option_reply::ACK]);
+    assert!(replies.iter().any(|(_, data)| data == b"\0\x01disk0"), "{replies:?}");
+    let replies = client.option(option::INFO, &info_data("others", &[]));
+    assert_eq!(kinds(&replies), [option_reply::ERR_UNKNOWN]);
 }
 
 #[test]

@@ -21,6 +21,8 @@ const IO_BYTES_MAX: u32 = 32 << 20;
 pub(super) struct Export<'a> {
     /// Its name. The empty name stands for it, too.
     pub(super) name: &'a str,
+    /// Another one; may be empty.
+    pub(super) alias: &'a str,
     /// A text for people; may be empty.
     pub(super) description: &'a str,
     /// Shape and abilities, with `read_only` set if the face is.
@@ -29,7 +31,7 @@ pub(super) struct Export<'a> {
 
 impl Export<'_> {
     fn is_called(&self, name: &[u8]) -> bool {
-        name.is_empty() || name == self.name.as_bytes()
+        name.is_empty() || name == self.name.as_bytes() || name == self.alias.as_bytes()
     }
 
     /// The longest read or write a client may ask for.

@@ -47,6 +47,8 @@ pub struct NbdConfig {
     pub listen: Listen,
     /// The export's name; the empty name answers, too. At most 4096 bytes.
     pub name: String,
+    /// Another name that answers; may be empty. At most 4096 bytes.
+    pub alias: String,
     /// A text for people, shown by `nbdinfo --list`; may be empty. At most 4096 bytes.
     pub description: String,
     /// Refuse writes, whatever the volume can do.
@@ -61,6 +63,7 @@ impl NbdConfig {
         NbdConfig {
             listen,
             name: name.into(),
+            alias: String::new(),
             description: String::new(),
             read_only: false,
             limits: NbdLimits::default(),
@@ -159,7 +162,8 @@ impl NbdFace {
     /// [`NbdError`]: the path is in use or is no socket, the address cannot be listened at, or the
     /// name or description is too long.
     pub fn bind(config: NbdConfig, pool: Pool) -> Result<Self, NbdError> {
-        for (what, text) in [("name", &config.name), ("description", &config.description)] {
+        let NbdConfig { name, alias, description, .. } = &config;
+        for (what, text) in [("name", name), ("alias", alias), ("description", description)] {
             if text.len() > proto::STRING_BYTES_MAX {
                 return Err(NbdError::TextTooLong(what, text.len()));
             }
@@ -333,8 +337,8 @@ impl NbdFace {
         for at in 0..self.touched.len() {
             let slot = self.touched[at];
             let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
-            let export =
-                Export { name: &self.config.name, description: &self.config.description, geometry };
+            let NbdConfig { name, alias, description, .. } = &self.config;
+            let export = Export { name, alias, description, geometry };
             match connection.pump(&mut self.hall, volume, &export) {
                 Ok(()) if connection.is_paused() && !connection.listed => {
                     connection.listed = true;

@@ -26,7 +26,8 @@ pub fn open_face(
     let failed = |e: &dyn std::fmt::Display| Failure::failed(e.to_string());
     match &wanted.face {
         FaceSpec::Nbd(address) => {
-            let mut config = NbdConfig::new(listen(address), wanted.volume.short_name());
+            let mut config = NbdConfig::new(listen(address), wanted.name.as_str());
+            config.alias = wanted.volume.short_name();
             config.description = shortened(source);
             config.read_only = read_only;
             Ok(Box::new(NbdFace::bind(config, pool).map_err(|e| failed(&e))?))

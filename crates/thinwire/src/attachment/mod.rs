@@ -51,7 +51,7 @@ impl Wanted {
         let name = match &args.name {
             Some(name) => check_attachment_name(name).map(|()| name.clone())?,
             None => {
-                let name = args.volume.short_name();
+                let name = default_name(&args.volume);
                 check_attachment_name(&name)
                     .map_err(|e| Failure::usage(format!("{e}; give one with --as NAME")))?;
                 name
@@ -96,6 +96,17 @@ impl Wanted {
             "an attachment `{}` exists already{what}; detach it first, or name this one with --as",
             self.name
         ))
+    }
+}
+
+/// What an attachment is called unless its user says otherwise: after its export or file; if it is made of
+/// several volumes, after the first of them and how they are put together.
+fn default_name(volume: &VolumeSpec) -> String {
+    match volume.leaves().first() {
+        Some(first) if *first != volume => {
+            format!("{}-{}", first.short_name(), volume.short_name())
+        }
+        _ => volume.short_name(),
     }
 }
 
@@ -166,7 +177,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_attachment_is_called_like_a_target() {
+    fn attachments_have_names_that_tell_them_apart() {
+        for (volume, name) in [
+            ("tw://node1/disk0?link=eth1", "disk0"),
+            ("/srv/a.img", "a.img"),
+            ("linear:[tw://node1/disk0?link=eth1,/srv/b.img]", "disk0-linear"),
+            ("linear:[linear:[/srv/a.img,memory:1M],/srv/b.img]", "a.img-linear"),
+            ("linear:[memory:1M]", "memory-linear"),
+        ] {
+            assert_eq!(default_name(&volume.parse().unwrap()), name);
+        }
         assert_eq!(check_attachment_name("disk0-linear"), Ok(()));
         let refused = check_attachment_name("target-node1").unwrap_err().to_string();
         assert!(refused.contains("those of targets"), "{refused}");

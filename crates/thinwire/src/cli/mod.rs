@@ -250,7 +250,8 @@ pub struct AttachArgs {
     /// Make a block device node: ublk, else a loop device over FUSE
     #[arg(long)]
     pub block: bool,
-    /// What to call the attachment [default: the export's name]
+    /// What to call the attachment, also as an NBD export, where the default answers, too [default: the
+    /// export's name; of a volume made of several the first one's, with `-linear` behind it]
     #[arg(long = "as", value_name = "NAME", value_parser = attachment_name)]
     pub name: Option<String>,
     /// Stay in the foreground, log to stderr
