@@ -151,9 +151,15 @@ impl TargetShard {
         act(self.shard.borrow_mut().get_mut(self.target))
     }
 
+    /// Serves until `stop` is readable, then ends in order: initiators are told, what is under way is
+    /// finished (for a bounded time).
+    pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
+        self.run_under(&Orders { stop, hurry: None, inquiry: None })
+    }
+
     /// Serves until `orders.stop` is readable, then ends in order: initiators are told, what is under way
     /// is finished (for a bounded time, or until `orders.hurry` is readable).
-    pub fn run(&mut self, orders: &Orders<'_>) -> io::Result<()> {
+    pub fn run_under(&mut self, orders: &Orders<'_>) -> io::Result<()> {
         self.shard.borrow_mut().watch(orders.stop, STOP)?;
         if let Some(inquiry) = orders.inquiry {
             self.shard.borrow_mut().watch(inquiry.bell(self.index), ASKED)?;

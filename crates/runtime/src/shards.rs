@@ -351,7 +351,7 @@ impl<O: Opener> Commons<'_, O> {
             either.add(self.stop, 0)?;
             either.add(self.end.as_fd(), 1)?;
             let Service { hurry, inquiry, .. } = *self.service;
-            shard.run(&Orders { stop: either.fd(), hurry, inquiry })
+            shard.run_under(&Orders { stop: either.fd(), hurry, inquiry })
         };
         let ran = serve();
         self.opener.ended(index, shard);

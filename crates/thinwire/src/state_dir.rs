@@ -11,7 +11,7 @@ use crate::export::ExportSpec;
 /// What keeps writers of a gateway's exports from being recorded, and what to do. `None` if nothing does,
 /// or there are none: files and devices are asked when they are opened.
 pub fn problem(config: &TargetSettings) -> Option<String> {
-    let needs = |export: &&ExportSpec| !export.is_store() && !export.read_only;
+    let needs = |export: &&ExportSpec| !export.volume.is_store() && !export.read_only;
     let names: Vec<_> =
         config.exports.iter().filter(needs).map(|export| export.name.as_str()).collect();
     if names.is_empty() {
