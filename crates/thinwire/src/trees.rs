@@ -24,6 +24,14 @@ pub struct NodeName {
     pub name: String,
 }
 
+impl NodeName {
+    /// The volume of that name in that file, by whatever path.
+    fn is(&self, file: &Path, name: &str) -> bool {
+        let same = (self.file.canonicalize(), file.canonicalize());
+        self.name == name && matches!(same, (Ok(one), Ok(other)) if one == other)
+    }
+}
+
 impl fmt::Display for NodeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}#{}", self.file.display(), self.name)
@@ -207,11 +215,8 @@ impl Trees {
     pub fn unused<'a>(&self, specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<String> {
         let mut used = Vec::new();
         specs.for_each(|spec| spec.nodes(&mut used));
-        let is_used = |volume: &&Described| {
-            let is_it =
-                |node: &&NodeName| node.name == volume.name && is_same(&node.file, &self.file);
-            used.iter().any(|node| is_it(node))
-        };
+        let is_used =
+            |volume: &&Described| used.iter().any(|node| node.is(&self.file, &volume.name));
         let unused = self.described.iter().filter(|volume| !is_used(volume));
         unused
             .map(|volume| {
@@ -221,19 +226,15 @@ impl Trees {
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
-    matches!((one.canonicalize(), other.canonicalize()), (Ok(a), Ok(b)) if a == b)
-}
-
 impl Walk {
     /// Goes into a volume. Each is one, and so can be a part of something only once.
     fn enter(&mut self, node: &NodeName) -> Result<(), String> {
-        let is_it = |other: &&NodeName| other.name == node.name && is_same(&other.file, &node.file);
-        if self.above.iter().any(|other| is_it(&other)) {
+        let is_it = |other: &NodeName| other.is(&node.file, &node.name);
+        if self.above.iter().any(is_it) {
             let names: Vec<_> = self.above.iter().chain([node]).map(|node| &*node.name).collect();
             return Err(format!("a volume cannot be a part of itself ({})", names.join(", ")));
         }
-        if self.seen.iter().any(|other| is_it(&other)) {
+        if self.seen.iter().any(is_it) {
             return Err("it is named twice: each can be a part only once".into());
         }
         self.above.push(node.clone());

@@ -30,7 +30,7 @@ const CELL_MAX: Duration = LIFE.saturating_mul(2);
 pub fn break_down(args: &BenchArgs) -> Outcome {
     let VolumeSpec::Remote(_) = args.volume else {
         return Err(Failure::usage(format!(
-            "--breakdown needs a remote volume (tw://...); {} is local",
+            "--breakdown needs a remote volume (tw://...); {} is none",
             args.volume
         )));
     };

@@ -53,6 +53,9 @@ use crate::Volume;
 /// All modules, in the order in which they are shown.
 pub static MODULES: &[Module] = &[linear::MODULE];
 
+/// A module over its volumes, or why it cannot be put there.
+pub type Built = Result<Box<dyn Volume>, ModuleError>;
+
 /// A kind of volume made of volumes.
 pub struct Module {
     /// What users call it: lower-case letters, digits and dashes.
@@ -62,7 +65,7 @@ pub struct Module {
     /// How many volumes it takes.
     pub children: RangeInclusive<usize>,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
-    pub build: fn(Vec<Box<dyn Volume>>) -> Result<Box<dyn Volume>, ModuleError>,
+    pub build: fn(Vec<Box<dyn Volume>>) -> Built,
 }
 
 impl Module {
@@ -92,7 +95,7 @@ impl Module {
     ///
     /// # Errors
     /// Their number or their geometry does not fit.
-    pub fn open(&self, children: Vec<Box<dyn Volume>>) -> Result<Box<dyn Volume>, ModuleError> {
+    pub fn open(&self, children: Vec<Box<dyn Volume>>) -> Built {
         self.check_count(children.len())?;
         (self.build)(children)
     }

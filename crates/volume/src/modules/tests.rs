@@ -154,17 +154,14 @@ impl Volume for Planted {
 }
 
 /// Over volumes of which the last is broken.
-fn below(
-    mut children: Vec<Box<dyn Volume>>,
-    broken: Broken,
-) -> Result<Box<dyn Volume>, ModuleError> {
+fn below(mut children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
     let inner = children.pop().expect("it takes one at least");
     children.push(Box::new(Planted { inner, broken, ready: Vec::new() }));
     (linear::MODULE.build)(children)
 }
 
 /// Broken as a whole.
-fn above(children: Vec<Box<dyn Volume>>, broken: Broken) -> Result<Box<dyn Volume>, ModuleError> {
+fn above(children: Vec<Box<dyn Volume>>, broken: Broken) -> Built {
     let inner = (linear::MODULE.build)(children)?;
     Ok(Box::new(Planted { inner, broken, ready: Vec::new() }))
 }
