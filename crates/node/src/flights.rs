@@ -1,12 +1,14 @@
 //! I/Os that are with a part: which edge each came by, and under which token of its submitter.
 
-use thinwire_volume::Token;
+use thinwire_volume::{Op, Token};
 
 /// An I/O that is with a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flight {
     /// The edge that it came by.
-    pub edge: usize,
+    pub edge: u32,
+    /// What it does. All else that it says is the part's.
+    pub op: Op,
     /// What its submitter calls it.
     pub token: Token,
 }
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn an_io_lands_once_under_the_token_of_its_submitter() {
         let mut flights = Flights::default();
-        let flight = |edge, token| Flight { edge, token };
+        let flight = |edge, token| Flight { edge, op: Op::Read, token };
         let [a, b] = [flight(1, 7), flight(2, 7)].map(|f| flights.begin(f));
         assert_eq!(flights.len(), 2);
         assert_eq!(flights.end(b), Some(flight(2, 7)));

@@ -200,8 +200,8 @@ impl Node {
         self.timers.set(id.at, Time::NEVER);
         self.links.iter_mut().for_each(|link| link.users.retain(|user| user.part != id.at));
         (0..self.links.len()).for_each(|link| self.share_room(link));
-        for Flight { edge, token } in place.flights.drain() {
-            self.refuse(edge, token);
+        for Flight { edge, op, token } in place.flights.drain() {
+            self.refuse(edge as usize, &Io::new(token, op, 0, 0));
         }
         Some(place.part)
     }

@@ -109,7 +109,7 @@ impl Part for Upper {
             port.poll(&mut self.done);
             let losses = port.losses();
             for completion in self.done.drain(..) {
-                let kind = completion.result.map_err(|e| e.kind);
+                let kind = completion.result.map_err(|e| (e.kind, e.op));
                 let token = completion.token;
                 let text = format!("{} has {token} of {at}: {kind:?}, {losses} lost", self.name);
                 self.diary.borrow_mut().push(text);
@@ -304,8 +304,8 @@ fn what_a_part_had_when_it_went_fails_and_so_does_what_comes_later() {
     told(&diary);
     turn(&mut node, NOW);
     let failed = |token| {
-        let kind = ErrorKind::ShuttingDown;
-        format!("a has {token} of 0: Err({kind:?}), 0 lost")
+        let told = (ErrorKind::ShuttingDown, Op::Read);
+        format!("a has {token} of 0: Err({told:?}), 0 lost")
     };
     let mut said = told(&diary);
     said.retain(|said| said != "a closes");

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, Edge, ErrorKind, Io, Op, Part, Port};
+use thinwire_volume::{Completion, Edge, ErrorKind, Io, Part, Port};
 
 use super::{Node, PartId};
 use crate::flights::Flight;
@@ -73,7 +73,7 @@ impl Node {
             Some(place) if place.edges.contains(&number) => {
                 let volume = place.part.volume().expect("others stand on it");
                 for mut io in ios.drain(..) {
-                    let flight = Flight { edge: number, token: io.token };
+                    let flight = Flight { edge: number as u32, op: io.op, token: io.token };
                     io.token = place.flights.begin(flight);
                     volume.submit(io);
                 }
@@ -81,7 +81,7 @@ impl Node {
             }
             _ => {
                 for io in ios.drain(..) {
-                    self.refuse(number, io.token);
+                    self.refuse(number, &io);
                 }
             }
         }
@@ -89,10 +89,10 @@ impl Node {
     }
 
     /// Completes an I/O for a part that is gone.
-    pub(super) fn refuse(&mut self, number: usize, token: u64) {
+    pub(super) fn refuse(&mut self, number: usize, io: &Io) {
         let Some(way) = &self.ways[number] else { return };
-        let error = Io::new(token, Op::Flush, 0, 0).error(ErrorKind::ShuttingDown, "node");
-        way.edge.complete(Completion::new(token, Err(error)));
+        let error = io.error(ErrorKind::ShuttingDown, "node");
+        way.edge.complete(Completion::new(io.token, Err(error)));
         if let Some(parent) = way.parent {
             self.stir(parent);
         }
@@ -143,7 +143,7 @@ impl Node {
                 continue;
             };
             completion.token = flight.token;
-            let Some(way) = &self.ways[flight.edge] else { continue };
+            let Some(way) = &self.ways[flight.edge as usize] else { continue };
             if self.canary != NodeCanary::None {
                 self.passed += 1;
                 match (self.canary, self.passed % CANARY_EVERY) {
@@ -180,7 +180,7 @@ impl Node {
                     continue;
                 };
                 // Others are of a port that is gone.
-                if flight.edge == number {
+                if flight.edge as usize == number {
                     done[at].token = flight.token;
                     if kept != at {
                         done.swap(kept, at);
