@@ -149,7 +149,7 @@ fn page(head: &ReportHead, contents: &str, body: &str, [met, missed, open]: [usi
          only partly measured.</p>\n\
          <p class=\"soft\">{} {}, measured {}. {}; {}.</p>\n\
          <p>All sides and the switch are network namespaces of one machine: compare figures of a section, \
-         do not take them for those of two machines. Dashed lines, diamonds and columns called “document” are the \
+         do not take them for those of two machines. Dashed lines, full diamonds and columns called “document” are the \
          numbers of {}, “{}”. Figures are medians over rounds in which all contenders took their turns; \
          bars and parentheses show the least and the most.</p>\n<ol>{contents}</ol>\n{body}</body></html>\n",
         style(),

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::style::{
-    BOTTOM, COLOURS, LEFT, LEGEND, LEGEND_ROW, RIGHT, escape, number, open, round_up, y_axis, y_of,
+    BOTTOM, COLOURS, LEFT, LEGEND, LEGEND_ROW, RIGHT, columns, escape, number, open, round_up,
+    y_axis, y_of,
 };
 
 /// A chart of bars.
@@ -44,17 +45,22 @@ impl Bar {
     fn total(&self) -> f64 {
         self.parts.iter().map(|(_, value)| value.max(0.0)).sum()
     }
+
+    fn highest(&self) -> f64 {
+        self.spread.map_or(self.total(), |(_, high)| high.max(self.total()))
+    }
 }
 
 impl Bars {
     /// As SVG.
     pub fn svg(&self, alone: bool) -> String {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
-        let max = round_up(
-            bars()
-                .map(|bar| bar.spread.map_or(bar.total(), |(_, high)| high.max(bar.total())))
-                .fold(0.0, f64::max),
-        );
+        let slots = bars().count() + self.groups.len();
+        let slot = ((RIGHT - LEFT) / slots.max(1) as f64).min(90.0);
+        let width = slot * 0.86;
+        let highest = bars().map(Bar::highest).fold(0.0, f64::max);
+        // A number that stands upright needs room above the highest bar.
+        let max = round_up(if is_narrow(width) { highest * 1.1 } else { highest });
         // Colours by part, in the order in which they first appear.
         let mut colours: BTreeMap<&str, usize> = BTreeMap::new();
         let mut names: Vec<&str> = Vec::new();
@@ -65,17 +71,16 @@ impl Bars {
                 next
             });
         }
-        let rows = names.len().div_ceil(4);
+        let columns = columns(names.iter().copied(), 18.0, 4);
+        let rows = names.len().div_ceil(columns);
         let mut svg = open(&self.title, LEGEND + 20.0 + rows as f64 * LEGEND_ROW, alone);
         y_axis(&mut svg, &self.y_name, max);
-        let slots = bars().count() + self.groups.len();
-        let width = ((RIGHT - LEFT) / slots.max(1) as f64).min(90.0);
-        let mut x = LEFT + width / 2.0;
+        let mut x = LEFT + slot / 2.0;
         for group in &self.groups {
             let start = x;
             for bar in &group.bars {
-                draw_bar(&mut svg, bar, x, width * 0.86, max, &colours);
-                x += width;
+                draw_bar(&mut svg, bar, x, width, max, &colours);
+                x += slot;
             }
             let _ = writeln!(
                 svg,
@@ -84,12 +89,12 @@ impl Bars {
                 BOTTOM + 40.0,
                 escape(&group.name)
             );
-            x += width;
+            x += slot;
         }
         for (n, name) in names.iter().enumerate() {
-            let quarter = (RIGHT - LEFT) / 4.0;
-            let (x, y) =
-                (LEFT + (n % 4) as f64 * quarter, LEGEND + 12.0 + (n / 4) as f64 * LEGEND_ROW);
+            let (column, row) = ((n % columns) as f64, (n / columns) as f64);
+            let x = LEFT + column * ((RIGHT - LEFT) / columns as f64).floor();
+            let y = LEGEND + 12.0 + row * LEGEND_ROW;
             let _ = writeln!(
                 svg,
                 "<g class=\"s\"><rect class=\"f{}{}\" x=\"{x}\" y=\"{}\" width=\"12\" height=\"12\"/>\
@@ -106,6 +111,11 @@ impl Bars {
     }
 }
 
+/// Whether the numbers over bars of this width would run into each other.
+fn is_narrow(width: f64) -> bool {
+    width < 30.0
+}
+
 /// The second turn of the colours is paler.
 fn faded(n: usize) -> &'static str {
     if n / COLOURS % 2 == 1 { " h" } else { "" }
@@ -119,6 +129,15 @@ fn draw_bar(
     max: f64,
     colours: &BTreeMap<&str, usize>,
 ) {
+    if bar.parts.iter().any(|(name, _)| !faded(colours[&name[..]]).is_empty()) {
+        // The grid would shine through.
+        let top = y_of(bar.total(), max);
+        let _ = writeln!(
+            svg,
+            "<rect class=\"p\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>",
+            BOTTOM - top
+        );
+    }
     let mut below = 0.0;
     for (name, value) in &bar.parts {
         let value = value.max(0.0);
@@ -146,13 +165,23 @@ fn draw_bar(
             y_of(high, max)
         );
     }
+    let y = y_of(bar.highest(), max) - 4.0;
+    let _ = match is_narrow(width) {
+        false => write!(
+            svg,
+            "<text class=\"m s\" x=\"{middle:.1}\" y=\"{y:.1}\">{}</text>",
+            number(below)
+        ),
+        true => write!(
+            svg,
+            "<text class=\"s\" transform=\"translate({:.1} {y:.1}) rotate(-90)\">{}</text>",
+            middle + 4.0,
+            number(below)
+        ),
+    };
     let _ = writeln!(
         svg,
-        "<text class=\"m s\" x=\"{middle:.1}\" y=\"{:.1}\">{}</text>\
-         <text class=\"m s\" x=\"{middle:.1}\" y=\"{}\">{}</text>",
-        y_of(bar.spread.map_or(below, |(_, high)| high.max(below)), max) - 4.0,
-        // Whole numbers are narrow enough to stand side by side over narrow bars.
-        if width < 30.0 { format!("{below:.0}") } else { number(below) },
+        "<text class=\"m s\" x=\"{middle:.1}\" y=\"{}\">{}</text>",
         BOTTOM + 16.0,
         escape(&bar.name)
     );
@@ -161,6 +190,7 @@ fn draw_bar(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::draw::style::TOP;
 
     fn chart() -> Bars {
         let bar = |name: &str, a: f64, b: f64| Bar {
@@ -193,6 +223,54 @@ mod tests {
         assert!((rects[1].0 + rects[1].1 - rects[0].0).abs() < 0.11, "the second on the first");
         assert!((rects[1].1 / rects[0].1 - 1.5).abs() < 0.01, "30 is half as much again as 20");
         assert_eq!(svg.matches("class=\"f0\"").count(), 3, "two bars and the legend");
+    }
+
+    #[test]
+    fn totals_of_narrow_bars_stand_upright_below_the_top() {
+        let upright = "<text class=\"s\" transform=";
+        assert!(!chart().svg(true).contains(upright), "there is room for them side by side");
+        let mut narrow = chart();
+        narrow.groups = vec![narrow.groups[0].clone(); 12];
+        // The tallest, without a spread, ends on a line of the grid.
+        narrow.groups[0].bars[1] =
+            Bar { name: "most".into(), parts: vec![("send".into(), 100.0)], spread: None };
+        let svg = narrow.svg(true);
+        assert_eq!(svg.matches(upright).count(), 24, "one over each bar");
+        let top = svg.split("<title>most, send: 100</title>").next().unwrap();
+        let top = top.rsplit(" y=\"").next().unwrap().split('"').next().unwrap();
+        assert!(top.parse::<f64>().unwrap() > TOP + 20.0, "room for three digits: {top}");
+    }
+
+    #[test]
+    fn long_names_get_wider_columns() {
+        let columns = |name: &str| {
+            let bar = |n: usize| Bar {
+                name: String::new(),
+                parts: vec![(format!("{name} {n}"), 1.0)],
+                spread: None,
+            };
+            let group = BarGroup { name: "4 KiB".into(), bars: (0..8).map(bar).collect() };
+            let svg = Bars { groups: vec![group], ..chart() }.svg(true);
+            let legend: Vec<&str> = svg.split("<g class=\"s\"><rect").skip(1).collect();
+            assert_eq!(legend.len(), 8);
+            let y = |entry: &str| {
+                entry.split(" y=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
+            };
+            legend.iter().filter(|entry| y(entry) == y(legend[0])).count()
+        };
+        assert_eq!(columns("echo"), 4);
+        assert_eq!(columns("single, inline, submission queue"), 2);
+        assert_eq!(columns(&"long ".repeat(40)), 1);
+    }
+
+    #[test]
+    fn the_grid_does_not_shine_through_pale_parts() {
+        let mut chart = chart();
+        assert!(!chart.svg(false).contains("class=\"p\""));
+        chart.groups[0].bars[0].parts = (0..9).map(|n| (n.to_string(), 1.0)).collect();
+        let svg = chart.svg(false);
+        let (paper, pale) = (svg.find("class=\"p\"").unwrap(), svg.find("class=\"f0 h\"").unwrap());
+        assert!(paper < pale, "paper below it");
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::style::{
-    BOTTOM, COLOURS, LEFT, LEGEND, LEGEND_ROW, RIGHT, escape, number, open, round_up, y_axis, y_of,
+    BOTTOM, COLOURS, LEFT, LEGEND, LEGEND_ROW, RIGHT, columns, escape, number, open, round_up,
+    y_axis, y_of,
 };
 use crate::stats::Spread;
 
@@ -87,7 +88,7 @@ impl Lines {
         };
         let highest = self.lines.iter().flat_map(|l| l.spots.iter().map(|s| s.y.max));
         let max = round_up(highest.chain(self.marks.iter().map(|m| m.y)).fold(0.0, f64::max));
-        let rows = self.lines.len().div_ceil(2) + self.marks.len();
+        let rows = self.lines.len().div_ceil(self.columns()) + self.marks.len();
         let mut svg = open(&self.title, LEGEND + rows as f64 * LEGEND_ROW, alone);
         y_axis(&mut svg, &self.y_name, max);
         self.x_axis(&mut svg, &xs, from, to, &x_of);
@@ -106,7 +107,7 @@ impl Lines {
                         number(mark.y)
                     );
                 }
-                Some(x) => symbol(&mut svg, "d", colour, 3, x_of(x.clamp(from, to)), y, 6.0),
+                Some(x) => said(&mut svg, colour, x_of(x.clamp(from, to)), y),
             }
         }
         self.legend(&mut svg);
@@ -141,10 +142,16 @@ impl Lines {
         );
     }
 
+    fn columns(&self) -> usize {
+        columns(self.lines.iter().map(|line| &line.name[..]), 30.0, 2)
+    }
+
     fn legend(&self, svg: &mut String) {
-        let half = (RIGHT - LEFT) / 2.0;
+        let columns = self.columns();
+        let width = (RIGHT - LEFT) / columns as f64;
         for (n, line) in self.lines.iter().enumerate() {
-            let (x, y) = (LEFT + (n % 2) as f64 * half, LEGEND + (n / 2) as f64 * LEGEND_ROW);
+            let x = LEFT + (n % columns) as f64 * width;
+            let y = LEGEND + (n / columns) as f64 * LEGEND_ROW;
             let (colour, faded) = (n % COLOURS, if line.spots.is_empty() { " h" } else { "" });
             let _ = write!(
                 svg,
@@ -160,14 +167,14 @@ impl Lines {
                 escape(&line.name)
             );
         }
-        let from = LEGEND + self.lines.len().div_ceil(2) as f64 * LEGEND_ROW;
+        let from = LEGEND + self.lines.len().div_ceil(columns) as f64 * LEGEND_ROW;
         for (n, mark) in self.marks.iter().enumerate() {
             let (y, colour) = (from + n as f64 * LEGEND_ROW, (n + 6) % COLOURS);
             match mark.x {
                 None => {
                     let _ = write!(svg, "<path class=\"d k{colour}\" d=\"M{LEFT} {y}h22\"/>");
                 }
-                Some(_) => symbol(svg, "d", colour, 3, LEFT + 11.0, y, 6.0),
+                Some(_) => said(svg, colour, LEFT + 11.0, y),
             }
             let _ = writeln!(
                 svg,
@@ -207,6 +214,11 @@ fn draw_line(svg: &mut String, n: usize, line: &Line, max: f64, x_of: &dyn Fn(f6
         }
         symbol(svg, "o", colour, n, x, y, 4.0);
     }
+}
+
+/// What the document says of one x: full, since what was measured is hollow.
+fn said(svg: &mut String, colour: usize, x: f64, y: f64) {
+    symbol(svg, &format!("o f{colour}"), colour, 3, x, y, 6.0);
 }
 
 /// Shapes tell series apart where colours do not.
@@ -299,6 +311,18 @@ mod tests {
             !svg.contains("NaN") && !svg.contains("inf") && !svg.contains("http://www.w3.org/1999")
         );
         assert!(!chart().svg(false).contains("<style>"), "in the report the style stands once");
+    }
+
+    #[test]
+    fn what_the_document_says_of_one_x_is_a_full_diamond_in_the_plot_and_in_the_legend() {
+        let mut chart = chart();
+        let mark = |x| Mark { name: "90 % at 4".into(), y: 90.0, x };
+        chart.marks = vec![mark(Some(4.0))];
+        let svg = chart.svg(true);
+        assert_eq!(svg.matches("class=\"o f6 k6\"").count(), 2);
+        assert!(!svg.contains("class=\"d "), "dashes would leave nothing of so small a shape");
+        chart.marks = vec![mark(None)];
+        assert!(!chart.svg(true).contains("f6 k6"));
     }
 
     #[test]

@@ -115,6 +115,14 @@ pub fn y_axis(svg: &mut String, name: &str, max: f64) {
     );
 }
 
+/// How many columns of a legend there is room for, at most `most`; `symbol` is the width of what stands
+/// before a name. Nobody can know the reader's font: letters count as those of a wide one.
+pub fn columns<'a>(names: impl Iterator<Item = &'a str>, symbol: f64, most: usize) -> usize {
+    let letters = names.map(|name| name.chars().count()).max().unwrap_or(0);
+    let width = symbol + letters as f64 * 5.6 + 10.0;
+    (((RIGHT - LEFT) / width) as usize).clamp(1, most)
+}
+
 /// Where a value stands.
 pub fn y_of(value: f64, max: f64) -> f64 {
     BOTTOM - value.clamp(0.0, max) / max * PLOT_HEIGHT
