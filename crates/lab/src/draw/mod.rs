@@ -1,5 +1,6 @@
 //! Small SVG charts: lines over a logarithmic or linear axis with spreads, and stacked bars. Drawn to
-//! stand alone and inside the report, in light and dark, without scripts.
+//! stand alone and inside the report, in light and dark, without scripts. Why not by a plotting crate:
+//! docs/laboratory.md, "Why it draws its charts itself".
 
 mod bars;
 mod lines;
