@@ -20,7 +20,7 @@ import frames
 
 TARGET_MAC, TARGET_IP = bytes([2, 0, 0, 0, 1, 2]), bytes([10, 77, 1, 2])
 PORT = 34997
-HEADER_BYTES, VERSION, HELLO, RETRY = 72, 2, 2, 10
+HEADER_BYTES, TAG_AT, VERSION, HELLO, RETRY = 80, 32, 2, 2, 10
 # Frames that are made beforehand: more than a target keeps sessions.
 DISTINCT = 2000
 
@@ -39,17 +39,18 @@ def crc32c(data):
 
 
 def hello(number, cookie=0, version=VERSION):
-    """A HELLO of an initiator of this number, for any node and the export `disk0`."""
+    """A HELLO of an initiator of this number, for any node and the export `disk0`. Version 1 had another header."""
     body = struct.pack(">QQ16sQHBBII", number, 1 << 63 | number, number.to_bytes(16, "big"), number, 8986, 1, 0, 64, 1 << 20)
     body += cookie.to_bytes(8, "big") if version > 1 else b""
     body += b"\0" + b"\5disk0" + b"\5flood"
     body += bytes(-len(body) % 4)
     message = struct.pack(">BBH", 0x20, 0, 4 + len(body)) + body
-    end = HEADER_BYTES + len(message)
-    head = bytearray(HEADER_BYTES)
+    header_bytes, end_at, tag_at = (HEADER_BYTES, 28, TAG_AT) if version > 1 else (72, 36, 16)
+    end = header_bytes + len(message)
+    head = bytearray(header_bytes)
     struct.pack_into(">BBHHH", head, 0, version, HELLO, 0, end, end)
-    struct.pack_into(">H", head, 36, end)
-    struct.pack_into(">I", head, 16, crc32c(bytes(head) + message))
+    struct.pack_into(">H", head, end_at, end)
+    struct.pack_into(">I", head, tag_at, crc32c(bytes(head) + message))
     return bytes(head) + message
 
 

@@ -17,7 +17,7 @@ import sys
 import time
 
 PORT = 34997
-HEADER = 72
+HEADER, TAG = 80, 32
 VERSION = 2
 SESSION, HELLO, WELCOME, PROBE, PROBE_REPLY, UNKNOWN_SESSION, RETRY = 1, 2, 3, 7, 8, 9, 10
 SLOTS, SLOT_BYTES = 128, 1 << 20
@@ -54,16 +54,16 @@ def text(value):
 def frame(kind, messages, session=0, epoch=0, number=0, path=0, payload=b"", pad=0, acks=None):
     end = HEADER + len(messages)
     flags, ack = (1, acks) if acks else (0, (0, 0, 0))
-    whole = bytearray(struct.pack(
-        ">BBHHHQIIQBBHHHQQIIQ", VERSION, kind, flags, end + len(payload) + pad, end, session, 0, epoch, number, path,
-        ack[0], 0, end, 0, ack[1], ack[2], 0, 0, 0))
+    public = struct.pack(">BBBBHHQQIHBx16x", VERSION, kind, 0, 0, end + len(payload) + pad, end, session, number, epoch,
+                         end, path)
+    whole = bytearray(public + struct.pack(">BBHIQQQ", flags, ack[0], 0, 0, ack[1], ack[2], 0))
     whole += messages + payload + bytes(pad)
     return whole
 
 
 def sealed(whole):
-    struct.pack_into(">I", whole, 16, 0)
-    struct.pack_into(">I", whole, 16, crc32c(whole) ^ 0xFFFFFFFF)
+    struct.pack_into(">I", whole, TAG, 0)
+    struct.pack_into(">I", whole, TAG, crc32c(whole) ^ 0xFFFFFFFF)
     return whole
 
 
@@ -75,7 +75,7 @@ class Template:
 
     def __init__(self, whole, places):
         self.whole = sealed(whole)
-        (self.crc,) = struct.unpack_from(">I", whole, 16)
+        (self.crc,) = struct.unpack_from(">I", whole, TAG)
         self.places = [(at, self.table(len(whole) - at), whole[at]) for at in places]
 
     @classmethod
@@ -94,13 +94,13 @@ class Template:
         for (at, table, was), value in zip(self.places, values):
             self.whole[at] = value
             crc ^= table[was ^ value]
-        struct.pack_into(">I", self.whole, 16, crc)
+        struct.pack_into(">I", self.whole, TAG, crc)
         return self.whole
 
 
 # Frames that are sent at once. Each gap is to be a turn of the target's of its own, and an acknowledgement.
 BURSTS = {"gaps": 1}
-NUMBER = [28, 29, 30, 31]       # the lower half of the packet number
+NUMBER = [20, 21, 22, 23]       # the lower half of the packet number
 
 
 class Peer:
@@ -142,15 +142,16 @@ class Peer:
                 (self.cookie,) = struct.unpack_from(">Q", got, HEADER + 12)
             elif kind == WELCOME:
                 (self.session,) = struct.unpack_from(">Q", got, HEADER + 12)
-                (self.epoch,) = struct.unpack_from(">I", got, HEADER + 36)
+                (self.epoch,) = struct.unpack_from(">I", got, HEADER + 28)
             elif kind == PROBE and self.session:
-                token, size = struct.unpack_from(">QH", got, HEADER + 4)
-                reply = message(0x31, struct.pack(">QHHII", token, size, 0, 1 << 20, 1 << 30))
-                self.socket.send(sealed(frame(PROBE_REPLY, reply, self.session, self.epoch, path=got[32])))
+                (token,) = struct.unpack_from(">Q", got, HEADER + 4)
+                reply = message(0x31, struct.pack(">QII", token, 1 << 20, 1 << 30))
+                self.number += 1
+                self.socket.send(sealed(frame(PROBE_REPLY, reply, self.session, self.epoch, self.number, got[30])))
             elif kind == UNKNOWN_SESSION:
                 self.session = None
             elif kind == SESSION:
-                at, (end,) = HEADER, struct.unpack_from(">H", got, 36)
+                at, (end,) = HEADER, struct.unpack_from(">H", got, 28)
                 while at < end:
                     if got[at] == 0x0B:
                         self.handle = struct.unpack_from(">II", got, at + 8)
@@ -278,9 +279,10 @@ def probes(peer):
     """Questions on every path number there is, most of which are no paths."""
     while True:
         for path in range(256):
-            size = peer.chance.choice((96, 600, 1232))
-            probe = message(0x30, struct.pack(">QHHII", peer.chance.getrandbits(64), size, 0, 1 << 20, 1 << 30))
-            peer.give(sealed(frame(PROBE, probe, peer.session, peer.epoch, path=path, pad=size - HEADER - 24)))
+            size = peer.chance.choice((100, 600, 1232))
+            probe = message(0x30, struct.pack(">QII", peer.chance.getrandbits(64), 1 << 20, 1 << 30))
+            peer.number += 1
+            peer.give(sealed(frame(PROBE, probe, peer.session, peer.epoch, peer.number, path, pad=size - HEADER - 20)))
             yield
 
 

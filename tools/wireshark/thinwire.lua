@@ -9,11 +9,12 @@ local thinwire = Proto("thinwire", "Thinwire")
 -- Newer Lua has no bit32; Wireshark brings its own, whose results are signed.
 local bits32 = bit32 or bit
 
-local VERSION, HEADER_BYTES = 2, 72
+local VERSION, SUITE, HEADER_BYTES, PUBLIC_BYTES = 2, 0, 80, 48
+local TAG_AT, TAG_BYTES = 32, 16
 local FRAME_BYTES_MIN = 1232
 local NAME_BYTES_MAX, TEXT_BYTES_MAX = 64, 200
 local ADDRESSES_MAX, RANGES_MAX = 16, 32
-local SESSION, PROBE = 1, 7
+local SESSION, PROBE, PROBE_REPLY = 1, 7, 8
 
 local KINDS = {
     [1] = "SESSION", [2] = "HELLO", [3] = "WELCOME", [4] = "REFUSE", [5] = "DISCOVER", [6] = "OFFER",
@@ -27,7 +28,7 @@ local STATUSES = {
     [0] = "OK", [1] = "IO", [2] = "INVALID", [3] = "NO_SPACE", [4] = "READ_ONLY",
     [5] = "UNSUPPORTED", [6] = "FENCED", [7] = "NOT_FOUND", [8] = "BUSY", [9] = "NO_ATTACHMENT",
     [10] = "SHUTTING_DOWN", [11] = "INSECURE", [12] = "VERSION", [13] = "TOO_MANY",
-    [14] = "WRONG_SHARD",
+    [14] = "WRONG_SHARD", [15] = "OTHER_CONTENT",
 }
 local CLOCK_KINDS = { [0] = "OFF", [1] = "PHYSICAL", [2] = "VIRTUAL" }
 local BORDERS = { "arrived", "received", "taken", "submitted", "stored", "sent", "handed_over" }
@@ -53,13 +54,15 @@ end
 
 define("uint8", "version", "version")
 define("uint8", "kind", "kind", base.DEC, KINDS)
-define("uint16", "flags", "flags", base.HEX)
-define("bool", "flags.ack", "acknowledgement", 16, nil, 0x0001)
-define("bool", "flags.credit", "credit", 16, nil, 0x0002)
+define("uint8", "suite", "suite")
+define("uint8", "key_phase", "key_phase")
+define("uint8", "flags", "flags", base.HEX)
+define("bool", "flags.ack", "acknowledgement", 8, nil, 0x01)
+define("bool", "flags.credit", "credit", 8, nil, 0x02)
 define("uint16", "length", "length")
 define("uint16", "data_offset", "data_offset")
 define("uint64", "session", "session", base.HEX)
-define("uint32", "checksum", "checksum", base.HEX)
+define("bytes", "tag", "tag")
 define("uint32", "epoch", "epoch")
 define("uint64", "packet_number", "packet_number")
 define("uint8", "path", "path")
@@ -149,7 +152,6 @@ define("uint32", "welcome.request_bytes_max", "request_bytes_max")
 define("uint32", "welcome.room_frames", "room_frames")
 define("uint32", "welcome.room_bytes", "room_bytes")
 define("uint64", "welcome.credit_bytes", "credit_bytes")
-define("string", "welcome.node", "node")
 define("uint8", "welcome.address_count", "address_count")
 define("uint8", "welcome.family", "family", base.DEC, FAMILIES)
 define("ether", "welcome.mac", "station")
@@ -159,19 +161,18 @@ define("uint16", "welcome.port", "port")
 define("uint32", "welcome.sim", "station of a simulated wire")
 define("string", "refuse.text", "text")
 define("uint64", "unknown_session.session", "session", base.HEX)
+define("uint64", "discover.session", "session", base.HEX)
 define("uint16", "discover.first", "first")
 define("uint16", "discover.spread_ms", "spread_ms")
 define("string", "discover.node", "node")
 define("uint64", "offer.instance", "instance", base.HEX)
 define("uint16", "offer.total", "total")
 define("uint16", "offer.first", "first")
-define("uint8", "offer.security", "security", base.HEX)
 define("string", "offer.node", "node")
 define("uint16", "offer.count", "count")
 define("string", "offer.export", "export")
 for _, message in ipairs({ "probe", "probe_reply" }) do
     define("uint64", message .. ".token", "token", base.HEX)
-    define("uint16", message .. ".size", "size")
     define("uint32", message .. ".room_frames", "room_frames")
     define("uint32", message .. ".room_bytes", "room_bytes")
 end
@@ -180,7 +181,6 @@ for prefix, bits in pairs({
     ["attach.flags"] = ATTACH_FLAGS,
     ["attached.features"] = FEATURES,
     ["hello.security"] = SECURITY,
-    ["offer.security"] = SECURITY,
 }) do
     for _, bit in ipairs(bits) do
         define("bool", prefix .. "." .. bit[1], bit[1], 8, nil, bit[2])
@@ -444,14 +444,14 @@ message(0x0a, "ATTACH", SESSION, nil, function(c)
     c:u8("flags")
     local known = c:bits(ATTACH_FLAGS, "flags")
     c:zero(3)
-    if not known then refuse("reserved", "unknown attach flags") end
     c:u64("writer_generation")
     local export = c:text(NAME_BYTES_MAX, "export")
     c:finish()
+    if not known then refuse("reserved", "unknown attach flags") end
     return export
 end)
 
-message(0x0b, "ATTACHED", SESSION, nil, function(c)
+message(0x0b, "ATTACHED", SESSION, 80, function(c)
     c:u32("transaction")
     local attachment = c:u32("attachment")
     c:u32("generation")
@@ -464,7 +464,7 @@ message(0x0b, "ATTACHED", SESSION, nil, function(c)
     c:u64("verifier")
     c:u8("features")
     local known = c:bits(FEATURES, "features")
-    c:finish()
+    c:zero(3)
     if not known then refuse("reserved", "unknown features") end
     value_unless(block == 512 or block == 4096, "a logical block is 512 or 4096 bytes")
     value_unless(bytes % UInt64(block) == UInt64(0), "the size is no multiple of the block")
@@ -526,7 +526,6 @@ message(0x20, "HELLO", 2, nil, function(c)
     c:u8("security")
     local known = c:bits(SECURITY, "security")
     c:zero(1)
-    if not known then refuse("reserved", "unknown security") end
     c:u32("room_frames")
     c:u32("room_bytes")
     c:u64("cookie")
@@ -534,6 +533,7 @@ message(0x20, "HELLO", 2, nil, function(c)
     local export = c:text(NAME_BYTES_MAX, "export")
     local name = c:text(NAME_BYTES_MAX, "name")
     c:finish()
+    if not known then refuse("reserved", "unknown security") end
     value_unless(session ~= UInt64(0), "no session id")
     value_unless(largest >= FRAME_BYTES_MIN, "frames of less than " .. FRAME_BYTES_MIN)
     return string.format("%s asks for %s/%s", name, node, export)
@@ -549,27 +549,25 @@ local ADDRESS = {
 message(0x21, "WELCOME", 3, nil, function(c)
     c:u64("nonce")
     local session = c:u64("session")
-    c:u64("verifier")
     c:u64("instance")
     local epoch, slots = c:u32("epoch"), c:u16("slots")
     local largest, request_bytes_max = c:u16("frame_bytes_max"), c:u32("request_bytes_max")
     c:u32("room_frames")
     c:u32("room_bytes")
     c:u64("credit_bytes")
-    local node = c:text(NAME_BYTES_MAX, "node")
     local count = c:u8("address_count")
     value_unless(count <= ADDRESSES_MAX, "more than " .. ADDRESSES_MAX .. " addresses")
-    value_unless(session ~= UInt64(0), "no session id")
-    value_unless(slots > 0, "no slots")
-    value_unless(largest >= FRAME_BYTES_MIN, "frames of less than " .. FRAME_BYTES_MIN)
-    value_unless(request_bytes_max >= 512, "requests of less than 512")
     for _ = 1, count do
         local family = c:u8("family")
         value_unless(ADDRESS[family] ~= nil, "unknown address family")
         ADDRESS[family](c)
     end
     c:finish()
-    return string.format("by %s, epoch %d, %d slots", node, epoch, slots)
+    value_unless(session ~= UInt64(0), "no session id")
+    value_unless(slots > 0, "no slots")
+    value_unless(largest >= FRAME_BYTES_MIN, "frames of less than " .. FRAME_BYTES_MIN)
+    value_unless(request_bytes_max >= 512, "requests of less than 512")
+    return string.format("epoch %d, %d slots", epoch, slots)
 end)
 
 message(0x22, "REFUSE", 4, nil, function(c)
@@ -593,6 +591,7 @@ end)
 
 message(0x28, "DISCOVER", 5, nil, function(c)
     c:u64("nonce")
+    c:u64("session")
     c:u16("first")
     c:u16("spread_ms")
     c:u64("cookie")
@@ -607,8 +606,6 @@ message(0x29, "OFFER", 6, nil, function(c)
     local total = c:u16("total")
     c:u16("first")
     c:u64("cookie")
-    c:u8("security")
-    if not c:bits(SECURITY, "security") then refuse("reserved", "unknown security") end
     local node = c:text(NAME_BYTES_MAX, "node")
     local count = c:u16("count")
     local names = {}
@@ -618,17 +615,14 @@ message(0x29, "OFFER", 6, nil, function(c)
     return string.format("by %s, %d exports: %s", node, total, list)
 end)
 
-local function probe(c, frame)
-    c:u64("token")
-    local size = c:u16("size")
-    c:zero(2)
+local function probe(c)
+    local token = c:u64("token")
     c:u32("room_frames")
     c:u32("room_bytes")
-    frame.probe_size = size
-    return string.format("%d bytes", size)
+    return "token " .. tostring(token:tohex())
 end
-message(0x30, "PROBE", 7, 24, probe)
-message(0x31, "PROBE_REPLY", 8, 24, probe)
+message(0x30, "PROBE", PROBE, 20, probe)
+message(0x31, "PROBE_REPLY", PROBE_REPLY, 20, probe)
 
 -- Frames ----------------------------------------------------------------------------------------
 
@@ -661,7 +655,7 @@ local function read_message(tvb, at, frame, tree)
     if known.size and known.size ~= length then
         refuse("message-length", name .. " has " .. known.size .. " bytes")
     end
-    frame.data_length, frame.probe_size = nil, nil
+    frame.data_length = nil
     local c = cursor(tvb, at + 4, at + length, subtree, name:lower())
     local summary = known.read(c, frame)
     if flags ~= 0 then refuse("reserved", "a known message is not skippable") end
@@ -680,9 +674,6 @@ local function read_message(tvb, at, frame, tree)
     end
     if known.kind ~= frame.kind then
         refuse("message-misplaced", name .. " in a frame of kind " .. name_of(KINDS, frame.kind))
-    end
-    if frame.kind == PROBE and frame.probe_size ~= frame.length then
-        refuse("message-value", "the probe says another size than the frame")
     end
     return at + length
 end
@@ -713,54 +704,52 @@ local function show_header(tvb, tree)
     local function add(name, at, bytes) return tree:add(by_name[name], tvb(at, bytes)) end
     add("version", 0, 1)
     add("kind", 1, 1)
-    local flags = add("flags", 2, 2)
-    flags:add(by_name["flags.ack"], tvb(2, 2))
-    flags:add(by_name["flags.credit"], tvb(2, 2))
+    add("suite", 2, 1)
+    add("key_phase", 3, 1)
     add("length", 4, 2)
     add("data_offset", 6, 2)
     add("session", 8, 8)
-    add("checksum", 16, 4)
-    add("epoch", 20, 4)
-    add("packet_number", 24, 8)
-    add("path", 32, 1)
-    add("ack_path", 33, 1)
-    add("ack_delay", 34, 2)
-    add("messages_end", 36, 2)
-    add("ack_largest", 40, 8)
-    add("ack_bitmap", 48, 8)
-    add("credit_slots", 56, 4)
-    add("credit_bytes", 64, 8)
+    add("packet_number", 16, 8)
+    add("epoch", 24, 4)
+    add("messages_end", 28, 2)
+    add("path", 30, 1)
+    add("tag", TAG_AT, TAG_BYTES)
+    local flags = add("flags", 48, 1)
+    flags:add(by_name["flags.ack"], tvb(48, 1))
+    flags:add(by_name["flags.credit"], tvb(48, 1))
+    add("ack_path", 49, 1)
+    add("ack_delay", 50, 2)
+    add("credit_slots", 52, 4)
+    add("ack_largest", 56, 8)
+    add("ack_bitmap", 64, 8)
+    add("credit_bytes", 72, 8)
     return {
         version = tvb(0, 1):uint(),
         kind = tvb(1, 1):uint(),
-        flags = tvb(2, 2):uint(),
+        flags = tvb(48, 1):uint(),
         length = tvb(4, 2):uint(),
         data_offset = tvb(6, 2):uint(),
-        messages_end = tvb(36, 2):uint(),
+        messages_end = tvb(28, 2):uint(),
         payload_at = tvb(6, 2):uint(),
         count = 0,
         summaries = {},
     }
 end
 
-local function check_header(tvb, frame)
+local function zero(tvb, at, bytes, what)
+    if not is_zero(tvb(at, bytes)) then refuse("reserved", what) end
+end
+
+-- The public part of the header: what is known before the frame is unsealed.
+local function check_public(tvb, frame)
     if frame.version ~= VERSION then refuse("version", "version " .. frame.version) end
     if KINDS[frame.kind] == nil then refuse("kind", "kind " .. frame.kind) end
-    local function zero(at, bytes, what)
-        if not is_zero(tvb(at, bytes)) then refuse("reserved", what) end
-    end
-    if frame.flags > 3 then refuse("reserved", "unknown flags") end
-    zero(38, 2, "reserved field at 38")
-    zero(60, 4, "reserved field at 60")
-    local acknowledges, credits = frame.flags % 2 == 1, frame.flags >= 2
-    if not acknowledges then
-        zero(33, 3, "acknowledgement without its flag")
-        zero(40, 16, "acknowledgement without its flag")
-    end
-    if not credits then zero(56, 16, "credit without its flag") end
-    local largest, bitmap = tvb(40, 8):uint64(), tvb(48, 8):uint64()
-    if largest < UInt64(64) and bitmap:rshift(largest:tonumber()) ~= UInt64(0) then
-        refuse("reserved", "acknowledgement of numbers below 0")
+    if tvb(2, 1):uint() ~= SUITE then refuse("suite", "suite " .. tvb(2, 1):uint()) end
+    zero(tvb, 3, 1, "a key phase without keys")
+    zero(tvb, 31, 1, "reserved field at 31")
+    if frame.kind ~= SESSION and frame.kind ~= PROBE and frame.kind ~= PROBE_REPLY then
+        zero(tvb, 16, 12, "a packet number or an epoch outside a session")
+        zero(tvb, 30, 1, "a path outside a session")
     end
     if frame.length > tvb:reported_len() then refuse("truncated", "shorter than its length") end
     local ordered = HEADER_BYTES <= frame.messages_end and frame.messages_end <= frame.data_offset
@@ -769,13 +758,37 @@ local function check_header(tvb, frame)
     if not ordered or gap then refuse("layout", "its borders contradict each other") end
 end
 
-local function check_checksum(tvb, frame)
-    if frame.length < HEADER_BYTES or frame.length > tvb:reported_len() then
-        refuse("truncated", "no room for what its length says")
-    end
+-- The tag of suite 0.
+local function check_tag(tvb, frame)
     if not thinwire.prefs.checksum or tvb:len() < frame.length then return end
-    local bytes = tvb(0, 16):raw() .. "\0\0\0\0" .. tvb(20, frame.length - 20):raw()
-    if crc32c(bytes) ~= tvb(16, 4):uint() then refuse("checksum", "the checksum is wrong") end
+    local after = ""
+    if frame.length > PUBLIC_BYTES then
+        after = tvb(PUBLIC_BYTES, frame.length - PUBLIC_BYTES):raw()
+    end
+    local bytes = tvb(0, TAG_AT):raw() .. string.rep("\0", TAG_BYTES) .. after
+    if crc32c(bytes) ~= tvb(TAG_AT, 4):uint() or not is_zero(tvb(TAG_AT + 4, TAG_BYTES - 4)) then
+        refuse("checksum", "the tag does not fit")
+    end
+end
+
+-- The sealed part of the header.
+local function check_sealed(tvb, frame)
+    if frame.flags > 3 or frame.flags > 0 and frame.kind ~= SESSION then
+        refuse("reserved", "unknown flags")
+    end
+    local acknowledges, credits = frame.flags % 2 == 1, frame.flags >= 2
+    if not acknowledges then
+        zero(tvb, 49, 3, "acknowledgement without its flag")
+        zero(tvb, 56, 16, "acknowledgement without its flag")
+    end
+    if not credits then
+        zero(tvb, 52, 4, "credit without its flag")
+        zero(tvb, 72, 8, "credit without its flag")
+    end
+    local largest, bitmap = tvb(56, 8):uint64(), tvb(64, 8):uint64()
+    if largest < UInt64(64) and bitmap:rshift(largest:tonumber()) ~= UInt64(0) then
+        refuse("reserved", "acknowledgement of numbers below 0")
+    end
 end
 
 local function show_refusal(root, why)
@@ -788,11 +801,11 @@ end
 local function summary_of(tvb, frame)
     local parts = { name_of(KINDS, frame.kind) }
     if frame.kind == SESSION then
-        parts[#parts + 1] = "#" .. tostring(tvb(24, 8):uint64())
-        parts[#parts + 1] = "path " .. tvb(32, 1):uint()
+        parts[#parts + 1] = "#" .. tostring(tvb(16, 8):uint64())
+        parts[#parts + 1] = "path " .. tvb(30, 1):uint()
         if frame.flags % 2 == 1 then
-            local path = tvb(33, 1):uint()
-            parts[#parts + 1] = "ack " .. path .. "#" .. tostring(tvb(40, 8):uint64())
+            local path = tvb(49, 1):uint()
+            parts[#parts + 1] = "ack " .. path .. "#" .. tostring(tvb(56, 8):uint64())
         end
         parts[1] = table.concat(parts, " ")
         parts = { parts[1], table.concat(frame.summaries, "; ") }
@@ -802,8 +815,11 @@ local function summary_of(tvb, frame)
         if frame.count == 0 then parts[2] = nil end
         return table.concat(parts, " | ")
     end
-    if frame.kind == PROBE or frame.kind == 8 then
-        parts[#parts + 1] = "path " .. tvb(32, 1):uint()
+    if frame.kind == PROBE or frame.kind == PROBE_REPLY then
+        parts[#parts + 1] = "#" .. tostring(tvb(16, 8):uint64())
+        parts[#parts + 1] = "path " .. tvb(30, 1):uint()
+        if frame.kind == PROBE then parts[#parts + 1] = frame.length .. " bytes" end
+        return table.concat(parts, " ")
     end
     local text = frame.summaries[1]
     if text then parts[#parts + 1] = text:match("^%S+ (.*)$") end
@@ -815,9 +831,15 @@ function thinwire.dissector(tvb, pinfo, tree)
     pinfo.cols.info = ""
     local root = tree:add(thinwire, tvb())
     if tvb:len() < HEADER_BYTES then
-        if tvb:reported_len() < HEADER_BYTES then
-            show_refusal(root, { reason = "truncated", what = "shorter than a header" })
-            pinfo.cols.info = "refused: truncated"
+        local why
+        if tvb:len() > 0 and tvb(0, 1):uint() ~= VERSION then
+            why = { reason = "version", what = "version " .. tvb(0, 1):uint() }
+        elseif tvb:reported_len() < HEADER_BYTES then
+            why = { reason = "truncated", what = "shorter than a header" }
+        end
+        if why then
+            show_refusal(root, why)
+            pinfo.cols.info = "refused: " .. why.reason
         else
             root:add_proto_expert_info(expert_cut)
         end
@@ -826,8 +848,9 @@ function thinwire.dissector(tvb, pinfo, tree)
     local frame = show_header(tvb, root)
     local refused
     for _, step in ipairs({
-        function() check_checksum(tvb, frame) end,
-        function() check_header(tvb, frame) end,
+        function() check_public(tvb, frame) end,
+        function() check_tag(tvb, frame) end,
+        function() check_sealed(tvb, frame) end,
         function()
             if tvb:len() < frame.length then
                 root:add_proto_expert_info(expert_cut)
@@ -841,7 +864,7 @@ function thinwire.dissector(tvb, pinfo, tree)
             show_refusal(root, why)
             refused = why.reason
             -- Behind a wrong checksum there may be something to see.
-            if refused == "checksum" and pcall(check_header, tvb, frame) then
+            if refused == "checksum" and pcall(check_sealed, tvb, frame) then
                 pcall(read_messages, tvb, frame, root)
             end
             break

@@ -35,6 +35,14 @@ pub(crate) enum Timer {
     Doubt,
 }
 
+/// Where a frame of no session came from, and the session id that it answers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub link: usize,
+    pub from: Addr,
+    pub id: u64,
+}
+
 /// The session, and the attempt to open another. What it is, and what becomes of it:
 ///
 #[doc = include_str!("association.md")]
@@ -209,11 +217,11 @@ impl Association {
                 Turn::Ask => {}
             }
             // The name may be at another place by now: ask again, also while greeting.
-            let nonce = attempt.nonce();
+            let (nonce, session) = (attempt.nonce(), session_id(config, 0));
+            let ask = Discover { nonce, session, first: 0, spread_ms: 10, cookie: 0, node };
             for batch in &mut self.outside {
-                outside_frame(batch, Addr::Group, Header::new(Kind::Discover), 0, |out| {
-                    Discover { nonce, first: 0, spread_ms: 10, cookie: 0, node }.emit(out);
-                });
+                let header = Header::new(Kind::Discover);
+                outside_frame(batch, Addr::Group, header, 0, |out| ask.emit(out));
             }
         }
         attempt.back_off(now);
@@ -255,14 +263,14 @@ impl Association {
         &mut self,
         now: Time,
         config: &InitiatorConfig,
-        link: usize,
-        from: Addr,
+        asked: Asked,
         offer: &Offer<'_>,
         is_open: bool,
     ) -> Result<(), DropReason> {
+        let Asked { link, from, id } = asked;
         let TargetName::Node(node) = &config.target else { return Err(DropReason::Unasked) };
         let attempt = self.attempt.as_mut().ok_or(DropReason::Unasked)?;
-        if offer.nonce != attempt.nonce() || offer.node != node {
+        if (offer.nonce, id) != (attempt.nonce(), session_id(config, 0)) || offer.node != node {
             return Err(DropReason::Unasked);
         }
         attempt.on_offer(now, link, from, offer, !is_open, &mut self.rng)
@@ -272,12 +280,11 @@ impl Association {
     pub fn on_retry(
         &mut self,
         config: &InitiatorConfig,
-        link: usize,
-        from: Addr,
+        asked: Asked,
         retry: &Retry,
     ) -> Result<(), DropReason> {
-        let attempt = self.attempt.as_mut().ok_or(DropReason::Unasked)?;
-        let at = attempt.place(retry.nonce, link, from)?;
+        let at = self.place(config, asked, retry.nonce)?;
+        let attempt = self.attempt.as_mut().expect("just looked");
         let candidate = attempt.on_retry(at, retry.cookie)?;
         let low = attempt.session_low(at);
         self.greet(config, candidate, low);
@@ -290,13 +297,13 @@ impl Association {
         &mut self,
         now: Time,
         config: &InitiatorConfig,
-        link: usize,
-        from: Addr,
+        asked: Asked,
         welcome: &Welcome<'_>,
         is_granted: bool,
     ) -> Result<Option<u16>, DropReason> {
-        let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
-        let at = attempt.place(welcome.nonce, link, from)?;
+        self.place(config, asked, welcome.nonce)?;
+        let Asked { link, from, id: local_id } = asked;
+        let attempt = self.attempt.as_ref().expect("just looked");
         if self.lives_since(attempt.started(), is_granted) {
             return Err(DropReason::Unasked);
         }
@@ -314,7 +321,7 @@ impl Association {
         let attempt = self.attempt.take().expect("just looked");
         let session = SessionConfig {
             role: Role::Initiator,
-            local_id: session_id(config, attempt.session_low(at)),
+            local_id,
             remote_id: welcome.session,
             epoch: welcome.epoch,
             seed: self.rng.next_u64(),
@@ -347,9 +354,26 @@ impl Association {
     }
 
     /// REFUSE: whether it answers one of our greetings.
-    pub fn on_refuse(&self, refuse: &Refuse<'_>) -> Result<(), DropReason> {
+    pub fn on_refuse(
+        &self,
+        config: &InitiatorConfig,
+        asked: Asked,
+        refuse: &Refuse<'_>,
+    ) -> Result<(), DropReason> {
+        self.place(config, asked, refuse.nonce).map(|_| ())
+    }
+
+    /// The candidate whose HELLO is answered with this nonce: from its place, to the id that it asked for.
+    fn place(
+        &self,
+        config: &InitiatorConfig,
+        asked: Asked,
+        nonce: u64,
+    ) -> Result<usize, DropReason> {
         let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
-        if attempt.knows(refuse.nonce) { Ok(()) } else { Err(DropReason::Unasked) }
+        let at = attempt.place(nonce, asked.link, asked.from)?;
+        let is_ours = asked.id == session_id(config, attempt.session_low(at));
+        if is_ours { Ok(at) } else { Err(DropReason::Unasked) }
     }
 
     /// Anybody can send UNKNOWN_SESSION, also another target that shares the interface with ours: the

@@ -204,11 +204,6 @@ impl Attempt {
         self.candidates.iter().position(is_it).ok_or(DropReason::Unasked)
     }
 
-    /// Whether any candidate was greeted with this nonce.
-    pub fn knows(&self, nonce: u64) -> bool {
-        self.candidates.iter().any(|c| c.nonce == nonce)
-    }
-
     /// A RETRY with this cookie: the candidate to greet once more.
     pub fn on_retry(&mut self, at: usize, cookie: u64) -> Result<Candidate, DropReason> {
         let candidate = &mut self.candidates[at];

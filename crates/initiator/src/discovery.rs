@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
-use thinwire_proto::{Time, open_frame, outside_frame};
+use thinwire_proto::{Sealed, Time, outside_frame};
 use thinwire_wire::{Discover, Header, Kind, Message};
 
 /// The question is asked this often in all, since it or its answers may be lost.
@@ -69,6 +69,8 @@ impl Discovery {
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
         let ask = |first: u16, spread: Duration, cookie: u64| Discover {
             nonce: self.nonce,
+            // To whoever takes frames of no session.
+            session: 0,
             first,
             spread_ms: spread.as_millis() as u16,
             cookie,
@@ -98,23 +100,23 @@ impl Discovery {
     }
 
     /// A frame arrived. Everything but answers to this question is ignored.
-    pub fn on_frame(&mut self, link: usize, rx: &RxFrame) {
+    pub fn on_frame(&mut self, link: usize, rx: &mut RxFrame) {
         // Answers are small and rare: a pool of their own, should one come in pieces.
-        let (pool, mut joined) = (Pool::new(0), None);
-        let Ok((_, frame)) = open_frame(rx, &pool, &mut joined, &mut 0) else { return };
+        let (pool, from) = (Pool::new(0), rx.from);
+        let frame = Sealed::look(rx).and_then(|sealed| sealed.unseal(&pool, &mut 0));
+        let Ok(frame) = frame else { return };
         let Some(Message::Offer(offer)) = frame.messages().next() else { return };
         if offer.nonce != self.nonce || (!self.node.is_empty() && offer.node != self.node) {
             return;
         }
-        let place = |f: &DiscoveredTarget| {
-            f.link == link && f.addr == rx.from && f.instance == offer.instance
-        };
+        let place =
+            |f: &DiscoveredTarget| f.link == link && f.addr == from && f.instance == offer.instance;
         let at = match self.found.iter().position(place) {
             Some(at) => at,
             None if self.found.len() < FOUND_MAX => {
                 self.found.push(DiscoveredTarget {
                     node: offer.node.to_string(),
-                    addr: rx.from,
+                    addr: from,
                     link,
                     instance: offer.instance,
                     exports: Vec::new(),
@@ -134,7 +136,7 @@ impl Discovery {
         let have = found.exports.len() as u16;
         let goes_on = have > offer.first && have < offer.total;
         if goes_on && self.wanted.len() < WANTED_MAX {
-            self.wanted.push((link, rx.from, have, offer.cookie));
+            self.wanted.push((link, from, have, offer.cookie));
         }
     }
 

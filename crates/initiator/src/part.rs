@@ -11,7 +11,7 @@ impl Part for Initiator {
     }
 
     #[inline]
-    fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         Initiator::on_frame(self, now, link, frame);
     }
 
@@ -32,7 +32,7 @@ impl Part for Initiator {
 }
 
 impl Part for Discovery {
-    fn on_frame(&mut self, _: Time, link: usize, frame: &RxFrame) {
+    fn on_frame(&mut self, _: Time, link: usize, frame: &mut RxFrame) {
         Discovery::on_frame(self, link, frame);
     }
 

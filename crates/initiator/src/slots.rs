@@ -338,7 +338,7 @@ impl Content for Outgoing<'_> {
                 let wanted = s.sequence == sequence && matches!(s.state, State::GivenUp);
                 let (Some(io), true) = (&s.io, wanted) else { return false };
                 let length = charge(io) as u32;
-                Reset { slot, reserved: Default::default(), sequence, length }.emit(out);
+                Reset { slot, sequence, length }.emit(out);
             }
             Item::Attach(transaction) => return self.attachment.emit(transaction, out),
             _ => return false,

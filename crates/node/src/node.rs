@@ -260,9 +260,9 @@ impl Node {
         }
     }
 
-    /// A frame has arrived on a link.
+    /// A frame has arrived on a link. The part that it is for may change it.
     #[inline]
-    pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    pub fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         if let [user] = &self.links[link].users[..]
             && (user.lane.outside || lane_of(frame) != 0)
         {
@@ -274,7 +274,7 @@ impl Node {
     }
 
     #[inline]
-    fn hand_over(&mut self, now: Time, part: usize, link: usize, frame: &RxFrame) {
+    fn hand_over(&mut self, now: Time, part: usize, link: usize, frame: &mut RxFrame) {
         self.stir(part);
         if let Some(place) = &mut self.places[part] {
             place.part.on_frame(now, link, frame);
@@ -282,7 +282,7 @@ impl Node {
     }
 
     /// Several share the link. One that is nobody's goes to the first, which counts why it is dropped.
-    fn find_user(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    fn find_user(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         let lane = lane_of(frame);
         let mut is_found = false;
         for at in 0..self.links[link].users.len() {

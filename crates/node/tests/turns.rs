@@ -73,7 +73,7 @@ impl Part for Store {
     fn volume(&mut self) -> Option<&mut dyn Volume> {
         Some(self)
     }
-    fn on_frame(&mut self, _: Time, link: usize, frame: &RxFrame) {
+    fn on_frame(&mut self, _: Time, link: usize, frame: &mut RxFrame) {
         let last = frame.bytes[frame.bytes.len() - 1];
         self.diary.borrow_mut().push(format!("{} hears {last} on {link}", self.name));
     }
@@ -358,20 +358,20 @@ fn frames_of_a_shared_link_go_to_whose_they_are() {
     told(&diary);
     let frames = [(0x8000_0001, 1), (0x0100_4711, 2), (0x8000_0002, 3), (0, 4), (0x9000_0000, 5)];
     for (lane, content) in frames {
-        node.on_frame(NOW, 1, &frame(lane, content));
+        node.on_frame(NOW, 1, &mut frame(lane, content));
     }
     let said = told(&diary);
     let heard = ["a hears 1 on 0", "t hears 2 on 1", "quiet hears 3 on 0", "a hears 4 on 0"];
     assert_eq!(said[..4], heard);
     // Outside of sessions: all who want that. Nobody's: the first, which counts it.
     assert_eq!(said[4..], ["t hears 4 on 1", "a hears 5 on 0"]);
-    node.on_frame(NOW, 0, &frame(0x9000_0000, 6));
+    node.on_frame(NOW, 0, &mut frame(0x9000_0000, 6));
     assert_eq!(told(&diary), ["t hears 6 on 0"], "alone on its link it gets everything");
     // But who wants nothing outside of sessions.
     let mut alone = Node::new(vec![info(1)]);
     alone.add(store("quiet", &diary), vec![0], &lane(1, 1, false));
-    alone.on_frame(NOW, 0, &frame(0, 7));
-    alone.on_frame(NOW, 0, &frame(1, 8));
+    alone.on_frame(NOW, 0, &mut frame(0, 7));
+    alone.on_frame(NOW, 0, &mut frame(1, 8));
     assert_eq!(told(&diary), ["quiet hears 8 on 0"]);
 }
 

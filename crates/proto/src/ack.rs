@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Header, Ranges, flags};
+use thinwire_wire::{ACK_RANGES_MAX, AckRanges, Feedback, Ranges, flags};
 
 use crate::Time;
 use crate::received::{Arrival, Received};
@@ -81,16 +81,16 @@ impl AckState {
         AckRanges { path, delay: self.delay(now), ranges }.emit(out);
     }
 
-    /// Fills in the header's acknowledgement and takes note that it goes out.
-    pub fn write(&mut self, now: Time, path: u8, received: &Received, header: &mut Header) {
+    /// Fills in a header's acknowledgement and takes note that it goes out.
+    pub fn write(&mut self, now: Time, path: u8, received: &Received, feedback: &mut Feedback) {
         if received.largest() == 0 {
             return;
         }
-        header.flags |= flags::ACK;
-        header.ack_path = path;
-        header.ack_largest = received.largest();
-        header.ack_bitmap = received.bitmap();
-        header.ack_delay = self.delay(now);
+        feedback.flags |= flags::ACK;
+        feedback.ack_path = path;
+        feedback.ack_largest = received.largest();
+        feedback.ack_bitmap = received.bitmap();
+        feedback.ack_delay = self.delay(now);
         if self.reported[0] != received.largest() {
             self.reported = [received.largest(), self.reported[0]];
         }
@@ -102,8 +102,6 @@ impl AckState {
 
 #[cfg(test)]
 mod tests {
-    use thinwire_wire::Kind;
-
     use super::*;
 
     const START: Time = Time(1_000_000_000);
@@ -119,10 +117,10 @@ mod tests {
             let verdict = received.insert(number);
             state.on_received(at(us), at(us), number, verdict, true);
         }
-        let mut header = Header::new(Kind::Session);
-        state.write(at(now_us), 0, &received, &mut header);
-        assert_eq!(header.ack_largest, received.largest());
-        header.ack_delay * 4
+        let mut feedback = Feedback::default();
+        state.write(at(now_us), 0, &received, &mut feedback);
+        assert_eq!(feedback.ack_largest, received.largest());
+        feedback.ack_delay * 4
     }
 
     #[test]

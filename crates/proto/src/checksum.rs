@@ -1,4 +1,4 @@
-//! CRC32C over scattered frames (`docs/protocol.md`, "Frame header").
+//! Suite 0: CRC32C over scattered frames, as their tag (`docs/protocol.md`, "Frame header").
 //!
 //! `crc-fast` takes a quarter of the time of `crc32c` for the two 4 KiB pieces of a jumbo frame
 //! (0.2 us against 0.8 us on the reference machine) and no more for small frames; with the slower
@@ -6,38 +6,50 @@
 //! the other, so that the two check each other.
 
 use crc_fast::{CrcAlgorithm, Digest};
-use thinwire_buffer::{SegList, TxFrame};
-use thinwire_wire::{FrameError, checksum_split_head};
+use thinwire_buffer::{RxFrame, TxFrame};
+use thinwire_wire::{FrameError, HEADER_BYTES, Header, TAG_AT, TAG_BYTES};
 
 fn digest() -> Digest {
     Digest::new(CrcAlgorithm::Crc32Iscsi)
 }
 
-/// Fills in the checksum of a frame whose header has just been written, with zeroes in its place.
+fn tag(digest: &Digest) -> [u8; TAG_BYTES] {
+    let mut tag = [0; TAG_BYTES];
+    tag[..4].copy_from_slice(&(digest.finalize() as u32).to_be_bytes());
+    tag
+}
+
+/// Seals a frame whose header has just been written, with an empty tag. The frame's head may be changed.
+/// Its data may not, since others keep it by reference, but may be replaced: a suite with a key puts the one
+/// copy that it makes there.
 pub fn seal(frame: &mut TxFrame) {
-    debug_assert_eq!(frame.head[16..20], [0; 4]);
+    debug_assert_eq!(frame.head[TAG_AT..][..TAG_BYTES], [0; TAG_BYTES]);
     let mut digest = digest();
     digest.update(&frame.head);
     for segment in frame.data.iter() {
         digest.update(segment);
     }
-    frame.head[16..20].copy_from_slice(&(digest.finalize() as u32).to_be_bytes());
+    frame.head[TAG_AT..][..TAG_BYTES].copy_from_slice(&tag(&digest));
 }
 
-/// Checks the checksum of a received frame, which may have padding behind it and more pieces, `rest`,
-/// than the first.
-pub fn verify(first: &[u8], rest: &SegList) -> Result<(), FrameError> {
-    let total = first.len() + rest.bytes();
-    let (field, before, after, mut behind) =
-        checksum_split_head(first, total).ok_or(FrameError::Truncated)?;
+/// Whether the tag of a received frame fits, which may have padding behind it and be in pieces.
+#[inline]
+pub(crate) fn check(header: &Header, rx: &RxFrame) -> Result<(), FrameError> {
+    let (head, after) = rx.bytes.split_first_chunk().ok_or(FrameError::Truncated)?;
+    let mut head: [u8; HEADER_BYTES] = *head;
+    // A copy with an empty tag: one call for it costs less than one for what stands on each side.
+    let told: [u8; TAG_BYTES] = head[TAG_AT..][..TAG_BYTES].try_into().expect("as many bytes");
+    head[TAG_AT..][..TAG_BYTES].fill(0);
     let mut digest = digest();
-    digest.update(before);
-    digest.update(&[0; 4]);
-    digest.update(after);
-    for segment in rest.iter() {
-        let here = behind.min(segment.len());
+    digest.update(&head);
+    let mut left = usize::from(header.length) - HEADER_BYTES;
+    let here = left.min(after.len());
+    digest.update(&after[..here]);
+    left -= here;
+    for segment in rx.rest.iter() {
+        let here = left.min(segment.len());
         digest.update(&segment[..here]);
-        behind -= here;
+        left -= here;
     }
-    if digest.finalize() as u32 == field { Ok(()) } else { Err(FrameError::Checksum) }
+    if tag(&digest) == told { Ok(()) } else { Err(FrameError::Checksum) }
 }

@@ -1,31 +1,121 @@
-//! A received frame on its way to the gate: its checksum, and its headers in one piece.
+//! The gate: what a received frame goes through, in this order, before anybody acts on it.
+//!
+//! 1. [`Sealed::look`] checks the public part of its header, and knows nothing else of it.
+//! 2. Its owner finds the session that the header names. Nothing changes by that.
+//! 3. [`Sealed::unseal`] checks the tag, and is where a key will act. Only what it gives has messages, and
+//!    only that is taken by [`Session`](crate::Session).
+//! 4. There the sealed part of the header and all messages are checked, so that whoever acts on them meets
+//!    no error in the middle.
+//!
+//! So code that acts on what was not unsealed does not compile:
+//!
+//! ```compile_fail
+//! # use {thinwire_buffer::RxFrame, thinwire_proto::Sealed};
+//! fn messages_of(rx: &mut RxFrame) -> usize {
+//!     Sealed::look(rx).unwrap().messages().count()
+//! }
+//! ```
+//!
+//! ```
+//! # use {thinwire_buffer::{Pool, RxFrame}, thinwire_proto::Sealed};
+//! fn messages_of(rx: &mut RxFrame) -> usize {
+//!     let sealed = Sealed::look(rx).unwrap();
+//!     sealed.unseal(&Pool::new(0), &mut 0).unwrap().messages().count()
+//! }
+//! ```
 
-use thinwire_buffer::{Pool, RxFrame};
-use thinwire_wire::{Frame, FrameError, messages_end};
+use thinwire_buffer::{Addr, Pool, RxFrame};
+use thinwire_wire::{Feedback, Frame, FrameError, Header, MessageIter};
 
-use crate::checksum::verify;
+use crate::checksum;
 
-/// Checks a received frame whole and parses it. Returns it with the frame to take payloads from:
-/// `rx` itself, or, if its messages do not end in its first piece, a copy in one piece that is put
-/// into `joined` and counted in `copied_bytes`.
-#[inline]
-pub fn open_frame<'a>(
+/// A received frame of which nothing but the public part of its header may be known.
+#[derive(Debug)]
+pub struct Sealed<'a> {
+    header: Header,
+    rx: &'a mut RxFrame,
+}
+
+impl<'a> Sealed<'a> {
+    /// The first stage. The frame is lent to be changed: unsealing may.
+    #[inline]
+    pub fn look(rx: &'a mut RxFrame) -> Result<Self, FrameError> {
+        let header = Header::parse(&rx.bytes, rx.len())?;
+        Ok(Sealed { header, rx })
+    }
+
+    /// The public part of the header. Whoever sent the frame may have lied.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The third stage, and the fourth. The bytes of the frame may be changed where they lie. If its
+    /// messages do not end in its first piece, it is put into one, of `pool`: that is the one copy, and is
+    /// counted in `copied_bytes`.
+    #[inline]
+    pub fn unseal(self, pool: &Pool, copied_bytes: &mut u64) -> Result<Unsealed<'a>, FrameError> {
+        let Sealed { header, rx } = self;
+        checksum::check(&header, rx)?;
+        if usize::from(header.messages_end) > rx.bytes.len() {
+            *copied_bytes += rx.len() as u64;
+            *rx = rx.joined(pool);
+        }
+        let rx: &RxFrame = rx;
+        let frame = Frame::open(header, &rx.bytes)?;
+        Ok(Unsealed { frame, rx })
+    }
+}
+
+/// A frame that went through the gate: what may be acted on.
+#[derive(Clone, Copy, Debug)]
+pub struct Unsealed<'a> {
+    frame: Frame<'a>,
     rx: &'a RxFrame,
-    pool: &Pool,
-    joined: &'a mut Option<RxFrame>,
-    copied_bytes: &mut u64,
-) -> Result<(&'a RxFrame, Frame<'a>), FrameError> {
-    verify(&rx.bytes, &rx.rest)?;
-    let is_split = !rx.rest.is_empty()
-        && messages_end(&rx.bytes).is_some_and(|end| end > rx.bytes.len() && end <= rx.len());
-    let rx = if is_split {
-        *copied_bytes += rx.len() as u64;
-        joined.insert(rx.joined(pool))
-    } else {
-        rx
-    };
-    let frame = Frame::parse_head(&rx.bytes, rx.len())?;
-    Ok((rx, frame))
+}
+
+impl<'a> Unsealed<'a> {
+    /// The public part of the header.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        self.frame.header()
+    }
+
+    /// The sealed part of the header.
+    #[inline]
+    pub fn feedback(&self) -> &Feedback {
+        self.frame.feedback()
+    }
+
+    /// The messages, in order.
+    #[inline]
+    pub fn messages(&self) -> MessageIter<'a> {
+        self.frame.messages()
+    }
+
+    /// What was received: its payloads are to be taken from there.
+    #[inline]
+    pub fn rx(&self) -> &'a RxFrame {
+        self.rx
+    }
+
+    /// Where it came from.
+    #[inline]
+    pub fn from(&self) -> Addr {
+        self.rx.from
+    }
+
+    /// See [`Frame::has_ack_ranges`].
+    #[inline]
+    pub(crate) fn has_ack_ranges(&self) -> bool {
+        self.frame.has_ack_ranges()
+    }
+
+    /// See [`Frame::is_eliciting`].
+    #[inline]
+    pub(crate) fn is_eliciting(&self) -> bool {
+        self.frame.is_eliciting()
+    }
 }
 
 #[cfg(test)]
@@ -64,12 +154,12 @@ mod tests {
     fn a_frame_whose_messages_are_cut_is_joined_and_no_other() {
         let pool = Pool::new(1 << 20);
         for (cuts, is_joined) in [(&[][..], false), (&[100], true), (&[HEADER_BYTES, 150], true)] {
-            let rx = frame_in_pieces(&pool, 40, cuts);
-            let (mut joined, mut copied) = (None, 0);
-            let (whole, frame) = open_frame(&rx, &pool, &mut joined, &mut copied).unwrap();
+            let (mut rx, mut copied) = (frame_in_pieces(&pool, 40, cuts), 0);
+            let bytes = rx.len() as u64;
+            let frame = Sealed::look(&mut rx).unwrap().unseal(&pool, &mut copied).unwrap();
             assert!(frame.messages().all(|m| matches!(m, Message::Ping(_))));
-            assert_eq!((frame.messages().count(), whole.rest.is_empty()), (40, true));
-            assert_eq!(copied, if is_joined { rx.len() as u64 } else { 0 });
+            assert_eq!((frame.messages().count(), frame.rx().rest.is_empty()), (40, true));
+            assert_eq!(copied, if is_joined { bytes } else { 0 });
         }
     }
 
@@ -84,8 +174,9 @@ mod tests {
             let piece = |from: usize, to: usize| pool.copy_of(&bytes[from..to]).freeze();
             let mut rest = SegList::of(piece(100, 200));
             rest.push(piece(200, bytes.len()));
-            let bad = RxFrame { bytes: piece(0, 100), rest, ..rx.clone() };
-            assert!(open_frame(&bad, &pool, &mut None, &mut 0).is_err(), "byte {at}");
+            let mut bad = RxFrame { bytes: piece(0, 100), rest, ..rx.clone() };
+            let opened = Sealed::look(&mut bad).and_then(|sealed| sealed.unseal(&pool, &mut 0));
+            assert!(opened.is_err(), "byte {at}");
         }
     }
 }

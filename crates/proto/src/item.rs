@@ -1,7 +1,7 @@
 //! What a session carries: items, which an owner turns into bytes when a frame is built.
 
 use thinwire_buffer::SegList;
-use thinwire_wire::{AskClocks, Bye, Detach, Detached, Event};
+use thinwire_wire::Message;
 
 /// A piece of information that must reach the other side. Small and copyable: a record of a sent
 /// frame is a list of these, and what was lost is an item to send again, not bytes.
@@ -50,22 +50,46 @@ pub enum Item {
     Attach(u32),
     /// The answer to the attach with this transaction number.
     AttachAnswer(u32),
-    /// End an attachment.
-    Detach(Detach),
-    /// It is ended.
-    Detached(Detached),
-    /// Something happened.
-    Event(Event),
+    /// A small message that is known when it is asked for. Emitted by the item itself.
+    Said(Said),
     /// What this side can take in on the path with this id. Emitted by the session itself.
     Credit(u8),
     /// Nothing but an acknowledgement is wanted. Emitted by the session itself.
     Ping,
-    /// The session ends.
-    Bye(Bye),
-    /// Run the stage clocks, and tell what they show.
-    AskClocks(AskClocks),
     /// The answer to the question with this transaction number.
     Clocks(u32),
+}
+
+impl Item {
+    /// The item that carries `message`: one of at most [`Said::BYTES_MAX`] bytes that does not change
+    /// until it has been heard.
+    pub fn said(message: Message<'_>) -> Item {
+        Item::Said(Said::of(message))
+    }
+}
+
+/// A small message as its bytes, so that the session need not know which it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Said {
+    bytes: [u8; Said::BYTES_MAX],
+}
+
+impl Said {
+    /// Longest message in bytes.
+    pub const BYTES_MAX: usize = 24;
+
+    fn of(message: Message<'_>) -> Self {
+        let mut out = Vec::with_capacity(Self::BYTES_MAX);
+        message.emit(&mut out);
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes[..out.len()].copy_from_slice(&out);
+        Said { bytes }
+    }
+
+    /// The message's bytes, as many as it says it has.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(u16::from_be_bytes([self.bytes[2], self.bytes[3]]))]
+    }
 }
 
 /// What the owner of a session knows about its items.

@@ -12,6 +12,7 @@
 //! * [`BatchPolicy`] says when requests are sent and how many share a frame.
 //! * [`StageObserver`] is told where requests stand.
 //! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots.
+//! * [`Sealed`] and [`Unsealed`] are the gate that every received frame goes through.
 //!
 //! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
 //! at the end of the turn call [`Session::on_time`] and [`Session::transmit`]; sleep until
@@ -38,10 +39,10 @@ mod stage;
 mod units;
 
 pub use batch::{BatchPolicy, Batching, SMALL_BYTES, TycheConfig};
-pub use checksum::{seal, verify};
+pub use checksum::seal;
 pub use drops::{DropReason, Drops};
-pub use gate::open_frame;
-pub use item::{Content, Item};
+pub use gate::{Sealed, Unsealed};
+pub use item::{Content, Item, Said};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
 pub use path::{AMPLIFICATION_MAX, Path, PathReport, PathState};
 pub use received::{Arrival, Received};

@@ -1,5 +1,7 @@
 //! Which packet numbers of a path have arrived (`docs/protocol.md`, "Acknowledgement and loss").
 
+use crate::DropReason;
+
 /// How far back duplicates are told from news: the replay window (rule 6).
 const WINDOW: u64 = 4096;
 /// A number this far ahead of the largest is not from an honest peer.
@@ -20,6 +22,18 @@ pub enum Arrival {
     TooOld,
     /// Absurdly far ahead.
     TooFarAhead,
+}
+
+impl Arrival {
+    /// The same as a verdict on the frame.
+    pub(crate) fn news(self) -> Result<Self, DropReason> {
+        match self {
+            Arrival::InOrder | Arrival::OutOfOrder => Ok(self),
+            Arrival::Duplicate => Err(DropReason::Duplicate),
+            Arrival::TooOld => Err(DropReason::TooOld),
+            Arrival::TooFarAhead => Err(DropReason::TooFarAhead),
+        }
+    }
 }
 
 /// The received packet numbers of one path: numbers start at 1.

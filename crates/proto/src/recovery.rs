@@ -117,11 +117,16 @@ impl Sent {
         self.items.shrink_to(max);
     }
 
-    /// The next frame has been sent. Without items it asks for no acknowledgement, and all that is
-    /// kept of it is that its number was used.
+    /// The next frame has been sent, which asks for no acknowledgement: all that is kept of it is that
+    /// its number was used.
+    pub fn record_number(&mut self) {
+        self.next_number += 1;
+    }
+
+    /// The next frame has been sent. Without items it asks for no acknowledgement.
     pub fn record(&mut self, now: Time, bytes: usize, items: &[Item]) {
         let number = self.next_number;
-        self.next_number += 1;
+        self.record_number();
         if items.is_empty() {
             return;
         }

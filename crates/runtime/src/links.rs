@@ -82,11 +82,11 @@ impl Links {
     }
 
     /// Hands what a probe has taken to `take`. Returns how many frames.
-    pub fn receive_probed(&mut self, mut take: impl FnMut(usize, &RxFrame)) -> usize {
+    pub fn receive_probed(&mut self, mut take: impl FnMut(usize, &mut RxFrame)) -> usize {
         let count = self.rx.len();
-        for frame in self.rx.drain(..) {
+        for mut frame in self.rx.drain(..) {
             self.clocks.act_on(frame.waited, frame.queued);
-            take(self.last, &frame);
+            take(self.last, &mut frame);
         }
         count
     }
@@ -104,7 +104,7 @@ impl Links {
     pub fn receive(
         &mut self,
         at: usize,
-        mut take: impl FnMut(usize, &RxFrame),
+        mut take: impl FnMut(usize, &mut RxFrame),
     ) -> io::Result<usize> {
         let probed = self.receive_probed(&mut take);
         self.fetch(at)?;

@@ -78,14 +78,14 @@ impl Mail {
     }
 
     /// Takes in what has come, at most what fits the box at once.
-    pub fn receive(&self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
+    pub fn receive(&self, pool: &Pool, mut take: impl FnMut(usize, &mut RxFrame)) {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         for letter in self.inbox.try_iter().take(LETTERS_MAX) {
             let bytes = pool.copy_of(&letter.frame).freeze();
             let waited = Duration::ZERO;
             let queued = Duration::ZERO;
             let rest = SegList::new();
-            take(letter.link, &RxFrame { from: letter.from, bytes, rest, waited, queued });
+            take(letter.link, &mut RxFrame { from: letter.from, bytes, rest, waited, queued });
         }
     }
 }

@@ -289,6 +289,9 @@ impl Chaos {
                 world.trace.note(world.now, "wire", "gets worse", (loss * 100.0) as u64);
                 world.net.set_faults(rates);
                 self.later(until, Later::Faults);
+                // Who spoils a wire may have listened, too.
+                let late_ns = pick(&mut self.dice, &[MS, 50 * MS, SECOND, 5 * SECOND]);
+                world.play_back_probes(until - world.now, late_ns);
             }
             LATE_ATTACH => self.delay_attach(world, client),
             14 => self.hear_nonsense(world, server),

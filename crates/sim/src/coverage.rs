@@ -116,6 +116,8 @@ coverage! {
     refused_busy,
     /// Attaches that arrived long after they had been sent.
     late_attaches,
+    /// Probes and answers to probes that arrived once more long after they had been sent.
+    probes_played_back,
     /// Attachments granted.
     attached,
     /// Orderly detaches.

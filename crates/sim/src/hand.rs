@@ -11,10 +11,10 @@ use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxFrame};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::sim::{SimNet, StationConfig};
 use thinwire_proto::{
-    Batching, Content, DropReason, Drops, NUMBER_HIGH, Role, Session, SessionConfig, Time,
-    addr_from_wire, open_frame, outside_frame, seal,
+    Batching, Content, DropReason, Drops, NUMBER_HIGH, Role, Sealed, Session, SessionConfig, Time,
+    Unsealed, addr_from_wire, outside_frame, seal,
 };
-use thinwire_wire::{Frame, Header, Hello, Kind, Message, ProbeReply, Refuse, Status, Welcome};
+use thinwire_wire::{Header, Hello, Kind, Message, ProbeReply, Refuse, Status, Welcome};
 
 use crate::machine::Machine;
 use crate::world::MS;
@@ -231,8 +231,8 @@ impl Hand {
     pub fn receive(&mut self, now: Time, desk: &mut impl Desk) {
         let mut frames = std::mem::take(&mut self.frames);
         self.machine.receive(&self.pool, |link, rx| frames.push((link, rx.clone())));
-        for (link, rx) in frames.drain(..) {
-            if let Err(reason) = self.take(now, link, &rx, desk) {
+        for (link, mut rx) in frames.drain(..) {
+            if let Err(reason) = self.take(now, link, &mut rx, desk) {
                 self.drops.count(reason);
             }
         }
@@ -249,43 +249,40 @@ impl Hand {
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
+        rx: &mut RxFrame,
         desk: &mut impl Desk,
     ) -> Result<(), DropReason> {
-        let mut joined = None;
-        let opened = open_frame(rx, &self.pool, &mut joined, &mut 0);
-        let (rx, frame) = opened.map_err(DropReason::Frame)?;
-        let header = *frame.header();
+        let sealed = Sealed::look(rx).map_err(DropReason::Frame)?;
+        let header = *sealed.header();
         let is_ours = self.welcome.is_some() && header.session == self.local_id();
-        if matches!(header.kind, Kind::Session | Kind::Probe | Kind::ProbeReply) && !is_ours {
+        if header.kind.is_numbered() && !is_ours {
             return Err(DropReason::UnknownSession);
         }
+        let frame = sealed.unseal(&self.pool, &mut 0).map_err(DropReason::Frame)?;
         if header.kind == Kind::Session {
-            return self.take_session(now, link, rx, &frame, desk);
+            return self.take_session(now, link, &frame, desk);
         }
         let p = self.links[link];
         match frame.messages().next() {
             Some(Message::Probe(probe)) => match &mut self.session {
-                Some(session) => {
-                    session.on_probe(now, link, rx.from, &header, &probe, p.frame_bytes)
-                }
+                Some(session) => session.on_probe(now, link, &frame, &probe, p.frame_bytes),
                 None => {
                     let welcome = self.welcome.expect("it is ours");
                     let mut reply = Header::new(Kind::ProbeReply);
                     (reply.session, reply.epoch) = (welcome.session, welcome.epoch);
                     reply.path = header.path;
                     let Room { frames: room_frames, bytes: room_bytes } = self.room;
-                    let (token, size) = (probe.token, probe.size);
-                    let reserved = Default::default();
-                    let message = ProbeReply { token, size, reserved, room_frames, room_bytes };
+                    let message = ProbeReply { token: probe.token, room_frames, room_bytes };
+                    self.number += 1;
+                    reply.packet_number = self.number;
                     let batch = &mut self.machine.batches()[link];
-                    outside_frame(batch, rx.from, reply, 0, |out| message.emit(out));
+                    outside_frame(batch, frame.from(), reply, 0, |out| message.emit(out));
                     Ok(())
                 }
             },
             Some(Message::ProbeReply(reply)) => {
                 let session = self.session.as_mut().ok_or(DropReason::Unasked)?;
-                session.on_probe_reply(now, link, rx.from, &header, &reply)
+                session.on_probe_reply(now, link, &frame, &reply)
             }
             Some(Message::Retry(retry)) => {
                 let asked = self.asked(retry.nonce)?;
@@ -300,10 +297,10 @@ impl Hand {
             }
             Some(Message::Welcome(welcome)) => {
                 let asked = self.asked(welcome.nonce)?;
-                if (asked.link, asked.to) != (link, rx.from) {
+                if (asked.link, asked.to) != (link, frame.from()) {
                     return Err(DropReason::Unasked);
                 }
-                self.begin(now, link, rx.from, &welcome);
+                self.begin(now, link, frame.from(), &welcome);
                 Ok(())
             }
             Some(Message::Refuse(Refuse { nonce, status, text })) => {
@@ -366,16 +363,15 @@ impl Hand {
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
-        frame: &Frame<'_>,
+        frame: &Unsealed<'_>,
         desk: &mut impl Desk,
     ) -> Result<(), DropReason> {
         // Without one it does not listen.
         let Some(session) = &mut self.session else { return Ok(()) };
-        session.accept(now, link, rx.from, rx.waited, frame, desk)?;
+        session.accept(now, link, frame, desk)?;
         for message in frame.messages() {
             if !session.on_message(now, &message, desk) {
-                desk.hear(now, &message, rx);
+                desk.hear(now, &message, frame.rx());
             }
         }
         // The target has forgotten it.

@@ -102,11 +102,11 @@ impl Machine {
     }
 
     /// Hands all frames that wait to `take`, with the number of their link.
-    pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &RxFrame)) {
+    pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &mut RxFrame)) {
         for (at, link) in self.links.iter_mut().enumerate() {
             link.recv(pool, self.burst, &mut self.received).expect("simulated links do not fail");
-            for frame in self.received.drain(..) {
-                take(at, &frame);
+            for mut frame in self.received.drain(..) {
+                take(at, &mut frame);
             }
         }
     }

@@ -354,7 +354,7 @@ impl Server {
         for Letter { link, from, frame, .. } in letters.drain(..) {
             let bytes = self.pool.copy_of(&frame).freeze();
             let (waited, queued) = (Duration::ZERO, Duration::ZERO);
-            let frame = &RxFrame { from, bytes, rest: SegList::new(), waited, queued };
+            let frame = &mut RxFrame { from, bytes, rest: SegList::new(), waited, queued };
             if let Some(target) = *target {
                 node.post(time, target, PartEvent::Letter { link, frame });
             }

@@ -1,5 +1,5 @@
 //! A station that speaks the protocol and means nothing by it: it opens sessions of its own and sends
-//! random valid messages in them, in any state, acknowledges what was never sent, or nothing at all.
+//! random valid messages and probes in them, in any state, acknowledges what was never sent, or nothing at all.
 //! It reads nobody else's frames, and asks for nothing but reading, which it may.
 
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
@@ -8,8 +8,9 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet, StationConfig};
 use thinwire_proto::{outside_frame, seal};
 use thinwire_wire::{
-    AskClocks, Attach, Bye, Complete, Credit, DATA_OFFSET, DataHeader, Detach, Detached, Frame,
-    Header, Hello, Kind, Message, Ping, Request, Reset, ResetDone, attach_flags, flags,
+    AskClocks, Attach, Bye, Complete, Credit, DATA_OFFSET, DataHeader, Detach, Detached, Feedback,
+    Frame, Header, Hello, Kind, Message, Ping, Probe, ProbeReply, Request, Reset, ResetDone,
+    attach_flags, flags,
 };
 
 use crate::swarm::pick;
@@ -103,7 +104,32 @@ impl Stranger {
         outside_frame(&mut self.batch, to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
     }
 
+    /// A question on any path, or the answer to one that was not asked; its number may have been used.
+    fn probe(&mut self, at: usize) {
+        let (rng, opened) = (&mut self.rng, &mut self.opened[at]);
+        opened.number += pick(rng, &[0, 1, 1, 5000]);
+        let kind = pick(rng, &[Kind::Probe, Kind::Probe, Kind::ProbeReply]);
+        let mut header = Header::new(kind);
+        (header.session, header.epoch) = (opened.session, opened.epoch);
+        header.path = pick(rng, &[0, 0, 1, 7, u8::MAX]);
+        header.packet_number = pick(rng, &[0, opened.number, opened.number, u64::MAX]);
+        let (token, room_frames) = (rng.below(3), pick(rng, &[0, 1, u32::MAX]));
+        let room_bytes = pick(rng, &[0, 1, u32::MAX]);
+        let (pad_to, batch) = (pick(rng, &[0, 600, 1500]), &mut self.batch);
+        match kind {
+            Kind::Probe => outside_frame(batch, opened.at, header, pad_to, |out| {
+                Probe { token, room_frames, room_bytes }.emit(out);
+            }),
+            _ => outside_frame(batch, opened.at, header, 0, |out| {
+                ProbeReply { token, room_frames, room_bytes }.emit(out);
+            }),
+        }
+    }
+
     fn frame(&mut self, at: usize) {
+        if self.rng.chance(0.1) {
+            return self.probe(at);
+        }
         let rng = &mut self.rng;
         let opened = &mut self.opened[at];
         opened.number += pick(rng, &[1, 1, 1, 2, 70, 5000]);
@@ -119,11 +145,12 @@ impl Stranger {
         let mut header = Header::new(Kind::Session);
         (header.session, header.epoch) = (opened.session, opened.epoch);
         header.packet_number = opened.number;
+        let mut feedback = Feedback::default();
         if self.acknowledges {
-            header.flags |= flags::ACK;
-            header.ack_largest = pick(rng, &[1, 2, 5, 40, 1 << 33]);
-            header.ack_bitmap = pick(rng, &[0, 1, u64::MAX]);
-            header.ack_delay = rng.bits() as u16;
+            feedback.flags |= flags::ACK;
+            feedback.ack_largest = pick(rng, &[1, 2, 5, 40, 1 << 33]);
+            feedback.ack_bitmap = pick(rng, &[0, 1, u64::MAX]);
+            feedback.ack_delay = rng.bits() as u16;
         }
         header.messages_end = frame.head.len() as u16;
         if payload > 0 {
@@ -133,6 +160,7 @@ impl Stranger {
         frame.head.resize(frame.head.len() + payload, 0x5a);
         header.length = frame.head.len() as u16;
         header.write(&mut frame.head);
+        feedback.write(&mut frame.head);
         seal(frame);
     }
 }
@@ -159,10 +187,10 @@ fn message(rng: &mut Rng, out: &mut Vec<u8>) -> usize {
         4 | 5 => {
             let offset = pick(rng, &[0, 512, 1 << 20, u32::MAX]);
             let length = pick(rng, &[512, 1024]);
-            DataHeader { slot, reserved: Default::default(), sequence, offset, length }.emit(out);
+            DataHeader { slot, sequence, offset, length }.emit(out);
             return length as usize;
         }
-        6 => Reset { slot, reserved: Default::default(), sequence, length }.emit(out),
+        6 => Reset { slot, sequence, length }.emit(out),
         7 | 8 => Attach {
             transaction,
             flags: attach_flags::READ_ONLY,
@@ -177,14 +205,14 @@ fn message(rng: &mut Rng, out: &mut Vec<u8>) -> usize {
         10 => {
             let path = pick(rng, &[0, 1, u8::MAX]);
             let (frames, bytes) = (pick(rng, &[0, 1, u32::MAX]), pick(rng, &[0, 1, u32::MAX]));
-            Credit { path, reserved_a: Default::default(), frames, bytes }.emit(out);
+            Credit { path, frames, bytes }.emit(out);
         }
-        11 => AskClocks { transaction, kind: 1, reserved: Default::default() }.emit(out),
+        11 => AskClocks { transaction, kind: 1 }.emit(out),
         // What a target never receives, and now and then the end.
         12 if rng.chance(0.5) => Detached { transaction }.emit(out),
-        12 if rng.chance(0.2) => Bye { status: 0, reserved: Default::default() }.emit(out),
+        12 if rng.chance(0.2) => Bye { status: 0 }.emit(out),
         12 if rng.chance(0.5) => {
-            ResetDone { slot, reserved: Default::default(), sequence }.emit(out);
+            ResetDone { slot, sequence }.emit(out);
         }
         12 => Complete { slot, status: 0, sequence, verifier: 0, length }.emit(out),
         _ => Ping {}.emit(out),

@@ -1,12 +1,12 @@
 //! What becomes of frames between stations besides what the wire does to all of them: ways that are
-//! closed, attaches that arrive late, and what a scripted test decides.
+//! closed, attaches that arrive late, probes that are played back, and what a scripted test decides.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use thinwire_link::sim::{SimNet, Verdict};
-use thinwire_wire::{Frame, Message};
+use thinwire_wire::{Frame, Header, Kind, Message};
 
 /// What a scripted test wants to happen to a frame: sender, receiver and bytes in, its fate out.
 pub type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
@@ -17,6 +17,7 @@ struct Rules {
     closed: BTreeSet<(u32, u32)>,
     judge: Option<Judge>,
     late: LateAttaches,
+    playback: Playback,
 }
 
 /// All ways of a network.
@@ -38,7 +39,10 @@ impl Ways {
             if let Some(judge) = &mut rules.judge {
                 return judge(from, to, bytes);
             }
-            rules.late.judge(clock.get(), from, bytes)
+            match rules.playback.judge(clock.get(), bytes) {
+                Verdict::Pass => rules.late.judge(clock.get(), from, bytes),
+                repeated => repeated,
+            }
         });
         ways
     }
@@ -71,9 +75,42 @@ impl Ways {
         *late = LateAttaches { stations, until, late_ns, count: late.count };
     }
 
+    /// Probes and their answers that are sent before `until` arrive once more, `late_ns` later.
+    pub fn play_back_probes(&self, until: u64, late_ns: u64) {
+        let playback = &mut self.rules.borrow_mut().playback;
+        (playback.until, playback.late_ns) = (until, late_ns);
+    }
+
+    /// How many were so far.
+    pub fn probes_played_back(&self) -> u64 {
+        self.rules.borrow().playback.count
+    }
+
     /// How many attaches were late so far.
     pub fn late_attaches(&self) -> u64 {
         self.rules.borrow().late.count
+    }
+}
+
+/// Probes and their answers arrive once more so much later, as long as time is before `until`: somebody
+/// plays them back, perhaps in another epoch.
+#[derive(Default)]
+struct Playback {
+    until: u64,
+    late_ns: u64,
+    count: u64,
+}
+
+impl Playback {
+    fn judge(&mut self, now: u64, bytes: &[u8]) -> Verdict {
+        let concerned = now < self.until
+            && Header::parse(bytes, bytes.len())
+                .is_ok_and(|h| matches!(h.kind, Kind::Probe | Kind::ProbeReply));
+        if !concerned {
+            return Verdict::Pass;
+        }
+        self.count += 1;
+        Verdict::Repeat(self.late_ns)
     }
 }
 

@@ -336,6 +336,11 @@ impl World {
         self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
 
+    /// Probes and their answers that are sent within `within_ns` from now arrive once more, `late_ns` later.
+    pub fn play_back_probes(&mut self, within_ns: u64, late_ns: u64) {
+        self.ways.play_back_probes(self.now + within_ns, late_ns);
+    }
+
     /// Opens all ways.
     pub fn open_all_ways(&mut self) {
         self.ways.open_all();

@@ -14,6 +14,7 @@ use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::world::{MS, SECOND, World};
 use thinwire_target::TargetConfig;
+use thinwire_wire::{HEADER_BYTES, TAG_AT, TAG_BYTES};
 
 type Seen = Rc<RefCell<Vec<(u32, Vec<u8>)>>>;
 
@@ -90,13 +91,14 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
 
 /// Makes the checksum right for whatever the length field now says.
 fn reseal(bytes: &mut Vec<u8>) {
-    if bytes.len() < 72 {
+    if bytes.len() < HEADER_BYTES {
         return;
     }
-    let length = usize::from(u16::from_be_bytes([bytes[4], bytes[5]])).clamp(72, bytes.len());
+    let length =
+        usize::from(u16::from_be_bytes([bytes[4], bytes[5]])).clamp(HEADER_BYTES, bytes.len());
     let rest = bytes.split_off(length);
     let mut head = std::mem::take(bytes);
-    head[16..20].fill(0);
+    head[TAG_AT..][..TAG_BYTES].fill(0);
     let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
     seal(&mut frame);
     *bytes = frame.head;
@@ -113,10 +115,10 @@ fn throw(world: &mut World, pool: &Pool, from: u32, bytes: &[u8]) {
         queued: Duration::ZERO,
     };
     if let Some(target) = world.servers[0].shards[0].target_mut() {
-        target.on_frame(now, 0, &frame);
+        target.on_frame(now, 0, &mut frame.clone());
     }
     if let Some(initiator) = &mut world.clients[0].initiator {
-        initiator.on_frame(now, 0, &frame);
+        initiator.on_frame(now, 0, &mut frame.clone());
     }
     world.servers[0].wake();
     world.clients[0].machine.dirty = true;
@@ -177,10 +179,10 @@ fn hostile_peers_panic_nobody() {
         for _ in 0..400 {
             let Some((from, mut bytes)) = pick(&mut rng, &seen) else { continue };
             // News, so that it gets past the replay window.
-            if bytes[1] == 1 && rng.chance(0.8) {
-                let number = u64::from_be_bytes(bytes[24..32].try_into().unwrap());
+            if matches!(bytes[1], 1 | 7 | 8) && rng.chance(0.8) {
+                let number = u64::from_be_bytes(bytes[16..24].try_into().unwrap());
                 let number = number.wrapping_add(rng.between(1, 5000));
-                bytes[24..32].copy_from_slice(&number.to_be_bytes());
+                bytes[16..24].copy_from_slice(&number.to_be_bytes());
             }
             for _ in 0..rng.below(3) {
                 mutate(&mut rng, &mut bytes);

@@ -61,12 +61,12 @@ impl Pair {
         let now = Time(self.now);
         let mut frames = RxBatch::new();
         self.links[0].recv(&self.pool, 1000, &mut frames).unwrap();
-        for frame in frames.drain(..) {
-            self.target.on_frame(now, 0, &frame);
+        for mut frame in frames.drain(..) {
+            self.target.on_frame(now, 0, &mut frame);
         }
         self.links[1].recv(&self.pool, 1000, &mut frames).unwrap();
-        for frame in frames.drain(..) {
-            self.initiator.on_frame(now, 0, &frame);
+        for mut frame in frames.drain(..) {
+            self.initiator.on_frame(now, 0, &mut frame);
         }
         self.target.turn(now, &mut self.batches[..1]);
         self.initiator.turn(now, &mut self.batches[1..]);

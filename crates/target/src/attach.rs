@@ -3,7 +3,9 @@
 
 use thinwire_exports::{Denial, Denied, Granted, InitiatorRun, Pass, User, Users, WriteClaim};
 use thinwire_proto::{Item, Time};
-use thinwire_wire::{Attach, Attached, Detach, Event, Status, attach_flags, event_code, feature};
+use thinwire_wire::{
+    Attach, Attached, Detach, Event, Message, Status, attach_flags, event_code, feature,
+};
 
 use crate::answers::Answer;
 use crate::greet::SESSION_NUMBER;
@@ -123,13 +125,12 @@ impl Users for Sessions<'_> {
     /// Those of the same run know already.
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, writer_generation: u64) {
         if let Some(peer) = self.get(session).filter(|peer| peer.run() != by) {
-            peer.session.send(Item::Event(Event {
+            peer.session.send(Item::said(Message::Event(Event {
                 code: event_code::FENCED,
-                reserved: Default::default(),
                 attachment: pass.number,
                 generation: pass.generation,
                 value: writer_generation,
-            }));
+            })));
         }
     }
 }

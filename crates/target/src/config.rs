@@ -66,4 +66,6 @@ pub enum TargetCanary {
     EarlyCompletion,
     /// A greeting that one shard handed over to another has shown nothing there.
     HandOverUnproved,
+    /// A session that was promised is made for a frame that names it, before that is unsealed.
+    MadeUnsealed,
 }

@@ -9,7 +9,7 @@ use thinwire_proto::{
 };
 use thinwire_wire::{
     Address, Addresses, BASE_FRAME_BYTES_MIN, Discover, HEADER_BYTES, Header, Hello, Kind, Offer,
-    Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
+    OfferedExports, Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
 use crate::TargetCanary;
@@ -42,6 +42,12 @@ pub fn session_lane(shard: u8, node: &str) -> u32 {
     u32::from(shard) << 24 | node << 10
 }
 
+/// The header of an answer to whoever wants the frames of that session id: the node there knows its lane
+/// by it.
+fn answer(kind: Kind, asker: u64) -> Header {
+    Header { session: asker, ..Header::new(kind) }
+}
+
 /// A session that was welcomed and not used yet.
 #[derive(Clone, Debug)]
 pub(crate) struct Promise {
@@ -71,6 +77,8 @@ pub(crate) struct PendingOffer {
     pub link: usize,
     pub to: Addr,
     pub nonce: u64,
+    /// The session id to answer to.
+    pub asker: u64,
     pub first: u16,
     /// Bytes of the answer's frame, at most.
     pub bytes_max: usize,
@@ -91,7 +99,7 @@ impl Target {
         }
         // Before anything that costs more than two hashes: this may be one of many that are forged.
         if !is_proved && !self.cookies.is_good(now, link, from, hello.cookie) {
-            self.retry(now, link, from, hello.nonce);
+            self.retry(now, link, from, hello);
             return Ok(());
         }
         if !self.house.config.insecure || hello.security & 1 == 0 {
@@ -99,12 +107,12 @@ impl Target {
             let text = format!(
                 "keys do not exist yet and {who} did not say --insecure, so no session is possible"
             );
-            self.refuse(link, from, hello.nonce, Status::Insecure, &text);
+            self.refuse(link, from, hello, Status::Insecure, &text);
             return Ok(());
         }
         if hello.initiator == [0; 16] {
             let text = "an initiator must have an identity, and zeroes are none";
-            self.refuse(link, from, hello.nonce, Status::Invalid, text);
+            self.refuse(link, from, hello, Status::Invalid, text);
             return Ok(());
         }
         if let Some(shard) = self.house.other_shard(hello.export) {
@@ -116,7 +124,7 @@ impl Target {
                 Some(index) => index,
                 None => {
                     let text = "this target has no room for another session";
-                    self.refuse(link, from, hello.nonce, Status::TooMany, text);
+                    self.refuse(link, from, hello, Status::TooMany, text);
                     return Ok(());
                 }
             },
@@ -169,11 +177,15 @@ impl Target {
         Some(index)
     }
 
-    /// A frame of a session that was promised has come: makes it, unless that was too long ago.
-    pub(crate) fn fulfil(&mut self, now: Time, index: usize, id: u64) -> bool {
-        let Some(promise) = self.promises.get_mut(index) else { return false };
-        let is_meant = |p: &mut Promise| p.local_id == id && now.since(p.created) <= UNCONFIRMED;
-        let Some(promise) = promise.take_if(is_meant) else { return false };
+    /// Whether the session of this id was promised there, not too long ago.
+    pub(crate) fn has_promised(&self, now: Time, index: usize, id: u64) -> bool {
+        let is_meant = |p: &Promise| p.local_id == id && now.since(p.created) <= UNCONFIRMED;
+        self.promises.get(index).and_then(Option::as_ref).is_some_and(is_meant)
+    }
+
+    /// A frame of the session that was promised there has come: makes it.
+    pub(crate) fn fulfil(&mut self, now: Time, index: usize) {
+        let promise = self.promises[index].take().expect("it was promised");
         let house = &self.house;
         let mut batching = house.config.batching;
         let together = batching.policy.answers_together();
@@ -219,13 +231,14 @@ impl Target {
             was_attached: false,
             ended: false,
         }));
-        true
     }
 
     fn welcome(&mut self, link: usize, to: Addr, index: usize) {
-        let (nonce, session, epoch) = match (&self.peers[index], &self.promises[index]) {
-            (Some(p), _) => (p.nonce, p.session.local_id(), p.session.epoch()),
-            (None, Some(p)) => (p.nonce, p.local_id, p.epoch),
+        let (nonce, asker, session, epoch) = match (&self.peers[index], &self.promises[index]) {
+            (Some(p), _) => {
+                (p.nonce, p.session.remote_id(), p.session.local_id(), p.session.epoch())
+            }
+            (None, Some(p)) => (p.nonce, p.remote_id, p.local_id, p.epoch),
             (None, None) => return,
         };
         let house = &self.house;
@@ -241,7 +254,6 @@ impl Target {
         let welcome = Welcome {
             nonce,
             session,
-            verifier: house.instance,
             instance: house.instance,
             epoch,
             slots: house.config.slots,
@@ -250,27 +262,23 @@ impl Target {
             room_frames: room.frames,
             room_bytes: room.bytes,
             credit_bytes: house.config.credit_bytes,
-            node: &house.config.node,
             addresses: Addresses::new(&addresses[..count]),
         };
-        outside_frame(&mut self.outside[link], to, Header::new(Kind::Welcome), 0, |out| {
-            welcome.emit(out);
-        });
+        let batch = &mut self.outside[link];
+        outside_frame(batch, to, answer(Kind::Welcome, asker), 0, |out| welcome.emit(out));
     }
 
     /// Has the sender of a HELLO show that it receives.
-    fn retry(&mut self, now: Time, link: usize, to: Addr, nonce: u64) {
-        let retry = Retry { nonce, cookie: self.cookies.make(now, link, to) };
-        outside_frame(&mut self.outside[link], to, Header::new(Kind::Retry), 0, |out| {
-            retry.emit(out);
-        });
+    fn retry(&mut self, now: Time, link: usize, to: Addr, hello: &Hello<'_>) {
+        let retry = Retry { nonce: hello.nonce, cookie: self.cookies.make(now, link, to) };
+        let batch = &mut self.outside[link];
+        outside_frame(batch, to, answer(Kind::Retry, hello.session), 0, |out| retry.emit(out));
     }
 
-    fn refuse(&mut self, link: usize, to: Addr, nonce: u64, status: Status, text: &str) {
-        let refuse = Refuse { nonce, status: status as u16, text };
-        outside_frame(&mut self.outside[link], to, Header::new(Kind::Refuse), 0, |out| {
-            refuse.emit(out);
-        });
+    fn refuse(&mut self, link: usize, to: Addr, hello: &Hello<'_>, status: Status, text: &str) {
+        let refuse = Refuse { nonce: hello.nonce, status: status as u16, text };
+        let batch = &mut self.outside[link];
+        outside_frame(batch, to, answer(Kind::Refuse, hello.session), 0, |out| refuse.emit(out));
     }
 
     pub(crate) fn on_discover(
@@ -299,6 +307,7 @@ impl Target {
             link,
             to: from,
             nonce: discover.nonce,
+            asker: discover.session,
             first: discover.first,
             bytes_max,
         });
@@ -314,22 +323,19 @@ impl Target {
             if offer.at > now {
                 return true;
             }
-            let total = names.len() as u16;
-            let from = names.iter().map(String::as_str).skip(offer.first as usize);
-            let cookie = cookies.make(now, offer.link, offer.to);
-            outside_frame(&mut out[offer.link], offer.to, Header::new(Kind::Offer), 0, |o| {
-                Offer::emit(
-                    offer.nonce,
-                    house.instance,
-                    &house.config.node,
-                    offer.first,
-                    total,
-                    cookie,
-                    from,
-                    offer.bytes_max - HEADER_BYTES,
-                    o,
-                );
-            });
+            let node = &house.config.node;
+            let left = names.get(usize::from(offer.first)..).unwrap_or_default();
+            let message = Offer {
+                nonce: offer.nonce,
+                instance: house.instance,
+                total: names.len() as u16,
+                first: offer.first,
+                cookie: cookies.make(now, offer.link, offer.to),
+                node,
+                exports: OfferedExports::fitting(left, node, offer.bytes_max - HEADER_BYTES),
+            };
+            let header = answer(Kind::Offer, offer.asker);
+            outside_frame(&mut out[offer.link], offer.to, header, 0, |o| message.emit(o));
             false
         });
     }

@@ -7,7 +7,7 @@ use crate::target::Target;
 
 impl Part for Target {
     #[inline]
-    fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         Target::on_frame(self, now, link, frame);
     }
 

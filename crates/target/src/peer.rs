@@ -1,8 +1,8 @@
 //! One session of a target.
 
 use thinwire_buffer::{Addr, RxFrame};
-use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time};
-use thinwire_wire::{Bye, Clocks, Detached, Frame, Message, OpCode, Request, Status};
+use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time, Unsealed};
+use thinwire_wire::{Bye, Clocks, Detached, Message, OpCode, Request, Status};
 
 use crate::house::House;
 use crate::slots::{Intake, Slots};
@@ -37,8 +37,7 @@ impl Peer {
         &mut self,
         now: Time,
         index: usize,
-        frame: &Frame<'_>,
-        rx: &RxFrame,
+        frame: &Unsealed<'_>,
         house: &mut House,
     ) {
         if let Some(together) = &mut self.together {
@@ -48,7 +47,7 @@ impl Peer {
             if self.ended {
                 return;
             }
-            if let Err(reason) = self.on_message(now, index, &message, rx, house) {
+            if let Err(reason) = self.on_message(now, index, &message, frame.rx(), house) {
                 house.stats.drops.count(reason);
             }
         }
@@ -112,7 +111,7 @@ impl Peer {
             Message::Detach(detach) => {
                 house.detach(self, detach);
                 let transaction = detach.transaction;
-                return self.answer(Item::Detached(Detached { transaction }));
+                return self.answer(Item::said(Message::Detached(Detached { transaction })));
             }
             Message::AskClocks(ask) => {
                 let observer = house.observer.as_ref().ok_or(DropReason::Direction)?;
@@ -143,8 +142,8 @@ impl Peer {
 
     /// Says goodbye; the session is over once that is sent.
     pub fn say_bye(&mut self, status: Status) {
-        let bye = Bye { status: status as u16, reserved: Default::default() };
-        self.session.send(Item::Bye(bye));
+        let bye = Bye { status: status as u16 };
+        self.session.send(Item::said(Message::Bye(bye)));
     }
 }
 

@@ -416,7 +416,7 @@ impl Content for Slots {
                 _ => return false,
             },
             Item::ResetDone { slot, sequence } => {
-                ResetDone { slot, reserved: Default::default(), sequence }.emit(out);
+                ResetDone { slot, sequence }.emit(out);
             }
             Item::AttachAnswer(transaction) => match self.answers.get(transaction) {
                 Some(Answer::Granted(attached)) => attached.emit(out),

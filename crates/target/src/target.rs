@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_exports::{ExportConfig, Exports, ExportsConfig};
-use thinwire_proto::{DropReason, SipRng, StageObserver, Time, open_frame};
+use thinwire_proto::{DropReason, Sealed, SipRng, StageObserver, Time, Unsealed};
 use thinwire_volume::Letter;
-use thinwire_wire::{Frame, Kind, Message, Status};
+use thinwire_wire::{Kind, Message, Status};
 
 use crate::attach::Sessions;
 use crate::cookie::Cookies;
@@ -20,6 +20,17 @@ use crate::{TargetCanary, TargetConfig, TargetStats};
 
 /// How often sessions are looked at for expiry.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
+
+/// Where the session that a frame names is to be found.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Among the peers.
+    Session(usize),
+    /// Among those that nobody has used yet.
+    Promise(usize),
+    /// There is none, or it has no session.
+    Nowhere,
+}
 
 /// A target: one shard's worth of exports and sessions.
 pub struct Target {
@@ -109,110 +120,129 @@ impl Target {
         self.house.instance
     }
 
-    /// A frame arrived on a link.
-    pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    /// A frame arrived on a link. It may be changed where it lies.
+    pub fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         self.take(now, link, frame, false);
     }
 
     /// A frame that another shard handed on ([`Target::next_forward`]), which has seen that its sender
     /// receives.
-    pub fn on_forward(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    pub fn on_forward(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         let is_proved = self.house.config.canary != TargetCanary::HandOverUnproved;
         self.take(now, link, frame, is_proved);
     }
 
-    fn take(&mut self, now: Time, link: usize, frame: &RxFrame, is_proved: bool) {
+    fn take(&mut self, now: Time, link: usize, frame: &mut RxFrame, is_proved: bool) {
         self.house.now = now;
         if let Err(reason) = self.take_frame(now, link, frame, is_proved) {
             self.house.stats.drops.count(reason);
         }
     }
 
+    /// The stages of the gate: header, session, unsealing, messages. Nothing changes before a frame is
+    /// unsealed.
     fn take_frame(
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
+        rx: &mut RxFrame,
         is_proved: bool,
     ) -> Result<(), DropReason> {
-        let mut joined = None;
-        let house = &mut self.house;
-        let opened = open_frame(rx, &house.pool, &mut joined, &mut house.stats.copied_bytes);
-        let (rx, frame) = opened.map_err(DropReason::Frame)?;
-        let header = frame.header();
-        match header.kind {
-            Kind::Session => {
-                let index = self.find_peer(now, link, rx, header.session)?;
-                let peer = self.peers[index].as_deref_mut().expect("found");
-                peer.session.accept(now, link, rx.from, rx.waited, &frame, &mut peer.slots)?;
-                if !peer.confirmed {
-                    self.confirm(index);
-                }
-                let peer = self.peers[index].as_deref_mut().ok_or(DropReason::UnknownSession)?;
-                peer.on_messages(now, index, &frame, rx, &mut self.house);
-                if self.peers[index].as_ref().is_some_and(|p| p.ended) {
-                    self.end(index);
-                }
-                Ok(())
-            }
-            _ => self.take_outside(now, link, rx, &frame, is_proved),
+        let sealed = Sealed::look(rx).map_err(DropReason::Frame)?;
+        let (kind, id) = (sealed.header().kind, sealed.header().session);
+        let mut place = if kind.is_numbered() { self.find(now, id)? } else { Place::Nowhere };
+        if let (Place::Promise(index), TargetCanary::MadeUnsealed) =
+            (place, self.house.config.canary)
+        {
+            self.fulfil(now, index);
+            place = Place::Session(index);
         }
+        let house = &mut self.house;
+        let opened = sealed.unseal(&house.pool, &mut house.stats.copied_bytes);
+        let frame = opened.map_err(DropReason::Frame)?;
+        if !kind.is_numbered() {
+            return self.greeted(now, link, &frame, is_proved);
+        }
+        let index = match place {
+            Place::Session(index) => index,
+            Place::Promise(index) => {
+                self.fulfil(now, index);
+                index
+            }
+            Place::Nowhere => {
+                self.unknown_session(now, link, frame.from(), id);
+                return Err(DropReason::UnknownSession);
+            }
+        };
+        if kind != Kind::Session {
+            return self.probed(now, link, &frame, index);
+        }
+        let peer = self.peers[index].as_deref_mut().expect("found");
+        peer.session.accept(now, link, &frame, &mut peer.slots)?;
+        if !peer.confirmed {
+            self.confirm(index);
+        }
+        let peer = self.peers[index].as_deref_mut().ok_or(DropReason::UnknownSession)?;
+        peer.on_messages(now, index, &frame, &mut self.house);
+        if self.peers[index].as_ref().is_some_and(|p| p.ended) {
+            self.end(index);
+        }
+        Ok(())
     }
 
-    fn take_outside(
+    /// A frame of no session: nothing is known of who sent it.
+    fn greeted(
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
-        frame: &Frame<'_>,
+        frame: &Unsealed<'_>,
         is_proved: bool,
     ) -> Result<(), DropReason> {
-        let header = frame.header();
         match frame.messages().next() {
             Some(Message::Hello(hello)) if !self.stopping => {
-                self.on_hello(now, link, rx, &hello, is_proved)
+                self.on_hello(now, link, frame.rx(), &hello, is_proved)
             }
             Some(Message::Discover(discover)) if !self.stopping => {
-                self.on_discover(now, link, rx.from, header.length, &discover)
-            }
-            Some(Message::Probe(probe)) => {
-                let index = self.find_peer(now, link, rx, header.session)?;
-                let sizes = self.house.links[link].frame_bytes;
-                let peer = self.peers[index].as_deref_mut().expect("found");
-                peer.session.on_probe(now, link, rx.from, header, &probe, sizes)
-            }
-            Some(Message::ProbeReply(reply)) => {
-                let index = self.find_peer(now, link, rx, header.session)?;
-                let peer = self.peers[index].as_deref_mut().expect("found");
-                peer.session.on_probe_reply(now, link, rx.from, header, &reply)
+                self.on_discover(now, link, frame.from(), frame.header().length, &discover)
             }
             _ => Err(DropReason::Direction),
         }
     }
 
-    fn find_peer(
+    /// A question on a path of a session, or the answer to one.
+    fn probed(
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
-        id: u64,
-    ) -> Result<usize, DropReason> {
+        frame: &Unsealed<'_>,
+        index: usize,
+    ) -> Result<(), DropReason> {
+        let sizes = self.house.links[link].frame_bytes;
+        let session = &mut self.peers[index].as_deref_mut().expect("found").session;
+        match frame.messages().next() {
+            Some(Message::Probe(probe)) => session.on_probe(now, link, frame, &probe, sizes),
+            Some(Message::ProbeReply(reply)) => session.on_probe_reply(now, link, frame, &reply),
+            _ => Err(DropReason::Direction),
+        }
+    }
+
+    /// Where the session of this id is. Changes nothing: the frame that named it may be damaged or forged.
+    #[inline]
+    fn find(&self, now: Time, id: u64) -> Result<Place, DropReason> {
         let upper = (id >> 32) as u32;
         let index = (upper & SESSION_NUMBER) as usize;
-        let found = self
-            .peers
-            .get(index)
-            .and_then(Option::as_ref)
-            .is_some_and(|p| p.session.local_id() == id);
-        if !found && !self.fulfil(now, index, id) {
-            // Not one of this node's: another target, or an initiator, on the same interface.
-            if upper & !SESSION_NUMBER != session_lane(self.shard, &self.house.config.node) {
-                return Err(DropReason::OtherNode);
-            }
-            self.unknown_session(now, link, rx.from, id);
-            return Err(DropReason::UnknownSession);
+        let peer = self.peers.get(index).and_then(Option::as_ref);
+        if peer.is_some_and(|p| p.session.local_id() == id) {
+            return Ok(Place::Session(index));
         }
-        Ok(index)
+        if self.has_promised(now, index, id) {
+            return Ok(Place::Promise(index));
+        }
+        // Not one of this node's: another target, or an initiator, on the same interface.
+        if upper & !SESSION_NUMBER != session_lane(self.shard, &self.house.config.node) {
+            return Err(DropReason::OtherNode);
+        }
+        Ok(Place::Nowhere)
     }
 
     /// The initiator uses the session: whatever the same run of it had before is over.

@@ -189,14 +189,14 @@ impl Pair {
         let (head, data) = buf.split_at_mut(frame.head.len());
         head.copy_from_slice(&frame.head);
         data.copy_from_slice(&frame.data.to_vec());
-        let rx = RxFrame {
+        let mut rx = RxFrame {
             from: Addr::Sim(2),
             bytes: buf.freeze(),
             rest: SegList::new(),
             waited: Duration::ZERO,
             queued: Duration::ZERO,
         };
-        self.target.on_frame(self.now, 0, &rx);
+        self.target.on_frame(self.now, 0, &mut rx);
     }
 
     /// A frame of the session with these messages, `gap` numbers behind the last.
@@ -234,13 +234,14 @@ impl Pair {
             match frame.messages().next() {
                 Some(Message::Welcome(w)) => (self.session, self.epoch) = (w.session, w.epoch),
                 Some(Message::Retry(retry)) => self.cookie = retry.cookie,
-                Some(Message::Probe(Probe { token, size, .. })) => {
+                Some(Message::Probe(Probe { token, .. })) => {
                     let mut header = Header::new(Kind::ProbeReply);
                     (header.session, header.epoch) = (self.session, self.epoch);
                     header.path = frame.header().path;
+                    header.packet_number = self.next_number;
+                    self.next_number += 1;
                     let (room_frames, room_bytes) = (ROOM.frames, ROOM.bytes);
-                    let reserved = Default::default();
-                    let reply = ProbeReply { token, size, reserved, room_frames, room_bytes };
+                    let reply = ProbeReply { token, room_frames, room_bytes };
                     outside_frame(&mut replies, Addr::Sim(1), header, 0, |o| reply.emit(o));
                 }
                 Some(Message::UnknownSession(_)) => gone = true,
@@ -278,7 +279,7 @@ impl Pair {
 }
 
 fn ask(n: u32) -> AskClocks {
-    AskClocks { transaction: n, kind: 1, reserved: Default::default() }
+    AskClocks { transaction: n, kind: 1 }
 }
 
 fn attach(transaction: u32, export: &str) -> Attach<'_> {
@@ -342,7 +343,7 @@ fn answers_that_nobody_takes_in_end_the_session() {
             p.say(0, 0, |o| (0..100).for_each(|_| request.emit(o)));
         }),
         ("resets", |p, _| {
-            let reset = Reset { slot: 0, reserved: Default::default(), sequence: 1, length: 0 };
+            let reset = Reset { slot: 0, sequence: 1, length: 0 };
             p.say(0, 0, |o| (0..100).for_each(|_| reset.emit(o)));
         }),
     ];
@@ -368,7 +369,6 @@ fn data_is_bounded_by_the_credit() {
     assert!(p.handle.is_some(), "attached");
     let data = |slot: u16, sequence: u32, unit: u32| DataHeader {
         slot,
-        reserved: Default::default(),
         sequence,
         offset: unit * 512,
         length: 512,
@@ -408,13 +408,13 @@ fn requests_of_ended_sessions_keep_their_places() {
         p.say(0, 0, |o| request.emit(o));
         p.turn();
         places.push(place(&p));
-        p.say(0, 0, |o| Bye { status: 0, reserved: Default::default() }.emit(o));
+        p.say(0, 0, |o| Bye { status: 0 }.emit(o));
         p.greet();
         assert!(!places.contains(&place(&p)), "round {round}: a place is taken twice");
     }
     p.stuck.set(false);
     p.turn();
-    p.say(0, 0, |o| Bye { status: 0, reserved: Default::default() }.emit(o));
+    p.say(0, 0, |o| Bye { status: 0 }.emit(o));
     p.greet();
     assert!(places.contains(&place(&p)), "they are free again");
 }
@@ -429,8 +429,8 @@ fn who_never_attached_makes_nothing_grow() {
         p.greet();
         for slot in 0..128 {
             for piece in 0..8 {
-                let (reserved, offset) = (Default::default(), piece * length);
-                let data = DataHeader { slot, reserved, sequence: 1, offset, length };
+                let offset = piece * length;
+                let data = DataHeader { slot, sequence: 1, offset, length };
                 p.say(0, length as usize, |o| data.emit(o));
             }
             p.turn();

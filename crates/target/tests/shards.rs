@@ -46,7 +46,7 @@ fn rx(bytes: &[u8]) -> RxFrame {
 
 /// A HELLO that shows nothing, and the cookie that the target answers it with.
 fn cookie(target: &mut Target, export: &str) -> u64 {
-    target.on_frame(NOW, 0, &hello(export, 0));
+    target.on_frame(NOW, 0, &mut hello(export, 0));
     let frames = turn(target, NOW);
     assert_eq!(frames.len(), 1);
     match Frame::parse(&frames[0].bytes).unwrap().messages().next() {
@@ -95,22 +95,22 @@ fn a_greeting_goes_to_the_shard_that_has_the_export() {
     let (mut first, mut second) = (shard(0), shard(1));
     let cookie = cookie(&mut first, "two");
     assert_eq!(first.next_forward(), None, "it hands on what nobody has answered for");
-    let greeting = hello("two", cookie);
-    first.on_frame(NOW, 0, &greeting);
+    let mut greeting = hello("two", cookie);
+    first.on_frame(NOW, 0, &mut greeting);
     let Letter { shard, link, from, frame } = first.next_forward().expect("handed on");
     assert_eq!((shard, link, from, &frame[..]), (1, 0, INITIATOR, &greeting.bytes[..]));
     assert_eq!(first.next_forward(), None);
     assert!(turn(&mut first, NOW).is_empty(), "the wrong shard answers");
-    second.on_forward(NOW, link, &rx(&frame));
+    second.on_forward(NOW, link, &mut rx(&frame));
     let (session, _, instance) = welcomed(&turn(&mut second, NOW)).expect("welcome");
     assert_eq!((session >> 56, instance), (1, 77));
     assert_eq!(second.next_forward(), None);
 
-    first.on_frame(NOW, 0, &hello("one", cookie));
+    first.on_frame(NOW, 0, &mut hello("one", cookie));
     let (session, _, instance) = welcomed(&turn(&mut first, NOW)).expect("welcome");
     assert_eq!((session >> 56, instance), (0, 77));
     // An export that nobody has: the first shard says so when it is attached.
-    first.on_frame(NOW, 0, &hello("three", cookie));
+    first.on_frame(NOW, 0, &mut hello("three", cookie));
     assert_eq!(first.next_forward(), None);
     assert!(welcomed(&turn(&mut first, NOW)).is_some());
 }
@@ -119,7 +119,7 @@ fn a_greeting_goes_to_the_shard_that_has_the_export() {
 fn greetings_that_nobody_fetches_are_bounded() {
     let mut first = shard(0);
     let cookie = cookie(&mut first, "two");
-    (0..1000).for_each(|_| first.on_frame(NOW, 0, &hello("two", cookie)));
+    (0..1000).for_each(|_| first.on_frame(NOW, 0, &mut hello("two", cookie)));
     let waiting = std::iter::from_fn(|| first.next_forward()).count() as u64;
     let dropped: u64 = first.stats().drops.iter().map(|(_, count)| count).sum();
     assert!(waiting > 0 && dropped > 0);
@@ -131,11 +131,12 @@ fn discovery_tells_the_exports_of_all_shards() {
     let mut first = shard(0);
     let mut out = TxBatch::new();
     outside_frame(&mut out, Addr::Group, Header::new(Kind::Discover), 0, |out| {
-        Discover { nonce: 3, first: 0, spread_ms: 0, cookie: 0, node: "" }.emit(out);
+        Discover { nonce: 3, session: 9, first: 0, spread_ms: 0, cookie: 0, node: "" }.emit(out);
     });
-    first.on_frame(NOW, 0, &received(&out.frames()[0]));
+    first.on_frame(NOW, 0, &mut received(&out.frames()[0]));
     let frames = turn(&mut first, NOW);
     let frame = Frame::parse(&frames[0].bytes).unwrap();
+    assert_eq!(frame.header().session, 9, "whoever asks is told where it wants to be told");
     let Some(Message::Offer(offer)) = frame.messages().next() else { panic!("no offer") };
     assert_eq!((offer.instance, offer.total), (77, 2));
     assert_eq!(offer.exports.iter().collect::<Vec<_>>(), ["one", "two"]);
@@ -162,7 +163,7 @@ impl Content for Asking {
 fn an_attach_in_a_session_of_another_shard_is_refused() {
     let mut first = shard(0);
     let cookie = cookie(&mut first, "one");
-    first.on_frame(NOW, 0, &hello("one", cookie));
+    first.on_frame(NOW, 0, &mut hello("one", cookie));
     let (remote_id, epoch, _) = welcomed(&turn(&mut first, NOW)).expect("welcome");
     let config = SessionConfig {
         role: Role::Initiator,
@@ -178,7 +179,7 @@ fn an_attach_in_a_session_of_another_shard_is_refused() {
     let mut out = [TxBatch::new()];
     session.transmit(NOW, &mut Asking("two"), &mut out);
     for frame in out[0].frames() {
-        first.on_frame(NOW, 0, &received(frame));
+        first.on_frame(NOW, 0, &mut received(frame));
     }
     let refused = turn(&mut first, NOW).iter().find_map(|rx| {
         Frame::parse(&rx.bytes).unwrap().messages().find_map(|message| match message {

@@ -25,8 +25,9 @@ pub trait Part: Any {
         None
     }
 
-    /// A frame for it has arrived on the link of this number, among the links that it was given.
-    fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    /// A frame for it has arrived on the link of this number, among the links that it was given. It may
+    /// be changed where it lies.
+    fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         let _ = (now, link, frame);
     }
 
@@ -77,7 +78,7 @@ pub enum PartEvent<'a> {
         /// The link that it came on, counted as for [`Part::on_frame`].
         link: usize,
         /// The frame.
-        frame: &'a RxFrame,
+        frame: &'a mut RxFrame,
     },
 }
 

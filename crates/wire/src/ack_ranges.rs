@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::FrameError;
-use crate::field::{Field, Reader, put_variable};
+use crate::field::{Body, Field, Reader, close_variable, value};
 
 /// Most ranges in an ACK.
 pub const ACK_RANGES_MAX: usize = 32;
@@ -87,35 +87,57 @@ impl<'a> AckRanges<'a> {
         8 + RANGE_BYTES * count
     }
 
+    /// Its length varies.
+    pub(crate) const BYTES: usize = 0;
+
     /// Appends the message.
     pub fn emit(&self, out: &mut Vec<u8>) {
         debug_assert!((1..=ACK_RANGES_MAX).contains(&self.ranges.len()));
-        put_variable(Self::TYPE, out, |out| {
-            self.path.put(out);
-            (self.ranges.len() as u8).put(out);
-            self.delay.put(out);
-            for (first, last) in self.ranges.iter() {
-                first.put(out);
-                last.put(out);
-            }
-        });
+        let start = out.len();
+        out.extend_from_slice(&[Self::TYPE, 0, 0, 0]);
+        self.path.put(out);
+        (self.ranges.len() as u8).put(out);
+        self.delay.put(out);
+        self.put_ranges(out);
+        close_variable(start, out);
     }
 
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
+    fn put_ranges(&self, out: &mut Vec<u8>) {
+        for (first, last) in self.ranges.iter() {
+            first.put(out);
+            last.put(out);
+        }
+    }
+}
+
+/// By hand, since the delay stands between the count of the ranges and the ranges.
+impl<'a> Body<'a> for AckRanges<'a> {
+    fn read(body: &'a [u8], _: usize) -> Result<Self, FrameError> {
         let mut r = Reader(body);
         let (path, count, delay) = (r.get()?, r.get::<u8>()?, r.get()?);
-        if count == 0 || count as usize > ACK_RANGES_MAX {
-            return Err(FrameError::MessageValue);
-        }
-        let ranges = Ranges(Source::Wire(r.take(RANGE_BYTES * count as usize)?));
+        value(count != 0 && usize::from(count) <= ACK_RANGES_MAX)?;
+        let ranges = Ranges(Source::Wire(r.take(RANGE_BYTES * usize::from(count))?));
         let mut below = u64::MAX;
         for (first, last) in ranges.iter() {
-            if first > last || last >= below {
-                return Err(FrameError::MessageValue);
-            }
+            value(first <= last && last < below)?;
             below = first;
         }
         r.end()?;
         Ok(AckRanges { path, delay, ranges })
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.emit(out);
+    }
+
+    fn each_field(&self, see: &mut dyn FnMut(&'static str, &[u8])) {
+        see("path", &[self.path]);
+        see("count", &[self.ranges.len() as u8]);
+        see("delay", &self.delay.to_be_bytes());
+        let mut ranges = Vec::new();
+        self.put_ranges(&mut ranges);
+        see("first", &ranges[..8]);
+        see("last", &ranges[8..16]);
+        see("further ranges", &ranges[16..]);
     }
 }

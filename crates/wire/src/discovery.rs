@@ -1,157 +1,123 @@
 //! Who is there: DISCOVER and OFFER (`docs/protocol.md`, "Discovery").
 
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
-use crate::field::{Field, Reader, put_text, put_variable};
+use crate::field::{Codec, Field, Name, Reader, message};
 use crate::{FrameError, NAME_BYTES_MAX};
 
-/// To the group: who is there?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Discover<'a> {
-    /// Echoed in the answer.
-    pub nonce: u64,
-    /// Index of the first export wanted, for targets whose list does not fit one frame.
-    pub first: u16,
-    /// Longest random delay before the answer, in milliseconds.
-    pub spread_ms: u16,
-    /// What the target gave to this address (OFFER), unchanged; 0 for nothing.
-    pub cookie: u64,
-    /// Only the node of this name, or everybody if empty.
-    pub node: &'a str,
-}
-
-impl<'a> Discover<'a> {
-    /// The message type number.
-    pub const TYPE: u8 = 0x28;
-
-    /// Appends the message.
-    pub fn emit(&self, out: &mut Vec<u8>) {
-        put_variable(Self::TYPE, out, |out| {
-            self.nonce.put(out);
-            self.first.put(out);
-            self.spread_ms.put(out);
-            self.cookie.put(out);
-            put_text(self.node, NAME_BYTES_MAX, out);
-        });
-    }
-
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
-        let mut r = Reader(body);
-        let discover = Discover {
-            nonce: r.get()?,
-            first: r.get()?,
-            spread_ms: r.get()?,
-            cookie: r.get()?,
-            node: r.text(NAME_BYTES_MAX)?,
-        };
-        r.end()?;
-        Ok(discover)
+message! {
+    /// To the group: who is there?
+    Discover<'a> = 0x28 {
+        /// Echoed in the answer.
+        nonce: u64,
+        /// The session id to answer to: one in the lane of who asks; 0 if it has none.
+        session: u64,
+        /// Index of the first export wanted, for targets whose list does not fit one frame.
+        first: u16,
+        /// Longest random delay before the answer, in milliseconds.
+        spread_ms: u16,
+        /// What the target gave to this address (OFFER), unchanged; 0 for nothing.
+        cookie: u64,
+        /// Only the node of this name, or everybody if empty.
+        node: &'a str as Name,
     }
 }
 
-/// The names in an OFFER. Checked when the offer was parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OfferedExports<'a> {
-    count: u16,
-    bytes: &'a [u8],
+/// Names of exports: a list to send, or the bytes of a received one, so that a message stays small enough
+/// to be handed around by value.
+#[derive(Clone, Copy)]
+pub struct OfferedExports<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    List(&'a [String]),
+    Wire { count: u16, bytes: &'a [u8] },
 }
 
 impl<'a> OfferedExports<'a> {
+    /// As many of the first names as an OFFER of `bytes_max` bytes has room for, `node` in it.
+    pub fn fitting(names: &'a [String], node: &str, bytes_max: usize) -> Self {
+        let fixed = Offer::FIXED_BYTES + node.len().min(NAME_BYTES_MAX);
+        let mut left = bytes_max.saturating_sub(fixed);
+        let fits = |name: &&String| {
+            let bytes = 1 + name.len().min(NAME_BYTES_MAX);
+            let rest = left.checked_sub(bytes);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let count = names.iter().take(usize::from(u16::MAX)).take_while(fits).count();
+        OfferedExports(Source::List(&names[..count]))
+    }
+
     /// The names, in order.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
-        let mut r = Reader(self.bytes);
-        (0..self.count).map_while(move |_| r.text(NAME_BYTES_MAX).ok())
+        let (list, count, bytes) = match self.0 {
+            Source::List(list) => (list, 0, &[][..]),
+            Source::Wire { count, bytes } => (&[][..], count, bytes),
+        };
+        let mut r = Reader(bytes);
+        let parsed = (0..count).map_while(move |_| r.text(NAME_BYTES_MAX).ok());
+        list.iter().map(String::as_str).chain(parsed)
     }
 }
 
-/// A target's answer to a DISCOVER.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer<'a> {
-    /// From the DISCOVER.
-    pub nonce: u64,
-    /// Which process of the target.
-    pub instance: u64,
-    /// How many exports there are in all.
-    pub total: u16,
-    /// Index of the first one named here.
-    pub first: u16,
-    /// To be given back unchanged, with a HELLO or the next DISCOVER, from the same address.
-    pub cookie: u64,
-    /// Bit 0: it runs without keys.
-    pub security: u8,
-    /// The target's node name.
-    pub node: &'a str,
-    /// Names of exports, from `first` on.
-    pub exports: OfferedExports<'a>,
+impl PartialEq for OfferedExports<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
 }
 
-impl<'a> Offer<'a> {
-    /// The message type number.
-    pub const TYPE: u8 = 0x29;
+impl Eq for OfferedExports<'_> {}
 
-    /// Appends an offer with as many of `exports` (counted from `first`) as fit `bytes_max`.
-    #[expect(clippy::too_many_arguments, reason = "one for each field of the message")]
-    pub fn emit<'n>(
-        nonce: u64,
-        instance: u64,
-        node: &str,
-        first: u16,
-        total: u16,
-        cookie: u64,
-        exports: impl Iterator<Item = &'n str>,
-        bytes_max: usize,
-        out: &mut Vec<u8>,
-    ) {
-        let start = out.len();
-        put_variable(Self::TYPE, out, |out| {
-            nonce.put(out);
-            instance.put(out);
-            total.put(out);
-            first.put(out);
-            cookie.put(out);
-            1u8.put(out);
-            put_text(node, NAME_BYTES_MAX, out);
-            let count_at = out.len();
-            0u16.put(out);
-            let mut count = 0u16;
-            for name in exports {
-                if out.len() - start + 1 + name.len() + 4 > bytes_max {
-                    break;
-                }
-                put_text(name, NAME_BYTES_MAX, out);
-                count += 1;
-            }
-            out[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
-        });
+impl fmt::Debug for OfferedExports<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
+}
 
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
-        let mut r = Reader(body);
-        let nonce = r.get()?;
-        let instance = r.get()?;
-        let total = r.get()?;
-        let first = r.get()?;
-        let cookie = r.get()?;
-        let security = r.get()?;
-        if security > 1 {
-            return Err(FrameError::Reserved);
-        }
-        let node = r.text(NAME_BYTES_MAX)?;
+impl<'a> Field<'a> for OfferedExports<'a> {
+    const BYTES: Option<usize> = None;
+
+    fn get(r: &mut Reader<'a>) -> Result<Self, FrameError> {
         let count = r.get()?;
         let bytes = r.0;
         for _ in 0..count {
             r.text(NAME_BYTES_MAX)?;
         }
-        r.end()?;
-        Ok(Offer {
-            nonce,
-            instance,
-            total,
-            first,
-            cookie,
-            security,
-            node,
-            exports: OfferedExports { count, bytes },
-        })
+        Ok(OfferedExports(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
     }
+
+    fn put(self, out: &mut Vec<u8>) {
+        (self.iter().count() as u16).put(out);
+        for name in self.iter() {
+            Name::put(name, out);
+        }
+    }
+}
+
+message! {
+    /// A target's answer to a DISCOVER.
+    Offer<'a> = 0x29 {
+        /// From the DISCOVER.
+        nonce: u64,
+        /// Which process of the target.
+        instance: u64,
+        /// How many exports there are in all.
+        total: u16,
+        /// Index of the first one named here.
+        first: u16,
+        /// To be given back unchanged, with a HELLO or the next DISCOVER, from the same address.
+        cookie: u64,
+        /// The target's node name.
+        node: &'a str as Name,
+        /// Names of exports, from `first` on.
+        exports: OfferedExports<'a>,
+    }
+}
+
+impl Offer<'_> {
+    /// Bytes of an OFFER without the letters of its node's name and without exports, and of padding.
+    const FIXED_BYTES: usize = 4 + 8 + 8 + 2 + 2 + 8 + 1 + 2 + 3;
 }

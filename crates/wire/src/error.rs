@@ -2,22 +2,24 @@
 
 use core::fmt;
 
-/// The named reasons for which [`crate::Frame::parse`] refuses a frame. Each has a counter at the
+/// The named reasons for which the gate refuses a frame. Each has a counter at the
 /// receiver (`docs/protocol.md`, "Refused frames").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FrameError {
-    /// Shorter than a header, or than its length field says.
-    Truncated,
     /// Not this protocol version.
     Version,
+    /// Shorter than a header, or than its length field says.
+    Truncated,
     /// No such frame kind.
     Kind,
+    /// No such suite: sealed in a way that is not known here.
+    Suite,
     /// A reserved bit or field is not zero.
     Reserved,
     /// Length, data offset and messages end contradict each other.
     Layout,
-    /// The checksum does not match (found by the caller of the parser).
+    /// The tag does not fit (found by whoever unseals).
     Checksum,
     /// A message runs over the end of the message area, or its length is wrong for its type.
     MessageLength,
@@ -33,10 +35,11 @@ pub enum FrameError {
 
 impl FrameError {
     /// All reasons, for tables of counters.
-    pub const ALL: [FrameError; 11] = [
-        FrameError::Truncated,
+    pub const ALL: [FrameError; 12] = [
         FrameError::Version,
+        FrameError::Truncated,
         FrameError::Kind,
+        FrameError::Suite,
         FrameError::Reserved,
         FrameError::Layout,
         FrameError::Checksum,
@@ -53,6 +56,7 @@ impl FrameError {
             FrameError::Truncated => "truncated",
             FrameError::Version => "version",
             FrameError::Kind => "kind",
+            FrameError::Suite => "suite",
             FrameError::Reserved => "reserved",
             FrameError::Layout => "layout",
             FrameError::Checksum => "checksum",

@@ -1,27 +1,31 @@
-//! Fields of fixed width in network byte order, and the macro that makes messages of them.
+//! Fields of messages in network byte order, and the macro that makes messages of them.
 
 use alloc::vec::Vec;
+
+use crate::FrameError;
 
 /// Longest node or export name in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest explanation in bytes.
 pub const TEXT_BYTES_MAX: usize = 200;
 
-/// A value of fixed width on the wire.
-pub(crate) trait Field: Copy {
-    const BYTES: usize;
-    /// From exactly `BYTES` bytes; `None` if they are reserved and not zero.
-    fn get(bytes: &[u8]) -> Option<Self>;
+/// A value on the wire.
+pub(crate) trait Field<'a>: Copy {
+    /// Its width, where that is always the same.
+    const BYTES: Option<usize>;
+    fn get(r: &mut Reader<'a>) -> Result<Self, FrameError>;
     fn put(self, out: &mut Vec<u8>);
 }
 
 macro_rules! integer_field {
     ($($t:ty),*) => {$(
-        impl Field for $t {
-            const BYTES: usize = size_of::<$t>();
-            fn get(bytes: &[u8]) -> Option<Self> {
-                Some(<$t>::from_be_bytes(bytes.try_into().ok()?))
+        impl Field<'_> for $t {
+            const BYTES: Option<usize> = Some(size_of::<$t>());
+            #[inline]
+            fn get(r: &mut Reader<'_>) -> Result<Self, FrameError> {
+                Ok(<$t>::from_be_bytes(r.array()?))
             }
+            #[inline]
             fn put(self, out: &mut Vec<u8>) {
                 out.extend_from_slice(&self.to_be_bytes());
             }
@@ -30,122 +34,255 @@ macro_rules! integer_field {
 }
 integer_field!(u8, u16, u32, u64);
 
-impl<const N: usize> Field for [u8; N] {
-    const BYTES: usize = N;
-    fn get(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok()
+impl<const N: usize> Field<'_> for [u8; N] {
+    const BYTES: Option<usize> = Some(N);
+    fn get(r: &mut Reader<'_>) -> Result<Self, FrameError> {
+        r.array()
     }
     fn put(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self);
     }
 }
 
-/// Bytes that must be zero: reserved for later versions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Zero<const N: usize>;
+/// How a field is written. Most say it by their type; texts differ in how long they may be.
+pub(crate) trait Codec<'a, T> {
+    const BYTES: Option<usize>;
+    fn get(r: &mut Reader<'a>) -> Result<T, FrameError>;
+    fn put(value: T, out: &mut Vec<u8>);
+}
 
-impl<const N: usize> Field for Zero<N> {
-    const BYTES: usize = N;
-    fn get(bytes: &[u8]) -> Option<Self> {
-        bytes.iter().all(|&b| b == 0).then_some(Zero)
+/// As its type says.
+pub(crate) struct Plain;
+/// A text of at most [`NAME_BYTES_MAX`] bytes.
+pub(crate) struct Name;
+/// A text of at most [`TEXT_BYTES_MAX`] bytes.
+pub(crate) struct Text;
+
+impl<'a, T: Field<'a>> Codec<'a, T> for Plain {
+    const BYTES: Option<usize> = T::BYTES;
+    #[inline]
+    fn get(r: &mut Reader<'a>) -> Result<T, FrameError> {
+        T::get(r)
     }
-    fn put(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&[0; N]);
+    #[inline]
+    fn put(value: T, out: &mut Vec<u8>) {
+        value.put(out);
     }
 }
 
-/// Declares a message of fixed size: the struct, its type number and length, `emit` and `parse`.
-/// Fields appear in wire order after the four bytes every message starts with (type, message
-/// flags, length).
-macro_rules! fixed_message {
+macro_rules! text_codec {
+    ($($codec:ident: $max:expr),*) => {$(
+        impl<'a> Codec<'a, &'a str> for $codec {
+            const BYTES: Option<usize> = None;
+            fn get(r: &mut Reader<'a>) -> Result<&'a str, FrameError> {
+                r.text($max)
+            }
+            fn put(value: &'a str, out: &mut Vec<u8>) {
+                put_text(value, $max, out);
+            }
+        }
+    )*};
+}
+text_codec!(Name: NAME_BYTES_MAX, Text: TEXT_BYTES_MAX);
+
+/// What a message can do besides being a struct. See [`message`].
+pub(crate) trait Body<'a>: Sized {
+    /// From what stands behind the four bytes that every message starts with. Where the message has
+    /// payload, that begins at `payload_at` in the frame.
+    fn read(body: &'a [u8], payload_at: usize) -> Result<Self, FrameError>;
+    /// Bytes of payload that belong to it.
+    #[inline]
+    fn payload_bytes(&self) -> u32 {
+        0
+    }
+    /// Appends the message, these four bytes included.
+    fn write(&self, out: &mut Vec<u8>);
+    /// The name and the bytes of each field in the order of the wire, also of reserved ones.
+    fn each_field(&self, see: &mut dyn FnMut(&'static str, &[u8]));
+}
+
+/// Declares a message: the struct, its type number, `emit`, and how it is read.
+///
+/// Fields stand in the order of the wire, behind the four bytes that every message starts with (type,
+/// message flags, length). `as` names the [`Codec`] of a text, `=> zero N` are bytes behind a field that
+/// must be zero: reserved for later versions. `check` looks at what was read, as a `Result<(), FrameError>`.
+macro_rules! message {
     (
         $(#[$meta:meta])*
-        $name:ident = $number:expr, $len:expr, {
-            $( $(#[$fmeta:meta])* $field:ident : $ty:ty ),* $(,)?
-        } reserved $reserved:expr
+        $name:ident $(<$life:lifetime>)? = $number:literal {
+            $(
+                $(#[$fmeta:meta])*
+                $field:ident : $ty:ty $(as $codec:ident)? $(=> zero $zero:literal)?
+            ),* $(,)?
+        } $(check |$checked:ident| $check:expr)?
     ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name {
+        pub struct $name $(<$life>)? {
             $( $(#[$fmeta])* pub $field: $ty, )*
         }
 
-        impl $name {
+        impl $(<$life>)? $name $(<$life>)? {
             /// The message type number.
             pub const TYPE: u8 = $number;
-            /// Length on the wire, with the four bytes every message starts with.
-            pub const BYTES: usize = $len;
+
+            /// Length on the wire, with the four bytes every message starts with; for a message of
+            /// variable length 0.
+            pub const BYTES: usize = {
+                #[allow(unused_mut, reason = "a message may have no fields")]
+                let (mut bytes, mut is_fixed) = (4, true);
+                $(
+                    match $crate::field::codec!($ty $(, $codec)?; BYTES) {
+                        Some(width) => bytes += width,
+                        None => is_fixed = false,
+                    }
+                    $( bytes += $zero; )?
+                )*
+                assert!(!is_fixed || bytes % 4 == 0);
+                if is_fixed { bytes } else { 0 }
+            };
 
             /// Appends the message.
+            #[inline]
             pub fn emit(&self, out: &mut ::alloc::vec::Vec<u8>) {
+                let start = out.len();
                 out.extend_from_slice(&[Self::TYPE, 0]);
                 out.extend_from_slice(&(Self::BYTES as u16).to_be_bytes());
-                $( $crate::field::Field::put(self.$field, out); )*
-                out.extend_from_slice(&[0; $reserved]);
+                $(
+                    $crate::field::codec!($ty $(, $codec)?; put)(self.$field, out);
+                    $( out.extend_from_slice(&[0; $zero]); )?
+                )*
+                if Self::BYTES == 0 {
+                    $crate::field::close_variable(start, out);
+                }
             }
+        }
+        $crate::field::body!([$($life)?] $name $(<$life>)?; [
+            $( $field $ty [$($codec)?] [$($zero)?] )*
+        ] $(check |$checked| $check)?);
+    };
+}
+pub(crate) use message;
 
-            /// From a body of exactly the right length, without the first four bytes.
-            pub(crate) fn parse(body: &[u8]) -> Result<Self, $crate::FrameError> {
-                if body.len() != Self::BYTES - 4 {
+/// The codec of a field of that type.
+macro_rules! codec {
+    ($ty:ty; $item:ident) => {
+        <$crate::field::Plain as $crate::field::Codec<'_, $ty>>::$item
+    };
+    ($ty:ty, $codec:ident; $item:ident) => {
+        <$crate::field::$codec as $crate::field::Codec<'_, $ty>>::$item
+    };
+}
+pub(crate) use codec;
+
+/// The half of [`message`] that is a trait's.
+macro_rules! body {
+    ([] $($rest:tt)*) => { $crate::field::body!(@ '_, $($rest)*); };
+    ([$life:lifetime] $($rest:tt)*) => { $crate::field::body!(@ $life, $($rest)*); };
+    (@ $life:lifetime, $name:ident $(<$own:lifetime>)?; [
+        $( $field:ident $ty:ty [$($codec:ident)?] [$($zero:literal)?] )*
+    ] $(check |$checked:ident| $check:expr)?) => {
+        impl $(<$own>)? $crate::field::Body<$life> for $name $(<$own>)? {
+            #[inline]
+            fn read(body: &$life [u8], _: usize) -> Result<Self, $crate::FrameError> {
+                // One comparison, so that none is needed for each field.
+                if Self::BYTES != 0 && body.len() != Self::BYTES - 4 {
                     return Err($crate::FrameError::MessageLength);
                 }
                 #[allow(unused_mut, reason = "a message may have no fields")]
-                let mut rest = body;
+                let mut r = $crate::field::Reader(body);
                 $(
-                    let (bytes, tail) = rest.split_at(<$ty as $crate::field::Field>::BYTES);
-                    let $field = <$ty as $crate::field::Field>::get(bytes)
-                        .ok_or($crate::FrameError::Reserved)?;
-                    rest = tail;
+                    let $field = $crate::field::codec!($ty $(, $codec)?; get)(&mut r)?;
+                    $( r.zero($zero)?; )?
                 )*
-                if rest.iter().any(|&b| b != 0) {
-                    return Err($crate::FrameError::Reserved);
-                }
-                Ok($name { $($field),* })
+                r.end()?;
+                let message = $name { $($field),* };
+                $(
+                    let $checked = &message;
+                    $check?;
+                )?
+                Ok(message)
+            }
+
+            fn write(&self, out: &mut ::alloc::vec::Vec<u8>) {
+                self.emit(out);
+            }
+
+            fn each_field(&self, see: &mut dyn FnMut(&'static str, &[u8])) {
+                let bytes = &mut ::alloc::vec::Vec::<u8>::new();
+                $(
+                    bytes.clear();
+                    $crate::field::codec!($ty $(, $codec)?; put)(self.$field, bytes);
+                    see(stringify!($field), bytes);
+                    $( see("reserved", &[0; $zero]); )?
+                )*
+                let _ = (bytes, see);
             }
         }
-
-        const _: () = assert!(
-            $name::BYTES == 4 + $reserved $( + <$ty as $crate::field::Field>::BYTES )*
-            && $name::BYTES % 4 == 0
-        );
     };
 }
-pub(crate) use fixed_message;
+pub(crate) use body;
 
-/// Reads fields one after the other out of a message of variable length.
+/// Refuses bits that this version does not know: they are reserved.
+#[inline]
+pub(crate) fn only(known: u8, bits: u8) -> Result<(), FrameError> {
+    if bits & !known == 0 { Ok(()) } else { Err(FrameError::Reserved) }
+}
+
+/// Refuses values outside their bounds.
+#[inline]
+pub(crate) fn value(is_within: bool) -> Result<(), FrameError> {
+    if is_within { Ok(()) } else { Err(FrameError::MessageValue) }
+}
+
+/// Reads fields one after the other out of a message.
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    pub fn get<F: Field>(&mut self) -> Result<F, crate::FrameError> {
-        F::get(self.take(F::BYTES)?).ok_or(crate::FrameError::Reserved)
+    #[inline]
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+        let (head, tail) = self.0.split_first_chunk().ok_or(FrameError::MessageLength)?;
+        self.0 = tail;
+        Ok(*head)
     }
 
-    pub fn take(&mut self, len: usize) -> Result<&'a [u8], crate::FrameError> {
-        let (head, tail) = self.0.split_at_checked(len).ok_or(crate::FrameError::MessageLength)?;
+    #[inline]
+    pub fn get<F: Field<'a>>(&mut self) -> Result<F, FrameError> {
+        F::get(self)
+    }
+
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8], FrameError> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or(FrameError::MessageLength)?;
         self.0 = tail;
         Ok(head)
     }
 
+    /// So many bytes that must be zero.
+    #[inline]
+    pub fn zero(&mut self, len: usize) -> Result<(), FrameError> {
+        let (head, tail) = self.0.split_at_checked(len).ok_or(FrameError::MessageLength)?;
+        self.0 = tail;
+        if head.iter().all(|&b| b == 0) { Ok(()) } else { Err(FrameError::Reserved) }
+    }
+
     /// A text: one byte of length, then that many bytes of UTF-8 without control characters.
-    pub fn text(&mut self, max: usize) -> Result<&'a str, crate::FrameError> {
+    pub fn text(&mut self, max: usize) -> Result<&'a str, FrameError> {
         let len = self.get::<u8>()? as usize;
         let bytes = self.take(len)?;
-        let text = core::str::from_utf8(bytes).map_err(|_| crate::FrameError::MessageValue)?;
+        let text = core::str::from_utf8(bytes).map_err(|_| FrameError::MessageValue)?;
         if len > max || text.chars().any(char::is_control) {
-            return Err(crate::FrameError::MessageValue);
+            return Err(FrameError::MessageValue);
         }
         Ok(text)
     }
 
     /// Nothing may follow but up to three zero bytes of padding.
-    pub fn end(self) -> Result<(), crate::FrameError> {
+    #[inline]
+    pub fn end(mut self) -> Result<(), FrameError> {
         if self.0.len() > 3 {
-            return Err(crate::FrameError::MessageLength);
+            return Err(FrameError::MessageLength);
         }
-        if self.0.iter().any(|&b| b != 0) {
-            return Err(crate::FrameError::Reserved);
-        }
-        Ok(())
+        self.zero(self.0.len())
     }
 }
 
@@ -167,15 +304,9 @@ pub(crate) fn put_text(text: &str, max: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a message of variable length: `body` writes it, then it is padded to four bytes and its
-/// length filled in.
-pub(crate) fn put_variable(number: u8, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
-    let start = out.len();
-    out.extend_from_slice(&[number, 0, 0, 0]);
-    body(out);
-    while !(out.len() - start).is_multiple_of(4) {
-        out.push(0);
-    }
-    let len = (out.len() - start) as u16;
-    out[start + 2..start + 4].copy_from_slice(&len.to_be_bytes());
+/// Pads a message of variable length that begins at `start` to four bytes, and fills in its length.
+pub(crate) fn close_variable(start: usize, out: &mut Vec<u8>) {
+    let padded = (out.len() - start).next_multiple_of(4);
+    out.resize(start + padded, 0);
+    out[start + 2..start + 4].copy_from_slice(&(padded as u16).to_be_bytes());
 }

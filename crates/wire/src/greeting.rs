@@ -1,10 +1,11 @@
-//! Opening a session: HELLO, RETRY, WELCOME, REFUSE (`docs/protocol.md`, "Handshake").
+//! Opening a session: HELLO, RETRY, WELCOME, REFUSE, and the answer to a frame of none
+//! (`docs/protocol.md`, "Handshake").
 
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::field::{Field, Reader, fixed_message, put_text, put_variable};
-use crate::{BASE_FRAME_BYTES_MIN, FrameError, NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::field::{Field, Reader, message, only, value};
+use crate::{BASE_FRAME_BYTES_MIN, FrameError, UNIT_BYTES};
 
 /// Most addresses in a WELCOME.
 pub const WELCOME_ADDRESSES_MAX: usize = 16;
@@ -74,18 +75,6 @@ impl<'a> Addresses<'a> {
         Addresses(Source::List(&list[..list.len().min(WELCOME_ADDRESSES_MAX)]))
     }
 
-    fn get(r: &mut Reader<'a>) -> Result<Self, FrameError> {
-        let count = r.get::<u8>()?;
-        if usize::from(count) > WELCOME_ADDRESSES_MAX {
-            return Err(FrameError::MessageValue);
-        }
-        let bytes = r.0;
-        for _ in 0..count {
-            Address::get(r)?;
-        }
-        Ok(Addresses(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
-    }
-
     /// All addresses, in the order of the message.
     pub fn iter(self) -> impl Iterator<Item = Address> + use<'a> {
         let (list, count, bytes) = match self.0 {
@@ -112,227 +101,127 @@ impl fmt::Debug for Addresses<'_> {
     }
 }
 
-/// Initiator to target: open a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello<'a> {
-    /// Echoed in the answer; new for every attempt.
-    pub nonce: u64,
-    /// The id that the initiator wants on frames it receives.
-    pub session: u64,
-    /// Which initiator this is; stable over its restarts.
-    pub initiator: [u8; 16],
-    /// Which run of it.
-    pub instance: u64,
-    /// Largest frame its link carries.
-    pub frame_bytes_max: u16,
-    /// Bit 0: it agrees to run without keys.
-    pub security: u8,
-    /// Frames it can take in on this path.
-    pub room_frames: u32,
-    /// Bytes it can take in on this path.
-    pub room_bytes: u32,
-    /// What the target gave to this address (RETRY, OFFER), unchanged; 0 for nothing.
-    pub cookie: u64,
-    /// The node it means, or empty for any: an answer from another node would be a mistake.
-    pub node: &'a str,
-    /// The export it is going to attach: chooses the shard.
-    pub export: &'a str,
-    /// What a person calls the initiator: shown to others that want the export.
-    pub name: &'a str,
-}
+impl<'a> Field<'a> for Addresses<'a> {
+    const BYTES: Option<usize> = None;
 
-impl<'a> Hello<'a> {
-    /// The message type number.
-    pub const TYPE: u8 = 0x20;
-
-    /// Appends the message.
-    pub fn emit(&self, out: &mut Vec<u8>) {
-        put_variable(Self::TYPE, out, |out| {
-            self.nonce.put(out);
-            self.session.put(out);
-            self.initiator.put(out);
-            self.instance.put(out);
-            self.frame_bytes_max.put(out);
-            self.security.put(out);
-            0u8.put(out);
-            self.room_frames.put(out);
-            self.room_bytes.put(out);
-            self.cookie.put(out);
-            put_text(self.node, NAME_BYTES_MAX, out);
-            put_text(self.export, NAME_BYTES_MAX, out);
-            put_text(self.name, NAME_BYTES_MAX, out);
-        });
+    fn get(r: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let count = r.get::<u8>()?;
+        value(usize::from(count) <= WELCOME_ADDRESSES_MAX)?;
+        let bytes = r.0;
+        for _ in 0..count {
+            Address::get(r)?;
+        }
+        Ok(Addresses(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
     }
 
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
-        let mut r = Reader(body);
-        let nonce = r.get()?;
-        let session = r.get()?;
-        let initiator = r.get()?;
-        let instance = r.get()?;
-        let frame_bytes_max = r.get()?;
-        let security: u8 = r.get()?;
-        if r.get::<u8>()? != 0 || security > 1 {
-            return Err(FrameError::Reserved);
+    fn put(self, out: &mut Vec<u8>) {
+        out.push(self.iter().count() as u8);
+        for address in self.iter() {
+            address.put(out);
         }
-        let room_frames = r.get()?;
-        let room_bytes = r.get()?;
-        let cookie = r.get()?;
-        let node = r.text(NAME_BYTES_MAX)?;
-        let export = r.text(NAME_BYTES_MAX)?;
-        let name = r.text(NAME_BYTES_MAX)?;
-        r.end()?;
-        if session == 0 || usize::from(frame_bytes_max) < BASE_FRAME_BYTES_MIN {
-            return Err(FrameError::MessageValue);
-        }
-        Ok(Hello {
-            nonce,
-            session,
-            initiator,
-            instance,
-            frame_bytes_max,
-            security,
-            room_frames,
-            room_bytes,
-            cookie,
-            node,
-            export,
-            name,
-        })
     }
 }
 
-fixed_message! {
+/// Bit 0 of `security`: it agrees to run without keys.
+const WITHOUT_KEYS: u8 = 1 << 0;
+
+message! {
+    /// Initiator to target: open a session.
+    Hello<'a> = 0x20 {
+        /// Echoed in the answer; new for every attempt.
+        nonce: u64,
+        /// The id that the initiator wants on frames it receives; also on the answer to this.
+        session: u64,
+        /// Which initiator this is; stable over its restarts.
+        initiator: [u8; 16],
+        /// Which run of it.
+        instance: u64,
+        /// Largest frame its link carries.
+        frame_bytes_max: u16,
+        /// Bit 0: it agrees to run without keys.
+        security: u8 => zero 1,
+        /// Frames it can take in on this path.
+        room_frames: u32,
+        /// Bytes it can take in on this path.
+        room_bytes: u32,
+        /// What the target gave to this address (RETRY, OFFER), unchanged; 0 for nothing.
+        cookie: u64,
+        /// The node it means, or empty for any: an answer from another node would be a mistake.
+        node: &'a str as Name,
+        /// The export it is going to attach: chooses the shard.
+        export: &'a str as Name,
+        /// What a person calls the initiator: shown to others that want the export.
+        name: &'a str as Name,
+    } check |h| h.check()
+}
+
+impl Hello<'_> {
+    fn check(&self) -> Result<(), FrameError> {
+        only(WITHOUT_KEYS, self.security)?;
+        value(self.session != 0 && usize::from(self.frame_bytes_max) >= BASE_FRAME_BYTES_MIN)
+    }
+}
+
+message! {
     /// Target to initiator: the HELLO again, please, with this cookie: it shows that its sender
     /// receives.
-    Retry = 0x24, 20, {
+    Retry = 0x24 {
         /// From the HELLO.
         nonce: u64,
         /// To be given back unchanged; not 0.
         cookie: u64,
-    } reserved 0
+    } check |r| value(r.cookie != 0)
 }
 
-impl Retry {
-    pub(crate) fn check(&self) -> Result<(), FrameError> {
-        if self.cookie == 0 { Err(FrameError::MessageValue) } else { Ok(()) }
+message! {
+    /// Target to initiator: the session is open.
+    Welcome<'a> = 0x21 {
+        /// From the HELLO.
+        nonce: u64,
+        /// The id that the target wants on frames it receives.
+        session: u64,
+        /// Which process of the target: tells two targets of one name apart.
+        instance: u64,
+        /// Epoch of the session.
+        epoch: u32,
+        /// How many slots there are.
+        slots: u16,
+        /// Largest frame the target's link carries.
+        frame_bytes_max: u16,
+        /// The longest request in bytes.
+        request_bytes_max: u32,
+        /// Frames the target can take in on this path.
+        room_frames: u32,
+        /// Bytes the target can take in on this path.
+        room_bytes: u32,
+        /// First credit: bytes of requests.
+        credit_bytes: u64,
+        /// All addresses of the target, for further paths.
+        addresses: Addresses<'a>,
+    } check |w| value(
+        w.session != 0
+            && w.slots != 0
+            && usize::from(w.frame_bytes_max) >= BASE_FRAME_BYTES_MIN
+            && w.request_bytes_max as usize >= UNIT_BYTES
+    )
+}
+
+message! {
+    /// Target to initiator: no session.
+    Refuse<'a> = 0x22 {
+        /// From the HELLO.
+        nonce: u64,
+        /// A [`crate::Status`].
+        status: u16,
+        /// A sentence for a person.
+        text: &'a str as Text,
     }
 }
 
-/// Target to initiator: the session is open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Welcome<'a> {
-    /// From the HELLO.
-    pub nonce: u64,
-    /// The id that the target wants on frames it receives.
-    pub session: u64,
-    /// Changes whenever the target may have lost unflushed writes.
-    pub verifier: u64,
-    /// Which process of the target: tells two targets of one name apart.
-    pub instance: u64,
-    /// Epoch of the session.
-    pub epoch: u32,
-    /// How many slots there are.
-    pub slots: u16,
-    /// Largest frame the target's link carries.
-    pub frame_bytes_max: u16,
-    /// The longest request in bytes.
-    pub request_bytes_max: u32,
-    /// Frames the target can take in on this path.
-    pub room_frames: u32,
-    /// Bytes the target can take in on this path.
-    pub room_bytes: u32,
-    /// First credit: bytes of requests.
-    pub credit_bytes: u64,
-    /// The target's node name.
-    pub node: &'a str,
-    /// All addresses of the target, for further paths.
-    pub addresses: Addresses<'a>,
-}
-
-impl<'a> Welcome<'a> {
-    /// The message type number.
-    pub const TYPE: u8 = 0x21;
-
-    /// Appends the message.
-    pub fn emit(&self, out: &mut Vec<u8>) {
-        put_variable(Self::TYPE, out, |out| {
-            self.nonce.put(out);
-            self.session.put(out);
-            self.verifier.put(out);
-            self.instance.put(out);
-            self.epoch.put(out);
-            self.slots.put(out);
-            self.frame_bytes_max.put(out);
-            self.request_bytes_max.put(out);
-            self.room_frames.put(out);
-            self.room_bytes.put(out);
-            self.credit_bytes.put(out);
-            put_text(self.node, NAME_BYTES_MAX, out);
-            (self.addresses.iter().count() as u8).put(out);
-            for address in self.addresses.iter() {
-                address.put(out);
-            }
-        });
-    }
-
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
-        let mut r = Reader(body);
-        let welcome = Welcome {
-            nonce: r.get()?,
-            session: r.get()?,
-            verifier: r.get()?,
-            instance: r.get()?,
-            epoch: r.get()?,
-            slots: r.get()?,
-            frame_bytes_max: r.get()?,
-            request_bytes_max: r.get()?,
-            room_frames: r.get()?,
-            room_bytes: r.get()?,
-            credit_bytes: r.get()?,
-            node: r.text(NAME_BYTES_MAX)?,
-            addresses: Addresses::get(&mut r)?,
-        };
-        if welcome.session == 0
-            || welcome.slots == 0
-            || usize::from(welcome.frame_bytes_max) < BASE_FRAME_BYTES_MIN
-            || (welcome.request_bytes_max as usize) < crate::UNIT_BYTES
-        {
-            return Err(FrameError::MessageValue);
-        }
-        r.end()?;
-        Ok(welcome)
-    }
-}
-
-/// Target to initiator: no session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refuse<'a> {
-    /// From the HELLO.
-    pub nonce: u64,
-    /// A [`crate::Status`].
-    pub status: u16,
-    /// A sentence for a person.
-    pub text: &'a str,
-}
-
-impl<'a> Refuse<'a> {
-    /// The message type number.
-    pub const TYPE: u8 = 0x22;
-
-    /// Appends the message.
-    pub fn emit(&self, out: &mut Vec<u8>) {
-        put_variable(Self::TYPE, out, |out| {
-            self.nonce.put(out);
-            self.status.put(out);
-            put_text(self.text, TEXT_BYTES_MAX, out);
-        });
-    }
-
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, FrameError> {
-        let mut r = Reader(body);
-        let refuse = Refuse { nonce: r.get()?, status: r.get()?, text: r.text(TEXT_BYTES_MAX)? };
-        r.end()?;
-        Ok(refuse)
+message! {
+    /// The session id in your frame means nothing here.
+    UnknownSession = 0x23 {
+        /// The id.
+        session: u64,
     }
 }

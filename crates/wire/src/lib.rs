@@ -1,10 +1,12 @@
 //! Bytes to values and back: the native protocol of Thinwire, as `docs/protocol.md` defines it.
 //!
-//! A frame is a fixed [`Header`], then messages, then payload. [`Frame::parse`] is the one gate for
-//! bytes from the wire: what it returns has been checked whole (version, kind, lengths, counts,
-//! reserved bits, which message may stand in which kind of frame), so that iterating the messages
-//! afterwards cannot fail. Checksums are verified by the caller before it parses
-//! (`thinwire-proto`), because they run over scattered memory when sending.
+//! A frame is a fixed header, then messages, then payload. It goes through one gate, in stages:
+//! [`Header::parse`] checks the public part of its header, by which its session is found; then it is
+//! unsealed (`thinwire-proto`, since that is done with scattered memory); then [`Frame::open`] checks the
+//! rest whole (counts, reserved bits, which message may stand in which kind of frame), so that iterating
+//! the messages afterwards cannot fail.
+//!
+//! All messages stand in one table, [`MESSAGES`], each kind of number in one list (`numbers.rs`).
 //!
 //! No I/O, no clock, no unsafe code, no panic on any input.
 #![no_std]
@@ -21,20 +23,27 @@ mod frame;
 mod greeting;
 mod header;
 mod message;
+mod numbers;
+mod table;
 
 pub use ack_ranges::{ACK_RANGES_MAX, AckRanges, Ranges};
 pub use attaching::{Attach, AttachRefused, Attached};
 pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
 pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
-pub use frame::{Data, Frame, Message, MessageIter, message_type, messages_end};
-pub use greeting::{Address, Addresses, Hello, Refuse, Retry, WELCOME_ADDRESSES_MAX, Welcome};
+pub use frame::{Frame, MessageIter, message_type};
+pub use greeting::{
+    Address, Addresses, Hello, Refuse, Retry, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
+};
 pub use header::{
-    BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, HEADER_BYTES, Header, Kind, VERSION,
-    checksum_split, checksum_split_head, flags,
+    BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, Feedback, HEADER_BYTES, Header,
+    PUBLIC_BYTES, SUITE_CRC32C, TAG_AT, TAG_BYTES, VERSION,
 };
 pub use message::{
-    AskClocks, Bye, Clocks, Complete, Credit, DataHeader, Detach, Detached, Event, OpCode, Ping,
-    Probe, ProbeReply, Request, Reset, ResetDone, Status, UNIT_BYTES, UnknownSession, attach_flags,
-    clock_kind, event_code, feature, op_flags,
+    AskClocks, Bye, Clocks, Complete, Credit, Data, DataHeader, Detach, Detached, Event, Ping,
+    Probe, ProbeReply, Request, Reset, ResetDone, UNIT_BYTES,
 };
+pub use numbers::{
+    Kind, OpCode, Status, attach_flags, clock_kind, event_code, feature, flags, op_flags,
+};
+pub use table::{MESSAGES, Message, MessageRow, Sender};

@@ -8,7 +8,7 @@ use common::capture::{Tshark, UDP_PORT, ethernet, fields_of_pdml, udp, vlan};
 use common::fields::{self, with_each_message};
 use common::random::Random;
 use common::stock::Stock;
-use common::{frame, samples, seal, sealed};
+use common::{frame, frame_with, length, lua, samples, seal, unsealed};
 use thinwire_wire::*;
 
 /// Bytes of the Ethernet header.
@@ -41,35 +41,64 @@ fn damaged(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 /// Why a receiver refuses a frame, or nothing.
 fn verdict(bytes: &[u8]) -> &'static str {
-    if checksum_split(bytes).is_none() {
-        return FrameError::Truncated.name();
+    unsealed(bytes).map_or_else(FrameError::name, |_| "")
+}
+
+/// What is a table in the code is one in the script, and says the same.
+#[test]
+fn its_tables_are_those_of_the_code() {
+    let source = lua::source();
+    let screaming = |name: String| {
+        let spaced =
+            name.chars().flat_map(|c| c.is_uppercase().then_some('_').into_iter().chain([c]));
+        spaced.skip(1).collect::<String>().to_uppercase()
+    };
+    let same = |table: &str, code: Vec<(u64, String)>| {
+        assert_eq!(lua::names(&source, table), code.into_iter().collect(), "{table}");
+    };
+    same("KINDS", Kind::ALL.iter().map(|k| (*k as u64, screaming(format!("{k:?}")))).collect());
+    let operation = |op: &OpCode| (*op as u64, screaming(format!("{op:?}")));
+    same("OPERATIONS", OpCode::ALL.iter().map(operation).collect());
+    same(
+        "STATUSES",
+        Status::ALL.iter().map(|s| (*s as u64, screaming(format!("{s:?}")))).collect(),
+    );
+    let code = |(name, code): &(&str, u8)| (u64::from(*code), name.to_string());
+    same("CLOCK_KINDS", clock_kind::ALL.iter().map(code).collect());
+    let event = |(name, code): &(&str, u16)| (u64::from(*code), name.to_string());
+    same("EVENTS", event_code::ALL.iter().map(event).collect());
+    for (table, all) in [
+        ("OP_FLAGS", op_flags::ALL),
+        ("ATTACH_FLAGS", attach_flags::ALL),
+        ("FEATURES", feature::ALL),
+    ] {
+        assert_eq!(lua::bits(&source, table), all.iter().map(code).collect(), "{table}");
     }
-    let length = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
-    if !sealed(&bytes[..length]) {
-        return FrameError::Checksum.name();
+    let rows = lua::messages(&source);
+    assert_eq!(rows.len(), MESSAGES.len());
+    for (row, (number, name, kind, size)) in MESSAGES.iter().zip(rows) {
+        let known = [(row.kind as u8).to_string(), screaming(format!("{:?}", row.kind))];
+        assert!(known.contains(&kind), "{name}: {kind}");
+        let bytes = if row.bytes == 0 { "nil".to_string() } else { row.bytes.to_string() };
+        assert_eq!((row.number, row.name, bytes), (number, name.as_str(), size));
     }
-    Frame::parse(bytes).map_or_else(FrameError::name, |_| "")
 }
 
 #[test]
 fn every_field_of_every_message_is_shown() {
     let Some(tshark) = Tshark::find("fields") else { return };
     let (mut packets, mut expected) = (Vec::new(), Vec::new());
-    with_each_message(|name, message, bytes| {
+    with_each_message(|row, message, bytes| {
         let payload = match message {
             Message::Data(d) => samples::payload(d.length as usize),
             _ => vec![],
         };
         let bytes = frame(Header::new(message.kind()), bytes, &payload);
-        // A PROBE says its size: here it would lie; it has a golden frame of its own.
-        let packet = match message {
-            Message::Probe(_) => ethernet(&golden("probe")),
-            _ => ethernet(&bytes),
-        };
+        let packet = ethernet(&bytes);
         let parsed = packet[ETHERNET..].to_vec();
         let parsed = Frame::parse(&parsed).unwrap();
         let message = parsed.messages().next().unwrap();
-        expected.push((name.to_lowercase(), fields::of(&message)));
+        expected.push((row.name.to_lowercase(), fields::of(&message)));
         packets.push(packet);
     });
     let text = tshark.run(&packets, usize::MAX, &["-T", "pdml"]);
@@ -104,21 +133,23 @@ fn the_header_is_shown() {
     let places = [
         ("version", 0, 1),
         ("kind", 1, 1),
-        ("flags", 2, 2),
+        ("suite", 2, 1),
+        ("key_phase", 3, 1),
         ("length", 4, 2),
         ("data_offset", 6, 2),
         ("session", 8, 8),
-        ("checksum", 16, 4),
-        ("epoch", 20, 4),
-        ("packet_number", 24, 8),
-        ("path", 32, 1),
-        ("ack_path", 33, 1),
-        ("ack_delay", 34, 2),
-        ("messages_end", 36, 2),
-        ("ack_largest", 40, 8),
-        ("ack_bitmap", 48, 8),
-        ("credit_slots", 56, 4),
-        ("credit_bytes", 64, 8),
+        ("packet_number", 16, 8),
+        ("epoch", 24, 4),
+        ("messages_end", 28, 2),
+        ("path", 30, 1),
+        ("tag", TAG_AT, TAG_BYTES),
+        ("flags", 48, 1),
+        ("ack_path", 49, 1),
+        ("ack_delay", 50, 2),
+        ("credit_slots", 52, 4),
+        ("ack_largest", 56, 8),
+        ("ack_bitmap", 64, 8),
+        ("credit_bytes", 72, 8),
     ];
     for (name, at, width) in places {
         let full = format!("thinwire.{name}");
@@ -167,20 +198,12 @@ fn other_ports_and_types_can_be_set() {
 fn the_summary_tells_the_frame() {
     let Some(tshark) = Tshark::find("summary") else { return };
     let mut data = Vec::new();
-    DataHeader { slot: 3, reserved: Default::default(), sequence: 5, offset: 512, length: 1024 }
-        .emit(&mut data);
+    DataHeader { slot: 3, sequence: 5, offset: 512, length: 1024 }.emit(&mut data);
     Complete { slot: 3, status: 0, sequence: 5, verifier: 1, length: 1536 }.emit(&mut data);
-    let header = Header {
-        flags: flags::ACK,
-        session: 1,
-        packet_number: 9,
-        path: 1,
-        ack_path: 0,
-        ack_largest: 70,
-        ..Header::new(Kind::Session)
-    };
+    let header = Header { session: 1, packet_number: 9, path: 1, ..Header::new(Kind::Session) };
+    let feedback = Feedback { flags: flags::ACK, ack_largest: 70, ..Feedback::default() };
     let frames = [
-        frame(header, &data, &samples::payload(1024)),
+        frame_with(header, feedback, &data, &samples::payload(1024)),
         golden("hello"),
         golden("welcome"),
         golden("refuse"),
@@ -195,11 +218,11 @@ fn the_summary_tells_the_frame() {
     let expected = [
         "SESSION #9 path 1 ack 0#70 | DATA 3:5 512+1024; COMPLETE 3:5 OK",
         "HELLO laptop asks for node1/disk0",
-        "WELCOME by node1, epoch 168496141, 384 slots",
+        "WELCOME epoch 168496141, 384 slots",
         "REFUSE INSECURE this target demands keys",
         "DISCOVER everybody",
         "OFFER by node1, 3 exports: disk0 scratch",
-        "PROBE path 1 1400 bytes",
+        "PROBE #10 path 1 1400 bytes",
         "UNKNOWN_SESSION 0102030405060708",
         "SESSION #9 path 0 | PING",
         "refused: message-unknown | SESSION #9 path 0",
@@ -242,11 +265,10 @@ fn bits_texts_and_addresses_are_shown() {
             "thinwire.welcome.ipv6",
             "thinwire.welcome.port",
             "thinwire.welcome.sim",
-            "thinwire.welcome.node",
+            "thinwire.offer.node",
         ],
     );
-    let addresses =
-        ["02:11:22:33:44:55", "10.0.0.2", "fe80::2", "34997,34997", "168496141", "node1"];
+    let addresses = ["02:11:22:33:44:55", "10.0.0.2", "fe80::2", "34997,34997", "168496141", ""];
     assert_eq!(rows[1], addresses);
     let rows = tshark.columns(&packets, &["thinwire.hello.name", "thinwire.offer.export"]);
     assert_eq!(rows[2], ["laptop", ""]);
@@ -273,7 +295,7 @@ fn payload_gap_and_padding_are_shown_where_they_are() {
     let end = HEADER_BYTES + 2 * DataHeader::BYTES + Complete::BYTES;
     assert_eq!(find(0, "gap"), [(end, DATA_OFFSET - end)]);
     assert_eq!(find(1, "padding"), [(padded.len() - 20, 20)]);
-    assert_eq!(find(2, "probe_padding"), [(96, 1304)]);
+    assert_eq!(find(2, "probe_padding"), [(100, 1300)]);
     assert!(find(1, "refused").is_empty());
 }
 
@@ -302,8 +324,9 @@ fn refusals_are_those_of_the_gate() {
             continue;
         }
         // Most get a right checksum, so that what is behind it is looked at.
-        if checksum_split(&bytes).is_some() && !random.once_in(10) {
-            let length = usize::from(u16::from_be_bytes([bytes[4], bytes[5]]));
+        if let Some(length) = length(&bytes)
+            && !random.once_in(10)
+        {
             seal(&mut bytes[..length]);
         }
         frames.push(bytes);

@@ -74,6 +74,12 @@ impl Document {
         table
     }
 
+    /// The sentence under the title of a message.
+    fn sentence(&self, title: &str) -> &str {
+        let start = self.text.find(&format!("### {title}\n")).expect("it is there");
+        self.text[start..].lines().nth(2).expect("a sentence follows")
+    }
+
     /// Number and name, the first two cells of each row.
     fn numbered(&self, section: &str, column: &str) -> BTreeMap<u64, String> {
         let rows = &self.table(section, column).rows;
@@ -121,36 +127,38 @@ fn the_sections_that_code_cites_are_there() {
 }
 
 /// A field of the header by its name: sets all its bits.
-type Setter = fn(&mut Header);
+type Setter = fn(&mut Header, &mut Feedback);
 
 #[test]
 fn header_fields_are_where_the_document_says() {
     let fields: BTreeMap<&str, Setter> = BTreeMap::from([
-        ("kind", (|h| h.kind = Kind::Hello) as Setter),
-        ("flags", |h| h.flags = u16::MAX),
-        ("length", |h| h.length = u16::MAX),
-        ("data_offset", |h| h.data_offset = u16::MAX),
-        ("session", |h| h.session = u64::MAX),
-        ("epoch", |h| h.epoch = u32::MAX),
-        ("packet_number", |h| h.packet_number = u64::MAX),
-        ("path", |h| h.path = u8::MAX),
-        ("ack_path", |h| h.ack_path = u8::MAX),
-        ("ack_delay", |h| h.ack_delay = u16::MAX),
-        ("messages_end", |h| h.messages_end = u16::MAX),
-        ("ack_largest", |h| h.ack_largest = u64::MAX),
-        ("ack_bitmap", |h| h.ack_bitmap = u64::MAX),
-        ("credit_slots", |h| h.credit_slots = u32::MAX),
-        ("credit_bytes", |h| h.credit_bytes = u64::MAX),
+        ("kind", (|h, _| h.kind = Kind::Hello) as Setter),
+        ("length", |h, _| h.length = u16::MAX),
+        ("data_offset", |h, _| h.data_offset = u16::MAX),
+        ("session", |h, _| h.session = u64::MAX),
+        ("packet_number", |h, _| h.packet_number = u64::MAX),
+        ("epoch", |h, _| h.epoch = u32::MAX),
+        ("messages_end", |h, _| h.messages_end = u16::MAX),
+        ("path", |h, _| h.path = u8::MAX),
+        ("flags", |_, f| f.flags = u8::MAX),
+        ("ack_path", |_, f| f.ack_path = u8::MAX),
+        ("ack_delay", |_, f| f.ack_delay = u16::MAX),
+        ("credit_slots", |_, f| f.credit_slots = u32::MAX),
+        ("ack_largest", |_, f| f.ack_largest = u64::MAX),
+        ("ack_bitmap", |_, f| f.ack_bitmap = u64::MAX),
+        ("credit_bytes", |_, f| f.credit_bytes = u64::MAX),
     ]);
-    let write = |header: &Header| {
+    let write = |header: &Header, feedback: &Feedback| {
         let mut out = vec![0xee; HEADER_BYTES];
         header.write(&mut out);
+        feedback.write(&mut out);
         out
     };
-    let blank = write(&Header::new(Kind::Session));
-    let mut full = Header::new(Kind::Session);
-    fields.values().for_each(|set| set(&mut full));
-    let full = write(&full);
+    let fresh = || (Header::new(Kind::Session), Feedback::default());
+    let blank = write(&fresh().0, &fresh().1);
+    let (mut header, mut feedback) = fresh();
+    fields.values().for_each(|set| set(&mut header, &mut feedback));
+    let full = write(&header, &feedback);
 
     let document = read();
     let mut at = 0;
@@ -161,18 +169,16 @@ fn header_fields_are_where_the_document_says() {
         at += width;
         match row[2].as_str() {
             "version" => assert_eq!((width, full[offset]), (1, VERSION)),
-            "checksum" => {
-                let frame = &samples::frames().swap_remove(0).1;
-                let (sum, before, after) = checksum_split(frame).unwrap();
-                assert_eq!(frame[offset..at], sum.to_be_bytes());
-                assert_eq!((before.len(), frame.len() - after.len()), (offset, at));
+            "suite" => assert_eq!((width, full[offset]), (1, SUITE_CRC32C)),
+            "tag" => assert_eq!((offset, width, at), (TAG_AT, TAG_BYTES, PUBLIC_BYTES)),
+            "reserved" | "key_phase" => {
+                assert!(full[offset..at].iter().all(|&b| b == 0), "at {offset}");
             }
-            "reserved" => assert!(full[offset..at].iter().all(|&b| b == 0), "at {offset}"),
             name => {
                 let set = fields.get(name).unwrap_or_else(|| panic!("the code has no {name}"));
-                let mut header = Header::new(Kind::Session);
-                set(&mut header);
-                let bytes = write(&header);
+                let (mut header, mut feedback) = fresh();
+                set(&mut header, &mut feedback);
+                let bytes = write(&header, &feedback);
                 let changed: Vec<usize> =
                     (0..HEADER_BYTES).filter(|&i| bytes[i] != blank[i]).collect();
                 assert_eq!(changed, (offset..at).collect::<Vec<_>>(), "{name}");
@@ -186,30 +192,27 @@ fn header_fields_are_where_the_document_says() {
 
 #[test]
 fn kinds_have_the_numbers_that_the_document_says() {
-    let kinds = [
-        Kind::Session,
-        Kind::Hello,
-        Kind::Welcome,
-        Kind::Refuse,
-        Kind::Discover,
-        Kind::Offer,
-        Kind::Probe,
-        Kind::ProbeReply,
-        Kind::UnknownSession,
-        Kind::Retry,
-    ];
     let code: BTreeMap<u64, String> =
-        kinds.iter().map(|k| (*k as u64, screaming(&format!("{k:?}")))).collect();
-    assert_eq!(read().numbered("Frame kinds", "kind"), code);
+        Kind::ALL.iter().map(|k| (*k as u64, screaming(&format!("{k:?}")))).collect();
+    let document = read();
+    assert_eq!(document.numbered("Frame kinds", "kind"), code);
+    // Every kind but SESSION has one message, which its name tells.
+    for row in &document.table("Frame kinds", "kind").rows {
+        let of_kind = |m: &&MessageRow| m.kind as u64 == row[0].parse::<u64>().unwrap();
+        let messages: Vec<&str> = MESSAGES.iter().filter(of_kind).map(|m| m.name).collect();
+        assert!(messages == [row[1].as_str()] || row[1] == "SESSION", "{row:?}: {messages:?}");
+        assert!(row[1] == "SESSION" || row[3].contains(&format!("exactly one {}", row[1])));
+    }
 }
 
 #[test]
 fn messages_are_laid_out_as_the_document_says() {
     let document = read();
     let mut titles = BTreeSet::new();
-    with_each_message(|name, message, bytes| {
-        let title = format!("0x{:02x} {name}", bytes[0]);
+    with_each_message(|known, message, bytes| {
+        let title = format!("0x{:02x} {}", bytes[0], known.name);
         assert!(document.subsections.contains(&title), "{title} is documented");
+        assert_eq!(known.bytes, if known.bytes == 0 { 0 } else { bytes.len() }, "{title}");
         titles.insert(title.clone());
         let table = document.tables.iter().find(|t| t.subsection == title);
         let rows = table.map_or(&[][..], |t| &t.rows);
@@ -235,24 +238,30 @@ fn messages_are_laid_out_as_the_document_says() {
             }
         }
         assert_eq!(expected.next(), None, "{title}: a field is not documented");
-        check_size(&document, &title, at, bytes);
+        let sentence = document.sentence(&title);
+        check_size(known, sentence, at, bytes);
+        let told = match known.sender {
+            Sender::Initiator => "Initiator to ",
+            Sender::Target => "Target to ",
+            Sender::Both => "Both ways",
+        };
+        assert!(sentence.starts_with(told), "{title}: {told:?}");
     });
     // 0x0b-like titles in the document and nothing else.
     let documented: BTreeSet<String> = document.subsections.iter().cloned().collect();
     assert_eq!(documented, titles);
+    assert_eq!(documented.len(), MESSAGES.len());
 }
 
-/// The size in the sentence under the title, where there is one.
-fn check_size(document: &Document, title: &str, at: usize, bytes: &[u8]) {
-    let start = document.text.find(&format!("### {title}\n")).expect("found above");
-    let sentence = document.text[start..].lines().nth(2).expect("a sentence follows");
+/// The size in the sentence under the title, where there is one: in that of a message of fixed size there is.
+fn check_size(known: &MessageRow, sentence: &str, at: usize, bytes: &[u8]) {
     let words: Vec<&str> = sentence.split([' ', ',']).filter(|w| !w.is_empty()).collect();
     let size = words.windows(2).find(|w| matches!(w[1], "bytes" | "bytes:"));
-    let Some(size) = size.and_then(|w| w[0].parse::<usize>().ok()) else { return };
-    if title.ends_with("ACK_RANGES") {
-        assert_eq!((size, bytes.len()), (AckRanges::bytes(0), AckRanges::bytes(2)));
-    } else {
-        assert_eq!((size, at.next_multiple_of(4)), (bytes.len(), bytes.len()), "{title}");
+    let size = size.and_then(|w| w[0].parse::<usize>().ok());
+    if known.number == AckRanges::TYPE {
+        assert_eq!((size, bytes.len()), (Some(AckRanges::bytes(0)), AckRanges::bytes(2)));
+    } else if known.bytes > 0 {
+        assert_eq!((size, at), (Some(known.bytes), known.bytes), "{}", known.name);
     }
 }
 
@@ -260,61 +269,27 @@ fn check_size(document: &Document, title: &str, at: usize, bytes: &[u8]) {
 fn numbers_are_what_the_document_says() {
     let document = read();
     let numbered = |column: &str| document.numbered("Numbers", column);
-    let list = |pairs: &[(u64, &str)]| -> BTreeMap<u64, String> {
-        pairs.iter().map(|(n, name)| (*n, name.to_string())).collect()
-    };
 
-    let operations = (0..=255u8)
-        .filter_map(OpCode::from_number)
-        .map(|op| (op as u64, screaming(&format!("{op:?}"))));
+    let operations = OpCode::ALL.iter().map(|op| (*op as u64, screaming(&format!("{op:?}"))));
     assert_eq!(numbered("operation"), operations.collect());
-
-    // Unknown numbers read as IO: whatever is not IO, and IO itself, is known.
-    let statuses = (0..=u16::MAX)
-        .map(|n| (n, Status::from_number(n)))
-        .filter(|(n, status)| *n == *status as u16)
-        .map(|(n, status)| (u64::from(n), screaming(&format!("{status:?}"))));
+    let statuses = Status::ALL.iter().map(|s| (*s as u64, screaming(&format!("{s:?}"))));
     assert_eq!(numbered("status"), statuses.collect());
+    assert_eq!(Status::from_number(u16::MAX), Status::Io, "what is not known");
 
-    let bit = |mask: u8| u64::from(mask.trailing_zeros());
-    let op_flags = [
-        (bit(op_flags::FUA), "FUA"),
-        (bit(op_flags::NO_HOLE), "NO_HOLE"),
-        (bit(op_flags::ONE_EXTENT), "ONE_EXTENT"),
-    ];
-    assert_eq!(numbered("operation flag"), list(&op_flags));
-    assert_eq!(op_flags::KNOWN.count_ones() as usize, op_flags.len());
+    let bits = |all: &[(&str, u8)]| -> BTreeMap<u64, String> {
+        all.iter().map(|(name, bit)| (bit.trailing_zeros().into(), name.to_string())).collect()
+    };
+    assert_eq!(numbered("operation flag"), bits(op_flags::ALL));
+    assert_eq!(numbered("attach flag"), bits(attach_flags::ALL));
+    assert_eq!(numbered("feature"), bits(feature::ALL));
 
-    let attach = [
-        (bit(attach_flags::READ_ONLY), "READ_ONLY"),
-        (bit(attach_flags::TAKE_OVER), "TAKE_OVER"),
-        (bit(attach_flags::RESUME), "RESUME"),
-    ];
-    assert_eq!(numbered("attach flag"), list(&attach));
-    assert_eq!(attach_flags::KNOWN.count_ones() as usize, attach.len());
-
-    let features = [
-        (bit(feature::READ_ONLY), "READ_ONLY"),
-        (bit(feature::DISCARD), "DISCARD"),
-        (bit(feature::WRITE_ZEROES), "WRITE_ZEROES"),
-        (bit(feature::BLOCK_STATUS), "BLOCK_STATUS"),
-    ];
-    assert_eq!(numbered("feature"), list(&features));
-    assert_eq!(feature::KNOWN.count_ones() as usize, features.len());
-
-    let events = [
-        (u64::from(event_code::RESIZE), "RESIZE"),
-        (u64::from(event_code::SHUTDOWN), "SHUTDOWN"),
-        (u64::from(event_code::FENCED), "FENCED"),
-    ];
-    assert_eq!(numbered("event"), list(&events));
-
-    let kinds = [
-        (u64::from(clock_kind::OFF), "OFF"),
-        (u64::from(clock_kind::PHYSICAL), "PHYSICAL"),
-        (u64::from(clock_kind::VIRTUAL), "VIRTUAL"),
-    ];
-    assert_eq!(numbered("clock kind"), list(&kinds));
+    let codes = |all: &mut dyn Iterator<Item = (&str, u64)>| -> BTreeMap<u64, String> {
+        all.map(|(name, code)| (code, name.to_string())).collect()
+    };
+    let mut events = event_code::ALL.iter().map(|(name, code)| (*name, u64::from(*code)));
+    assert_eq!(numbered("event"), codes(&mut events));
+    let mut kinds = clock_kind::ALL.iter().map(|(name, code)| (*name, u64::from(*code)));
+    assert_eq!(numbered("clock kind"), codes(&mut kinds));
 }
 
 #[test]
@@ -336,14 +311,14 @@ fn address_families_are_what_the_document_says() {
     for (row, (name, address)) in table.rows.iter().zip(families) {
         let mut bytes = Vec::new();
         let addresses = [address];
-        Welcome { addresses: Addresses::new(&addresses), node: "", ..welcome }.emit(&mut bytes);
-        // Behind an empty node name and the count.
-        let family = bytes[66];
+        Welcome { addresses: Addresses::new(&addresses), ..welcome }.emit(&mut bytes);
+        // Behind the count.
+        let family = bytes[57];
         // "4 of IPv4 address, 2 of UDP port": the numbers outside of words add up.
         let width: usize =
             row[2].split([' ', ':', ',']).filter_map(|word| word.parse::<usize>().ok()).sum();
         assert_eq!((row[0].as_str(), row[1].as_str()), (family.to_string().as_str(), name));
-        assert_eq!(bytes.len(), (67 + width).next_multiple_of(4), "{name}");
+        assert_eq!(bytes.len(), (58 + width).next_multiple_of(4), "{name}");
     }
 }
 

@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{emit, frame};
+use common::{frame, frame_with};
 use proptest::prelude::*;
 use thinwire_wire::*;
 
 /// Writes `message` into a frame of its kind and reads it back.
 fn comes_back(message: Message<'_>) -> Result<(), TestCaseError> {
     let mut bytes = Vec::new();
-    emit(&message, &mut bytes);
+    message.emit(&mut bytes);
     prop_assert_eq!(bytes.len() % 4, 0, "messages are padded to four bytes");
     let (messages, payload) = match message {
         Message::Data(d) => (bytes, vec![0x5a; d.length as usize]),
@@ -63,26 +63,27 @@ fn ranges() -> impl Strategy<Value = Vec<(u64, u64)>> {
 proptest! {
     #[test]
     fn header(
-        flag_bits in 0..4u16, session: u64, epoch: u32, packet_number: u64,
+        flag_bits in 0..4u8, session: u64, epoch: u32, packet_number: u64,
         path: u8, ack_path: u8, ack_delay: u16, ack_largest: u64, ack_bitmap: u64,
         credit_slots: u32, credit_bytes: u64,
     ) {
         let (ack, credit) = (flag_bits & flags::ACK != 0, flag_bits & flags::CREDIT != 0);
         let below = if ack_largest < 64 { (1u64 << ack_largest) - 1 } else { u64::MAX };
-        let sent = Header {
-            flags: flag_bits, session, epoch, packet_number, path,
+        let sent = Header { session, epoch, packet_number, path, ..Header::new(Kind::Session) };
+        let feedback = Feedback {
+            flags: flag_bits,
             ack_path: if ack { ack_path } else { 0 },
             ack_delay: if ack { ack_delay } else { 0 },
             ack_largest: if ack { ack_largest } else { 0 },
             ack_bitmap: if ack { ack_bitmap & below } else { 0 },
             credit_slots: if credit { credit_slots } else { 0 },
             credit_bytes: if credit { credit_bytes } else { 0 },
-            ..Header::new(Kind::Session)
         };
-        let bytes = frame(sent, &[], &[]);
+        let bytes = frame_with(sent, feedback, &[], &[]);
         let size = HEADER_BYTES as u16;
         let expected = Header { length: size, data_offset: size, messages_end: size, ..sent };
-        prop_assert_eq!(*Frame::parse(&bytes).unwrap().header(), expected);
+        let parsed = Frame::parse(&bytes).unwrap();
+        prop_assert_eq!((*parsed.header(), *parsed.feedback()), (expected, feedback));
     }
 
     #[test]
@@ -112,20 +113,18 @@ proptest! {
 
     #[test]
     fn credit(path: u8, frames: u32, bytes: u32) {
-        comes_back(Message::Credit(Credit { path, reserved_a: Default::default(), frames, bytes }))?;
+        comes_back(Message::Credit(Credit { path, frames, bytes }))?;
     }
 
     #[test]
     fn resets(slot: u16, sequence: u32, length: u32) {
-        let reserved = Default::default();
-        comes_back(Message::Reset(Reset { slot, reserved, sequence, length }))?;
-        comes_back(Message::ResetDone(ResetDone { slot, reserved, sequence }))?;
+        comes_back(Message::Reset(Reset { slot, sequence, length }))?;
+        comes_back(Message::ResetDone(ResetDone { slot, sequence }))?;
     }
 
     #[test]
     fn event(code: u16, attachment: u32, generation: u32, value: u64) {
-        let reserved = Default::default();
-        comes_back(Message::Event(Event { code, reserved, attachment, generation, value }))?;
+        comes_back(Message::Event(Event { code, attachment, generation, value }))?;
     }
 
     #[test]
@@ -158,13 +157,13 @@ proptest! {
     fn detaching(transaction: u32, attachment: u32, generation: u32, status: u16) {
         comes_back(Message::Detach(Detach { transaction, attachment, generation }))?;
         comes_back(Message::Detached(Detached { transaction }))?;
-        comes_back(Message::Bye(Bye { status, reserved: Default::default() }))?;
+        comes_back(Message::Bye(Bye { status }))?;
         comes_back(Message::Ping(Ping {}))?;
     }
 
     #[test]
     fn clocks(transaction: u32, kind: u8, all: [u64; 9]) {
-        comes_back(Message::AskClocks(AskClocks { transaction, kind, reserved: Default::default() }))?;
+        comes_back(Message::AskClocks(AskClocks { transaction, kind }))?;
         let [clock, requests, arrived, received, taken, submitted, stored, sent, handed_over] = all;
         comes_back(Message::Clocks(Clocks {
             transaction, clock, requests, arrived, received, taken, submitted, stored, sent, handed_over,
@@ -189,15 +188,14 @@ proptest! {
 
     #[test]
     fn welcome(
-        nonce: u64, session in 1..=u64::MAX, verifier: u64, instance: u64, epoch: u32,
+        nonce: u64, session in 1..=u64::MAX, instance: u64, epoch: u32,
         slots in 1..=u16::MAX, frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX,
         request_bytes_max in UNIT_BYTES as u32..=u32::MAX, room: (u32, u32), credit_bytes: u64,
-        node in text(NAME_BYTES_MAX),
         list in proptest::collection::vec(address(), 0..=WELCOME_ADDRESSES_MAX),
     ) {
         comes_back(Message::Welcome(Welcome {
-            nonce, session, verifier, instance, epoch, slots, frame_bytes_max, request_bytes_max,
-            room_frames: room.0, room_bytes: room.1, credit_bytes, node: &node,
+            nonce, session, instance, epoch, slots, frame_bytes_max, request_bytes_max,
+            room_frames: room.0, room_bytes: room.1, credit_bytes,
             addresses: Addresses::new(&list),
         }))?;
     }
@@ -209,8 +207,8 @@ proptest! {
     }
 
     #[test]
-    fn discover(nonce: u64, first: u16, spread_ms: u16, cookie: u64, node in text(NAME_BYTES_MAX)) {
-        comes_back(Message::Discover(Discover { nonce, first, spread_ms, cookie, node: &node }))?;
+    fn discover(nonce: u64, session: u64, first: u16, spread_ms: u16, cookie: u64, node in text(NAME_BYTES_MAX)) {
+        comes_back(Message::Discover(Discover { nonce, session, first, spread_ms, cookie, node: &node }))?;
     }
 
     #[test]
@@ -219,37 +217,24 @@ proptest! {
         node in text(NAME_BYTES_MAX),
         names in proptest::collection::vec(text(NAME_BYTES_MAX), 0..40), bytes_max in 200..2000usize,
     ) {
+        let exports = OfferedExports::fitting(&names, &node, bytes_max);
+        let offer = Offer { nonce, instance, total, first, cookie, node: &node, exports };
+        comes_back(Message::Offer(offer))?;
         let mut bytes = Vec::new();
-        let list = names.iter().map(String::as_str);
-        Offer::emit(nonce, instance, &node, first, total, cookie, list, bytes_max, &mut bytes);
-        prop_assert!(bytes.len() <= bytes_max.max(48 + node.len()));
-        let bytes = frame(Header::new(Kind::Offer), &bytes, &[]);
-        let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        let message = parsed.messages().next();
-        let Some(Message::Offer(offer)) = message else {
-            return Err(TestCaseError::fail("not an offer"));
-        };
-        prop_assert_eq!(
-            (offer.nonce, offer.instance, offer.total, offer.first, offer.cookie),
-            (nonce, instance, total, first, cookie)
-        );
-        prop_assert_eq!(
-            (offer.security, offer.node),
-            (1, node.as_str())
-        );
-        let got: Vec<&str> = offer.exports.iter().collect();
+        offer.emit(&mut bytes);
+        prop_assert!(bytes.len() <= bytes_max, "{} of {bytes_max}", bytes.len());
+        let got: Vec<&str> = exports.iter().collect();
         prop_assert_eq!(&got[..], &names[..got.len()], "a prefix of the names");
         let next = names.get(got.len()).map_or(0, |n| n.len());
-        let used: usize = 43 + node.len() + got.iter().map(|n| 1 + n.len()).sum::<usize>();
-        prop_assert!(got.len() == names.len() || used + 1 + next + 4 > bytes_max, "as many as fit");
+        let used: usize = 35 + node.len() + got.iter().map(|n| 1 + n.len()).sum::<usize>();
+        prop_assert!(got.len() == names.len() || used + 1 + next + 3 > bytes_max, "as many as fit");
     }
 
     #[test]
-    fn probes(token: u64, padding in 1..2000usize, answered: u16, room: (u32, u32)) {
+    fn probes(token: u64, padding in 1..2000usize, room: (u32, u32)) {
         let size = (HEADER_BYTES + Probe::BYTES + padding) as u16;
-        let probe = Probe {
-            token, size, reserved: Default::default(), room_frames: room.0, room_bytes: room.1,
-        };
+        let (room_frames, room_bytes) = room;
+        let probe = Probe { token, room_frames, room_bytes };
         let mut bytes = vec![0; HEADER_BYTES];
         probe.emit(&mut bytes);
         let end = bytes.len() as u16;
@@ -258,10 +243,7 @@ proptest! {
             .write(&mut bytes);
         let parsed = Frame::parse(&bytes).map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(parsed.messages().collect::<Vec<_>>(), vec![Message::Probe(probe)]);
-        comes_back(Message::ProbeReply(ProbeReply {
-            token, size: answered, reserved: Default::default(),
-            room_frames: room.0, room_bytes: room.1,
-        }))?;
+        comes_back(Message::ProbeReply(ProbeReply { token, room_frames, room_bytes }))?;
     }
 
     /// What a sender writes is never refused for its text, whatever a user typed.

@@ -1,5 +1,7 @@
 //! Each event in each state, against the table in the documentation.
 
+use thinwire_buffer::{Pool, RxFrame, SegList};
+use thinwire_proto::Sealed;
 use thinwire_wire::{Addresses, Probe, Status};
 
 use super::*;
@@ -68,6 +70,12 @@ fn nonce(a: &Association) -> u64 {
     a.attempt.as_ref().map_or(0, |attempt| attempt.candidates()[0].nonce)
 }
 
+/// An answer of the target to the present greeting.
+fn asked(a: &Association) -> Asked {
+    let low = a.attempt.as_ref().map_or(0, |attempt| attempt.session_low(0));
+    Asked { link: 0, from: TARGET, id: session_id(&config(), low) }
+}
+
 fn told(told: Result<(), DropReason>) -> String {
     told.map_or_else(|_| "dropped".to_owned(), |()| String::new())
 }
@@ -76,7 +84,6 @@ fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
     let welcome = Welcome {
         nonce: nonce(a),
         session: SESSION,
-        verifier: 1,
         instance,
         epoch: 1,
         slots: 8,
@@ -85,10 +92,10 @@ fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
         room_frames: 8,
         room_bytes: 1 << 16,
         credit_bytes: 1 << 20,
-        node: "node1",
         addresses: Addresses::new(&[]),
     };
-    match a.on_welcome(Time(3), &config(), 0, TARGET, &welcome, is_granted) {
+    let asked = asked(a);
+    match a.on_welcome(Time(3), &config(), asked, &welcome, is_granted) {
         Ok(Some(_)) => "enters".to_owned(),
         Ok(None) => "asks the old one".to_owned(),
         Err(_) => "dropped".to_owned(),
@@ -98,10 +105,17 @@ fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
 /// The target probes the session's path.
 fn hear(a: &mut Association, now: Time) {
     let Some(session) = &mut a.session else { return };
-    let header = Header { epoch: 1, length: 1500, ..Header::new(Kind::Probe) };
-    let (token, size, reserved) = (1, 1500, Default::default());
-    let probe = Probe { token, size, reserved, room_frames: 8, room_bytes: 1 << 16 };
-    session.on_probe(now, 0, TARGET, &header, &probe, SIZES).unwrap();
+    // A number that none before it had.
+    let packet_number = (now.0 >> 10) + 1;
+    let header = Header { epoch: 1, packet_number, ..Header::new(Kind::Probe) };
+    let probe = Probe { token: 1, room_frames: 8, room_bytes: 1 << 16 };
+    let (mut batch, pool) = (TxBatch::new(), Pool::new(0));
+    outside_frame(&mut batch, TARGET, header, 1500, |out| probe.emit(out));
+    let bytes = pool.copy_of(&batch.frames()[0].head).freeze();
+    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+    let mut rx = RxFrame { from: TARGET, bytes, rest: SegList::new(), waited, queued };
+    let frame = Sealed::look(&mut rx).and_then(|sealed| sealed.unseal(&pool, &mut 0)).unwrap();
+    session.on_probe(now, 0, &frame, &probe, SIZES).unwrap();
 }
 
 /// Its session had no path since it was last heard.
@@ -133,16 +147,21 @@ fn it_is_as_documented() {
             }),
             ("RETRY, before a greeting", |a| {
                 let retry = Retry { nonce: nonce(a), cookie: 9 };
-                told(a.on_retry(&config(), 0, TARGET, &retry))
+                told(a.on_retry(&config(), asked(a), &retry))
             }),
             ("RETRY, to a greeting", |a| {
                 turn(a, Time(5));
                 let retry = Retry { nonce: nonce(a), cookie: 9 };
-                told(a.on_retry(&config(), 0, TARGET, &retry))
+                told(a.on_retry(&config(), asked(a), &retry))
             }),
             ("REFUSE", |a| {
                 let (nonce, status) = (nonce(a), Status::Busy as u16);
-                told(a.on_refuse(&Refuse { nonce, status, text: "no" }))
+                told(a.on_refuse(&config(), asked(a), &Refuse { nonce, status, text: "no" }))
+            }),
+            ("REFUSE, to another session id", |a| {
+                let (nonce, status) = (nonce(a), Status::Busy as u16);
+                let other = Asked { id: asked(a).id ^ 1, ..asked(a) };
+                told(a.on_refuse(&config(), other, &Refuse { nonce, status, text: "no" }))
             }),
             ("WELCOME, of the process it was with", |a| welcome(a, INSTANCE, true)),
             ("WELCOME, of another process", |a| welcome(a, INSTANCE + 1, true)),

@@ -1,65 +1,76 @@
 //! What arrives: frames outside of sessions, messages within.
 
 use thinwire_buffer::RxFrame;
-use thinwire_proto::{DropReason, Stage, Time, open_frame};
+use thinwire_proto::{DropReason, Sealed, Stage, Time, Unsealed};
 use thinwire_volume::ErrorKind;
 use thinwire_wire::{Attached, Kind, Message, Refuse, Status, event_code};
 
 use super::Initiator;
+use crate::association::Asked;
 use crate::attachment::{Granted, Refusal};
 use crate::slots::{Finished, Outgoing, Owner};
 
 impl Initiator {
+    /// The stages of the gate: header, session, unsealing, messages. Nothing changes before a frame is
+    /// unsealed.
     pub(super) fn take_frame(
         &mut self,
         now: Time,
         link: usize,
-        rx: &RxFrame,
+        rx: &mut RxFrame,
     ) -> Result<(), DropReason> {
-        let mut joined = None;
-        let copied = &mut self.requests.slots().copied_bytes;
-        let opened = open_frame(rx, &self.pool, &mut joined, copied);
-        let (rx, frame) = opened.map_err(DropReason::Frame)?;
-        let header = frame.header();
-        if header.kind == Kind::Session {
-            let session = self.association.session_of(header.session)?;
-            let slots = self.requests.slots();
-            let mut content = Outgoing { slots, attachment: &self.attachment };
-            session.accept(now, link, rx.from, rx.waited, &frame, &mut content)?;
-            for message in frame.messages() {
-                if let Err(reason) = self.on_message(now, &message, rx) {
-                    self.drops.count(reason);
-                }
-            }
-            return Ok(());
+        let sealed = Sealed::look(rx).map_err(DropReason::Frame)?;
+        let kind = sealed.header().kind;
+        if kind.is_numbered() {
+            self.association.session_of(sealed.header().session)?;
         }
-        let message = frame.messages().next().ok_or(DropReason::Direction)?;
+        let copied = &mut self.requests.slots().copied_bytes;
+        let frame = sealed.unseal(&self.pool, copied).map_err(DropReason::Frame)?;
+        if !kind.is_numbered() {
+            return self.greeted(now, link, &frame);
+        }
+        let session = self.association.session_mut().expect("just found");
+        if kind != Kind::Session {
+            return match frame.messages().next() {
+                Some(Message::Probe(probe)) => {
+                    let sizes = self.association.frame_bytes(&self.config, link);
+                    let session = self.association.session_mut().expect("just found");
+                    session.on_probe(now, link, &frame, &probe, sizes)
+                }
+                Some(Message::ProbeReply(reply)) => {
+                    session.on_probe_reply(now, link, &frame, &reply)
+                }
+                _ => Err(DropReason::Direction),
+            };
+        }
+        let slots = self.requests.slots();
+        let mut content = Outgoing { slots, attachment: &self.attachment };
+        session.accept(now, link, &frame, &mut content)?;
+        for message in frame.messages() {
+            if let Err(reason) = self.on_message(now, &message, frame.rx()) {
+                self.drops.count(reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// A frame of no session: nothing is known of who sent it but what it says.
+    fn greeted(&mut self, now: Time, link: usize, frame: &Unsealed<'_>) -> Result<(), DropReason> {
         let (config, association) = (&self.config, &mut self.association);
         let (is_open, is_granted) = (self.attachment.is_open(), self.attachment.is_granted());
-        match message {
-            Message::ProbeReply(reply) => {
-                let session = association.session_of(header.session)?;
-                session.on_probe_reply(now, link, rx.from, header, &reply)
-            }
-            Message::Probe(probe) => {
-                let sizes = association.frame_bytes(config, link);
-                let session = association.session_of(header.session)?;
-                session.on_probe(now, link, rx.from, header, &probe, sizes)
-            }
-            Message::Offer(offer) => {
-                association.on_offer(now, config, link, rx.from, &offer, is_open)
-            }
-            Message::Retry(retry) => association.on_retry(config, link, rx.from, &retry),
-            Message::Welcome(welcome) => {
-                let entered =
-                    association.on_welcome(now, config, link, rx.from, &welcome, is_granted)?;
+        let from = Asked { link, from: frame.from(), id: frame.header().session };
+        match frame.messages().next() {
+            Some(Message::Offer(offer)) => association.on_offer(now, config, from, &offer, is_open),
+            Some(Message::Retry(retry)) => association.on_retry(config, from, &retry),
+            Some(Message::Welcome(welcome)) => {
+                let entered = association.on_welcome(now, config, from, &welcome, is_granted)?;
                 if let Some(slots) = entered {
                     self.enter_session(slots);
                 }
                 Ok(())
             }
-            Message::Refuse(refuse) => self.on_refuse(now, &refuse),
-            Message::UnknownSession(unknown) => {
+            Some(Message::Refuse(refuse)) => self.on_refuse(now, from, &refuse),
+            Some(Message::UnknownSession(unknown)) => {
                 association.on_unknown_session(now, unknown.session)
             }
             _ => Err(DropReason::Direction),
@@ -137,8 +148,8 @@ impl Initiator {
     }
 
     /// No session is opened. For one that has been open that means to ask again.
-    fn on_refuse(&mut self, now: Time, refuse: &Refuse<'_>) -> Result<(), DropReason> {
-        self.association.on_refuse(refuse)?;
+    fn on_refuse(&mut self, now: Time, from: Asked, refuse: &Refuse<'_>) -> Result<(), DropReason> {
+        self.association.on_refuse(&self.config, from, refuse)?;
         if !self.attachment.is_open() {
             let status = Status::from_number(refuse.status);
             let refusal = self.attachment.on_refused_at_first(now, status, refuse.text, u32::MAX);

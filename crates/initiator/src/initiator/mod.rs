@@ -15,7 +15,7 @@ use thinwire_proto::{
     DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SipRng, Stage, StageObserver, Time,
 };
 use thinwire_volume::{ErrorKind, Op};
-use thinwire_wire::{AskClocks, Bye, Clocks, Detach, Status};
+use thinwire_wire::{AskClocks, Bye, Clocks, Detach, Message, Status};
 
 use crate::absence::Absence;
 use crate::association::Association;
@@ -99,8 +99,8 @@ impl Initiator {
     /// there is no session now.
     pub fn ask_clocks(&mut self, kind: u8) -> Option<u32> {
         let transaction = self.association.draw() as u32;
-        let ask = AskClocks { transaction, kind, reserved: Default::default() };
-        self.association.session_mut()?.send(Item::AskClocks(ask));
+        let ask = AskClocks { transaction, kind };
+        self.association.session_mut()?.send(Item::said(Message::AskClocks(ask)));
         self.clocks_asked = Some(transaction);
         self.clocks_asked
     }
@@ -136,8 +136,8 @@ impl Initiator {
         self.durability.clear();
     }
 
-    /// A frame arrived on a link.
-    pub fn on_frame(&mut self, now: Time, link: usize, frame: &RxFrame) {
+    /// A frame arrived on a link. It may be changed where it lies.
+    pub fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         self.now = now;
         if let Err(reason) = self.take_frame(now, link, frame) {
             self.drops.count(reason);
@@ -316,7 +316,10 @@ impl Initiator {
                 self.tell_failed_replay();
                 let (attachment, generation) = self.attachment.handle();
                 let detach = Detach { transaction: 0, attachment, generation };
-                self.association.session_mut().expect("attached").send(Item::Detach(detach));
+                self.association
+                    .session_mut()
+                    .expect("attached")
+                    .send(Item::said(Message::Detach(detach)));
             }
         }
     }
@@ -343,7 +346,7 @@ impl Initiator {
     fn say_bye(&mut self) {
         if let Some(session) = self.association.session_mut() {
             let status = Status::Ok as u16;
-            session.send(Item::Bye(Bye { status, reserved: Default::default() }));
+            session.send(Item::said(Message::Bye(Bye { status })));
         }
     }
 

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, Room};
-use thinwire_wire::{AckRanges, Frame, Header, Message, flags};
+use thinwire_buffer::Room;
+use thinwire_wire::{AckRanges, Feedback, Message, flags};
 
 use super::{Notice, Session};
 use crate::path::PathState;
 use crate::received::Arrival;
 use crate::recovery::AckOutcome;
-use crate::{Content, DropReason, Time};
+use crate::{Content, DropReason, Time, Unsealed};
 
 /// Losses of large frames in a row, while small ones pass, that make a black hole (rule 11). One
 /// burst that overflows a buffer is one loss, however many frames it takes.
@@ -19,48 +19,35 @@ const BLACK_HOLE_LOSSES: u32 = 4;
 const BLACK_HOLE_TIME: Duration = Duration::from_millis(30);
 
 impl Session {
-    /// Takes in the header of a frame of this session: epoch, path, packet number,
-    /// acknowledgements, credits. `waited` is how long the frame had lain in this machine's queues:
-    /// congestion control counts the network's time only (Swift's fabric delay). On `Ok` the caller
-    /// acts on all messages of the frame, in order; on `Err` on none of them.
+    /// Takes in the header of a SESSION frame of this session: epoch, path, packet number,
+    /// acknowledgements, credits. On `Ok` the caller acts on all messages of the frame, in order; on
+    /// `Err` on none of them.
     pub fn accept(
         &mut self,
         now: Time,
         link: usize,
-        from: Addr,
-        waited: Duration,
-        frame: &Frame<'_>,
+        frame: &Unsealed<'_>,
         content: &mut dyn Content,
     ) -> Result<(), DropReason> {
-        let header = frame.header();
-        let at = self.path_of(header, link, from)?;
+        let (header, feedback) = (frame.header(), frame.feedback());
+        let at = self.path_of(header, link, frame.from())?;
         self.look_at_own_time(now);
+        self.take_number(now, at, frame, frame.is_eliciting())?;
         let path = &mut self.paths[at];
-        let (number, arrived) = (header.packet_number, now - waited);
-        let verdict = path.received.insert(number);
-        let eliciting = frame.is_eliciting();
-        match verdict {
-            Arrival::Duplicate => {
-                // Its acknowledgement may have been lost.
-                path.ack.on_received(now, arrived, number, Arrival::OutOfOrder, eliciting);
-                return Err(DropReason::Duplicate);
-            }
-            Arrival::TooOld => return Err(DropReason::TooOld),
-            Arrival::TooFarAhead => return Err(DropReason::TooFarAhead),
-            Arrival::InOrder | Arrival::OutOfOrder => {}
-        }
-        path.ack.on_received(now, arrived, number, verdict, eliciting);
         path.last_heard = now;
         if path.state != PathState::Active {
             self.heard_on_idle(now, at, header);
         }
         self.last_heard = now;
         self.stats.frames_received += 1;
-        if header.flags & flags::CREDIT != 0 {
-            self.take_grant(header);
+        if feedback.flags & flags::CREDIT != 0 {
+            self.take_grant(feedback);
         }
-        if header.flags & flags::ACK != 0 {
-            let at = self.on_header_ack(now, waited, header, content);
+        if feedback.flags & flags::ACK != 0 {
+            // How long the frame had lain in this machine's queues: congestion control counts the
+            // network's time only (Swift's fabric delay).
+            let waited = frame.rx().waited;
+            let at = self.on_header_ack(now, waited, feedback, content);
             // What the header has no room for may be in the long form behind it: nothing is lost
             // before that has been read.
             if let Some(at) = at.filter(|_| !frame.has_ack_ranges()) {
@@ -70,12 +57,33 @@ impl Session {
         Ok(())
     }
 
-    fn take_grant(&mut self, header: &Header) {
-        let (slots, bytes) = &mut self.peer_granted;
-        if (header.credit_slots.wrapping_sub(*slots) as i32) > 0 {
-            *slots = header.credit_slots;
+    /// Takes note of the packet number of an unsealed frame on path `at`: a number that came before is
+    /// refused, whatever kind of frame has it.
+    #[inline]
+    pub(super) fn take_number(
+        &mut self,
+        now: Time,
+        at: usize,
+        frame: &Unsealed<'_>,
+        eliciting: bool,
+    ) -> Result<(), DropReason> {
+        let path = &mut self.paths[at];
+        let (number, arrived) = (frame.header().packet_number, now - frame.rx().waited);
+        let verdict = path.received.insert(number);
+        if verdict == Arrival::Duplicate {
+            // Its acknowledgement may have been lost.
+            path.ack.on_received(now, arrived, number, Arrival::OutOfOrder, eliciting);
         }
-        *bytes = (*bytes).max(header.credit_bytes);
+        path.ack.on_received(now, arrived, number, verdict.news()?, eliciting);
+        Ok(())
+    }
+
+    fn take_grant(&mut self, told: &Feedback) {
+        let (slots, bytes) = &mut self.peer_granted;
+        if (told.credit_slots.wrapping_sub(*slots) as i32) > 0 {
+            *slots = told.credit_slots;
+        }
+        *bytes = (*bytes).max(told.credit_bytes);
     }
 
     /// Acts on the messages that concern the session itself; false for all others.
@@ -103,17 +111,17 @@ impl Session {
         &mut self,
         now: Time,
         waited: Duration,
-        header: &Header,
+        told: &Feedback,
         content: &mut dyn Content,
     ) -> Option<usize> {
-        let at = self.path_at(header.ack_path)?;
+        let at = self.path_at(told.ack_path)?;
         let mut outcome = AckOutcome::default();
         let sent = &mut self.paths[at].sent;
         let mut acked = |item| content.acked(item);
-        let largest = header.ack_largest;
+        let largest = told.ack_largest;
         let mut known = sent.on_ack_range(now, largest, largest, &mut outcome, &mut acked);
         // Runs of ones in the bitmap are ranges below the largest, if anything is in flight there.
-        let mut bits = if sent.reaches(largest) { header.ack_bitmap } else { 0 };
+        let mut bits = if sent.reaches(largest) { told.ack_bitmap } else { 0 };
         let mut below = largest;
         while bits != 0 && known.is_some() {
             let gap = u64::from(bits.trailing_zeros());
@@ -128,7 +136,7 @@ impl Session {
             known = sent.on_ack_range(now, first, last, &mut outcome, &mut acked);
             below = first;
         }
-        self.after_ack(now, waited, at, outcome, header.ack_delay);
+        self.after_ack(now, waited, at, outcome, told.ack_delay);
         Some(at)
     }
 

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, FrameSizes, Room};
+use thinwire_buffer::{FrameSizes, Room};
 use thinwire_wire::{Header, Probe, ProbeReply};
 
 use super::{Notice, PATHS_MAX, REPLIES_MAX, Reply, Role, Session};
 use crate::path::PathState;
 use crate::probe::{JUST, JUST_FIRST, ProbeEvent};
-use crate::{DropReason, Item, Time};
+use crate::{DropReason, Item, Received, Time, Unsealed};
 
 /// Who is called so much later than it was asked for has stood still: no scheduler of a machine that
 /// has time for us takes so long.
@@ -18,38 +18,38 @@ const STALL: Duration = Duration::from_millis(20);
 pub(super) const CATCH_UP: Duration = Duration::from_millis(2);
 
 impl Session {
-    /// A probe for this session arrived; the answer goes out with the next transmit. A target
+    /// `frame` is a PROBE of this session; the answer goes out with the next transmit. A target
     /// learns of a new path by it, which carries nothing before it has answered a probe, too. `sizes`
     /// are the link's.
     pub fn on_probe(
         &mut self,
         now: Time,
         link: usize,
-        from: Addr,
-        header: &Header,
+        frame: &Unsealed<'_>,
         probe: &Probe,
         sizes: FrameSizes,
     ) -> Result<(), DropReason> {
+        let (header, from) = (frame.header(), frame.from());
         if header.epoch != self.config.epoch {
             return Err(DropReason::Epoch);
-        }
-        if probe.size != header.length {
-            return Err(DropReason::Range);
         }
         let room = Room { frames: probe.room_frames.max(1), bytes: probe.room_bytes.max(2048) };
         let at = match self.path_at(header.path) {
             Some(at) => at,
             None if self.config.role == Role::Target && self.paths.len() < PATHS_MAX => {
+                // What could not be taken on any path opens none.
+                Received::default().insert(header.packet_number).news()?;
                 let state = PathState::Candidate;
                 self.insert_path(now, header.path, link, from, state, room, sizes);
                 self.paths.len() - 1
             }
             None => return Err(DropReason::Path),
         };
-        let path = &mut self.paths[at];
-        if path.link != link || path.addr != from {
+        if self.paths[at].link != link || self.paths[at].addr != from {
             return Err(DropReason::Path);
         }
+        self.take_number(now, at, frame, false)?;
+        let path = &mut self.paths[at];
         path.last_heard = now;
         path.peer_room = room;
         self.last_heard = now;
@@ -59,8 +59,7 @@ impl Session {
         if self.replies.len() >= REPLIES_MAX {
             return Err(DropReason::Overload);
         }
-        let (path, token, size) = (header.path, probe.token, probe.size);
-        self.replies.push(Reply { link, addr: from, path, token, size });
+        self.replies.push(Reply { at, token: probe.token });
         Ok(())
     }
 
@@ -76,16 +75,16 @@ impl Session {
         }
     }
 
-    /// An answer to one of our probes arrived.
+    /// `frame` is a PROBE_REPLY, to one of our probes.
     pub fn on_probe_reply(
         &mut self,
         now: Time,
         link: usize,
-        from: Addr,
-        header: &Header,
+        frame: &Unsealed<'_>,
         reply: &ProbeReply,
     ) -> Result<(), DropReason> {
-        let at = self.path_of(header, link, from)?;
+        let at = self.path_of(frame.header(), link, frame.from())?;
+        self.take_number(now, at, frame, false)?;
         let path = &mut self.paths[at];
         let (size, rtt) =
             path.prober.on_reply(now, reply.token, path.sizes.limit).ok_or(DropReason::Unasked)?;

@@ -97,11 +97,9 @@ pub enum Notice {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
-    pub link: usize,
-    pub addr: Addr,
-    pub path: u8,
+    /// Which path, among those of the session.
+    pub at: usize,
     pub token: u64,
-    pub size: u16,
 }
 
 /// One end of a session. Time never goes backwards between calls.

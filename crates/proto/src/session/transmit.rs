@@ -2,9 +2,10 @@
 //! ([`crate::batch`]) does not hold back goes into as few frames as it fits and as the policy
 //! allows; acknowledgements and credits ride along.
 
-use thinwire_buffer::TxBatch;
+use thinwire_buffer::{Room, TxBatch};
 use thinwire_wire::{
-    Credit, DATA_OFFSET, DataHeader, Header, Kind, Ping, Probe, ProbeReply, UNIT_BYTES, flags,
+    Credit, DATA_OFFSET, DataHeader, Feedback, Header, Kind, Ping, Probe, ProbeReply, UNIT_BYTES,
+    flags,
 };
 
 use super::{Role, Session};
@@ -86,18 +87,15 @@ impl Session {
     fn send_replies(&mut self, out: &mut [TxBatch]) {
         for at in 0..self.replies.len() {
             let reply = self.replies[at];
-            if !self.may_probe(reply.path) {
+            if !self.may_probe(reply.at) {
                 continue;
             }
-            let header = self.outside_header(Kind::ProbeReply, reply.path);
             let message = ProbeReply {
                 token: reply.token,
-                size: reply.size,
-                reserved: Default::default(),
                 room_frames: self.room.frames,
                 room_bytes: self.room.bytes,
             };
-            outside_frame(&mut out[reply.link], reply.addr, header, 0, |o| message.emit(o));
+            self.send_numbered(reply.at, Kind::ProbeReply, 0, out, |o| message.emit(o));
         }
         self.replies.clear();
     }
@@ -115,34 +113,44 @@ impl Session {
                     rng.next_u64()
                 });
             let Some((token, size)) = next else { continue };
-            let (id, link, addr) = (path.id, path.link, path.addr);
-            if !self.may_probe(id) {
+            if !self.may_probe(at) {
                 continue;
             }
-            let header = self.outside_header(Kind::Probe, id);
-            let message = Probe {
-                token,
-                size: size.max(thinwire_wire::HEADER_BYTES + Probe::BYTES) as u16,
-                reserved: Default::default(),
-                room_frames: self.room.frames,
-                room_bytes: self.room.bytes,
-            };
-            outside_frame(&mut out[link], addr, header, size, |o| message.emit(o));
+            let Room { frames: room_frames, bytes: room_bytes } = self.room;
+            let message = Probe { token, room_frames, room_bytes };
+            self.send_numbered(at, Kind::Probe, size, out, |o| message.emit(o));
         }
     }
 
     /// Whether a PROBE of the smallest size, or a PROBE_REPLY, may go out on a path now: on one that
     /// was never proved, if it does not exceed what that allows.
-    fn may_probe(&mut self, id: u8) -> bool {
-        let Some(at) = self.path_at(id) else { return false };
+    fn may_probe(&mut self, at: usize) -> bool {
         !self.is_unproved(at) || self.paths[at].pay(PROBE_BYTES)
     }
 
-    fn outside_header(&self, kind: Kind, path: u8) -> Header {
+    /// A frame of one message, padded to so many bytes, which asks for no acknowledgement: of it only
+    /// the number is kept, as used.
+    fn send_numbered(
+        &mut self,
+        at: usize,
+        kind: Kind,
+        pad_to: usize,
+        out: &mut [TxBatch],
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let header = self.header(at, kind);
+        let path = &mut self.paths[at];
+        path.sent.record_number();
+        outside_frame(&mut out[path.link], path.addr, header, pad_to, body);
+    }
+
+    /// For the next frame on path `at`.
+    fn header(&self, at: usize, kind: Kind) -> Header {
         let mut header = Header::new(kind);
         header.session = self.config.remote_id;
         header.epoch = self.config.epoch;
-        header.path = path;
+        header.path = self.paths[at].id;
+        header.packet_number = self.paths[at].sent.next_number();
         header
     }
 
@@ -193,14 +201,7 @@ impl Session {
                 if !content.payload(slot, sequence, offset, take as u32, &mut frame.data) {
                     continue;
                 }
-                DataHeader {
-                    slot,
-                    reserved: Default::default(),
-                    sequence,
-                    offset,
-                    length: take as u32,
-                }
-                .emit(&mut frame.head);
+                DataHeader { slot, sequence, offset, length: take as u32 }.emit(&mut frame.head);
                 payload += take;
                 items.push(Item::Data { slot, sequence, offset, length: take as u32 });
                 let rest = length - take as u32;
@@ -221,13 +222,7 @@ impl Session {
             let wanted = match item {
                 // Probe timeouts and paths that die make copies of what waits for an answer: once in a
                 // frame is enough, or they multiply.
-                Item::Attach(_)
-                | Item::AttachAnswer(_)
-                | Item::Detach(_)
-                | Item::Detached(_)
-                | Item::Event(_)
-                | Item::AskClocks(_)
-                | Item::Clocks(_)
+                Item::Attach(_) | Item::AttachAnswer(_) | Item::Said(_) | Item::Clocks(_)
                     if items.contains(&item) =>
                 {
                     false
@@ -237,33 +232,12 @@ impl Session {
                     true
                 }
                 Item::Credit(path) => {
-                    Credit {
-                        path,
-                        reserved_a: Default::default(),
-                        frames: self.room.frames,
-                        bytes: self.room.bytes,
-                    }
-                    .emit(&mut frame.head);
+                    let (frames, bytes) = (self.room.frames, self.room.bytes);
+                    Credit { path, frames, bytes }.emit(&mut frame.head);
                     true
                 }
-                Item::Detach(message) => {
-                    message.emit(&mut frame.head);
-                    true
-                }
-                Item::Detached(message) => {
-                    message.emit(&mut frame.head);
-                    true
-                }
-                Item::Event(message) => {
-                    message.emit(&mut frame.head);
-                    true
-                }
-                Item::Bye(message) => {
-                    message.emit(&mut frame.head);
-                    true
-                }
-                Item::AskClocks(message) => {
-                    message.emit(&mut frame.head);
+                Item::Said(said) => {
+                    frame.head.extend_from_slice(said.bytes());
                     true
                 }
                 _ => content.emit(item, &mut frame.head),
@@ -283,15 +257,12 @@ impl Session {
             self.items = items;
             return;
         }
-        let mut header = Header::new(Kind::Session);
-        header.session = self.config.remote_id;
-        header.epoch = self.config.epoch;
-        header.path = self.paths[at].id;
-        header.packet_number = self.paths[at].sent.next_number();
-        header.flags |= flags::CREDIT;
-        (header.credit_slots, header.credit_bytes) = self.granted;
+        let mut header = self.header(at, Kind::Session);
+        let (credit_slots, credit_bytes) = self.granted;
+        let mut feedback =
+            Feedback { flags: flags::CREDIT, credit_slots, credit_bytes, ..Feedback::default() };
         let acked = &mut self.paths[ack_at];
-        acked.ack.write(now, acked.id, &acked.received, &mut header);
+        acked.ack.write(now, acked.id, &acked.received, &mut feedback);
         header.messages_end = frame.head.len() as u16;
         if payload > 0 {
             frame.head.resize(DATA_OFFSET, 0);
@@ -299,6 +270,7 @@ impl Session {
         header.data_offset = frame.head.len() as u16;
         header.length = (frame.head.len() + payload) as u16;
         header.write(&mut frame.head);
+        feedback.write(&mut frame.head);
         debug_assert_eq!(frame.data.bytes(), payload);
         seal(frame);
         let bytes = frame.bytes();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, SegList, TxFrame};
 use thinwire_proto::{DropReason, seal};
+use thinwire_wire::{TAG_AT, TAG_BYTES};
 
 use crate::stage::{BASE, Fate, Pair, addr};
 
@@ -12,14 +13,14 @@ fn forged(p: &Pair, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let newest = p.sent.iter().rev().find(|(side, _, bytes)| *side == 0 && bytes[1] == 1);
     let mut head = newest.expect("something was sent").2.clone();
     change(&mut head);
-    head[16..20].fill(0);
+    head[TAG_AT..][..TAG_BYTES].fill(0);
     let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
     seal(&mut frame);
     frame.head
 }
 
 fn numbered(p: &Pair, number: u64) -> Vec<u8> {
-    forged(p, |head| head[24..32].copy_from_slice(&number.to_be_bytes()))
+    forged(p, |head| head[16..24].copy_from_slice(&number.to_be_bytes()))
 }
 
 /// 5000 frames of one item each.
@@ -47,7 +48,7 @@ fn throw(p: &mut Pair, bytes: &[u8]) -> Option<DropReason> {
 fn past_expected_and_future_packet_numbers() {
     let mut p = long_session();
     let newest = p.sent.iter().rev().find(|(side, _, bytes)| *side == 0 && bytes[1] == 1);
-    let newest = u64::from_be_bytes(newest.unwrap().2[24..32].try_into().unwrap());
+    let newest = u64::from_be_bytes(newest.unwrap().2[16..24].try_into().unwrap());
     assert!(newest >= 5000);
     let frame = forged(&p, |_| {});
     assert_eq!(throw(&mut p, &frame), Some(DropReason::Duplicate));
@@ -73,9 +74,9 @@ fn past_expected_and_future_packet_numbers() {
 #[test]
 fn frames_of_other_epochs_paths_and_stations_are_refused() {
     let mut p = long_session();
-    let other_epoch = forged(&p, |head| head[20..24].copy_from_slice(&8u32.to_be_bytes()));
+    let other_epoch = forged(&p, |head| head[24..28].copy_from_slice(&8u32.to_be_bytes()));
     assert_eq!(throw(&mut p, &other_epoch), Some(DropReason::Epoch));
-    let other_path = forged(&p, |head| head[32] = 3);
+    let other_path = forged(&p, |head| head[30] = 3);
     assert_eq!(throw(&mut p, &other_path), Some(DropReason::Path));
     let fresh = numbered(&p, 1 << 20);
     p.deliver(1, 0, addr(0, 9), &fresh);
@@ -95,10 +96,10 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     let before = p.path(1, 0).in_flight_bytes;
     assert!(before > 0);
     let lie = forged(&p, |head| {
-        head[24..32].copy_from_slice(&900u64.to_be_bytes());
-        head[3] |= 1;
-        head[40..48].copy_from_slice(&u64::MAX.to_be_bytes());
-        head[48..56].fill(0xff);
+        head[16..24].copy_from_slice(&900u64.to_be_bytes());
+        head[48] |= 1;
+        head[56..64].copy_from_slice(&u64::MAX.to_be_bytes());
+        head[64..72].fill(0xff);
     });
     p.deliver(1, 0, addr(0, 0), &lie);
     assert_eq!(p.path(1, 0).in_flight_bytes, before);

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, FrameSizes, Pool, Room, SegList, TxBatch};
+use thinwire_buffer::{Addr, FrameSizes, Pool, Room, RxFrame, SegList, TxBatch};
 use thinwire_proto::{
-    Batching, Content, DropReason, Item, PathReport, Role, Session, SessionConfig, Time, verify,
+    Batching, Content, DropReason, Item, PathReport, Role, Sealed, Session, SessionConfig, Time,
 };
 use thinwire_wire::{Attach, Frame, Kind, Message, OpCode, Request};
 
@@ -210,13 +210,17 @@ impl Pair {
     }
 
     fn take(&mut self, to: usize, link: usize, from: Addr, bytes: &[u8]) -> Result<(), DropReason> {
-        verify(bytes, &SegList::new()).map_err(DropReason::Frame)?;
-        let frame = Frame::parse(bytes).map_err(DropReason::Frame)?;
+        let pool = Pool::new(0);
+        let bytes = pool.copy_of(bytes).freeze();
+        let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+        let mut rx = RxFrame { from, bytes, rest: SegList::new(), waited, queued };
+        let opened = Sealed::look(&mut rx).and_then(|sealed| sealed.unseal(&pool, &mut 0));
+        let frame = opened.map_err(DropReason::Frame)?;
         let (now, header) = (self.now, *frame.header());
         let (session, side) = (&mut self.sessions[to], &mut self.sides[to]);
         match header.kind {
             Kind::Session => {
-                session.accept(now, link, from, Duration::ZERO, &frame, side)?;
+                session.accept(now, link, &frame, side)?;
                 for message in frame.messages() {
                     match message {
                         _ if session.on_message(now, &message, side) => {}
@@ -234,10 +238,10 @@ impl Pair {
             _ => match frame.messages().next() {
                 Some(Message::Probe(probe)) => {
                     let sizes = FrameSizes { base: BASE, max: self.limit };
-                    session.on_probe(now, link, from, &header, &probe, sizes)
+                    session.on_probe(now, link, &frame, &probe, sizes)
                 }
                 Some(Message::ProbeReply(reply)) => {
-                    session.on_probe_reply(now, link, from, &header, &reply)
+                    session.on_probe_reply(now, link, &frame, &reply)
                 }
                 _ => Err(DropReason::Direction),
             },

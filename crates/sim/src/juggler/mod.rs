@@ -21,7 +21,7 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
 use thinwire_proto::{Item, Time};
-use thinwire_wire::{Bye, Status};
+use thinwire_wire::{Bye, Message, Status};
 
 use self::desk::{Desk, Heard};
 use self::seat::{Seat, Stands};
@@ -206,8 +206,8 @@ impl Juggler {
         }
         let ends = self.is_closing && self.is_empty();
         if ends && let Some(session) = &mut self.hand.session {
-            let bye = Bye { status: Status::Ok as u16, reserved: Default::default() };
-            session.send(Item::Bye(bye));
+            let bye = Bye { status: Status::Ok as u16 };
+            session.send(Item::said(Message::Bye(bye)));
         }
         let sent = self.hand.send(now, &mut self.desk);
         (around.note)("sent", sent);

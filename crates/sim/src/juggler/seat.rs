@@ -2,7 +2,7 @@
 
 use thinwire_proto::Item;
 use thinwire_volume::Identity;
-use thinwire_wire::{Attached, Detach, Status, attach_flags};
+use thinwire_wire::{Attached, Detach, Message, Status, attach_flags};
 
 use super::desk::Ask;
 use super::{Around, Juggler};
@@ -156,7 +156,7 @@ impl Juggler {
         (around.note)("detaches", seat.export as u64);
         seat.stands = Stands::Detaching(transaction);
         let detach = Detach { transaction, attachment, generation };
-        self.hand.session.as_mut().expect("in session").send(Item::Detach(detach));
+        self.hand.session.as_mut().expect("in session").send(Item::said(Message::Detach(detach)));
     }
 
     /// Who asked with this transaction. The answer to another question comes late.

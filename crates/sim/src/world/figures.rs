@@ -65,6 +65,7 @@ impl World {
         }
         let mut all = self.coverage;
         all.late_attaches = self.ways.late_attaches();
+        all.probes_played_back = self.ways.probes_played_back();
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
         all.frames_lost = wire.lost;

@@ -93,19 +93,20 @@ fn retries_without_end_bring_no_hellos_without_end() {
     let seen = hellos.clone();
     s.world.set_judge(move |_, to, bytes| {
         if let Some(Message::Hello(hello)) = Frame::parse(bytes).unwrap().messages().next() {
-            seen.borrow_mut().push(hello.nonce);
+            seen.borrow_mut().push((hello.nonce, hello.session));
             assert_eq!(to, server);
         }
         Verdict::Drop
     });
     s.world.start_client(client);
     s.pass(ms(10));
-    let nonce = hellos.borrow()[0];
+    let (nonce, session) = hellos.borrow()[0];
     for cookie in 1..500 {
-        let retry = frame(Header::new(Kind::Retry), 0, |out| Retry { nonce, cookie }.emit(out));
+        let header = Header { session, ..Header::new(Kind::Retry) };
+        let retry = frame(header, 0, |out| Retry { nonce, cookie }.emit(out));
         let now = Time(s.world.now);
         let initiator = s.world.clients[client].initiator.as_mut().expect("it runs");
-        initiator.on_frame(now, 0, &received(server, &retry));
+        initiator.on_frame(now, 0, &mut received(server, &retry));
         s.world.clients[client].machine.dirty = true;
         s.pass(ms(1));
     }
@@ -139,7 +140,7 @@ fn unknown_sessions_without_end_bring_few_questions() {
     for _ in 0..1000 {
         let now = Time(s.world.now);
         let initiator = s.world.clients[client].initiator.as_mut().expect("it runs");
-        initiator.on_frame(now, 0, &received(4711, &unknown));
+        initiator.on_frame(now, 0, &mut received(4711, &unknown));
         s.world.clients[client].machine.dirty = true;
         s.pass(ms(1));
     }

@@ -50,7 +50,7 @@ fn whatever_is_acknowledged_is_answered() {
     let mut desk = Nothing::default();
     let asked = 12_000;
     for transaction in 0..asked {
-        hand.session.as_mut().unwrap().send(Item::Detach(detach(transaction)));
+        hand.session.as_mut().unwrap().send(Item::said(Message::Detach(detach(transaction))));
     }
     for _ in 0..4_000 {
         s.turn(&mut hand, &mut desk);

@@ -32,7 +32,8 @@ fn attaches(s: &mut Scene) {
 fn a_flood_of_discovers_keeps_nobody_out() {
     let mut s = Scene::new();
     let lazy = |nonce| {
-        let discover = Discover { nonce, first: 0, spread_ms: 1000, cookie: 0, node: "" };
+        let discover =
+            Discover { nonce, session: 0, first: 0, spread_ms: 1000, cookie: 0, node: "" };
         frame(Header::new(Kind::Discover), 0, |out| discover.emit(out))
     };
     let client = s.client();

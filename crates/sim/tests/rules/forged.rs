@@ -16,7 +16,7 @@ use crate::scene::{Scene, ms};
 pub fn throw(s: &mut Scene, from: u32, bytes: &[u8]) {
     let now = Time(s.world.now);
     let target = s.world.servers[0].shards[0].target_mut().expect("it runs");
-    target.on_frame(now, 0, &received(from, bytes));
+    target.on_frame(now, 0, &mut received(from, bytes));
     s.world.servers[0].wake();
 }
 
@@ -54,15 +54,9 @@ pub fn hello(nonce: u64, cookie: u64) -> Vec<u8> {
     frame(Header::new(Kind::Hello), 0, |out| hello.emit(out))
 }
 
-pub fn probe(session: u64, epoch: u32, path: u8, size: usize) -> Vec<u8> {
-    let header = Header { session, epoch, path, ..Header::new(Kind::Probe) };
-    let message = Probe {
-        token: 1,
-        size: size as u16,
-        reserved: Default::default(),
-        room_frames: 64,
-        room_bytes: 1 << 20,
-    };
+pub fn probe(session: u64, epoch: u32, path: u8, packet_number: u64, size: usize) -> Vec<u8> {
+    let header = Header { session, epoch, path, packet_number, ..Header::new(Kind::Probe) };
+    let message = Probe { token: 1, room_frames: 64, room_bytes: 1 << 20 };
     frame(header, size, |out| message.emit(out))
 }
 

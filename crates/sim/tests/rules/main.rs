@@ -26,3 +26,4 @@ mod rule_12_keys;
 mod rule_13_turns;
 mod scene;
 mod trees;
+mod unsealed;

@@ -73,7 +73,7 @@ impl Stage {
 }
 
 fn discover(first: u16) -> Vec<u8> {
-    let discover = Discover { nonce: 3, first, spread_ms: 0, cookie: 0, node: "" };
+    let discover = Discover { nonce: 3, session: 0, first, spread_ms: 0, cookie: 0, node: "" };
     frame(Header::new(Kind::Discover), 0, |out| discover.emit(out))
 }
 
@@ -115,10 +115,10 @@ fn one_discover_brings_a_forged_sender_at_most_three_times_its_bytes() {
 #[test]
 fn frames_of_unknown_sessions_bring_a_forged_sender_at_most_three_times_their_bytes() {
     let id = u64::from(session_lane(0, "node") | 3) << 32 | 77;
-    let (ping, probe) = (|number| ping(id, 1, 0, number), || probe(id, 1, 0, 96));
+    let (ping, probe) = (|number| ping(id, 1, 0, number), |number| probe(id, 1, 0, number, 100));
     // One alone, too: of a flood few are answered, which would hide that an answer is long.
-    let flood = (1..200).flat_map(|number| [ping(number), probe()]).collect();
-    for frames in [vec![ping(1)], vec![probe()], flood] {
+    let flood = (1..200).flat_map(|number| [ping(number), probe(number)]).collect();
+    for frames in [vec![ping(1)], vec![probe(1)], flood] {
         let mut stage = Stage::of(Scene::new());
         stage.s.pass(ms(100));
         frames.iter().for_each(|frame| stage.forge(frame));
@@ -130,13 +130,13 @@ fn frames_of_unknown_sessions_bring_a_forged_sender_at_most_three_times_their_by
 /// A session of somebody else, or of the forger's own: its frames seem to come from a further place.
 #[test]
 fn a_probe_that_opens_a_path_brings_a_forged_sender_at_most_three_times_its_bytes() {
-    for (size, probes) in [(96, 1), (96, 10), (9000, 1)] {
+    for (size, probes) in [(100, 1), (100, 10), (9000, 1)] {
         let mut stage = Stage::of(Scene::new());
         let client = stage.s.client();
         stage.s.attach(client);
         let (session, epoch) = stage.session.get();
-        for _ in 0..probes {
-            stage.forge(&probe(session, epoch, 9, size));
+        for number in 1..=probes {
+            stage.forge(&probe(session, epoch, 9, number, size));
             stage.s.pass(ms(30));
         }
         let before = stage.s.world.target(0).sessions()[0].paths.len();
@@ -157,7 +157,7 @@ fn frames_on_an_unproved_path_bring_a_forged_sender_at_most_three_times_their_by
     let client = stage.s.client();
     stage.s.attach(client);
     let (session, epoch) = stage.session.get();
-    stage.forge(&probe(session, epoch, 9, 96));
+    stage.forge(&probe(session, epoch, 9, 1000, 100));
     for number in 1..100 {
         stage.forge(&ping(session, epoch, 9, number));
         stage.s.pass(ms(3));

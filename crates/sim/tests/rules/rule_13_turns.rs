@@ -155,7 +155,7 @@ fn rule_13_unknown_session_ends_no_session_that_lives() {
     s.medium.set_latency(20_000_000, 20_000_000);
     let tokens: Vec<_> = (0..64).map(|n| s.submit(0, Op::Write, at(n * 8, 8))).collect();
     for round in 0..600 {
-        let frame = RxFrame {
+        let mut frame = RxFrame {
             from: Addr::Sim(99),
             bytes: bytes.clone(),
             rest: SegList::new(),
@@ -163,7 +163,7 @@ fn rule_13_unknown_session_ends_no_session_that_lives() {
             queued: Duration::ZERO,
         };
         let now = Time(s.world.now);
-        s.world.clients[0].initiator.as_mut().expect("it runs").on_frame(now, 0, &frame);
+        s.world.clients[0].initiator.as_mut().expect("it runs").on_frame(now, 0, &mut frame);
         s.world.clients[0].machine.dirty = true;
         // Also through a pause, in which only probes are answered.
         s.pass(if round < 300 { Duration::from_micros(300) } else { ms(3) });

@@ -1,69 +1,28 @@
-//! Shared by the tests: sample messages, frames built from them, and the way back from a checked
-//! message to bytes.
+//! Shared by the tests: sample messages and frames built from them.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use thinwire_wire::*;
 
 pub mod capture;
 pub mod fields;
+pub mod lua;
 pub mod random;
 pub mod samples;
 pub mod stock;
 
-/// Appends `message` as its sender would have written it. With [`Message::Data`] this is the
-/// header alone; the payload is the caller's.
-pub fn emit(message: &Message<'_>, out: &mut Vec<u8>) {
-    match message {
-        Message::Request(m) => m.emit(out),
-        Message::Data(d) => DataHeader {
-            slot: d.slot,
-            reserved: Default::default(),
-            sequence: d.sequence,
-            offset: d.offset,
-            length: d.length,
-        }
-        .emit(out),
-        Message::Complete(m) => m.emit(out),
-        Message::AckRanges(m) => m.emit(out),
-        Message::Credit(m) => m.emit(out),
-        Message::Reset(m) => m.emit(out),
-        Message::ResetDone(m) => m.emit(out),
-        Message::Event(m) => m.emit(out),
-        Message::Ping(m) => m.emit(out),
-        Message::Attach(m) => m.emit(out),
-        Message::Attached(m) => m.emit(out),
-        Message::AttachRefused(m) => m.emit(out),
-        Message::Detach(m) => m.emit(out),
-        Message::Detached(m) => m.emit(out),
-        Message::Bye(m) => m.emit(out),
-        Message::AskClocks(m) => m.emit(out),
-        Message::Clocks(m) => m.emit(out),
-        Message::Hello(m) => m.emit(out),
-        Message::Retry(m) => m.emit(out),
-        Message::Welcome(m) => m.emit(out),
-        Message::Refuse(m) => m.emit(out),
-        Message::UnknownSession(m) => m.emit(out),
-        Message::Discover(m) => m.emit(out),
-        Message::Offer(m) => {
-            let start = out.len();
-            let names = m.exports.iter();
-            let (first, total) = (m.first, m.total);
-            let most = usize::MAX;
-            Offer::emit(m.nonce, m.instance, m.node, first, total, m.cookie, names, most, out);
-            // This implementation always runs without keys; others may not.
-            out[start + OFFER_SECURITY_AT] = m.security;
-        }
-        Message::Probe(m) => m.emit(out),
-        Message::ProbeReply(m) => m.emit(out),
-    }
-}
-
-/// Where an OFFER has its security byte.
-const OFFER_SECURITY_AT: usize = 32;
-
 /// A whole frame with a right checksum: `header`'s lengths are filled in; the payload, if any,
 /// starts at [`DATA_OFFSET`] or where the messages end, whichever is later.
-pub fn frame(mut header: Header, messages: &[u8], payload: &[u8]) -> Vec<u8> {
+pub fn frame(header: Header, messages: &[u8], payload: &[u8]) -> Vec<u8> {
+    frame_with(header, Feedback::default(), messages, payload)
+}
+
+/// [`frame`] with something in the sealed part of the header.
+pub fn frame_with(
+    mut header: Header,
+    feedback: Feedback,
+    messages: &[u8],
+    payload: &[u8],
+) -> Vec<u8> {
     let mut out = Vec::new();
     Header::reserve(&mut out);
     out.extend_from_slice(messages);
@@ -75,20 +34,37 @@ pub fn frame(mut header: Header, messages: &[u8], payload: &[u8]) -> Vec<u8> {
     out.extend_from_slice(payload);
     header.length = u16::try_from(out.len()).expect("the frame fits its length field");
     header.write(&mut out);
+    feedback.write(&mut out);
     seal(&mut out);
     out
 }
 
-/// Writes the right checksum into a frame.
-pub fn seal(frame: &mut [u8]) {
-    let (_, before, after) = checksum_split(frame).expect("long enough");
-    let sum = crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(before), &[0; 4]), after);
-    frame[16..20].copy_from_slice(&sum.to_be_bytes());
+/// How many bytes of what came are the frame, if there is a header and as much as it says.
+pub fn length(frame: &[u8]) -> Option<usize> {
+    let length = usize::from(u16::from_be_bytes([*frame.get(4)?, *frame.get(5)?]));
+    (HEADER_BYTES..=frame.len()).contains(&length).then_some(length)
 }
 
-/// True if the checksum is right.
+/// Writes the right tag into a frame.
+pub fn seal(frame: &mut [u8]) {
+    let tag = &mut frame[TAG_AT..][..TAG_BYTES];
+    tag.fill(0);
+    let sum = crc32c::crc32c(frame);
+    frame[TAG_AT..][..4].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// True if the tag is right.
 pub fn sealed(frame: &[u8]) -> bool {
     let mut copy = frame.to_vec();
     seal(&mut copy);
     copy == frame
+}
+
+/// What a receiver makes of a frame, tag and all.
+pub fn unsealed(bytes: &[u8]) -> Result<Frame<'_>, FrameError> {
+    let header = Header::parse(bytes, bytes.len())?;
+    if !sealed(&bytes[..usize::from(header.length)]) {
+        return Err(FrameError::Checksum);
+    }
+    Frame::open(header, bytes)
 }

@@ -1,14 +1,13 @@
 //! One sample of every message and of every kind of frame, with values that tell every byte of
 //! every field apart.
 
-use super::{emit, frame};
+use super::{frame, frame_with};
 use thinwire_wire::*;
 
 /// A session id, as a receiver chose it.
 pub const SESSION: u64 = 0x0102_0304_0506_0708;
 
-/// Every message of fixed or plain variable form, with its file name among the golden vectors.
-/// OFFER is missing: its value can only be had by parsing (see [`offer`]).
+/// Every message, with its file name among the golden vectors.
 pub fn messages() -> Vec<(&'static str, Message<'static>)> {
     const RANGES: [(u64, u64); 2] = [(0x1122_3344_5566_7780, 0x1122_3344_5566_7788), (0x21, 0x2f)];
     const V6: [u8; 16] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
@@ -55,37 +54,16 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             }),
         ),
         ("ack-ranges", Message::AckRanges(AckRanges { path: 3, delay: 0x0405, ranges })),
-        (
-            "credit",
-            Message::Credit(Credit {
-                path: 2,
-                reserved_a: Default::default(),
-                frames: 0x0102_0304,
-                bytes: 0x1112_1314,
-            }),
-        ),
+        ("credit", Message::Credit(Credit { path: 2, frames: 0x0102_0304, bytes: 0x1112_1314 })),
         (
             "reset",
-            Message::Reset(Reset {
-                slot: 0x0102,
-                reserved: Default::default(),
-                sequence: 0x1112_1314,
-                length: 0x0003_0000,
-            }),
+            Message::Reset(Reset { slot: 0x0102, sequence: 0x1112_1314, length: 0x0003_0000 }),
         ),
-        (
-            "reset-done",
-            Message::ResetDone(ResetDone {
-                slot: 0x0102,
-                reserved: Default::default(),
-                sequence: 0x1112_1314,
-            }),
-        ),
+        ("reset-done", Message::ResetDone(ResetDone { slot: 0x0102, sequence: 0x1112_1314 })),
         (
             "event",
             Message::Event(Event {
                 code: event_code::RESIZE,
-                reserved: Default::default(),
                 attachment: 0x2122_2324,
                 generation: 0x3132_3334,
                 value: 0x8182_8384_8586_8788,
@@ -136,17 +114,10 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             }),
         ),
         ("detached", Message::Detached(Detached { transaction: 0x9192_9394 })),
-        (
-            "bye",
-            Message::Bye(Bye { status: Status::ShuttingDown as u16, reserved: Default::default() }),
-        ),
+        ("bye", Message::Bye(Bye { status: Status::ShuttingDown as u16 })),
         (
             "ask-clocks",
-            Message::AskClocks(AskClocks {
-                transaction: 0x9192_9394,
-                kind: clock_kind::PHYSICAL,
-                reserved: Default::default(),
-            }),
+            Message::AskClocks(AskClocks { transaction: 0x9192_9394, kind: clock_kind::PHYSICAL }),
         ),
         (
             "clocks",
@@ -189,7 +160,6 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             Message::Welcome(Welcome {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,
                 session: 0xf1f2_f3f4_f5f6_f7f8,
-                verifier: 0x6162_6364_6566_6768,
                 instance: 0xe9ea_ebec_edee_eff0,
                 epoch: 0x0a0b_0c0d,
                 slots: 0x0180,
@@ -198,7 +168,6 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 room_frames: 0x0102_0304,
                 room_bytes: 0x1112_1314,
                 credit_bytes: 0x2122_2324_2526_2728,
-                node: "node1",
                 addresses: Addresses::new(&ADDRESSES),
             }),
         ),
@@ -215,6 +184,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             "discover",
             Message::Discover(Discover {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                session: 0xf1f2_f3f4_0000_0000,
                 first: 0x0102,
                 spread_ms: 50,
                 cookie: 0x2122_2324_2526_2728,
@@ -222,11 +192,21 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             }),
         ),
         (
+            "offer",
+            Message::Offer(Offer {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                instance: 0xe9ea_ebec_edee_eff0,
+                total: 3,
+                first: 1,
+                cookie: 0x2122_2324_2526_2728,
+                node: "node1",
+                exports: exports(&["disk0", "scratch"]),
+            }),
+        ),
+        (
             "probe",
             Message::Probe(Probe {
                 token: 0xf9fa_fbfc_fdfe_ff00,
-                size: 1400,
-                reserved: Default::default(),
                 room_frames: 0x0102_0304,
                 room_bytes: 0x1112_1314,
             }),
@@ -235,8 +215,6 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             "probe-reply",
             Message::ProbeReply(ProbeReply {
                 token: 0xf9fa_fbfc_fdfe_ff00,
-                size: 1400,
-                reserved: Default::default(),
                 room_frames: 0x0102_0304,
                 room_bytes: 0x1112_1314,
             }),
@@ -244,28 +222,20 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
     ]
 }
 
-/// The bytes of an OFFER.
-pub fn offer() -> Vec<u8> {
-    let mut out = Vec::new();
-    let names = ["disk0", "scratch"].into_iter();
-    let (nonce, instance, cookie) =
-        (0xd1d2_d3d4_d5d6_d7d8, 0xe9ea_ebec_edee_eff0, 0x2122_2324_2526_2728);
-    Offer::emit(nonce, instance, "node1", 1, 3, cookie, names, 1000, &mut out);
-    out
+/// Names of exports to send.
+pub fn exports(names: &[&str]) -> OfferedExports<'static> {
+    let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+    OfferedExports::fitting(names.leak(), "", usize::MAX)
 }
 
 /// Every message as bytes.
 pub fn message_bytes() -> Vec<(&'static str, Vec<u8>)> {
-    let mut all: Vec<(&str, Vec<u8>)> = messages()
-        .iter()
-        .map(|(name, message)| {
-            let mut out = Vec::new();
-            emit(message, &mut out);
-            (*name, out)
-        })
-        .collect();
-    all.push(("offer", offer()));
-    all
+    let bytes = |message: &Message<'_>| {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        out
+    };
+    messages().iter().map(|(name, message)| (*name, bytes(message))).collect()
 }
 
 /// The bytes of the sample of that name.
@@ -281,18 +251,24 @@ pub fn payload(len: usize) -> Vec<u8> {
 /// The header of a session frame with every field set.
 pub fn session_header() -> Header {
     Header {
-        flags: flags::ACK | flags::CREDIT,
         session: SESSION,
         epoch: 0x0a0b_0c0d,
         packet_number: 0x1213_1415_1617_1819,
         path: 1,
+        ..Header::new(Kind::Session)
+    }
+}
+
+/// The sealed part of it, likewise.
+pub fn feedback() -> Feedback {
+    Feedback {
+        flags: flags::ACK | flags::CREDIT,
         ack_path: 2,
         ack_delay: 0x2122,
         ack_largest: 0x3132_3334_3536_3738,
         ack_bitmap: 0x4142_4344_4546_4748,
         credit_slots: 0x5152_5354,
         credit_bytes: 0x6162_6364_6566_6768,
-        ..Header::new(Kind::Session)
     }
 }
 
@@ -301,30 +277,30 @@ pub fn skippable() -> Vec<u8> {
     vec![0x7f, 1, 0, 8, 0xde, 0xad, 0xbe, 0xef]
 }
 
+/// One after the other, all messages that stand in a SESSION frame and have no payload.
+fn of_a_session() -> Vec<u8> {
+    let is_plain = |m: &Message<'_>| m.kind() == Kind::Session && m.number() != Data::TYPE;
+    let mut out = Vec::new();
+    messages().iter().filter(|(_, m)| is_plain(m)).for_each(|(_, m)| m.emit(&mut out));
+    out
+}
+
 /// Whole frames: one or more of every kind.
 pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let plain =
         Header { session: SESSION, epoch: 7, packet_number: 9, ..Header::new(Kind::Session) };
     let outside = |kind, session| Header { session, ..Header::new(kind) };
-    let of = |names: &[&str]| names.iter().flat_map(|n| bytes_of(n)).collect::<Vec<u8>>();
     let data = |slot, offset, length| {
         let mut out = Vec::new();
-        DataHeader { slot, reserved: Default::default(), sequence: 5, offset, length }
-            .emit(&mut out);
+        DataHeader { slot, sequence: 5, offset, length }.emit(&mut out);
         out
     };
     let mut probe = Vec::new();
-    Probe {
-        token: 1,
-        size: 1400,
-        reserved: Default::default(),
-        room_frames: 64,
-        room_bytes: 1 << 20,
-    }
-    .emit(&mut probe);
+    Probe { token: 1, room_frames: 64, room_bytes: 1 << 20 }.emit(&mut probe);
     let padding = vec![0; 1400 - HEADER_BYTES - probe.len()];
     let probe_frame = {
-        let mut header = Header { path: 1, epoch: 7, ..outside(Kind::Probe, SESSION) };
+        let mut header =
+            Header { path: 1, epoch: 7, packet_number: 10, ..outside(Kind::Probe, SESSION) };
         let mut out = vec![0; HEADER_BYTES];
         out.extend_from_slice(&probe);
         header.messages_end = out.len() as u16;
@@ -336,32 +312,8 @@ pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
         out
     };
     vec![
-        ("session-empty", frame(session_header(), &[], &[])),
-        (
-            "session-all",
-            frame(
-                session_header(),
-                &of(&[
-                    "request",
-                    "complete",
-                    "ack-ranges",
-                    "credit",
-                    "reset",
-                    "reset-done",
-                    "event",
-                    "ping",
-                    "attach",
-                    "attached",
-                    "attach-refused",
-                    "detach",
-                    "detached",
-                    "bye",
-                    "ask-clocks",
-                    "clocks",
-                ]),
-                &[],
-            ),
-        ),
+        ("session-empty", frame_with(session_header(), feedback(), &[], &[])),
+        ("session-all", frame_with(session_header(), feedback(), &of_a_session(), &[])),
         (
             "session-write",
             frame(plain, &[bytes_of("request"), data(0x0102, 0, 512)].concat(), &payload(512)),
@@ -376,16 +328,21 @@ pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("session-skip", frame(plain, &[skippable(), bytes_of("ping")].concat(), &[])),
         ("hello", frame(outside(Kind::Hello, 0), &bytes_of("hello"), &[])),
-        ("retry", frame(outside(Kind::Retry, 0), &bytes_of("retry"), &[])),
-        ("welcome", frame(outside(Kind::Welcome, 0), &bytes_of("welcome"), &[])),
-        ("refuse", frame(outside(Kind::Refuse, 0), &bytes_of("refuse"), &[])),
+        ("retry", frame(outside(Kind::Retry, SESSION), &bytes_of("retry"), &[])),
+        ("welcome", frame(outside(Kind::Welcome, SESSION), &bytes_of("welcome"), &[])),
+        ("refuse", frame(outside(Kind::Refuse, SESSION), &bytes_of("refuse"), &[])),
         ("discover", frame(outside(Kind::Discover, 0), &bytes_of("discover"), &[])),
-        ("offer", frame(outside(Kind::Offer, 0), &offer(), &[])),
+        ("offer", frame(outside(Kind::Offer, 0xf1f2_f3f4_0000_0000), &bytes_of("offer"), &[])),
         ("probe", probe_frame),
         (
             "probe-reply",
             frame(
-                Header { path: 1, epoch: 7, ..outside(Kind::ProbeReply, SESSION) },
+                Header {
+                    path: 1,
+                    epoch: 7,
+                    packet_number: 10,
+                    ..outside(Kind::ProbeReply, SESSION)
+                },
                 &bytes_of("probe-reply"),
                 &[],
             ),

@@ -61,12 +61,18 @@ impl Stock {
             }
             messages.extend_from_slice(&message);
         }
-        let mut header = samples::session_header();
-        if random.once_in(4) {
-            header.ack_largest = random.below(70) as u64;
-            header.ack_bitmap = random.next() >> random.below(64);
+        let (mut header, mut feedback) = (samples::session_header(), samples::feedback());
+        if random.once_in(20) {
+            // Another kind of frame around them, which is good in itself.
+            let kind = *random.of(Kind::ALL);
+            header = if kind.is_numbered() { Header { kind, ..header } } else { Header::new(kind) };
+            feedback = Feedback::default();
         }
-        super::frame(header, &messages, &samples::payload(payload))
+        if feedback.flags != 0 && random.once_in(4) {
+            feedback.ack_largest = random.below(70) as u64;
+            feedback.ack_bitmap = random.next() >> random.below(64);
+        }
+        super::frame_with(header, feedback, &messages, &samples::payload(payload))
     }
 }
 
@@ -84,11 +90,11 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
         // A header field: lengths, flags, reserved bits, version.
         4 | 5 => {
             let at = random.below(HEADER_BYTES.min(bytes.len()));
-            bytes[at] = *random.of(&[0, 1, 2, 3, 4, 71, 72, 73, 0x7f, 0x80, 0xff]);
+            bytes[at] = *random.of(&[0, 1, 2, 3, 4, 79, 80, 81, 0x7f, 0x80, 0xff]);
         }
         // A length or count that lies, near the truth or far from it.
         6 | 7 => {
-            let at = *random.of(&[4, 6, 36, HEADER_BYTES + 2, at & !1]);
+            let at = *random.of(&[4, 6, 28, HEADER_BYTES + 2, at & !1]);
             if let Some(field) = bytes.get_mut(at..at + 2) {
                 let old = u16::from_be_bytes([field[0], field[1]]);
                 let near = random.below(16) as u16;
