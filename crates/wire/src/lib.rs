@@ -39,10 +39,7 @@ pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, Feedback, HEADER_BYTES, Header,
     PUBLIC_BYTES, SUITE_CRC32C, TAG_AT, TAG_BYTES, VERSION,
 };
-pub use message::{
-    AskClocks, Bye, Clocks, Complete, Credit, Data, DataHeader, Detach, Detached, Event, Ping,
-    Probe, ProbeReply, Request, Reset, ResetDone, UNIT_BYTES,
-};
+pub use message::*;
 pub use numbers::{
     Kind, OpCode, Status, attach_flags, clock_kind, event_code, feature, flags, op_flags,
 };

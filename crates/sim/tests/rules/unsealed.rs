@@ -45,31 +45,40 @@ fn damaged(frame: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         .into_iter()
 }
 
-/// Ids and epoch of the session of the only client, with an eye on them.
-fn watched(s: &mut Scene) -> (usize, [Rc<Cell<u64>>; 2], Rc<Cell<u32>>) {
+/// What the last SESSION frames said: the session ids of target and initiator, and the epoch.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    target: u64,
+    initiator: u64,
+    epoch: u32,
+}
+
+/// A client that is attached, and what its session is called.
+fn watched(s: &mut Scene) -> (usize, Seen) {
     let client = s.client();
     let server = s.world.servers[0].stations()[0];
-    let (ids, epoch) = ([Rc::new(Cell::new(0)), Rc::new(Cell::new(0))], Rc::new(Cell::new(0)));
-    let (seen, told) = (ids.clone(), epoch.clone());
+    let seen = Rc::new(Cell::new(Seen::default()));
+    let record = seen.clone();
     s.world.set_judge(move |_, to, bytes| {
         let header = *Frame::parse(bytes).expect("a good frame").header();
         if header.kind == Kind::Session {
-            seen[usize::from(to != server)].set(header.session);
-            told.set(header.epoch);
+            let mut seen = record.get();
+            let id = if to == server { &mut seen.target } else { &mut seen.initiator };
+            *id = header.session;
+            record.set(Seen { epoch: header.epoch, ..seen });
         }
         Verdict::Pass
     });
     s.attach(client);
     s.write(at(0, 8));
     s.pass(ms(300));
-    (client, ids, epoch)
+    (client, seen.get())
 }
 
 #[test]
 fn a_target_acts_on_nothing_that_is_not_unsealed() {
     let mut s = Scene::new();
-    let (client, [id, _], epoch) = watched(&mut s);
-    let (id, epoch) = (id.get(), epoch.get());
+    let (client, Seen { target: id, epoch, .. }) = watched(&mut s);
     let station = s.world.clients[client].machine.stations[0];
     let frames = [
         ping(id, epoch, 0, NEXT),
@@ -96,10 +105,9 @@ fn a_target_acts_on_nothing_that_is_not_unsealed() {
 #[test]
 fn an_initiator_acts_on_nothing_that_is_not_unsealed() {
     let mut s = Scene::new();
-    let (client, [_, id], epoch) = watched(&mut s);
+    let (client, Seen { initiator: id, epoch, .. }) = watched(&mut s);
     let server = s.world.servers[0].stations()[0];
-    let frames =
-        [ping(id.get(), epoch.get(), 0, NEXT), probe(id.get(), epoch.get(), 0, NEXT + 1, 1500)];
+    let frames = [ping(id, epoch, 0, NEXT), probe(id, epoch, 0, NEXT + 1, 1500)];
     let (before, now) = (initiator(&s, client), Time(s.world.now));
     for bytes in frames.iter().flat_map(|frame| damaged(frame)) {
         let it = s.world.clients[client].initiator.as_mut().expect("it runs");
