@@ -5,16 +5,16 @@ use std::ops::RangeInclusive;
 use thinwire_buffer::RxFrame;
 
 /// Where the receiver's session id stands in a frame, in bytes (`docs/protocol.md`, "Frame header").
-/// Its upper half tells the receivers of a machine apart; frames outside of sessions have zeroes there.
+/// Its upper half tells the receivers of a machine apart; frames that name nobody have zeroes there.
 pub const SESSION_OFFSET: usize = 8;
 
 /// Which frames of a link are for a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
-    /// Upper halves of the ids of its sessions.
+    /// Upper halves of the ids of its sessions, which also the answers carry that it gets before it has one.
     pub sessions: RangeInclusive<u32>,
-    /// Frames outside of sessions, too. Each part that wants them gets them, and sees by what they say
-    /// whether they are for it.
+    /// Frames that name nobody, too: questions to whoever is there, and what is said of sessions that are
+    /// not. Each part that wants them gets them, and sees by what they say whether they are for it.
     pub outside: bool,
 }
 

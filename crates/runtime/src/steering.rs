@@ -49,16 +49,16 @@ impl Lanes {
         self.first | ((self.given - 1) % LANES)
     }
 
-    /// What the raw links of these initiators receive: frames of their sessions, and those outside
-    /// sessions.
+    /// What the raw links of these initiators receive: frames of their sessions and answers to their
+    /// greetings, and those that name nobody.
     pub fn filters(&self) -> [SteeringFilter; 2] {
         let [outside] = outside_filters();
         [SteeringFilter::word(SESSION_OFFSET, self.first..=self.first | (LANES - 1)), outside]
     }
 }
 
-/// What a raw link receives of which only greetings and answers to questions matter. Everybody on
-/// the interface wants those.
+/// What a raw link receives of which only questions to whoever is there matter, and their answers.
+/// Everybody on the interface wants those.
 pub fn outside_filters() -> [SteeringFilter; 1] {
     [SteeringFilter::word(SESSION_OFFSET, 0..=0).shared()]
 }

@@ -26,7 +26,7 @@ pub struct StationConfig {
     pub frame_bytes_base: usize,
     /// Frames it holds until they are received; more are dropped. Default 256.
     pub room_frames: u32,
-    /// Frames longer than this arrive in pieces of so many bytes, as on an xdp link; at least 72.
+    /// Frames longer than this arrive in pieces of so many bytes, as on an xdp link; at least 80.
     /// Default: none do.
     pub piece_bytes_max: usize,
 }
