@@ -100,10 +100,11 @@ impl Wanted {
 }
 
 /// What an attachment is called unless its user says otherwise: after its export or file; if it is made of
-/// several volumes, after the first of them and how they are put together.
+/// several volumes, as a file that describes it does, else after the first of them and how they are put
+/// together.
 fn default_name(volume: &VolumeSpec) -> String {
-    match volume.leaves().first() {
-        Some(first) if *first != volume => {
+    match (volume, volume.leaves().first()) {
+        (VolumeSpec::Over { node: None, .. }, Some(first)) => {
             format!("{}-{}", first.short_name(), volume.short_name())
         }
         _ => volume.short_name(),
@@ -175,6 +176,7 @@ pub fn unix_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TempDir;
 
     #[test]
     fn attachments_have_names_that_tell_them_apart() {
@@ -187,6 +189,12 @@ mod tests {
         ] {
             assert_eq!(default_name(&volume.parse().unwrap()), name);
         }
+        let dir = TempDir::new("default-name");
+        let file = dir.path().join("a.toml");
+        let volume = "[[volume]]\nname = \"big\"\nkind = \"linear\"\nchildren = [\"memory:1M\"]\n";
+        std::fs::write(&file, volume).unwrap();
+        let described = format!("{}#big", file.display());
+        assert_eq!(default_name(&described.parse().unwrap()), "big");
         assert_eq!(check_attachment_name("disk0-linear"), Ok(()));
         let refused = check_attachment_name("target-node1").unwrap_err().to_string();
         assert!(refused.contains("those of targets"), "{refused}");

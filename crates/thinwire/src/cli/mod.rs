@@ -251,7 +251,7 @@ pub struct AttachArgs {
     #[arg(long)]
     pub block: bool,
     /// What to call the attachment, also as an NBD export, where the default answers, too [default: the
-    /// export's name; of a volume made of several the first one's, with `-linear` behind it]
+    /// export's name; of FILE.toml#NAME that one; of a list the first one's, with `-linear` behind it]
     #[arg(long = "as", value_name = "NAME", value_parser = attachment_name)]
     pub name: Option<String>,
     /// Stay in the foreground, log to stderr
