@@ -33,7 +33,7 @@ pub struct BarGroup {
 /// A bar.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bar {
-    /// Whose it is: written along it.
+    /// Whose it is: written below it. Empty where there is no room and its parts' names tell.
     pub name: String,
     /// From the bottom up; a single part for a bar that is not divided.
     pub parts: Vec<(String, f64)>,
@@ -55,8 +55,7 @@ impl Bars {
     /// As SVG.
     pub fn svg(&self, alone: bool) -> String {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
-        let slots = bars().count() + self.groups.len();
-        let slot = ((RIGHT - LEFT) / slots.max(1) as f64).min(90.0);
+        let slot = self.slot();
         let width = slot * 0.86;
         let highest = bars().map(Bar::highest).fold(0.0, f64::max);
         // A number that stands upright needs room above the highest bar.
@@ -109,6 +108,19 @@ impl Bars {
         }
         svg + "</svg>\n"
     }
+
+    /// From the beginning of a bar to that of the next; as much is left free behind each group.
+    fn slot(&self) -> f64 {
+        let slots = self.groups.iter().map(|group| group.bars.len() + 1).sum::<usize>();
+        ((RIGHT - LEFT) / slots.max(1) as f64).min(90.0)
+    }
+
+    /// Whether the names below the bars stand beside each other.
+    #[cfg(test)]
+    pub fn names_fit(&self) -> bool {
+        let mut bars = self.groups.iter().flat_map(|group| &group.bars);
+        bars.all(|bar| bar.name.chars().count() as f64 * super::style::LETTER <= self.slot())
+    }
 }
 
 /// Whether the numbers over bars of this width would run into each other.
@@ -138,6 +150,7 @@ fn draw_bar(
             BOTTOM - top
         );
     }
+    let whose = if bar.name.is_empty() { String::new() } else { escape(&bar.name) + ", " };
     let mut below = 0.0;
     for (name, value) in &bar.parts {
         let value = value.max(0.0);
@@ -146,11 +159,10 @@ fn draw_bar(
         let _ = writeln!(
             svg,
             "<rect class=\"f{}{}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\">\
-             <title>{}, {}: {}</title></rect>",
+             <title>{whose}{}: {}</title></rect>",
             n % COLOURS,
             faded(n),
             bottom - top,
-            escape(&bar.name),
             escape(name),
             number(value)
         );
@@ -253,6 +265,7 @@ mod tests {
             let svg = Bars { groups: vec![group], ..chart() }.svg(true);
             let legend: Vec<&str> = svg.split("<g class=\"s\"><rect").skip(1).collect();
             assert_eq!(legend.len(), 8);
+            assert!(!svg.contains("<title>, "), "a bar without a name");
             let y = |entry: &str| {
                 entry.split(" y=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
             };

@@ -115,11 +115,14 @@ pub fn y_axis(svg: &mut String, name: &str, max: f64) {
     );
 }
 
+/// Width of a small letter. Nobody can know the reader's font: this is one of a wide one.
+pub const LETTER: f64 = 5.6;
+
 /// How many columns of a legend there is room for, at most `most`; `symbol` is the width of what stands
-/// before a name. Nobody can know the reader's font: letters count as those of a wide one.
+/// before a name.
 pub fn columns<'a>(names: impl Iterator<Item = &'a str>, symbol: f64, most: usize) -> usize {
     let letters = names.map(|name| name.chars().count()).max().unwrap_or(0);
-    let width = symbol + letters as f64 * 5.6 + 10.0;
+    let width = symbol + letters as f64 * LETTER + 10.0;
     (((RIGHT - LEFT) / width) as usize).clamp(1, most)
 }
 

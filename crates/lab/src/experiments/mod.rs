@@ -287,6 +287,9 @@ mod tests {
                         !svg.contains("NaN") && !svg.contains("inf\""),
                         "{experiment:?} {name}"
                     );
+                    if let Drawing::Bars(bars) = drawing {
+                        assert!(bars.names_fit(), "{experiment:?} {name}");
+                    }
                 }
                 for table in &section.tables {
                     assert!(

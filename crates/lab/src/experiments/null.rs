@@ -57,7 +57,7 @@ pub fn section(view: &View) -> Section {
                 row.push(ours.map_or(NONE.into(), |s| s.show(2)));
                 row.push(format!("{theirs:.2}"));
                 let bar = |who: &str, value: f64, spread| Bar {
-                    name: who.into(),
+                    name: String::new(),
                     parts: vec![(format!("{name}, {who}"), value)],
                     spread,
                 };
