@@ -5,6 +5,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
+use crate::record::RecordState;
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
 
@@ -42,12 +43,27 @@ pub(crate) struct PendingClaim {
     pub user: User,
     pub transaction: u32,
     pub export: usize,
-    pub generation: u64,
+    /// Under which it is to be granted; `None` until it is known who has it now.
+    pub generation: Option<u64>,
+    /// As it was asked: see [`WriteClaim`].
+    pub resumes: Option<u64>,
+    pub takes_over: bool,
+    /// It is being recorded: whatever happens, what comes of that is acted on.
+    pub is_recording: bool,
     /// Whether another run of the same initiator may hold the export.
     pub twin: Twin,
     /// The record could not be changed, and may have been all the same: see
-    /// [`RecordState::Unresolved`](crate::record::RecordState::Unresolved).
+    /// [`RecordState::Unresolved`].
     pub failed: Option<IoError>,
+}
+
+/// What has become of a claim.
+enum Decided {
+    /// Its turn has not come.
+    Waits,
+    /// It is on record.
+    Granted,
+    Denied(Denied),
 }
 
 impl Exports {
@@ -70,19 +86,36 @@ impl Exports {
             let why = if is_final { Denial::Fenced } else { Denial::Busy };
             return Err(self.overtaken(why, export));
         }
-        if let Some(denied) = self.record_denial(now, export) {
+        if let RecordState::Unread(_) = e.record {
+            // The disk may have been mended since.
+            self.read_record(export);
+        }
+        if let Some(denied) = self.record_denial(export) {
             return Err(denied);
         }
-        let generation = match resumes {
-            Some(generation) => self.decide_resume(user, export, generation)?,
-            None => self.decide(now, user, export, takes_over)?,
+        let is_undecided = |p: &PendingClaim| p.export == export && p.generation.is_none();
+        let waits =
+            self.exports[export].record.is_on_its_way() || self.claims.iter().any(is_undecided);
+        let generation = match waits {
+            true => None,
+            false => Some(self.decide(now, user, export, resumes, takes_over)?),
         };
         // Who resumes is known to be the holder, and who says so may take over from anybody.
         let asks = resumes.is_none() && !takes_over;
-        let twin = if asks { Twin::Unasked } else { Twin::Cleared };
-        let user = user.clone();
-        let failed = None;
-        self.claims.push(PendingClaim { user, transaction, export, generation, twin, failed });
+        let twin = if asks || waits { Twin::Unasked } else { Twin::Cleared };
+        self.claims.push(PendingClaim {
+            user: user.clone(),
+            transaction,
+            export,
+            generation,
+            resumes,
+            takes_over,
+            is_recording: false,
+            twin,
+            failed: None,
+        });
+        // Nothing else may come that would have it settled.
+        self.started = true;
         Ok(())
     }
 
@@ -127,14 +160,18 @@ impl Exports {
         now: Time,
         user: &User,
         export: usize,
+        resumes: Option<u64>,
         takes_over: bool,
     ) -> Result<u64, Denied> {
+        if let Some(generation) = resumes {
+            return self.decide_resume(user, export, generation);
+        }
         let e = &self.exports[export];
         let InitiatorRun { initiator, instance } = user.run;
         // A grant that waits for the volume counts as given.
-        let waiting = self.claims.iter().rev().find(|p| p.export == export);
+        let waiting = self.last_decided(export);
         let (generation, holder) = match waiting {
-            Some(p) => (p.generation, p.user.run.initiator),
+            Some((p, generation)) => (generation, p.user.run.initiator),
             None => (e.writer.generation, e.writer.holder),
         };
         let is_twin = |h: &Holder| h.run.initiator == holder && h.twins.contains(&instance);
@@ -146,7 +183,7 @@ impl Exports {
         let lease = self.config.lease;
         let (name, seconds_left) = match (waiting, &e.holder) {
             // Whoever is about to be granted it is not silent.
-            (Some(p), _) => (p.user.name.as_str(), lease.as_secs() as u32 + 1),
+            (Some((p, _)), _) => (p.user.name.as_str(), lease.as_secs() as u32 + 1),
             (None, Some(h)) if h.run.initiator == holder => {
                 let left = lease.saturating_sub(now.since(h.last_heard));
                 if left.is_zero() {
@@ -167,6 +204,12 @@ impl Exports {
         Err(Denied::new(Denial::Busy, seconds_left, text))
     }
 
+    /// The claim that is granted last of those whose turn is known, and under which generation.
+    fn last_decided(&self, export: usize) -> Option<(&PendingClaim, u64)> {
+        let of_it = self.claims.iter().rev().filter(|p| p.export == export);
+        of_it.filter_map(|p| Some((p, p.generation?))).next()
+    }
+
     /// Whether somebody who was granted the export may go on. Only a durable grant to another fences
     /// it: one that waits may come to nothing, and holds it back until then.
     fn decide_resume(&self, user: &User, export: usize, resumed: u64) -> Result<u64, Denied> {
@@ -183,9 +226,8 @@ impl Exports {
             let text = format!("another initiator took export {} over", e.name);
             return Err(Denied::new(Denial::Fenced, 0, text));
         }
-        let waiting = self.claims.iter().rev().find(|p| p.export == export);
-        match waiting {
-            Some(p) if p.user.run.initiator != initiator || p.generation != generation => {
+        match self.last_decided(export) {
+            Some((p, next)) if p.user.run.initiator != initiator || next != generation => {
                 let text = format!("export {} is about to be granted to {}", e.name, p.user.name);
                 let fences = self.config.canary == DoorCanary::FencedByWaiting;
                 let why = if fences { Denial::Fenced } else { Denial::Busy };
@@ -195,14 +237,18 @@ impl Exports {
         }
     }
 
-    /// Grants the claims whose predecessors' I/Os have all left the volume, and tries records again
-    /// that could not be changed. Called every turn, after [`Exports::poll`]; blocks while a record is
-    /// stored.
+    /// Grants the claims whose predecessors' I/Os have all left the volume, and goes on with records.
+    /// Called every turn, after [`Exports::poll`], and again while [`Exports::take_started`] says so.
     #[inline]
     pub fn settle(&mut self, now: Time, users: &mut dyn Users) {
-        self.retry_records(now);
+        if self.unresolved {
+            self.retry_records(now);
+        }
         if !self.claims.is_empty() {
             self.settle_claims(now, users);
+        }
+        if !self.closings.is_empty() {
+            self.settle_closings(users);
         }
     }
 
@@ -212,92 +258,131 @@ impl Exports {
             let export = self.claims[at].export;
             // In the order in which they were asked for: each got the generation after the one before.
             let is_next = self.claims[..at].iter().all(|before| before.export != export);
-            let at_once = self.config.canary == DoorCanary::GrantOverRequests;
-            let pulse = if is_next { self.look_for_twin(now, at, users) } else { Pulse::Unknown };
-            let is_twin = pulse == Pulse::Alive;
-            let waits = pulse == Pulse::Unknown
-                || (self.writer_outstanding(export) > 0 && !at_once)
-                || !self.settle_record(now, export);
-            if waits && !is_twin {
-                at += 1;
-                continue;
-            }
+            let decided = if is_next { self.settle_claim(now, at, users) } else { Decided::Waits };
+            let denied = match decided {
+                Decided::Waits => {
+                    at += 1;
+                    continue;
+                }
+                Decided::Granted => None,
+                Decided::Denied(denied) => Some(denied),
+            };
             let claim = self.claims.remove(at);
             // Whatever becomes of it: what was held back for it goes on, or is refused.
             self.release = true;
-            if !users.is_there(claim.user.session) {
-                continue;
-            }
             let (session, transaction) = (claim.user.session, claim.transaction);
-            let decided =
-                if is_twin { Err(Some(self.twin(&claim))) } else { self.grant(now, claim, at) };
-            match decided {
-                Ok(claim) => {
-                    self.fence_writers(export);
-                    let granted = self.open(session, export, claim.generation, false);
-                    users.on_granted(session, transaction, &granted);
-                    self.tell_fenced(export, claim.user.run, claim.generation, users);
+            match denied {
+                Some(denied) if users.is_there(session) => {
+                    users.on_denied(session, transaction, denied);
                 }
-                Err(Some(denied)) => users.on_denied(session, transaction, denied),
-                // It waits again.
-                Err(None) => at += 1,
+                Some(_) => {}
+                None => self.grant(now, claim, users),
             }
         }
     }
 
-    fn twin(&mut self, claim: &PendingClaim) -> Denied {
-        self.stats.twins += 1;
-        self.note(format!(
-            "export {}: refused a second process with the identity of {}, which holds it and \
-             is alive: two containers or copies of a machine that present one identity?",
-            self.exports[claim.export].name, claim.user.name
-        ));
-        Denied::new(Denial::Busy, 0, self.twin_text(claim))
-    }
-
-    /// Records the claim that stood at place `at`, durably. `None`: it could not be recorded, and may
-    /// be on record all the same; it stands there again.
-    fn grant(
-        &mut self,
-        now: Time,
-        mut claim: PendingClaim,
-        at: usize,
-    ) -> Result<PendingClaim, Option<Denied>> {
-        let export = claim.export;
-        if self.was_overtaken(&claim) {
-            return Err(Some(self.overtaken(Denial::Busy, export)));
+    /// Goes on with the claim at a place, the first of its export.
+    fn settle_claim(&mut self, now: Time, at: usize, users: &mut dyn Users) -> Decided {
+        let PendingClaim { export, is_recording, .. } = self.claims[at];
+        if is_recording {
+            return self.settle_recording(at);
         }
+        if self.claims[at].generation.is_none() {
+            if self.exports[export].record.is_on_its_way() {
+                return Decided::Waits;
+            }
+            if let Some(denied) = self.record_denial(export) {
+                return Decided::Denied(denied);
+            }
+            let PendingClaim { user, resumes, takes_over, .. } = &self.claims[at];
+            match self.decide(now, user, export, *resumes, *takes_over) {
+                Ok(generation) => {
+                    let claim = &mut self.claims[at];
+                    claim.generation = Some(generation);
+                    if claim.resumes.is_some() || claim.takes_over {
+                        claim.twin = Twin::Cleared;
+                    }
+                }
+                Err(denied) => return Decided::Denied(denied),
+            }
+        }
+        match self.look_for_twin(now, at, users) {
+            Pulse::Unknown => return Decided::Waits,
+            Pulse::Alive => return Decided::Denied(self.twin(at)),
+            Pulse::None => {}
+        }
+        let at_once = self.config.canary == DoorCanary::GrantOverRequests;
+        if (self.writer_outstanding(export) > 0 && !at_once)
+            || self.exports[export].record != RecordState::Settled
+        {
+            return Decided::Waits;
+        }
+        let claim = &mut self.claims[at];
         // The record was put back meanwhile.
         if let Some(error) = claim.failed.take() {
-            return Err(Some(self.unrecorded(export, error)));
+            return Decided::Denied(self.unrecorded(export, error));
         }
-        let PendingClaim { user, generation, .. } = &claim;
-        let record = WriterRecord::new(*generation, user.run.initiator, &user.name);
-        match self.change_writer(now, export, record) {
-            Ok(()) => {}
-            Err(ChangeError::Refused(error)) => return Err(Some(self.unrecorded(export, error))),
-            Err(ChangeError::Unresolved(error)) => {
+        let claim = &self.claims[at];
+        if self.was_overtaken(claim) || !users.is_there(claim.user.session) {
+            return Decided::Denied(self.overtaken(Denial::Busy, export));
+        }
+        let PendingClaim { user, generation, .. } = claim;
+        let generation = generation.expect("decided above");
+        let record = WriterRecord::new(generation, user.run.initiator, &user.name);
+        self.claims[at].is_recording = true;
+        self.change_record(export, record);
+        self.settle_recording(at)
+    }
+
+    /// Looks what has become of the record of the claim at a place.
+    fn settle_recording(&mut self, at: usize) -> Decided {
+        let export = self.claims[at].export;
+        match self.exports[export].changed.take() {
+            None => Decided::Waits,
+            Some(Ok(())) => Decided::Granted,
+            Some(Err(ChangeError::Refused(error))) => {
+                Decided::Denied(self.unrecorded(export, error))
+            }
+            Some(Err(ChangeError::Unresolved(error))) => {
                 // It may be on record after a crash, so it cannot be told no.
                 self.note(format!(
                     "export {}: who may write could not be made durable ({error}), nor \
                      put back: nobody writes until it is; it is tried again every second",
                     self.exports[export].name
                 ));
-                claim.failed = Some(error);
-                self.claims.insert(at, claim);
-                return Err(None);
+                let claim = &mut self.claims[at];
+                (claim.failed, claim.is_recording) = (Some(error), false);
+                Decided::Waits
             }
         }
+    }
+
+    fn twin(&mut self, at: usize) -> Denied {
+        self.stats.twins += 1;
+        let claim = &self.claims[at];
+        let denied = Denied::new(Denial::Busy, 0, self.twin_text(claim));
+        self.note(format!(
+            "export {}: refused a second process with the identity of {}, which holds it and \
+             is alive: two containers or copies of a machine that present one identity?",
+            self.exports[claim.export].name, claim.user.name
+        ));
+        denied
+    }
+
+    /// It is on record: its predecessors are fenced, though it may itself be gone by now.
+    fn grant(&mut self, now: Time, claim: PendingClaim, users: &mut dyn Users) {
+        let PendingClaim { user, transaction, export, generation, .. } = claim;
+        let User { session, number, run, name } = user;
+        let generation = generation.expect("what is recorded was decided");
         let e = &mut self.exports[export];
-        e.note_grant(user.run.initiator, user.number);
-        e.holder = Some(Holder {
-            run: user.run,
-            twins: Vec::new(),
-            name: user.name.clone(),
-            session: user.session,
-            last_heard: now,
-        });
-        Ok(claim)
+        e.note_grant(run.initiator, number);
+        e.holder = Some(Holder { run, twins: Vec::new(), name, session, last_heard: now });
+        self.fence_writers(export);
+        if users.is_there(session) {
+            let granted = self.open(session, export, generation, false);
+            users.on_granted(session, transaction, &granted);
+        }
+        self.tell_fenced(export, run, generation, users);
     }
 
     /// The denial after a change that failed.

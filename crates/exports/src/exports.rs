@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Volume, WriterRecord};
+use thinwire_buffer::{Pool, Time};
+use thinwire_volume::{ChangeError, Completion, Volume, WriterRecord};
 
 use crate::claims::{Holder, PendingClaim};
 use crate::ios::PendingIo;
 use crate::passes::PassState;
-use crate::record::RecordState;
+use crate::record::{Closing, RecordState};
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
@@ -103,6 +103,8 @@ pub(crate) struct Export {
     /// The record in force.
     pub writer: WriterRecord,
     pub record: RecordState,
+    /// How the last change of the record ended, until its claim has heard of it.
+    pub changed: Option<Result<(), ChangeError>>,
     pub holder: Option<Holder>,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
     pub granted: VecDeque<([u8; 16], u64)>,
@@ -149,6 +151,12 @@ pub struct Exports {
     pub(crate) release: bool,
     /// A record is not resolved: see [`RecordState::Unresolved`].
     pub(crate) unresolved: bool,
+    /// Something of a record has begun or ended since [`Exports::take_started`].
+    pub(crate) started: bool,
+    /// Writers that have ended, oldest first.
+    pub(crate) closings: Vec<Closing>,
+    /// Records travel in its memory.
+    pub(crate) pool: Pool,
     pub(crate) stats: DoorStats,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
@@ -165,7 +173,7 @@ impl Exports {
 
     /// A door without exports. `seed` must differ from that of every other start: verifiers are made
     /// of it.
-    pub fn new(config: ExportsConfig, seed: u64) -> Self {
+    pub fn new(config: ExportsConfig, seed: u64, pool: &Pool) -> Self {
         Exports {
             pass_generation: config.pass_generation,
             config,
@@ -179,23 +187,22 @@ impl Exports {
             is_told: false,
             release: false,
             unresolved: false,
+            started: false,
+            closings: Vec::new(),
+            pool: pool.clone(),
             stats: DoorStats::default(),
             verifier: seed,
             notes: VecDeque::new(),
         }
     }
 
-    /// Offers a volume. Blocks while its writer record is read.
+    /// Offers a volume. Its writer record is read first: claims wait for that.
     ///
     /// # Panics
     /// If the name is taken: the caller has checked.
     pub fn add(&mut self, config: ExportConfig) {
-        let ExportConfig { name, mut volume, read_only } = config;
+        let ExportConfig { name, volume, read_only } = config;
         assert!(self.find(&name).is_none(), "export {name} twice");
-        let (writer, record) = match volume.load_writer() {
-            Ok(writer) => (writer, RecordState::Settled),
-            Err(error) => (WriterRecord::default(), RecordState::Unread(error)),
-        };
         let losses = volume.losses();
         let verifier = self.next_verifier();
         self.exports.push(Export {
@@ -204,14 +211,16 @@ impl Exports {
             read_only,
             verifier,
             losses,
-            writer,
-            record,
+            writer: WriterRecord::default(),
+            record: RecordState::Reading,
+            changed: None,
             holder: None,
             granted: VecDeque::new(),
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
         });
+        self.read_record(self.exports.len() - 1);
     }
 
     /// The index of the export of this name.
@@ -248,10 +257,17 @@ impl Exports {
         self.stats
     }
 
+    /// Something of a record has begun, or ended: what the volumes say of it is to be polled, and
+    /// [`Exports::settle`] called again, in this turn.
+    #[inline]
+    pub fn take_started(&mut self) -> bool {
+        std::mem::take(&mut self.started)
+    }
+
     /// When something here is due, at the latest: [`Exports::settle`], or what had to wait.
     #[inline]
     pub fn deadline(&self, now: Time) -> Time {
-        if self.release {
+        if self.release || self.started {
             return now;
         }
         if self.unresolved || !self.claims.is_empty() {

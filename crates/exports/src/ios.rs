@@ -4,7 +4,7 @@
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use crate::exports::{DoorCanary, Exports};
-use crate::record::RecordState;
+use crate::record::RECORD_TOKEN;
 use crate::twin::Twin;
 use crate::users::{NoEntry, Pass};
 
@@ -70,12 +70,15 @@ impl Exports {
     #[inline]
     fn is_held_back(&self, export: usize, session: u64) -> bool {
         (!self.claims.is_empty() && self.is_claimed_from(export, session))
-            || matches!(self.exports[export].record, RecordState::Unresolved(_))
+            || self.exports[export].record.is_in_doubt()
     }
 
     fn is_claimed_from(&self, export: usize, session: u64) -> bool {
+        // What it is granted under another pass is behind all that it has asked for under this one.
         self.claims.iter().any(|claim| {
-            claim.export == export && claim.user.session != session && claim.twin == Twin::Cleared
+            claim.export == export
+                && claim.twin == Twin::Cleared
+                && (claim.user.session != session || claim.is_recording)
         })
     }
 
@@ -172,6 +175,10 @@ impl Exports {
             let mut at = 0;
             for (export, &end) in ends.iter().enumerate() {
                 for completion in &mut done[at..end] {
+                    if completion.token & RECORD_TOKEN != 0 {
+                        self.on_record(completion.token, completion);
+                        continue;
+                    }
                     self.on_completion(export, completion, &mut deliver);
                 }
                 at = end;
@@ -279,9 +286,10 @@ impl Exports {
         std::mem::take(&mut self.release)
     }
 
-    /// A volume has something outstanding.
+    /// A volume has something outstanding, or is about to.
     #[inline]
     pub fn is_at_work(&self) -> bool {
-        self.exports.iter().any(|export| export.volume.outstanding() > 0)
+        !self.closings.is_empty()
+            || self.exports.iter().any(|export| export.volume.outstanding() > 0)
     }
 }

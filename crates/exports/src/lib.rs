@@ -13,7 +13,7 @@
 //! 3. [`Exports::submit`] spends the permit. The [`IoTicket`] that comes with it is the user's own; it
 //!    comes back from [`Exports::poll`] with the completion and the verifier that stands for it.
 //!
-//! Nothing here blocks but the volumes' writer records. One `Exports` is one shard's.
+//! Nothing here blocks: writer records are I/Os of the volumes. One `Exports` is one shard's.
 //!
 //! * `users.rs`: what a dialect tells and is told
 //! * `exports.rs`: the exports and their verifiers; `report.rs`: what status tells of them
@@ -25,8 +25,9 @@
 //!
 //! ```compile_fail
 //! # use thinwire_exports::{Exports, ExportsConfig};
+//! # use thinwire_buffer::Pool;
 //! # use thinwire_volume::{Io, Op};
-//! let mut exports = Exports::new(ExportsConfig::default(), 1);
+//! let mut exports = Exports::new(ExportsConfig::default(), 1, &Pool::new(0));
 //! // There is no way round the permit, nor to the volume.
 //! exports.submit(Io::new(0, Op::Read, 0, 512));
 //! ```

@@ -1,10 +1,9 @@
 //! What is open, and for whom (`docs/protocol.md`, "Attachments"; rule 7).
 
 use thinwire_buffer::Time;
-use thinwire_volume::WriterRecord;
 
 use crate::exports::{DoorCanary, Exports};
-use crate::record::RecordState;
+use crate::record::Closing;
 use crate::users::{Granted, InitiatorRun, Pass, Users};
 
 /// One export, opened by one user.
@@ -72,23 +71,26 @@ impl Exports {
             .then_some(at)
     }
 
-    /// An orderly end: the export is free for everybody.
-    pub fn close(&mut self, session: u64, pass: Pass) {
-        let Some(at) = self.find_pass(session, pass) else { return };
+    /// An orderly end: the export is free for everybody. True if it is now; else
+    /// [`Users::on_closed`] tells `transaction` when that is on record.
+    pub fn close(&mut self, session: u64, pass: Pass, transaction: u32) -> bool {
+        let Some(at) = self.find_pass(session, pass) else {
+            // It may ask twice.
+            return !self.closings.iter().any(|c| c.session == session && c.pass == pass);
+        };
         let state = &mut self.passes[at];
         state.live = false;
         if state.read_only || state.fenced {
-            return;
+            return true;
         }
-        let e = &mut self.exports[state.export];
-        let record: WriterRecord = e.writer.released();
-        // If this cannot be stored the export stays with its last writer, who may come back or be
-        // taken over: safe, if inconvenient.
-        // Whichever of the two is found after a crash lets it come back.
-        if e.record == RecordState::Settled && e.volume.store_writer(record).is_ok() {
-            e.writer = record;
-            e.holder = None;
-        }
+        let export = state.export;
+        let generation = self.exports[export].writer.generation;
+        let is_storing = false;
+        let closing = Closing { session, pass, transaction, export, generation, is_storing };
+        self.closings.push(closing);
+        // It is begun in this turn.
+        self.started = true;
+        false
     }
 
     /// A session is over; what it had open is not used any more, but its writer keeps the export
@@ -99,7 +101,8 @@ impl Exports {
         }
         self.heard(session, last_heard);
         let before = self.claims.len();
-        self.claims.retain(|claim| claim.user.session != session);
+        // What is being recorded is granted all the same, to one that has gone since.
+        self.claims.retain(|claim| claim.user.session != session || claim.is_recording);
         self.release |= self.claims.len() < before;
     }
 

@@ -1,128 +1,245 @@
-//! The writer record of an export, as far as it may fail: reading it, changing it, and putting it back
-//! (`docs/protocol.md`, "Writer generations"; rule 3).
+//! The writer record of an export, as far as it may fail and takes time: reading it, changing it, putting
+//! it back (`docs/protocol.md`, "Writer generations"; rule 3). Nobody waits for it here: each step is
+//! an I/O of the volume, and what must not be decided meanwhile waits as a claim.
 
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_volume::{ChangeError, IoError, WriterRecord, change_writer, settle_writer};
+use thinwire_volume::{
+    ChangeError, Completion, ErrorKind, Io, IoError, Op, RecordChange, WriterRecord,
+};
 
-use crate::exports::{DoorCanary, Export, Exports};
-use crate::users::{Denial, Denied};
+use crate::exports::{DoorCanary, Exports};
+use crate::users::{Denial, Denied, Pass, Users};
 
 /// How soon a record that could not be put back is tried again: a sync that fails may take long, and
 /// whoever waits has a disk that does not work anyway.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Whether what is stored is known to be [`Export::writer`].
+/// Tokens of I/Os of the record have this bit, and the index of the export; those of users have not.
+pub(crate) const RECORD_TOKEN: u64 = 1 << 63;
+
+/// Whether what is stored is known to be [`Export::writer`](crate::exports::Export::writer), and what
+/// is being done about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordState {
     /// It is, durably.
     Settled,
+    /// It is being read.
+    Reading,
     /// It could not be read when it was last tried: nobody may write.
     Unread(IoError),
+    /// It is being changed for the first claim.
+    Changing(RecordChange),
+    /// It is being stored that the writer has ended.
+    Releasing,
     /// A change of it failed, and so did putting it back: either may be found after a crash. Nobody
-    /// is served as a writer, fenced or told no until that succeeds; tried again at that time.
-    Unresolved(Time),
+    /// is served as a writer, fenced or told no until that succeeds; tried again at that time, once it
+    /// is known.
+    Unresolved(Option<Time>),
+    /// The same, and it is being tried again.
+    Settling,
 }
 
 impl RecordState {
     /// When it must be looked at again.
     pub fn due(self) -> Option<Time> {
         match self {
-            RecordState::Unresolved(retry) => Some(retry),
-            RecordState::Settled | RecordState::Unread(_) => None,
+            RecordState::Unresolved(retry) => Some(retry.unwrap_or(Time::ZERO)),
+            _ => None,
         }
+    }
+
+    /// It is not known who the writer is.
+    #[inline]
+    pub fn is_in_doubt(self) -> bool {
+        matches!(self, RecordState::Unresolved(_) | RecordState::Settling)
+    }
+
+    /// Who may write next cannot be said, and will be soon.
+    pub fn is_on_its_way(self) -> bool {
+        matches!(self, RecordState::Reading | RecordState::Releasing)
     }
 }
 
+/// A writer that has closed its pass, and of whom the record does not say so yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Closing {
+    pub session: u64,
+    pub pass: Pass,
+    pub transaction: u32,
+    pub export: usize,
+    pub generation: u64,
+    pub is_storing: bool,
+}
+
 impl Exports {
-    /// Makes `new` the record in force.
-    pub(crate) fn change_writer(
-        &mut self,
-        now: Time,
-        export: usize,
-        new: WriterRecord,
-    ) -> Result<(), ChangeError> {
-        let e = &mut self.exports[export];
-        if e.writer == new {
-            return Ok(());
-        }
-        let changed = match self.config.canary {
-            DoorCanary::RecordInOneStep => e.volume.store_writer(new).map_err(ChangeError::Refused),
-            DoorCanary::RecordLost => Ok(()),
-            _ => change_writer(e.volume.as_mut(), e.writer, new),
-        };
-        match changed {
-            Ok(()) => e.writer = new,
-            Err(ChangeError::Refused(_)) => {}
-            Err(ChangeError::Unresolved(_)) => {
-                e.record = RecordState::Unresolved(now + RETRY);
-                self.unresolved = true;
-            }
-        }
-        changed
+    pub(crate) fn read_record(&mut self, export: usize) {
+        self.exports[export].record = RecordState::Reading;
+        let io = Io::new(RECORD_TOKEN | export as u64, Op::LoadWriter, 0, 0);
+        self.submit_record(export, io);
     }
 
-    /// Finds out who the writer is, if that is not known; true if it is now.
-    pub(crate) fn settle_record(&mut self, now: Time, export: usize) -> bool {
+    fn store_record(&mut self, export: usize, state: RecordState, record: WriterRecord) {
+        self.exports[export].record = state;
+        let io = record.to_io(RECORD_TOKEN | export as u64, &self.pool);
+        self.submit_record(export, io);
+    }
+
+    fn submit_record(&mut self, export: usize, io: Io) {
+        // Nobody else would have it polled.
+        self.started = true;
+        self.exports[export].volume.submit(io);
+    }
+
+    /// Begins to make `new` the record in force: [`Export::changed`](crate::exports::Export::changed)
+    /// says how that has ended.
+    pub(crate) fn change_record(&mut self, export: usize, new: WriterRecord) {
         let e = &mut self.exports[export];
-        match e.record {
-            RecordState::Settled => return true,
-            RecordState::Unread(_) => match e.volume.load_writer() {
-                Ok(writer) => e.writer = writer,
-                Err(error) => {
-                    e.record = RecordState::Unread(error);
-                    return false;
-                }
-            },
-            RecordState::Unresolved(at) if now < at => return false,
-            RecordState::Unresolved(_) => {
-                if settle_writer(e.volume.as_mut(), e.writer).is_err() {
-                    e.record = RecordState::Unresolved(now + RETRY);
-                    return false;
-                }
-                let text = format!("export {}: who may write is durable again", e.name);
-                self.note(text);
-                // Its present writer goes on.
-                self.release = true;
-            }
+        let mut old = e.writer;
+        if self.config.canary == DoorCanary::RecordLost || old == new {
+            (e.writer, e.changed) = (new, Some(Ok(())));
+            return;
         }
-        self.exports[export].record = RecordState::Settled;
-        true
+        if self.config.canary == DoorCanary::RecordInOneStep {
+            old = new;
+        }
+        let change = RecordChange::new(old, new);
+        self.store_record(export, RecordState::Changing(change), change.next());
+    }
+
+    /// A step has ended.
+    pub(crate) fn on_record(&mut self, token: u64, completion: &mut Completion) {
+        let export = (token & !RECORD_TOKEN) as usize;
+        // What waits for it is looked at in this turn.
+        self.started = true;
+        let e = &mut self.exports[export];
+        let result = completion.result;
+        let (mut next, mut note) = (None, None);
+        e.record = match e.record {
+            RecordState::Reading => {
+                match result.map(|()| WriterRecord::from_data(&completion.data)) {
+                    Ok(Some(writer)) => {
+                        e.writer = writer;
+                        RecordState::Settled
+                    }
+                    Ok(None) => {
+                        let io = Io::new(0, Op::LoadWriter, 0, 0);
+                        RecordState::Unread(io.error(ErrorKind::Io, "exports"))
+                    }
+                    Err(error) => RecordState::Unread(error),
+                }
+            }
+            RecordState::Changing(mut change) => {
+                let ended = change.on_stored(result);
+                e.changed = ended;
+                match ended {
+                    None => {
+                        next = Some(change.next());
+                        RecordState::Changing(change)
+                    }
+                    Some(Ok(())) => {
+                        e.writer = change.target();
+                        RecordState::Settled
+                    }
+                    Some(Err(ChangeError::Refused(_))) => RecordState::Settled,
+                    Some(Err(ChangeError::Unresolved(_))) => {
+                        self.unresolved = true;
+                        RecordState::Unresolved(None)
+                    }
+                }
+            }
+            RecordState::Releasing => {
+                // If it cannot be stored the export stays with its last writer, who may come back or
+                // be taken over: safe, if inconvenient. Whichever of the two is found after a crash
+                // lets it come back.
+                if result.is_ok() {
+                    e.writer = e.writer.released();
+                    e.holder = None;
+                }
+                RecordState::Settled
+            }
+            RecordState::Settling if result.is_ok() => {
+                note = Some(format!("export {}: who may write is durable again", e.name));
+                RecordState::Settled
+            }
+            RecordState::Settling => RecordState::Unresolved(None),
+            idle @ (RecordState::Settled | RecordState::Unread(_) | RecordState::Unresolved(_)) => {
+                debug_assert!(false, "nothing was asked of the record");
+                idle
+            }
+        };
+        if let Some(text) = note {
+            self.note(text);
+            // Its present writer goes on.
+            self.release = true;
+        }
+        if let Some(next) = next {
+            self.store_record(export, self.exports[export].record, next);
+        }
     }
 
     /// Why nobody may open it to write, if the record is the reason.
-    pub(crate) fn record_denial(&mut self, now: Time, export: usize) -> Option<Denied> {
-        if self.settle_record(now, export) {
-            return None;
-        }
+    pub(crate) fn record_denial(&self, export: usize) -> Option<Denied> {
         let e = &self.exports[export];
         let name = &e.name;
-        Some(match e.record {
+        match e.record {
             RecordState::Unread(error) => {
                 let text = format!("who may write export {name} cannot be read: {error}");
-                Denied::new(Denial::Record, 1, text)
+                Some(Denied::new(Denial::Record, 1, text))
             }
-            _ => {
+            RecordState::Unresolved(_) | RecordState::Settling => {
                 let text = format!(
                     "who may write export {name} could not be made durable, and is being tried again"
                 );
-                Denied::new(Denial::Busy, 1, text)
+                Some(Denied::new(Denial::Busy, 1, text))
             }
-        })
+            _ => None,
+        }
     }
 
-    /// Tries the records again that could not be put back. Called every turn.
-    #[inline]
+    /// Tries the records again that could not be put back.
     pub(crate) fn retry_records(&mut self, now: Time) {
-        if self.unresolved {
-            for export in 0..self.exports.len() {
-                if matches!(self.exports[export].record, RecordState::Unresolved(_)) {
-                    self.settle_record(now, export);
+        self.unresolved = false;
+        for export in 0..self.exports.len() {
+            let e = &mut self.exports[export];
+            self.unresolved |= e.record.is_in_doubt();
+            match e.record {
+                RecordState::Unresolved(None) => {
+                    e.record = RecordState::Unresolved(Some(now + RETRY));
                 }
+                RecordState::Unresolved(Some(at)) if now >= at => {
+                    let writer = e.writer;
+                    self.store_record(export, RecordState::Settling, writer);
+                }
+                _ => {}
             }
-            let unresolved = |e: &Export| matches!(e.record, RecordState::Unresolved(_));
-            self.unresolved = self.exports.iter().any(unresolved);
+        }
+    }
+
+    /// Has it recorded of writers that they have ended in order, and tells them.
+    pub(crate) fn settle_closings(&mut self, users: &mut dyn Users) {
+        let mut at = 0;
+        while at < self.closings.len() {
+            let Closing { export, generation, is_storing, .. } = self.closings[at];
+            let e = &self.exports[export];
+            let is_writer = e.writer.generation == generation && e.writer.is_held();
+            match e.record {
+                RecordState::Changing(_) | RecordState::Releasing => {
+                    at += 1;
+                    continue;
+                }
+                RecordState::Settled if is_writer && !is_storing => {
+                    self.closings[at].is_storing = true;
+                    let released = e.writer.released();
+                    self.store_record(export, RecordState::Releasing, released);
+                    at += 1;
+                    continue;
+                }
+                _ => {}
+            }
+            let Closing { session, transaction, .. } = self.closings.remove(at);
+            users.on_closed(session, transaction);
         }
     }
 }

@@ -63,9 +63,12 @@ impl Exports {
             generation: e.writer.generation,
             writer: self.writer(at),
             record: match e.record {
-                RecordState::Settled => RecordReport::Settled,
+                RecordState::Settled
+                | RecordState::Reading
+                | RecordState::Changing(_)
+                | RecordState::Releasing => RecordReport::Settled,
                 RecordState::Unread(_) => RecordReport::Unread,
-                RecordState::Unresolved(_) => RecordReport::Unsettled,
+                RecordState::Unresolved(_) | RecordState::Settling => RecordReport::Unsettled,
             },
             losses: e.volume.losses(),
             copied_bytes: e.volume.copied_bytes(),

@@ -115,6 +115,9 @@ pub trait Users {
     /// A claim has been denied.
     fn on_denied(&mut self, session: u64, transaction: u32, denied: Denied);
 
+    /// A writer's pass that could not be closed at once ([`Exports::close`](crate::Exports::close)) is.
+    fn on_closed(&mut self, session: u64, transaction: u32);
+
     /// A pass means nothing any more: `by` was granted the export under a generation.
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, writer_generation: u64);
 }

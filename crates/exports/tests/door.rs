@@ -7,7 +7,7 @@ use thinwire_exports::{
 };
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::MemDisk;
-use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume, WriterRecord};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, WriterRecord, store_writer};
 
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
@@ -18,6 +18,7 @@ struct Dialect {
     granted: Vec<(u64, Granted)>,
     denied: Vec<(u64, Denied)>,
     fenced: Vec<(u64, Pass)>,
+    closed: Vec<u64>,
     gone: Vec<u64>,
 }
 
@@ -42,6 +43,10 @@ impl Users for Dialect {
         self.denied.push((session, denied));
     }
 
+    fn on_closed(&mut self, session: u64, _: u32) {
+        self.closed.push(session);
+    }
+
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, _: u64) {
         assert_ne!(by.initiator[0], session as u8, "nobody fences itself here");
         self.fenced.push((session, pass));
@@ -50,7 +55,7 @@ impl Users for Dialect {
 
 fn door(disk: MemDisk) -> (Exports, Pool) {
     let pool = Pool::new(0);
-    let mut exports = Exports::new(ExportsConfig::default(), 7);
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
     let volume = Box::new(FileStore::new(disk, 512, &pool).unwrap());
     exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
     (exports, pool)
@@ -68,9 +73,17 @@ fn claim(exports: &mut Exports, who: u8, takes_over: bool) -> Result<(), Denied>
     exports.claim(AT, claim)
 }
 
+/// Polls and settles until the disk has nothing more to say.
+fn settle(exports: &mut Exports, users: &mut Dialect) {
+    for _ in 0..100 {
+        exports.settle(AT, users);
+        exports.poll(|_, _, _, _| panic!("no I/O of a user"));
+    }
+}
+
 fn grant(exports: &mut Exports, users: &mut Dialect, who: u8, takes_over: bool) -> Granted {
     claim(exports, who, takes_over).unwrap();
-    exports.settle(AT, users);
+    settle(exports, users);
     let (session, granted) = *users.granted.last().unwrap();
     assert_eq!(session, u64::from(who));
     granted
@@ -94,7 +107,7 @@ fn write(pool: &Pool, byte: u8) -> Io {
 /// What has ended: whose, its verifier and how.
 fn poll(exports: &mut Exports) -> Vec<(u64, u64, Completion)> {
     let mut ended = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..100 {
         exports.poll(|ticket, _, verifier, completion| {
             let ended_as = std::mem::replace(completion, Completion::new(0, Ok(())));
             ended.push((ticket.number, verifier, ended_as));
@@ -119,7 +132,7 @@ fn a_writer_of_one_dialect_is_a_writer_to_the_other() {
     assert!(other.granted.is_empty() && exports.is_waiting(2, 1));
     assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits);
     assert_eq!(poll(&mut exports).len(), 1);
-    exports.settle(AT, &mut other);
+    settle(&mut exports, &mut other);
     assert!(exports.take_release(), "what waited is to be tried again");
     assert_eq!(other.fenced, [(1, first.pass)]);
     assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Fenced);
@@ -152,8 +165,11 @@ fn a_pass_is_its_users_and_no_one_elses() {
     ] {
         assert_eq!(exports.admit(session, pass).unwrap_err(), NoEntry::NoPass);
     }
-    exports.close(1, pass);
+    assert!(!exports.close(1, pass, 5) && !exports.close(1, pass, 5), "not before it is on record");
     assert_eq!(exports.admit(1, pass).unwrap_err(), NoEntry::NoPass);
+    settle(&mut exports, &mut users);
+    assert_eq!(users.closed, [1]);
+    assert!(exports.close(1, pass, 5), "it has been told");
     // It was closed in order: nobody need take over.
     grant(&mut exports, &mut users, 2, false);
 }
@@ -172,7 +188,7 @@ fn a_loss_is_told_to_all() {
     assert!(poll(&mut exports).iter().all(|(_, verifier, _)| *verifier == writer.verifier));
     // The record's sync fails, on the same disk.
     claim(&mut exports, 3, true).unwrap();
-    exports.settle(AT, &mut users);
+    settle(&mut exports, &mut users);
     submit(&mut exports, 2, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
     assert_ne!(poll(&mut exports)[0].1, reader.verifier);
     assert_ne!(exports.open_read(2, 0).verifier, reader.verifier);
@@ -201,7 +217,7 @@ fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
     let mut users = Dialect::default();
     let first = grant(&mut exports, &mut users, 1, false);
     claim(&mut exports, 2, true).unwrap();
-    exports.settle(AT, &mut users);
+    settle(&mut exports, &mut users);
     assert_eq!(users.denied.len(), 1, "{:?}", users.denied);
     assert_eq!((users.denied[0].0, users.denied[0].1.why), (2, Denial::Record));
     assert!(users.fenced.is_empty());
@@ -228,17 +244,19 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     let writer = report(&exports).writer.unwrap();
     assert_eq!((writer.attached, writer.last_heard), (false, Some(later)));
     assert_eq!(report(&exports).generation, granted.writer_generation);
-    exports.close(9, reader.pass);
+    exports.close(9, reader.pass, 1);
     // The next life of the node has only the record.
     let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
-    volume.store_writer(WriterRecord::new(5, [1; 16], "user 1")).unwrap();
-    let mut exports = Exports::new(ExportsConfig::default(), 7);
+    store_writer(&mut volume, WriterRecord::new(5, [1; 16], "user 1")).unwrap();
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
     let volume = Box::new(volume);
     exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
+    settle(&mut exports, &mut users);
     let writer = report(&exports).writer.unwrap();
     assert_eq!((writer.name.as_str(), writer.attached), ("user 1", false));
     assert_eq!((writer.last_heard, writer.lease_end), (None, None));
     let granted = grant(&mut exports, &mut users, 1, false);
-    exports.close(1, granted.pass);
+    exports.close(1, granted.pass, 1);
+    settle(&mut exports, &mut users);
     assert!(report(&exports).writer.is_none());
 }

@@ -377,5 +377,6 @@ fn op_code(op: Op) -> OpCode {
         Op::Discard => OpCode::Discard,
         Op::WriteZeroes => OpCode::WriteZeroes,
         Op::BlockStatus => OpCode::BlockStatus,
+        Op::LoadWriter | Op::StoreWriter => unreachable!("refused when it was submitted"),
     }
 }

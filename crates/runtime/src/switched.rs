@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
-use thinwire_volume::{Completion, Geometry, Identity, Io, IoError, Volume, WriterRecord};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
 
 /// A volume over one that completes at once, such as a null store. Used for reading and writing only.
 pub struct Switched<V> {
@@ -81,14 +81,6 @@ impl<V: Volume> Volume for Switched<V> {
 
     fn outstanding(&self) -> usize {
         self.held.len()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.inner.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.inner.store_writer(record)
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use common::{Store, can_mount, make_file_system, run};
 use device::{Device, MOUNT_POINT};
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::{ErrorKind, Op, WriterRecord};
+use thinwire_volume::{ErrorKind, Op, WriterRecord, load_writer, store_writer};
 
 const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
@@ -83,7 +83,7 @@ impl Scene {
         let [mut first, second] =
             ["first", "second"].map(|name| stage.store(&format!("{MOUNT_POINT}/{name}")));
         let elsewhere = stage.store("elsewhere");
-        first.volume.store_writer(record(1)).unwrap();
+        store_writer(&mut *first.volume, record(1)).unwrap();
         assert!(run("sync", &["-f", &stage.mount_point()]));
         Some(Scene { first, second, elsewhere, stage })
     }
@@ -152,7 +152,7 @@ fn a_record_whose_flush_fails_counts_for_all_on_the_device() {
         overwrite(&mut scene.second, 2);
         let before = scene.losses();
         let (stored, asked) =
-            scene.while_failing(|scene| scene.first.volume.store_writer(record(2)));
+            scene.while_failing(|scene| store_writer(&mut *scene.first.volume, record(2)));
         assert_eq!((stored.map_err(|error| error.kind), asked), (Err(ErrorKind::Io), true));
         scene.assert_counted(before, system);
         // Nobody is told of success as long as there is none. Later ext4 may let a flush succeed, but
@@ -168,8 +168,8 @@ fn a_record_whose_flush_fails_counts_for_all_on_the_device() {
 /// cache.
 #[test]
 fn a_record_without_a_change_may_still_meet_a_failed_flush() {
-    let load = |store: &mut Store| store.volume.load_writer().map(|_| ());
-    let store_again = |store: &mut Store| store.volume.store_writer(record(1));
+    let load = |store: &mut Store| load_writer(&mut *store.volume).map(|_| ());
+    let store_again = |store: &mut Store| store_writer(&mut *store.volume, record(1));
     type Act = fn(&mut Store) -> Result<(), thinwire_volume::IoError>;
     let cases: [(&str, Act); 4] =
         [("ext4", load), ("xfs", load), ("btrfs", load), ("ext4", store_again)];
@@ -188,7 +188,7 @@ fn a_record_without_a_change_may_still_meet_a_failed_flush() {
         }
         // The kernel has forgotten it, and the file system is whole.
         assert_eq!(flush(&mut scene.second), Ok(()), "{what}");
-        scene.first.volume.store_writer(record(2)).unwrap();
+        store_writer(&mut *scene.first.volume, record(2)).unwrap();
     }
 }
 
@@ -201,10 +201,10 @@ fn a_record_in_the_state_directory_counts_where_that_lies() {
         let state_dir = Path::new(&scene.stage.mount_point()).join("state");
         let options = DiskOptions { state_dir, ..DiskOptions::default() };
         let mut store = Store::open(Path::new(disk.node()), &options);
-        store.volume.store_writer(record(1)).unwrap();
+        store_writer(&mut *store.volume, record(1)).unwrap();
         overwrite(&mut scene.second, 2);
         let before = scene.losses();
-        let (stored, asked) = scene.while_failing(|_| store.volume.store_writer(record(2)));
+        let (stored, asked) = scene.while_failing(|_| store_writer(&mut *store.volume, record(2)));
         assert_eq!((stored.map_err(|error| error.kind), asked), (Err(ErrorKind::Io), true));
         scene.assert_counted(before, system);
         assert_eq!(store.volume.losses(), 0, "{system}: no sync of its own has failed");

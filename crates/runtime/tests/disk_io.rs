@@ -12,7 +12,7 @@ use thinwire_buffer::Pool;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::stores::{FileStore, Writeback};
 use thinwire_volume::testing::{Overlap, exercise, exercise_with};
-use thinwire_volume::{Disk, ErrorKind, Io, IoFlags, Op};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op, load_writer, store_writer};
 
 const MIB: u64 = 1 << 20;
 
@@ -258,11 +258,11 @@ fn a_block_device_conforms_and_is_taken_by_one() {
         assert_eq!(store.volume.geometry().bytes, 6 * MIB);
         exercise(&mut *store.volume, &mut || wait(fd), 7, 800);
         let record = thinwire_volume::WriterRecord::new(4, [5; 16], "");
-        store.volume.store_writer(record).unwrap();
+        store_writer(&mut *store.volume, record).unwrap();
         drop(store);
-        let mut disk = open_disk(path, &options).unwrap().disk;
-        assert_eq!(disk.info().identity, identity);
-        assert_eq!(disk.load_writer(), Ok(record));
+        let mut store = Store::open(path, &options);
+        assert_eq!(store.volume.identity(), identity);
+        assert_eq!(load_writer(&mut *store.volume), Ok(record));
     }
     assert_eq!(std::fs::read_dir(dir.options().state_dir).unwrap().count(), 1);
 }

@@ -8,8 +8,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Dir, Store, open_disk};
-use thinwire_runtime::disk::{DiskOpenError, DiskOptions, open};
-use thinwire_volume::{Disk, ErrorKind, WriterRecord};
+use thinwire_buffer::Pool;
+use thinwire_runtime::disk::{AnyDisk, DiskOpenError, DiskOptions, open};
+use thinwire_volume::stores::FileStore;
+use thinwire_volume::{Disk, ErrorKind, Volume, WriterRecord, load_writer, store_writer};
 
 fn identity(path: &Path, options: &DiskOptions) -> [u8; 16] {
     open_disk(path, options).unwrap().disk.info().identity.identity
@@ -136,8 +138,13 @@ fn a_reader_leaves_no_trace() {
     assert!(rustix::fs::getxattr(&path, "user.thinwire.id", &mut buffer).is_err());
     let mut store = Store::open(&path, &reader);
     assert!(store.volume.geometry().features.read_only);
-    let error = store.volume.store_writer(WriterRecord::default()).unwrap_err();
+    let error = store_writer(&mut *store.volume, WriterRecord::default()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::ReadOnly);
+}
+
+/// A volume for its record alone.
+fn store_of(path: &Path, options: &DiskOptions) -> FileStore<AnyDisk> {
+    FileStore::new(open_disk(path, options).unwrap().disk, 512, &Pool::new(0)).unwrap()
 }
 
 #[test]
@@ -145,12 +152,12 @@ fn the_writer_record_survives_and_damage_is_noticed() {
     let dir = Dir::new();
     let options = dir.options();
     let path = dir.image("image", 1 << 20);
-    let mut disk = open_disk(&path, &options).unwrap().disk;
-    assert_eq!(disk.load_writer(), Ok(WriterRecord::default()));
+    let mut disk = store_of(&path, &options);
+    assert_eq!(load_writer(&mut disk), Ok(WriterRecord::default()));
     let record = WriterRecord::new(3, [9; 16], "node1");
-    disk.store_writer(record).unwrap();
+    store_writer(&mut disk, record).unwrap();
     drop(disk);
-    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), Ok(record));
+    assert_eq!(load_writer(&mut store_of(&path, &options)), Ok(record));
     // A newer one in the state directory, from a time when the attribute was refused, counts.
     let id = identity(&path, &options);
     let name: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -160,11 +167,11 @@ fn the_writer_record_survives_and_damage_is_noticed() {
     let state_file = options.state_dir.join(format!("writer-{name}"));
     std::fs::write(&state_file, &bytes[..len]).unwrap();
     let newer = WriterRecord::new(4, [8; 16], "");
-    let mut disk = open_disk(&path, &options).unwrap().disk;
-    disk.store_writer(newer).unwrap();
+    let mut disk = store_of(&path, &options);
+    store_writer(&mut disk, newer).unwrap();
     drop(disk);
     assert!(!state_file.exists());
-    assert_eq!(open_disk(&path, &options).unwrap().disk.load_writer(), Ok(newer));
+    assert_eq!(load_writer(&mut store_of(&path, &options)), Ok(newer));
     let set = |value: &[u8]| {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&path, "user.thinwire.writer", value, flags).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use common::{Store, can_mount, make_file_system_with, run};
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::{ErrorKind, Op, WriterRecord};
+use thinwire_volume::{ErrorKind, Op, WriterRecord, load_writer, store_writer};
 
 /// A file system on a device that fails when it is told to. Only root can mount one.
 struct Stage {
@@ -110,12 +110,12 @@ fn a_record_does_not_take_the_error_of_a_write_away() {
         let Some(stage) = Stage::made(system, "record", make, mount) else { continue };
         let image = stage.image("image");
         let mut store = Store::open(&image, &stage.options());
-        let record = store.volume.load_writer().unwrap();
+        let record = load_writer(&mut *store.volume).unwrap();
         let before = store.volume.losses();
         stage.fail();
         write_much(&mut store);
         stage.write_back();
-        let stored = store.volume.store_writer(WriterRecord::new(1, [1; 16], "b"));
+        let stored = store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "b"));
         let counted = store.volume.losses();
         let flushed = store.simple(Op::Flush, 0, 0).result;
         assert_eq!(record.generation, 0);
@@ -160,12 +160,12 @@ fn a_record_that_finds_no_space_goes_nowhere_else() {
     let mut rest = File::create(stage.dir.join("system/rest")).unwrap();
     while rest.write_all(&bytes[..1024]).is_ok() {}
     let before = store.volume.losses();
-    let error = store.volume.store_writer(WriterRecord::new(1, [1; 16], "a")).unwrap_err();
+    let error = store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "a")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);
     assert_eq!(store.volume.losses(), before, "no sync has failed");
     assert!(!stage.dir.join("state").exists());
-    assert_eq!(store.volume.load_writer(), Ok(WriterRecord::default()));
+    assert_eq!(load_writer(&mut *store.volume), Ok(WriterRecord::default()));
     drop((filler, rest));
     std::fs::remove_file(stage.dir.join("system/filler")).unwrap();
-    store.volume.store_writer(WriterRecord::new(1, [1; 16], "a")).unwrap();
+    store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "a")).unwrap();
 }

@@ -7,7 +7,7 @@ use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 use crate::image::Change;
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model};
-use crate::tree::{RecordDisk, TreeLeaf, TreeStore};
+use crate::tree::{TreeLeaf, TreeStore};
 
 /// Where an export's content is.
 #[derive(Clone)]
@@ -204,7 +204,7 @@ impl Export {
                 let incarnation = self.contents.len() as u64 + 1;
                 let volume = tree.open(index, incarnation, pool, remote);
                 let record = self.enter_tree(volume.identity());
-                Box::new(Recorded::new(volume, RecordDisk(record.open())))
+                Box::new(Recorded::new(volume, record.open()))
             }
             Store::Memory => {
                 let incarnation = self.models.len() as u64 + 1;

@@ -77,7 +77,7 @@ impl Export {
         // What records do that fail is shown by targets; this writer would wait for an administrator.
         let drawn = medium.config();
         medium.configure(|c| (c.record_failure, c.record_crash) = (0.0, 0.0));
-        let disk = FileStore::new(medium.open(), self.block_bytes, pool);
+        let disk = FileStore::new(medium.open_at_once(), self.block_bytes, pool);
         let mut store = disk.expect("it fits");
         let taken = Grant::take(&mut store, LOCAL, "a local writer", true);
         if let Ok(grant) = &taken {

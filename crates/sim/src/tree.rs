@@ -6,11 +6,9 @@ use std::ops::Range as Span;
 use thinwire_buffer::Pool;
 use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::{
-    Completion, Disk, ErrorKind, Geometry, Identity, Io, Op, RecordPlace, Volume, WriterRecord,
-};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume};
 
-use crate::medium::{MediumHandle, SimDisk};
+use crate::medium::MediumHandle;
 use crate::stamp::SECTOR_BYTES;
 
 /// How leaves are put together.
@@ -162,19 +160,6 @@ fn build(shape: &Branch, leaf: &mut dyn FnMut(usize) -> Box<dyn Volume>) -> Box<
             let children = children.iter().map(|child| build(child, leaf)).collect();
             Box::new(Linear::new(children).expect("all sizes are multiples of all blocks"))
         }
-    }
-}
-
-/// The record of a tree, on a disk of the machine that serves it.
-pub struct RecordDisk(pub SimDisk);
-
-impl RecordPlace for RecordDisk {
-    fn load(&mut self) -> Result<WriterRecord, ErrorKind> {
-        self.0.load_writer().map_err(|_| ErrorKind::Io)
-    }
-
-    fn store(&mut self, record: WriterRecord) -> Result<(), ErrorKind> {
-        self.0.store_writer(record).map_err(|_| ErrorKind::Io)
     }
 }
 

@@ -437,6 +437,15 @@ impl World {
 
     fn turn_servers(&mut self) {
         for (index, server) in self.servers.iter_mut().enumerate() {
+            let dies = |e: &Export| e.own_media().any(MediumHandle::dies);
+            if self.exports.iter().filter(|e| e.server == index).any(dies) {
+                // Over what it had asked of a disk, and before it has heard of it.
+                self.coverage.kills += 1;
+                self.trace.note(self.now, "server", "dies over a record", index as u64);
+                server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
+                self.died.push(index);
+                continue;
+            }
             for shard in 0..server.shards.len() {
                 if !server.shards[shard].runs() {
                     continue;

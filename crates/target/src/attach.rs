@@ -4,7 +4,7 @@
 use thinwire_exports::{Denial, Denied, Granted, InitiatorRun, Pass, User, Users, WriteClaim};
 use thinwire_proto::{Item, Time};
 use thinwire_wire::{
-    Attach, Attached, Detach, Event, Message, Status, attach_flags, event_code, feature,
+    Attach, Attached, Detach, Detached, Event, Message, Status, attach_flags, event_code, feature,
 };
 
 use crate::answers::Answer;
@@ -62,10 +62,11 @@ impl House {
         }
     }
 
-    /// An orderly end: the export is free for everybody.
-    pub fn detach(&mut self, peer: &Peer, detach: &Detach) {
+    /// An orderly end: the export is free for everybody. True if that is to be said at once; else it
+    /// is when it is on record.
+    pub fn detach(&mut self, peer: &Peer, detach: &Detach) -> bool {
         let pass = Pass { number: detach.attachment, generation: detach.generation };
-        self.exports.close(peer.session.local_id(), pass);
+        self.exports.close(peer.session.local_id(), pass, detach.transaction)
     }
 }
 
@@ -119,6 +120,12 @@ impl Users for Sessions<'_> {
     fn on_denied(&mut self, session: u64, transaction: u32, denied: Denied) {
         if let Some(peer) = self.get(session) {
             deny(peer, transaction, denied);
+        }
+    }
+
+    fn on_closed(&mut self, session: u64, transaction: u32) {
+        if let Some(peer) = self.get(session) {
+            peer.session.send(Item::said(Message::Detached(Detached { transaction })));
         }
     }
 

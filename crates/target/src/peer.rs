@@ -109,9 +109,10 @@ impl Peer {
                 return self.check_overrun();
             }
             Message::Detach(detach) => {
-                house.detach(self, detach);
-                let transaction = detach.transaction;
-                return self.answer(Item::said(Message::Detached(Detached { transaction })));
+                if house.detach(self, detach) {
+                    let transaction = detach.transaction;
+                    return self.answer(Item::said(Message::Detached(Detached { transaction })));
+                }
             }
             Message::AskClocks(ask) => {
                 let observer = house.observer.as_ref().ok_or(DropReason::Direction)?;

@@ -18,6 +18,9 @@ use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
 use crate::{TargetCanary, TargetConfig, TargetStats};
 
+/// How often what is decided about exports may make possible something else in one turn, at most. What is
+/// left has the next turn at once.
+const SETTLES_PER_TURN: usize = 8;
 /// How often sessions are looked at for expiry.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 
@@ -69,7 +72,7 @@ impl Target {
             (next_epoch, pass_generation) = (u32::MAX - 2, u32::MAX - 2);
         }
         let door = ExportsConfig { lease: config.lease, pass_generation, canary: config.door };
-        let exports = Exports::new(door, rng.next_u64());
+        let exports = Exports::new(door, rng.next_u64(), &pool);
         let cookies = Cookies::new(&mut rng);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
@@ -310,9 +313,7 @@ impl Target {
     /// Fires timers, and adds the frames to send to `out`, one batch per link.
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut [TxBatch]) {
         self.house.now = now;
-        let room_changed = &mut self.house.room_changed;
-        let mut sessions = Sessions { peers: &mut self.peers, room_changed };
-        self.house.exports.settle(now, &mut sessions);
+        self.settle_exports(now);
         self.release_held();
         if std::mem::take(&mut self.house.room_changed) {
             self.share_room();
@@ -345,6 +346,19 @@ impl Target {
         }
         if overrun {
             self.end_overrun();
+        }
+    }
+
+    /// What completes at once is settled at once, and what goes on reaches its disk in this turn.
+    fn settle_exports(&mut self, now: Time) {
+        for _ in 0..SETTLES_PER_TURN {
+            let room_changed = &mut self.house.room_changed;
+            let mut sessions = Sessions { peers: &mut self.peers, room_changed };
+            self.house.exports.settle(now, &mut sessions);
+            if !self.house.exports.take_started() {
+                break;
+            }
+            self.house.poll(&mut self.peers);
         }
     }
 

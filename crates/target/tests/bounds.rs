@@ -9,7 +9,7 @@ use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, 
 use thinwire_proto::{StageObserver, StageSums, Time, outside_frame, seal};
 use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
-use thinwire_volume::{Completion, Geometry, Identity, Io, IoError, Volume, WriterRecord};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
 use thinwire_wire::{
     AskClocks, Attach, Bye, DATA_OFFSET, DataHeader, Detach, Frame, Header, Hello, Kind, Message,
     OpCode, Ping, Probe, ProbeReply, Request, Reset, attach_flags,
@@ -78,14 +78,6 @@ impl Volume for Stuck {
     }
     fn outstanding(&self) -> usize {
         self.0.outstanding()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.0.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.0.store_writer(record)
     }
 }
 

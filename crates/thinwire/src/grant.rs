@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use thinwire_volume::{Grant, GrantError, IoError, Volume, WriterRecord, settle_writer};
+use thinwire_volume::{Grant, GrantError, IoError, Volume, WriterRecord, store_writer};
 
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
@@ -116,7 +116,7 @@ fn settle(
     loop {
         let now = Instant::now();
         if now >= next {
-            if settle_writer(volume, before).is_ok() {
+            if store_writer(volume, before).is_ok() {
                 return true;
             }
             next = now + SETTLE_AGAIN;
@@ -181,12 +181,14 @@ mod tests {
     use super::*;
     use crate::cli::WireArgs;
     use crate::testing::TempDir;
-    use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op};
+    use thinwire_buffer::Pool;
+    use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io};
 
     /// Has only a record. The next ones fail as they are told to, and are there all the same.
     struct RecordOnly {
         record: WriterRecord,
         failing: Vec<bool>,
+        done: Vec<Completion>,
     }
 
     impl Volume for RecordOnly {
@@ -198,23 +200,26 @@ mod tests {
             Identity::default()
         }
 
-        fn submit(&mut self, _: Io) {}
+        fn submit(&mut self, io: Io) {
+            let mut done = Completion::new(io.token, Ok(()));
+            match WriterRecord::from_data(&io.data) {
+                Some(record) => {
+                    self.record = record;
+                    if !self.failing.is_empty() && self.failing.remove(0) {
+                        done.result = Err(io.error(ErrorKind::Io, "writer record"));
+                    }
+                }
+                None => done.data = self.record.to_data(&Pool::new(0)),
+            }
+            self.done.push(done);
+        }
 
-        fn poll(&mut self, _: &mut Vec<Completion>) {}
+        fn poll(&mut self, done: &mut Vec<Completion>) {
+            done.append(&mut self.done);
+        }
 
         fn outstanding(&self) -> usize {
-            0
-        }
-
-        fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-            Ok(self.record)
-        }
-
-        fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-            self.record = record;
-            let fails = !self.failing.is_empty() && self.failing.remove(0);
-            let error = Io::new(0, Op::Write, 0, 0).error(ErrorKind::Io, "writer record");
-            if fails { Err(error) } else { Ok(()) }
+            self.done.len()
         }
     }
 
@@ -231,7 +236,7 @@ mod tests {
     fn whoever_is_on_record_is_named() {
         for (name, named) in [("node1 (pid 7)", "`node1 (pid 7)`"), ("", &"ab".repeat(16))] {
             let record = WriterRecord::new(3, REMOTE, name);
-            let mut volume = RecordOnly { record, failing: Vec::new() };
+            let mut volume = RecordOnly { record, failing: Vec::new(), done: Vec::new() };
             let said = take(&mut volume, false).unwrap_err().to_string();
             for word in ["cannot open", "for writing", named, "--take-over", "on record"] {
                 assert!(said.contains(word), "{word}: {said}");
@@ -246,14 +251,15 @@ mod tests {
     fn a_record_in_doubt_is_put_back_before_anybody_is_told_no() {
         let record = WriterRecord::new(3, REMOTE, "node1");
         // The new record fails, and so does putting the old one back, twice.
-        let mut volume = RecordOnly { record, failing: vec![false, true, true, true] };
+        let mut volume =
+            RecordOnly { record, failing: vec![false, true, true, true], done: Vec::new() };
         let said = take(&mut volume, true).unwrap_err().to_string();
         assert!(said.contains("The record is as it was"), "{said}");
         assert!(volume.record == record && volume.failing.is_empty());
 
-        let mut volume = RecordOnly { record, failing: vec![true; 100] };
+        let mut volume = RecordOnly { record, failing: vec![true; 100], done: Vec::new() };
         assert!(!settle(&mut volume, record, Duration::from_millis(200), None));
-        let error = volume.store_writer(record).unwrap_err();
+        let error = store_writer(&mut volume, record).unwrap_err();
         let said = unresolved(error, false).to_string();
         assert!(said.contains("either may be found") && said.contains("Nothing was written"));
     }

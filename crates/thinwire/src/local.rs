@@ -8,7 +8,7 @@ use std::rc::Rc;
 use thinwire_runtime::disk;
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume};
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
@@ -202,14 +202,6 @@ impl Volume for LeafVolume {
 
     fn losses(&self) -> u64 {
         self.0.borrow().store.losses()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.0.borrow_mut().store.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.0.borrow_mut().store.store_writer(record)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::opened::open_on;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use thinwire_buffer::{Pool, SegList};
+use thinwire_volume::{WriterRecord, load_writer, store_writer};
 
 /// For volumes that need no identity: there is no room for one there.
 fn options() -> VolumeOptions {
@@ -33,7 +34,7 @@ impl Image {
     fn held() -> Self {
         let image = Image::new();
         let record = WriterRecord::new(7, REMOTE, "node1 (pid 7)");
-        image.store().store_writer(record).unwrap();
+        store_writer(&mut *image.store(), record).unwrap();
         image
     }
 
@@ -49,7 +50,7 @@ impl Image {
     }
 
     fn record(&self) -> WriterRecord {
-        self.store().load_writer().unwrap()
+        load_writer(&mut *self.store()).unwrap()
     }
 
     /// Opens it under a run directory.
@@ -179,7 +180,7 @@ fn the_writer_of_a_device_is_fenced_only_on_demand() {
     };
     image.spec = VolumeSpec::Path(device.0.clone().into());
     let before = WriterRecord::new(7, REMOTE, "");
-    image.store().store_writer(before).unwrap();
+    store_writer(&mut *image.store(), before).unwrap();
     let error = image.open("run", false).err().expect("held").to_string();
     assert!(error.contains(&device.0) && error.contains(&"ab".repeat(16)), "{error}");
     assert_eq!(image.record(), before);

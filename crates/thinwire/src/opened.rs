@@ -11,9 +11,7 @@ use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_runtime::serve::OpenedLeaf;
-use thinwire_volume::{
-    Completion, Geometry, Identity, Io, IoError, Port, Unaligned, Volume, WriterRecord,
-};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume};
 
 use crate::control::State;
 use crate::error::{Failure, Outcome};
@@ -310,13 +308,6 @@ impl Top {
             Top::Other { below, .. } => below,
         }
     }
-
-    fn below_mut(&mut self) -> &mut dyn Volume {
-        match self {
-            Top::Port(port) => port,
-            Top::Other { below, .. } => below,
-        }
-    }
 }
 
 impl Volume for Top {
@@ -364,14 +355,6 @@ impl Volume for Top {
 
     fn losses(&self) -> u64 {
         self.below().losses()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.below_mut().load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.below_mut().store_writer(record)
     }
 }
 

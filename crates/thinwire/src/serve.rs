@@ -268,10 +268,13 @@ impl Configured<'_> {
         };
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
-        let (fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
+        let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
         let (volume, end) = tree.into_parts(host, options.hurry);
-        let volume = Box::new(disk::recorded(volume, &config.state_dir));
-        let exported = named(spec, written_back(spec, volume, &host.pool()));
+        let (volume, fd) = disk::recorded(volume, &config.state_dir).map_err(|e| {
+            Failure::failed(format!("cannot get a descriptor for the record of {}: {e}", spec.name))
+        })?;
+        fds.push(fd);
+        let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
         let end = move || {
             if let Err(failure) = end() {

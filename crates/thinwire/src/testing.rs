@@ -160,6 +160,9 @@ impl MemoryVolume {
                 self.written[blocks].fill(false);
             }
             Op::Flush => self.flushes += 1,
+            Op::LoadWriter | Op::StoreWriter => {
+                completion.result = Err(io.error(ErrorKind::Unsupported, "test"));
+            }
             Op::BlockStatus => {
                 for written in &self.written[blocks] {
                     let (len, hole) = (block as u64, !written);

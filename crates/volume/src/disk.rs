@@ -3,7 +3,7 @@
 
 use thinwire_buffer::{Buf, SegList};
 
-use crate::{Extent, Identity, SyncScope, Token, WriterRecord};
+use crate::{ErrorKind, Extent, Identity, SyncScope, Token, WriterRecord};
 
 /// A request to the disk under a store. Offsets and lengths are in bytes and multiples of
 /// [`DiskInfo::align_bytes`].
@@ -38,6 +38,15 @@ pub enum DiskOpKind {
     PunchHole,
     /// Make the range read as zeroes, allocated.
     ZeroRange,
+    /// Which parts of the range hold data: fill the list. Extents start at `offset` and cover at most
+    /// `len`.
+    BlockStatus(Vec<Extent>),
+    /// Read the writer record, which is durable then; no record is generation 0. If it cannot be read,
+    /// or made durable, nobody may write. The disk tells its [`SyncScope`] of the syncs in this.
+    LoadWriter(Box<WriterRecord>),
+    /// Store the writer record; it survives a crash once this is done. After an error either record may
+    /// be found, now or after a crash. The disk tells its [`SyncScope`] of the syncs in this.
+    StoreWriter(Box<WriterRecord>),
 }
 
 /// How a [`DiskOp`] ended.
@@ -69,7 +78,7 @@ pub struct DiskInfo {
 }
 
 /// A disk: one open file or block device, exclusively locked, with direct I/O where possible.
-/// Never blocks but in [`Disk::block_status`] and [`Disk::store_writer`], which are control paths.
+/// Never blocks.
 pub trait Disk {
     /// Its size, alignment, identity and abilities.
     fn info(&self) -> DiskInfo;
@@ -77,25 +86,40 @@ pub trait Disk {
     /// Queues an operation. Operations may complete in any order.
     fn submit(&mut self, op: DiskOp);
 
-    /// Appends finished operations to `done`; sends queued ones to the kernel in one call.
+    /// Appends finished operations to `done`; sends queued ones to the kernel in one call. A block
+    /// status comes behind every sync that had failed before it was looked at.
     fn poll(&mut self, done: &mut Vec<DiskDone>);
 
     /// Has whoever sleeps until [`Disk::poll`] has something wake up soon (a fraction of a
     /// millisecond), once, though it has nothing: somebody waits for what no descriptor tells.
     fn wake_soon(&mut self);
 
-    /// Which parts of the range hold data. Extents start at `offset` and cover at most `len`.
-    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32>;
-
     /// What a failed sync here puts in doubt. The same while the disk is open. Syncs that the disk makes
     /// by itself, of records, it tells the scope of; those of its operations whoever submits them does.
     fn sync_scope(&self) -> SyncScope;
+}
 
-    /// The writer record, durable once this returns; no record is generation 0. The errno if it
-    /// cannot be read, or cannot be made durable: then nobody may write.
-    fn load_writer(&mut self) -> Result<WriterRecord, i32>;
+/// The errnos that are told apart, in Linux's numbers (MIPS and SPARC differ in the last three).
+mod errno {
+    pub const EBADF: i32 = 9;
+    pub const ENOSPC: i32 = 28;
+    pub const EROFS: i32 = 30;
+    pub const ENOSYS: i32 = 38;
+    pub const EOPNOTSUPP: i32 = 95;
+    pub const EDQUOT: i32 = 122;
+}
 
-    /// Stores the writer record; it survives a crash once this returns. After an error (its errno)
-    /// either record may be found, now or after a crash.
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32>;
+/// What an errno of the disk means for the I/O.
+pub(crate) fn error_kind(errno: i32) -> ErrorKind {
+    match errno {
+        errno::ENOSPC | errno::EDQUOT => ErrorKind::NoSpace,
+        errno::EROFS | errno::EBADF => ErrorKind::ReadOnly,
+        // Ranges were checked at the gate, so EINVAL is the medium's fault, too.
+        _ => ErrorKind::Io,
+    }
+}
+
+/// True if the disk says that it has no such operation, rather than that it failed.
+pub(crate) fn is_unsupported(errno: i32) -> bool {
+    matches!(errno, errno::EOPNOTSUPP | errno::ENOSYS)
 }

@@ -2,7 +2,7 @@
 //! (`docs/protocol.md`, "Writer generations"; rule 3). Who was on record before is fenced when it comes
 //! back, so that its unflushed writes are never put over newer ones.
 
-use crate::{ChangeError, IoError, Volume, WriterRecord, change_writer};
+use crate::{ChangeError, IoError, Volume, WriterRecord, change_writer, load_writer, store_writer};
 
 /// The right to write a volume, taken by whoever has opened it and holds its lock. Ends with
 /// [`Grant::release`], [`Grant::undo`], or, if it is only dropped, stays on record as after a crash.
@@ -25,7 +25,7 @@ pub enum GrantError {
     /// The new writer could not be recorded. The record stands as it was.
     Refused(IoError),
     /// The same, but after a crash either record may be found: nobody may write, or be told no, before
-    /// [`crate::settle_writer`] has succeeded with `before`.
+    /// `before` has been stored.
     Unresolved {
         /// What went wrong first.
         error: IoError,
@@ -46,7 +46,7 @@ impl Grant {
         name: &str,
         take_over: bool,
     ) -> Result<Self, GrantError> {
-        let before = volume.load_writer().map_err(GrantError::Unread)?;
+        let before = load_writer(volume).map_err(GrantError::Unread)?;
         if before.is_held() && before.holder != holder && !take_over {
             return Err(GrantError::Held(before));
         }
@@ -69,20 +69,19 @@ impl Grant {
     /// An orderly end: the last flush has succeeded, and nobody is the writer any more. Whichever
     /// record is found after a failure, who was on record before is fenced.
     pub fn release(self, volume: &mut dyn Volume) -> Result<(), IoError> {
-        volume.store_writer(self.now.released())
+        store_writer(volume, self.now.released())
     }
 
     /// An end before anything was written: the record is put back, as if nobody had asked. Only while
     /// the lock is still held.
     pub fn undo(self, volume: &mut dyn Volume) -> Result<(), IoError> {
-        volume.store_writer(self.before)
+        store_writer(volume, self.before)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settle_writer;
     use crate::stores::FileStore;
     use crate::testing::MemDisk;
     use thinwire_buffer::Pool;
@@ -92,7 +91,7 @@ mod tests {
 
     fn store(record: WriterRecord) -> FileStore<MemDisk> {
         let mut store = FileStore::new(MemDisk::new(1 << 20, 512, 1), 512, &Pool::new(0)).unwrap();
-        store.store_writer(record).unwrap();
+        store_writer(&mut store, record).unwrap();
         store
     }
 
@@ -102,20 +101,20 @@ mod tests {
         let mut store = store(remote);
         let refused = Grant::take(&mut store, LOCAL, "here", false).unwrap_err();
         assert_eq!(refused, GrantError::Held(remote));
-        assert_eq!(store.load_writer(), Ok(remote), "a refusal leaves everything as it was");
+        assert_eq!(load_writer(&mut store), Ok(remote), "a refusal leaves everything as it was");
 
         // Dropped as in a crash.
         Grant::take(&mut store, LOCAL, "here", true).unwrap();
         let crashed = WriterRecord::new(5, LOCAL, "here");
-        assert_eq!(store.load_writer(), Ok(crashed));
+        assert_eq!(load_writer(&mut store), Ok(crashed));
         let grant = Grant::take(&mut store, LOCAL, "again", false).unwrap();
-        assert_eq!(store.load_writer(), Ok(WriterRecord::new(6, LOCAL, "again")));
+        assert_eq!(load_writer(&mut store), Ok(WriterRecord::new(6, LOCAL, "again")));
         grant.release(&mut store).unwrap();
-        assert_eq!(store.load_writer(), Ok(WriterRecord::new(6, [0; 16], "")));
+        assert_eq!(load_writer(&mut store), Ok(WriterRecord::new(6, [0; 16], "")));
 
         // Nobody is on record: no leave is needed, and the generation goes on.
         Grant::take(&mut store, REMOTE, "", false).unwrap();
-        assert_eq!(store.load_writer(), Ok(WriterRecord::new(7, REMOTE, "")));
+        assert_eq!(load_writer(&mut store), Ok(WriterRecord::new(7, REMOTE, "")));
     }
 
     #[test]
@@ -124,12 +123,12 @@ mod tests {
         let mut store = store(last);
         Grant::take(&mut store, LOCAL, "here", false).unwrap().release(&mut store).unwrap();
         let end = WriterRecord::new(u64::MAX, [0; 16], "");
-        assert_eq!(store.load_writer(), Ok(end));
+        assert_eq!(load_writer(&mut store), Ok(end));
         for take_over in [false, true] {
             let refused = Grant::take(&mut store, LOCAL, "here", take_over).unwrap_err();
             assert_eq!(refused, GrantError::Exhausted);
         }
-        assert_eq!(store.load_writer(), Ok(end), "nothing was changed");
+        assert_eq!(load_writer(&mut store), Ok(end), "nothing was changed");
     }
 
     #[test]
@@ -137,7 +136,7 @@ mod tests {
         let remote = WriterRecord::new(4, REMOTE, "node1");
         let mut store = store(remote);
         Grant::take(&mut store, LOCAL, "here", true).unwrap().undo(&mut store).unwrap();
-        assert_eq!(store.load_writer(), Ok(remote));
+        assert_eq!(load_writer(&mut store), Ok(remote));
     }
 
     /// Which of the steps (old, new, old again) fail, and what is told and found.
@@ -149,11 +148,11 @@ mod tests {
             store.disk_mut().fail_records((0..3).map(|step| failing >> step & 1 == 1));
             match Grant::take(&mut store, LOCAL, "here", true) {
                 Ok(_) => assert_eq!(failing & 3, 0),
-                Err(GrantError::Refused(_)) => assert_eq!(store.load_writer(), Ok(remote)),
+                Err(GrantError::Refused(_)) => assert_eq!(load_writer(&mut store), Ok(remote)),
                 Err(GrantError::Unresolved { before, .. }) => {
                     assert_eq!((failing & 7, *before), (6, remote));
-                    settle_writer(&mut store, *before).unwrap();
-                    assert_eq!(store.load_writer(), Ok(remote));
+                    store_writer(&mut store, *before).unwrap();
+                    assert_eq!(load_writer(&mut store), Ok(remote));
                 }
                 Err(other) => panic!("{other:?}"),
             }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::SegList;
 
-use crate::{ErrorKind, IoError, WriterRecord};
+use crate::{ErrorKind, IoError};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -24,6 +24,18 @@ pub enum Op {
     WriteZeroes,
     /// Which parts of the range hold data; the completion's `extents` say.
     BlockStatus,
+    /// Who may write, as stored, durably, beside the content: the completion's `data` is a
+    /// [`WriterRecord`](crate::WriterRecord). For whoever serves the volume, not for users of it: no
+    /// gate lets it in. The range is ignored.
+    ///
+    /// Fails if the record cannot be read or made durable: then nobody may be granted the right to
+    /// write. A volume that keeps no record fails with [`ErrorKind::Unsupported`].
+    LoadWriter,
+    /// Store who may write: `data` is the record; durable, where the content is, once it completes.
+    /// Volumes whose content does not survive the process have nothing to make durable. If it fails,
+    /// either record may be found. To change one see [`RecordChange`](crate::RecordChange), which
+    /// knows what a failure leaves behind. Otherwise as [`Op::LoadWriter`].
+    StoreWriter,
 }
 
 impl Op {
@@ -31,6 +43,12 @@ impl Op {
     /// that was submitted after they completed.
     pub fn is_write(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
+    }
+
+    /// True for those of the writer record.
+    #[inline]
+    pub fn is_record(self) -> bool {
+        matches!(self, Op::LoadWriter | Op::StoreWriter)
     }
 }
 
@@ -43,6 +61,8 @@ impl fmt::Display for Op {
             Op::Discard => "discard",
             Op::WriteZeroes => "write zeroes",
             Op::BlockStatus => "block status",
+            Op::LoadWriter => "load writer",
+            Op::StoreWriter => "store writer",
         })
     }
 }
@@ -163,7 +183,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The gate: checks operation, range and alignment once. Everything behind it may assert.
+    /// The gate: checks operation, range and alignment once. Everything behind it may assert. Users of
+    /// a volume come through here, and never to its writer record.
     pub fn check(&self, io: &Io) -> Result<(), ErrorKind> {
         if io.op == Op::Flush {
             return Ok(());
@@ -175,6 +196,7 @@ impl Geometry {
             Op::Discard => self.features.discard,
             Op::WriteZeroes => self.features.write_zeroes,
             Op::BlockStatus => self.features.block_status,
+            Op::LoadWriter | Op::StoreWriter => false,
             _ => true,
         };
         if !able {
@@ -210,7 +232,7 @@ pub trait Volume {
     /// Which content this is.
     fn identity(&self) -> Identity;
 
-    /// Starts an I/O that passed [`Geometry::check`]. Its completion comes out of a later
+    /// Starts an I/O that passed [`Geometry::check`], or one of the writer record. Its completion comes out of a later
     /// [`Volume::poll`] (or the next one, if it was done at once), never out of this call.
     fn submit(&mut self, io: Io);
 
@@ -233,26 +255,6 @@ pub trait Volume {
     /// below it.
     fn losses(&self) -> u64 {
         0
-    }
-
-    /// Who may write, as stored, durably, beside the content. Control path; may block.
-    ///
-    /// # Errors
-    /// The record cannot be read or made durable: nobody may be granted the right to write.
-    /// A volume without a record has [`ErrorKind::Unsupported`]; whoever serves it may keep one.
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        Err(Io::new(0, Op::Read, 0, 0).error(ErrorKind::Unsupported, "volume"))
-    }
-
-    /// Stores who may write; durable, where the content is, once this returns. Control path; may
-    /// block. Volumes whose content does not survive the process have nothing to make durable. To
-    /// change a record call [`crate::change_writer`], which knows what a failure leaves behind.
-    ///
-    /// # Errors
-    /// The record may or may not be there. [`ErrorKind::Unsupported`]: the volume has none.
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        let _ = record;
-        Err(Io::new(0, Op::Write, 0, 0).error(ErrorKind::Unsupported, "volume"))
     }
 }
 
@@ -283,13 +285,5 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
 
     fn losses(&self) -> u64 {
         (**self).losses()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        (**self).load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        (**self).store_writer(record)
     }
 }

@@ -26,4 +26,6 @@ pub use port::{Bell, Edge, Port};
 pub use recorded::{RecordPlace, Recorded};
 pub use sync::{SyncDomain, SyncMark, SyncScope};
 pub use unaligned::Unaligned;
-pub use writer::{ChangeError, HolderName, WriterRecord, change_writer, settle_writer};
+pub use writer::{
+    ChangeError, HolderName, RecordChange, WriterRecord, change_writer, load_writer, store_writer,
+};

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::{Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord};
+use crate::{Completion, Geometry, Identity, Io, Volume};
 
 /// The upper end of an [`Edge`].
 ///
@@ -182,17 +182,4 @@ impl Volume for Port {
     fn losses(&self) -> u64 {
         self.0.losses.get()
     }
-
-    /// A record is kept where the content is: by whoever serves the volume below.
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        Err(no_record())
-    }
-
-    fn store_writer(&mut self, _: WriterRecord) -> Result<(), IoError> {
-        Err(no_record())
-    }
-}
-
-fn no_record() -> IoError {
-    Io::new(0, Op::Flush, 0, 0).error(ErrorKind::Unsupported, "port")
 }

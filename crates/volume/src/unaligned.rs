@@ -22,7 +22,7 @@ mod tests;
 use thinwire_buffer::{Buf, Pool, SegList};
 
 use self::locks::RangeLocks;
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, WriterRecord};
+use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume};
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
 /// clients take for granted.
@@ -214,6 +214,10 @@ impl<V: Volume> Unaligned<V> {
         };
         match request.op {
             Op::Flush => send(Op::Flush, request.offset, request.len, SegList::new()),
+            Op::LoadWriter | Op::StoreWriter => {
+                let data = std::mem::take(&mut request.data);
+                send(request.op, request.offset, request.len, data);
+            }
             Op::BlockStatus => {
                 let len = (request.end - request.start).min(RANGE_BYTES_MAX);
                 send(Op::BlockStatus, request.start, len, SegList::new());
@@ -324,6 +328,7 @@ impl<V: Volume> Unaligned<V> {
         if result.is_ok() {
             match request.op {
                 Op::Read => completion.data = gather(&mut request),
+                Op::LoadWriter => completion.data = std::mem::take(&mut request.data),
                 Op::BlockStatus => {
                     let skip = request.offset - request.start;
                     completion.extents = clip(request.extents, skip, request.len);
@@ -336,7 +341,7 @@ impl<V: Volume> Unaligned<V> {
             self.spare_pieces.push(request.pieces);
         }
         done.push(completion);
-        if request.op != Op::Flush {
+        if !has_no_range(request.op) {
             let mut granted = std::mem::take(&mut self.granted);
             self.locks.release(index, &mut granted);
             for next in granted.drain(..) {
@@ -358,10 +363,10 @@ impl<V: Volume> Volume for Unaligned<V> {
     }
 
     fn submit(&mut self, io: Io) {
-        debug_assert_eq!(self.geometry().check(&io), Ok(()), "{io:?}");
+        debug_assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
         let block = u64::from(self.inner.geometry().block_bytes);
         let (start, end) = match io.op {
-            Op::Flush => (io.offset, io.offset),
+            op if has_no_range(op) => (io.offset, io.offset),
             Op::Discard => {
                 (io.offset.next_multiple_of(block), (io.offset + io.len) / block * block)
             }
@@ -370,7 +375,7 @@ impl<V: Volume> Volume for Unaligned<V> {
         if io.op == Op::Discard && start >= end {
             return self.ready.push(Completion::new(io.token, Ok(())));
         }
-        let is_flush = io.op == Op::Flush;
+        let is_free = has_no_range(io.op);
         let request = AnyRangeRequest {
             token: io.token,
             op: io.op,
@@ -389,7 +394,7 @@ impl<V: Volume> Volume for Unaligned<V> {
         };
         let exclusive = request.modifies_edges();
         let index = self.insert(request);
-        if is_flush || self.locks.acquire(index, start, end, exclusive) {
+        if is_free || self.locks.acquire(index, start, end, exclusive) {
             self.begin(index);
         }
     }
@@ -422,14 +427,11 @@ impl<V: Volume> Volume for Unaligned<V> {
     fn losses(&self) -> u64 {
         self.inner.losses()
     }
+}
 
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.inner.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.inner.store_writer(record)
-    }
+/// Locks do not matter to it.
+fn has_no_range(op: Op) -> bool {
+    op == Op::Flush || op.is_record()
 }
 
 /// The token of a request's `piece`th I/O below. Pieces are fewer than 2^32: the longest request

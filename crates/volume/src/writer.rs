@@ -3,8 +3,11 @@
 //! failure or a crash at any step leaves one that the old writer still satisfies.
 
 use std::fmt;
+use std::time::Duration;
 
-use crate::{IoError, Volume};
+use thinwire_buffer::{Pool, SegList};
+
+use crate::{Completion, ErrorKind, Io, IoError, Op, Token, Volume};
 
 /// Bytes of the longest holder's name.
 const NAME_BYTES_MAX: usize = 64;
@@ -71,6 +74,38 @@ impl WriterRecord {
         self.holder != [0; 16]
     }
 
+    /// Bytes of a record as it travels in an [`Io`] or a [`Completion`].
+    pub const BYTES: usize = 96;
+
+    /// The I/O that stores it.
+    pub fn to_io(&self, token: Token, pool: &Pool) -> Io {
+        Io { data: self.to_data(pool), ..Io::new(token, Op::StoreWriter, 0, 0) }
+    }
+
+    /// It as it travels: generation, holder, length of the name, name.
+    pub fn to_data(&self, pool: &Pool) -> SegList {
+        let mut buf = pool.get_small(Self::BYTES);
+        buf.fill(0);
+        buf[..8].copy_from_slice(&self.generation.to_be_bytes());
+        buf[8..24].copy_from_slice(&self.holder);
+        buf[24] = self.name.len;
+        buf[25..25 + NAME_BYTES_MAX].copy_from_slice(&self.name.bytes);
+        SegList::of(buf.freeze())
+    }
+
+    /// The record that travelled; `None` if it is none.
+    pub fn from_data(data: &SegList) -> Option<Self> {
+        if data.bytes() != Self::BYTES {
+            return None;
+        }
+        let mut bytes = [0; Self::BYTES];
+        data.copy_to(&mut bytes);
+        let generation = u64::from_be_bytes(bytes[..8].try_into().ok()?);
+        let name = bytes[25..].get(..usize::from(bytes[24]))?;
+        let name = std::str::from_utf8(name).ok()?;
+        Some(WriterRecord::new(generation, bytes[8..24].try_into().ok()?, name))
+    }
+
     /// The same, held by nobody any more.
     pub fn released(&self) -> Self {
         WriterRecord::new(self.generation, [0; 16], "")
@@ -82,16 +117,89 @@ impl WriterRecord {
 pub enum ChangeError {
     /// The old record stands, durably, or it was never touched: whoever asked may be told no.
     Refused(IoError),
-    /// Either record may be found after a crash. Nobody may write, be fenced or be told no until
-    /// [`settle_writer`] has succeeded with the old one.
+    /// Either record may be found after a crash. Nobody may write, be fenced or be told no until the
+    /// old one has been stored.
     Unresolved(IoError),
 }
 
-/// Replaces the record `old`, which is the one stored, by `new`.
+/// A change of the record from `old`, which is the one stored, to `new`, step by step.
 ///
 /// First `old` itself is stored anew: where that fails, nothing was changed that its writer could
 /// notice, and most failures show there, since it takes the same steps. Then `new`; if *that* fails, it
 /// may be there all the same, and `old` is put back before anybody is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordChange {
+    old: WriterRecord,
+    new: WriterRecord,
+    step: ChangeStep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChangeStep {
+    Old,
+    New,
+    /// The new one could not be stored.
+    Back(IoError),
+}
+
+impl RecordChange {
+    /// It has not begun.
+    pub fn new(old: WriterRecord, new: WriterRecord) -> Self {
+        RecordChange { old, new, step: ChangeStep::Old }
+    }
+
+    /// What it leads to.
+    pub fn target(&self) -> WriterRecord {
+        self.new
+    }
+
+    /// The record to store next.
+    pub fn next(&self) -> WriterRecord {
+        match self.step {
+            ChangeStep::Old | ChangeStep::Back(_) => self.old,
+            ChangeStep::New => self.new,
+        }
+    }
+
+    /// That was stored, or could not be: how the change has ended, or `None` if it goes on with
+    /// [`RecordChange::next`].
+    pub fn on_stored(&mut self, stored: Result<(), IoError>) -> Option<Result<(), ChangeError>> {
+        match (self.step, stored) {
+            (ChangeStep::Old, Ok(())) => self.step = ChangeStep::New,
+            (ChangeStep::Old, Err(error)) => return Some(Err(ChangeError::Refused(error))),
+            (ChangeStep::New, Ok(())) => return Some(Ok(())),
+            (ChangeStep::New, Err(error)) => self.step = ChangeStep::Back(error),
+            (ChangeStep::Back(error), Ok(())) => return Some(Err(ChangeError::Refused(error))),
+            (ChangeStep::Back(error), Err(_)) => return Some(Err(ChangeError::Unresolved(error))),
+        }
+        None
+    }
+}
+
+/// How long the first of the looks at a volume that is waited for are apart, and the later ones.
+const GLANCES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+
+/// Reads the record of a volume that nobody else uses, and waits for it: for commands that open one.
+///
+/// # Errors
+/// See [`Op::LoadWriter`].
+pub fn load_writer(volume: &mut dyn Volume) -> Result<WriterRecord, IoError> {
+    let io = Io::new(0, Op::LoadWriter, 0, 0);
+    let error = io.error(ErrorKind::Io, "writer record");
+    let completion = complete_alone(volume, io);
+    completion.result?;
+    WriterRecord::from_data(&completion.data).ok_or(error)
+}
+
+/// Stores the record of such a volume, and waits for it.
+///
+/// # Errors
+/// See [`Op::StoreWriter`].
+pub fn store_writer(volume: &mut dyn Volume, record: WriterRecord) -> Result<(), IoError> {
+    complete_alone(volume, record.to_io(0, &Pool::new(0))).result
+}
+
+/// Does a whole [`RecordChange`] on such a volume.
 ///
 /// # Errors
 /// See [`ChangeError`].
@@ -100,17 +208,28 @@ pub fn change_writer(
     old: WriterRecord,
     new: WriterRecord,
 ) -> Result<(), ChangeError> {
-    volume.store_writer(old).map_err(ChangeError::Refused)?;
-    let Err(error) = volume.store_writer(new) else { return Ok(()) };
-    match settle_writer(volume, old) {
-        Ok(()) => Err(ChangeError::Refused(error)),
-        Err(_) => Err(ChangeError::Unresolved(error)),
+    let mut change = RecordChange::new(old, new);
+    loop {
+        let stored = store_writer(volume, change.next());
+        if let Some(ended) = change.on_stored(stored) {
+            return ended;
+        }
     }
 }
 
-/// Puts the old record back after a change that is not resolved. To be tried until it succeeds.
-pub fn settle_writer(volume: &mut dyn Volume, old: WriterRecord) -> Result<(), IoError> {
-    volume.store_writer(old)
+fn complete_alone(volume: &mut dyn Volume, io: Io) -> Completion {
+    debug_assert_eq!(volume.outstanding(), 0, "somebody else uses it");
+    volume.submit(io);
+    let mut done = Vec::new();
+    let mut glance = GLANCES.0;
+    loop {
+        volume.poll(&mut done);
+        if let Some(completion) = done.pop() {
+            return completion;
+        }
+        std::thread::sleep(glance);
+        glance = (2 * glance).min(GLANCES.1);
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +246,19 @@ mod tests {
         assert_eq!(HolderName::new(&format!("{}ä", "a".repeat(63))).as_str(), "a".repeat(63));
     }
 
+    #[test]
+    fn a_record_travels_as_it_is() {
+        let pool = Pool::new(0);
+        for name in ["", "node1", &"a".repeat(64)] {
+            let record = WriterRecord::new(u64::MAX - 7, [9; 16], name);
+            assert_eq!(WriterRecord::from_data(&record.to_io(1, &pool).data), Some(record));
+        }
+        let mut long = pool.get_small(WriterRecord::BYTES);
+        long.fill(255);
+        assert_eq!(WriterRecord::from_data(&SegList::of(long.freeze())), None);
+        assert_eq!(WriterRecord::from_data(&SegList::new()), None);
+    }
+
     /// Every step may fail: what is found then is the old record, or the change is not resolved.
     #[test]
     fn a_change_that_fails_at_any_step_leaves_the_old_record_or_is_unresolved() {
@@ -135,10 +267,10 @@ mod tests {
         for failing in 0..8_u32 {
             let mut store =
                 FileStore::new(MemDisk::new(1 << 20, 512, 1), 512, &Pool::new(0)).unwrap();
-            store.store_writer(old).unwrap();
+            store_writer(&mut store, old).unwrap();
             store.disk_mut().fail_records((0..3).map(|step| failing >> step & 1 == 1));
             let result = change_writer(&mut store, old, new);
-            let found = store.load_writer().unwrap();
+            let found = load_writer(&mut store).unwrap();
             match result {
                 Ok(()) => assert_eq!((failing & 3, found), (0, new)),
                 Err(ChangeError::Refused(_)) => assert_eq!(found, old, "{failing}"),

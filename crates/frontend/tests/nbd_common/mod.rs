@@ -17,9 +17,7 @@ use thinwire_frontend::Face;
 use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace, NbdStats};
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::testing::MemDisk;
-use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, IoError, Unaligned, Volume, WriterRecord,
-};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Unaligned, Volume};
 
 /// A volume whose I/O can be held back or failed.
 pub struct TestVolume {
@@ -66,14 +64,6 @@ impl Volume for TestVolume {
 
     fn outstanding(&self) -> usize {
         self.inner.outstanding() + self.queue.len() + self.failed.len()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.inner.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.inner.store_writer(record)
     }
 }
 

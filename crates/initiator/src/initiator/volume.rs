@@ -28,6 +28,8 @@ impl Volume for Initiator {
             None if self.absence.has_given_up() => Some(ErrorKind::Away),
             // One request's length is a 32-bit field.
             None if io.len > u64::from(u32::MAX) => Some(ErrorKind::Invalid),
+            // The record of who writes here is the target's.
+            None if io.op.is_record() => Some(ErrorKind::Unsupported),
             None => None,
         };
         if let Some(kind) = refusal {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::RawFd;
 
-use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, Extent, SyncScope, WriterRecord};
+use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, SyncScope};
 
 use super::real::RealDisk;
 use super::threads::Threads;
@@ -77,19 +77,7 @@ impl Disk for AnyDisk {
         either!(&mut self.0, disk => disk.wake_soon());
     }
 
-    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
-        either!(&mut self.0, disk => disk.block_status(offset, len, out))
-    }
-
     fn sync_scope(&self) -> SyncScope {
         either!(&self.0, disk => disk.sync_scope())
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
-        either!(&mut self.0, disk => disk.load_writer())
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        either!(&mut self.0, disk => disk.store_writer(record))
     }
 }

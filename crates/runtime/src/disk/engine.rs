@@ -29,6 +29,8 @@ pub(super) trait Engine {
 
 /// The slot of a pause ([`SystemCall::Pause`]), of which there is one at a time besides the others.
 pub(super) const PAUSE: u32 = u32::MAX;
+/// The slot of a bell ([`SystemCall::Bell`]), of which there is one at a time, too.
+pub(super) const BELL: u32 = u32::MAX - 1;
 /// Much shorter than a sync, and longer than going round once more costs.
 pub(super) const PAUSE_TIME: Duration = Duration::from_micros(200);
 

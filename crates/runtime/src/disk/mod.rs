@@ -12,6 +12,7 @@ mod domain;
 mod engine;
 mod error;
 mod identity;
+mod jobs;
 mod lock;
 mod open;
 mod real;

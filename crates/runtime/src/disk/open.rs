@@ -266,7 +266,12 @@ fn with_backend(
 ) -> Result<AnyDisk, DiskOpenError> {
     if backend != Backend::Threads {
         match Uring::new(&parts.file) {
-            Ok(uring) => return Ok(AnyDisk::uring(RealDisk::new(parts, uring))),
+            Ok(uring) => {
+                let path = parts.path.clone();
+                let disk =
+                    RealDisk::new(parts, uring).map_err(|source| descriptors(path, source))?;
+                return Ok(AnyDisk::uring(disk));
+            }
             Err(source) if backend == Backend::Uring => {
                 return Err(DiskOpenError::NoUring { source });
             }
@@ -279,9 +284,17 @@ fn with_backend(
         }
     }
     match Threads::new(&parts.file) {
-        Ok(threads) => Ok(AnyDisk::threads(RealDisk::new(parts, threads))),
+        Ok(threads) => {
+            let path = parts.path.clone();
+            let disk = RealDisk::new(parts, threads).map_err(|source| descriptors(path, source))?;
+            Ok(AnyDisk::threads(disk))
+        }
         Err(source) => {
             Err(DiskOpenError::Os { path: parts.path, what: "start threads for its I/O", source })
         }
     }
+}
+
+fn descriptors(path: PathBuf, source: io::Error) -> DiskOpenError {
+    DiskOpenError::Os { path, what: "get a descriptor for its records", source }
 }

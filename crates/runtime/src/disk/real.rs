@@ -2,17 +2,17 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::Errno;
-use thinwire_volume::{
-    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope, WriterRecord,
-};
+use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
-use super::engine::{Engine, PAUSE, SLOTS};
+use super::engine::{BELL, Engine, PAUSE, SLOTS};
+use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
 use super::writer::WriterStore;
 
@@ -33,9 +33,14 @@ pub(super) struct RealDisk<E: Engine> {
     pub info: DiskInfo,
     /// A block device: it cannot shrink, and has no holes.
     pub device: bool,
-    pub writer: WriterStore,
     scope: SyncScope,
     engine: E,
+    /// Records and block status.
+    jobs: Jobs,
+    /// The engine waits for their bell.
+    listening: bool,
+    /// Needed no thread; told behind all that the engine has done.
+    told: Vec<DiskDone>,
     slots: Vec<InFlight>,
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
@@ -57,23 +62,27 @@ pub(super) struct Parts {
 }
 
 impl<E: Engine> RealDisk<E> {
-    pub fn new(parts: Parts, engine: E) -> Self {
+    /// Fails if the process may not have more descriptors.
+    pub fn new(parts: Parts, engine: E) -> io::Result<Self> {
         let Parts { file, path, info, device, writer, scope } = parts;
-        RealDisk {
+        let jobs = Jobs::new(worker(file.clone(), writer, scope.clone(), info.read_only))?;
+        Ok(RealDisk {
             file,
             path,
             info,
             device,
-            writer,
             scope,
             engine,
+            jobs,
+            listening: false,
+            told: Vec::new(),
             slots: (0..SLOTS).map(|_| InFlight::default()).collect(),
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
             pausing: false,
             shrunk: false,
-        }
+        })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -111,6 +120,25 @@ impl<E: Engine> RealDisk<E> {
         );
     }
 
+    /// Has a block status done, unless it is known at once.
+    fn ask(&mut self, op: DiskOp) {
+        if !self.device {
+            self.check_size();
+            if !self.shrunk {
+                return self.jobs.submit(op);
+            }
+        }
+        let DiskOp { token, len, mut kind, .. } = op;
+        let mut result = Ok(());
+        match &mut kind {
+            DiskOpKind::BlockStatus(extents) if self.device => {
+                extents.push(Extent { len, hole: false, zero: false });
+            }
+            _ => result = Err(libc::EIO),
+        }
+        self.told.push(DiskDone { token, result, kind });
+    }
+
     /// Gives waiting operations to the engine, as far as there are slots.
     fn admit(&mut self, done: &mut Vec<DiskDone>) {
         let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_));
@@ -140,6 +168,10 @@ impl<E: Engine> RealDisk<E> {
                 self.pausing = false;
                 continue;
             }
+            if slot == BELL {
+                self.listening = false;
+                continue;
+            }
             match self.slots[slot as usize].advance(result) {
                 Step::Again => {
                     self.start(slot);
@@ -165,10 +197,24 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn submit(&mut self, op: DiskOp) {
-        self.backlog.push_back(op);
+        match op.kind {
+            DiskOpKind::BlockStatus(_) => self.ask(op),
+            DiskOpKind::StoreWriter(_) if self.info.read_only => {
+                let DiskOp { token, kind, .. } = op;
+                self.told.push(DiskDone { token, result: Err(libc::EROFS), kind });
+            }
+            DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) => self.jobs.submit(op),
+            _ => self.backlog.push_back(op),
+        }
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
+        // Before the engine is asked: a sync that had failed when a job was done is heard of first.
+        self.jobs.take(&mut self.told);
+        if self.jobs.outstanding() > 0 && !std::mem::replace(&mut self.listening, true) {
+            // SAFETY: a bell has no memory, only one is waited for, and it outlives the engine.
+            unsafe { self.engine.start(BELL, SystemCall::Bell(self.jobs.fd())) };
+        }
         for round in 0.. {
             self.admit(done);
             self.engine.enter();
@@ -181,6 +227,7 @@ impl<E: Engine> Disk for RealDisk<E> {
                 break;
             }
         }
+        done.append(&mut self.told);
     }
 
     fn wake_soon(&mut self) {
@@ -191,72 +238,69 @@ impl<E: Engine> Disk for RealDisk<E> {
         }
     }
 
-    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
-        let end = offset + len;
-        let run = |len, hole| Extent { len, hole, zero: hole };
-        if self.device {
-            out.push(run(len, false));
-            return Ok(());
-        }
-        self.check_size();
-        if self.shrunk {
-            return Err(libc::EIO);
-        }
-        let mut at = offset;
-        for _ in 0..EXTENTS_MAX / 2 {
-            let data = match seek(&*self.file, SeekFrom::Data(at)) {
-                Ok(data) => data.min(end),
-                // Nothing but holes up to the end of the file.
-                Err(Errno::NXIO) => end,
-                // The file system does not tell.
-                Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => at,
-                Err(errno) => return Err(errno.raw_os_error()),
-            };
-            if data > at {
-                out.push(run(data - at, true));
-            }
-            if data == end {
-                break;
-            }
-            let hole = match seek(&*self.file, SeekFrom::Hole(data)) {
-                Ok(hole) => hole.min(end),
-                Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => end,
-                Err(errno) => return Err(errno.raw_os_error()),
-            };
-            out.push(run(hole - data, false));
-            at = hole;
-            if at == end {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     fn sync_scope(&self) -> SyncScope {
         self.scope.clone()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
-        self.writer.load(&self.file, &self.scope)
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        if self.info.read_only {
-            return Err(libc::EROFS);
-        }
-        self.writer.store(&self.file, &self.scope, record)
     }
 }
 
 impl<E: Engine> Drop for RealDisk<E> {
     fn drop(&mut self) {
         self.backlog.clear();
+        self.jobs.stop();
         self.engine.enter();
-        while self.free.len() < self.slots.len() {
+        while self.free.len() < self.slots.len() || self.listening {
             self.engine.wait();
             self.take_in(&mut Vec::new());
             self.engine.enter();
         }
         let _ = flock(&*self.file, FlockOperation::Unlock);
     }
+}
+
+/// What a disk's thread does. It is the only one that looks at the record.
+fn worker(
+    file: Arc<File>,
+    mut writer: WriterStore,
+    scope: SyncScope,
+    read_only: bool,
+) -> super::jobs::Worker {
+    Box::new(move |work| match work {
+        Work::BlockStatus { offset, len, extents } => block_status(&file, *offset, *len, extents),
+        Work::LoadWriter(record) => writer.load(&file, &scope).map(|found| **record = found),
+        Work::StoreWriter(_) if read_only => Err(libc::EROFS),
+        Work::StoreWriter(record) => writer.store(&file, &scope, **record),
+    })
+}
+
+fn block_status(file: &File, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
+    let end = offset + len;
+    let run = |len, hole| Extent { len, hole, zero: hole };
+    let mut at = offset;
+    for _ in 0..EXTENTS_MAX / 2 {
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(end),
+            // Nothing but holes up to the end of the file.
+            Err(Errno::NXIO) => end,
+            // The file system does not tell.
+            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => at,
+            Err(errno) => return Err(errno.raw_os_error()),
+        };
+        if data > at {
+            out.push(run(data - at, true));
+        }
+        if data == end {
+            break;
+        }
+        let hole = match seek(file, SeekFrom::Hole(data)) {
+            Ok(hole) => hole.min(end),
+            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => end,
+            Err(errno) => return Err(errno.raw_os_error()),
+        };
+        out.push(run(hole - data, false));
+        at = hole;
+        if at == end {
+            break;
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Operations on their way through the kernel: who owns the memory, what is left to do.
 
+use std::os::fd::RawFd;
+
 use thinwire_volume::{DiskOp, DiskOpKind};
 
 /// One call of the kernel writes at most this many pieces (IOV_MAX).
@@ -16,6 +18,8 @@ pub(super) enum SystemCall {
     Sync,
     /// None: [`super::engine::PAUSE_TIME`] passes.
     Pause,
+    /// Waits until another descriptor is readable.
+    Bell(RawFd),
     /// fallocate.
     Allocate { mode: i32, offset: u64, len: u64 },
 }
@@ -93,6 +97,9 @@ impl InFlight {
                 offset,
                 len: op.len,
             },
+            DiskOpKind::BlockStatus(_) | DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) => {
+                unreachable!("a thread does this")
+            }
         }
     }
 

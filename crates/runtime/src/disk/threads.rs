@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -105,6 +105,11 @@ impl Shared {
             SystemCall::Pause => {
                 std::thread::sleep(PAUSE_TIME);
                 Ok(0)
+            }
+            SystemCall::Bell(fd) => {
+                // SAFETY: whoever waits for a bell keeps it open until this has ended.
+                let bell = unsafe { BorrowedFd::borrow_raw(fd) };
+                poll(&mut [PollFd::from_borrowed_fd(bell, PollFlags::IN)], None)
             }
             SystemCall::Read { at, len, offset } => {
                 // SAFETY: `at` leads to `len` initialised bytes that are this job's alone.

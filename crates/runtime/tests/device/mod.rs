@@ -18,9 +18,7 @@ use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_frontend::block::{BlockConfig, BlockFace, prepare_process};
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord,
-};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
 
 use crate::common::run;
 
@@ -69,14 +67,6 @@ impl Volume for Failing {
 
     fn outstanding(&self) -> usize {
         self.done.len() + self.inner.outstanding()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.inner.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.inner.store_writer(record)
     }
 }
 

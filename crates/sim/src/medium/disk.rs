@@ -1,17 +1,19 @@
 //! The disk as a process has it.
 
-use thinwire_volume::{
-    Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope, WriterRecord,
-};
+use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, SyncMark, SyncScope, Token};
 
 use super::MediumHandle;
-use super::effects::Flight;
+use super::effects::{Flight, is_record};
 use crate::stamp::SECTOR_BYTES;
 
 /// A process's disk. Dead once the process is: see [`MediumHandle::kill`].
 pub struct SimDisk {
     pub(super) handle: MediumHandle,
     pub(super) owner: u32,
+    /// What it is given is done at once: for a command that waits, while time stands still.
+    pub(super) at_once: bool,
+    /// Operations of the record that are on their way.
+    pub(super) syncs: Vec<(Token, SyncMark)>,
 }
 
 impl Disk for SimDisk {
@@ -38,12 +40,16 @@ impl Disk for SimDisk {
             assert!(data.iter().all(aligned), "direct I/O needs aligned memory");
         }
         m.watch_overlap(self.owner, &op);
+        if is_record(&op.kind) {
+            self.syncs.push((op.token, SyncScope::new([m.device.domain.clone()]).begin()));
+        }
         let (least, most) = m.config.latency_ns;
         // One that a script has made slow is slow enough.
         let is_slow = m.rng.chance(m.config.slow) && most < 1_000_000_000;
         let factor = if is_slow { 100 } else { 1 };
         let effect_at = m.now + m.rng.between(least, most) * factor;
         let done_at = effect_at + m.rng.between(0, least.max(1));
+        let (effect_at, done_at) = if self.at_once { (m.now, m.now) } else { (effect_at, done_at) };
         let mark = m.next_number;
         m.flights.push(Flight {
             owner: self.owner,
@@ -54,15 +60,26 @@ impl Disk for SimDisk {
             mark,
             result: None,
             has_lost: false,
+            at_once: self.at_once,
         });
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
         let m = &mut *self.handle.medium.borrow_mut();
-        if m.owner == self.owner {
-            done.append(&mut m.ready);
-            m.woken = false;
-            m.hear_losses();
+        if m.owner != self.owner {
+            return;
+        }
+        // For whoever waits for it without letting time pass.
+        m.advance(m.now);
+        let before = done.len();
+        done.append(&mut m.ready);
+        m.woken = false;
+        m.hear_losses();
+        let scope = SyncScope::new([m.device.domain.clone()]);
+        for one in done[before..].iter().filter(|one| is_record(&one.kind)) {
+            let of_it = self.syncs.iter().position(|(token, _)| *token == one.token);
+            let (_, mark) = self.syncs.swap_remove(of_it.expect("it was submitted"));
+            scope.end(mark, one.result.is_err());
         }
     }
 
@@ -71,35 +88,17 @@ impl Disk for SimDisk {
         m.wakes_at.get_or_insert(m.now + 200_000);
     }
 
-    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
-        let m = self.handle.medium.borrow();
-        let (mut at, end) = (offset as usize, (offset + len) as usize);
-        while at < end {
-            let next = ((at / 4096 + 1) * 4096).min(end);
-            let hole = m.current[at / 4096 * 4096..][..4096].iter().all(|&b| b == 0);
-            out.push(Extent { len: (next - at) as u64, hole, zero: hole });
-            at = next;
-        }
-        Ok(())
-    }
-
     fn sync_scope(&self) -> SyncScope {
         SyncScope::new([self.handle.medium.borrow().device.domain.clone()])
     }
+}
 
-    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
+impl Drop for SimDisk {
+    /// Nobody will hear how these end.
+    fn drop(&mut self) {
         let scope = self.sync_scope();
-        let mark = scope.begin();
-        let loaded = self.handle.medium.borrow_mut().load_record();
-        scope.end(mark, loaded.is_err());
-        loaded
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        let scope = self.sync_scope();
-        let mark = scope.begin();
-        let stored = self.handle.medium.borrow_mut().store_record(record);
-        scope.end(mark, stored.is_err());
-        stored
+        for (_, mark) in self.syncs.drain(..) {
+            scope.end(mark, true);
+        }
     }
 }

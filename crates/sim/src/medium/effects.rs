@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use thinwire_link::rng::Rng;
-use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, SyncDomain, WriterRecord};
+use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, Extent, SyncDomain, WriterRecord};
 
 use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
@@ -94,6 +94,8 @@ pub(super) struct Flight {
     pub result: Option<Result<(), i32>>,
     /// It is a sync that has lost what it was to save, so that reads may see it already.
     pub has_lost: bool,
+    /// It takes no time.
+    pub at_once: bool,
 }
 
 impl Flight {
@@ -104,8 +106,20 @@ impl Flight {
     fn is_failed_sync(&self) -> bool {
         let is_sync =
             matches!(self.op.kind, DiskOpKind::Flush | DiskOpKind::Write { fua: true, .. });
+        // Of a record's failures only those of the device are felt by the content.
+        let is_sync = is_sync || (is_record(&self.op.kind) && self.has_lost);
         is_sync && matches!(self.result, Some(Err(_)))
     }
+}
+
+/// An operation of the writer record.
+pub(super) fn is_record(kind: &DiskOpKind) -> bool {
+    matches!(kind, DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_))
+}
+
+/// It changes something, and so lands although its process is dead.
+pub(super) fn changes(kind: &DiskOpKind) -> bool {
+    !matches!(kind, DiskOpKind::Read(_) | DiskOpKind::BlockStatus(_) | DiskOpKind::LoadWriter(_))
 }
 
 pub(super) struct Medium {
@@ -220,12 +234,23 @@ impl Medium {
             DiskOpKind::PunchHole if !config.punch_hole => Err(EOPNOTSUPP),
             DiskOpKind::ZeroRange if !config.zero_range => Err(EOPNOTSUPP),
             DiskOpKind::PunchHole | DiskOpKind::ZeroRange => self.write(from, vec![0; len], false),
+            DiskOpKind::BlockStatus(out) => {
+                self.block_status(from, from + len, out);
+                Ok(())
+            }
+            DiskOpKind::LoadWriter(record) => self.load_record().map(|found| **record = found),
+            DiskOpKind::StoreWriter(record) if self.flights[at].owner != self.owner => {
+                self.land_record(**record);
+                Ok(())
+            }
+            DiskOpKind::StoreWriter(record) => self.store_record(**record),
         };
         self.flights[at].op = op;
         self.flights[at].result = Some(result);
         self.flights[at].has_lost = self.failed_syncs.0 > lost;
         // A dead process waits for nothing.
-        if self.flights[at].is_failed_sync() && self.flights[at].owner == self.owner {
+        let flight = &self.flights[at];
+        if flight.is_failed_sync() && flight.owner == self.owner && !flight.at_once {
             self.flights[at].done_at += self.rng.between(0, config.failure_takes_ns);
         }
     }
@@ -487,10 +512,30 @@ impl Medium {
         if !pending && self.rng.chance(config.device_failure) {
             // The device could not flush its cache, and tells nobody but this caller.
             let _ = self.fail_sync(Some(SyncFailure::Device), u64::MAX);
-            self.failed_syncs.1 += 1;
-            self.tell_losses(true);
         }
         Err(EIO)
+    }
+
+    /// A record that a dead process was storing: nobody was told of it, and it may be there all the same.
+    fn land_record(&mut self, record: WriterRecord) {
+        if self.rng.chance(0.3) {
+            return;
+        }
+        self.denied.retain(|denied| *denied != record);
+        self.record = record;
+        if self.rng.chance(0.5) {
+            self.record_durable = record;
+        }
+    }
+
+    fn block_status(&self, from: usize, end: usize, out: &mut Vec<Extent>) {
+        let mut at = from;
+        while at < end {
+            let next = ((at / 4096 + 1) * 4096).min(end);
+            let hole = self.current[at / 4096 * 4096..][..4096].iter().all(|&b| b == 0);
+            out.push(Extent { len: (next - at) as u64, hole, zero: hole });
+            at = next;
+        }
     }
 
     /// Makes those sectors of an effect durable that `keep` chooses, unless something newer is.
@@ -558,6 +603,10 @@ impl Medium {
                 DiskOpKind::Write { data, .. } if flight.result.is_none() => data.to_vec(),
                 DiskOpKind::PunchHole | DiskOpKind::ZeroRange if flight.result.is_none() => {
                     vec![0; flight.op.len as usize]
+                }
+                DiskOpKind::StoreWriter(record) if flight.result.is_none() => {
+                    self.land_record(*record);
+                    continue;
                 }
                 _ => continue,
             };

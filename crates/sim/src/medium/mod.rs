@@ -20,11 +20,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use thinwire_link::rng::Rng;
-use thinwire_volume::{DiskOpKind, Identity, WriterRecord};
+use thinwire_volume::{Identity, WriterRecord};
 
 pub use self::disk::SimDisk;
 pub use self::effects::{Device, RecordFate};
-use self::effects::{Flight, Medium};
+use self::effects::{Flight, Medium, changes};
 use self::watch::Fence;
 use crate::stamp::SECTOR_BYTES;
 
@@ -212,14 +212,21 @@ impl MediumHandle {
         assert!(m.flights.is_empty(), "a starting target waits for the lock");
         m.ready.clear();
         m.owner += 1;
-        SimDisk { handle: self.clone(), owner: m.owner }
+        SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
+    }
+
+    /// The disk for a command that waits for each I/O, while time stands still.
+    pub fn open_at_once(&self) -> SimDisk {
+        let mut disk = self.open();
+        disk.at_once = true;
+        disk
     }
 
     /// As [`MediumHandle::open`], without waiting for the lock: what rule 2 forbids.
     pub fn open_without_lock(&self) -> SimDisk {
         let mut m = self.medium.borrow_mut();
         m.owner += 1;
-        SimDisk { handle: self.clone(), owner: m.owner }
+        SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
     }
 
     /// The process that uses it has it on this of its threads.
@@ -279,7 +286,7 @@ impl MediumHandle {
         m.owner += 1;
         m.ready.clear();
         let late = m.config.lands_late_ns;
-        m.flights.retain(|f| f.result.is_none() && !matches!(f.op.kind, DiskOpKind::Read(_)));
+        m.flights.retain(|f| f.result.is_none() && changes(&f.op.kind));
         for flight in &mut m.flights {
             flight.effect_at += m.rng.between(0, late);
             flight.done_at = flight.effect_at;

@@ -25,6 +25,14 @@ fn settle(medium: &MediumHandle) {
     }
 }
 
+fn run(medium: &MediumHandle, disk: &mut SimDisk, kind: DiskOpKind) -> Result<(), i32> {
+    disk.submit(DiskOp { token: 3, offset: 0, len: 0, kind });
+    settle(medium);
+    let mut done = Vec::new();
+    disk.poll(&mut done);
+    done[0].result
+}
+
 fn firsts(image: &[u8]) -> Vec<u8> {
     image.chunks(SECTOR_BYTES).take(4).map(|s| s[0]).collect()
 }
@@ -143,10 +151,12 @@ fn a_record_that_is_stored_at_last_was_denied_to_nobody() {
         let last = if stored_at_last { RecordFate::Stored } else { RecordFate::Failed(true) };
         medium.script_records([RecordFate::Failed(false), RecordFate::Stored, last]);
         for (record, is_stored) in [(new, false), (old, true), (new, stored_at_last)] {
-            assert_eq!(disk.store_writer(record).is_ok(), is_stored);
+            let stored = run(&medium, &mut disk, DiskOpKind::StoreWriter(Box::new(record)));
+            assert_eq!(stored.is_ok(), is_stored);
         }
         medium.deny(&[2; 16]);
-        disk.load_writer().expect("nothing fails any more");
+        run(&medium, &mut disk, DiskOpKind::LoadWriter(Box::default()))
+            .expect("nothing fails any more");
         assert_eq!(medium.breach().is_none(), stored_at_last);
     }
 }

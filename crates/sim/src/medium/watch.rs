@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use thinwire_volume::{DiskOp, DiskOpKind};
 
-use super::effects::{Flight, Medium};
+use super::effects::{Flight, Medium, changes};
 use crate::stamp::{SECTOR_BYTES, Seen, look};
 
 /// Longest read whose bytes may be written once more, with a part of them changed: a block.
@@ -68,7 +68,9 @@ impl Medium {
     /// The disk does overlapping operations in any order: two writes are never given to it together
     /// (rule 5).
     pub fn watch_overlap(&mut self, owner: u32, op: &DiskOp) {
-        let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Flush);
+        let writes = |op: &DiskOp| {
+            changes(&op.kind) && !matches!(op.kind, DiskOpKind::Flush | DiskOpKind::StoreWriter(_))
+        };
         let overlaps = |f: &&Flight| {
             f.owner == owner
                 && f.result.is_none()

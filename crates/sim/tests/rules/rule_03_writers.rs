@@ -11,7 +11,9 @@ use thinwire_sim::model::{ModelEffect, Range};
 use thinwire_sim::server::Crash;
 use thinwire_sim::world::{SECOND, SimHost};
 use thinwire_volume::stores::FileStore;
-use thinwire_volume::{ErrorKind, Grant, GrantError, Io, Op, Volume, WriterRecord};
+use thinwire_volume::{
+    ErrorKind, Grant, GrantError, Io, Op, Volume, WriterRecord, load_writer, store_writer,
+};
 use thinwire_wire::{Frame, Message, Status};
 
 use crate::scene::{LateAttach, Scene, at, ms};
@@ -46,8 +48,8 @@ fn write_locally(s: &mut Scene, range: Range, takes_generation: bool) {
     s.world.exports[0].writers += 1;
     s.world.crash_server(0, Crash::Kill);
     s.pass(ms(1000));
-    let mut store = FileStore::new(s.medium.open(), 512, &Pool::new(0)).expect("it fits");
-    let before = store.load_writer().unwrap();
+    let mut store = FileStore::new(s.medium.open_at_once(), 512, &Pool::new(0)).expect("it fits");
+    let before = load_writer(&mut store).unwrap();
     let grant = takes_generation.then(|| {
         let refused = Grant::take(&mut store, LOCAL, "local", false).unwrap_err();
         assert_eq!(refused, GrantError::Held(before));
@@ -334,8 +336,8 @@ fn rule_03_the_last_generation_has_one_writer() {
     let (a, b) = (s.client(), s.client());
     s.world.crash_server(0, Crash::Kill);
     s.pass(ms(10));
-    let mut store = FileStore::new(s.medium.open(), 512, &Pool::new(0)).expect("it fits");
-    store.store_writer(WriterRecord::new(u64::MAX - 1, [0; 16], "")).unwrap();
+    let mut store = FileStore::new(s.medium.open_at_once(), 512, &Pool::new(0)).expect("it fits");
+    store_writer(&mut store, WriterRecord::new(u64::MAX - 1, [0; 16], "")).unwrap();
     s.world.start_server(0);
     s.attach(a);
     s.write(at(0, 8));

@@ -2,7 +2,7 @@
 
 use super::below::Below;
 use super::shape::IdentityHash;
-use crate::{Completion, ErrorKind, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord};
+use crate::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
 
 /// What makes a module the module that it is: where its I/Os go.
 pub trait Layout {
@@ -22,6 +22,8 @@ pub struct Composite<L> {
     below: Below,
     geometry: Geometry,
     identity: Identity,
+    /// What no volume below can do.
+    refused: Vec<Completion>,
 }
 
 impl<L: Layout> Composite<L> {
@@ -34,7 +36,8 @@ impl<L: Layout> Composite<L> {
         children: Vec<Box<dyn Volume>>,
     ) -> Self {
         children.iter().for_each(|child| identity.add_volume(&**child));
-        Composite { layout, below: Below::new(children), geometry, identity: identity.identity() }
+        let (identity, below) = (identity.identity(), Below::new(children));
+        Composite { layout, below, geometry, identity, refused: Vec::new() }
     }
 }
 
@@ -48,19 +51,25 @@ impl<L: Layout> Volume for Composite<L> {
     }
 
     fn submit(&mut self, io: Io) {
-        debug_assert_eq!(self.geometry.check(&io), Ok(()), "{io:?}");
+        debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
         match io.op {
             Op::Flush => self.below.flush(io),
+            // No volume of several can keep it: it is kept by whoever serves this one.
+            Op::LoadWriter | Op::StoreWriter => {
+                let error = io.error(ErrorKind::Unsupported, L::NAME);
+                self.refused.push(Completion::new(io.token, Err(error)));
+            }
             _ => self.layout.submit(io, &mut self.below),
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.below.poll(done);
+        done.append(&mut self.refused);
     }
 
     fn outstanding(&self) -> usize {
-        self.below.outstanding()
+        self.below.outstanding() + self.refused.len()
     }
 
     fn copied_bytes(&self) -> u64 {
@@ -69,14 +78,5 @@ impl<L: Layout> Volume for Composite<L> {
 
     fn losses(&self) -> u64 {
         self.below.losses()
-    }
-
-    /// No volume of several can keep it: it is kept by whoever serves this one.
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        Err(Io::new(0, Op::Read, 0, 0).error(ErrorKind::Unsupported, L::NAME))
-    }
-
-    fn store_writer(&mut self, _: WriterRecord) -> Result<(), IoError> {
-        Err(Io::new(0, Op::Write, 0, 0).error(ErrorKind::Unsupported, L::NAME))
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::{IO_BYTES_MAX, push_extent};
+use crate::disk::{error_kind, is_unsupported};
 use crate::{
     Completion, Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, ErrorKind, Extent, Features,
     Geometry, Identity, Io, IoError, IoFlags, Op, SyncMark, SyncScope, Token, Volume, WriterRecord,
@@ -19,16 +20,6 @@ const ZERO_BYTES: usize = 64 << 10;
 /// Room for this many I/Os is there from the start: how many complete together is a matter of luck,
 /// and luck must not allocate.
 const IOS_USUAL: usize = 256;
-
-/// The errnos this store tells apart, in Linux's numbers (MIPS and SPARC differ in the last three).
-mod errno {
-    pub const EBADF: i32 = 9;
-    pub const ENOSPC: i32 = 28;
-    pub const EROFS: i32 = 30;
-    pub const ENOSYS: i32 = 38;
-    pub const EOPNOTSUPP: i32 = 95;
-    pub const EDQUOT: i32 = 122;
-}
 
 /// Why a disk cannot be a volume of the wanted shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +78,8 @@ struct Running {
 
 impl Running {
     fn error(&self, kind: ErrorKind) -> IoError {
-        IoError { kind, op: self.op, offset: self.offset, len: self.len, module: MODULE }
+        let module = if self.op.is_record() { "writer record" } else { MODULE };
+        IoError { kind, op: self.op, offset: self.offset, len: self.len, module }
     }
 }
 
@@ -113,8 +105,6 @@ pub struct FileStore<D> {
     running: Vec<Option<Running>>,
     free: Vec<usize>,
     ready: Vec<Completion>,
-    /// Answers that needed no waiting for the disk: behind all that it had done before.
-    told: Vec<Completion>,
     scope: SyncScope,
     /// Syncs that succeeded, and when that was heard: told when the scope is settled.
     held: VecDeque<(SyncMark, Completion)>,
@@ -156,7 +146,6 @@ impl<D: Disk> FileStore<D> {
             running: Vec::with_capacity(IOS_USUAL),
             free: Vec::with_capacity(IOS_USUAL),
             ready: Vec::with_capacity(IOS_USUAL),
-            told: Vec::new(),
             scope: disk.sync_scope(),
             held: VecDeque::with_capacity(IOS_USUAL),
             disk_done: Vec::with_capacity(IOS_USUAL),
@@ -315,8 +304,17 @@ impl<D: Disk> FileStore<D> {
                     self.held.push_back((SyncMark::now(), completion));
                     return;
                 }
-                if let DiskOpKind::Read(buf) = done.kind {
-                    completion.data = SegList::of(buf.freeze());
+                match done.kind {
+                    DiskOpKind::Read(buf) => completion.data = SegList::of(buf.freeze()),
+                    DiskOpKind::BlockStatus(runs) => {
+                        let block = u64::from(self.geometry.block_bytes);
+                        completion.extents = whole_blocks(&runs, running.len, block);
+                        if running.flags.one_extent {
+                            completion.extents.truncate(1);
+                        }
+                    }
+                    DiskOpKind::LoadWriter(record) => completion.data = record.to_data(&self.pool),
+                    _ => {}
                 }
                 self.ready.push(completion);
             }
@@ -331,19 +329,6 @@ impl<D: Disk> FileStore<D> {
             self.ready.extend(self.held.pop_front().map(|(_, completion)| completion));
         }
     }
-
-    fn block_status(&mut self, io: &Io) -> Completion {
-        let mut runs = Vec::new();
-        if let Err(errno) = self.disk.block_status(io.offset, io.len, &mut runs) {
-            return Completion::new(io.token, Err(io.error(error_kind(errno), MODULE)));
-        }
-        let mut completion = Completion::new(io.token, Ok(()));
-        completion.extents = whole_blocks(&runs, io.len, u64::from(self.geometry.block_bytes));
-        if io.flags.one_extent {
-            completion.extents.truncate(1);
-        }
-        completion
-    }
 }
 
 impl<D: Disk> Volume for FileStore<D> {
@@ -356,7 +341,7 @@ impl<D: Disk> Volume for FileStore<D> {
     }
 
     fn submit(&mut self, io: Io) {
-        debug_assert_eq!(self.geometry.check(&io), Ok(()));
+        debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
         let running = Running {
             token: io.token,
             op: io.op,
@@ -380,10 +365,15 @@ impl<D: Disk> Volume for FileStore<D> {
                 let step = self.first_step(&running);
                 self.enter_step(running, step);
             }
-            Op::BlockStatus => {
-                let completion = self.block_status(&io);
-                self.told.push(completion);
-            }
+            Op::BlockStatus => self.start(running, DiskOpKind::BlockStatus(Vec::new())),
+            Op::LoadWriter => self.start(running, DiskOpKind::LoadWriter(Box::default())),
+            Op::StoreWriter => match WriterRecord::from_data(&io.data) {
+                Some(record) => self.start(running, DiskOpKind::StoreWriter(Box::new(record))),
+                None => {
+                    let error = running.error(ErrorKind::Invalid);
+                    self.ready.push(Completion::new(io.token, Err(error)));
+                }
+            },
         }
     }
 
@@ -409,13 +399,10 @@ impl<D: Disk> Volume for FileStore<D> {
             }
         }
         done.append(&mut self.ready);
-        // A flush that had failed when they were asked for has changed what they saw, and must be
-        // heard of first.
-        done.append(&mut self.told);
     }
 
     fn outstanding(&self) -> usize {
-        let held = self.held.len() + self.ready.len() + self.told.len();
+        let held = self.held.len() + self.ready.len();
         self.running.len() - self.free.len() + held
     }
 
@@ -426,14 +413,6 @@ impl<D: Disk> Volume for FileStore<D> {
     fn losses(&self) -> u64 {
         self.scope.losses()
     }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.disk.load_writer().map_err(|errno| record_error(errno, Op::Read))
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.disk.store_writer(record).map_err(|errno| record_error(errno, Op::Write))
-    }
 }
 
 impl<D> Drop for FileStore<D> {
@@ -443,25 +422,6 @@ impl<D> Drop for FileStore<D> {
             self.scope.end(mark, true);
         }
     }
-}
-
-fn record_error(errno: i32, op: Op) -> IoError {
-    IoError { kind: error_kind(errno), op, offset: 0, len: 0, module: "writer record" }
-}
-
-/// What an errno of the disk means for the I/O.
-fn error_kind(errno: i32) -> ErrorKind {
-    match errno {
-        errno::ENOSPC | errno::EDQUOT => ErrorKind::NoSpace,
-        errno::EROFS | errno::EBADF => ErrorKind::ReadOnly,
-        // Ranges were checked at the gate, so EINVAL is the medium's fault, too.
-        _ => ErrorKind::Io,
-    }
-}
-
-/// True if the disk says that it has no such operation, rather than that it failed.
-fn is_unsupported(errno: i32) -> bool {
-    matches!(errno, errno::EOPNOTSUPP | errno::ENOSYS)
 }
 
 /// File systems report extents in their own units, which a small logical block may not divide: a

@@ -3,9 +3,7 @@
 use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::IO_BYTES_MAX;
-use crate::{
-    Completion, Extent, Features, Geometry, Identity, Io, IoError, Op, Volume, WriterRecord,
-};
+use crate::{Completion, Extent, Features, Geometry, Identity, Io, Op, Volume, WriterRecord};
 
 /// Completes every I/O at once. Reads share one zero buffer; nothing is stored.
 pub struct NullStore {
@@ -60,7 +58,9 @@ impl Volume for NullStore {
             Op::BlockStatus => {
                 completion.extents.push(Extent { len: io.len, hole: true, zero: true });
             }
-            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes => {}
+            // Nothing is kept, and so nobody on record: whoever asks may write.
+            Op::LoadWriter => completion.data = WriterRecord::default().to_data(&Pool::new(0)),
+            Op::Write | Op::Flush | Op::Discard | Op::WriteZeroes | Op::StoreWriter => {}
         }
         self.ready.push(completion);
     }
@@ -71,15 +71,6 @@ impl Volume for NullStore {
 
     fn outstanding(&self) -> usize {
         self.ready.len()
-    }
-
-    /// Nothing is kept, and so nobody on record: whoever asks may write.
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        Ok(WriterRecord::default())
-    }
-
-    fn store_writer(&mut self, _: WriterRecord) -> Result<(), IoError> {
-        Ok(())
     }
 }
 

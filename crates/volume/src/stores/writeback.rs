@@ -6,7 +6,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::push_extent;
 use super::ranges::{Effect, Piece, Ranges};
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, WriterRecord};
+use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume};
 
 /// I/Os that a round keeps outstanding on the inner volume.
 const ROUND_IOS_MAX: usize = 64;
@@ -276,6 +276,7 @@ impl<V: Volume> Writeback<V> {
                 let mut completion = Completion::new(token, inner.result);
                 match (inner.result, op) {
                     (Err(_), _) => {}
+                    (Ok(()), Op::LoadWriter | Op::StoreWriter) => completion.data = inner.data,
                     (Ok(()), Op::Read) => {
                         self.lay_over(&over, offset, len, &inner.data, &mut completion.data);
                     }
@@ -305,6 +306,17 @@ impl<V: Volume> Volume for Writeback<V> {
         self.outstanding += 1;
         match io.op {
             Op::Read | Op::BlockStatus => self.ask(io),
+            Op::LoadWriter | Op::StoreWriter => {
+                let below = Below::Answer {
+                    token: io.token,
+                    op: io.op,
+                    offset: 0,
+                    len: 0,
+                    one_extent: false,
+                    over: Ranges::default(),
+                };
+                self.send_down(below, io);
+            }
             Op::Flush => self.wait(&io),
             Op::Write | Op::Discard | Op::WriteZeroes => {
                 if self.held.is_empty() && self.has_room(&io) {
@@ -344,14 +356,6 @@ impl<V: Volume> Volume for Writeback<V> {
 
     fn losses(&self) -> u64 {
         self.inner.losses()
-    }
-
-    fn load_writer(&mut self) -> Result<WriterRecord, IoError> {
-        self.inner.load_writer()
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), IoError> {
-        self.inner.store_writer(record)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use thinwire_buffer::{Pool, SegList};
 
 use super::SplitMix64;
-use crate::{Completion, Geometry, Io, Op, Token, Volume};
+use crate::{Completion, ErrorKind, Geometry, Io, Op, Token, Volume, WriterRecord};
 
 /// The exercise stays within this much of the volume's start.
 const AREA_BYTES: u64 = 2 << 20;
@@ -107,6 +107,7 @@ pub fn exercise_with(
         done: Vec::new(),
         report: ConformanceReport::default(),
     };
+    check_record(&mut *exercise.volume, &mut *exercise.wait);
     exercise.submit(Op::WriteZeroes, 0, count, true);
     exercise.drain(0);
     for step in 0..steps {
@@ -119,6 +120,30 @@ pub fn exercise_with(
     exercise.settle();
     assert_eq!(exercise.volume.outstanding(), 0);
     exercise.report
+}
+
+/// The writer record: kept, or not known at all, or, where nothing is kept, always nobody's. Nobody
+/// comes to it through the gate.
+fn check_record(volume: &mut dyn Volume, wait: &mut dyn FnMut()) {
+    let record = WriterRecord::new(7, [0x5a; 16], "conformance");
+    let store = record.to_io(1, &Pool::new(0));
+    let load = || Io::new(2, Op::LoadWriter, 0, 0);
+    for io in [&store, &load()] {
+        assert_eq!(volume.geometry().check(io), Err(ErrorKind::Unsupported), "{}", io.op);
+    }
+    let before = finish(volume, wait, load());
+    let stored = finish(volume, wait, store);
+    let after = finish(volume, wait, load());
+    let kinds = [&before, &stored, &after].map(|ended| ended.result.map_err(|e| e.kind));
+    if kinds == [Err(ErrorKind::Unsupported); 3] {
+        return;
+    }
+    assert_eq!(kinds, [Ok(()); 3]);
+    let found = WriterRecord::from_data(&after.data).expect("a record");
+    assert!(found == record || found == WriterRecord::default(), "{found:?}");
+    if let Some(before) = WriterRecord::from_data(&before.data) {
+        assert!(finish(volume, wait, before.to_io(3, &Pool::new(0))).result.is_ok());
+    }
 }
 
 /// Submits one I/O to an otherwise idle volume and waits for its completion.
@@ -257,6 +282,7 @@ impl Exercise<'_> {
         match io.op {
             Op::Read => self.check_read(&io, completion.data),
             Op::BlockStatus => self.check_status(&io, &completion),
+            Op::LoadWriter | Op::StoreWriter => unreachable!("not part of the mix"),
             Op::Flush => {}
             Op::Write | Op::Discard | Op::WriteZeroes => self.settle_write(&io),
         }

@@ -88,13 +88,14 @@ impl MemDisk {
     }
 
     fn run(&mut self, op: &mut DiskOp) -> Result<(), i32> {
-        if let Some(errno) = self.failing {
+        if let Some(errno) = self.failing.filter(|_| !is_record(&op.kind)) {
             return Err(errno);
         }
         let align = self.info.align_bytes as usize;
         let (at, len) = (op.offset as usize, op.len as usize);
         let odd = |n: usize| !n.is_multiple_of(align);
-        if !matches!(op.kind, DiskOpKind::Flush) && (odd(at) || odd(len)) {
+        let has_range = !matches!(op.kind, DiskOpKind::Flush) && !is_record(&op.kind);
+        if has_range && (odd(at) || odd(len)) {
             return Err(EINVAL);
         }
         match &mut op.kind {
@@ -130,6 +131,24 @@ impl MemDisk {
                 self.bytes[at..at + len].fill(0);
                 self.data[at / 4096..(at + len).div_ceil(4096)].fill(true);
             }
+            DiskOpKind::BlockStatus(out) => {
+                let (mut at, end) = (op.offset, op.offset + op.len);
+                while at < end {
+                    let next = ((at / 4096 + 1) * 4096).min(end);
+                    let hole = !self.data[(at / 4096) as usize];
+                    out.push(Extent { len: next - at, hole, zero: hole });
+                    at = next;
+                }
+            }
+            DiskOpKind::LoadWriter(record) => **record = self.writer,
+            DiskOpKind::StoreWriter(record) => {
+                self.writer = **record;
+                let failed = self.failing_records.pop_front() == Some(true);
+                self.scope.end(self.scope.begin(), failed);
+                if failed {
+                    return Err(EIO);
+                }
+            }
         }
         Ok(())
     }
@@ -163,30 +182,11 @@ impl Disk for MemDisk {
         self.wakes += 1;
     }
 
-    fn block_status(&mut self, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
-        let end = offset + len;
-        let mut at = offset;
-        while at < end {
-            let next = ((at / 4096 + 1) * 4096).min(end);
-            let hole = !self.data[(at / 4096) as usize];
-            out.push(Extent { len: next - at, hole, zero: hole });
-            at = next;
-        }
-        Ok(())
-    }
-
     fn sync_scope(&self) -> SyncScope {
         self.scope.clone()
     }
+}
 
-    fn load_writer(&mut self) -> Result<WriterRecord, i32> {
-        Ok(self.writer)
-    }
-
-    fn store_writer(&mut self, record: WriterRecord) -> Result<(), i32> {
-        self.writer = record;
-        let failed = self.failing_records.pop_front() == Some(true);
-        self.scope.end(self.scope.begin(), failed);
-        if failed { Err(EIO) } else { Ok(()) }
-    }
+fn is_record(kind: &DiskOpKind) -> bool {
+    matches!(kind, DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_))
 }

@@ -6,7 +6,10 @@ use thinwire_buffer::{Pool, SegList};
 use super::{MemDisk, Puppet, exercise};
 use crate::modules::{Module, ModuleError};
 use crate::stores::{FileStore, MemoryStore};
-use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, WriterRecord};
+use crate::{
+    Completion, ErrorKind, Features, Geometry, Identity, Io, Op, Volume, WriterRecord, load_writer,
+    store_writer,
+};
 
 /// More volumes than this are not tried.
 const CHILDREN_MAX: usize = 3;
@@ -278,8 +281,9 @@ fn identity(module: &Module, count: usize) {
 fn no_record(module: &Module, count: usize) {
     let mut volume = over(module, &puppets(count));
     let errors = [
-        volume.load_writer().expect_err("several volumes have no record"),
-        volume.store_writer(WriterRecord::default()).expect_err("several volumes have no record"),
+        load_writer(&mut *volume).expect_err("several volumes have no record"),
+        store_writer(&mut *volume, WriterRecord::default())
+            .expect_err("several volumes have no record"),
     ];
     let unsupported = (ErrorKind::Unsupported, module.name);
     assert_eq!(errors.map(|error| (error.kind, error.module)), [unsupported; 2]);

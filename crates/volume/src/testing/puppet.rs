@@ -141,14 +141,3 @@ impl Volume for Puppet {
         self.0.losses.get()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_volume_that_says_nothing_of_records_has_none() {
-        let error = Puppet::new(1, Puppet::GEOMETRY).load_writer().unwrap_err();
-        assert_eq!((error.kind, error.module), (ErrorKind::Unsupported, "volume"));
-    }
-}

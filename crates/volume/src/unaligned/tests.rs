@@ -61,6 +61,9 @@ impl Slow {
             }
             Op::Write => io.data.copy_to(&mut self.bytes[range]),
             Op::Flush => {}
+            Op::LoadWriter | Op::StoreWriter => {
+                completion.result = Err(io.error(ErrorKind::Unsupported, "test"));
+            }
             Op::Discard | Op::WriteZeroes => self.bytes[range].fill(0),
             Op::BlockStatus => {
                 // One extent per block: a block of zeroes is a hole.

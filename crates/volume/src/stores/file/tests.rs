@@ -1,6 +1,7 @@
 //! The file store on disks of every kind.
 
 use super::*;
+use crate::store_writer;
 use crate::testing::{MemDisk, exercise, finish};
 
 fn store(disk: MemDisk, block_bytes: u32) -> FileStore<MemDisk> {
@@ -144,7 +145,7 @@ fn a_failed_sync_of_any_kind_is_a_loss() {
     assert!(run(&mut store, Io::new(1, Op::Flush, 0, 0)).result.is_err());
     assert_eq!(store.losses(), 2);
     store.disk_mut().fail_records([true]);
-    assert!(store.store_writer(WriterRecord::default()).is_err() && store.losses() == 3);
+    assert!(store_writer(&mut store, WriterRecord::default()).is_err() && store.losses() == 3);
 }
 
 #[test]
