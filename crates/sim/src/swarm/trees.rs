@@ -58,8 +58,8 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
     for leaf in 0..LEAVES {
         let is_local = rng.below((LEAVES - leaf) as u64) < local as u64;
         local -= usize::from(is_local);
-        let remotes = leaf - (locals - local);
-        let server = if is_local { gateway } else { remotes % 2 };
+        // The remote ones take turns.
+        let server = if is_local { gateway } else { (leaf - (locals - local)) % 2 };
         let bytes = pick(rng, &[16 << 10, 64 << 10, 64 << 10, 256 << 10]);
         if is_local && rng.chance(0.03) {
             leaves.push(TreeLeaf::Memory { bytes });
