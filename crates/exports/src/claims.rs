@@ -250,6 +250,9 @@ impl Exports {
         if !self.closings.is_empty() {
             self.settle_closings(users);
         }
+        if self.has_grown {
+            self.tell_growth(users);
+        }
     }
 
     fn settle_claims(&mut self, now: Time, users: &mut dyn Users) {

@@ -98,8 +98,12 @@ pub(crate) struct Export {
     pub read_only: bool,
     /// Changes whenever unflushed writes may have been lost.
     pub verifier: u64,
-    /// What the volume counted when that was chosen.
+    /// What the volume counted when that was last looked at.
+    pub events: u64,
+    /// How often it may have lost something.
     pub losses: u64,
+    /// Those who have it open are to be told.
+    pub has_grown: bool,
     /// The record in force.
     pub writer: WriterRecord,
     pub record: RecordState,
@@ -157,6 +161,10 @@ pub struct Exports {
     pub(crate) closings: Vec<Closing>,
     /// Records travel in its memory.
     pub(crate) pool: Pool,
+    /// An export has grown, and nobody has been told.
+    pub(crate) has_grown: bool,
+    /// When volumes look again whether what they lie on has grown.
+    pub(crate) refresh_at: Time,
     pub(crate) stats: DoorStats,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
@@ -190,6 +198,8 @@ impl Exports {
             started: false,
             closings: Vec::new(),
             pool: pool.clone(),
+            has_grown: false,
+            refresh_at: Time::NEVER,
             stats: DoorStats::default(),
             verifier: seed,
             notes: VecDeque::new(),
@@ -203,14 +213,17 @@ impl Exports {
     pub fn add(&mut self, config: ExportConfig) {
         let ExportConfig { name, volume, read_only } = config;
         assert!(self.find(&name).is_none(), "export {name} twice");
-        let losses = volume.losses();
+        let events = volume.events();
+        self.refresh_at = Time::ZERO;
         let verifier = self.next_verifier();
         self.exports.push(Export {
             name,
             volume,
             read_only,
             verifier,
-            losses,
+            events,
+            losses: 0,
+            has_grown: false,
             writer: WriterRecord::default(),
             record: RecordState::Reading,
             changed: None,
@@ -264,7 +277,8 @@ impl Exports {
         std::mem::take(&mut self.started)
     }
 
-    /// When something here is due, at the latest: [`Exports::settle`], or what had to wait.
+    /// When something here is due, at the latest: [`Exports::refresh`], [`Exports::settle`], or what had
+    /// to wait.
     #[inline]
     pub fn deadline(&self, now: Time) -> Time {
         if self.release || self.started {
@@ -273,12 +287,12 @@ impl Exports {
         if self.unresolved || !self.claims.is_empty() {
             return self.next_due();
         }
-        Time::NEVER
+        self.refresh_at
     }
 
     fn next_due(&self) -> Time {
         let retries = self.exports.iter().filter_map(|e| e.record.due());
         let questions = self.claims.iter().filter_map(|claim| claim.twin.due());
-        retries.chain(questions).min().unwrap_or(Time::NEVER)
+        retries.chain(questions).fold(self.refresh_at, Time::min)
     }
 }

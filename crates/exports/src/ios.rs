@@ -101,7 +101,7 @@ impl Exports {
         }
         if io.flags.fua {
             // What was lost before it comes puts it in no doubt.
-            self.check_losses(export);
+            self.check_events(export);
         }
         let e = &mut self.exports[export];
         e.volume.geometry().check(&io)?;
@@ -134,8 +134,8 @@ impl Exports {
         Ok(())
     }
 
-    /// A descriptor of a volume is readable: the next poll polls all of them, also those that have
-    /// nothing outstanding, since it stays readable until then.
+    /// A descriptor of a volume is readable, or something has happened to one: the next poll polls all of
+    /// them, also those that have nothing outstanding, since it stays readable until then.
     pub fn disk_ready(&mut self) {
         self.is_told = true;
     }
@@ -164,13 +164,16 @@ impl Exports {
                 ends.push(done.len());
             }
             if done.is_empty() {
+                if told {
+                    (0..ends.len()).for_each(|export| self.check_events(export));
+                }
                 break;
             }
             // A sync that failed in one volume may have lost what others hold: all are heard before
             // anybody is answered.
             let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer;
             if !is_late {
-                (0..ends.len()).for_each(|export| self.check_losses(export));
+                (0..ends.len()).for_each(|export| self.check_events(export));
             }
             let mut at = 0;
             for (export, &end) in ends.iter().enumerate() {
@@ -184,26 +187,11 @@ impl Exports {
                 at = end;
             }
             if is_late {
-                (0..ends.len()).for_each(|export| self.check_losses(export));
+                (0..ends.len()).for_each(|export| self.check_events(export));
             }
             done.clear();
         }
         (self.done, self.done_ends) = (done, ends);
-    }
-
-    /// Chooses a new verifier if the volume may have lost something. To be called before anybody is
-    /// told of anything that ended since.
-    #[inline]
-    pub(crate) fn check_losses(&mut self, export: usize) {
-        let e = &mut self.exports[export];
-        let losses = e.volume.losses();
-        let deaf =
-            matches!(self.config.canary, DoorCanary::SameVerifier | DoorCanary::LossesUnnoticed);
-        if losses != e.losses && !deaf {
-            e.losses = losses;
-            let verifier = self.next_verifier();
-            self.exports[export].verifier = verifier;
-        }
     }
 
     #[inline]

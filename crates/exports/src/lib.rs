@@ -21,6 +21,7 @@
 //! * `claims.rs`: who may write next
 //! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
 //! * `twin.rs`: two live processes with one identity
+//! * `events.rs`: losses and growth of the volumes
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //!
 //! ```compile_fail
@@ -34,6 +35,7 @@
 #![forbid(unsafe_code)]
 
 mod claims;
+mod events;
 mod exports;
 mod ios;
 mod passes;

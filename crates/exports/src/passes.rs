@@ -32,7 +32,7 @@ impl Exports {
         writer_generation: u64,
         read_only: bool,
     ) -> Granted {
-        self.check_losses(export);
+        self.check_events(export);
         self.pass_generation = self.pass_generation.wrapping_add(1);
         let generation = self.pass_generation;
         let pass = PassState {

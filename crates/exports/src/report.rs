@@ -70,7 +70,7 @@ impl Exports {
                 RecordState::Unread(_) => RecordReport::Unread,
                 RecordState::Unresolved(_) | RecordState::Settling => RecordReport::Unsettled,
             },
-            losses: e.volume.losses(),
+            losses: e.losses,
             copied_bytes: e.volume.copied_bytes(),
         };
         self.exports.iter().enumerate().map(report).collect()

@@ -120,4 +120,7 @@ pub trait Users {
 
     /// A pass means nothing any more: `by` was granted the export under a generation.
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, writer_generation: u64);
+
+    /// The export of a pass has so many bytes now: more than it had, and it stays that large.
+    fn on_resized(&mut self, session: u64, pass: Pass, bytes: u64);
 }

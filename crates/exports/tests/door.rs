@@ -20,6 +20,7 @@ struct Dialect {
     fenced: Vec<(u64, Pass)>,
     closed: Vec<u64>,
     gone: Vec<u64>,
+    resized: Vec<(u64, Pass, u64)>,
 }
 
 impl Users for Dialect {
@@ -50,6 +51,10 @@ impl Users for Dialect {
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, _: u64) {
         assert_ne!(by.initiator[0], session as u8, "nobody fences itself here");
         self.fenced.push((session, pass));
+    }
+
+    fn on_resized(&mut self, session: u64, pass: Pass, bytes: u64) {
+        self.resized.push((session, pass, bytes));
     }
 }
 
@@ -259,4 +264,54 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     exports.close(1, granted.pass, 1);
     settle(&mut exports, &mut users);
     assert!(report(&exports).writer.is_none());
+}
+
+#[test]
+fn growth_is_told_once_to_all_who_have_it_open_and_are_not_fenced() {
+    let pool = Pool::new(0);
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
+    let mut store = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
+    store.disk_mut().grow(2 * BYTES);
+    exports.add(ExportConfig { name: "disk".into(), volume: Box::new(store), read_only: false });
+    let mut users = Dialect::default();
+    let reader = exports.open_read(1, 0);
+    let fenced = grant(&mut exports, &mut users, 2, false);
+    let writer = grant(&mut exports, &mut users, 3, true);
+    assert_eq!(users.fenced, [(2, fenced.pass)]);
+    assert_eq!((reader.geometry.bytes, writer.geometry.bytes), (BYTES, BYTES));
+    let beyond = || Io { offset: BYTES, ..write(&pool, 5) };
+    assert_eq!(submit(&mut exports, 3, writer.pass, beyond()), Err(ErrorKind::Invalid));
+    assert!(exports.deadline(AT) <= AT, "it looks at once");
+    let mut polled = 0;
+    while users.resized.is_empty() {
+        exports.refresh(AT);
+        // A descriptor tells, of a disk that has one.
+        exports.disk_ready();
+        assert!(poll(&mut exports).is_empty());
+        exports.settle(AT, &mut users);
+        polled += 1;
+        assert!(polled < 100, "nobody is told");
+    }
+    assert_eq!(users.resized, [(1, reader.pass, 2 * BYTES), (3, writer.pass, 2 * BYTES)]);
+    assert_eq!(submit(&mut exports, 3, writer.pass, beyond()), Ok(()));
+    assert_eq!(exports.open_read(4, 0).geometry.bytes, 2 * BYTES);
+    (exports.take_release(), exports.take_started());
+    // The next look is a second later.
+    assert_eq!(exports.deadline(AT), AT + std::time::Duration::from_secs(1));
+    exports.refresh(exports.deadline(AT));
+    exports.disk_ready();
+    while poll(&mut exports).is_empty() {}
+    exports.settle(AT, &mut users);
+    assert_eq!(users.resized.len(), 2);
+}
+
+#[test]
+fn nobody_looks_again_where_nothing_can_grow() {
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
+    let volume = Box::new(thinwire_volume::stores::NullStore::new(BYTES, 512));
+    exports.add(ExportConfig { name: "null".into(), volume, read_only: false });
+    settle(&mut exports, &mut Dialect::default());
+    exports.take_started();
+    exports.refresh(AT);
+    assert_eq!(exports.deadline(AT), Time::NEVER);
 }

@@ -82,6 +82,18 @@ pub(crate) struct Attachment {
     content: Option<AttachedVolume>,
     handle: u32,
     generation: u32,
+    growth: Growth,
+}
+
+/// How the volume has grown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Growth {
+    /// How often.
+    count: u64,
+    /// How often somebody has been told.
+    told: u64,
+    /// A size that came before the answer to the attach that it is about, with that one's handle.
+    early: Option<((u32, u32), u64)>,
 }
 
 impl Attachment {
@@ -100,6 +112,7 @@ impl Attachment {
             content: None,
             handle: 0,
             generation: 0,
+            growth: Growth::default(),
         }
     }
 
@@ -137,6 +150,7 @@ impl Attachment {
     pub fn ask(&mut self) -> u32 {
         debug_assert!(self.first_error().is_none(), "nobody looks for a target any more");
         self.state = State::Asked;
+        self.growth.early = None;
         self.transaction = self.transaction.wrapping_add(1).max(1);
         self.transaction
     }
@@ -196,7 +210,7 @@ impl Attachment {
             }
         }
         let geometry = match known {
-            // A face has been told a size and abilities: they stay.
+            // A face has been told a size and abilities: they stay, but that it may grow.
             Some(known) => known.geometry,
             None => Geometry {
                 bytes: a.bytes,
@@ -210,7 +224,50 @@ impl Attachment {
             Some(AttachedVolume { geometry, identity, writer_generation: a.writer_generation });
         (self.handle, self.generation) = (a.attachment, a.generation);
         self.state = State::Granted;
+        self.grow(a.bytes);
+        if let Some((handle, bytes)) = self.growth.early.take()
+            && handle == self.handle()
+        {
+            self.grow(bytes);
+        }
         Ok(if known.is_none() { Granted::First(a.verifier) } else { Granted::Again(a.verifier) })
+    }
+
+    /// EVENT with RESIZE: what has this handle is so large now. Events may come again and out of order,
+    /// also before the ATTACHED that tells the handle.
+    pub fn on_resize(&mut self, handle: (u32, u32), bytes: u64) {
+        match self.state {
+            State::Granted if handle == self.handle() => self.grow(bytes),
+            State::Asked | State::Refused { .. } => {
+                let before = self.growth.early.filter(|(other, _)| *other == handle);
+                let bytes = before.map_or(bytes, |(_, before)| bytes.max(before));
+                self.growth.early = Some((handle, bytes));
+            }
+            _ => {}
+        }
+    }
+
+    /// It never shrinks: a volume that did would be other content.
+    fn grow(&mut self, bytes: u64) {
+        let Some(content) = &mut self.content else { return };
+        let geometry = &mut content.geometry;
+        if bytes > geometry.bytes && bytes.is_multiple_of(u64::from(geometry.block_bytes)) {
+            geometry.bytes = bytes;
+            self.growth.count += 1;
+        }
+    }
+
+    /// How often the volume has grown since the first grant.
+    #[inline]
+    pub fn growths(&self) -> u64 {
+        self.growth.count
+    }
+
+    /// Its size, if it has grown since this was called last.
+    pub fn take_growth(&mut self) -> Option<u64> {
+        let content = self.content.filter(|_| self.growth.told != self.growth.count)?;
+        self.growth.told = self.growth.count;
+        Some(content.geometry.bytes)
     }
 
     /// ATTACH_REFUSED.
@@ -445,6 +502,50 @@ mod tests {
             ],
             state_of,
         );
+    }
+
+    fn bytes_of(a: &Attachment) -> u64 {
+        a.content().unwrap().geometry.bytes
+    }
+
+    #[test]
+    fn it_grows_by_what_it_is_told_in_any_order_and_never_shrinks() {
+        let mut a = granted();
+        assert_eq!((a.take_growth(), a.growths()), (None, 0));
+        for (handle, bytes, has) in [
+            ((3, 4), 3 << 20, 3 << 20),
+            // Sent earlier.
+            ((3, 4), 2 << 20, 3 << 20),
+            // Of another attachment; not whole blocks.
+            ((3, 5), 4 << 20, 3 << 20),
+            ((3, 4), (4 << 20) + 1, 3 << 20),
+        ] {
+            a.on_resize(handle, bytes);
+            assert_eq!(bytes_of(&a), has);
+        }
+        assert_eq!((a.take_growth(), a.take_growth(), a.growths()), (Some(3 << 20), None, 1));
+        // In the next session: smaller is another volume, larger is the same.
+        a.part();
+        let transaction = a.ask();
+        assert_eq!(a.on_attached(&answer(transaction, 1)), Ok(Granted::OtherContent));
+        let transaction = a.ask();
+        let larger = Attached { bytes: 5 << 20, ..answer(transaction, 1) };
+        assert_eq!(a.on_attached(&larger), Ok(Granted::Again(5)));
+        assert_eq!((bytes_of(&a), a.take_growth()), (5 << 20, Some(5 << 20)));
+    }
+
+    #[test]
+    fn a_growth_that_overtakes_the_answer_is_not_lost() {
+        let mut a = asked();
+        a.on_resize((3, 4), 3 << 20);
+        a.on_resize((3, 4), 2 << 20);
+        a.on_attached(&answer(1, 1)).unwrap();
+        assert_eq!(bytes_of(&a), 3 << 20);
+        // One that is about another answer is.
+        let mut a = asked();
+        a.on_resize((3, 3), 3 << 20);
+        a.on_attached(&answer(1, 1)).unwrap();
+        assert_eq!(bytes_of(&a), 1 << 20);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub struct InitiatorConfig {
     pub insecure: bool,
     /// See [`WhenAway`]. Default: wait.
     pub when_away: WhenAway,
-    /// Whoever stands on it looks at [`Volume::losses`](thinwire_volume::Volume::losses) and sends again
+    /// Whoever stands on it looks at [`Volume::events`](thinwire_volume::Volume::events) and sends again
     /// what was lost, as a target has its initiators do: then no flush has to fail for it. Default: false,
     /// the next flush tells.
     pub losses_are_heard: bool,

@@ -7,7 +7,9 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use thinwire_buffer::{LinkInfo, RxFrame, Time, TxBatch};
-use thinwire_volume::{Bell, Completion, Effect, Expects, Io, Part, PartEvent, Volume};
+use thinwire_volume::{
+    Bell, Completion, Effect, Expects, Io, Part, PartEvent, Volume, VolumeEvent,
+};
 
 pub use self::edges::NodeCanary;
 use self::edges::Way;
@@ -100,6 +102,7 @@ pub struct Node {
     /// Recycled.
     ios: Vec<Io>,
     done: Vec<Completion>,
+    news: Vec<VolumeEvent>,
     strays: u64,
     canary: NodeCanary,
     /// Completions that a planted fault has let pass.
@@ -129,6 +132,7 @@ impl Node {
             acting: Vec::new(),
             ios: Vec::new(),
             done: Vec::new(),
+            news: Vec::new(),
             strays: 0,
             canary: NodeCanary::None,
             passed: 0,
@@ -369,7 +373,7 @@ impl Node {
         place.is_stirred = false;
         place.part.settle(now);
         if !place.edges.is_empty() {
-            self.carry_up(at);
+            self.carry_up(now, at);
         }
     }
 

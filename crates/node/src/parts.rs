@@ -16,9 +16,11 @@ pub(crate) struct Place {
     pub links_are_first: bool,
     /// Edges to it: others stand on it.
     pub edges: Vec<usize>,
+    /// What the volume that it is had counted when its events were last told.
+    pub events: u64,
     pub flights: Flights,
     /// What it had lost when it last completed something (canary).
-    pub losses_told: u64,
+    pub events_late: u64,
     /// It is to be settled.
     pub is_stirred: bool,
     /// It is to be closed.
@@ -34,8 +36,9 @@ impl Place {
             links,
             links_are_first,
             edges: Vec::new(),
+            events: 0,
             flights: Flights::default(),
-            losses_told: 0,
+            events_late: 0,
             is_stirred: false,
             is_touched: false,
         }

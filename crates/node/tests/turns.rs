@@ -8,7 +8,7 @@ use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, 
 use thinwire_node::{Lane, Node, PartId, SESSION_OFFSET};
 use thinwire_volume::{
     Closing, Completion, Effect, ErrorKind, Features, Geometry, Gravity, Identity, Io, Op, Part,
-    PartEvent, Port, Volume,
+    PartEvent, Port, Volume, VolumeEvent,
 };
 
 const NOW: Time = Time(1_000_000_000);
@@ -20,14 +20,15 @@ fn told(diary: &Diary) -> Vec<String> {
     diary.borrow_mut().drain(..).collect()
 }
 
-/// A volume that completes what it is told to, and counts what it is told to have lost.
+/// A volume that completes what it is told to, and tells the news that it is given.
 struct Store {
     name: &'static str,
     diary: Diary,
     queue: Vec<Io>,
     /// Completes everything when it is polled.
     is_eager: bool,
-    losses: u64,
+    news: Vec<VolumeEvent>,
+    told: u64,
     again_at: Time,
     /// Completes each I/O twice.
     stutters: bool,
@@ -36,7 +37,7 @@ struct Store {
 fn store(name: &'static str, diary: &Diary) -> Store {
     let (queue, diary) = (Vec::new(), diary.clone());
     let again_at = Time::NEVER;
-    Store { name, diary, queue, is_eager: true, losses: 0, again_at, stutters: false }
+    Store { name, diary, queue, is_eager: true, news: vec![], told: 0, again_at, stutters: false }
 }
 
 impl Volume for Store {
@@ -64,8 +65,12 @@ impl Volume for Store {
     fn outstanding(&self) -> usize {
         self.queue.len()
     }
-    fn losses(&self) -> u64 {
-        self.losses
+    fn events(&self) -> u64 {
+        self.news.len() as u64 + self.told
+    }
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.told += self.news.len() as u64;
+        events.append(&mut self.news);
     }
 }
 
@@ -104,10 +109,13 @@ struct Upper {
 }
 
 impl Part for Upper {
+    fn on_event(&mut self, _: Time, event: PartEvent<'_>) {
+        self.diary.borrow_mut().push(format!("{}: {event:?}", self.name));
+    }
     fn settle(&mut self, _: Time) {
         for (at, port) in self.below.iter_mut().enumerate() {
             port.poll(&mut self.done);
-            let losses = port.losses();
+            let losses = port.events();
             for completion in self.done.drain(..) {
                 let kind = completion.result.map_err(|e| (e.kind, e.op));
                 let token = completion.token;
@@ -204,11 +212,42 @@ fn a_loss_is_known_before_what_was_completed_behind_it() {
     let a = over(&mut node, "a", &diary, [below]);
     let b = over(&mut node, "b", &diary, [below]);
     submit(&mut node, a, 0, 1);
-    node.get_mut(below).unwrap().losses = 3;
+    node.get_mut(below).unwrap().news = vec![VolumeEvent::Lost];
     node.settle(NOW);
-    assert!(told(&diary).contains(&"a has 1 of 0: Ok(()), 3 lost".to_string()));
+    assert!(told(&diary).contains(&"a has 1 of 0: Ok(()), 1 lost".to_string()));
     // Who had nothing there knows it, too.
-    assert_eq!(node.get(b).unwrap().below[0].losses(), 3);
+    assert_eq!(node.get(b).unwrap().below[0].events(), 1);
+}
+
+#[test]
+fn what_happens_to_a_part_is_told_to_all_who_stand_on_it_each_once() {
+    for shares in [false, true] {
+        let (mut node, diary) = (Node::new(vec![]), Diary::default());
+        let below = node.add(store("disk", &diary), vec![], &Lane::ALL);
+        let a = over(&mut node, "a", &diary, [below]);
+        let b = shares.then(|| over(&mut node, "b", &diary, [below]));
+        let resized = |bytes| VolumeEvent::Resized { bytes };
+        for news in [vec![resized(2 << 20), VolumeEvent::Lost], vec![resized(3 << 20)]] {
+            node.get_mut(below).unwrap().news = news;
+            node.post(NOW, below, PartEvent::Readable);
+            told(&diary);
+            node.settle(NOW);
+            let parents = if shares { 2 } else { 1 };
+            assert_eq!(told(&diary), ["a: Below", "b: Below"][..parents]);
+        }
+        for part in [Some(a), b].into_iter().flatten() {
+            let port = &mut node.get_mut(part).unwrap().below[0];
+            assert_eq!((port.geometry().bytes, port.events()), (3 << 20, 3));
+            let mut events = vec![];
+            port.poll_events(&mut events);
+            // Two of a kind have become the last; a loss comes first.
+            assert_eq!(events, [VolumeEvent::Lost, resized(3 << 20)]);
+            port.poll_events(&mut events);
+            assert_eq!(events.len(), 2);
+        }
+        let late = node.port(below);
+        assert_eq!((late.geometry().bytes, late.events()), (1 << 20, 0), "as it is");
+    }
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Scene {
     }
 
     fn losses(&self) -> [u64; 3] {
-        [&self.first, &self.second, &self.elsewhere].map(|store| store.volume.losses())
+        [&self.first, &self.second, &self.elsewhere].map(|store| store.volume.events())
     }
 
     /// Does something while the device fails its flushes; returns its result, and whether the device was
@@ -207,6 +207,6 @@ fn a_record_in_the_state_directory_counts_where_that_lies() {
         let (stored, asked) = scene.while_failing(|_| store_writer(&mut *store.volume, record(2)));
         assert_eq!((stored.map_err(|error| error.kind), asked), (Err(ErrorKind::Io), true));
         scene.assert_counted(before, system);
-        assert_eq!(store.volume.losses(), 0, "{system}: no sync of its own has failed");
+        assert_eq!(store.volume.events(), 0, "{system}: no sync of its own has failed");
     }
 }

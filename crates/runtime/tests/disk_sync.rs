@@ -111,16 +111,16 @@ fn a_record_does_not_take_the_error_of_a_write_away() {
         let image = stage.image("image");
         let mut store = Store::open(&image, &stage.options());
         let record = load_writer(&mut *store.volume).unwrap();
-        let before = store.volume.losses();
+        let before = store.volume.events();
         stage.fail();
         write_much(&mut store);
         stage.write_back();
         let stored = store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "b"));
-        let counted = store.volume.losses();
+        let counted = store.volume.events();
         let flushed = store.simple(Op::Flush, 0, 0).result;
         assert_eq!(record.generation, 0);
         assert!(flushed.is_err(), "{system}: the content's own description was told nothing");
-        assert!(store.volume.losses() > before, "{system}");
+        assert!(store.volume.events() > before, "{system}");
         // btrfs cannot be made to fail in the record's sync: it is read-only before.
         if stored.is_err_and(|error| error.kind != ErrorKind::ReadOnly) {
             assert!(counted > before, "{system}: the record counts, too");
@@ -138,12 +138,12 @@ fn a_failed_flush_counts_for_all_on_the_file_system() {
         File::create(&elsewhere).unwrap().set_len(1 << 20).unwrap();
         let [mut first, second, elsewhere] =
             [first, second, elsewhere].map(|path| Store::open(&path, &stage.options()));
-        let losses = [&second, &elsewhere].map(|store| store.volume.losses());
+        let losses = [&second, &elsewhere].map(|store| store.volume.events());
         stage.fail();
         write_much(&mut first);
         assert!(first.simple(Op::Flush, 0, 0).result.is_err(), "{system}");
-        assert!(second.volume.losses() > losses[0], "{system}");
-        assert_eq!(elsewhere.volume.losses(), losses[1], "{system}");
+        assert!(second.volume.events() > losses[0], "{system}");
+        assert_eq!(elsewhere.volume.events(), losses[1], "{system}");
     }
 }
 
@@ -159,10 +159,10 @@ fn a_record_that_finds_no_space_goes_nowhere_else() {
     while filler.write_all(&bytes).is_ok() {}
     let mut rest = File::create(stage.dir.join("system/rest")).unwrap();
     while rest.write_all(&bytes[..1024]).is_ok() {}
-    let before = store.volume.losses();
+    let before = store.volume.events();
     let error = store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "a")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);
-    assert_eq!(store.volume.losses(), before, "no sync has failed");
+    assert_eq!(store.volume.events(), before, "no sync has failed");
     assert!(!stage.dir.join("state").exists());
     assert_eq!(load_writer(&mut *store.volume), Ok(WriterRecord::default()));
     drop((filler, rest));

@@ -6,7 +6,7 @@ use std::ops::Range as Span;
 use thinwire_buffer::Pool;
 use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 use crate::medium::MediumHandle;
 use crate::stamp::SECTOR_BYTES;
@@ -200,7 +200,15 @@ impl Volume for Unflushed {
         self.below.outstanding() + self.told.len()
     }
 
-    fn losses(&self) -> u64 {
-        self.below.losses()
+    fn events(&self) -> u64 {
+        self.below.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.below.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.below.refresh()
     }
 }

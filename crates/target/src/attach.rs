@@ -140,6 +140,17 @@ impl Users for Sessions<'_> {
             })));
         }
     }
+
+    fn on_resized(&mut self, session: u64, pass: Pass, bytes: u64) {
+        if let Some(peer) = self.get(session) {
+            peer.session.send(Item::said(Message::Event(Event {
+                code: event_code::RESIZE,
+                attachment: pass.number,
+                generation: pass.generation,
+                value: bytes,
+            })));
+        }
+    }
 }
 
 impl Peer {

@@ -13,7 +13,7 @@ impl Part for Target {
 
     fn on_event(&mut self, now: Time, event: PartEvent<'_>) {
         match event {
-            PartEvent::Readable => self.disk_ready(),
+            PartEvent::Readable | PartEvent::Below => self.disk_ready(),
             PartEvent::Letter { link, frame } => self.on_forward(now, link, frame),
         }
     }

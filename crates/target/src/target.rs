@@ -292,8 +292,8 @@ impl Target {
         }
     }
 
-    /// A descriptor of a volume is readable: the next turn polls all of them, also those that have
-    /// nothing outstanding, since it stays readable until then.
+    /// A descriptor of a volume is readable, or something has happened to one: the next turn polls all of
+    /// them, also those that have nothing outstanding, since it stays readable until then.
     pub fn disk_ready(&mut self) {
         self.house.exports.disk_ready();
     }
@@ -307,6 +307,7 @@ impl Target {
     /// Takes what the volumes have completed, and answers it.
     pub(crate) fn poll(&mut self, now: Time) {
         self.house.now = now;
+        self.house.exports.refresh(now);
         self.house.poll(&mut self.peers);
     }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use thinwire_runtime::disk;
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
@@ -200,8 +200,16 @@ impl Volume for LeafVolume {
         self.0.borrow().store.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.0.borrow().store.losses()
+    fn events(&self) -> u64 {
+        self.0.borrow().store.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.0.borrow_mut().store.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.0.borrow_mut().store.refresh()
     }
 }
 

@@ -11,7 +11,7 @@ use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_runtime::serve::OpenedLeaf;
-use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
 use crate::control::State;
 use crate::error::{Failure, Outcome};
@@ -308,6 +308,13 @@ impl Top {
             Top::Other { below, .. } => below,
         }
     }
+
+    fn below_mut(&mut self) -> &mut dyn Volume {
+        match self {
+            Top::Port(port) => port,
+            Top::Other { below, .. } => below,
+        }
+    }
 }
 
 impl Volume for Top {
@@ -353,8 +360,16 @@ impl Volume for Top {
         self.below().copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.below().losses()
+    fn events(&self) -> u64 {
+        self.below().events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.below_mut().poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.below_mut().refresh()
     }
 }
 

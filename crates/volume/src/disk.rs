@@ -83,6 +83,10 @@ pub trait Disk {
     /// Its size, alignment, identity and abilities.
     fn info(&self) -> DiskInfo;
 
+    /// Its size now, in whole blocks of this many bytes; never less than it was told last, at first by
+    /// [`Disk::info`]. Operations reach that far from now on. Control path.
+    fn refresh(&mut self, block_bytes: u32) -> u64;
+
     /// Queues an operation. Operations may complete in any order.
     fn submit(&mut self, op: DiskOp);
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::SegList;
 
-use crate::{ErrorKind, IoError};
+use crate::{ErrorKind, IoError, VolumeEvent};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
 pub type Token = u64;
@@ -167,7 +167,8 @@ pub struct Features {
     pub block_status: bool,
 }
 
-/// Shape and abilities. Constant while the volume is open, but for growth of `bytes`.
+/// Shape and abilities. Constant while the volume is open, but for growth of `bytes`
+/// ([`VolumeEvent::Resized`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes, a multiple of `block_bytes`.
@@ -249,12 +250,24 @@ pub trait Volume {
         0
     }
 
-    /// Counts the moments at which completed writes that no flush has covered may have been lost,
-    /// because a sync failed on what this volume lies on, whoever asked for it. Looked at after
-    /// [`Volume::poll`], before its completions are passed on. A volume of volumes adds up those
-    /// below it.
-    fn losses(&self) -> u64 {
+    /// Counts what has happened to this volume: looked at after [`Volume::poll`], before its completions
+    /// are passed on, and whenever else it may have changed. If it has, [`Volume::poll_events`] comes
+    /// first. A volume of volumes adds up those below it.
+    fn events(&self) -> u64 {
         0
+    }
+
+    /// Appends what has happened since the last call to `events`, a loss before anything else. Only from
+    /// then on does a volume of volumes act on what has happened below it.
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let _ = events;
+    }
+
+    /// Looks whether what it lies on has grown. Never on the way of an I/O: to be called about once a
+    /// second by whoever drives the volume, who polls it then, since finding out may take an I/O.
+    /// False if there is nothing to look at, now and later.
+    fn refresh(&mut self) -> bool {
+        false
     }
 }
 
@@ -283,7 +296,15 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
         (**self).copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        (**self).losses()
+    fn events(&self) -> u64 {
+        (**self).events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        (**self).poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        (**self).refresh()
     }
 }

@@ -4,6 +4,7 @@
 
 mod disk;
 mod error;
+mod event;
 mod grant;
 mod io;
 pub mod modules;
@@ -19,6 +20,7 @@ mod writer;
 
 pub use disk::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind};
 pub use error::{ErrorKind, IoError};
+pub use event::VolumeEvent;
 pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
 pub use part::{Closing, Effect, Expects, Gravity, Letter, Part, PartEvent};

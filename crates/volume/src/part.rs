@@ -73,6 +73,8 @@ pub enum Expects {
 pub enum PartEvent<'a> {
     /// A descriptor of one of the volumes inside it is readable.
     Readable,
+    /// Something has happened to a volume that it stands on: see [`Volume::poll_events`].
+    Below,
     /// A frame that came to another part of the same kind, on another thread, for this one.
     Letter {
         /// The link that it came on, counted as for [`Part::on_frame`].

@@ -4,13 +4,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::{Completion, Geometry, Identity, Io, Volume};
+use crate::{Completion, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// The upper end of an [`Edge`].
 ///
 /// What is submitted waits there until the node carries it to the volume below, what that completes
-/// until it is polled; both in order. The port counts what its volume has lost as of the completions
-/// that can be polled: a loss comes before any completion behind it.
+/// until it is polled; both in order. What has happened to the volume waits there, too, and counts as of
+/// the completions that can be polled: a loss comes before any completion behind it.
 pub struct Port(Rc<Edge>);
 
 /// The edge itself, which the node shares with the port. Belongs to one thread.
@@ -22,7 +22,9 @@ pub struct Edge {
     ios: RefCell<Vec<Io>>,
     done: RefCell<Vec<Completion>>,
     outstanding: Cell<usize>,
-    losses: Cell<u64>,
+    events: Cell<u64>,
+    /// What has happened to the volume below and was not polled, at most one of each kind.
+    news: RefCell<Vec<VolumeEvent>>,
     copied_bytes: Cell<u64>,
     bell: Rc<Bell>,
     /// The port is gone.
@@ -57,7 +59,8 @@ impl Edge {
             ios: RefCell::default(),
             done: RefCell::default(),
             outstanding: Cell::new(0),
-            losses: Cell::new(0),
+            events: Cell::new(0),
+            news: RefCell::default(),
             copied_bytes: Cell::new(0),
             bell,
             is_cut: Cell::new(false),
@@ -76,21 +79,24 @@ impl Edge {
         std::mem::swap(&mut *self.ios.borrow_mut(), out);
     }
 
-    /// What the volume below counted when it was polled. Before the completions of that poll. True if
-    /// that is new.
-    #[inline]
-    pub fn set_losses(&self, losses: u64) -> bool {
-        self.losses.replace(losses) != losses
+    /// Something has happened to the volume below: to be told before anybody looks at the completions
+    /// of the poll that it was found out with.
+    pub fn tell(&self, event: VolumeEvent) {
+        if let VolumeEvent::Resized { bytes } = event {
+            self.geometry.set(Geometry { bytes, ..self.geometry.get() });
+        }
+        let mut news = self.news.borrow_mut();
+        // Of one kind the last says all; a loss comes first.
+        let kind = std::mem::discriminant(&event);
+        news.retain(|other| std::mem::discriminant(other) != kind);
+        let at = if event == VolumeEvent::Lost { 0 } else { news.len() };
+        news.insert(at, event);
+        self.events.set(self.events.get() + 1);
     }
 
     /// What the volume below says it has copied.
     pub fn set_copied_bytes(&self, bytes: u64) {
         self.copied_bytes.set(bytes);
-    }
-
-    /// The volume below has grown.
-    pub fn set_geometry(&self, geometry: Geometry) {
-        self.geometry.set(geometry);
     }
 
     /// Completes an I/O, under the token of whoever submitted it.
@@ -179,7 +185,11 @@ impl Volume for Port {
         self.0.copied_bytes.get()
     }
 
-    fn losses(&self) -> u64 {
-        self.0.losses.get()
+    fn events(&self) -> u64 {
+        self.0.events.get()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        events.append(&mut self.0.news.borrow_mut());
     }
 }

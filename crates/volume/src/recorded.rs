@@ -6,7 +6,7 @@ use thinwire_buffer::{Pool, SegList};
 use crate::disk::error_kind;
 use crate::{
     Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Geometry, Identity, Io, IoError, Op,
-    Volume, WriterRecord,
+    Volume, VolumeEvent, WriterRecord,
 };
 
 /// Where a writer record is kept, apart from the content that it is of. A [`Disk`] is one. Never
@@ -121,7 +121,15 @@ impl<P: RecordPlace> Volume for Recorded<P> {
         self.below.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.below.losses()
+    fn events(&self) -> u64 {
+        self.below.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.below.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.below.refresh()
     }
 }

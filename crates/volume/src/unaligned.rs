@@ -22,7 +22,7 @@ mod tests;
 use thinwire_buffer::{Buf, Pool, SegList};
 
 use self::locks::RangeLocks;
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume};
+use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent};
 
 /// The longest read or write this module accepts, however little the volume below takes: what NBD
 /// clients take for granted.
@@ -424,8 +424,16 @@ impl<V: Volume> Volume for Unaligned<V> {
         self.copied_bytes + self.inner.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.inner.losses()
+    fn events(&self) -> u64 {
+        self.inner.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.inner.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.inner.refresh()
     }
 }
 

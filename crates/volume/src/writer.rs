@@ -278,7 +278,7 @@ mod tests {
             }
             let is_unresolved = matches!(result, Err(ChangeError::Unresolved(_)));
             assert_eq!(is_unresolved, failing == 6, "{failing}");
-            assert_eq!(store.losses() > 0, result.is_err(), "a failed sync puts all in doubt");
+            assert_eq!(store.events() > 0, result.is_err(), "a failed sync puts all in doubt");
         }
     }
 }

@@ -111,8 +111,13 @@ impl Initiator {
             },
             Message::Event(event) => {
                 let ours = (event.attachment, event.generation) == self.attachment.handle();
-                if event.code == event_code::FENCED && ours {
-                    self.die(ErrorKind::Fenced);
+                match event.code {
+                    event_code::FENCED if ours => self.die(ErrorKind::Fenced),
+                    event_code::RESIZE => {
+                        let handle = (event.attachment, event.generation);
+                        self.attachment.on_resize(handle, event.value);
+                    }
+                    _ => {}
                 }
             }
             Message::Detached(_) if self.closing.is_told() => self.finish_closing(),

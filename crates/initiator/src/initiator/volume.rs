@@ -1,14 +1,14 @@
 //! The user's side: a remote volume is a volume.
 
 use thinwire_proto::Stage;
-use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 use super::Initiator;
 use crate::requests::MODULE;
 use crate::slots::{Owner, Pending};
 
 impl Volume for Initiator {
-    /// What the target said when it was attached.
+    /// What the target said when it was attached, as far as it has not grown since.
     ///
     /// # Panics
     /// Before the first attach: a face is only opened once that is done.
@@ -56,7 +56,17 @@ impl Volume for Initiator {
     }
 
     /// What a restart of the target loses is sent again: only what could not be is lost.
-    fn losses(&self) -> u64 {
-        self.durability.stats().failures
+    fn events(&self) -> u64 {
+        self.durability.stats().failures + self.attachment.growths()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let failures = self.durability.stats().failures;
+        if std::mem::replace(&mut self.failures_told, failures) != failures {
+            events.push(VolumeEvent::Lost);
+        }
+        if let Some(bytes) = self.attachment.take_growth() {
+            events.push(VolumeEvent::Resized { bytes });
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use thinwire_volume::{Completion, Edge, ErrorKind, Io, Part, Port};
+use thinwire_buffer::Time;
+use thinwire_volume::{Completion, Edge, ErrorKind, Io, Part, PartEvent, Port};
 
 use super::{Node, PartId};
 use crate::flights::Flight;
@@ -47,7 +48,6 @@ impl Node {
         place.edges.push(number);
         let volume = place.part.volume().expect("others stand on volumes only");
         let edge = Edge::new(number, volume.geometry(), volume.identity(), self.bell.clone());
-        edge.set_losses(volume.losses());
         let port = edge.port();
         self.ways.push(Some(Way { edge, child: id.at, parent: None }));
         port
@@ -107,33 +107,52 @@ impl Node {
         }
     }
 
+    /// Tells those who stand on a part what has happened to it, if anything has. Nobody has looked at the
+    /// completions of the last poll yet.
+    fn carry_events(&mut self, now: Time, at: usize, events: u64) {
+        let Self { places, ways, news, .. } = self;
+        let place = places[at].as_mut().expect("it has just acted");
+        place.events = events;
+        place.part.volume().expect("others stand on it").poll_events(news);
+        let mut parents = Vec::new();
+        for &number in place.edges.iter().filter(|_| !news.is_empty()) {
+            let way = ways[number].as_ref().expect("an edge of a part");
+            news.iter().for_each(|&event| way.edge.tell(event));
+            parents.extend(way.parent);
+        }
+        news.clear();
+        for parent in parents {
+            self.stir(parent);
+            if let Some(place) = &mut self.places[parent] {
+                place.part.on_event(now, PartEvent::Below);
+            }
+        }
+    }
+
     /// Takes the completions of a part to those who stand on it.
-    pub(super) fn carry_up(&mut self, at: usize) {
+    pub(super) fn carry_up(&mut self, now: Time, at: usize) {
         if self.canary == NodeCanary::None
             && let Some(Place { edges, .. }) = &self.places[at]
             && let [only] = edges[..]
         {
-            return self.carry_up_to(at, only);
+            return self.carry_up_to(now, at, only);
         }
         let mut done = std::mem::take(&mut self.done);
         let place = self.places[at].as_mut().expect("it has just acted");
         let volume = place.part.volume().expect("others stand on it");
         volume.poll(&mut done);
-        // Before any completion, which may be of what has seen the loss.
-        let (mut losses, copied_bytes) = (volume.losses(), volume.copied_bytes());
+        let (mut events, copied_bytes) = (volume.events(), volume.copied_bytes());
         if self.canary == NodeCanary::LateLost {
-            let now = if done.is_empty() { place.losses_told } else { losses };
-            losses = std::mem::replace(&mut place.losses_told, now);
+            let late = if done.is_empty() { place.events_late } else { events };
+            events = std::mem::replace(&mut place.events_late, late);
         }
-        for number in 0..place.edges.len() {
-            let number = self.places[at].as_ref().expect("as before").edges[number];
+        for &number in &place.edges {
             let way = self.ways[number].as_ref().expect("an edge of a part");
             way.edge.set_copied_bytes(copied_bytes);
-            if way.edge.set_losses(losses)
-                && let Some(parent) = way.parent
-            {
-                self.stir(parent);
-            }
+        }
+        // Before any completion, which may be of what has seen the loss.
+        if events != place.events {
+            self.carry_events(now, at, events);
         }
         for mut completion in done.drain(..) {
             let place = self.places[at].as_mut().expect("as before");
@@ -164,9 +183,9 @@ impl Node {
 
     /// As [`Node::carry_up`], of a part with one edge: its completions go there as they come.
     #[inline]
-    fn carry_up_to(&mut self, at: usize, number: usize) {
+    fn carry_up_to(&mut self, now: Time, at: usize, number: usize) {
         let Self { places, ways, strays, .. } = self;
-        let Place { part, flights, .. } = places[at].as_mut().expect("it has just acted");
+        let Place { part, flights, events, .. } = places[at].as_mut().expect("it has just acted");
         let volume = part.volume().expect("others stand on it");
         let way = ways[number].as_ref().expect("an edge of a part");
         let has_come = way.edge.fill(|done| {
@@ -191,10 +210,12 @@ impl Node {
             done.truncate(kept);
             kept > before
         });
-        // Nobody has looked at the completions yet.
         way.edge.set_copied_bytes(volume.copied_bytes());
-        let has_lost = way.edge.set_losses(volume.losses());
-        if let (true, Some(parent)) = (has_come || has_lost, way.parent) {
+        let (counted, parent) = (volume.events(), way.parent);
+        if counted != *events {
+            self.carry_events(now, at, counted);
+        }
+        if let (true, Some(parent)) = (has_come, parent) {
             self.stir(parent);
         }
     }

@@ -65,6 +65,10 @@ impl Disk for AnyDisk {
         either!(&self.0, disk => disk.info())
     }
 
+    fn refresh(&mut self, block_bytes: u32) -> u64 {
+        either!(&mut self.0, disk => disk.refresh(block_bytes))
+    }
+
     fn submit(&mut self, op: DiskOp) {
         either!(&mut self.0, disk => disk.submit(op));
     }

@@ -31,7 +31,7 @@ pub(super) struct RealDisk<E: Engine> {
     pub file: Arc<File>,
     pub path: PathBuf,
     pub info: DiskInfo,
-    /// A block device: it cannot shrink, and has no holes.
+    /// A block device: it does not become long again by a write beyond its end, and has no holes.
     pub device: bool,
     scope: SyncScope,
     engine: E,
@@ -96,16 +96,27 @@ impl<E: Engine> RealDisk<E> {
         unsafe { self.engine.start(slot, request) };
     }
 
+    /// Its size now; nothing if that cannot be told.
+    fn bytes_now(&self) -> Option<u64> {
+        match self.device {
+            // The size that `fstat` tells of a device is none.
+            true => seek(&*self.file, SeekFrom::End(0)).ok(),
+            false => fstat(&*self.file).ok().map(|stat| stat.st_size as u64),
+        }
+    }
+
     /// Looks whether the file still has its size. A write beyond the end of a file that was cut
     /// would make it long again, with zeroes in between that nobody wrote.
     fn check_size(&mut self) {
-        if self.device || self.shrunk {
-            return;
+        if !self.device && !self.shrunk {
+            self.compare_size(self.bytes_now());
         }
-        match fstat(&*self.file) {
-            Ok(stat) if stat.st_size as u64 >= self.info.bytes => {}
-            Ok(stat) => self.has_shrunk(Some(stat.st_size as u64)),
-            Err(_) => self.has_shrunk(None),
+    }
+
+    fn compare_size(&mut self, bytes: Option<u64>) {
+        let is_shorter = bytes.is_none_or(|bytes| bytes < self.info.bytes);
+        if is_shorter && !self.device && !self.shrunk {
+            self.has_shrunk(bytes);
         }
     }
 
@@ -113,7 +124,7 @@ impl<E: Engine> RealDisk<E> {
         self.shrunk = true;
         tracing::error!(
             path = %self.path.display(),
-            bytes_at_open = self.info.bytes,
+            bytes_before = self.info.bytes,
             bytes_now = bytes,
             "the file became shorter while it was served: reads beyond its end and all writes fail \
              until it is opened again"
@@ -194,6 +205,17 @@ impl<E: Engine> RealDisk<E> {
 impl<E: Engine> Disk for RealDisk<E> {
     fn info(&self) -> DiskInfo {
         self.info
+    }
+
+    /// Does not wait where the size is in memory, as it is of local files and devices.
+    fn refresh(&mut self, block_bytes: u32) -> u64 {
+        let bytes = self.bytes_now();
+        self.compare_size(bytes);
+        let block = u64::from(block_bytes);
+        if let (Some(bytes), false) = (bytes, self.shrunk) {
+            self.info.bytes = self.info.bytes.max(bytes / block * block);
+        }
+        self.info.bytes
     }
 
     fn submit(&mut self, op: DiskOp) {

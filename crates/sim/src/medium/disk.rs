@@ -29,6 +29,10 @@ impl Disk for SimDisk {
         }
     }
 
+    fn refresh(&mut self, _: u32) -> u64 {
+        self.info().bytes
+    }
+
     fn submit(&mut self, op: DiskOp) {
         let m = &mut *self.handle.medium.borrow_mut();
         assert_eq!(m.owner, self.owner, "a dead process submits nothing");

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::Face;
-use thinwire_volume::{Completion, Io, Op};
+use thinwire_volume::{Completion, Io, Op, VolumeEvent};
 
 use super::Reporter;
 use crate::control::{
@@ -26,6 +26,8 @@ use crate::signals::{Signals, signal_name};
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(500);
+/// How often a local volume looks whether what it lies on has grown.
+const REFRESH: Duration = Duration::from_secs(1);
 
 /// What an [`AttachmentServer`] is made of.
 pub struct Parts<'a> {
@@ -66,6 +68,10 @@ pub struct AttachmentServer<'a> {
     /// In [`Phase::Flushing`].
     flushing_since: Instant,
     done: Vec<Completion>,
+    /// When the volume looks again whether it has grown; never if it is told.
+    refresh_at: Option<Instant>,
+    /// What the volume counted when its events were last taken.
+    events: u64,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
 }
@@ -96,6 +102,8 @@ impl<'a> AttachmentServer<'a> {
             signals_taken: 0,
             flushing_since: Instant::now(),
             done: Vec::new(),
+            refresh_at: Some(Instant::now()),
+            events: 0,
             trouble: None,
         })
     }
@@ -126,6 +134,7 @@ impl<'a> AttachmentServer<'a> {
     fn serve(&mut self, reporter: &mut dyn Reporter) -> Outcome {
         loop {
             let mut progress = self.turn_face();
+            progress |= self.turn_volume();
             if !self.announced && self.phase == Phase::Serving {
                 self.announce(reporter)?;
             }
@@ -144,7 +153,7 @@ impl<'a> AttachmentServer<'a> {
             let wait = match self.phase {
                 _ if progress => Wait::No,
                 Phase::Flushing => Wait::Until(Instant::now() + FLUSH_LOOK),
-                _ => Wait::Forever,
+                _ => self.refresh_at.map_or(Wait::Forever, Wait::Until),
             };
             self.parts.open.turn(wait)?;
         }
@@ -163,6 +172,35 @@ impl<'a> AttachmentServer<'a> {
             self.phase = Phase::ClosingFace { evict: true };
             true
         })
+    }
+
+    /// Has the volume look whether it has grown, if it is due, and takes in what has happened to it. True
+    /// if the face must look at it again.
+    fn turn_volume(&mut self) -> bool {
+        let volume = self.parts.open.volume();
+        if self.refresh_at.is_some_and(|at| at <= Instant::now()) {
+            self.refresh_at = volume.refresh().then(|| Instant::now() + REFRESH);
+        }
+        let events = volume.events();
+        if events == self.events {
+            return false;
+        }
+        self.events = events;
+        let mut news = Vec::new();
+        volume.poll_events(&mut news);
+        for event in news {
+            match event {
+                VolumeEvent::Resized { bytes } => {
+                    tracing::info!("the volume has grown to {bytes} bytes");
+                }
+                VolumeEvent::Unreachable { bytes } => tracing::warn!(
+                    "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
+                ),
+                // Whoever flushes is told.
+                VolumeEvent::Lost => {}
+            }
+        }
+        true
     }
 
     /// Says that the attachment is usable, as soon as the face is.

@@ -253,7 +253,12 @@ impl Below {
         self.children.iter().map(|child| child.copied_bytes()).sum()
     }
 
-    pub(super) fn losses(&self) -> u64 {
-        self.children.iter().map(|child| child.losses()).sum()
+    pub(super) fn events(&self) -> u64 {
+        self.children.iter().map(|child| child.events()).sum()
+    }
+
+    /// The volumes, to ask them something: not to submit I/O.
+    pub(super) fn volumes(&mut self) -> &mut [Box<dyn Volume>] {
+        &mut self.children
     }
 }

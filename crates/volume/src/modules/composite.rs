@@ -1,8 +1,9 @@
 //! [`Composite`]: the base of modules, which does what all of them do alike.
 
 use super::below::Below;
+use super::events::Growth;
 use super::shape::IdentityHash;
-use crate::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume};
+use crate::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
 /// What makes a module the module that it is: where its I/Os go.
 pub trait Layout {
@@ -12,11 +13,17 @@ pub trait Layout {
     /// Hands an I/O down, which is no flush and has passed [`Geometry::check`], by exactly one call of
     /// `below`.
     fn submit(&mut self, io: Io, below: &mut Below);
+
+    /// A volume below has grown to so many bytes: the size of the whole by now, which has this shape, or
+    /// nothing if what it has grown by has no place. Default: it has none.
+    fn grow(&mut self, child: usize, bytes: u64, whole: &Geometry) -> Option<u64> {
+        let _ = (child, bytes, whole);
+        None
+    }
 }
 
 /// A volume made of volumes. Keeps the rules of [modules](super), but for where I/Os go, which its
-/// [`Layout`] decides. Its shape is that of the volumes when it was made: what they grow by later cannot
-/// be reached.
+/// [`Layout`] decides, as it decides what has a place of that by which volumes grow.
 pub struct Composite<L> {
     layout: L,
     below: Below,
@@ -24,6 +31,7 @@ pub struct Composite<L> {
     identity: Identity,
     /// What no volume below can do.
     refused: Vec<Completion>,
+    growth: Growth,
 }
 
 impl<L: Layout> Composite<L> {
@@ -36,8 +44,9 @@ impl<L: Layout> Composite<L> {
         children: Vec<Box<dyn Volume>>,
     ) -> Self {
         children.iter().for_each(|child| identity.add_volume(&**child));
-        let (identity, below) = (identity.identity(), Below::new(children));
-        Composite { layout, below, geometry, identity, refused: Vec::new() }
+        let (growth, identity) = (Growth::of(&children), identity.identity());
+        let (below, refused) = (Below::new(children), Vec::new());
+        Composite { layout, below, geometry, identity, refused, growth }
     }
 }
 
@@ -76,7 +85,16 @@ impl<L: Layout> Volume for Composite<L> {
         self.below.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.below.losses()
+    fn events(&self) -> u64 {
+        self.below.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let Composite { layout, below, geometry, growth, .. } = self;
+        growth.take_events(layout, below, geometry, events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.below.volumes().iter_mut().fold(false, |any, volume| volume.refresh() | any)
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::{
     Below, Composite, IdentityHash, Layout, Module, ModuleError, Stretch, common_geometry,
 };
-use crate::{Io, Volume};
+use crate::{Geometry, Io, Volume};
 
 pub(super) const MODULE: Module = Module {
     name: Linear::NAME,
@@ -85,5 +85,15 @@ impl Layout for Linear {
             Stretch { child, offset: start - place.start, len: place.end.min(to) - start }
         });
         below.cut(&io, stretches);
+    }
+
+    /// The whole grows with the last, by whole blocks: behind the others lies one of them.
+    fn grow(&mut self, child: usize, bytes: u64, whole: &Geometry) -> Option<u64> {
+        let block = u64::from(whole.block_bytes);
+        let [last] = self.places.get_mut(child..)? else { return None };
+        // No offset reaches beyond 64 bits.
+        let end = last.start.checked_add(bytes / block * block)?;
+        last.end = last.end.max(end);
+        Some(last.end)
     }
 }

@@ -35,6 +35,7 @@
 
 mod below;
 mod composite;
+mod events;
 mod linear;
 mod pieces;
 mod shape;

@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool, SegList};
 
 use super::*;
 use crate::testing::obey;
-use crate::{Completion, Geometry, Identity, Io, Op, WriterRecord};
+use crate::{Completion, Geometry, Identity, Io, Op, VolumeEvent, WriterRecord};
 
 #[test]
 fn all_modules_keep_the_rules() {
@@ -139,11 +139,19 @@ impl Volume for Planted {
         self.inner.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
+    fn events(&self) -> u64 {
         match self.broken {
             Broken::Losses => 0,
-            _ => self.inner.losses(),
+            _ => self.inner.events(),
         }
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.inner.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.inner.refresh()
     }
 }
 

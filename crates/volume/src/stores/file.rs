@@ -1,14 +1,18 @@
 //! A volume on a [`Disk`]: a file or a block device.
 
+mod growth;
+
 use std::collections::VecDeque;
 
 use thinwire_buffer::{Pool, SegList, Segment};
 
+use self::growth::Growth;
 use super::{IO_BYTES_MAX, push_extent};
 use crate::disk::{error_kind, is_unsupported};
 use crate::{
     Completion, Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, ErrorKind, Extent, Features,
-    Geometry, Identity, Io, IoError, IoFlags, Op, SyncMark, SyncScope, Token, Volume, WriterRecord,
+    Geometry, Identity, Io, IoError, IoFlags, Op, SyncMark, SyncScope, Token, Volume, VolumeEvent,
+    WriterRecord,
 };
 
 /// The name under which errors of this store appear.
@@ -61,6 +65,8 @@ enum Step {
     ZeroRange,
     /// Zeroes are being written; this many bytes are done after the running operation.
     Written(u64),
+    /// Nobody's I/O: the disk has grown to this size, which is being made durable.
+    Grown(u64),
 }
 
 /// An I/O that is on the disk.
@@ -77,6 +83,11 @@ struct Running {
 }
 
 impl Running {
+    fn of(io: &Io, step: Step) -> Self {
+        let Io { token, op, flags, offset, len, .. } = *io;
+        Running { token, op, flags, offset, len, step, sync: None }
+    }
+
     fn error(&self, kind: ErrorKind) -> IoError {
         let module = if self.op.is_record() { "writer record" } else { MODULE };
         IoError { kind, op: self.op, offset: self.offset, len: self.len, module }
@@ -91,9 +102,11 @@ impl Running {
 /// * A discard punches a hole. Where the disk turns out unable, it succeeds without effect.
 /// * Write-zeroes punches a hole unless forbidden; else has the range zeroed; else writes zeroes.
 /// * A flush is one fdatasync. If it fails, or a durable write or a record does, what was completed
-///   before may be lost, here and in all volumes of the same [`SyncScope`]: [`Volume::losses`] says so
-///   before anything else is completed. A flush or durable write that succeeded beside a sync of
+///   before may be lost, here and in all volumes of the same [`SyncScope`]: [`VolumeEvent::Lost`] says
+///   so before anything else is completed. A flush or durable write that succeeded beside a sync of
 ///   another volume there is told when that one has ended, too.
+/// * What the disk grows by is offered once a sync has made it durable: a size that a crash takes back
+///   would be other content to whoever has been told of it.
 ///
 /// Allocates nothing once as many I/Os were outstanding as ever will be.
 pub struct FileStore<D> {
@@ -112,6 +125,9 @@ pub struct FileStore<D> {
     /// The disk was given something since this was last cleared.
     started: bool,
     copied_bytes: u64,
+    growth: Growth,
+    /// What [`Volume::poll_events`] has told of.
+    losses_told: u64,
 }
 
 impl<D: Disk> FileStore<D> {
@@ -127,6 +143,7 @@ impl<D: Disk> FileStore<D> {
         if info.align_bytes > block_bytes {
             return Err(FileStoreError::Alignment { align_bytes: info.align_bytes, block_bytes });
         }
+        let scope = disk.sync_scope();
         Ok(FileStore {
             info,
             geometry: Geometry {
@@ -146,11 +163,13 @@ impl<D: Disk> FileStore<D> {
             running: Vec::with_capacity(IOS_USUAL),
             free: Vec::with_capacity(IOS_USUAL),
             ready: Vec::with_capacity(IOS_USUAL),
-            scope: disk.sync_scope(),
+            losses_told: scope.losses(),
+            scope,
             held: VecDeque::with_capacity(IOS_USUAL),
             disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
             copied_bytes: 0,
+            growth: Growth::new(info.bytes),
             disk,
         })
     }
@@ -242,7 +261,7 @@ impl<D: Disk> FileStore<D> {
         match step {
             Step::Punch => self.start(running, DiskOpKind::PunchHole),
             Step::ZeroRange => self.start(running, DiskOpKind::ZeroRange),
-            Step::Last => self.start(running, DiskOpKind::Flush),
+            Step::Last | Step::Grown(_) => self.start(running, DiskOpKind::Flush),
             Step::Written(before) => {
                 let piece = (running.len - before).min(u64::from(IO_BYTES_MAX));
                 running.step = Step::Written(before + piece);
@@ -275,6 +294,11 @@ impl<D: Disk> FileStore<D> {
         }
         let unable = matches!(done.result, Err(errno) if is_unsupported(errno));
         match (running.step, done.result) {
+            (Step::Grown(bytes), result) => {
+                if self.growth.end(result.is_ok()) {
+                    self.geometry.bytes = bytes;
+                }
+            }
             (Step::Punch, _) if unable => {
                 self.info.punch_hole = false;
                 if running.op == Op::Discard {
@@ -342,15 +366,7 @@ impl<D: Disk> Volume for FileStore<D> {
 
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
-        let running = Running {
-            token: io.token,
-            op: io.op,
-            flags: io.flags,
-            offset: io.offset,
-            len: io.len,
-            step: Step::Last,
-            sync: None,
-        };
+        let running = Running::of(&io, Step::Last);
         match io.op {
             Op::Read => {
                 let buf = self.pool.get(io.len as usize);
@@ -403,15 +419,34 @@ impl<D: Disk> Volume for FileStore<D> {
 
     fn outstanding(&self) -> usize {
         let held = self.held.len() + self.ready.len();
-        self.running.len() - self.free.len() + held
+        self.running.len() - self.free.len() - usize::from(self.growth.is_under_way) + held
     }
 
     fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
 
-    fn losses(&self) -> u64 {
-        self.scope.losses()
+    fn events(&self) -> u64 {
+        self.scope.losses() + self.growth.count
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let losses = self.scope.losses();
+        if std::mem::replace(&mut self.losses_told, losses) != losses {
+            events.push(VolumeEvent::Lost);
+        }
+        if self.growth.is_news() {
+            events.push(VolumeEvent::Resized { bytes: self.geometry.bytes });
+        }
+    }
+
+    fn refresh(&mut self) -> bool {
+        let bytes = self.disk.refresh(self.geometry.block_bytes);
+        if self.growth.begin(bytes) {
+            let flush = Io::new(0, Op::Flush, 0, 0);
+            self.enter_step(Running::of(&flush, Step::Last), Step::Grown(bytes));
+        }
+        true
     }
 }
 

@@ -6,7 +6,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::push_extent;
 use super::ranges::{Effect, Piece, Ranges};
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume};
+use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent};
 
 /// I/Os that a round keeps outstanding on the inner volume.
 const ROUND_IOS_MAX: usize = 64;
@@ -354,8 +354,16 @@ impl<V: Volume> Volume for Writeback<V> {
         self.copied_bytes + self.inner.copied_bytes()
     }
 
-    fn losses(&self) -> u64 {
-        self.inner.losses()
+    fn events(&self) -> u64 {
+        self.inner.events()
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.inner.poll_events(events);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.inner.refresh()
     }
 }
 

@@ -87,6 +87,12 @@ impl MemDisk {
         self.failing_records = failing.into_iter().collect();
     }
 
+    /// Somebody makes it so large.
+    pub fn grow(&mut self, bytes: u64) {
+        self.bytes.resize(bytes as usize, 0);
+        self.data.resize(bytes.div_ceil(4096) as usize, false);
+    }
+
     fn run(&mut self, op: &mut DiskOp) -> Result<(), i32> {
         if let Some(errno) = self.failing.filter(|_| !is_record(&op.kind)) {
             return Err(errno);
@@ -157,6 +163,12 @@ impl MemDisk {
 impl Disk for MemDisk {
     fn info(&self) -> DiskInfo {
         self.info
+    }
+
+    fn refresh(&mut self, block_bytes: u32) -> u64 {
+        let bytes = self.bytes.len() as u64 / u64::from(block_bytes) * u64::from(block_bytes);
+        self.info.bytes = self.info.bytes.max(bytes);
+        self.info.bytes
     }
 
     fn submit(&mut self, op: DiskOp) {

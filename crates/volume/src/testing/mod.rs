@@ -5,11 +5,13 @@
 //! [`Disk`]: crate::Disk
 
 mod conformance;
+mod growth;
 mod mem_disk;
 mod module_rules;
 mod puppet;
 
 pub use conformance::{ConformanceReport, Overlap, exercise, exercise_with, finish};
+pub use growth::offers_growth;
 pub use mem_disk::MemDisk;
 pub use module_rules::obey;
 pub use puppet::Puppet;

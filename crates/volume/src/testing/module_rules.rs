@@ -99,7 +99,7 @@ fn flushes(module: &Module, count: usize) {
     last.fail(&failing[others.len()]);
     last.set_losses(3);
     let done = polled(volume);
-    assert_eq!(volume.losses(), 3, "the losses of all are counted");
+    assert_eq!(volume.events(), 3, "the losses of all are counted");
     let told: Vec<_> = done.iter().map(|completion| completion.token).collect();
     assert_eq!(told, [4, 5], "a failed flush is told at once, before what may have seen the loss");
     let error = failing[others.len()].error(ErrorKind::NoSpace, "puppet");
@@ -202,7 +202,7 @@ fn counts(module: &Module, count: usize) {
     assert!(polls.into_iter().all(|polls| polls == 2), "all are polled every time");
     for (nth, puppet) in (1..).zip(&puppets) {
         puppet.set_losses(1);
-        assert_eq!(volume.losses(), nth, "the losses of all are counted");
+        assert_eq!(volume.events(), nth, "the losses of all are counted");
     }
     let copied = Puppet::COPIED_BYTES * count as u64;
     assert!(volume.copied_bytes() >= copied, "what is copied below is counted");

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Volume};
+use crate::{Completion, ErrorKind, Features, Geometry, Identity, Io, Volume, VolumeEvent};
 
 /// Completes what it is told to, when it is told to. A handle: the test keeps a clone of what it gives
 /// away.
@@ -21,6 +21,11 @@ struct Told {
     ready: RefCell<Vec<Completion>>,
     outstanding: Cell<usize>,
     losses: Cell<u64>,
+    /// What has happened to it besides, and how much of that has been told.
+    news: RefCell<Vec<VolumeEvent>>,
+    told: Cell<u64>,
+    refreshes: Cell<usize>,
+    may_grow: Cell<bool>,
     polls: Cell<usize>,
 }
 
@@ -51,6 +56,10 @@ impl Puppet {
             ready: RefCell::default(),
             outstanding: Cell::new(0),
             losses: Cell::new(0),
+            news: RefCell::default(),
+            told: Cell::new(0),
+            refreshes: Cell::new(0),
+            may_grow: Cell::new(false),
             polls: Cell::new(0),
         }))
     }
@@ -95,6 +104,24 @@ impl Puppet {
         self.0.losses.set(count);
     }
 
+    /// Says that this has happened to it.
+    pub fn tell(&self, event: VolumeEvent) {
+        if let VolumeEvent::Resized { bytes } = event {
+            self.0.geometry.set(Geometry { bytes, ..self.0.geometry.get() });
+        }
+        self.0.news.borrow_mut().push(event);
+    }
+
+    /// Says from now on that there is something to look at.
+    pub fn may_grow(&self) {
+        self.0.may_grow.set(true);
+    }
+
+    /// How often it was asked to look whether it has grown.
+    pub fn refreshes(&self) -> usize {
+        self.0.refreshes.get()
+    }
+
     /// Starts over with other content.
     pub fn be_born_again(&self) {
         let Identity { identity, incarnation } = self.0.identity.get();
@@ -137,7 +164,18 @@ impl Volume for Puppet {
         Self::COPIED_BYTES
     }
 
-    fn losses(&self) -> u64 {
-        self.0.losses.get()
+    fn events(&self) -> u64 {
+        self.0.losses.get() + self.0.told.get() + self.0.news.borrow().len() as u64
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let news = &mut *self.0.news.borrow_mut();
+        self.0.told.update(|count| count + news.len() as u64);
+        events.append(news);
+    }
+
+    fn refresh(&mut self) -> bool {
+        self.0.refreshes.update(|count| count + 1);
+        self.0.may_grow.get()
     }
 }

@@ -5,7 +5,9 @@ use thinwire_buffer::{Pool, SegList};
 use super::*;
 use crate::stores::{EXTENTS_MAX, FileStore, MemoryStore};
 use crate::testing::{MemDisk, Puppet, exercise};
-use crate::{Completion, ErrorKind, Extent, Features, Geometry, Identity, IoError, IoFlags, Op};
+use crate::{
+    Completion, ErrorKind, Extent, Features, Geometry, Identity, IoError, IoFlags, Op, VolumeEvent,
+};
 
 type Whole = Composite<Linear>;
 
@@ -349,4 +351,38 @@ fn it_conforms_over_itself() {
     for seed in 0..2 {
         assert!(exercise(&mut *volume, &mut || {}, seed, 3000).ios > 3000);
     }
+}
+
+#[test]
+fn it_grows_with_the_last_and_says_what_cannot_be_reached() {
+    let (mut linear, puppets) = three();
+    let identity = linear.identity();
+    let polled = |linear: &mut Whole| {
+        let mut events = vec![];
+        linear.poll_events(&mut events);
+        events
+    };
+    puppets[0].tell(VolumeEvent::Resized { bytes: 8192 + 512 });
+    puppets[2].tell(VolumeEvent::Resized { bytes: 16384 });
+    puppets[1].tell(VolumeEvent::Lost);
+    assert_eq!(linear.events(), 3);
+    // What is below has told before, what stands above not yet.
+    let beyond = Io::new(1, Op::Read, 24576, 512);
+    assert_eq!(linear.geometry().check(&beyond), Err(ErrorKind::Invalid));
+    let shape = Geometry { bytes: 32768, ..linear.geometry() };
+    let unreachable = |bytes| VolumeEvent::Unreachable { bytes };
+    let resized = VolumeEvent::Resized { bytes: 32768 };
+    assert_eq!(polled(&mut linear), [VolumeEvent::Lost, resized, unreachable(512)]);
+    assert_eq!((linear.geometry(), linear.identity()), (shape, identity));
+    assert_eq!(polled(&mut linear), []);
+    linear.submit(beyond);
+    assert_eq!(puppets[2].take_one().offset, 8192);
+    // Others inside tell of theirs.
+    puppets[1].tell(unreachable(4096));
+    assert_eq!(polled(&mut linear), [unreachable(4608)]);
+    // One that can grow is enough to be looked at, and none is left out for it.
+    assert!(!linear.refresh());
+    puppets[0].may_grow();
+    assert!(linear.refresh());
+    assert_eq!(puppets.each_ref().map(Puppet::refreshes), [2; 3]);
 }

@@ -119,9 +119,9 @@ fn a_sync_that_ran_beside_another_is_told_when_both_have_ended() {
             store.poll(&mut done);
         }
         assert!(done.is_empty() && store.outstanding() == 1 && store.disk().wakes > 0);
-        let before = store.losses();
+        let before = store.events();
         scope.end(other, true);
-        assert_eq!(store.losses(), before + 1, "known before it is told");
+        assert_eq!(store.events(), before + 1, "known before it is told");
         store.poll(&mut done);
         assert!(done.len() == 1 && done[0].result.is_ok() && store.outstanding() == 0);
     }
@@ -139,13 +139,13 @@ fn a_failed_sync_of_any_kind_is_a_loss() {
     let fua = IoFlags { fua: true, ..IoFlags::default() };
     store.disk_mut().fail_with(Some(5));
     let plain = write(0, &[&[7; 512]], 0);
-    assert!(run(&mut store, plain).result.is_err() && store.losses() == 0);
+    assert!(run(&mut store, plain).result.is_err() && store.events() == 0);
     let durable = Io { flags: fua, ..write(0, &[&[7; 512]], 0) };
-    assert!(run(&mut store, durable).result.is_err() && store.losses() == 1);
+    assert!(run(&mut store, durable).result.is_err() && store.events() == 1);
     assert!(run(&mut store, Io::new(1, Op::Flush, 0, 0)).result.is_err());
-    assert_eq!(store.losses(), 2);
+    assert_eq!(store.events(), 2);
     store.disk_mut().fail_records([true]);
-    assert!(store_writer(&mut store, WriterRecord::default()).is_err() && store.losses() == 3);
+    assert!(store_writer(&mut store, WriterRecord::default()).is_err() && store.events() == 3);
 }
 
 #[test]
@@ -173,4 +173,33 @@ fn extents_end_on_blocks_and_a_block_with_any_data_is_data() {
     );
     assert_eq!(whole_blocks(&[run(512, true)], 512, 512), [run(512, true)]);
     assert_eq!(whole_blocks(&[run(100, true)], 512, 512), [run(512, false)]);
+}
+
+#[test]
+fn growth_is_offered_when_it_is_durable_and_never_if_that_fails() {
+    let mut store = store(MemDisk::new(1 << 20, 512, 1), 512);
+    let (mut done, mut events) = (Vec::new(), Vec::new());
+    let polled = |store: &mut FileStore<MemDisk>, done: &mut Vec<Completion>| {
+        (0..100).for_each(|_| store.poll(done));
+        assert!(done.is_empty());
+    };
+    assert!(store.refresh());
+    polled(&mut store, &mut done);
+    assert_eq!((store.events(), store.disk().log.as_str()), (0, ""));
+    store.disk_mut().grow(2 << 20);
+    store.disk_mut().fail_with(Some(5));
+    store.refresh();
+    polled(&mut store, &mut done);
+    store.poll_events(&mut events);
+    // A sync that failed is a loss, whoever asked for it.
+    assert_eq!((&events[..], store.geometry().bytes), (&[VolumeEvent::Lost][..], 1 << 20));
+    store.disk_mut().fail_with(None);
+    store.refresh();
+    polled(&mut store, &mut done);
+    assert_eq!(store.disk().log, "", "a sync that fails every second would put all in doubt");
+    store.disk_mut().grow(3 << 20);
+    store.refresh();
+    assert_eq!((store.geometry().bytes, store.outstanding()), (1 << 20, 0), "not durable yet");
+    polled(&mut store, &mut done);
+    assert_eq!((store.geometry().bytes, store.disk().log.as_str()), (3 << 20, "f"));
 }

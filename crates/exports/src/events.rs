@@ -1,0 +1,89 @@
+//! What happens to the volumes: losses, which change the verifier, and growth, which is told to whoever
+//! has the export open (`docs/design.md`, "What happens to a volume").
+
+use std::time::Duration;
+
+use thinwire_buffer::Time;
+use thinwire_volume::VolumeEvent;
+
+use crate::exports::{DoorCanary, Export, Exports};
+use crate::users::{Pass, Users};
+
+/// How often volumes look whether what they lie on has grown: a look at a file costs a system call.
+const REFRESH: Duration = Duration::from_secs(1);
+
+impl Exports {
+    /// Takes in what has happened to the volume of an export, if anything has. To be called before anybody
+    /// is told of anything that ended since.
+    #[inline]
+    pub(crate) fn check_events(&mut self, export: usize) {
+        let e = &mut self.exports[export];
+        let events = e.volume.events();
+        if events != e.events {
+            e.events = events;
+            self.take_events(export);
+        }
+    }
+
+    fn take_events(&mut self, export: usize) {
+        let mut events = Vec::new();
+        self.exports[export].volume.poll_events(&mut events);
+        for event in events {
+            match event {
+                VolumeEvent::Lost => self.on_loss(export),
+                VolumeEvent::Resized { .. } => {
+                    self.exports[export].has_grown = true;
+                    self.has_grown = true;
+                }
+                VolumeEvent::Unreachable { bytes } => {
+                    let name = &self.exports[export].name;
+                    self.note(format!(
+                        "export {name}: a volume that others lie behind has grown: {bytes} bytes of \
+                         it cannot be reached. Opened again, the export would be another volume: make \
+                         that one as large as it was before this target is stopped"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Completed writes may be lost: a new verifier tells.
+    fn on_loss(&mut self, export: usize) {
+        self.exports[export].losses += 1;
+        let deaf =
+            matches!(self.config.canary, DoorCanary::SameVerifier | DoorCanary::LossesUnnoticed);
+        if !deaf {
+            self.exports[export].verifier = self.next_verifier();
+        }
+    }
+
+    /// Has the volumes look whether what they lie on has grown, once a second. To be called before
+    /// [`Exports::poll`], which takes in what comes of it.
+    #[inline]
+    pub fn refresh(&mut self, now: Time) {
+        if now >= self.refresh_at {
+            self.refresh_volumes(now);
+        }
+    }
+
+    /// Nobody looks again if no volume has anything to look at.
+    fn refresh_volumes(&mut self, now: Time) {
+        let looks = |any, e: &mut Export| e.volume.refresh() | any;
+        let any = self.exports.iter_mut().fold(false, looks);
+        self.refresh_at = if any { now + REFRESH } else { Time::NEVER };
+        self.is_told |= any;
+    }
+
+    /// Tells those who have an export open how large it is, if it has grown.
+    pub(crate) fn tell_growth(&mut self, users: &mut dyn Users) {
+        self.has_grown = false;
+        for (at, state) in self.passes.iter().enumerate() {
+            let e = &self.exports[state.export];
+            if e.has_grown && state.live && !state.fenced {
+                let pass = Pass { number: at as u32 + 1, generation: state.generation };
+                users.on_resized(state.session, pass, e.volume.geometry().bytes);
+            }
+        }
+        self.exports.iter_mut().for_each(|e| e.has_grown = false);
+    }
+}

@@ -1,0 +1,97 @@
+//! Files and devices that grow while they are open.
+
+mod common;
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Dir, Store, backends, run};
+use thinwire_runtime::disk::DiskOptions;
+use thinwire_volume::testing::offers_growth;
+use thinwire_volume::{Disk, ErrorKind, VolumeEvent};
+
+const MIB: u64 = 1 << 20;
+
+fn cut(path: &Path, bytes: u64) {
+    OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+/// For what may have nothing to wait for.
+fn pause() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+#[test]
+fn a_file_that_grows_is_offered_larger_and_may_not_shrink_below_that() {
+    for backend in backends() {
+        let dir = Dir::new();
+        let path = dir.image("image", MIB);
+        let options = DiskOptions { backend, block_bytes: 4096, ..dir.options() };
+        let mut store = Store::open(&path, &options);
+        assert!(store.volume.refresh());
+        assert_eq!(store.volume.events(), 0);
+        // What is no whole block comes and goes unnoticed.
+        cut(&path, 2 * MIB + 2048);
+        offers_growth(&mut *store.volume, &mut pause, 2 * MIB);
+        cut(&path, 2 * MIB);
+        assert!(store.volume.refresh());
+        assert_eq!(store.write(2 * MIB - 4096, &[1; 4096]).result, Ok(()));
+        // Larger than it was at first, and smaller than was told.
+        cut(&path, MIB + 4096);
+        assert!(store.volume.refresh());
+        let mut events = vec![];
+        store.volume.poll_events(&mut events);
+        assert_eq!((&events[..], store.volume.geometry().bytes), (&[][..], 2 * MIB));
+        assert_eq!(store.write(0, &[1; 4096]).result.unwrap_err().kind, ErrorKind::Io);
+        cut(&path, 4 * MIB);
+        store.volume.refresh();
+        (0..100).for_each(|_| {
+            store.volume.poll(&mut vec![]);
+            pause();
+        });
+        assert_eq!(store.volume.geometry().bytes, 2 * MIB, "what was there is gone");
+    }
+}
+
+#[test]
+fn a_reader_sees_it_too() {
+    let dir = Dir::new();
+    let path = dir.image("image", MIB);
+    let options = DiskOptions { read_only: true, ..dir.options() };
+    let mut store = Store::open(&path, &options);
+    cut(&path, 3 * MIB);
+    store.volume.refresh();
+    let mut events = vec![];
+    while events.is_empty() {
+        pause();
+        store.volume.poll(&mut vec![]);
+        store.volume.poll_events(&mut events);
+    }
+    assert_eq!(events, [VolumeEvent::Resized { bytes: 3 * MIB }]);
+    assert_eq!(store.read(2 * MIB, 4096), [0; 4096]);
+}
+
+#[test]
+fn a_device_that_grows_is_offered_larger() {
+    let dir = Dir::new();
+    let image = dir.image("image", 6 * MIB);
+    let made = Command::new("losetup").args(["-f", "--show"]).arg(&image).output();
+    let Some(made) = made.ok().filter(|made| made.status.success()) else {
+        return eprintln!("no loop device to be had: devices are not tested");
+    };
+    let node = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let mut store = Store::open(Path::new(&node), &dir.options());
+    let identity = store.volume.identity();
+    assert!(store.volume.refresh());
+    cut(&image, 8 * MIB);
+    assert!(run("losetup", &["-c", &node]));
+    offers_growth(&mut *store.volume, &mut pause, 8 * MIB);
+    drop(store);
+    // Opened again, it is the same volume.
+    let disk = common::open_disk(Path::new(&node), &dir.options()).unwrap().disk;
+    assert_eq!((disk.info().identity, disk.info().bytes), (identity, 8 * MIB));
+    drop(disk);
+    assert!(run("losetup", &["-d", &node]));
+}

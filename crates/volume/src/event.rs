@@ -1,0 +1,23 @@
+//! What happens to a volume besides the ends of its I/Os (`docs/design.md`, "What happens to a
+//! volume").
+
+/// Something that has happened to a volume. [`Volume::events`](crate::Volume::events) counts them,
+/// [`Volume::poll_events`](crate::Volume::poll_events) tells them, each once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeEvent {
+    /// Completed writes that no flush has covered may have been lost: a sync failed on what the volume
+    /// lies on, whoever asked for it.
+    Lost,
+    /// It has grown; the rest of its shape is as before. It stays that large, also after a crash of what
+    /// it lies on.
+    Resized {
+        /// Its size, as [`Geometry`](crate::Geometry) has it from now on.
+        bytes: u64,
+    },
+    /// A volume below has grown by so many bytes that have no place here: another lies behind it. As
+    /// long as all is open nothing changes; opened again, it is another volume.
+    Unreachable {
+        /// By how many, in all.
+        bytes: u64,
+    },
+}

@@ -1,0 +1,64 @@
+//! What happens to a volume of volumes, out of what happens to each.
+
+use super::below::Below;
+use super::composite::Layout;
+use crate::{Geometry, Volume, VolumeEvent};
+
+/// What has become of the volumes below a module since it was made.
+pub(super) struct Growth {
+    /// Their sizes, as far as they have a place.
+    sizes: Vec<u64>,
+    /// By how much they have outgrown it: themselves, and what they say of themselves.
+    beyond: Vec<[u64; 2]>,
+}
+
+impl Growth {
+    pub fn of(children: &[Box<dyn Volume>]) -> Self {
+        let sizes: Vec<u64> = children.iter().map(|child| child.geometry().bytes).collect();
+        Growth { beyond: vec![[0; 2]; sizes.len()], sizes }
+    }
+
+    /// Takes what has happened below, and tells it as of the whole: of each kind once, a loss first.
+    pub fn take_events<L: Layout>(
+        &mut self,
+        layout: &mut L,
+        below: &mut Below,
+        geometry: &mut Geometry,
+        events: &mut Vec<VolumeEvent>,
+    ) {
+        let start = events.len();
+        let (mut has_lost, mut has_grown, mut has_unreachable) = (false, false, false);
+        for (child, volume) in below.volumes().iter_mut().enumerate() {
+            volume.poll_events(events);
+            for event in events.drain(start..) {
+                match event {
+                    VolumeEvent::Lost => has_lost = true,
+                    VolumeEvent::Resized { bytes } => match layout.grow(child, bytes, geometry) {
+                        Some(whole) => {
+                            has_grown |= whole > geometry.bytes;
+                            geometry.bytes = whole.max(geometry.bytes);
+                        }
+                        None => {
+                            self.beyond[child][0] = bytes.saturating_sub(self.sizes[child]);
+                            has_unreachable = true;
+                        }
+                    },
+                    VolumeEvent::Unreachable { bytes } => {
+                        self.beyond[child][1] = bytes;
+                        has_unreachable = true;
+                    }
+                }
+            }
+        }
+        if has_lost {
+            events.push(VolumeEvent::Lost);
+        }
+        if has_grown {
+            events.push(VolumeEvent::Resized { bytes: geometry.bytes });
+        }
+        if has_unreachable {
+            let bytes = self.beyond.iter().flatten().sum();
+            events.push(VolumeEvent::Unreachable { bytes });
+        }
+    }
+}

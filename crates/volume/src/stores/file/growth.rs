@@ -1,0 +1,42 @@
+//! A disk that grows under its store: from the size found to the size offered.
+
+/// How far the growth of a disk has come.
+#[derive(Debug)]
+pub(super) struct Growth {
+    /// The largest size that a sync was to make durable. One that failed is not tried again: the store
+    /// stays as large as it is until the disk grows once more.
+    asked: u64,
+    /// That sync is with the disk.
+    pub is_under_way: bool,
+    /// Sizes offered since the store was opened.
+    pub count: u64,
+    told: u64,
+}
+
+impl Growth {
+    /// Of a store that was opened with so many bytes.
+    pub fn new(bytes: u64) -> Self {
+        Growth { asked: bytes, is_under_way: false, count: 0, told: 0 }
+    }
+
+    /// The disk has this size. True if that is to be made durable now.
+    pub fn begin(&mut self, bytes: u64) -> bool {
+        let begins = bytes > self.asked && !self.is_under_way;
+        if begins {
+            (self.asked, self.is_under_way) = (bytes, true);
+        }
+        begins
+    }
+
+    /// The sync has ended. True if the size is to be offered.
+    pub fn end(&mut self, is_durable: bool) -> bool {
+        self.is_under_way = false;
+        self.count += u64::from(is_durable);
+        is_durable
+    }
+
+    /// Whether there is a size that has not been told of; from now on it has.
+    pub fn is_news(&mut self) -> bool {
+        std::mem::replace(&mut self.told, self.count) != self.count
+    }
+}
