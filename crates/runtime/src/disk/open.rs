@@ -102,6 +102,12 @@ pub fn open(
     let device = metadata.file_type().is_block_device();
     lock::acquire(&file, path, options, notify)?;
 
+    // Whoever is told of a size must find it again after a crash, and it may have been made this long a
+    // moment ago. A reader's image may lie where nothing can be synced.
+    match domain::sync_all(&file) {
+        Err(error) if !options.read_only => return Err(os("make its size durable", error)),
+        _ => {}
+    }
     let bytes =
         seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
     check_size(path, bytes, options.block_bytes)?;
