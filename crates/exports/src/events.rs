@@ -79,7 +79,8 @@ impl Exports {
         self.has_grown = false;
         for (at, state) in self.passes.iter().enumerate() {
             let e = &self.exports[state.export];
-            if e.has_grown && state.live && !state.fenced {
+            let tells = self.config.canary != DoorCanary::GrowthUntold;
+            if e.has_grown && state.live && !state.fenced && tells {
                 let pass = Pass { number: at as u32 + 1, generation: state.generation };
                 users.on_resized(state.session, pass, e.volume.geometry().bytes);
             }

@@ -67,6 +67,8 @@ pub enum DoorCanary {
     FencedTogether,
     /// What a volume has lost is looked at when those who have seen it are answered.
     VerifierAfterAnswer,
+    /// Nobody who has an export open is told that it has grown.
+    GrowthUntold,
     /// The door is skipped: whoever ever had a pass for an export is let in.
     DoorSkipped,
 }

@@ -45,6 +45,7 @@ enum Later {
     EndGuest(usize, u64),
     MendGateways,
     Latency(usize, (u64, u64)),
+    Grow(usize),
 }
 
 /// The rest of the story.
@@ -60,6 +61,7 @@ pub struct Chaos {
     /// Weight of take-overs that wait for a slow store while their victim comes back.
     contests: u64,
     dice: Rng,
+    growth: Rng,
     stranger: Option<Stranger>,
 }
 
@@ -78,7 +80,16 @@ impl Chaos {
         let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
         let contests = if dice.chance(0.5) { 0 } else { dice.between(4, 16) };
         let (later, count) = (BTreeMap::new(), 0);
-        Chaos { rng, plan, later, count, ambush: None, changes, contests, dice, stranger: None }
+        let (ambush, stranger, growth) = (None, None, Rng::new(0));
+        Chaos { rng, plan, later, count, ambush, changes, contests, dice, growth, stranger }
+    }
+
+    /// These images grow at these times, by what `dice` say.
+    pub fn plan_growth(&mut self, planned: Vec<(u64, usize)>, dice: Rng) {
+        self.growth = dice;
+        for (at, export) in planned {
+            self.later(at, Later::Grow(export));
+        }
     }
 
     fn later(&mut self, at: u64, what: Later) {
@@ -209,6 +220,7 @@ impl Chaos {
                 self.later(world.now + then, Later::MendGateways);
             }
             Later::MendGateways => world.mend_gateways(),
+            Later::Grow(export) => world.grow_export(export, &mut self.growth),
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }

@@ -98,6 +98,8 @@ coverage! {
     images_replaced,
     /// Images that shrank meanwhile.
     images_shrunk,
+    /// Times an image grew, served or not.
+    images_grown,
     /// Images that were written locally meanwhile, under a writer generation.
     images_written,
     /// Crashes of initiators.

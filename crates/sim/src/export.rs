@@ -57,8 +57,10 @@ pub struct Export {
 pub struct ExportContent {
     /// What a client is told of it.
     pub identity: Identity,
-    /// Its size in bytes.
+    /// Its size in bytes, at first.
     pub bytes: u64,
+    /// The largest that it has grown to.
+    pub bytes_grown: u64,
     /// Where it is, or was.
     pub medium: Option<MediumHandle>,
 }
@@ -96,12 +98,13 @@ impl Export {
     ) {
         let bytes = self.bytes;
         self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes)));
-        self.contents.push(ExportContent { identity, bytes, medium });
+        self.contents.push(ExportContent { identity, bytes, bytes_grown: bytes, medium });
     }
 
     /// The content that a client was told of.
     pub fn content_of(&self, identity: Identity, bytes: u64) -> Option<usize> {
-        self.contents.iter().rposition(|c| c.identity == identity && c.bytes == bytes)
+        let has = |c: &ExportContent| (c.bytes..=c.bytes_grown).contains(&bytes);
+        self.contents.iter().rposition(|c| c.identity == identity && has(c))
     }
 
     /// It holds another content by now.

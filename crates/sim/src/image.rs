@@ -49,7 +49,9 @@ impl Export {
                 &mut coverage.images_replaced
             }
             Change::Shrunk => {
-                let bytes = self.bytes / 2 / 4096 * 4096;
+                // Less than anybody was ever told.
+                let first = self.contents.last().expect("it has a content").bytes;
+                let bytes = first / 2 / 4096 * 4096;
                 if bytes == 0 {
                     return;
                 }

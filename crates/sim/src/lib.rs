@@ -29,6 +29,7 @@ pub mod client;
 pub mod coverage;
 pub mod export;
 pub mod gateway;
+pub mod growth;
 pub mod hand;
 pub mod image;
 pub mod juggler;

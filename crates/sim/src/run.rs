@@ -48,6 +48,8 @@ pub struct RunReport {
 const RECOVERY_NS: u64 = 60 * SECOND;
 /// How long the quiet system is watched.
 const QUIET_NS: u64 = 4 * SECOND;
+/// Tells the dice of growth from others.
+const GROWTH: u64 = 0x6772_6f77_7468;
 /// Turns of a loop in that time without any I/O.
 const QUIET_TURNS_MAX: u64 = 400;
 
@@ -99,7 +101,11 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.start_juggler(juggler);
     }
     let dice = Rng::new(rng.bits());
+    // Dice of their own: growth changes nothing else of a seed.
+    let mut growth = Rng::new(seed ^ GROWTH);
+    let planned = world.plan_growth(plan.duration_ns, &mut growth);
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
+    chaos.plan_growth(planned, growth);
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);
@@ -169,7 +175,7 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
 
 /// The target is there, and what it had lost has been sent again. Under `fail-after` a client that
 /// is still away has nothing outstanding either, and may have used its budget up.
-fn is_attached(client: &Client) -> bool {
+pub(crate) fn is_attached(client: &Client) -> bool {
     let phase = client.initiator.as_ref().map(|initiator| initiator.phase());
     client.is_open && phase == Some(Phase::Attached)
 }
@@ -236,7 +242,7 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
             )));
         }
     }
-    Ok(())
+    world.check_growth()
 }
 
 /// Everybody detaches in order, and the images hold what was promised.

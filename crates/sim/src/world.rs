@@ -236,6 +236,7 @@ impl World {
         self.coverage.gateway_crashes += u64::from(mine.any(|e| e.tree().is_some()));
         self.trace.note(self.now, &format!("server{server}"), "crashes", how as u64);
         self.servers[server].crash(server, how, &mut self.exports, &mut self.coverage);
+        self.exports.iter_mut().for_each(Export::follow_medium);
     }
 
     /// Ends a server's process in the middle of its next turn, after so many of its calls.

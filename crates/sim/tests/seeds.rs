@@ -111,6 +111,11 @@ fn canary_that_fences_a_whole_session_is_found() {
 }
 
 #[test]
+fn canary_that_tells_nobody_of_growth_is_found() {
+    found(Canary::Door(target::DoorCanary::GrowthUntold), 300);
+}
+
+#[test]
 fn canary_that_skips_the_door_is_found() {
     found(Canary::Door(target::DoorCanary::DoorSkipped), 300);
 }

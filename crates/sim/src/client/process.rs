@@ -161,6 +161,11 @@ impl ClientProcess {
         module.or(root).is_some_and(|outstanding| outstanding > 0)
     }
 
+    /// How large the volume is, as its user sees it.
+    pub fn known_bytes(&self) -> u64 {
+        self.module.as_ref().map_or_else(|| self.geometry().bytes, |module| module.geometry().bytes)
+    }
+
     /// See [`Top::AnyRange`].
     pub(super) fn takes_any_range(&self) -> bool {
         self.top != Top::Blocks

@@ -79,6 +79,9 @@ impl Client {
                 Notice::FrameSize { .. } => coverage.frame_size_fallbacks += 1,
             }
         }
+        if self.is_open {
+            export.check_size(self.content, initiator.known_bytes())?;
+        }
         let failures = initiator.report(Time(now)).stats.replay_failures;
         if failures > self.failures_seen {
             self.failures_seen = failures;

@@ -169,7 +169,8 @@ impl Client {
             left -= weight;
         }
         let (block, _) = self.initiator.as_ref().expect("it runs").block_sectors();
-        let all = export.contents[self.content].bytes as usize / SECTOR_BYTES / block;
+        let bytes = self.initiator.as_ref().expect("it runs").known_bytes();
+        let all = bytes as usize / SECTOR_BYTES / block;
         let (hot, hot_first) = ((w.hot_sectors / block).clamp(1, all), w.hot_first / block);
         let is_hot = self.rng.chance(w.hot);
         let (from, span) = if is_hot { (hot_first.min(all - hot), hot) } else { (0, all) };

@@ -29,8 +29,10 @@ impl Disk for SimDisk {
         }
     }
 
-    fn refresh(&mut self, _: u32) -> u64 {
-        self.info().bytes
+    /// It only shrinks while nobody has it.
+    fn refresh(&mut self, block_bytes: u32) -> u64 {
+        let block = u64::from(block_bytes);
+        self.info().bytes / block * block
     }
 
     fn submit(&mut self, op: DiskOp) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use thinwire_link::rng::Rng;
 use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, Extent, SyncDomain, WriterRecord};
 
+use super::growth::Sizes;
 use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
 use crate::stamp::SECTOR_BYTES;
@@ -160,6 +161,7 @@ pub(super) struct Medium {
     pub writeback_errors: u64,
     pub writeback_seen: bool,
     pub content_seen: u64,
+    pub sizes: Sizes,
     pub fence: Fence,
     pub breach: Option<String>,
     pub failures_off: bool,
@@ -286,6 +288,7 @@ impl Medium {
                 return self.fail_sync(failure, u64::MAX);
             }
             self.settle(&effect, |_| true);
+            self.sizes.settle(u64::MAX);
         } else if self.chance(config.writeback_failure) {
             // Reads go on seeing it, and it will never be durable.
             self.stats.sectors_lost += (effect.bytes.len() / SECTOR_BYTES) as u64;
@@ -558,6 +561,7 @@ impl Medium {
         assert!(self.flights.is_empty() && bytes.is_multiple_of(4096));
         let sectors = bytes / SECTOR_BYTES;
         self.config.bytes = bytes as u64;
+        self.sizes = Sizes::new(bytes as u64);
         self.durable.truncate(bytes);
         self.current.truncate(bytes);
         self.durable_number.truncate(sectors);
@@ -587,6 +591,7 @@ impl Medium {
             self.settle(effect, |_| true);
         });
         self.unflushed = rest;
+        self.sizes.settle(mark);
         Ok(())
     }
 
@@ -629,6 +634,7 @@ impl Medium {
             self.stats.sectors_lost += (sectors - kept) as u64;
             self.stats.torn += u64::from(kept > 0 && kept < sectors);
         }
+        self.forget_growth();
         self.current.copy_from_slice(&self.durable);
         self.record = self.record_durable;
         self.forget_process();

@@ -7,10 +7,12 @@
 //! submitted still lands for a while, and the lock is released only then (rule 2).
 //!
 //! Here is what it is like, and what the world does to it. What operations do to the images is in
-//! `effects.rs`, what they must never do in `watch.rs`, the process's side in `disk.rs`.
+//! `effects.rs`, how it grows in `growth.rs`, what operations must never do in `watch.rs`, the
+//! process's side in `disk.rs`.
 
 mod disk;
 mod effects;
+mod growth;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -25,6 +27,7 @@ use thinwire_volume::{Identity, WriterRecord};
 pub use self::disk::SimDisk;
 pub use self::effects::{Device, RecordFate};
 use self::effects::{Flight, Medium, changes};
+use self::growth::Sizes;
 use self::watch::Fence;
 use crate::stamp::SECTOR_BYTES;
 
@@ -191,6 +194,7 @@ impl MediumHandle {
             writeback_errors: 0,
             writeback_seen: true,
             content_seen: 0,
+            sizes: Sizes::new(config.bytes),
             fence: Fence::default(),
             breach: None,
             failures_off: false,
@@ -212,6 +216,8 @@ impl MediumHandle {
         assert!(m.flights.is_empty(), "a starting target waits for the lock");
         m.ready.clear();
         m.owner += 1;
+        // Whoever opens it syncs it before it is looked at.
+        m.sizes.settle(u64::MAX);
         SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
     }
 
@@ -226,6 +232,8 @@ impl MediumHandle {
     pub fn open_without_lock(&self) -> SimDisk {
         let mut m = self.medium.borrow_mut();
         m.owner += 1;
+        // Whoever opens it syncs it before it is looked at.
+        m.sizes.settle(u64::MAX);
         SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
     }
 

@@ -5,6 +5,7 @@ mod cookies;
 mod exhaustion;
 mod floods;
 mod forged;
+mod growth;
 mod hardening;
 mod reflection;
 mod rule_01_late_data;
