@@ -56,6 +56,7 @@ def an_image_grows(lab, over="best"):
             grow(disk, mib)
         for size, attachment in seen:
             until(f"{attachment.name} has {mib} MiB", SOON, lambda: size(attachment) == mib)
+            check(attachment.status()["bytes"] == mib * MIB, "status shows the size")
         used(file.path, 2, mib - 4)
         used(block.path, 2, mib - 4)
         run("nbdcopy", f"{lab.path('a.img')}", "null:")

@@ -64,13 +64,24 @@ fn a_reader_sees_it_too() {
     cut(&path, 3 * MIB);
     store.volume.refresh();
     let mut events = vec![];
-    while events.is_empty() {
-        pause();
+    for _ in 0..5000 {
         store.volume.poll(&mut vec![]);
         store.volume.poll_events(&mut events);
+        if !events.is_empty() {
+            break;
+        }
+        pause();
     }
     assert_eq!(events, [VolumeEvent::Resized { bytes: 3 * MIB }]);
     assert_eq!(store.read(2 * MIB, 4096), [0; 4096]);
+}
+
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["-d", &self.0]);
+    }
 }
 
 #[test]
@@ -81,17 +92,16 @@ fn a_device_that_grows_is_offered_larger() {
     let Some(made) = made.ok().filter(|made| made.status.success()) else {
         return eprintln!("no loop device to be had: devices are not tested");
     };
-    let node = String::from_utf8(made.stdout).unwrap().trim().to_owned();
-    let mut store = Store::open(Path::new(&node), &dir.options());
+    let node = Loop(String::from_utf8(made.stdout).unwrap().trim().to_owned());
+    let node = &node.0;
+    let mut store = Store::open(Path::new(node), &dir.options());
     let identity = store.volume.identity();
     assert!(store.volume.refresh());
     cut(&image, 8 * MIB);
-    assert!(run("losetup", &["-c", &node]));
+    assert!(run("losetup", &["-c", node]));
     offers_growth(&mut *store.volume, &mut pause, 8 * MIB);
     drop(store);
     // Opened again, it is the same volume.
-    let disk = common::open_disk(Path::new(&node), &dir.options()).unwrap().disk;
+    let disk = common::open_disk(Path::new(node), &dir.options()).unwrap().disk;
     assert_eq!((disk.info().identity, disk.info().bytes), (identity, 8 * MIB));
-    drop(disk);
-    assert!(run("losetup", &["-d", &node]));
 }

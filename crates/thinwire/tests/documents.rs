@@ -212,6 +212,7 @@ fn the_json_of_status_is_what_its_document_says() {
         timer: None,
         seconds_left: None,
         read_only: false,
+        bytes: 1 << 30,
         outstanding: 0,
         pid: 0,
         batch: None,

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::Face;
-use thinwire_volume::{Completion, Io, Op, VolumeEvent};
+use thinwire_volume::{Completion, Geometry, Io, Op, VolumeEvent};
 
 use super::Reporter;
 use crate::control::{
@@ -85,7 +85,7 @@ struct View<'b> {
     forced: &'b mut bool,
     announced: bool,
     outstanding: usize,
-    read_only: bool,
+    geometry: Geometry,
 }
 
 impl<'a> AttachmentServer<'a> {
@@ -219,7 +219,7 @@ impl<'a> AttachmentServer<'a> {
     fn turn_control(&mut self) -> bool {
         let parts = &mut self.parts;
         let volume = parts.open.volume();
-        let (outstanding, read_only) = (volume.outstanding(), volume.geometry().features.read_only);
+        let (outstanding, geometry) = (volume.outstanding(), volume.geometry());
         let mut view = View {
             open: &*parts.open,
             face: &*parts.face,
@@ -228,7 +228,7 @@ impl<'a> AttachmentServer<'a> {
             forced: &mut self.forced,
             announced: self.announced,
             outstanding,
-            read_only,
+            geometry,
         };
         parts.control.turn(&mut view)
     }
@@ -353,7 +353,8 @@ impl Controlled for View<'_> {
             leaves: health.leaves,
             timer,
             seconds_left,
-            read_only: self.read_only,
+            read_only: self.geometry.features.read_only,
+            bytes: self.geometry.bytes,
             outstanding: self.outstanding as u64,
             pid: record.pid,
             batch: health.batch,

@@ -150,6 +150,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         timer: gives_up.map(|_| "attach".to_owned()),
         seconds_left: gives_up.map(|ms| ms.saturating_sub(unix_ms()) as f64 / 1000.0),
         read_only: false,
+        bytes: 0,
         outstanding: 0,
         pid: record.pid,
         batch: None,

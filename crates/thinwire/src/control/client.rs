@@ -124,6 +124,7 @@ mod tests {
                 timer: Some("fail-after".into()),
                 seconds_left: Some(1.5),
                 read_only: false,
+                bytes: 0,
                 outstanding: 3,
                 pid: 7,
                 batch: None,

@@ -90,6 +90,10 @@ pub struct AttachmentStatus {
     /// Attached without the right to write.
     #[serde(default)]
     pub read_only: bool,
+    /// Size of the volume in bytes, which may grow; 0 before it is attached, and from a process of an
+    /// earlier version.
+    #[serde(default)]
+    pub bytes: u64,
     /// I/Os submitted and not yet completed.
     #[serde(default)]
     pub outstanding: u64,
