@@ -53,6 +53,8 @@ pub enum Mischief {
     FailAll,
     /// Completes nothing.
     NeverComplete,
+    /// Has become larger once it was used.
+    Grow,
 }
 
 /// A volume in memory that completes in another order than was asked, and as badly as it is told.
@@ -179,7 +181,8 @@ impl MemoryVolume {
 
 impl Volume for MemoryVolume {
     fn geometry(&self) -> Geometry {
-        self.geometry
+        let grows = self.mischief == Mischief::Grow && self.outstanding_most > 0;
+        Geometry { bytes: self.geometry.bytes << u32::from(grows), ..self.geometry }
     }
 
     fn identity(&self) -> Identity {

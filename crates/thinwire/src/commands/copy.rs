@@ -53,7 +53,7 @@ pub fn run(args: &CopyArgs) -> Outcome {
         .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
 
     let start = Instant::now();
-    let mut pair = CopyPair { source: &mut *source, destination: &mut *destination };
+    let mut pair = CopyPair { source: &mut *source, destination: &mut *destination, bytes };
     let mut stage = "half written";
     let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals, &mut stage);
     let seconds = start.elapsed().as_secs_f64();

@@ -1,5 +1,7 @@
 //! Tests of the copy, on memory volumes.
 
+use thinwire_volume::Volume;
+
 use super::*;
 use crate::bench::Random;
 use crate::copy::compare;
@@ -24,12 +26,20 @@ fn run(from: &mut MemoryVolume, to: &mut MemoryVolume, blank: bool) -> Outcome<C
         seen = bytes;
     };
     let mut watch = Watch::new(None, &mut progress);
-    let mut pair = CopyPair { source: from, destination: to };
-    let copied = copy(&mut pair, blank, &mut watch)?;
     let bytes = from.content().len() as u64;
+    let mut pair = CopyPair { source: from, destination: to, bytes };
+    let copied = copy(&mut pair, blank, &mut watch)?;
+    compare(&mut pair, &mut Watch::new(None, &mut |_| {}))?;
     assert_eq!(seen, bytes);
-    compare(&mut CopyPair { source: from, destination: to }, &mut Watch::new(None, &mut |_| {}))?;
     Ok(copied)
+}
+
+#[test]
+fn what_a_source_grows_by_is_not_copied() {
+    let (mut from, mut to) = (source(512), MemoryVolume::new(4 << 20, 512));
+    from.mischief = Mischief::Grow;
+    run(&mut from, &mut to, true).unwrap();
+    assert!(from.geometry().bytes > 4 << 20 && to.content() == from.content());
 }
 
 #[test]

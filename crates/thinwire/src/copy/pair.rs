@@ -53,6 +53,8 @@ pub struct CopyPair<'a> {
     pub source: &'a mut dyn OpenVolume,
     /// Only written, until it is compared.
     pub destination: &'a mut dyn OpenVolume,
+    /// Of the source, when the copy began: what it grows by later is not copied.
+    pub bytes: u64,
 }
 
 /// Completions of both sides, by turns.
@@ -68,7 +70,8 @@ impl CopyPair<'_> {
     /// Geometries of both, checked: the destination is large enough and the source ends on one of
     /// its blocks. Also gives the length of a piece.
     pub fn fit(&mut self) -> Outcome<(Geometry, Geometry, u64)> {
-        let (from, to) = (self.source.volume().geometry(), self.destination.volume().geometry());
+        let from = Geometry { bytes: self.bytes, ..self.source.volume().geometry() };
+        let to = self.destination.volume().geometry();
         if to.bytes < from.bytes {
             return Err(Failure::failed(format!(
                 "the destination is too small: it has {} bytes, the source {}",
