@@ -45,7 +45,7 @@ def has(found, **wanted):
 def target_with_writer_and_reader(lab):
     """Each export with who writes it, each session with what it has open, in text and in JSON."""
     shown = Shown(lab)
-    target = Target(lab, f"disk0={image(lab)}", "fixed=memory:1M,ro", extra=shown.flags)
+    target = Target(lab, f"disk0={image(lab)}", "fixed=memory:1M,ro", extra=(*shown.flags, "--shards", "1"))
     writer, reader = Attachment(lab), Attachment(lab, name="reader", extra=["--read-only"])
     load.verified(lab, writer.nbd, mib=8)
     found = shown.target()
@@ -169,8 +169,8 @@ def gateway_with_a_leaf_away(lab):
 def two_shards_answer_as_one(lab):
     """One answer for all shards: each export with its shard, sessions and counts of all."""
     shown = Shown(lab)
-    Target(lab, *[f"disk{n}=memory:16M" for n in range(3)], extra=(*shown.flags, "--shards", "2"))
-    attachments = [Attachment(lab, uri(lab, f"disk{n}"), name=f"disk{n}") for n in range(2)]
+    Target(lab, *[f"disk{n}=memory:16M" for n in range(3)], over="packet", extra=(*shown.flags, "--shards", "2"))
+    attachments = [Attachment(lab, uri(lab, f"disk{n}", over="packet"), name=f"disk{n}") for n in range(2)]
     for attachment in attachments:
         load.verified(lab, attachment.nbd, mib=8)
     found = shown.target()
