@@ -48,8 +48,7 @@ impl Users for Dialect {
         self.closed.push(session);
     }
 
-    fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, _: u64) {
-        assert_ne!(by.initiator[0], session as u8, "nobody fences itself here");
+    fn on_fenced(&mut self, session: u64, pass: Pass, _: InitiatorRun, _: u64) {
         self.fenced.push((session, pass));
     }
 
@@ -314,4 +313,82 @@ fn nobody_looks_again_where_nothing_can_grow() {
     exports.take_started();
     exports.refresh(AT);
     assert_eq!(exports.deadline(AT), Time::NEVER);
+}
+
+/// Until the record has been read nobody knows who has it, and nobody is told no.
+#[test]
+fn claims_that_come_before_the_record_wait_for_it_in_their_order() {
+    let pool = Pool::new(0);
+    let mut store = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
+    store_writer(&mut store, WriterRecord::new(5, [1; 16], "user 1")).unwrap();
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
+    exports.add(ExportConfig { name: "disk".into(), volume: Box::new(store), read_only: false });
+    let mut users = Dialect::default();
+    for (who, takes_over) in [(2, false), (3, true), (1, false)] {
+        claim(&mut exports, who, takes_over).unwrap();
+    }
+    exports.settle(AT, &mut users);
+    assert!(users.granted.is_empty() && users.denied.is_empty());
+    settle(&mut exports, &mut users);
+    let generations: Vec<(u64, u64)> =
+        users.granted.iter().map(|(who, granted)| (*who, granted.writer_generation)).collect();
+    assert_eq!(generations, [(3, 6)], "the second takes over from who is on record");
+    let denied: Vec<_> = users.denied.iter().map(|(who, denied)| (*who, denied.why)).collect();
+    assert_eq!(denied, [(2, Denial::Busy), (1, Denial::Busy)]);
+}
+
+/// A take-over by user 2 of what user 1 has, as far as its first step: that is on its way to the disk.
+fn half_taken_over(users: &mut Dialect) -> (Exports, Granted) {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let first = grant(&mut exports, users, 1, false);
+    claim(&mut exports, 2, true).unwrap();
+    exports.settle(AT, users);
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits);
+    (exports, first)
+}
+
+/// It is on record, so its predecessor is fenced, as if it had died behind its grant.
+#[test]
+fn who_goes_while_it_is_recorded_has_fenced_all_the_same() {
+    let mut users = Dialect::default();
+    let (mut exports, first) = half_taken_over(&mut users);
+    exports.end_session(2, AT);
+    users.gone.push(2);
+    settle(&mut exports, &mut users);
+    assert_eq!((users.granted.len(), &users.fenced[..]), (1, &[(1, first.pass)][..]));
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Fenced);
+    let report = exports.reports().remove(0);
+    assert_eq!(report.generation, first.writer_generation + 1);
+    let denied = claim(&mut exports, 1, false).unwrap_err();
+    assert!(denied.text.contains("user 2"), "{}", denied.text);
+    assert_eq!(exports.open_count(2), 0, "nothing of it is left");
+}
+
+/// A writer that ends while another takes over is told so, and not recorded over the other.
+#[test]
+fn who_detaches_during_a_take_over_is_told_and_takes_nothing_back() {
+    let mut users = Dialect::default();
+    let (mut exports, first) = half_taken_over(&mut users);
+    assert!(!exports.close(1, first.pass, 9));
+    settle(&mut exports, &mut users);
+    assert_eq!((&users.closed[..], users.granted.len()), (&[1][..], 2));
+    let report = exports.reports().remove(0);
+    assert_eq!(report.writer.map(|writer| writer.name).as_deref(), Some("user 2"));
+    assert!(!exports.is_at_work());
+}
+
+/// What a session asks under a pass that it is about to replace waits, too: it must not end behind the
+/// grant (rule 2).
+#[test]
+fn who_claims_again_in_one_session_waits_for_itself() {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let mut users = Dialect::default();
+    let first = grant(&mut exports, &mut users, 1, false);
+    claim(&mut exports, 1, false).unwrap();
+    assert!(exports.admit(1, first.pass).is_ok(), "nothing is on its way yet");
+    exports.settle(AT, &mut users);
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits);
+    settle(&mut exports, &mut users);
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Fenced);
+    assert!(exports.admit(1, users.granted[1].1.pass).is_ok());
 }
