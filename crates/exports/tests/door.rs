@@ -294,7 +294,8 @@ fn growth_is_told_once_to_all_who_have_it_open_and_are_not_fenced() {
     assert_eq!(users.resized, [(1, reader.pass, 2 * BYTES), (3, writer.pass, 2 * BYTES)]);
     assert_eq!(submit(&mut exports, 3, writer.pass, beyond()), Ok(()));
     assert_eq!(exports.open_read(4, 0).geometry.bytes, 2 * BYTES);
-    (exports.take_release(), exports.take_started());
+    exports.take_release();
+    exports.take_started();
     // The next look is a second later.
     assert_eq!(exports.deadline(AT), AT + std::time::Duration::from_secs(1));
     exports.refresh(exports.deadline(AT));
