@@ -87,9 +87,11 @@ impl Export {
             let model = self.models.last_mut().expect("it has a content");
             let run = LOCAL_RUNS + generation as u32;
             assert!(model.run_started(run, generation), "nobody has a later generation");
+            // A power failure may have taken back what it had grown by.
+            let sectors = model.sectors().min(drawn.bytes as usize / SECTOR_BYTES);
             for _ in 0..rng.between(1, 4) {
-                let first = rng.below(model.sectors() as u64) as usize;
-                let count = rng.between(1, 16.min((model.sectors() - first) as u64)) as usize;
+                let first = rng.below(sectors as u64) as usize;
+                let count = rng.between(1, 16.min((sectors - first) as u64)) as usize;
                 let range = Range { first, count };
                 let version = model.begin_write(run, range, ModelEffect::Data);
                 let mut bytes = vec![0; count * SECTOR_BYTES];

@@ -107,7 +107,7 @@ fn canary_that_fences_before_it_grants_is_found() {
 /// Only a session with several exports can see it.
 #[test]
 fn canary_that_fences_a_whole_session_is_found() {
-    found(Canary::Door(target::DoorCanary::FencedTogether), 100);
+    found(Canary::Door(target::DoorCanary::FencedTogether), 300);
 }
 
 #[test]
