@@ -70,6 +70,14 @@ def one(test, logs):
             lab.close()
 
 
+def held(folder):
+    """What the logs of a test say of parts that held their shard for too long: debug builds say so."""
+    for root, _folders, files in os.walk(folder):
+        for name in files:
+            with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
+                yield from (line.strip() for line in file if "a part held its shard" in line)
+
+
 def perform(tests, jobs, logs):
     """Runs the tests, `jobs` at a time, and yields what became of each when it is done."""
     if min(jobs, len(tests)) == 1:
@@ -135,12 +143,13 @@ def main():
     os.makedirs(logs)
     harness.install()
 
-    passed, failed = 0, []
+    passed, failed, slow = 0, [], []
     started = time.monotonic()
     with contextlib.closing(perform(chosen, args.jobs, logs)) as ended:
         for done in ended:
             name = done.test.name
             folder = os.path.join(logs, name)
+            slow += [f"{name}: {line}" for line in held(folder)]
             if done.report is None:
                 passed += 1
                 text = f"ok    {name:44} {done.seconds:6.1f} s\n"
@@ -153,6 +162,9 @@ def main():
             print(done.said + text, end="", flush=True)
     if failed:
         print("failed: " + " ".join(failed))
+    if slow:
+        print("\n".join(slow))
+        print(f"{len(slow)} times a part held its shard for longer than a millisecond")
     print(f"e2e: {time.monotonic() - started:.0f} s", flush=True)
     print(f"{passed} passed, {len(failed)} failed", flush=True)
     return 1 if failed else 0

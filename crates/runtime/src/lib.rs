@@ -19,6 +19,7 @@ pub mod remote;
 pub mod serve;
 pub mod shard;
 pub mod shards;
+mod slow;
 pub mod stages;
 pub mod steering;
 pub mod switched;

@@ -17,6 +17,7 @@ use thinwire_volume::{Effect, Expects, Gravity, Part, PartEvent};
 use crate::clock::Clock;
 use crate::links::Links;
 use crate::shards::Mail;
+use crate::slow::Steps;
 use crate::wait::{WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
@@ -178,12 +179,34 @@ impl Shard {
     /// take in what has come. True if a frame has.
     pub fn turn(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         let now = self.clock.now();
-        self.node.settle(now);
-        self.node.close(now);
+        self.settle(now);
+        self.close(now);
         self.carry_out();
         self.links.flush(self.node.out())?;
         self.wait(now, timeout)?;
         self.receive()
+    }
+
+    #[inline]
+    fn settle(&mut self, now: Time) {
+        if !cfg!(debug_assertions) {
+            return self.node.settle(now);
+        }
+        let mut steps = Steps::begin(self.clock);
+        while self.node.settle_step(now) {
+            steps.end("settled");
+        }
+    }
+
+    #[inline]
+    fn close(&mut self, now: Time) {
+        if !cfg!(debug_assertions) {
+            return self.node.close(now);
+        }
+        let mut steps = Steps::begin(self.clock);
+        while self.node.close_step(now) {
+            steps.end("was closed");
+        }
     }
 
     /// What was to be sent has been handed to the kernel.
@@ -223,7 +246,7 @@ impl Shard {
                 node.post(now, part, PartEvent::Readable);
             }
         }
-        node.settle(now);
+        self.settle(now);
         Ok(frames > 0)
     }
 
