@@ -244,11 +244,13 @@ impl Exports {
         if self.unresolved {
             self.retry_records(now);
         }
-        if !self.claims.is_empty() {
-            self.settle_claims(now, users);
-        }
+        // First, or a writer that ends in one session and comes back in another would be recorded as ended
+        // behind its return.
         if !self.closings.is_empty() {
             self.settle_closings(users);
+        }
+        if !self.claims.is_empty() {
+            self.settle_claims(now, users);
         }
         if self.has_grown {
             self.tell_growth(users);

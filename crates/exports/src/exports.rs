@@ -109,6 +109,8 @@ pub(crate) struct Export {
     /// The record in force.
     pub writer: WriterRecord,
     pub record: RecordState,
+    /// That its writer has ended could not be stored: that may be found all the same.
+    pub may_be_released: bool,
     /// How the last change of the record ended, until its claim has heard of it.
     pub changed: Option<Result<(), ChangeError>>,
     pub holder: Option<Holder>,
@@ -228,6 +230,7 @@ impl Exports {
             has_grown: false,
             writer: WriterRecord::default(),
             record: RecordState::Reading,
+            may_be_released: false,
             changed: None,
             holder: None,
             granted: VecDeque::new(),

@@ -245,6 +245,8 @@ impl Exports {
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
         self.passes[io.pass].outstanding -= 1;
+        // It may be what a claim waits for.
+        self.started |= !self.claims.is_empty();
         let present = self.exports[export].verifier;
         let verifier = if io.op.is_write() { io.verifier } else { present };
         // A failed flush that ran beside a FUA operation may have lost its data before its own flush

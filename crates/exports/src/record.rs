@@ -97,7 +97,7 @@ impl Exports {
     pub(crate) fn change_record(&mut self, export: usize, new: WriterRecord) {
         let e = &mut self.exports[export];
         let mut old = e.writer;
-        if self.config.canary == DoorCanary::RecordLost || old == new {
+        if self.config.canary == DoorCanary::RecordLost || (old == new && !e.may_be_released) {
             (e.writer, e.changed) = (new, Some(Ok(())));
             return;
         }
@@ -140,6 +140,7 @@ impl Exports {
                     }
                     Some(Ok(())) => {
                         e.writer = change.target();
+                        e.may_be_released = false;
                         RecordState::Settled
                     }
                     Some(Err(ChangeError::Refused(_))) => RecordState::Settled,
@@ -153,6 +154,7 @@ impl Exports {
                 // If it cannot be stored the export stays with its last writer, who may come back or
                 // be taken over: safe, if inconvenient. Whichever of the two is found after a crash
                 // lets it come back.
+                e.may_be_released = result.is_err();
                 if result.is_ok() {
                     e.writer = e.writer.released();
                     e.holder = None;

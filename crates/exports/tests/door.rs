@@ -393,3 +393,24 @@ fn who_claims_again_in_one_session_waits_for_itself() {
     assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Fenced);
     assert!(exports.admit(1, users.granted[1].1.pass).is_ok());
 }
+
+/// Its end and its return come in one turn: it is on record when it is back.
+#[test]
+fn who_comes_back_while_it_detaches_is_on_record_again() {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let mut users = Dialect::default();
+    let first = grant(&mut exports, &mut users, 1, false);
+    assert!(!exports.close(1, first.pass, 9));
+    let again = User { session: 41, number: 41, ..user(1) };
+    let resumes = Some(first.writer_generation);
+    let claim_again =
+        WriteClaim { user: &again, transaction: 2, export: 0, resumes, takes_over: false };
+    exports.claim(AT, claim_again).unwrap();
+    settle(&mut exports, &mut users);
+    assert_eq!(users.closed, [1]);
+    let (session, granted) = *users.granted.last().unwrap();
+    assert_eq!((session, granted.writer_generation), (41, first.writer_generation));
+    assert!(exports.admit(41, granted.pass).is_ok());
+    let denied = claim(&mut exports, 2, false).unwrap_err();
+    assert_eq!(denied.why, Denial::Busy, "nobody else gets it without taking over");
+}

@@ -176,15 +176,19 @@ impl RecordChange {
     }
 }
 
+/// No user of a volume has this token.
+const ALONE: Token = Token::MAX;
+
 /// How long the first of the looks at a volume that is waited for are apart, and the later ones.
 const GLANCES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 
-/// Reads the record of a volume that nobody else uses, and waits for it: for commands that open one.
+/// Reads the record of a volume that nobody else uses any more, or yet, and waits for it: for commands that
+/// open one.
 ///
 /// # Errors
 /// See [`Op::LoadWriter`].
 pub fn load_writer(volume: &mut dyn Volume) -> Result<WriterRecord, IoError> {
-    let io = Io::new(0, Op::LoadWriter, 0, 0);
+    let io = Io::new(ALONE, Op::LoadWriter, 0, 0);
     let error = io.error(ErrorKind::Io, "writer record");
     let completion = complete_alone(volume, io);
     completion.result?;
@@ -196,7 +200,7 @@ pub fn load_writer(volume: &mut dyn Volume) -> Result<WriterRecord, IoError> {
 /// # Errors
 /// See [`Op::StoreWriter`].
 pub fn store_writer(volume: &mut dyn Volume, record: WriterRecord) -> Result<(), IoError> {
-    complete_alone(volume, record.to_io(0, &Pool::new(0))).result
+    complete_alone(volume, record.to_io(ALONE, &Pool::new(0))).result
 }
 
 /// Does a whole [`RecordChange`] on such a volume.
@@ -218,15 +222,16 @@ pub fn change_writer(
 }
 
 fn complete_alone(volume: &mut dyn Volume, io: Io) -> Completion {
-    debug_assert_eq!(volume.outstanding(), 0, "somebody else uses it");
     volume.submit(io);
     let mut done = Vec::new();
     let mut glance = GLANCES.0;
     loop {
         volume.poll(&mut done);
-        if let Some(completion) = done.pop() {
-            return completion;
+        // Others are of somebody who has gone and left them behind.
+        if let Some(at) = done.iter().position(|completion| completion.token == ALONE) {
+            return done.swap_remove(at);
         }
+        done.clear();
         std::thread::sleep(glance);
         glance = (2 * glance).min(GLANCES.1);
     }

@@ -80,8 +80,10 @@ pub(super) fn of_file(
 const DEVICE_NAMES: [&str; 7] =
     ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial", "loop/backing_file"];
 
-/// The identity of the block device with this number; `dev_block` is `/sys/dev/block`.
-pub(super) fn of_device(dev_block: &Path, major: u32, minor: u32, bytes: u64) -> [u8; 16] {
+/// The identity of the block device with this number, and whether it is a name of the device: else it is
+/// made of its number and size, and if it grew it would be another at the next start. `dev_block` is
+/// `/sys/dev/block`.
+pub(super) fn of_device(dev_block: &Path, major: u32, minor: u32, bytes: u64) -> ([u8; 16], bool) {
     let own = dev_block.join(format!("{major}:{minor}"));
     let own = own.canonicalize().unwrap_or(own);
     let read = |dir: &Path, name: &str| {
@@ -93,7 +95,9 @@ pub(super) fn of_device(dev_block: &Path, major: u32, minor: u32, bytes: u64) ->
     // A partition lies below its disk and is known by where it starts.
     let partition = read(&own, "partition").is_some();
     let disk = if partition { own.parent().unwrap_or(&own) } else { &own };
-    match DEVICE_NAMES.iter().find_map(|name| Some((name, read(disk, name)?))) {
+    let name = DEVICE_NAMES.iter().find_map(|name| Some((name, read(disk, name)?)));
+    let is_named = name.is_some();
+    match name {
         Some((name, value)) => {
             hash.add(name.as_bytes());
             hash.add(value.as_bytes());
@@ -109,7 +113,7 @@ pub(super) fn of_device(dev_block: &Path, major: u32, minor: u32, bytes: u64) ->
             hash.add(&bytes.to_be_bytes());
         }
     }
-    hash.value()
+    (hash.value(), is_named)
 }
 
 /// FNV-1a of 128 bits, fed with length-prefixed fields: stable over versions and machines. It
@@ -171,7 +175,7 @@ mod tests {
             let to = dir.join("devices").join(place);
             let _ = std::os::unix::fs::symlink(to, dir.join("block").join(number));
         }
-        let id = |minor, bytes| of_device(&dir.join("block"), 8, minor, bytes);
+        let id = |minor, bytes| of_device(&dir.join("block"), 8, minor, bytes).0;
         assert_eq!(id(0, 1), id(0, 2));
         assert_ne!(id(0, 1), id(1, 1));
         assert_ne!(id(1, 1), id(2, 1));

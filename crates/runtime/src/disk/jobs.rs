@@ -1,6 +1,7 @@
 //! What takes long and has no system call that an engine can make: writer records (several calls, with
 //! syncs between them) and block status (up to a thousand seeks). A thread of its own does them, one
-//! after another, so that no shard waits for them.
+//! after another, so that no shard waits for them: records first, since readers may ask for as many
+//! block statuses as they like.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,8 +29,7 @@ pub(super) type Worker = Box<dyn FnMut(&mut Work) -> Result<(), i32> + Send>;
 /// Operations for a thread, and what it has done.
 pub(super) struct Jobs {
     shared: Arc<Shared>,
-    /// Until the thread begins, which it does with the first operation.
-    worker: Option<Worker>,
+    /// Begins with the first operation.
     thread: Option<JoinHandle<()>>,
     outstanding: usize,
     /// Recycled.
@@ -40,15 +40,18 @@ type Ended = (Token, Work, Result<(), i32>);
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<(Token, Work)>,
+    records: VecDeque<(Token, Work)>,
+    statuses: VecDeque<(Token, Work)>,
     stop: bool,
 }
 
 struct Shared {
+    /// Until the thread takes it.
+    worker: Mutex<Option<Worker>>,
     queue: Mutex<Queue>,
     work: Condvar,
     ended: Mutex<Vec<Ended>>,
-    /// Readable once something has ended, and until that is taken.
+    /// Readable exactly while `ended` is not empty: only changed under its lock.
     bell: OwnedFd,
 }
 
@@ -60,16 +63,17 @@ impl Jobs {
     /// Nothing runs yet. Fails if the process may not have more descriptors.
     pub fn new(worker: Worker) -> io::Result<Self> {
         let shared = Arc::new(Shared {
+            worker: Mutex::new(Some(worker)),
             queue: Mutex::default(),
             work: Condvar::new(),
             ended: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        Ok(Jobs { shared, worker: Some(worker), thread: None, outstanding: 0, ended: Vec::new() })
+        Ok(Jobs { shared, thread: None, outstanding: 0, ended: Vec::new() })
     }
 
     /// Takes an operation of one of the three kinds. If no thread can be had for it, it ends with
-    /// EAGAIN.
+    /// EAGAIN, and the next is tried anew.
     pub fn submit(&mut self, op: DiskOp) {
         let DiskOp { token, offset, len, kind } = op;
         let work = match kind {
@@ -87,7 +91,15 @@ impl Jobs {
             tracing::error!("no thread for the disk's records: {error}");
             return self.shared.end((token, work, Err(libc::EAGAIN)));
         }
-        lock(&self.shared.queue).jobs.push_back((token, work));
+        {
+            let mut queue = lock(&self.shared.queue);
+            match work {
+                Work::BlockStatus { .. } => queue.statuses.push_back((token, work)),
+                Work::LoadWriter(_) | Work::StoreWriter(_) => {
+                    queue.records.push_back((token, work))
+                }
+            }
+        }
         self.shared.work.notify_one();
     }
 
@@ -95,11 +107,9 @@ impl Jobs {
         if self.thread.is_some() {
             return Ok(());
         }
-        let worker =
-            self.worker.take().ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
         let shared = self.shared.clone();
         let builder = std::thread::Builder::new().name("disk-jobs".into()).stack_size(128 << 10);
-        self.thread = Some(builder.spawn(move || shared.work(worker))?);
+        self.thread = Some(builder.spawn(move || shared.work())?);
         Ok(())
     }
 
@@ -113,8 +123,14 @@ impl Jobs {
         if self.outstanding == 0 {
             return;
         }
-        let _ = rustix::io::read(&self.shared.bell, &mut [0u8; 8]);
-        self.ended.append(&mut lock(&self.shared.ended));
+        {
+            let mut ended = lock(&self.shared.ended);
+            if ended.is_empty() {
+                return;
+            }
+            self.ended.append(&mut ended);
+            let _ = rustix::io::read(&self.shared.bell, &mut [0u8; 8]);
+        }
         self.outstanding -= self.ended.len();
         done.extend(self.ended.drain(..).map(|(token, work, result)| {
             let kind = match work {
@@ -135,7 +151,8 @@ impl Jobs {
     pub fn stop(&mut self) {
         {
             let mut queue = lock(&self.shared.queue);
-            queue.jobs.clear();
+            queue.records.clear();
+            queue.statuses.clear();
             queue.stop = true;
         }
         self.shared.work.notify_one();
@@ -153,11 +170,13 @@ impl Drop for Jobs {
 }
 
 impl Shared {
-    fn work(&self, mut worker: Worker) {
+    fn work(&self) {
+        let Some(mut worker) = lock(&self.worker).take() else { return };
         loop {
             let mut queue = lock(&self.queue);
             let (token, mut work) = loop {
-                if let Some(job) = queue.jobs.pop_front() {
+                let next = queue.records.pop_front().or_else(|| queue.statuses.pop_front());
+                if let Some(job) = next {
                     break job;
                 }
                 if queue.stop {
@@ -172,7 +191,8 @@ impl Shared {
     }
 
     fn end(&self, ended: Ended) {
-        lock(&self.ended).push(ended);
+        let mut all = lock(&self.ended);
+        all.push(ended);
         self.ring();
     }
 
@@ -184,6 +204,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
@@ -217,5 +239,39 @@ mod tests {
             seen.collect::<Vec<_>>(),
             [(0, 1, Ok(())), (1, 2, Err(libc::EIO)), (2, 3, Ok(()))]
         );
+    }
+
+    #[test]
+    fn records_go_before_block_statuses_and_the_bell_is_silent_when_all_is_taken() {
+        let (go, gate) = mpsc::channel::<()>();
+        let mut jobs = Jobs::new(Box::new(move |_| gate.recv().map_err(|_| libc::EIO))).unwrap();
+        let status = || DiskOpKind::BlockStatus(Vec::new());
+        for (token, kind) in [
+            (0, status()),
+            (1, status()),
+            (2, status()),
+            (3, DiskOpKind::StoreWriter(Box::default())),
+        ] {
+            jobs.submit(DiskOp { token, offset: 0, len: 1, kind });
+        }
+        let is_ringing = |jobs: &Jobs| {
+            // SAFETY: the descriptor lives as long as `jobs`.
+            let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(jobs.fd()) };
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).unwrap() > 0
+        };
+        let mut done = Vec::new();
+        for _ in 0..4 {
+            go.send(()).unwrap();
+            let before = done.len();
+            while done.len() == before {
+                jobs.take(&mut done);
+                std::thread::yield_now();
+            }
+            assert!(!is_ringing(&jobs), "nobody would answer it");
+        }
+        let order: Vec<Token> = done.iter().map(|one| one.token).collect();
+        // The thread had begun with the first, or not yet.
+        assert!(order == [0, 3, 1, 2] || order == [3, 0, 1, 2], "{order:?}");
     }
 }

@@ -104,12 +104,12 @@ pub fn open(
 
     // Whoever is told of a size must find it again after a crash, and it may have been made this long a
     // moment ago. A reader's image may lie where nothing can be synced.
+    let bytes =
+        seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
     match domain::sync_all(&file) {
         Err(error) if !options.read_only => return Err(os("make its size durable", error)),
         _ => {}
     }
-    let bytes =
-        seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
     check_size(path, bytes, options.block_bytes)?;
     let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
     if device {
@@ -132,10 +132,10 @@ pub fn open(
         }
     }
 
-    let id = if device {
+    let (id, may_grow) = if device {
         identity::of_device(Path::new("/sys/dev/block"), major, minor, bytes)
     } else {
-        identity::of_file(&file, path, options.read_only)?
+        (identity::of_file(&file, path, options.read_only)?, true)
     };
     let read_only = options.read_only;
     let writer = WriterStore::open(&file, path, device, read_only, &id, &options.state_dir)?;
@@ -150,7 +150,8 @@ pub fn open(
         zero_range: !options.read_only,
     };
     let file = Arc::new(file);
-    let parts = Parts { file, path: path.to_owned(), info, device, writer, scope };
+    let path = path.to_owned();
+    let parts = Parts { file, path, info, device, may_grow, writer, scope };
     let disk = with_backend(parts, options.backend, &mut notes)?;
     Ok(OpenedDisk { disk, direct: align_bytes > 1, notes })
 }

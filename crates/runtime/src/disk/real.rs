@@ -33,6 +33,10 @@ pub(super) struct RealDisk<E: Engine> {
     pub info: DiskInfo,
     /// A block device: it does not become long again by a write beyond its end, and has no holes.
     pub device: bool,
+    /// See [`Parts`].
+    may_grow: bool,
+    /// The last size of which something was said.
+    told_of: u64,
     scope: SyncScope,
     engine: E,
     /// Records and block status.
@@ -57,6 +61,8 @@ pub(super) struct Parts {
     pub path: PathBuf,
     pub info: DiskInfo,
     pub device: bool,
+    /// It is the same volume at the next start, if it has grown until then.
+    pub may_grow: bool,
     pub writer: WriterStore,
     pub scope: SyncScope,
 }
@@ -64,13 +70,15 @@ pub(super) struct Parts {
 impl<E: Engine> RealDisk<E> {
     /// Fails if the process may not have more descriptors.
     pub fn new(parts: Parts, engine: E) -> io::Result<Self> {
-        let Parts { file, path, info, device, writer, scope } = parts;
+        let Parts { file, path, info, device, may_grow, writer, scope } = parts;
         let jobs = Jobs::new(worker(file.clone(), writer, scope.clone(), info.read_only))?;
         Ok(RealDisk {
             file,
             path,
             info,
             device,
+            may_grow,
+            told_of: info.bytes,
             scope,
             engine,
             jobs,
@@ -117,6 +125,25 @@ impl<E: Engine> RealDisk<E> {
         let is_shorter = bytes.is_none_or(|bytes| bytes < self.info.bytes);
         if is_shorter && !self.device && !self.shrunk {
             self.has_shrunk(bytes);
+        }
+    }
+
+    /// What of a larger size is not offered, once for each size.
+    fn tell_unoffered(&mut self, bytes: u64, block_bytes: u32) {
+        if bytes <= self.info.bytes || std::mem::replace(&mut self.told_of, bytes) == bytes {
+            return;
+        }
+        let (path, offered) = (self.path.display(), self.info.bytes);
+        if self.may_grow {
+            tracing::warn!(
+                "{path} has {bytes} bytes now, no multiple of the block of {block_bytes}: {offered} are \
+                 offered, and the next start will refuse it; make its size a multiple"
+            );
+        } else {
+            tracing::warn!(
+                "{path} has {bytes} bytes now, and nothing names this device but its number and size: \
+                 {offered} bytes are offered until the next start, when it will be another volume"
+            );
         }
     }
 
@@ -180,7 +207,8 @@ impl<E: Engine> RealDisk<E> {
                 continue;
             }
             if slot == BELL {
-                self.listening = false;
+                // It is to be heard again while a job is left.
+                (self.listening, again) = (false, true);
                 continue;
             }
             match self.slots[slot as usize].advance(result) {
@@ -213,7 +241,10 @@ impl<E: Engine> Disk for RealDisk<E> {
         self.compare_size(bytes);
         let block = u64::from(block_bytes);
         if let (Some(bytes), false) = (bytes, self.shrunk) {
-            self.info.bytes = self.info.bytes.max(bytes / block * block);
+            if self.may_grow {
+                self.info.bytes = self.info.bytes.max(bytes / block * block);
+            }
+            self.tell_unoffered(bytes, block_bytes);
         }
         self.info.bytes
     }
@@ -231,14 +262,17 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
-        // Before the engine is asked: a sync that had failed when a job was done is heard of first.
-        self.jobs.take(&mut self.told);
-        if self.jobs.outstanding() > 0 && !std::mem::replace(&mut self.listening, true) {
-            // SAFETY: a bell has no memory, only one is waited for, and it outlives the engine.
-            unsafe { self.engine.start(BELL, SystemCall::Bell(self.jobs.fd())) };
-        }
         for round in 0.. {
             self.admit(done);
+            if round < ROUNDS_MAX {
+                // Before the engine is asked: a sync that had failed when a job was done is heard of
+                // first.
+                self.jobs.take(&mut self.told);
+            }
+            if self.jobs.outstanding() > 0 && !std::mem::replace(&mut self.listening, true) {
+                // SAFETY: a bell has no memory, only one is waited for, and it outlives the engine.
+                unsafe { self.engine.start(BELL, SystemCall::Bell(self.jobs.fd())) };
+            }
             self.engine.enter();
             if round == ROUNDS_MAX {
                 break;
