@@ -246,9 +246,17 @@ impl RunDir {
         Ok(socket.into())
     }
 
-    /// Connects to a control socket.
+    /// Connects to a control socket. WouldBlock if as many wait there as may: whoever has it does not
+    /// take connections in, and a socket that blocks would wait for that without end.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
-        UnixStream::connect(self.short(&self.file(name, "sock")))
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let path = self.short(&self.file(name, "sock"));
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        Ok(stream)
     }
 
     /// A way to say `path` that fits into a socket address, however deep the folder is.
@@ -342,6 +350,17 @@ mod tests {
 
     fn record(name: &str) -> Record {
         Record::of_this_process(name, "null:512".into(), "nbd", false)
+    }
+
+    /// A frozen process takes no connections in: whoever asks it often must not be frozen, too.
+    #[test]
+    fn a_connection_that_nobody_takes_in_is_refused_and_not_waited_for() {
+        let temp = TempDir::new("rundir");
+        let dir = RunDir::create(&temp.path().join("run")).unwrap();
+        let _listener = dir.listen("a").unwrap();
+        let many = 2 * SOCKET_BACKLOG as usize;
+        let refused = (0..many).find_map(|_| dir.connect("a").err());
+        assert_eq!(refused.unwrap().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

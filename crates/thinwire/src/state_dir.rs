@@ -31,6 +31,8 @@ fn try_out(folder: &Path) -> io::Result<()> {
     let mut made: Vec<PathBuf> = Vec::new();
     let tried = make(folder, &mut made).and_then(|()| {
         let probe = folder.join(format!(".probe-{}", std::process::id()));
+        // One that a killed process has left, where each has the same number.
+        let _ = fs::remove_file(&probe);
         OpenOptions::new().write(true).create_new(true).open(&probe)?;
         fs::remove_file(probe)
     });
@@ -68,6 +70,9 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         try_out(&folder).unwrap();
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::write(folder.join(format!(".probe-{}", std::process::id())), "").unwrap();
+        try_out(&folder).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "a killed one of the same number");
         let file = temp.path().join("file");
         fs::write(&file, "").unwrap();
         for bad in [Path::new("/proc/nonexistent/x"), &file, &file.join("below")] {

@@ -27,8 +27,11 @@ pub struct NodeName {
 impl NodeName {
     /// The volume of that name in that file, by whatever path.
     fn is(&self, file: &Path, name: &str) -> bool {
-        let same = (self.file.canonicalize(), file.canonicalize());
-        self.name == name && matches!(same, (Ok(one), Ok(other)) if one == other)
+        if self.name != name {
+            return false;
+        }
+        let same = || (self.file.canonicalize(), file.canonicalize());
+        self.file == file || matches!(same(), (Ok(one), Ok(other)) if one == other)
     }
 }
 
