@@ -356,6 +356,13 @@ def copy(lab, over="best"):
     refused(lab, "copy", "--insecure", lab.path("missing"), there, says="missing")
 
 
+def connected(lab, path):
+    """Whether a client is connected to the socket of that path."""
+    sockets = lab.run("initiator", "cat", "/proc/net/unix").stdout.splitlines()
+    # Number, references, protocol, flags, type, state, inode, path; 03 is connected.
+    return any(line.split()[5] == "03" for line in sockets if line.endswith(" " + path))
+
+
 @test(seconds=90)
 def detach(lab):
     """detach refuses while a client is connected; --force ends within 2 s, even if the target is gone."""
@@ -363,7 +370,7 @@ def detach(lab):
     disk = Attachment(lab)
     refused(lab, "detach", "nothing", "--run-dir", disk.run_dir, says="nothing")
     fio = load.Fio(lab, disk.nbd, mib=64, seconds=30)
-    time.sleep(1)
+    until("fio to connect", 20, lambda: connected(lab, disk.path))
     refusal = disk.detach(expect=1)
     check("NBD client" in refusal.stderr and "--force" in refusal.stderr, refusal.stderr)
     fio.still_running("the forced detach")
