@@ -3,7 +3,8 @@
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, SyncMark, SyncScope, Token};
 
 use super::MediumHandle;
-use super::effects::{Flight, is_record};
+use super::effects::Flight;
+use super::records::is_record;
 use crate::stamp::SECTOR_BYTES;
 
 /// A process's disk. Dead once the process is: see [`MediumHandle::kill`].

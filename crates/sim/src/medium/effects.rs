@@ -1,14 +1,15 @@
-//! What operations do to the two images, and when.
+//! What operations do to the two images, and when. What they do to the writer record is in `records.rs`.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use thinwire_link::rng::Rng;
-use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, Extent, SyncDomain, WriterRecord};
+use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, Extent, SyncDomain};
 
 use super::growth::Sizes;
+use super::records::{Records, is_record};
 use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
 use crate::stamp::SECTOR_BYTES;
@@ -17,20 +18,9 @@ pub(super) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
 
-/// What becomes of a record that is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordFate {
-    /// It is durable.
-    Stored,
-    /// Its sync fails. It is there, and durable if this says so.
-    Failed(bool),
-    /// The process dies over it. It is there, durably, if this says so.
-    Dies(bool),
-}
-
 /// How a sync fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SyncFailure {
+pub(super) enum SyncFailure {
     /// An earlier write-back failed in the background: it is told of that, and loses nothing more.
     Writeback,
     /// It loses what it was to save.
@@ -113,11 +103,6 @@ impl Flight {
     }
 }
 
-/// An operation of the writer record.
-pub(super) fn is_record(kind: &DiskOpKind) -> bool {
-    matches!(kind, DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_))
-}
-
 /// It changes something, and so lands although its process is dead.
 pub(super) fn changes(kind: &DiskOpKind) -> bool {
     !matches!(kind, DiskOpKind::Read(_) | DiskOpKind::BlockStatus(_) | DiskOpKind::LoadWriter(_))
@@ -144,18 +129,7 @@ pub(super) struct Medium {
     pub thread: usize,
     /// Failures of the device that have taken their toll here, and that show.
     pub device_seen: (u64, u64),
-    /// The record as a process reads it, and as it survives a power failure.
-    pub record: WriterRecord,
-    pub record_durable: WriterRecord,
-    /// Records that became durable by a success that somebody was told of, in order.
-    pub commits: Vec<WriterRecord>,
-    /// Records that could not be stored, and those of them whose holder was told so.
-    pub failed_records: Vec<WriterRecord>,
-    pub denied: Vec<WriterRecord>,
-    /// What becomes of the next records; of later ones chance decides.
-    pub record_script: VecDeque<RecordFate>,
-    /// The process dies before it says another word.
-    pub dies: bool,
+    pub records: Records,
     /// Write-backs that failed in the background; whether any description has told of the last; and
     /// up to which the description that the content is served through has.
     pub writeback_errors: u64,
@@ -315,7 +289,7 @@ impl Medium {
 
     /// A sync that was to save the effects below `mark` fails: what it was to save is gone, and the
     /// next one will succeed. What reads see changes when it says so, or at once if they are direct.
-    fn fail_sync(&mut self, failure: Option<SyncFailure>, mark: u64) -> Result<(), i32> {
+    pub fn fail_sync(&mut self, failure: Option<SyncFailure>, mark: u64) -> Result<(), i32> {
         match failure {
             None => return Ok(()),
             Some(SyncFailure::Writeback) => {
@@ -413,121 +387,6 @@ impl Medium {
                     self.current[at..at + SECTOR_BYTES].copy_from_slice(bytes);
                 }
             }
-        }
-    }
-
-    /// The process reads the record, and makes it durable.
-    pub fn load_record(&mut self) -> Result<WriterRecord, i32> {
-        self.sync_record()?;
-        if self.denied.contains(&self.record) {
-            let record = self.record;
-            self.breach.get_or_insert_with(|| {
-                format!("{} was told no, and is the writer after a restart", record.name.as_str())
-            });
-        }
-        // What a former life could not make durable is the grant now, whoever is refused from here on.
-        self.failed_records.retain(|record| *record != self.record);
-        Ok(self.record)
-    }
-
-    /// A holder was told that it could not be recorded.
-    pub fn deny(&mut self, holder: &[u8; 16]) {
-        let told = self.failed_records.iter().filter(|record| record.holder == *holder);
-        self.denied.extend(told);
-        self.failed_records.retain(|record| record.holder != *holder);
-    }
-
-    /// The process replaces the record. One whose sync fails stays, and may be durable.
-    pub fn store_record(&mut self, record: WriterRecord) -> Result<(), i32> {
-        if self.dies {
-            return Err(EIO);
-        }
-        self.denied.retain(|denied| *denied != record);
-        let stored = self.try_store_record(record);
-        if stored.is_ok() {
-            // What has failed before has been made good: who is told no later is told of another.
-            self.failed_records.retain(|failed| *failed != record);
-        }
-        if stored.is_err() && !self.dies && self.commits.last() != Some(&record) {
-            self.failed_records.push(record);
-        }
-        stored
-    }
-
-    fn try_store_record(&mut self, record: WriterRecord) -> Result<(), i32> {
-        match self.record_script.pop_front() {
-            None => {}
-            Some(RecordFate::Dies(stored)) => {
-                self.dies = true;
-                self.stats.record_crashes += 1;
-                if stored {
-                    (self.record, self.record_durable) = (record, record);
-                }
-                return Err(EIO);
-            }
-            Some(fate) => {
-                self.record = record;
-                if fate != RecordFate::Failed(false) {
-                    self.record_durable = record;
-                }
-                if fate == RecordFate::Stored {
-                    self.commits.push(record);
-                    return Ok(());
-                }
-                self.stats.record_failures += 1;
-                return Err(EIO);
-            }
-        }
-        let config = self.config;
-        if self.chance(config.record_crash) {
-            self.dies = true;
-            self.stats.record_crashes += 1;
-        }
-        if self.dies && self.rng.chance(0.3) {
-            return Err(EIO);
-        }
-        self.record = record;
-        self.sync_record()?;
-        if self.dies { Err(EIO) } else { Ok(()) }
-    }
-
-    fn sync_record(&mut self) -> Result<(), i32> {
-        self.follow_device();
-        let config = self.config;
-        // A description that was opened for this tells of errors that nobody has been told of.
-        let mut pending = self.writeback_errors > self.content_seen && !self.writeback_seen;
-        if config.record_shares_description {
-            pending = self.writeback_errors > self.content_seen;
-            self.content_seen = self.writeback_errors;
-        }
-        self.writeback_seen |= pending;
-        if !pending && !self.chance(config.record_failure) {
-            self.record_durable = self.record;
-            if !self.dies && self.commits.last() != Some(&self.record) {
-                self.commits.push(self.record);
-            }
-            return Ok(());
-        }
-        self.stats.record_failures += 1;
-        if self.rng.chance(0.5) {
-            self.record_durable = self.record;
-        }
-        if !pending && self.rng.chance(config.device_failure) {
-            // The device could not flush its cache, and tells nobody but this caller.
-            let _ = self.fail_sync(Some(SyncFailure::Device), u64::MAX);
-        }
-        Err(EIO)
-    }
-
-    /// A record that a dead process was storing: nobody was told of it, and it may be there all the same.
-    fn land_record(&mut self, record: WriterRecord) {
-        if self.rng.chance(0.3) {
-            return;
-        }
-        self.denied.retain(|denied| *denied != record);
-        self.record = record;
-        if self.rng.chance(0.5) {
-            self.record_durable = record;
         }
     }
 
@@ -636,15 +495,13 @@ impl Medium {
         }
         self.forget_growth();
         self.current.copy_from_slice(&self.durable);
-        self.record = self.record_durable;
+        self.records.power_failure();
         self.forget_process();
     }
 
     /// What dies with the process.
     pub fn forget_process(&mut self) {
-        self.dies = false;
-        // Who is told no by the next process is told so of what that one could not read or store.
-        self.failed_records.clear();
+        self.records.forget_process();
         (self.wakes_at, self.woken) = (None, false);
         // The failures of the device are known to whoever opens it next: all begin anew.
         self.follow_device();

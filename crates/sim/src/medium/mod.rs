@@ -7,27 +7,29 @@
 //! submitted still lands for a while, and the lock is released only then (rule 2).
 //!
 //! Here is what it is like, and what the world does to it. What operations do to the images is in
-//! `effects.rs`, how it grows in `growth.rs`, what operations must never do in `watch.rs`, the
-//! process's side in `disk.rs`.
+//! `effects.rs`, what becomes of its writer record in `records.rs`, how it grows in `growth.rs`, what
+//! operations must never do in `watch.rs`, the process's side in `disk.rs`.
 
 mod disk;
 mod effects;
 mod growth;
+mod records;
 #[cfg(test)]
 mod tests;
 mod watch;
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use thinwire_link::rng::Rng;
-use thinwire_volume::{Identity, WriterRecord};
+use thinwire_volume::Identity;
 
 pub use self::disk::SimDisk;
-pub use self::effects::{Device, RecordFate};
+pub use self::effects::Device;
 use self::effects::{Flight, Medium, changes};
 use self::growth::Sizes;
+pub use self::records::RecordFate;
+use self::records::Records;
 use self::watch::Fence;
 use crate::stamp::SECTOR_BYTES;
 
@@ -184,13 +186,7 @@ impl MediumHandle {
             device_seen: (device.failures(), device.failures()),
             device,
             thread: 0,
-            record: WriterRecord::default(),
-            record_durable: WriterRecord::default(),
-            commits: Vec::new(),
-            failed_records: Vec::new(),
-            denied: Vec::new(),
-            record_script: VecDeque::new(),
-            dies: false,
+            records: Records::default(),
             writeback_errors: 0,
             writeback_seen: true,
             content_seen: 0,
@@ -344,36 +340,9 @@ impl MediumHandle {
         self.medium.borrow_mut().config.flush_failure = rate;
     }
 
-    /// Share of writer records that cannot be stored from now on.
-    pub fn set_record_failure(&self, rate: f64) {
-        self.medium.borrow_mut().config.record_failure = rate;
-    }
-
-    /// A client was told that it could not be recorded as the writer: it must not be, after a
-    /// restart.
-    pub fn deny(&self, holder: &[u8; 16]) {
-        self.medium.borrow_mut().deny(holder);
-    }
-
-    /// What becomes of the next records that are stored: for scripted tests.
-    pub fn script_records(&self, fates: impl IntoIterator<Item = RecordFate>) {
-        self.medium.borrow_mut().record_script = fates.into_iter().collect();
-    }
-
     /// Changes what it is like: for scripted tests.
     pub fn configure(&self, change: impl FnOnce(&mut MediumConfig)) {
         change(&mut self.medium.borrow_mut().config);
-    }
-
-    /// The process that uses it dies before it says another word.
-    pub fn dies(&self) -> bool {
-        self.medium.borrow().dies
-    }
-
-    /// Records that became durable and that a process could act on, oldest first: each that names a
-    /// holder is a grant, heard or not.
-    pub fn commits(&self) -> Vec<WriterRecord> {
-        self.medium.borrow().commits.clone()
     }
 
     /// Makes writes fail for lack of space, always or never: for scripted tests.
