@@ -10,7 +10,9 @@ use std::time::Duration;
 use common::{Dir, Store, backends, run};
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::testing::offers_growth;
-use thinwire_volume::{Disk, ErrorKind, VolumeEvent};
+use thinwire_volume::{
+    Disk, ErrorKind, Identity, Volume, VolumeEvent, WriterRecord, load_writer, store_writer,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -52,6 +54,44 @@ fn a_file_that_grows_is_offered_larger_and_may_not_shrink_below_that() {
             pause();
         });
         assert_eq!(store.volume.geometry().bytes, 2 * MIB, "what was there is gone");
+    }
+}
+
+/// A client that was away all the time would go on with what it has written, and find zeroes.
+#[test]
+fn a_file_that_was_cut_is_another_life_of_it_although_it_grows_again() {
+    for backend in backends() {
+        let dir = Dir::new();
+        let path = dir.image("image", MIB);
+        let options = DiskOptions { backend, block_bytes: 4096, ..dir.options() };
+        let open = || Store::open(&path, &options);
+        let mut store = open();
+        store_writer(&mut *store.volume, WriterRecord::new(1, [7; 16], "node1")).unwrap();
+        let first = store.volume.identity();
+        let life = |volume: &dyn Volume| {
+            let Identity { identity, incarnation } = volume.identity();
+            assert_eq!(identity, first.identity);
+            incarnation - first.incarnation
+        };
+        // It grows while it is open, is cut while it is not, but not below its first size.
+        cut(&path, 3 * MIB);
+        offers_growth(&mut *store.volume, &mut pause, 3 * MIB);
+        drop(store);
+        assert_eq!(life(&*open().volume), 0);
+        cut(&path, 2 * MIB);
+        assert_eq!(life(&*open().volume), 1);
+        cut(&path, 4 * MIB);
+        let mut store = open();
+        assert_eq!(life(&*store.volume), 1);
+        // It is cut while it is open, and is as large again before that process ends.
+        cut(&path, 2 * MIB);
+        store.volume.refresh();
+        cut(&path, 4 * MIB);
+        drop(store);
+        let mut store = open();
+        assert_eq!(life(&*store.volume), 2);
+        let record = load_writer(&mut *store.volume).unwrap();
+        assert_eq!((record.generation, record.name.as_str()), (1, "node1"));
     }
 }
 

@@ -112,7 +112,8 @@ fn discards_give_space_back_and_durable_zeroes_keep_it() {
         let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
         let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
         let data = |len, hole| thinwire_volume::Extent { len, hole, zero: hole };
-        assert_eq!(used(), 0);
+        // What stands beside the content may take a block.
+        assert!(used() <= 4096);
         for at in 0..4 {
             store.write(at * MIB, &[7; MIB as usize]).result.unwrap();
         }

@@ -230,7 +230,11 @@ impl Chaos {
         if world.servers[server].runs() {
             return;
         }
-        for export in world.exports.iter_mut().filter(|e| e.server == server) {
+        let mut cut = Vec::new();
+        for (at, export) in world.exports.iter_mut().enumerate() {
+            if export.server != server {
+                continue;
+            }
             let is_file = matches!(export.store, Store::File(_)) && !export.is_leaf;
             if !is_file || !self.dice.chance(self.changes) {
                 continue;
@@ -241,6 +245,13 @@ impl Chaos {
                 _ => Change::Written,
             };
             export.change = Some((change, self.dice.bits()));
+            if change == Change::Shrunk && self.growth.chance(0.5) {
+                cut.push(at);
+            }
+        }
+        for export in cut {
+            let at = world.now + self.growth.between(0, 10 * SECOND);
+            self.later(at, Later::Grow(export));
         }
     }
 

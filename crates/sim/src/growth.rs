@@ -57,7 +57,12 @@ impl World {
     pub fn grow_export(&mut self, export: usize, dice: &mut Rng) {
         let e = &mut self.exports[export];
         let Some((bytes, _)) = e.medium().map(|medium| medium.sizes()) else { return };
-        let bytes = bytes + dice.between(1, STEP_BYTES_MAX / 4096) * 4096;
+        // One that was cut is most dangerous when it is as large again as somebody remembers.
+        let before = e.contents.iter().rev().nth(1).map_or(0, |content| content.bytes_grown);
+        let bytes = match before > bytes && dice.chance(0.7) {
+            true => before + dice.below(2) * 4096,
+            false => bytes + dice.between(1, STEP_BYTES_MAX / 4096) * 4096,
+        };
         if bytes <= BYTES_MAX {
             e.grow(bytes);
             self.coverage.images_grown += 1;

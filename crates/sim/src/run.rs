@@ -33,6 +33,8 @@ pub enum Canary {
     EdgesUnlocked,
     /// A module drops the flushes to one of its volumes.
     FlushDropped,
+    /// That an image was cut is not remembered.
+    CutsForgotten,
 }
 
 /// What a run that kept all promises looked like.
@@ -84,6 +86,10 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
                 tree.unflushed = Some(seed as usize % tree.leaves.len());
             }
         }
+    }
+    if canary == Canary::CutsForgotten {
+        let media = world.exports.iter().filter_map(|export| export.medium());
+        media.for_each(|medium| medium.configure(|config| config.forgets_cuts = true));
     }
     if prints {
         world.describe_settings();

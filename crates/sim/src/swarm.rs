@@ -286,6 +286,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         read_directly: rng.chance(0.5),
         failure_takes_ns: pick(rng, &[0, 10 * MS, 200 * MS]),
         record_shares_description: false,
+        forgets_cuts: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),
         lands_late_ns: pick(rng, &[0, 10 * MS, 2 * SECOND]),

@@ -116,6 +116,11 @@ fn canary_that_tells_nobody_of_growth_is_found() {
 }
 
 #[test]
+fn canary_that_forgets_cuts_is_found() {
+    found(Canary::CutsForgotten, 1000);
+}
+
+#[test]
 fn canary_that_skips_the_door_is_found() {
     found(Canary::Door(target::DoorCanary::DoorSkipped), 300);
 }

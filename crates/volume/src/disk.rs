@@ -13,7 +13,7 @@ pub struct DiskOp {
     pub token: Token,
     /// First byte.
     pub offset: u64,
-    /// Bytes; ignored by a flush.
+    /// Bytes; ignored by a flush and by records.
     pub len: u64,
     /// What to do, and the memory for it, which the disk owns until it is done.
     pub kind: DiskOpKind,
@@ -47,6 +47,10 @@ pub enum DiskOpKind {
     /// Store the writer record; it survives a crash once this is done. After an error either record may
     /// be found, now or after a crash. The disk tells its [`SyncScope`] of the syncs in this.
     StoreWriter(Box<WriterRecord>),
+    /// Make the size, which is `len` bytes now, durable, and remember it beside the writer record, if there
+    /// is one: found smaller at a later opening, it is another [incarnation](Identity::incarnation) of the
+    /// content. The disk tells its [`SyncScope`] of the syncs in this.
+    KeepSize,
 }
 
 /// How a [`DiskOp`] ended.

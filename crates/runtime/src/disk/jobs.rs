@@ -21,6 +21,10 @@ pub(super) enum Work {
     LoadWriter(Box<WriterRecord>),
     /// See [`DiskOpKind::StoreWriter`].
     StoreWriter(Box<WriterRecord>),
+    /// See [`DiskOpKind::KeepSize`].
+    KeepSize(u64),
+    /// The content was cut while it was served: at the next opening it is another life of it.
+    Cut,
 }
 
 /// Does one; the errno if it fails.
@@ -72,7 +76,7 @@ impl Jobs {
         Ok(Jobs { shared, thread: None, outstanding: 0, ended: Vec::new() })
     }
 
-    /// Takes an operation of one of the three kinds. If no thread can be had for it, it ends with
+    /// Takes an operation of one of these kinds. If no thread can be had for it, it ends with
     /// EAGAIN, and the next is tried anew.
     pub fn submit(&mut self, op: DiskOp) {
         let DiskOp { token, offset, len, kind } = op;
@@ -80,6 +84,7 @@ impl Jobs {
             DiskOpKind::BlockStatus(extents) => Work::BlockStatus { offset, len, extents },
             DiskOpKind::LoadWriter(record) => Work::LoadWriter(record),
             DiskOpKind::StoreWriter(record) => Work::StoreWriter(record),
+            DiskOpKind::KeepSize => Work::KeepSize(len),
             DiskOpKind::Read(_)
             | DiskOpKind::Write { .. }
             | DiskOpKind::Flush
@@ -95,12 +100,22 @@ impl Jobs {
             let mut queue = lock(&self.shared.queue);
             match work {
                 Work::BlockStatus { .. } => queue.statuses.push_back((token, work)),
-                Work::LoadWriter(_) | Work::StoreWriter(_) => {
+                Work::LoadWriter(_) | Work::StoreWriter(_) | Work::KeepSize(_) | Work::Cut => {
                     queue.records.push_back((token, work))
                 }
             }
         }
         self.shared.work.notify_one();
+    }
+
+    /// The content was cut. Nobody is told how it ends to have that remembered: as little can be done as
+    /// about a cut that was not noticed.
+    pub fn cut(&mut self) {
+        if self.start().is_ok() {
+            self.outstanding += 1;
+            lock(&self.shared.queue).records.push_front((Token::MAX, Work::Cut));
+            self.shared.work.notify_one();
+        }
     }
 
     fn start(&mut self) -> io::Result<()> {
@@ -132,13 +147,15 @@ impl Jobs {
             let _ = rustix::io::read(&self.shared.bell, &mut [0u8; 8]);
         }
         self.outstanding -= self.ended.len();
-        done.extend(self.ended.drain(..).map(|(token, work, result)| {
+        done.extend(self.ended.drain(..).filter_map(|(token, work, result)| {
             let kind = match work {
                 Work::BlockStatus { extents, .. } => DiskOpKind::BlockStatus(extents),
                 Work::LoadWriter(record) => DiskOpKind::LoadWriter(record),
                 Work::StoreWriter(record) => DiskOpKind::StoreWriter(record),
+                Work::KeepSize(_) => DiskOpKind::KeepSize,
+                Work::Cut => return None,
             };
-            DiskDone { token, result, kind }
+            Some(DiskDone { token, result, kind })
         }));
     }
 
@@ -147,11 +164,11 @@ impl Jobs {
         self.shared.bell.as_raw_fd()
     }
 
-    /// Waits for what runs, and forgets what waits. The bell rings in any case.
+    /// Waits for what runs, and forgets what waits, but for a cut. The bell rings in any case.
     pub fn stop(&mut self) {
         {
             let mut queue = lock(&self.shared.queue);
-            queue.records.clear();
+            queue.records.retain(|(_, work)| matches!(work, Work::Cut));
             queue.statuses.clear();
             queue.stop = true;
         }

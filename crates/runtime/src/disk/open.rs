@@ -20,7 +20,7 @@ use super::any::AnyDisk;
 use super::real::{Parts, RealDisk};
 use super::threads::Threads;
 use super::uring::Uring;
-use super::writer::WriterStore;
+use super::writer::{Content, WriterStore};
 use super::{DiskOpenError, align, domain, identity, lock};
 
 /// Who makes the system calls.
@@ -138,12 +138,14 @@ pub fn open(
         (identity::of_file(&file, path, options.read_only)?, true)
     };
     let read_only = options.read_only;
-    let writer = WriterStore::open(&file, path, device, read_only, &id, &options.state_dir)?;
     let scope = domain::scope_of(&file);
+    let content =
+        Content { file: &file, path, bytes, device, read_only, identity: &id, scope: &scope };
+    let writer = WriterStore::open(&content, &options.state_dir)?;
     let info = DiskInfo {
         bytes,
         align_bytes,
-        identity: Identity { identity: id, incarnation: 0 },
+        identity: Identity { identity: id, incarnation: writer.incarnation() },
         read_only: options.read_only,
         punch_hole: !options.read_only
             && if device { device_zeroes(major, minor) } else { file_punches(&file, bytes) },

@@ -156,6 +156,7 @@ impl<E: Engine> RealDisk<E> {
             "the file became shorter while it was served: reads beyond its end and all writes fail \
              until it is opened again"
         );
+        self.jobs.cut();
     }
 
     /// Has a block status done, unless it is known at once.
@@ -256,7 +257,9 @@ impl<E: Engine> Disk for RealDisk<E> {
                 let DiskOp { token, kind, .. } = op;
                 self.told.push(DiskDone { token, result: Err(libc::EROFS), kind });
             }
-            DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) => self.jobs.submit(op),
+            DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) | DiskOpKind::KeepSize => {
+                self.jobs.submit(op);
+            }
             _ => self.backlog.push_back(op),
         }
     }
@@ -325,6 +328,8 @@ fn worker(
         Work::LoadWriter(record) => writer.load(&file, &scope).map(|found| **record = found),
         Work::StoreWriter(_) if read_only => Err(libc::EROFS),
         Work::StoreWriter(record) => writer.store(&file, &scope, **record),
+        Work::Cut => writer.cut(&file, &scope),
+        Work::KeepSize(bytes) => writer.keep_size(&file, &scope, *bytes),
     })
 }
 

@@ -24,7 +24,7 @@ pub fn recorded(
     let jobs = Jobs::new(Box::new(move |work| match work {
         Work::LoadWriter(record) => store.load_state().map(|found| **record = found),
         Work::StoreWriter(record) => store.store_state(**record),
-        Work::BlockStatus { .. } => Err(libc::EOPNOTSUPP),
+        Work::BlockStatus { .. } | Work::KeepSize(_) | Work::Cut => Err(libc::EOPNOTSUPP),
     }))?;
     let fd = jobs.fd();
     Ok((Recorded::new(below, StateRecord(jobs)), fd))

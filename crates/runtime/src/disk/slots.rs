@@ -97,9 +97,10 @@ impl InFlight {
                 offset,
                 len: op.len,
             },
-            DiskOpKind::BlockStatus(_) | DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) => {
-                unreachable!("a thread does this")
-            }
+            DiskOpKind::BlockStatus(_)
+            | DiskOpKind::LoadWriter(_)
+            | DiskOpKind::StoreWriter(_)
+            | DiskOpKind::KeepSize => unreachable!("a thread does this"),
         }
     }
 

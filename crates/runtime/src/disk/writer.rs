@@ -6,14 +6,21 @@
 //! One place for as long as the disk is open: with two, a record that was put back would meet the one
 //! that it is to undo.
 //!
+//! Beside it stands how large the content was when somebody may have been told so, and how often it was
+//! found smaller since: its incarnation. A client that was away while the content was cut, and grew again,
+//! would else take it for the one that it has written.
+//!
 //! ```text
-//!  0      8            16       32       33     97       104        112
-//!  | TWW2 | generation | holder | length | name | zeroes | checksum |     big endian
+//!  0      8            16       32       33     97       104    112           120        128
+//!  | TWW3 | generation | holder | length | name | zeroes | size | incarnation | checksum |  big endian
 //! ```
 //!
-//! Records of the former version (`TWW1`, without a name) are understood:
+//! Records of former versions are understood: `TWW2` without size and incarnation, `TWW1` without a
+//! name, too:
 //!
 //! ```text
+//!  0      8            16       32       33     97       104        112
+//!  | TWW2 | generation | holder | length | name | zeroes | checksum |
 //!  0      8            16       32         40
 //!  | TWW1 | generation | holder | checksum |
 //! ```
@@ -33,8 +40,10 @@ use super::domain::sync_all;
 use super::identity::Hash;
 
 const ATTRIBUTE: &str = "user.thinwire.writer";
-const MAGIC: [u8; 8] = *b"TWW2\0\0\0\0";
-const BYTES: usize = 112;
+const MAGIC: [u8; 8] = *b"TWW3\0\0\0\0";
+const BYTES: usize = 128;
+const MAGIC_2: [u8; 8] = *b"TWW2\0\0\0\0";
+const BYTES_2: usize = 112;
 const MAGIC_1: [u8; 8] = *b"TWW1\0\0\0\0";
 const BYTES_1: usize = 40;
 
@@ -46,36 +55,63 @@ pub(super) struct WriterStore {
     state_file: PathBuf,
     /// It is only read: nobody will write, and nothing is made durable.
     read_only: bool,
+    /// Of the content as it is: stored with each record.
+    kept: Kept,
+}
+
+/// What a record is of.
+#[derive(Clone, Copy)]
+pub(super) struct Content<'a> {
+    pub file: &'a File,
+    pub path: &'a Path,
+    pub bytes: u64,
+    pub device: bool,
+    pub read_only: bool,
+    pub identity: &'a [u8; 16],
+    pub scope: &'a SyncScope,
+}
+
+/// What stands beside a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    /// The size that somebody may have been told; 0 if that is not known.
+    bytes: u64,
+    /// How often it was found smaller.
+    incarnation: u64,
+}
+
+impl Kept {
+    /// Of a content that has this size now.
+    fn found_with(self, bytes: u64) -> Self {
+        Kept { bytes, incarnation: self.incarnation + u64::from(self.bytes > bytes) }
+    }
 }
 
 /// What was found in one place.
 enum Found {
-    Record(WriterRecord),
+    Record(WriterRecord, Kept),
     Nothing,
     /// The place does not exist here.
     Unable,
 }
 
 impl WriterStore {
-    /// Looks where the record is.
+    /// Looks where the record is, and has it remember the size of the content; where there is none it
+    /// begins, held by nobody.
     ///
     /// # Errors
-    /// It is damaged. If it cannot be read, [`WriterStore::load`] says so: readers may be served.
-    pub fn open(
-        file: &File,
-        path: &Path,
-        device: bool,
-        read_only: bool,
-        identity: &[u8; 16],
-        state_dir: &Path,
-    ) -> Result<Self, DiskOpenError> {
+    /// It is damaged, or cannot remember. If it cannot be read, [`WriterStore::load`] says so: readers
+    /// may be served.
+    pub fn open(content: &Content<'_>, state_dir: &Path) -> Result<Self, DiskOpenError> {
+        let Content { file, path, bytes, device, read_only, identity, scope } = *content;
         let state_file = state_file("writer", identity, state_dir);
         let damaged = |remedy| DiskOpenError::Damaged {
             path: path.to_owned(),
             what: "writer record",
             remedy,
         };
-        let mut store = WriterStore { attribute: !device, state_file, read_only };
+        let kept = Kept { bytes, incarnation: 0 };
+        let mut store = WriterStore { attribute: !device, state_file, read_only, kept };
         match store.read_attribute(file) {
             Ok(Found::Unable) => store.attribute = false,
             Err(Failed::Damaged) => {
@@ -86,7 +122,42 @@ impl WriterStore {
         if let Err(Failed::Damaged) = store.read_state_file() {
             return Err(damaged(format!("rm {}", store.state_file.display())));
         }
+        let Ok(newest) = store.newest(file) else { return Ok(store) };
+        let (record, kept) = newest.unwrap_or_default();
+        store.kept = kept.found_with(bytes);
+        if store.kept != kept && !read_only {
+            match store.store(file, scope, record) {
+                // There was none, and nobody will be a writer who might miss anything.
+                Err(_) if newest.is_none() => {}
+                stored => stored.map_err(|errno| DiskOpenError::Os {
+                    path: path.to_owned(),
+                    what: "remember its size beside the writer record",
+                    source: io::Error::from_raw_os_error(errno),
+                })?,
+            }
+        }
         Ok(store)
+    }
+
+    /// Which life of the content it is.
+    pub fn incarnation(&self) -> u64 {
+        self.kept.incarnation
+    }
+
+    /// Of two, the one with the higher generation counts, the state file's if they are equal: an earlier
+    /// version wrote it when the attribute could not be.
+    fn newest(&self, file: &File) -> Result<Option<(WriterRecord, Kept)>, Failed> {
+        let mut newest = None;
+        for found in [self.read_attribute(file)?, self.read_state_file()?] {
+            if let Found::Record(record, kept) = found
+                && newest.is_none_or(|(other, _): (WriterRecord, _)| {
+                    record.generation >= other.generation
+                })
+            {
+                newest = Some((record, kept));
+            }
+        }
+        Ok(newest)
     }
 
     fn read_attribute(&self, file: &File) -> Result<Found, Failed> {
@@ -95,7 +166,7 @@ impl WriterStore {
         }
         let mut bytes = [0; BYTES + 1];
         match fgetxattr(file, ATTRIBUTE, &mut bytes) {
-            Ok(len) => decode(&bytes[..len]).map(Found::Record).ok_or(Failed::Damaged),
+            Ok(len) => found(&bytes[..len]),
             Err(Errno::RANGE) => Err(Failed::Damaged),
             Err(Errno::NODATA) => Ok(Found::Nothing),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(Found::Unable),
@@ -105,35 +176,64 @@ impl WriterStore {
 
     fn read_state_file(&self) -> Result<Found, Failed> {
         match fs::read(&self.state_file) {
-            Ok(bytes) => decode(&bytes).map(Found::Record).ok_or(Failed::Damaged),
+            Ok(bytes) => found(&bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Found::Nothing),
             Err(error) => Err(Failed::from(error)),
         }
     }
 
-    /// The record, durable. Of two, the one with the higher generation counts, the state file's if
-    /// they are equal: an earlier version wrote it when the attribute could not be.
+    /// The record, durable.
     ///
     /// # Errors
-    /// The errno of reading it or of making it durable.
+    /// The errno of reading it or of making it durable; `ESTALE` if it could not be read when the content
+    /// was opened, and that is another life of it than was thought.
     pub fn load(&mut self, file: &File, scope: &SyncScope) -> Result<WriterRecord, i32> {
-        let mut record = None;
-        if let Found::Record(stored) = self.read_attribute(file)? {
-            record = Some(stored);
+        let Some((record, kept)) = self.newest(file)? else { return Ok(WriterRecord::default()) };
+        if kept.found_with(self.kept.bytes).incarnation > self.kept.incarnation {
+            tracing::error!(
+                "who may write can be read again, and says that the content was smaller once: start again"
+            );
+            return Err(libc::ESTALE);
         }
-        if let Found::Record(stored) = self.read_state_file()?
-            && record.is_none_or(|record| stored.generation >= record.generation)
-        {
-            record = Some(stored);
-            if !self.read_only {
+        if !self.read_only {
+            // It may have been written by a process that could not make it durable.
+            if let Found::Record(..) = self.read_state_file()? {
                 self.sync_state_file()?;
             }
+            if self.attribute {
+                sync_record(file, scope)?;
+            }
         }
-        if record.is_some() && self.attribute && !self.read_only {
-            // It may have been written by a process that could not make it durable.
-            sync_record(file, scope)?;
+        Ok(record)
+    }
+
+    /// Makes the size of the content durable, and remembers it; errors are errnos. The size comes first:
+    /// a crash that took back what is remembered already would look like a cut.
+    pub fn keep_size(&mut self, file: &File, scope: &SyncScope, bytes: u64) -> Result<(), i32> {
+        sync_record(file, scope)?;
+        if self.read_only {
+            return Ok(());
         }
-        Ok(record.unwrap_or_default())
+        self.kept.bytes = bytes;
+        self.store_again(file, scope)
+    }
+
+    /// Remembers that the content was cut while it was open: who opens it next has another life of it,
+    /// however large it is by then.
+    pub fn cut(&mut self, file: &File, scope: &SyncScope) -> Result<(), i32> {
+        self.kept.incarnation += 1;
+        if self.read_only {
+            return Ok(());
+        }
+        self.store_again(file, scope).inspect_err(|errno| self.complain(*errno))
+    }
+
+    /// Stores the record as it is, if there is one, with what stands beside it now.
+    fn store_again(&mut self, file: &File, scope: &SyncScope) -> Result<(), i32> {
+        match self.newest(file)? {
+            Some((record, _)) => self.store(file, scope, record),
+            None => Ok(()),
+        }
     }
 
     /// Stores the record durably; errors are errnos, and either record may be there then.
@@ -143,7 +243,7 @@ impl WriterStore {
         scope: &SyncScope,
         record: WriterRecord,
     ) -> Result<(), i32> {
-        let bytes = encode(record);
+        let bytes = encode(record, self.kept);
         if self.attribute {
             match fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
                 Ok(()) => {
@@ -183,20 +283,22 @@ impl WriterStore {
         // Another name than a disk's: a target of the same machine may serve what this stands on alone,
         // which has the same identity.
         let state_file = state_file("gateway", identity, state_dir);
-        WriterStore { attribute: false, state_file, read_only: false }
+        WriterStore { attribute: false, state_file, read_only: false, kept: Kept::default() }
     }
 
     /// [`WriterStore::load`] of one that is always in the state file.
     pub fn load_state(&self) -> Result<WriterRecord, i32> {
         match self.read_state_file()? {
-            Found::Record(record) => self.sync_state_file().map(|()| record),
+            Found::Record(record, _) => self.sync_state_file().map(|()| record),
             Found::Nothing | Found::Unable => Ok(WriterRecord::default()),
         }
     }
 
     /// [`WriterStore::store`] of one that is always in the state file.
     pub fn store_state(&self, record: WriterRecord) -> Result<(), i32> {
-        self.store_file(&encode(record)).map_err(os).inspect_err(|errno| self.complain(*errno))
+        self.store_file(&encode(record, self.kept))
+            .map_err(os)
+            .inspect_err(|errno| self.complain(*errno))
     }
 
     /// Replaces the state file in one step: a crash leaves the old or the new one.
@@ -269,7 +371,7 @@ fn sync_record(file: &File, scope: &SyncScope) -> Result<(), i32> {
     result.map_err(Errno::raw_os_error)
 }
 
-fn encode(record: WriterRecord) -> [u8; BYTES] {
+fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let name = record.name.as_str().as_bytes();
     bytes[..8].copy_from_slice(&MAGIC);
@@ -277,34 +379,51 @@ fn encode(record: WriterRecord) -> [u8; BYTES] {
     bytes[16..32].copy_from_slice(&record.holder);
     bytes[32] = name.len() as u8;
     bytes[33..33 + name.len()].copy_from_slice(name);
-    let sum = Hash::of(&bytes[..104]).value();
-    bytes[104..].copy_from_slice(&sum[..8]);
+    bytes[104..112].copy_from_slice(&kept.bytes.to_be_bytes());
+    bytes[112..120].copy_from_slice(&kept.incarnation.to_be_bytes());
+    let sum = Hash::of(&bytes[..120]).value();
+    bytes[120..].copy_from_slice(&sum[..8]);
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Option<WriterRecord> {
-    let record = |name: &str| {
-        let generation = u64::from_be_bytes(bytes.get(8..16)?.try_into().ok()?);
-        Some(WriterRecord::new(generation, bytes.get(16..32)?.try_into().ok()?, name))
+fn found(bytes: &[u8]) -> Result<Found, Failed> {
+    decode(bytes).map(|(record, kept)| Found::Record(record, kept)).ok_or(Failed::Damaged)
+}
+
+fn decode(bytes: &[u8]) -> Option<(WriterRecord, Kept)> {
+    let (fields, sum) = bytes.split_last_chunk::<8>()?;
+    let is_known = match bytes.len() {
+        BYTES => fields.starts_with(&MAGIC),
+        BYTES_2 => fields.starts_with(&MAGIC_2),
+        BYTES_1 => fields.starts_with(&MAGIC_1),
+        _ => false,
     };
-    if bytes.len() == BYTES_1 {
-        let sum = Hash::of(&bytes[..32]).value();
-        return (bytes[..8] == MAGIC_1 && bytes[32..] == sum[..8]).then(|| record("")).flatten();
+    if !is_known || Hash::of(fields).value()[..8] != *sum {
+        return None;
     }
-    let name = bytes.get(33..33 + usize::from(*bytes.get(32)?))?;
-    let record = record(std::str::from_utf8(name).ok()?)?;
-    (encode(record) == *bytes).then_some(record)
+    let number = |at: usize| Some(u64::from_be_bytes(*fields.get(at..)?.first_chunk()?));
+    let kept = Kept {
+        bytes: number(104).unwrap_or_default(),
+        incarnation: number(112).unwrap_or_default(),
+    };
+    let name = match bytes.len() {
+        BYTES_1 => "",
+        _ => std::str::from_utf8(fields.get(33..97)?.get(..usize::from(fields[32]))?).ok()?,
+    };
+    Some((WriterRecord::new(number(8)?, *fields[16..].first_chunk()?, name), kept))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const KEPT: Kept = Kept { bytes: 1 << 20, incarnation: 3 };
+
     #[test]
     fn a_damaged_record_is_noticed() {
         let record = WriterRecord::new(0x0102_0304, [7; 16], "node1");
-        let bytes = encode(record);
-        assert_eq!(decode(&bytes), Some(record));
+        let bytes = encode(record, KEPT);
+        assert_eq!(decode(&bytes), Some((record, KEPT)));
         for len in 0..BYTES {
             assert_eq!(decode(&bytes[..len]), None, "{len} bytes");
         }
@@ -315,25 +434,84 @@ mod tests {
         }
     }
 
+    /// A record as an earlier version left it: the fields before its checksum.
+    fn former(magic: &[u8; 8], len: usize, record: WriterRecord) -> Vec<u8> {
+        let mut bytes = encode(record, KEPT)[..len - 8].to_vec();
+        bytes[..8].copy_from_slice(magic);
+        let sum = Hash::of(&bytes).value();
+        bytes.extend_from_slice(&sum[..8]);
+        bytes
+    }
+
     #[test]
-    fn a_record_of_the_former_version_is_understood() {
-        let mut bytes = [0; BYTES_1];
-        bytes[..8].copy_from_slice(&MAGIC_1);
-        bytes[15] = 3;
-        bytes[16..32].fill(7);
-        let sum = Hash::of(&bytes[..32]).value();
-        bytes[32..].copy_from_slice(&sum[..8]);
-        assert_eq!(decode(&bytes), Some(WriterRecord::new(3, [7; 16], "")));
-        bytes[20] ^= 1;
-        assert_eq!(decode(&bytes), None);
+    fn records_of_former_versions_are_understood() {
+        let (named, nameless) =
+            (WriterRecord::new(3, [7; 16], "node1"), WriterRecord::new(3, [7; 16], ""));
+        for (magic, len, known) in [(&MAGIC_2, BYTES_2, named), (&MAGIC_1, BYTES_1, nameless)] {
+            let mut bytes = former(magic, len, named);
+            assert_eq!(decode(&bytes), Some((known, Kept::default())));
+            bytes[20] ^= 1;
+            assert_eq!(decode(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn content_that_was_cut_is_another_life_of_it_although_it_grows_again() {
+        let dir = std::env::temp_dir().join(format!("thinwire-cut-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = File::create(dir.join("content")).unwrap();
+        let scope = SyncScope::alone();
+        let open = |bytes, read_only| {
+            let content = Content {
+                file: &file,
+                path: Path::new("content"),
+                bytes,
+                device: true,
+                read_only,
+                identity: &[0xab; 16],
+                scope: &scope,
+            };
+            WriterStore::open(&content, &dir).unwrap()
+        };
+        let record = WriterRecord::new(1, [3; 16], "node1");
+        // A reader leaves nothing behind.
+        assert_eq!(open(8192, true).incarnation(), 0);
+        let mut store = open(4096, false);
+        assert_eq!(
+            (store.incarnation(), store.load(&file, &scope)),
+            (0, Ok(WriterRecord::default()))
+        );
+        store.store(&file, &scope, record).unwrap();
+        assert_eq!((open(4096, false).incarnation(), open(8192, false).incarnation()), (0, 0));
+        // A reader cannot say so, but knows.
+        assert_eq!((open(4096, true).incarnation(), open(4096, false).incarnation()), (1, 1));
+        let mut store = open(8192, false);
+        assert_eq!((store.incarnation(), store.load(&file, &scope)), (1, Ok(record)));
+        // What it grows by while it is open is remembered, too.
+        store.keep_size(&file, &scope, 12288).unwrap();
+        assert_eq!(open(8192, false).incarnation(), 2);
+        // A record that could not be read when the content was opened does not begin its lives anew.
+        let mut blind = open(8192, false);
+        blind.kept.incarnation = 0;
+        assert_eq!(blind.load(&file, &scope), Err(libc::ESTALE));
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]
     fn the_state_file_serves_what_has_no_attributes() {
         let dir = std::env::temp_dir().join(format!("thinwire-writer-{}", std::process::id()));
         let null = File::open("/dev/null").unwrap();
-        let open =
-            || WriterStore::open(&null, Path::new("/dev/null"), true, false, &[0xab; 16], &dir);
+        let scope = SyncScope::alone();
+        let content = Content {
+            file: &null,
+            path: Path::new("/dev/null"),
+            bytes: 4096,
+            device: true,
+            read_only: false,
+            identity: &[0xab; 16],
+            scope: &scope,
+        };
+        let open = || WriterStore::open(&content, &dir);
         let mut store = open().unwrap();
         assert_eq!(store.load(&null, &SyncScope::alone()), Ok(WriterRecord::default()));
         for generation in [1, 2] {

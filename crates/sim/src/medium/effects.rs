@@ -220,6 +220,11 @@ impl Medium {
                 Ok(())
             }
             DiskOpKind::StoreWriter(record) => self.store_record(**record),
+            DiskOpKind::KeepSize if self.flights[at].owner != self.owner => {
+                self.land_size(mark, op.len);
+                Ok(())
+            }
+            DiskOpKind::KeepSize => self.keep_size(mark, op.len),
         };
         self.flights[at].op = op;
         self.flights[at].result = Some(result);
@@ -470,6 +475,10 @@ impl Medium {
                 }
                 DiskOpKind::StoreWriter(record) if flight.result.is_none() => {
                     self.land_record(*record);
+                    continue;
+                }
+                DiskOpKind::KeepSize if flight.result.is_none() => {
+                    self.land_size(flight.mark, flight.op.len);
                     continue;
                 }
                 _ => continue,

@@ -69,6 +69,8 @@ pub struct MediumConfig {
     /// A record's sync goes through the content's description, and takes its errors away: what rule
     /// 4 forbids.
     pub record_shares_description: bool,
+    /// That it was cut is not remembered: what "Identity and incarnation" in `docs/design.md` forbids.
+    pub forgets_cuts: bool,
     /// Holes can be punched.
     pub punch_hole: bool,
     /// Ranges can be zeroed.
@@ -95,6 +97,7 @@ impl Default for MediumConfig {
             read_directly: false,
             failure_takes_ns: 0,
             record_shares_description: false,
+            forgets_cuts: false,
             punch_hole: true,
             zero_range: true,
             lands_late_ns: 0,
@@ -214,6 +217,7 @@ impl MediumHandle {
         m.owner += 1;
         // Whoever opens it syncs it before it is looked at.
         m.sizes.settle(u64::MAX);
+        m.open_kept();
         SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
     }
 
@@ -230,6 +234,7 @@ impl MediumHandle {
         m.owner += 1;
         // Whoever opens it syncs it before it is looked at.
         m.sizes.settle(u64::MAX);
+        m.open_kept();
         SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
     }
 
@@ -259,7 +264,7 @@ impl MediumHandle {
 
     /// What tells it from others.
     pub fn identity(&self) -> Identity {
-        Identity { identity: self.identity, incarnation: 0 }
+        Identity { identity: self.identity, incarnation: self.incarnation() }
     }
 
     /// A handle of the same medium.

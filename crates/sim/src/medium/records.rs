@@ -20,7 +20,17 @@ pub enum RecordFate {
 
 /// An operation of the writer record.
 pub(super) fn is_record(kind: &DiskOpKind) -> bool {
-    matches!(kind, DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_))
+    use DiskOpKind::{KeepSize, LoadWriter, StoreWriter};
+    matches!(kind, LoadWriter(_) | StoreWriter(_) | KeepSize)
+}
+
+/// What stands beside a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    /// The size that somebody may have been told; 0 before the first opening.
+    bytes: u64,
+    /// How often the content was found smaller.
+    incarnation: u64,
 }
 
 /// The record, and what is known of those that were stored.
@@ -29,6 +39,11 @@ pub(super) struct Records {
     /// As a process reads it, and as it survives a power failure.
     current: WriterRecord,
     durable: WriterRecord,
+    /// What stands beside them.
+    kept: Kept,
+    kept_durable: Kept,
+    /// Stored with the next record.
+    keeps: Kept,
     /// Those that became durable by a success that somebody was told of, in order.
     commits: Vec<WriterRecord>,
     /// Those that could not be stored, and those of them whose holder was told so.
@@ -42,7 +57,26 @@ pub(super) struct Records {
 
 impl Records {
     pub fn power_failure(&mut self) {
-        self.current = self.durable;
+        (self.current, self.kept) = (self.durable, self.kept_durable);
+    }
+
+    /// It is what a process finds, durable or not.
+    fn put(&mut self, record: WriterRecord, is_durable: bool) {
+        (self.current, self.kept) = (record, self.keeps);
+        if is_durable {
+            self.save();
+        }
+    }
+
+    /// What a process finds is durable.
+    fn save(&mut self) {
+        (self.durable, self.kept_durable) = (self.current, self.kept);
+    }
+
+    /// What a process that opens a content of so many bytes now makes of what it finds.
+    fn found_with(&self, bytes: u64, forgets: bool) -> Kept {
+        let is_smaller = self.kept.bytes > bytes && !forgets;
+        Kept { bytes, incarnation: self.kept.incarnation + u64::from(is_smaller) }
     }
 
     /// What dies with the process.
@@ -99,15 +133,12 @@ impl Medium {
                 self.records.dies = true;
                 self.stats.record_crashes += 1;
                 if stored {
-                    (self.records.current, self.records.durable) = (record, record);
+                    self.records.put(record, true);
                 }
                 return Err(EIO);
             }
             Some(fate) => {
-                self.records.current = record;
-                if fate != RecordFate::Failed(false) {
-                    self.records.durable = record;
-                }
+                self.records.put(record, fate != RecordFate::Failed(false));
                 if fate == RecordFate::Stored {
                     self.records.commits.push(record);
                     return Ok(());
@@ -124,7 +155,7 @@ impl Medium {
         if self.records.dies && self.rng.chance(0.3) {
             return Err(EIO);
         }
-        self.records.current = record;
+        self.records.put(record, false);
         self.sync_record()?;
         if self.records.dies { Err(EIO) } else { Ok(()) }
     }
@@ -140,7 +171,7 @@ impl Medium {
         }
         self.writeback_seen |= pending;
         if !pending && !self.chance(config.record_failure) {
-            self.records.durable = self.records.current;
+            self.records.save();
             if !self.records.dies && self.records.commits.last() != Some(&self.records.current) {
                 self.records.commits.push(self.records.current);
             }
@@ -148,7 +179,7 @@ impl Medium {
         }
         self.stats.record_failures += 1;
         if self.rng.chance(0.5) {
-            self.records.durable = self.records.current;
+            self.records.save();
         }
         if !pending && self.rng.chance(config.device_failure) {
             // The device could not flush its cache, and tells nobody but this caller.
@@ -163,14 +194,54 @@ impl Medium {
             return;
         }
         self.records.denied.retain(|denied| *denied != record);
-        self.records.current = record;
+        let is_durable = self.rng.chance(0.5);
+        self.records.put(record, is_durable);
+    }
+
+    /// The process opens the content, and has it remember its size, durably.
+    pub fn open_kept(&mut self) {
+        let (bytes, forgets) = (self.config.bytes, self.config.forgets_cuts);
+        self.records.keeps = self.records.found_with(bytes, forgets);
+        if self.records.kept != self.records.keeps {
+            self.records.put(self.records.current, true);
+        }
+    }
+
+    /// The process makes the size durable that was there at `mark`, then remembers it.
+    pub fn keep_size(&mut self, mark: u64, bytes: u64) -> Result<(), i32> {
+        if self.records.dies {
+            return Err(EIO);
+        }
+        self.sync_record()?;
+        self.sizes.settle(mark);
+        self.records.keeps.bytes = bytes;
+        self.store_record(self.records.current)
+    }
+
+    /// A dead process was about to do that: how far it came nobody knows.
+    pub fn land_size(&mut self, mark: u64, bytes: u64) {
         if self.rng.chance(0.5) {
-            self.records.durable = record;
+            return;
+        }
+        self.sizes.settle(mark);
+        // What the process that died was to remember; nobody else has it open.
+        let keeps = Kept { bytes, ..self.records.keeps };
+        if self.rng.chance(0.5) {
+            self.records.kept = keeps;
+            if self.rng.chance(0.5) {
+                self.records.save();
+            }
         }
     }
 }
 
 impl MediumHandle {
+    /// Which life of its content a process finds that opens it now.
+    pub(super) fn incarnation(&self) -> u64 {
+        let m = self.medium.borrow();
+        m.records.found_with(m.config.bytes, m.config.forgets_cuts).incarnation
+    }
+
     /// Share of writer records that cannot be stored from now on.
     pub fn set_record_failure(&self, rate: f64) {
         self.medium.borrow_mut().config.record_failure = rate;

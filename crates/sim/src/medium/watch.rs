@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use thinwire_volume::{DiskOp, DiskOpKind};
 
 use super::effects::{Flight, Medium, changes};
+use super::records::is_record;
 use crate::stamp::{SECTOR_BYTES, Seen, look};
 
 /// Longest read whose bytes may be written once more, with a part of them changed: a block.
@@ -69,7 +70,7 @@ impl Medium {
     /// (rule 5).
     pub fn watch_overlap(&mut self, owner: u32, op: &DiskOp) {
         let writes = |op: &DiskOp| {
-            changes(&op.kind) && !matches!(op.kind, DiskOpKind::Flush | DiskOpKind::StoreWriter(_))
+            changes(&op.kind) && !is_record(&op.kind) && !matches!(op.kind, DiskOpKind::Flush)
         };
         let overlaps = |f: &&Flight| {
             f.owner == owner

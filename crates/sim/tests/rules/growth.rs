@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_link::sim::Verdict;
+use thinwire_sim::image::Change;
 use thinwire_sim::server::Crash;
-use thinwire_volume::Op;
+use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message, event_code};
 
 use crate::scene::{Scene, at, ms};
@@ -125,17 +126,44 @@ fn a_size_that_was_never_durable_is_never_told() {
     for seed in 0..20 {
         let mut s = Scene::seeded(seed).with_client();
         s.write(at(0, 8));
-        s.medium.set_flush_failure(1.0);
+        s.medium.set_record_failure(1.0);
         grow(&mut s, 2);
         s.pass(ms(3000));
         assert_eq!(known(&s, 0), MIB);
-        s.medium.set_flush_failure(0.0);
+        s.medium.set_record_failure(0.0);
         s.restart(Crash::Power);
         s.write(at(8, 8));
         lost += u32::from(s.medium.sizes().0 == MIB);
         s.end();
     }
     assert!((1..20).contains(&lost), "{lost} of 20 were lost with the power");
+}
+
+/// It would go on with zeroes where it has written.
+#[test]
+fn who_was_away_while_it_was_cut_and_grew_again_finds_other_content() {
+    for forgets_cuts in [false, true] {
+        for (grown, lives) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+            let mut s = Scene::new().with_client();
+            s.medium.configure(|config| config.forgets_cuts = forgets_cuts);
+            s.write(at(BEYOND - 8, 8));
+            assert_eq!(s.flush(), Ok(()));
+            s.set_reach(0, false);
+            s.world.exports[0].change = Some((Change::Shrunk, 1));
+            s.restart(Crash::Kill);
+            s.pass(ms(100));
+            grow(&mut s, grown);
+            s.pass(ms(2000));
+            if lives == 2 {
+                s.restart(Crash::Power);
+            }
+            s.set_reach(0, true);
+            let token = s.submit(0, Op::Read, at(0, 8));
+            let outcome = s.outcome(0, token).result;
+            let expected = if forgets_cuts { Ok(()) } else { Err(ErrorKind::ContentChanged) };
+            assert_eq!(outcome, expected, "{grown} {lives}");
+        }
+    }
 }
 
 #[test]

@@ -65,8 +65,8 @@ enum Step {
     ZeroRange,
     /// Zeroes are being written; this many bytes are done after the running operation.
     Written(u64),
-    /// Nobody's I/O: the disk has grown to this size, which is being made durable.
-    Grown(u64),
+    /// Nobody's I/O: the disk has grown to the size in `len`, which is being made durable.
+    Grown,
 }
 
 /// An I/O that is on the disk.
@@ -94,6 +94,15 @@ impl Running {
     }
 }
 
+/// A sync that succeeded, and is not told yet.
+#[derive(Debug)]
+enum Held {
+    /// Of somebody's I/O.
+    Io(Completion),
+    /// Of this size.
+    Growth(u64),
+}
+
 /// A volume on a [`Disk`].
 ///
 /// * Reads go into a pool buffer, which the completion shares.
@@ -105,8 +114,9 @@ impl Running {
 ///   before may be lost, here and in all volumes of the same [`SyncScope`]: [`VolumeEvent::Lost`] says
 ///   so before anything else is completed. A flush or durable write that succeeded beside a sync of
 ///   another volume there is told when that one has ended, too.
-/// * What the disk grows by is offered once a sync has made it durable: a size that a crash takes back
-///   would be other content to whoever has been told of it.
+/// * What the disk grows by is offered once it is durable and remembered: a size that a crash takes back
+///   would be other content to whoever has been told of it, and so would one that is cut off, and grows
+///   again.
 ///
 /// Allocates nothing once as many I/Os were outstanding as ever will be.
 pub struct FileStore<D> {
@@ -120,7 +130,7 @@ pub struct FileStore<D> {
     ready: Vec<Completion>,
     scope: SyncScope,
     /// Syncs that succeeded, and when that was heard: told when the scope is settled.
-    held: VecDeque<(SyncMark, Completion)>,
+    held: VecDeque<(SyncMark, Held)>,
     disk_done: Vec<DiskDone>,
     /// The disk was given something since this was last cleared.
     started: bool,
@@ -261,7 +271,8 @@ impl<D: Disk> FileStore<D> {
         match step {
             Step::Punch => self.start(running, DiskOpKind::PunchHole),
             Step::ZeroRange => self.start(running, DiskOpKind::ZeroRange),
-            Step::Last | Step::Grown(_) => self.start(running, DiskOpKind::Flush),
+            Step::Last => self.start(running, DiskOpKind::Flush),
+            Step::Grown => self.start(running, DiskOpKind::KeepSize),
             Step::Written(before) => {
                 let piece = (running.len - before).min(u64::from(IO_BYTES_MAX));
                 running.step = Step::Written(before + piece);
@@ -294,11 +305,10 @@ impl<D: Disk> FileStore<D> {
         }
         let unable = matches!(done.result, Err(errno) if is_unsupported(errno));
         match (running.step, done.result) {
-            (Step::Grown(bytes), result) => {
-                if self.growth.end(result.is_ok()) {
-                    self.geometry.bytes = bytes;
-                }
+            (Step::Grown, Ok(())) => {
+                self.held.push_back((SyncMark::now(), Held::Growth(running.len)));
             }
+            (Step::Grown, Err(_)) => self.growth.end(false),
             (Step::Punch, _) if unable => {
                 self.info.punch_hole = false;
                 if running.op == Op::Discard {
@@ -325,7 +335,7 @@ impl<D: Disk> FileStore<D> {
             (_, Ok(())) => {
                 let mut completion = Completion::new(running.token, Ok(()));
                 if running.sync.is_some() {
-                    self.held.push_back((SyncMark::now(), completion));
+                    self.held.push_back((SyncMark::now(), Held::Io(completion)));
                     return;
                 }
                 match done.kind {
@@ -350,7 +360,14 @@ impl<D: Disk> FileStore<D> {
         while let Some((mark, _)) = self.held.front()
             && self.scope.is_settled(*mark)
         {
-            self.ready.extend(self.held.pop_front().map(|(_, completion)| completion));
+            match self.held.pop_front().map(|(_, held)| held) {
+                Some(Held::Io(completion)) => self.ready.push(completion),
+                Some(Held::Growth(bytes)) => {
+                    self.growth.end(true);
+                    self.geometry.bytes = bytes;
+                }
+                None => {}
+            }
         }
     }
 }
@@ -419,7 +436,7 @@ impl<D: Disk> Volume for FileStore<D> {
 
     fn outstanding(&self) -> usize {
         let held = self.held.len() + self.ready.len();
-        self.running.len() - self.free.len() - usize::from(self.growth.is_under_way) + held
+        self.running.len() - self.free.len() + held - usize::from(self.growth.is_under_way)
     }
 
     fn copied_bytes(&self) -> u64 {
@@ -443,8 +460,8 @@ impl<D: Disk> Volume for FileStore<D> {
     fn refresh(&mut self) -> bool {
         let bytes = self.disk.refresh(self.geometry.block_bytes);
         if self.growth.begin(bytes) {
-            let flush = Io::new(0, Op::Flush, 0, 0);
-            self.enter_step(Running::of(&flush, Step::Last), Step::Grown(bytes));
+            let nobodys = Io::new(0, Op::Flush, 0, bytes);
+            self.enter_step(Running::of(&nobodys, Step::Last), Step::Grown);
         }
         true
     }

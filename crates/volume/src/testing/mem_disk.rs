@@ -27,9 +27,11 @@ pub struct MemDisk {
     failing: Option<i32>,
     /// Claims to be able and is not.
     liar: bool,
+    /// The size that it was to remember last.
+    pub kept_bytes: u64,
     /// How often it was asked to wake whoever polls it.
     pub wakes: u64,
-    /// What was done, in order: a letter for each operation (r, w, W for FUA, f, p, z).
+    /// What was done, in order: a letter for each operation (r, w, W for FUA, f, p, z, k).
     pub log: String,
 }
 
@@ -50,6 +52,7 @@ impl MemDisk {
             queue: Vec::new(),
             rng: SplitMix64::new(seed),
             writer: WriterRecord::default(),
+            kept_bytes: 0,
             failing_records: VecDeque::new(),
             scope: SyncScope::alone(),
             failing: None,
@@ -147,8 +150,14 @@ impl MemDisk {
                 }
             }
             DiskOpKind::LoadWriter(record) => **record = self.writer,
-            DiskOpKind::StoreWriter(record) => {
-                self.writer = **record;
+            DiskOpKind::StoreWriter(_) | DiskOpKind::KeepSize => {
+                match &op.kind {
+                    DiskOpKind::StoreWriter(record) => self.writer = **record,
+                    _ => {
+                        self.log.push('k');
+                        self.kept_bytes = op.len;
+                    }
+                }
                 let failed = self.failing_records.pop_front() == Some(true);
                 self.scope.end(self.scope.begin(), failed);
                 if failed {
@@ -200,5 +209,6 @@ impl Disk for MemDisk {
 }
 
 fn is_record(kind: &DiskOpKind) -> bool {
-    matches!(kind, DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_))
+    use DiskOpKind::{KeepSize, LoadWriter, StoreWriter};
+    matches!(kind, LoadWriter(_) | StoreWriter(_) | KeepSize)
 }

@@ -28,11 +28,10 @@ impl Growth {
         begins
     }
 
-    /// The sync has ended. True if the size is to be offered.
-    pub fn end(&mut self, is_durable: bool) -> bool {
+    /// It is durable, and offered from now on, or it could not be made so.
+    pub fn end(&mut self, is_durable: bool) {
         self.is_under_way = false;
         self.count += u64::from(is_durable);
-        is_durable
     }
 
     /// Whether there is a size that has not been told of; from now on it has.
