@@ -10,7 +10,7 @@ use thinwire_volume::modules::{MODULES, Module};
 use crate::config_file::{ConfigFile, FileVolume};
 use crate::error::{Failure, Outcome, ParseError};
 use crate::size::check_name;
-use crate::uri::{VolumeSpec, parse_volume};
+use crate::uri::{DEPTH_MAX, VolumeSpec, parse_volume};
 
 /// The end of a file's name that makes what follows `#` the name of a volume in it.
 const FILE_END: &str = ".toml";
@@ -76,12 +76,27 @@ pub(crate) struct Walk {
     above: Vec<NodeName>,
     /// All that have been met.
     seen: Vec<NodeName>,
+    /// How many volumes the present one is in, those of lists among them.
+    depth: usize,
 }
 
 impl<'a> Scope<'a> {
     /// That of the command line.
     pub fn typed(walk: &'a RefCell<Walk>) -> Self {
         Scope { folder: Path::new(""), trees: None, walk }
+    }
+
+    /// Goes into a volume that is made of others.
+    ///
+    /// # Errors
+    /// It is in too many already.
+    pub fn descend(&self) -> Result<(), String> {
+        self.walk.borrow_mut().descend()
+    }
+
+    /// Comes out of it again, once all that it is made of is known.
+    pub fn ascend(&self) {
+        self.walk.borrow_mut().depth -= 1;
     }
 
     /// The volume that a text without a scheme names, unless it is a path.
@@ -185,7 +200,7 @@ impl Trees {
             .iter()
             .map(|(text, place)| parse_volume(text, &scope).map_err(|e| format!("{place}: {e}")));
         let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
-        walk.borrow_mut().above.pop();
+        walk.borrow_mut().leave();
         let module = volume.module;
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
@@ -240,8 +255,24 @@ impl Walk {
         if self.seen.iter().any(is_it) {
             return Err("it is named twice: each can be a part only once".into());
         }
+        self.descend()?;
         self.above.push(node.clone());
         self.seen.push(node.clone());
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.above.pop();
+        self.depth -= 1;
+    }
+
+    /// Whoever reads, opens, shows or drops a tree calls itself for each level.
+    fn descend(&mut self) -> Result<(), String> {
+        if self.depth == DEPTH_MAX {
+            let most = format!("{DEPTH_MAX} at most can be one in the other");
+            return Err(format!("too many volumes made of volumes: {most}"));
+        }
+        self.depth += 1;
         Ok(())
     }
 }
@@ -303,6 +334,22 @@ mod tests {
             ["file:DIR/real.toml#big", "DIR/a.toml#big/x.img", "DIR/a.img#big", "a.tomlx#big"]
         {
             assert!(matches!(typed(&dir, text), Ok(VolumeSpec::Path(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn volumes_in_volumes_have_a_bound() {
+        let chain = |count: usize| {
+            let one = |at: usize| volume(&format!("v{at}"), &format!("\"v{}\"", at + 1));
+            (0..count - 1).map(one).collect::<String>()
+                + &volume(&format!("v{}", count - 1), "\"memory:512\"")
+        };
+        let dir = folder(&[("a.toml", &chain(32)), ("b.toml", &chain(3000))]);
+        assert!(typed(&dir, "DIR/a.toml#v0").is_ok());
+        // Lists count with them.
+        for text in ["linear:[DIR/a.toml#v0]", "DIR/b.toml#v0"] {
+            let error = typed(&dir, text).unwrap_err();
+            assert!(error.contains("32 at most"), "{error}");
         }
     }
 

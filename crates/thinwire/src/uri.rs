@@ -19,6 +19,9 @@ use crate::trees::Scope;
 pub use leaves::same;
 pub use remote::{NodeAddress, RemoteSpec};
 
+/// How deep volumes can be in each other, lists and those that files describe alike.
+pub(crate) const DEPTH_MAX: usize = 32;
+
 /// A volume, as named on the command line or in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeSpec {
@@ -133,8 +136,10 @@ fn parse_over(
             "`{child}`: no bracket can stand in the name of one of them, but in [[volume]] of a TOML file"
         ));
     }
+    scope.descend().map_err(|why| ParseError::new(beginning(text), why))?;
     let children = texts.iter().map(|child| parse_volume(child, scope));
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
+    scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
     Ok(VolumeSpec::Over { node: None, module, children })
 }
@@ -153,6 +158,14 @@ fn kinds() -> String {
 fn begins_list(text: &str) -> Option<&str> {
     let (name, rest) = text.split_once(':')?;
     Module::find(name).map(|_| rest)
+}
+
+/// Enough of a text that may be very long to know it by.
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Splits at single commas outside of lists of volumes; a doubled one stands for itself, and inside of a
@@ -241,6 +254,21 @@ mod tests {
             "linear:[memory:512,linear:[file:/a,,b],tw://node1/a?link=packet:eth1,,vlan=7]",
         ] {
             assert_eq!(text.parse::<VolumeSpec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn lists_in_lists_have_a_bound() {
+        let nested =
+            |depth: usize| format!("{}memory:512{}", "linear:[".repeat(depth), "]".repeat(depth));
+        assert!(nested(DEPTH_MAX).parse::<VolumeSpec>().is_ok());
+        // One after the other is not one in the other.
+        let wide = vec![nested(DEPTH_MAX - 1); 3].join(",");
+        assert!(format!("linear:[{wide}]").parse::<VolumeSpec>().is_ok());
+        for depth in [DEPTH_MAX + 1, 14_000] {
+            let error = nested(depth).parse::<VolumeSpec>().unwrap_err().to_string();
+            assert!(error.contains("32 at most"), "{error}");
+            assert!(error.len() < 300, "{error}");
         }
     }
 
