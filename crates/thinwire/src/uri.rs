@@ -131,10 +131,16 @@ fn parse_over(
     };
     let texts = split_commas(list);
     let plain = texts.iter().filter(|child| begins_list(child).is_none());
-    if let Some(child) = plain.into_iter().find(|child| child.contains(['[', ']'])) {
-        return bad(format!(
-            "`{child}`: no bracket can stand in the name of one of them, but in [[volume]] of a TOML file"
-        ));
+    for child in plain.filter(|child| child.contains(['[', ']'])) {
+        // An address may have them, in pairs: so the list still ends where it seems to.
+        let why = match is_remote(child) {
+            true if has_pairs(child) => continue,
+            true => "its brackets do not match (one that is part of a name is %5B or %5D)",
+            false => {
+                "no bracket can stand in the name of one of them, but in [[volume]] of a TOML file"
+            }
+        };
+        return bad(format!("`{child}`: {why}"));
     }
     scope.descend().map_err(|why| ParseError::new(beginning(text), why))?;
     let children = texts.iter().map(|child| parse_volume(child, scope));
@@ -158,6 +164,17 @@ fn kinds() -> String {
 fn begins_list(text: &str) -> Option<&str> {
     let (name, rest) = text.split_once(':')?;
     Module::find(name).map(|_| rest)
+}
+
+fn is_remote(text: &str) -> bool {
+    matches!(text.split_once(':'), Some(("tw" | "tw+udp", _)))
+}
+
+/// Each bracket is closed before the next one opens.
+fn has_pairs(text: &str) -> bool {
+    let brackets = text.chars().filter(|c| matches!(c, '[' | ']'));
+    let brackets: String = brackets.collect();
+    brackets.replace("[]", "").is_empty()
 }
 
 /// Enough of a text that may be very long to know it by.
@@ -252,6 +269,7 @@ mod tests {
             "memory:4096",
             "null:512",
             "linear:[memory:512,linear:[file:/a,,b],tw://node1/a?link=packet:eth1,,vlan=7]",
+            "linear:[tw+udp://[fe80::1]:7/a?link=udp:[fe80::2],linear:[tw+udp://[::1]/a,file:/b],memory:512]",
         ] {
             assert_eq!(text.parse::<VolumeSpec>().unwrap().to_string(), text);
         }
@@ -284,6 +302,9 @@ mod tests {
             ("nbd://host/x", "`nbd:`"),
             ("linaer:[memory:512]", "linear:[VOLUME,...]"),
             ("linear:memory:512", "as in linear:[/srv/a.img"),
+            ("linear:[/x,/a[1]]", "no bracket"),
+            ("linear:[/x,tw+udp://[::1/a]", "`tw+udp://[::1/a`: its brackets do not match"),
+            ("linear:[/x,tw://n/a?link=eth]1[]", "%5D"),
             ("tw:node1/disk0", "`//`"),
             ("tw://", "node is missing"),
             ("tw://node1", "export is missing"),
