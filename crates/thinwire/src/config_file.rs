@@ -10,6 +10,12 @@ use toml::Spanned;
 use crate::cli::{CompletionPath, Receive};
 use crate::error::{Failure, Outcome};
 
+#[cfg(test)]
+thread_local! {
+    /// How many files this thread has read.
+    pub(crate) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// All keys that a file may have, none of them checked but for its type.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,6 +77,8 @@ impl ConfigFile {
     }
 
     fn read(path: &Path) -> Outcome<ConfigFile> {
+        #[cfg(test)]
+        READS.set(READS.get() + 1);
         let text = std::fs::read_to_string(path)
             .map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
         let keys = toml::from_str(&text).map_err(|e| {

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use thinwire_volume::modules::{MODULES, Module};
 
@@ -46,7 +47,13 @@ impl fmt::Display for NodeName {
 pub(crate) struct Trees {
     file: PathBuf,
     described: Vec<Described>,
+    /// What files that are named in it describe.
+    library: Library,
 }
+
+/// Files whose volumes have been named, by the path that was given: each is read once, however many of its
+/// volumes are, so that all of them are of one state of it.
+type Library = Rc<RefCell<Vec<Rc<Trees>>>>;
 
 /// One of them, of which only the name and the kind have been looked at.
 #[derive(Debug)]
@@ -78,6 +85,7 @@ pub(crate) struct Walk {
     seen: Vec<NodeName>,
     /// How many volumes the present one is in, those of lists among them.
     depth: usize,
+    library: Library,
 }
 
 impl<'a> Scope<'a> {
@@ -125,8 +133,17 @@ impl<'a> Scope<'a> {
 /// The volume of that name in a file.
 fn load(file: &Path, name: &str, walk: &RefCell<Walk>) -> Result<VolumeSpec, String> {
     check_name("volume name", name).map_err(|e| e.to_string())?;
-    let files = ConfigFile::read_all(file).map_err(|e| e.message)?;
-    let trees = Trees::of(file, &files).map_err(|e| e.message)?;
+    let library = walk.borrow().library.clone();
+    let known = library.borrow().iter().find(|trees| trees.file == file).cloned();
+    let trees = match known {
+        Some(trees) => trees,
+        None => {
+            let files = ConfigFile::read_all(file).map_err(|e| e.message)?;
+            let trees = Rc::new(Trees::of(file, &files).map_err(|e| e.message)?);
+            library.borrow_mut().push(trees.clone());
+            trees
+        }
+    };
     trees.resolve(name, walk)
 }
 
@@ -136,7 +153,7 @@ impl Trees {
     /// # Errors
     /// A name is in use already or none, or a kind does not exist.
     pub fn of(file: &Path, files: &[ConfigFile]) -> Outcome<Self> {
-        let mut trees = Trees { file: file.to_owned(), described: Vec::new() };
+        let mut trees = Trees { file: file.to_owned(), ..Trees::default() };
         for file in files {
             for volume in &file.keys.volume {
                 trees.add(file, volume)?;
@@ -178,15 +195,20 @@ impl Trees {
     /// Finds out whether each of them can be made, as far as texts tell.
     pub fn check(&self) -> Outcome {
         self.described.iter().try_for_each(|volume| {
-            let made = self.resolve(&volume.name, &RefCell::default());
+            let made = self.resolve(&volume.name, &self.walk());
             made.map(|_| ()).map_err(Failure::usage)
         })
     }
 
     /// A volume named in a file in `folder`: one of these, or as on the command line.
     pub fn parse(&self, text: &str, folder: &Path) -> Result<VolumeSpec, ParseError> {
-        let walk = RefCell::default();
+        let walk = self.walk();
         parse_volume(text, &Scope { folder, trees: Some(self), walk: &walk })
+    }
+
+    /// A new way through these, which reads no file again.
+    fn walk(&self) -> RefCell<Walk> {
+        RefCell::new(Walk { library: self.library.clone(), ..Walk::default() })
     }
 
     /// One of these, with all that it is made of.
@@ -351,6 +373,32 @@ mod tests {
             let error = typed(&dir, text).unwrap_err();
             assert!(error.contains("32 at most"), "{error}");
         }
+    }
+
+    #[test]
+    fn each_file_is_read_once() {
+        let main = volume("big", r#""b.toml#x", "linear:[b.toml#y]", "sub/c.toml#w", "b.toml#z""#)
+            + &volume("other", r#""b.toml#x", "a.toml#big2""#)
+            + &volume("big2", r#""b.toml#y""#);
+        let more = ["x", "y", "z"].map(|name| volume(name, "\"memory:512\"")).concat();
+        let dir = folder(&[
+            ("a.toml", &main),
+            ("b.toml", &more),
+            ("sub/c.toml", &volume("w", "\"memory:512\"")),
+        ]);
+        let reads = || crate::config_file::READS.get();
+        let before = reads();
+        typed(&dir, "DIR/a.toml#big").unwrap();
+        assert_eq!(reads() - before, 3);
+        // A target looks at all of them, and then at each of its exports.
+        let file = dir.path().join("a.toml");
+        let before = reads();
+        let files = ConfigFile::read_all(&file).unwrap();
+        let trees = Trees::of(&file, &files).unwrap();
+        trees.check().unwrap();
+        trees.parse("other", dir.path()).unwrap();
+        trees.parse("linear:[big,memory:512]", dir.path()).unwrap();
+        assert_eq!(reads() - before, 4, "its own once more, by the name that a child has for it");
     }
 
     #[test]
