@@ -67,6 +67,25 @@ struct Described {
     folder: PathBuf,
 }
 
+impl Described {
+    /// Its name, as a word in a file of that folder, could mean a file as well: what it meant before the
+    /// volume was described, or before the file came.
+    fn refuse_file(&self, folder: &Path) -> Result<(), String> {
+        let name = &self.name;
+        let path = folder.join(name);
+        match path.metadata() {
+            // No folder is a volume.
+            Ok(meta) if !meta.is_dir() => Err(format!(
+                "the volume name `{name}` is that of a file, too ({} and {}): say file:{name} for the file, \
+                 or rename the volume",
+                self.places[0],
+                path.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What the names in a volume's text mean.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
@@ -111,7 +130,8 @@ impl<'a> Scope<'a> {
     pub fn find(&self, text: &str) -> Result<Option<VolumeSpec>, ParseError> {
         let bad = |why: String| ParseError::new(text, why);
         if let Some(trees) = self.trees {
-            if trees.described(text).is_some() {
+            if let Some(volume) = trees.described(text) {
+                volume.refuse_file(self.folder).map_err(bad)?;
                 return trees.resolve(text, self.walk).map(Some).map_err(bad);
             }
             trees.refuse_unknown(text, self.folder).map_err(bad)?;
@@ -399,6 +419,32 @@ mod tests {
         trees.parse("other", dir.path()).unwrap();
         trees.parse("linear:[big,memory:512]", dir.path()).unwrap();
         assert_eq!(reads() - before, 4, "its own once more, by the name that a child has for it");
+    }
+
+    #[test]
+    fn a_name_that_is_also_a_file_means_neither() {
+        let both = "the volume name `disk.img` is that of a file, too";
+        let main = volume("big", r#""disk.img""#) + &volume("fine", r#""file:disk.img", "folder""#);
+        let more = volume("disk.img", r#""memory:512""#) + &volume("folder", r#""memory:512""#);
+        let dir = folder(&[
+            ("a.toml", &main),
+            ("conf.d/1.toml", &more),
+            ("disk.img", ""),
+            ("folder/x", ""),
+            ("b.toml", &volume("plain", r#""a.toml#disk.img""#)),
+        ]);
+        let error = typed(&dir, "DIR/a.toml#big").unwrap_err();
+        for named in ["a.toml:4: `disk.img`", both, "conf.d/1.toml:1", "file:disk.img", "rename"] {
+            assert!(error.contains(named), "{named}: {error}");
+        }
+        // One that says what it means is understood, and a folder is no volume.
+        for text in ["DIR/a.toml#fine", "DIR/a.toml#disk.img", "DIR/b.toml#plain"] {
+            assert!(typed(&dir, text).is_ok(), "{text}: {:?}", typed(&dir, text));
+        }
+        let file = dir.path().join("a.toml");
+        let trees = Trees::of(&file, &ConfigFile::read_all(&file).unwrap()).unwrap();
+        let error = trees.parse("disk.img", dir.path()).unwrap_err().to_string();
+        assert!(error.contains(both), "{error}");
     }
 
     #[test]
