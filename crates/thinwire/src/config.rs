@@ -97,6 +97,8 @@ impl TargetSettings {
             all.add_link(link.clone(), "--link")?;
         }
         for export in &args.export {
+            let misnamed = trees.refuse_misnamed(&export.volume);
+            misnamed.map_err(|why| Failure::usage(format!("--export {export}: {why}")))?;
             all.add_export(export.clone(), "--export".into())?;
         }
         let mut settings = all.finish(args)?;
@@ -393,6 +395,30 @@ block = 4096
             let dir = TempDir::new("config-volumes-bad");
             let error = assemble(&dir, &[("target.toml", &more)], &["--link", "eth1"]).unwrap_err();
             assert!(error.message.contains(named) && error.exit_code() == 2, "{named}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_file_on_the_command_line_says_how_it_is_written_there() {
+        let dir = TempDir::new("config-named");
+        let volume =
+            "[[volume]]\nname = \"bigger\"\nkind = \"linear\"\nchildren = [\"memory:1M\"]\n";
+        let files = [("target.toml", volume)];
+        let file = dir.path().join("target.toml");
+        for given in ["bigger", "file:bigger", "linear:[memory:512,bigger]"] {
+            let export = format!("x={given}");
+            let flags = ["--link", "eth1", "--export", &export];
+            let error = assemble(&dir, &files, &flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            let right = format!("{}#bigger", file.display());
+            for named in ["--export", "no file `bigger`", &right] {
+                assert!(error.message.contains(named), "{given}: {error}");
+            }
+        }
+        // Other files that are missing are left to whoever opens them.
+        for given in ["other", "/no/such/bigger", &format!("{}#bigger", file.display())] {
+            let export = format!("x={given}");
+            assert!(assemble(&dir, &files, &["--link", "eth1", "--export", &export]).is_ok());
         }
     }
 

@@ -271,6 +271,21 @@ impl Trees {
         }
     }
 
+    /// Refuses a volume of the command line if a file in it is missing that is called like one of these: there
+    /// words are paths.
+    ///
+    /// # Errors
+    /// What to write there.
+    pub fn refuse_misnamed(&self, spec: &VolumeSpec) -> Result<(), String> {
+        let missing = spec.leaves().into_iter().find_map(|leaf| match leaf {
+            VolumeSpec::Path(path) if !path.exists() => self.described(path.to_str()?),
+            _ => None,
+        });
+        let Some(Described { name, .. }) = missing else { return Ok(()) };
+        let file = self.file.display();
+        Err(format!("there is no file `{name}` here; the volume of that name is {file}#{name}"))
+    }
+
     /// Which of them are no part of any of `specs`.
     pub fn unused<'a>(&self, specs: impl Iterator<Item = &'a VolumeSpec>) -> Vec<String> {
         let mut used = Vec::new();
