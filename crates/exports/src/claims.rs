@@ -57,6 +57,24 @@ pub(crate) struct PendingClaim {
     pub failed: Option<IoError>,
 }
 
+impl PendingClaim {
+    /// What stands in the place of one that was answered, until all have been looked at: it is for no export.
+    fn over() -> Self {
+        let run = InitiatorRun { initiator: [0; 16], instance: 0 };
+        PendingClaim {
+            user: User { session: 0, number: 0, run, name: String::new() },
+            transaction: 0,
+            export: usize::MAX,
+            generation: None,
+            resumes: None,
+            takes_over: false,
+            is_recording: false,
+            twin: Twin::Cleared,
+            failed: None,
+        }
+    }
+}
+
 /// What has become of a claim.
 enum Decided {
     /// Its turn has not come.
@@ -258,21 +276,26 @@ impl Exports {
     }
 
     fn settle_claims(&mut self, now: Time, users: &mut dyn Users) {
-        let mut at = 0;
-        while at < self.claims.len() {
+        // A thousand may wait: each is looked at once, and moved at most once.
+        self.waited_for.clear();
+        self.waited_for.resize(self.exports.len(), false);
+        let mut kept = 0;
+        for at in 0..self.claims.len() {
             let export = self.claims[at].export;
             // In the order in which they were asked for: each got the generation after the one before.
-            let is_next = self.claims[..at].iter().all(|before| before.export != export);
+            let is_next = !self.waited_for[export];
             let decided = if is_next { self.settle_claim(now, at, users) } else { Decided::Waits };
             let denied = match decided {
                 Decided::Waits => {
-                    at += 1;
+                    self.waited_for[export] = true;
+                    self.claims.swap(kept, at);
+                    kept += 1;
                     continue;
                 }
                 Decided::Granted => None,
                 Decided::Denied(denied) => Some(denied),
             };
-            let claim = self.claims.remove(at);
+            let claim = std::mem::replace(&mut self.claims[at], PendingClaim::over());
             // Whatever becomes of it: what was held back for it goes on, or is refused.
             self.release = true;
             let (session, transaction) = (claim.user.session, claim.transaction);
@@ -284,6 +307,7 @@ impl Exports {
                 None => self.grant(now, claim, users),
             }
         }
+        self.claims.truncate(kept);
     }
 
     /// Goes on with the claim at a place, the first of its export.
@@ -317,7 +341,7 @@ impl Exports {
             Pulse::None => {}
         }
         let at_once = self.config.canary == DoorCanary::GrantOverRequests;
-        if (self.writer_outstanding(export) > 0 && !at_once)
+        if (self.exports[export].writers_outstanding > 0 && !at_once)
             || self.exports[export].record != RecordState::Settled
         {
             return Decided::Waits;

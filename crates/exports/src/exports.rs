@@ -114,6 +114,8 @@ pub(crate) struct Export {
     /// How the last change of the record ended, until its claim has heard of it.
     pub changed: Option<Result<(), ChangeError>>,
     pub holder: Option<Holder>,
+    /// I/Os in the volume, readers' not counted.
+    pub writers_outstanding: usize,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
     pub granted: VecDeque<([u8; 16], u64)>,
     pub flush_running: bool,
@@ -147,6 +149,8 @@ pub struct Exports {
     pub(crate) passes: Vec<PassState>,
     pub(crate) pass_generation: u32,
     pub(crate) claims: Vec<PendingClaim>,
+    /// By export, whether a claim waits; recycled between settlings.
+    pub(crate) waited_for: Vec<bool>,
     pub(crate) ios: Vec<Option<PendingIo>>,
     pub(crate) ios_free: Vec<usize>,
     /// Recycled between polls.
@@ -192,6 +196,7 @@ impl Exports {
             exports: Vec::new(),
             passes: Vec::new(),
             claims: Vec::new(),
+            waited_for: Vec::new(),
             ios: Vec::new(),
             ios_free: Vec::new(),
             done: Vec::new(),
@@ -233,6 +238,7 @@ impl Exports {
             may_be_released: false,
             changed: None,
             holder: None,
+            writers_outstanding: 0,
             granted: VecDeque::new(),
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),

@@ -106,6 +106,7 @@ impl Exports {
         let e = &mut self.exports[export];
         e.volume.geometry().check(&io)?;
         self.passes[pass].outstanding += 1;
+        e.writers_outstanding += usize::from(!self.passes[pass].read_only);
         self.stats.ios += 1;
         let verifier = e.verifier;
         let Io { op, offset, len, .. } = io;
@@ -244,7 +245,9 @@ impl Exports {
         completion: &mut Completion,
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
-        self.passes[io.pass].outstanding -= 1;
+        let pass = &mut self.passes[io.pass];
+        pass.outstanding -= 1;
+        self.exports[export].writers_outstanding -= usize::from(!pass.read_only);
         // It may be what a claim waits for.
         self.started |= !self.claims.is_empty();
         let present = self.exports[export].verifier;

@@ -166,10 +166,4 @@ impl Exports {
         let open = self.passes.iter().filter(|p| p.live).map(|p| p.session);
         open.chain(self.claims.iter().map(|claim| claim.user.session))
     }
-
-    /// I/Os of passes to `export` that are in the volume, readers' not counted.
-    pub(crate) fn writer_outstanding(&self, export: usize) -> usize {
-        let writers = self.passes.iter().filter(|p| p.export == export && !p.read_only);
-        writers.map(|p| p.outstanding).sum()
-    }
 }

@@ -6,8 +6,8 @@ use thinwire_exports::{
     Pass, RecordReport, User, Users, WriteClaim,
 };
 use thinwire_volume::stores::FileStore;
-use thinwire_volume::testing::MemDisk;
-use thinwire_volume::{Completion, ErrorKind, Io, Op, WriterRecord, store_writer};
+use thinwire_volume::testing::{MemDisk, Puppet};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, Recorded, WriterRecord, store_writer};
 
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
@@ -265,6 +265,25 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     assert!(report(&exports).writer.is_none());
 }
 
+/// A door to so many puppets, whose records have been read.
+fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
+    let puppets: Vec<_> = (0..count).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
+    for (at, puppet) in puppets.iter().enumerate() {
+        puppet.may_grow();
+        add_puppet(&mut exports, at, puppet);
+    }
+    settle(&mut exports, &mut Dialect::default());
+    exports.take_started();
+    (exports, puppets)
+}
+
+fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
+    let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1));
+    let (name, volume) = (format!("p{number}"), Box::new(volume));
+    exports.add(ExportConfig { name, volume, read_only: false });
+}
+
 #[test]
 fn growth_is_told_once_to_all_who_have_it_open_and_are_not_fenced() {
     let pool = Pool::new(0);
@@ -413,4 +432,28 @@ fn who_comes_back_while_it_detaches_is_on_record_again() {
     assert!(exports.admit(41, granted.pass).is_ok());
     let denied = claim(&mut exports, 2, false).unwrap_err();
     assert_eq!(denied.why, Denial::Busy, "nobody else gets it without taking over");
+}
+
+/// Those of other exports that are answered between them change nothing.
+#[test]
+fn claims_that_wait_keep_their_order() {
+    let (mut exports, puppets) = puppets(2);
+    let mut users = Dialect::default();
+    let writer = grant(&mut exports, &mut users, 1, false);
+    submit(&mut exports, 1, writer.pass, write(&Pool::new(0), 1)).unwrap();
+    for (who, export) in [(2, 0), (3, 1), (4, 0), (5, 0), (6, 1), (7, 0)] {
+        let user = user(who);
+        let claim =
+            WriteClaim { user: &user, transaction: 1, export, resumes: None, takes_over: true };
+        exports.claim(AT, claim).unwrap();
+    }
+    let granted =
+        |users: &Dialect| -> Vec<_> { users.granted.iter().map(|(who, _)| *who).collect() };
+    settle(&mut exports, &mut users);
+    assert_eq!(granted(&users), [1, 3, 6]);
+    puppets[0].succeed(&puppets[0].take_one());
+    assert_eq!(poll(&mut exports).len(), 1);
+    settle(&mut exports, &mut users);
+    assert_eq!(granted(&users), [1, 3, 6, 2, 4, 5, 7]);
+    assert_eq!(exports.reports()[0].generation, writer.writer_generation + 4);
 }
