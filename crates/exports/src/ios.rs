@@ -158,14 +158,17 @@ impl Exports {
         // since nothing else may wake us.
         for _ in 0..POLLS_PER_TURN {
             ends.clear();
+            let mut has_happened = false;
             for export in &mut self.exports {
                 if export.volume.outstanding() > 0 || told {
                     export.volume.poll(&mut done);
+                    has_happened |= export.volume.events() != export.events;
                 }
                 ends.push(done.len());
             }
             if done.is_empty() {
-                if told {
+                // Whoever was polled may have grown, though nothing has ended.
+                if has_happened {
                     (0..ends.len()).for_each(|export| self.check_events(export));
                 }
                 break;

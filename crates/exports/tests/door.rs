@@ -7,7 +7,9 @@ use thinwire_exports::{
 };
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::{MemDisk, Puppet};
-use thinwire_volume::{Completion, ErrorKind, Io, Op, Recorded, WriterRecord, store_writer};
+use thinwire_volume::{
+    Completion, ErrorKind, Io, Op, Recorded, VolumeEvent, WriterRecord, store_writer,
+};
 
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
@@ -282,6 +284,19 @@ fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
     let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1));
     let (name, volume) = (format!("p{number}"), Box::new(volume));
     exports.add(ExportConfig { name, volume, read_only: false });
+}
+
+/// Whoever polls a volume hears of what has happened to it, whether or not anything ends.
+#[test]
+fn growth_is_told_while_an_io_hangs() {
+    let (mut exports, puppets) = puppets(2);
+    let mut users = Dialect::default();
+    let reader = exports.open_read(1, 1);
+    submit(&mut exports, 1, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
+    puppets[1].tell(VolumeEvent::Resized { bytes: 16384 });
+    assert!(poll(&mut exports).is_empty());
+    exports.settle(AT, &mut users);
+    assert_eq!(users.resized, [(1, reader.pass, 16384)]);
 }
 
 #[test]
