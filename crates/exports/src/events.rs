@@ -1,6 +1,7 @@
 //! What happens to the volumes: losses, which change the verifier, and growth, which is told to whoever
 //! has the export open (`docs/design.md`, "What happens to a volume").
 
+use std::ops::Range;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
@@ -11,6 +12,30 @@ use crate::users::{Pass, Users};
 
 /// How often volumes look whether what they lie on has grown: a look at a file costs a system call.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How many of them in one turn: so many system calls take less than a disk does for one request.
+const LOOKS_PER_TURN: usize = 64;
+/// When the next of them look, if there are more.
+const NEXT_LOOKS: Duration = Duration::from_millis(1);
+
+/// The round in which volumes look whether what they lie on has grown.
+pub(crate) struct Refresh {
+    /// When the next of them look.
+    pub at: Time,
+    /// Those that have looked and are to be polled.
+    pub looked: Range<usize>,
+    /// The first that looks then; 0 if a round begins with it.
+    next: usize,
+    begun: Time,
+    /// One that looked in this round may have something to find the next time.
+    any: bool,
+}
+
+impl Refresh {
+    /// Nobody has anything to look at.
+    pub fn new() -> Self {
+        Refresh { at: Time::NEVER, looked: 0..0, next: 0, begun: Time::ZERO, any: false }
+    }
+}
 
 impl Exports {
     /// Takes in what has happened to the volume of an export, if anything has. To be called before anybody
@@ -57,21 +82,34 @@ impl Exports {
         }
     }
 
-    /// Has the volumes look whether what they lie on has grown, once a second. To be called before
-    /// [`Exports::poll`], which takes in what comes of it.
+    /// Has the volumes look whether what they lie on has grown, each once a second, a bounded number in one
+    /// turn. To be called before [`Exports::poll`], which takes in what comes of it.
     #[inline]
     pub fn refresh(&mut self, now: Time) {
-        if now >= self.refresh_at {
+        if now >= self.refresh.at {
             self.refresh_volumes(now);
         }
     }
 
     /// Nobody looks again if no volume has anything to look at.
     fn refresh_volumes(&mut self, now: Time) {
+        let Refresh { at, looked, next, begun, any } = &mut self.refresh;
+        // Without a poll since the last ones, all are polled.
+        self.is_told |= looked.start < looked.end;
+        if *next == 0 {
+            (*begun, *any) = (now, false);
+        }
+        let count = self.exports.len();
+        let end = count.min(*next + LOOKS_PER_TURN);
         let looks = |any, e: &mut Export| e.volume.refresh() | any;
-        let any = self.exports.iter_mut().fold(false, looks);
-        self.refresh_at = if any { now + REFRESH } else { Time::NEVER };
-        self.is_told |= any;
+        let found = self.exports[*next..end].iter_mut().fold(false, looks);
+        *looked = if found { *next..end } else { 0..0 };
+        *any |= found;
+        (*next, *at) = match (end < count, *any) {
+            (true, _) => (end, now + NEXT_LOOKS),
+            (false, true) => (0, (*begun + REFRESH).max(now + NEXT_LOOKS)),
+            (false, false) => (0, Time::NEVER),
+        };
     }
 
     /// Tells those who have an export open how large it is, if it has grown.

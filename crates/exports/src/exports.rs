@@ -7,6 +7,7 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{ChangeError, Completion, Volume, WriterRecord};
 
 use crate::claims::{Holder, PendingClaim};
+use crate::events::Refresh;
 use crate::ios::PendingIo;
 use crate::passes::PassState;
 use crate::record::{Closing, RecordState};
@@ -171,8 +172,7 @@ pub struct Exports {
     pub(crate) pool: Pool,
     /// An export has grown, and nobody has been told.
     pub(crate) has_grown: bool,
-    /// When volumes look again whether what they lie on has grown.
-    pub(crate) refresh_at: Time,
+    pub(crate) refresh: Refresh,
     pub(crate) stats: DoorStats,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
@@ -208,7 +208,7 @@ impl Exports {
             closings: Vec::new(),
             pool: pool.clone(),
             has_grown: false,
-            refresh_at: Time::NEVER,
+            refresh: Refresh::new(),
             stats: DoorStats::default(),
             verifier: seed,
             notes: VecDeque::new(),
@@ -223,7 +223,7 @@ impl Exports {
         let ExportConfig { name, volume, read_only } = config;
         assert!(self.find(&name).is_none(), "export {name} twice");
         let events = volume.events();
-        self.refresh_at = Time::ZERO;
+        self.refresh.at = Time::ZERO;
         let verifier = self.next_verifier();
         self.exports.push(Export {
             name,
@@ -298,12 +298,12 @@ impl Exports {
         if self.unresolved || !self.claims.is_empty() {
             return self.next_due();
         }
-        self.refresh_at
+        self.refresh.at
     }
 
     fn next_due(&self) -> Time {
         let retries = self.exports.iter().filter_map(|e| e.record.due());
         let questions = self.claims.iter().filter_map(|claim| claim.twin.due());
-        retries.chain(questions).fold(self.refresh_at, Time::min)
+        retries.chain(questions).fold(self.refresh.at, Time::min)
     }
 }

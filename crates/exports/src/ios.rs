@@ -152,6 +152,7 @@ impl Exports {
     #[inline]
     pub fn poll(&mut self, mut deliver: impl FnMut(IoTicket, Op, u64, &mut Completion)) {
         let told = std::mem::take(&mut self.is_told);
+        let looked = std::mem::take(&mut self.refresh.looked);
         let mut done = std::mem::take(&mut self.done);
         let mut ends = std::mem::take(&mut self.done_ends);
         // A completion may start a flush that waited for it: that must reach the disk in this turn,
@@ -159,8 +160,8 @@ impl Exports {
         for _ in 0..POLLS_PER_TURN {
             ends.clear();
             let mut has_happened = false;
-            for export in &mut self.exports {
-                if export.volume.outstanding() > 0 || told {
+            for (at, export) in self.exports.iter_mut().enumerate() {
+                if export.volume.outstanding() > 0 || told || looked.contains(&at) {
                     export.volume.poll(&mut done);
                     has_happened |= export.volume.events() != export.events;
                 }

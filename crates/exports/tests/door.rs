@@ -299,6 +299,52 @@ fn growth_is_told_while_an_io_hangs() {
     assert_eq!(users.resized, [(1, reader.pass, 16384)]);
 }
 
+/// A look at a file is a system call: a thousand of them in one turn would keep everybody else waiting.
+#[test]
+fn many_volumes_look_a_few_in_each_turn_and_each_once_a_second() {
+    const COUNT: usize = 1000;
+    let (mut exports, mut puppets) = puppets(COUNT);
+    let looks = |puppets: &[Puppet]| puppets.iter().map(Puppet::refreshes).sum::<usize>();
+    let polls = |puppets: &[Puppet]| puppets.iter().map(Puppet::polls).sum::<usize>();
+    let second = std::time::Duration::from_secs(1);
+    let mut now = AT;
+    for round in 1..=3 {
+        let end = AT + second * round;
+        while now < end {
+            let before = (looks(&puppets), polls(&puppets));
+            for _ in 0..3 {
+                exports.refresh(now);
+                assert!(poll(&mut exports).is_empty());
+            }
+            let looked = looks(&puppets) - before.0;
+            assert!((1..=64).contains(&looked), "{looked} in one turn");
+            assert_eq!(polls(&puppets) - before.1, looked, "who has looked is polled, nobody else");
+            let next = exports.deadline(now);
+            assert!(next > now, "others have their turn");
+            now = next;
+        }
+        let each = puppets.iter().map(Puppet::refreshes);
+        assert!(
+            each.clone().all(|looks| looks == round as usize),
+            "{:?}",
+            each.collect::<Vec<_>>()
+        );
+    }
+    // One that comes meanwhile is looked at, too.
+    exports.refresh(now);
+    puppets.push(Puppet::new(1, Puppet::GEOMETRY));
+    add_puppet(&mut exports, COUNT, &puppets[COUNT]);
+    settle(&mut exports, &mut Dialect::default());
+    exports.take_started();
+    let end = now + second / 2;
+    while now < end {
+        exports.refresh(now);
+        assert!(poll(&mut exports).is_empty());
+        now = exports.deadline(now);
+    }
+    assert_eq!(looks(&puppets), 4 * COUNT + 1);
+}
+
 #[test]
 fn growth_is_told_once_to_all_who_have_it_open_and_are_not_fenced() {
     let pool = Pool::new(0);
