@@ -1,11 +1,14 @@
 //! Who this machine is to a target: 16 bytes that an attachment has again when it comes back, even
 //! after kill -9, and that no two live attachments share.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::error::{Failure, Outcome};
+use crate::folder::Folder;
 use crate::lock::{self, Lock};
 use crate::rundir::{IDENTITIES, RunDir};
 
@@ -40,8 +43,7 @@ fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
             folder.path().display()
         ))
     };
-    // Of killed processes that nobody attached again.
-    lock::sweep(&folder).map_err(wrong)?;
+    sweep_once(&folder).map_err(wrong)?;
     let family = fnv1a_128(origin.as_bytes());
     for number in 0..TWINS_MAX {
         let name = format!("{family:032x}-{number}.lock");
@@ -51,6 +53,18 @@ fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {
         }
     }
     Err(Failure::failed(format!("{TWINS_MAX} attachments of this export are alive already")))
+}
+
+/// Removes what killed processes left that nobody attached again, when this process first claims one here: a
+/// gateway claims as many as it has leaves, and each look at the folder is a look at all of them.
+fn sweep_once(folder: &Folder) -> std::io::Result<()> {
+    static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut swept = SWEPT.lock().expect("nobody panics with it");
+    if !swept.contains(folder.path()) {
+        lock::sweep(folder)?;
+        swept.insert(folder.path().to_owned());
+    }
+    Ok(())
 }
 
 /// What tells this machine from others: its machine id, else its name.
@@ -81,6 +95,22 @@ mod tests {
     fn the_hash_is_the_published_one() {
         assert_eq!(fnv1a_128(b""), 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d);
         assert_eq!(fnv1a_128(b"a"), 0xd228_cb69_6f1a_8caf_7891_2b70_4e4a_8964);
+    }
+
+    #[test]
+    fn what_the_dead_left_is_swept_once_however_many_are_claimed() {
+        let dir = TempDir::new("identity-swept");
+        let left = |name: &str| dir.path().join(IDENTITIES).join(name);
+        let _first = claim(dir.path(), "node1/disk0", false).unwrap();
+        std::fs::write(left("dead-0.lock"), "").unwrap();
+        let _second = claim(dir.path(), "node1/disk1", false).unwrap();
+        assert!(left("dead-0.lock").exists(), "it would be looked at a thousand times for as many");
+        let other = TempDir::new("identity-swept-too");
+        RunDir::create(other.path()).unwrap().sub(IDENTITIES).unwrap();
+        let dead = other.path().join(IDENTITIES).join("dead-0.lock");
+        std::fs::write(&dead, "").unwrap();
+        let _third = claim(other.path(), "node1/disk0", false).unwrap();
+        assert!(!dead.exists());
     }
 
     #[test]
