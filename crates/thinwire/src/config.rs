@@ -14,7 +14,7 @@ use crate::export::ExportSpec;
 use crate::size::{check_name, parse_mac};
 use crate::state_dir;
 use crate::trees::Trees;
-use crate::uri::same;
+use crate::uri::{Ground, same};
 
 /// More shards than this are a typing error.
 pub const SHARDS_MAX: u32 = 64;
@@ -111,20 +111,18 @@ impl TargetSettings {
     /// One sentence for each problem.
     pub fn check_volumes(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        let mut ground = Ground::default();
         for (at, export) in self.exports.iter().enumerate() {
+            let shared = ground.add(at, &export.volume, export.read_only);
             if let Err(why) = export.check_volume() {
                 problems.push(format!("export `{}`: {why}", export.name));
                 continue;
             }
-            let is_written = |other: &&ExportSpec| !(other.read_only && export.read_only);
-            for other in self.exports[..at].iter().filter(is_written) {
-                if let Some(twins) = other.volume.shared_with(&export.volume) {
-                    let (one, two, same) = (&other.name, &export.name, same(twins));
-                    problems.push(format!(
-                        "exports `{one}` and `{two}`: {same}: two writers would destroy it"
-                    ));
-                    break;
-                }
+            if let Some((other, twins)) = shared {
+                let (one, two, same) = (&self.exports[other].name, &export.name, same(twins));
+                problems.push(format!(
+                    "exports `{one}` and `{two}`: {same}: two writers would destroy it"
+                ));
             }
         }
         problems.extend(state_dir::problem(self));
@@ -455,6 +453,15 @@ block = 4096
         );
         let shared = "tw://n/y?link=eth1 and tw://n/y?link=eth2 are the same export";
         assert!(problems.len() == 1 && problems[0].contains(shared), "{problems:?}");
+        // Who only reads harms no other who does, but is harmed by who writes.
+        let flags = [",ro", ",ro", "", ",ro"].map(|ro| format!("{image}{ro}"));
+        let names = ["a", "b", "c", "d"];
+        let exports: Vec<_> = names.iter().zip(flags).map(|(n, v)| format!("{n}={v}")).collect();
+        let mut flags = vec!["--link", "eth1"];
+        exports.iter().for_each(|export| flags.extend(["--export", export]));
+        let problems = assemble(&dir, &[], &flags).unwrap().check_volumes();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        assert!(problems[0].contains("`a` and `c`") && problems[1].contains("`c` and `d`"));
         let problems = both(&format!("a=linear:[{image},{image}]"), "b=memory:1M");
         assert!(problems.len() == 1 && problems[0].contains("can be a part only once"));
     }

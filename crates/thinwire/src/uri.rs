@@ -16,7 +16,7 @@ use crate::error::ParseError;
 use crate::size::parse_size;
 pub use crate::trees::NodeName;
 use crate::trees::Scope;
-pub use leaves::same;
+pub use leaves::{Ground, same};
 pub use remote::{NodeAddress, RemoteSpec};
 
 /// How deep volumes can be in each other, lists and those that files describe alike.

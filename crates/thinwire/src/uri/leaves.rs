@@ -1,5 +1,6 @@
 //! What is at the bottom of a volume, and whether two volumes stand on the same.
 
+use std::collections::HashMap;
 use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -8,13 +9,47 @@ use super::{NodeAddress, NodeName, VolumeSpec};
 
 /// What a leaf is, under whatever name. Memory and null volumes are new for each who names them, and
 /// have none.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum LeafKey<'a> {
     /// Device and inode.
     File(u64, u64),
     Device(u64),
     /// By the address that was given: the same target under another is not recognised.
     Export(&'a NodeAddress, &'a str),
+}
+
+/// What many volumes stand on, to find those that share something. Looks at the files of each once.
+#[derive(Debug, Default)]
+pub struct Ground<'a> {
+    /// Of each leaf the first volume that stands on it, and the first that is written.
+    users: HashMap<LeafKey<'a>, [Option<(usize, &'a VolumeSpec)>; 2]>,
+}
+
+impl<'a> Ground<'a> {
+    /// Takes in the volume of this number, which is higher than all before. The first of those that share a leaf
+    /// with it, unless both are only read; and the leaf as both name it.
+    pub fn add(
+        &mut self,
+        number: usize,
+        volume: &'a VolumeSpec,
+        read_only: bool,
+    ) -> Option<(usize, [&'a VolumeSpec; 2])> {
+        let leaves = volume.keyed_leaves();
+        let other = |(leaf, key): &(&'a VolumeSpec, LeafKey<'a>)| {
+            let [first, written] = *self.users.get(key)?;
+            let (number, other) = if read_only { written } else { first }?;
+            Some((number, [other, *leaf]))
+        };
+        let found = leaves.iter().filter_map(other).min_by_key(|(number, _)| *number);
+        for (leaf, key) in leaves {
+            let [first, written] = self.users.entry(key).or_default();
+            first.get_or_insert((number, leaf));
+            if !read_only {
+                written.get_or_insert((number, leaf));
+            }
+        }
+        found
+    }
 }
 
 /// That two leaves are one.

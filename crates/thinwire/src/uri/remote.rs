@@ -34,7 +34,7 @@ pub struct RemoteSpec {
 }
 
 /// How the target is named.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeAddress {
     /// By its node name: discovered.
     Name(String),
