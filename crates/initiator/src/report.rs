@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use thinwire_proto::{Drops, PathReport, SessionStats};
+use thinwire_proto::{BatchPolicy, Drops, PathReport, SessionStats};
 use thinwire_volume::ErrorKind;
 use thinwire_wire::Status;
 
@@ -127,6 +127,8 @@ pub struct InitiatorReport {
     pub stats: InitiatorStats,
     /// Counters of the present session.
     pub session: SessionStats,
+    /// When requests are sent, and how many share a frame.
+    pub batch_policy: BatchPolicy,
     /// The number of requests that the batching policy waits for.
     pub batch_level: usize,
 }

@@ -11,8 +11,8 @@ use thinwire_volume::ErrorKind;
 
 use crate::config::TargetSettings;
 use crate::control::{
-    ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus, State, TargetCounters,
-    TargetState, TargetStatus, WriterStatus,
+    BatchStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus, State,
+    TargetCounters, TargetState, TargetStatus, WriterStatus,
 };
 
 /// Paths, whose links are called as `link` says.
@@ -58,6 +58,12 @@ pub fn leaf(
         paths: paths(&report.paths, now, link),
         timer: timer.map(|(name, _)| name.to_owned()),
         seconds_left: timer.map(|(_, left)| left.as_secs_f64()),
+        batch: Some(BatchStatus {
+            policy: report.batch_policy.to_string(),
+            level: report.batch_level as u64,
+            requests: report.session.requests_sent,
+            frames: report.session.request_frames,
+        }),
         detail: match (report.failure, report.phase) {
             (Some(kind), _) => Some(format!("{}; I/O fails until {until}", kind.describe())),
             (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),

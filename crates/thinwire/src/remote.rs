@@ -10,14 +10,14 @@ use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, TargetName, Wh
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
 use thinwire_node::PartId;
-use thinwire_proto::{BatchPolicy, StageObserver, StageSums};
+use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::remote::begin_attach;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::Port;
 use thinwire_wire::Status;
 
-use crate::control::{BatchStatus, LeafStatus};
+use crate::control::LeafStatus;
 use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::{Host, link_failed};
@@ -57,7 +57,6 @@ pub struct RemoteLeaf {
     links: Vec<usize>,
     uri: String,
     begun: Instant,
-    batch: BatchPolicy,
     _id: InitiatorId,
 }
 
@@ -151,11 +150,10 @@ impl RemoteLeaf {
         };
         config.frame_bytes_max =
             spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
-        let batch = config.batching.policy;
         let initiator = begin_attach(&mut host.shard_mut(), config, links.clone());
         let uri = spec.to_string();
         let (host, begun) = (host.clone(), Instant::now());
-        Ok(RemoteLeaf { host, initiator, links, uri, begun, batch, _id: id })
+        Ok(RemoteLeaf { host, initiator, links, uri, begun, _id: id })
     }
 
     /// Drives the attach to its end, good or bad; others on the host go on meanwhile.
@@ -241,7 +239,7 @@ impl RemoteLeaf {
 
     /// The same, as of a volume that is nothing else.
     pub fn health(&self) -> VolumeHealth {
-        let LeafStatus { state, paths, timer, seconds_left, detail, .. } = self.status();
+        let LeafStatus { state, paths, timer, seconds_left, batch, detail, .. } = self.status();
         let shard = self.host.shard();
         let report = shard.get(self.initiator).report(shard.now());
         VolumeHealth {
@@ -250,12 +248,7 @@ impl RemoteLeaf {
             leaves: Vec::new(),
             timer: timer.zip(seconds_left),
             unflushed: report.retained_entries > 0,
-            batch: Some(BatchStatus {
-                policy: self.batch.to_string(),
-                level: report.batch_level as u64,
-                requests: report.session.requests_sent,
-                frames: report.session.request_frames,
-            }),
+            batch,
             detail,
         }
     }

@@ -198,6 +198,7 @@ fn the_json_of_status_is_what_its_document_says() {
         paths: Vec::new(),
         timer: None,
         seconds_left: None,
+        batch: None,
         detail: None,
     };
     let attachment = AttachmentStatus {

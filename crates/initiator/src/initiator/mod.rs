@@ -424,6 +424,7 @@ impl Initiator {
                 copied_bytes: self.requests.copied_bytes(),
             },
             session: session.map(Session::stats).unwrap_or_default(),
+            batch_policy: self.config.batching.policy,
             batch_level: session.map_or(1, Session::batch_level),
         }
     }

@@ -177,13 +177,16 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         for leaf in &a.leaves {
             let timer = timer(leaf.timer.as_deref(), leaf.seconds_left);
             let timer = timer.map_or(String::new(), |timer| format!(", {timer}"));
-            lines.push(format!("{} is {}{timer}", leaf.uri, leaf.state.word()));
+            let detail = leaf.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
+            lines.push(format!("{} is {}{timer}{detail}", leaf.uri, leaf.state.word()));
             lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf.uri))));
         }
         if a.leaves.is_empty() {
             lines.extend(a.paths.iter().map(|path| path_line(path, None)));
         }
-        lines.extend(a.detail.clone());
+        // That of the whole is that of the leaf which is worst off.
+        let is_told = a.detail.is_some() && a.leaves.iter().any(|leaf| leaf.detail == a.detail);
+        lines.extend(a.detail.clone().filter(|_| !is_told));
         for line in lines {
             text += &format!("\n{}: {line}", a.name);
         }
@@ -227,6 +230,7 @@ fn frame_size(path: &PathStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::LeafStatus;
     use crate::leftover::Leftover;
     use crate::testing::TempDir;
 
@@ -284,6 +288,38 @@ mod tests {
         assert!(state == State::Alive && told.contains("as root"), "{told}");
         let (state, told) = for_others(ProcessLife::Unknown);
         assert!(state == State::Unresponsive && told.contains("no permission"), "{told}");
+    }
+
+    #[test]
+    fn of_each_leaf_all_is_shown_that_it_tells() {
+        let record = Record::of_this_process("big", "linear:[...]".into(), "nbd", true);
+        let detail = |said: &str| Some(said.to_owned());
+        let mut status = of_record(record, State::Changed, detail("other content"));
+        let leaf = |uri: &str, state, detail| LeafStatus {
+            uri: uri.into(),
+            state,
+            paths: Vec::new(),
+            timer: None,
+            seconds_left: None,
+            batch: None,
+            detail,
+        };
+        status.leaves = vec![
+            leaf("tw://a/x", State::Attached, detail("writing again")),
+            leaf("tw://b/y", State::Changed, detail("other content")),
+            leaf("tw://c/z", State::Away, None),
+        ];
+        let said = text(&[status]);
+        let lines: Vec<_> = said.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "big: tw://a/x is attached: writing again",
+                "big: tw://b/y is changed: other content",
+                "big: tw://c/z is away",
+            ],
+            "each once, also what is that of the whole"
+        );
     }
 
     #[test]

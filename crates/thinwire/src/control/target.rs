@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PathStatus, State};
+use super::{BatchStatus, PathStatus, State};
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -147,6 +147,9 @@ pub struct LeafStatus {
     pub timer: Option<String>,
     /// How long until that timer fires.
     pub seconds_left: Option<f64>,
+    /// How requests share frames; null from a process of an earlier version.
+    #[serde(default)]
+    pub batch: Option<BatchStatus>,
     /// More about the state, for people.
     pub detail: Option<String>,
 }

@@ -274,6 +274,7 @@ mod tests {
                 paths: Vec::new(),
                 timer: Some("reconnect".into()),
                 seconds_left: Some(1.4),
+                batch: None,
                 detail: None,
             }],
         });
