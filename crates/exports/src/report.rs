@@ -47,6 +47,8 @@ pub struct WriterReport {
 pub enum RecordReport {
     /// It is stored durably.
     Settled,
+    /// It is being read: who wants to write waits.
+    Reading,
     /// It cannot be read: nobody may attach to write.
     Unread,
     /// It could be neither changed nor put back: nobody writes until that succeeds.
@@ -63,10 +65,10 @@ impl Exports {
             generation: e.writer.generation,
             writer: self.writer(at),
             record: match e.record {
-                RecordState::Settled
-                | RecordState::Reading
-                | RecordState::Changing(_)
-                | RecordState::Releasing => RecordReport::Settled,
+                RecordState::Settled | RecordState::Changing(_) | RecordState::Releasing => {
+                    RecordReport::Settled
+                }
+                RecordState::Reading => RecordReport::Reading,
                 RecordState::Unread(_) => RecordReport::Unread,
                 RecordState::Unresolved(_) | RecordState::Settling => RecordReport::Unsettled,
             },

@@ -235,6 +235,9 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
     let mut users = Dialect::default();
     let report = |exports: &Exports| exports.reports().remove(0);
+    // It is not known who may write before that has been read.
+    assert_eq!(report(&exports).record, RecordReport::Reading);
+    settle(&mut exports, &mut users);
     let new = report(&exports);
     assert_eq!((new.generation, new.record, new.losses), (0, RecordReport::Settled, 0));
     assert!(new.writer.is_none());

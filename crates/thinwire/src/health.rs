@@ -192,6 +192,7 @@ fn export_status(
         generation: export.generation,
         record: match export.record {
             RecordReport::Settled => "settled",
+            RecordReport::Reading => "reading",
             RecordReport::Unread => "unread",
             RecordReport::Unsettled => "unsettled",
         }

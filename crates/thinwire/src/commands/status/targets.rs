@@ -160,6 +160,7 @@ fn export_line(export: &ExportStatus) -> String {
         }
     };
     line += match export.record.as_str() {
+        "reading" => "; who may write is being read, and writers wait for it",
         "unread" => "; who may write cannot be read, so no writer is let in",
         "unsettled" => "; who may write cannot be stored, so nobody writes until it can",
         _ => "",
