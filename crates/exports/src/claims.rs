@@ -35,6 +35,9 @@ pub(crate) struct Holder {
     pub session: u64,
     /// When that session was last heard, once it has ended.
     pub last_heard: Time,
+    /// Under which it writes, and when it was granted that first: `None` if in a former life of this node.
+    pub generation: u64,
+    pub since: Option<Time>,
 }
 
 /// A claim that waits until an earlier writer's requests have left the volume (rule 2).
@@ -400,12 +403,19 @@ impl Exports {
 
     /// It is on record: its predecessors are fenced, though it may itself be gone by now.
     fn grant(&mut self, now: Time, claim: PendingClaim, users: &mut dyn Users) {
-        let PendingClaim { user, transaction, export, generation, .. } = claim;
+        let PendingClaim { user, transaction, export, generation, resumes, .. } = claim;
         let User { session, number, run, name } = user;
         let generation = generation.expect("what is recorded was decided");
         let e = &mut self.exports[export];
+        let was_here = e.granted.iter().any(|(known, _)| *known == run.initiator);
         e.note_grant(run.initiator, number);
-        e.holder = Some(Holder { run, twins: Vec::new(), name, session, last_heard: now });
+        let since = match &e.holder {
+            Some(holder) if holder.generation == generation => holder.since,
+            None if resumes == Some(generation) && !was_here => None,
+            _ => Some(now),
+        };
+        let twins = Vec::new();
+        e.holder = Some(Holder { run, twins, name, session, last_heard: now, generation, since });
         self.fence_writers(export);
         if users.is_there(session) {
             let granted = self.open(session, export, generation, false);

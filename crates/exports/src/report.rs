@@ -35,6 +35,9 @@ pub struct WriterReport {
     pub name: String,
     /// It is attached now.
     pub attached: bool,
+    /// When it was granted the export, however often it has come back under that grant; `None` if that was
+    /// before this target started.
+    pub since: Option<Time>,
     /// When it was last heard, as far as the door was told; `None` if it attached before this target started, and has not come back.
     pub last_heard: Option<Time>,
     /// When another may have the export, should it stay silent; `None` if only once it has come back, or
@@ -82,7 +85,13 @@ impl Exports {
         let e = &self.exports[export];
         let name = e.writer_name()?.to_string();
         let Some(holder) = &e.holder else {
-            return Some(WriterReport { name, attached: false, last_heard: None, lease_end: None });
+            return Some(WriterReport {
+                name,
+                attached: false,
+                since: None,
+                last_heard: None,
+                lease_end: None,
+            });
         };
         let writes = |pass: &PassState| {
             let is_its = (pass.export, pass.session) == (export, holder.session);
@@ -91,6 +100,7 @@ impl Exports {
         Some(WriterReport {
             name,
             attached: self.passes.iter().any(writes),
+            since: holder.since,
             last_heard: Some(holder.last_heard),
             lease_end: Some(holder.last_heard + self.config.lease),
         })

@@ -270,6 +270,57 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     assert!(report(&exports).writer.is_none());
 }
 
+#[test]
+fn a_report_says_since_when_a_writer_holds_an_export() {
+    let mut users = Dialect::default();
+    let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
+    let since = |exports: &Exports| exports.reports().remove(0).writer.unwrap().since;
+    let claim = |exports: &mut Exports, users: &mut Dialect, session, resumes, now| {
+        let user = User { session, number: session, ..user(1) };
+        let claim =
+            WriteClaim { user: &user, transaction: 1, export: 0, resumes, takes_over: false };
+        exports.claim(now, claim).unwrap();
+        for _ in 0..100 {
+            exports.settle(now, users);
+            exports.poll(|_, _, _, _| panic!("no I/O of a user"));
+        }
+        let (granted_to, granted) = *users.granted.last().unwrap();
+        assert_eq!(granted_to, session);
+        Some(granted.writer_generation)
+    };
+    let [later, last] = [1, 2].map(|s| AT + std::time::Duration::from_secs(s));
+    let generation = claim(&mut exports, &mut users, 1, None, AT);
+    assert_eq!(since(&exports), Some(AT));
+    // It comes back in another session, and goes on.
+    exports.end_session(1, later);
+    assert_eq!(since(&exports), Some(AT));
+    assert_eq!(claim(&mut exports, &mut users, 2, generation, later), generation);
+    assert_eq!(since(&exports), Some(AT));
+    // Its successor does not.
+    let generation = claim(&mut exports, &mut users, 3, None, last);
+    assert_eq!(since(&exports), Some(last));
+    // Nor who ends in order, and does not hear that it has.
+    let pass = users.granted.last().unwrap().1.pass;
+    exports.close(3, pass, 1);
+    settle(&mut exports, &mut users);
+    let evening = last + std::time::Duration::from_secs(60);
+    assert_eq!(claim(&mut exports, &mut users, 4, generation, evening), generation);
+    assert_eq!(since(&exports), Some(evening));
+    // In the next life of the node it is as it says: since before.
+    let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
+    let record = WriterRecord::new(generation.unwrap(), [1; 16], "user 1");
+    store_writer(&mut volume, record).unwrap();
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
+    let volume = Box::new(volume);
+    exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
+    settle(&mut exports, &mut users);
+    assert_eq!(since(&exports), None);
+    claim(&mut exports, &mut users, 4, generation, AT);
+    assert_eq!(since(&exports), None);
+    claim(&mut exports, &mut users, 5, None, later);
+    assert_eq!(since(&exports), Some(later));
+}
+
 /// A door to so many puppets, whose records have been read.
 fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
     let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));

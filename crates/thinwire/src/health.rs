@@ -177,6 +177,7 @@ fn export_status(
     let writer = export.writer.as_ref().map(|writer| WriterStatus {
         name: writer.name.clone(),
         attached: writer.attached,
+        held_s: writer.since.map(|at| report.now.since(at).as_secs_f64()),
         silent_s: writer.last_heard.map(|at| report.now.since(at).as_secs_f64()),
         lease_s: writer.lease_end.map(|at| at.since(report.now).as_secs_f64()),
     });
@@ -214,8 +215,9 @@ mod tests {
     use super::*;
     use thinwire_buffer::Addr;
     use thinwire_link::LinkStats;
+    use thinwire_proto::{BatchPolicy, SessionStats};
     use thinwire_runtime::inquiry::LinkReport;
-    use thinwire_target::{SessionReport, TargetStats};
+    use thinwire_target::{SessionReport, TargetStats, WriterReport};
 
     fn settings() -> TargetSettings {
         let words =
@@ -243,6 +245,66 @@ mod tests {
             links: vec![LinkReport { name: "eth1".into(), addr: Addr::Sim(1), stats }],
             stats: TargetStats { requests: 5, ..TargetStats::default() },
         }
+    }
+
+    #[test]
+    fn of_a_writer_and_of_leaves_all_is_told() {
+        let mut shard = shard(0);
+        let writer = WriterReport {
+            name: "w".into(),
+            attached: true,
+            since: Some(Time(1_000_000_000)),
+            last_heard: None,
+            lease_end: None,
+        };
+        shard.exports.push(ExportReport {
+            name: "a".into(),
+            geometry: thinwire_volume::Geometry {
+                bytes: 512,
+                block_bytes: 512,
+                preferred_bytes: 512,
+                io_bytes_max: 512,
+                features: thinwire_volume::Features {
+                    read_only: false,
+                    discard: true,
+                    write_zeroes: true,
+                    block_status: true,
+                },
+            },
+            read_only: false,
+            generation: 1,
+            writer: Some(writer),
+            record: RecordReport::Reading,
+            losses: 0,
+            copied_bytes: 0,
+        });
+        for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
+            let report = InitiatorReport {
+                phase: Phase::Attached,
+                failure: None,
+                paths: Vec::new(),
+                timer: None,
+                outstanding: 0,
+                retained_bytes: 0,
+                retained_entries: 0,
+                writer_generation: 1,
+                stats: Default::default(),
+                session: SessionStats { requests_sent: 9, request_frames: 3, ..Default::default() },
+                batch_policy: BatchPolicy::Doorbell,
+                batch_level,
+            };
+            let (export, uri, links) = ("a".into(), uri.into(), Vec::new());
+            shard.leaves.push(LeafReport { export, uri, links, report });
+        }
+        let patience = Duration::from_millis(300);
+        let all = target(&settings(), TargetState::Serving, patience, &[Some(shard)]);
+        let export = &all.exports[0];
+        assert_eq!(export.record, "reading");
+        assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
+        let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
+        let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();
+        let policy = || "doorbell".to_owned();
+        assert_eq!(batches, [(policy(), 1, 9, 3), (policy(), 7, 9, 3)]);
     }
 
     #[test]

@@ -219,8 +219,13 @@ fn the_json_of_status_is_what_its_document_says() {
         batch: None,
         detail: None,
     };
-    let writer =
-        WriterStatus { name: String::new(), attached: true, silent_s: None, lease_s: None };
+    let writer = WriterStatus {
+        name: String::new(),
+        attached: true,
+        held_s: None,
+        silent_s: None,
+        lease_s: None,
+    };
     let export = ExportStatus {
         name: String::new(),
         volume: String::new(),

@@ -201,6 +201,15 @@ fn timer(timer: Option<&str>, seconds_left: Option<f64>) -> Option<String> {
     }
 }
 
+/// How long something has lasted, in the largest unit of which it has two.
+fn lasting(seconds: f64) -> String {
+    const UNITS: [(u64, &str); 3] = [(86_400, "days"), (3600, "h"), (60, "min")];
+    let seconds = seconds as u64;
+    let unit = UNITS.into_iter().find(|(length, _)| seconds >= 2 * length);
+    let (length, unit) = unit.unwrap_or((1, "s"));
+    format!("{} {unit}", seconds / length)
+}
+
 /// One path; `of`: whose it is, if that is not clear.
 fn path_line(path: &PathStatus, of: Option<&str>) -> String {
     let rtt = path.rtt_us.map_or(String::new(), |rtt| format!(", {rtt:.0} us round trip"));
@@ -283,14 +292,6 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_ask_a_live_one_is_told_that_it_lives() {
-        let (state, told) = for_others(ProcessLife::Alive);
-        assert!(state == State::Alive && told.contains("as root"), "{told}");
-        let (state, told) = for_others(ProcessLife::Unknown);
-        assert!(state == State::Unresponsive && told.contains("no permission"), "{told}");
-    }
-
-    #[test]
     fn of_each_leaf_all_is_shown_that_it_tells() {
         let record = Record::of_this_process("big", "linear:[...]".into(), "nbd", true);
         let detail = |said: &str| Some(said.to_owned());
@@ -320,6 +321,23 @@ mod tests {
             ],
             "each once, also what is that of the whole"
         );
+    }
+
+    #[test]
+    fn who_may_not_ask_a_live_one_is_told_that_it_lives() {
+        let (state, told) = for_others(ProcessLife::Alive);
+        assert!(state == State::Alive && told.contains("as root"), "{told}");
+        let (state, told) = for_others(ProcessLife::Unknown);
+        assert!(state == State::Unresponsive && told.contains("no permission"), "{told}");
+    }
+
+    #[test]
+    fn how_long_is_said_in_one_unit() {
+        for (seconds, said) in
+            [(0.4, "0 s"), (119.0, "119 s"), (150.0, "2 min"), (7300.0, "2 h"), (2e5, "2 days")]
+        {
+            assert_eq!(lasting(seconds), said);
+        }
     }
 
     #[test]

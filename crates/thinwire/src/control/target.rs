@@ -127,6 +127,10 @@ pub struct WriterStatus {
     pub name: String,
     /// It is attached now.
     pub attached: bool,
+    /// How long it has held the export, however often it has come back; null if since before this target
+    /// started, and from a process of an earlier version.
+    #[serde(default)]
+    pub held_s: Option<f64>,
     /// How long it has been silent; null if it attached before this target started.
     pub silent_s: Option<f64>,
     /// When another may have the export if it stays silent; null if only when it has come back, or with

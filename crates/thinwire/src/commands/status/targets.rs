@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{path_line, timer};
+use super::{lasting, path_line, timer};
 use crate::control::{
     ControlClient, ControlError, ExportStatus, LinkStatus, SessionStatus, TargetState, TargetStatus,
 };
@@ -145,7 +145,13 @@ fn export_line(export: &ExportStatus) -> String {
             let who = if writer.name.is_empty() { "somebody without a name" } else { &writer.name };
             let generation = export.generation;
             match (writer.attached, writer.silent_s, writer.lease_s) {
-                (true, _, _) => format!(", written by {who} under generation {generation}"),
+                (true, _, _) => {
+                    let since = match writer.held_s {
+                        Some(seconds) => format!("for {}", lasting(seconds)),
+                        None => "since before this target started".to_owned(),
+                    };
+                    format!(", written by {who} under generation {generation} {since}")
+                }
                 (false, Some(silent), Some(lease)) if lease > 0.0 => format!(
                     ", held by {who}, which has been silent for {silent:.0} s: another may have it \
                      in {lease:.0} s"
@@ -233,10 +239,14 @@ mod tests {
         let head = "export disk0 of file:/srv/disk0.img, 10 GiB in blocks of 512 bytes";
         assert_eq!(said, format!("{head}, nobody writes"));
         let writer = |attached, silent_s, lease_s| {
-            Some(WriterStatus { name: "b (pid 7)".into(), attached, silent_s, lease_s })
+            let held_s = Some(100.0);
+            Some(WriterStatus { name: "b (pid 7)".into(), attached, held_s, silent_s, lease_s })
         };
         for (writer, words) in [
-            (writer(true, Some(0.1), Some(29.9)), "written by b (pid 7) under generation 3"),
+            (
+                writer(true, Some(0.1), Some(29.9)),
+                "written by b (pid 7) under generation 3 for 100 s",
+            ),
             (writer(false, Some(12.0), Some(18.0)), "silent for 12 s: another may have it in 18 s"),
             (writer(false, Some(40.0), Some(0.0)), "silent for 40 s: another may have it"),
             (writer(false, None, None), "another must say --take-over"),
@@ -245,6 +255,17 @@ mod tests {
             let said = export_line(&export);
             assert!(said.ends_with(words), "{words}: {said}");
         }
+        let mut since_before = writer(true, Some(0.1), Some(29.9)).unwrap();
+        since_before.held_s = None;
+        export.writer = Some(since_before);
+        assert!(
+            export_line(&export).ends_with("under generation 3 since before this target started")
+        );
+        export.record = "reading".into();
+        assert!(
+            export_line(&export)
+                .ends_with("; who may write is being read, and writers wait for it")
+        );
         (export.record, export.losses) = ("unsettled".into(), 2);
         let said = export_line(&export);
         assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
