@@ -60,6 +60,7 @@ def target_with_writer_and_reader(lab):
     pid = writer.pid()
     check(f"(pid {pid})" in disk["writer"]["name"] and disk["writer"]["attached"], f"{disk}")
     check(0 < disk["writer"]["lease_s"] <= 30 and 0 <= disk["writer"]["silent_s"] < 10, f"{disk}")
+    check(0 < disk["writer"]["held_s"] < 60, f"{disk}")
     check([s["exports"] for s in found["sessions"]] == [["disk0"], ["disk0"]], f"{found['sessions']}")
     used = [s for s in found["sessions"] if f"(pid {pid})" in s["initiator"]][0]
     path = used["paths"][0]
@@ -67,7 +68,7 @@ def target_with_writer_and_reader(lab):
     check(path["rtt_us"] > 0 and path["frame_bytes"] > 1000 and 0 <= used["idle_s"] < 10, f"{used}")
     check(found["counters"]["requests"] > 16 and found["links"][0]["rx_frames"] > 16, f"{found}")
     said = shown.text()
-    for word in ("serving", "INSECURE", f"written by {disk['writer']['name']} under generation 1", "128 MiB",
+    for word in ("serving", "INSECURE", f"written by {disk['writer']['name']} under generation 1 for ", "128 MiB",
                  "export fixed of memory:1048576, 1 MiB in blocks of 512 bytes, read-only", "frames received"):
         check(word in said, f"'{word}' is missing:\n{said}")
     # By name, and by none.
@@ -145,6 +146,7 @@ def gateway_with_a_leaf_away(lab):
         return found
     check([leaf["state"] for leaf in both()] == ["attached", "attached"], f"{both()}")
     check(all(leaf["paths"][0]["state"] == "up" for leaf in both()), f"{both()}")
+    check(all(leaf["batch"]["policy"] == "backlog" for leaf in both()), f"{both()}")
     leaves["node2"].kill()
     until("the second leaf is away", 20, lambda: both()[1]["state"] == "away")
     first, second = both()
