@@ -69,8 +69,13 @@ run_tidy() { part tidy scripts/tidy; part tidy-self scripts/tidy --self-test; }
 run_fmt() { part fmt cargo fmt --all --check; }
 run_clippy() { part clippy cargo clippy --workspace --all-targets --locked -- -D warnings; }
 run_unit() { part unit cargo test --workspace --locked --no-fail-fast; }
-run_build() { part build cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim; }
-run_sim() { part sim cargo run --release --locked -p thinwire-sim -- --seeds "${TW_SEEDS:-0..2000}"; }
+# One build for all that runs optimised: with other packages at a time, features differ and most is built again.
+release() {
+  cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
+}
+sim() { release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}"; }
+run_build() { part build release; }
+run_sim() { part sim sim; }
 run_instructions() { part instructions scripts/instructions; }
 run_e2e() { part e2e /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/e2e"; }
 
