@@ -31,6 +31,9 @@ ALONE = {
     "volumes.a_gateway_is_stopped_while_it_waits": "a promise of seconds",
 }
 
+# Of these, those in which nothing happens: beside each other they are as alone as one of them is.
+IDLE = ("resources.idle_cpu",)
+
 # The longest of the others, ten seconds and more: begun first, so that in the end none is waited for.
 LONGEST = (
     "fio.both_links_go_silent",
@@ -64,6 +67,10 @@ class Test:
     @property
     def alone(self):
         return any(map(self.is_of, ALONE))
+
+    @property
+    def idle(self):
+        return any(map(self.is_of, IDLE))
 
     @property
     def rank(self):

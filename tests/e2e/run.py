@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """Runs the end-to-end tests: real processes, real frames through a switch, strangers' clients.
 
-    tests/e2e/run.py [--jobs N] [--bin PATH] [--logs DIR] [--mode KEY=VALUE,...] [--keep] [NAME ...]
+    tests/e2e/run.py [--jobs N] [--only alone|company] [--bin PATH] [--logs DIR] [--mode KEY=VALUE,...] [--keep]
+                     [NAME ...]
     tests/e2e/run.py --list
 
 NAME is a name or a part of one. Needs root. A failed test's logs are kept and their folder named. Ends with
@@ -35,7 +36,7 @@ def load():
     for file in sorted(os.listdir(HERE)):
         if file.startswith("test_") and file.endswith(".py"):
             importlib.import_module(file[:-3])
-    for name in (*registry.ALONE, *registry.LONGEST):
+    for name in (*registry.ALONE, *registry.IDLE, *registry.LONGEST):
         if not any(test.is_of(name) for test in TESTS):
             raise SystemExit(f"registry.py: there is no test {name}")
 
@@ -88,7 +89,8 @@ def perform(tests, jobs, logs):
         return
     # Those that measure come first, while nothing is left of others.
     with crew.Crew(lambda test: one(test, os.path.join(logs, test.name))) as workers:
-        yield from workers.run([t for t in tests if t.alone], 1)
+        yield from workers.run([t for t in tests if t.alone and not t.idle], 1)
+        yield from workers.run([t for t in tests if t.idle], jobs)
         yield from workers.run(sorted((t for t in tests if not t.alone), key=lambda t: t.rank), jobs)
 
 
@@ -102,8 +104,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true", help="list the tests")
-    parser.add_argument("--jobs", type=positive, default=3, metavar="N", help="how many tests run side by side (default "
-                        "3), but for those that registry.py keeps alone; 1: one after the other, in the order of --list")
+    parser.add_argument("--jobs", type=positive, default=5, metavar="N", help="how many tests run side by side (default "
+                        "5), but for those that registry.py keeps alone; 1: one after the other, in the order of --list")
+    parser.add_argument("--only", choices=("alone", "company"), help="only the tests that registry.py keeps alone, or "
+                        "only the others")
     parser.add_argument("--bin", default=os.environ.get("THINWIRE_BIN") or os.path.join(
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
     parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
@@ -122,6 +126,8 @@ def main():
             print(f"{test.name:44} {(test.function.__doc__ or '').strip().splitlines()[0]}")
         return 0
     chosen = [t for t in TESTS if not args.names or any(n in t.name for n in args.names)]
+    if args.only:
+        chosen = [t for t in chosen if t.alone == (args.only == "alone")]
     for name in args.names:
         if not any(name in t.name for t in TESTS):
             print(f"run.py: no test's name holds '{name}' (--list shows them)", file=sys.stderr)
