@@ -53,11 +53,12 @@ pub(crate) struct Closing {
     state: State,
     failure: Option<ErrorKind>,
     error: Option<ErrorKind>,
+    is_unheard: bool,
 }
 
 impl Closing {
     pub fn new() -> Self {
-        Closing { state: State::Open, failure: None, error: None }
+        Closing { state: State::Open, failure: None, error: None, is_unheard: false }
     }
 
     /// It neither has failed nor is it over.
@@ -91,6 +92,11 @@ impl Closing {
         self.error
     }
 
+    /// It ended in order, but nobody was there to be told.
+    pub fn is_unheard(&self) -> bool {
+        self.is_unheard
+    }
+
     /// Why new I/O is refused, if it is.
     pub fn refusal(&self) -> Option<ErrorKind> {
         self.failure.or((self.state != State::Open).then_some(ErrorKind::ShuttingDown))
@@ -117,6 +123,7 @@ impl Closing {
             State::Clean { since } | State::Told { since } => since,
         };
         if is_away && now >= since + PATIENCE {
+            self.is_unheard = true;
             return Step::Finish;
         }
         if self.is_told() || !is_attached {

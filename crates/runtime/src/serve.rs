@@ -36,8 +36,8 @@ pub struct OpenedExport {
     pub ports: Vec<usize>,
     /// Those of the parts that are attachments, to tell how they are.
     pub leaves: Vec<OpenedLeaf>,
-    /// Called once nobody is served any more: ends what it stands on.
-    pub end: Option<Box<dyn FnOnce()>>,
+    /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
+    pub end: Option<Box<dyn FnOnce(bool)>>,
 }
 
 impl OpenedExport {
@@ -79,7 +79,9 @@ pub struct TargetShard {
     links: Vec<usize>,
     /// With the names of their exports.
     leaves: Vec<(String, OpenedLeaf)>,
-    ends: Vec<Box<dyn FnOnce()>>,
+    ends: Vec<Box<dyn FnOnce(bool)>>,
+    /// It has turned as a target.
+    has_served: bool,
 }
 
 impl TargetShard {
@@ -107,7 +109,15 @@ impl TargetShard {
             target.set_observer(shard.links().clocks().clone());
             shard.add(target, links.clone(), &lane)
         };
-        TargetShard { shard, target, index, links, leaves: Vec::new(), ends: Vec::new() }
+        TargetShard {
+            shard,
+            target,
+            index,
+            links,
+            leaves: Vec::new(),
+            ends: Vec::new(),
+            has_served: false,
+        }
     }
 
     /// Whether an idle shard spins for a while before it sleeps. Default: yes.
@@ -160,6 +170,7 @@ impl TargetShard {
     /// Serves until `orders.stop` is readable, then ends in order: initiators are told, what is under way
     /// is finished (for a bounded time, or until `orders.hurry` is readable).
     pub fn run_under(&mut self, orders: &Orders<'_>) -> io::Result<()> {
+        self.has_served = true;
         self.shard.borrow_mut().watch(orders.stop, STOP)?;
         if let Some(inquiry) = orders.inquiry {
             self.shard.borrow_mut().watch(inquiry.bell(self.index), ASKED)?;
@@ -231,11 +242,12 @@ impl TargetShard {
         let target = self.shard.borrow_mut().node().remove(self.target);
         // With it go the volumes, and their ports.
         drop(target);
-        self.ends.drain(..).for_each(|end| end());
+        self.ends.drain(..).for_each(|end| end(self.has_served));
     }
 
     /// Serves for a bounded number of turns; for tests and benchmarks.
     pub fn run_turns(&mut self, turns: usize, timeout: Duration) -> io::Result<()> {
+        self.has_served = true;
         for _ in 0..turns {
             self.shard.borrow_mut().turn(Some(timeout))?;
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cli::WireArgs;
-use crate::open::{OpenVolume, open_volume as open};
+use crate::open::{Ending, OpenVolume, open_volume as open};
 use crate::opened::open_on;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -116,12 +116,12 @@ fn a_writer_on_record_is_named_and_fenced_only_on_demand() {
     assert_eq!(image.record(), before);
     // Readers neither ask nor change anything.
     let reader = VolumeOptions { read_only: true, ..options() };
-    open(&image.spec, &reader, None).unwrap().close(false).unwrap();
+    open(&image.spec, &reader, None).unwrap().close(Ending::Orderly).unwrap();
     assert_eq!(image.record(), before);
 
     let mut taken = image.open("run", true).unwrap();
     write(&mut *taken);
-    taken.close(false).unwrap();
+    taken.close(Ending::Orderly).unwrap();
     drop(taken);
     assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""), "released, and fenced");
     assert!(image.open("elsewhere", false).is_ok(), "nobody is on record");
@@ -132,7 +132,7 @@ fn who_has_written_stays_on_record_until_it_ends_in_order() {
     let image = Image::new();
     let mut open = image.open("run", false).unwrap();
     write(&mut *open);
-    open.close(true).unwrap();
+    open.close(Ending::Force).unwrap();
     drop(open);
     let left = image.record();
     assert_eq!(left.generation, 1);
@@ -147,7 +147,7 @@ fn who_has_written_stays_on_record_until_it_ends_in_order() {
     let again = VolumeOptions { run_dir, any_byte: true, ..options() };
     let mut again = crate::open::open_volume(&VolumeSpec::Path(link), &again, None).unwrap();
     write(&mut *again);
-    again.close(false).unwrap();
+    again.close(Ending::Orderly).unwrap();
     drop(again);
     assert_eq!(image.record(), WriterRecord::new(2, [0; 16], ""));
 }
@@ -186,7 +186,7 @@ fn the_writer_of_a_device_is_fenced_only_on_demand() {
     assert_eq!(image.record(), before);
     let mut taken = image.open("run", true).unwrap();
     write(&mut *taken);
-    taken.close(false).unwrap();
+    taken.close(Ending::Orderly).unwrap();
     drop(taken);
     assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
     assert_eq!(std::fs::read_dir(image.disk_options().state_dir).unwrap().count(), 1);
@@ -202,8 +202,8 @@ fn without_a_run_directory_each_run_is_a_stranger() {
     assert!(image.record().is_held());
     let error = nowhere().err().expect("held").to_string();
     assert!(error.contains("(local, pid "), "{error}");
-    image.open("run", true).unwrap().close(false).unwrap();
-    nowhere().unwrap().close(false).unwrap();
+    image.open("run", true).unwrap().close(Ending::Orderly).unwrap();
+    nowhere().unwrap().close(Ending::Orderly).unwrap();
     assert!(!image.record().is_held());
 }
 
@@ -211,15 +211,17 @@ fn without_a_run_directory_each_run_is_a_stranger() {
 fn who_has_written_nothing_leaves_the_record_as_it_was() {
     let image = Image::held();
     let before = image.record();
-    for force in [Some(true), None] {
+    for ending in [Some(Ending::Force), None] {
         let mut open = image.open("run", true).unwrap();
         assert!(io(&mut *open, Io::new(1, Op::Read, 0, 4096)).result.is_ok());
-        force.map_or(Ok(()), |force| open.close(force)).unwrap();
+        if let Some(ending) = ending {
+            open.close(ending).unwrap();
+        }
         drop(open);
         assert_eq!(image.record(), before, "the take-over came to nothing");
     }
     // In order it is what the user asked for.
-    image.open("run", true).unwrap().close(false).unwrap();
+    image.open("run", true).unwrap().close(Ending::Orderly).unwrap();
     assert_eq!(image.record(), WriterRecord::new(8, [0; 16], ""));
 }
 

@@ -15,6 +15,7 @@ use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
+use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -141,6 +142,43 @@ pub enum OnRecord {
     Stranger,
 }
 
+/// How an open volume is let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// In order, after the caller has flushed and nothing is outstanding: the session is ended, the lock
+    /// released, the writer taken off the record.
+    Orderly,
+    /// The same, though something is outstanding at targets that are away, to which nothing has to be
+    /// written: attachments to those end at once.
+    BarAway,
+    /// The same, after nobody could use it: who was on record of what is local before is so again.
+    Unused,
+    /// At once, whatever is outstanding: a local writer that has written stays on record, as after a
+    /// crash.
+    Force,
+}
+
+/// The remote leaves of a volume, as users name them, whose target has not heard that their writer has
+/// ended, although it has and all is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unheard(pub Vec<String>);
+
+impl Unheard {
+    /// What that means, for the user; nothing if all have heard.
+    pub fn describe(&self) -> Option<String> {
+        if self.0.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "all else has ended in order, but the target of {} is away and has not heard of it. All that \
+             was written there is durable; but the writer stays on record: with the same run directory it \
+             is attached again at once, others wait for the end of its lease (30 s after the target last \
+             heard of it; never, if the target is started anew), or say --take-over",
+            self.0.join(" and of ")
+        ))
+    }
+}
+
 /// A volume together with whatever drives it: a shard with links and a session, a store with its
 /// disk. Used by the thread that opened it.
 pub trait OpenVolume {
@@ -184,10 +222,8 @@ pub trait OpenVolume {
         OnRecord::No
     }
 
-    /// Lets go in order, after the caller has flushed and nothing is outstanding: the session is
-    /// ended, the lock released, the writer taken off the record. With `force` at once, whatever is
-    /// outstanding: a local writer that has written stays on record, as after a crash.
-    fn close(&mut self, force: bool) -> Outcome;
+    /// Lets go of it.
+    fn close(&mut self, ending: Ending) -> Outcome<Unheard>;
 }
 
 /// Opens a volume. Remote ones: attaches, waiting for at most `options.patience`, and gives up when
@@ -213,6 +249,14 @@ pub fn open_on(
     }
     let disk_options = DiskOptions { wait_lock: LOCK_PATIENCE, ..DiskOptions::default() };
     crate::opened::open_on(host, spec, options, disk_options, signals)
+}
+
+/// Lets go of a volume, and tells the user which targets have not heard of it.
+pub fn let_go(open: &mut dyn OpenVolume, ending: Ending) -> Outcome {
+    if let Some(unheard) = open.close(ending)?.describe() {
+        output::complain(&unheard);
+    }
+    Ok(())
 }
 
 /// The refusal that holds until keys exist.

@@ -17,7 +17,7 @@ use crate::control::State;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::local::LocalLeaf;
-use crate::open::{OnRecord, OpenVolume, VolumeHealth, VolumeOptions, Wait};
+use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -163,14 +163,18 @@ impl Tree {
     }
 
     /// The volume, and what ends its leaves in order once nobody uses it any more, giving that up when
-    /// `hurry` is readable.
+    /// `hurry` is readable. It is told whether anybody could use it.
     pub fn into_parts(
         self,
         host: &Host,
         hurry: Option<Arc<OwnedFd>>,
-    ) -> (Box<dyn Volume>, impl FnOnce() -> Outcome + use<>) {
+    ) -> (Box<dyn Volume>, impl FnOnce(bool) -> Outcome<Unheard> + use<>) {
         let (mut leaves, host) = (self.leaves, host.clone());
-        (self.volume.boxed(), move || end(&host, &mut leaves, false, hurry.as_deref()))
+        let end = move |was_served| {
+            let ending = if was_served { Ending::Orderly } else { Ending::Unused };
+            end(&host, &mut leaves, ending, hurry.as_deref())
+        };
+        (self.volume.boxed(), end)
     }
 }
 
@@ -213,15 +217,16 @@ fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
 }
 
 /// Ends attachments, all at the same time; at once those that `force` says, and all that are left when
-/// `hurry` is readable.
+/// `hurry` is readable. Which targets have not heard of it; the first failure, after all have been tried.
 fn end_remotes(
     host: &Host,
     leaves: &mut [&mut RemoteLeaf],
     force: impl Fn(&RemoteLeaf) -> bool,
     hurry: Option<&OwnedFd>,
-) -> Outcome {
+) -> Outcome<Unheard> {
+    let mut unheard = Unheard::default();
     if leaves.is_empty() {
-        return Ok(());
+        return Ok(unheard);
     }
     let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
     for (leaf, &force) in leaves.iter_mut().zip(&forced) {
@@ -234,21 +239,39 @@ fn end_remotes(
     // What was queued is sent, also of those that are not waited for.
     let mut ended = host.turn(Wait::No);
     for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
-        ended = ended.and(leaf.end_close(end, hurry));
+        let left = leaf.end_close(end, hurry);
+        ended = ended.and(left);
     }
     if let Some(hurry) = hurry {
         host.unwatch(hurry.as_fd())?;
     }
-    ended
+    let uris = leaves.iter().filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
+    unheard.0.extend(uris);
+    ended.map(|()| unheard)
 }
 
-/// Ends leaves, at once with `force`, or when `hurry` is readable. The first failure, after all have been
-/// tried.
-fn end(host: &Host, leaves: &mut [Leaf], force: bool, hurry: Option<&OwnedFd>) -> Outcome {
-    let mut ended = end_remotes(host, &mut remotes(leaves), |_| force, hurry);
+/// Ends leaves, each for itself: what can end in order does, whatever becomes of the others; the rest is
+/// given up when `hurry` is readable. The first failure, after all have been tried.
+fn end(
+    host: &Host,
+    leaves: &mut [Leaf],
+    ending: Ending,
+    hurry: Option<&OwnedFd>,
+) -> Outcome<Unheard> {
+    let at_once = |leaf: &RemoteLeaf| match ending {
+        Ending::Orderly | Ending::Unused => false,
+        Ending::BarAway => leaf.is_away(),
+        Ending::Force => true,
+    };
+    let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
     for leaf in leaves {
-        if let (Leaf::Local(leaf), false) = (leaf, force) {
-            ended = ended.and(leaf.end());
+        // Those that are not ended go with the tree: who has written stays on record, else whoever was
+        // there before is so again.
+        if let Leaf::Local(leaf) = leaf
+            && matches!(ending, Ending::Orderly | Ending::BarAway)
+        {
+            let left = leaf.end();
+            ended = ended.and_then(|unheard| left.map(|()| unheard));
         }
     }
     ended
@@ -465,10 +488,10 @@ impl<V: Volume> OpenVolume for Opened<V> {
         }
     }
 
-    fn close(&mut self, force: bool) -> Outcome {
+    fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
         // Whoever watched does not listen any more.
         self.host.shard_mut().unwatch_all();
-        end(&self.host, &mut self.leaves, force, None)
+        end(&self.host, &mut self.leaves, ending, None)
     }
 }
 

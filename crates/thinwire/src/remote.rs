@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::Addr;
-use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, TargetName, WhenAway};
+use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, Phase, TargetName, WhenAway};
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
 use thinwire_node::PartId;
@@ -28,7 +28,7 @@ use crate::signals::Signals;
 use crate::uri::{NodeAddress, RemoteSpec};
 
 /// Whether a descriptor is readable now.
-fn is_readable(fd: &OwnedFd) -> bool {
+pub(crate) fn is_readable(fd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
 }
@@ -57,6 +57,9 @@ pub struct RemoteLeaf {
     links: Vec<usize>,
     uri: String,
     begun: Instant,
+    read_only: bool,
+    /// It was away when it was let go of at once.
+    left_away: bool,
     _id: InitiatorId,
 }
 
@@ -153,7 +156,8 @@ impl RemoteLeaf {
         let initiator = begin_attach(&mut host.shard_mut(), config, links.clone());
         let uri = spec.to_string();
         let (host, begun) = (host.clone(), Instant::now());
-        Ok(RemoteLeaf { host, initiator, links, uri, begun, _id: id })
+        let read_only = options.read_only;
+        Ok(RemoteLeaf { host, initiator, links, uri, begun, read_only, left_away: false, _id: id })
     }
 
     /// Drives the attach to its end, good or bad; others on the host go on meanwhile.
@@ -204,6 +208,22 @@ impl RemoteLeaf {
     /// It has been attached.
     pub fn is_open(&self) -> bool {
         self.host.shard().get(self.initiator).is_open()
+    }
+
+    /// Its target does not answer.
+    pub fn is_away(&self) -> bool {
+        self.host.shard().get(self.initiator).phase() == Phase::Away
+    }
+
+    /// As the user named it.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// It might write, and has ended while its target was away: that has not heard of it.
+    pub fn is_unheard(&self) -> bool {
+        let ended = self.left_away || self.host.shard().get(self.initiator).is_unheard();
+        ended && !self.read_only
     }
 
     /// Its end, for whoever stands on it.
@@ -298,6 +318,7 @@ impl RemoteLeaf {
     /// Begins to let go: in order, or at once with `force`.
     pub fn begin_close(&mut self, force: bool) {
         self.log_figures();
+        self.left_away = force && self.is_away();
         let mut shard = self.host.shard_mut();
         let initiator = shard.get_mut(self.initiator);
         match force {

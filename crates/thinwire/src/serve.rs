@@ -213,7 +213,7 @@ impl Opener for Configured<'_> {
                         drop(export.config);
                         export.end
                     });
-                    ends.for_each(|end| end());
+                    ends.for_each(|end| end(false));
                     return Err(failure);
                 }
             }
@@ -276,8 +276,13 @@ impl Configured<'_> {
         fds.push(fd);
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());
-        let end = move || {
-            if let Err(failure) = end() {
+        let end = move |was_served| match end(was_served) {
+            Ok(unheard) => {
+                if let Some(unheard) = unheard.describe() {
+                    tracing::warn!("export {name}: {unheard}");
+                }
+            }
+            Err(failure) => {
                 tracing::error!("export {name}: {failure}");
                 left_behind.store(true, Ordering::Release);
             }

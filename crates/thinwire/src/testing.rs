@@ -11,7 +11,7 @@ use thinwire_volume::{
 };
 
 use crate::error::Outcome;
-use crate::open::{OpenVolume, VolumeHealth, Wait};
+use crate::open::{Ending, OpenVolume, Unheard, VolumeHealth, Wait};
 
 /// A new empty folder, removed with everything in it when dropped.
 pub struct TempDir(PathBuf);
@@ -239,7 +239,7 @@ impl OpenVolume for MemoryVolume {
         VolumeHealth::local()
     }
 
-    fn close(&mut self, _: bool) -> Outcome {
-        Ok(())
+    fn close(&mut self, _: Ending) -> Outcome<Unheard> {
+        Ok(Unheard::default())
     }
 }

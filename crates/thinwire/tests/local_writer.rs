@@ -204,3 +204,50 @@ fn who_writes_nothing_changes_no_record() {
     refused(&ran, &["too small"]);
     assert_eq!(images.record(), record);
 }
+
+/// An image with a writer on record that wrote and did not end in order, which had the run directory `run`.
+fn crashed(name: &str) -> Images {
+    let images = Images::new(name);
+    assert_eq!(images.attach("run", &[]).code, 0);
+    assert_eq!(Client::new(&images.folder.at("local.nbd")).write(0xaa), 0);
+    assert_eq!(images.run("run", &["detach", "local", "--force"]).code, 0);
+    assert!(!images.record().is_empty());
+    images
+}
+
+#[test]
+fn a_face_that_cannot_be_opened_leaves_the_record_of_every_leaf_as_it_was() {
+    let images = crashed("local-faceless");
+    let record = images.record();
+    let pair = Pair::new("faceless", &["a=memory:1M"]);
+    let (remote, nowhere) = (pair.uri("a"), format!("unix:{}", images.folder.at("none/s.nbd")));
+    for volume in [images.disk.clone(), format!("linear:[{},{remote}]", images.disk)] {
+        let words = ["attach", "--insecure", &volume, "--nbd", &nowhere, "--take-over"];
+        let ran = images.run("elsewhere", &words);
+        refused(&ran, &["none/s.nbd"]);
+        assert_eq!(images.record(), record, "{volume}");
+    }
+    // What is remote has ended in order.
+    let words = ["bench", "--insecure", &remote, "--rw", "write", "--runtime", "0.1"];
+    assert_eq!(images.run("third", &words).code, 0);
+}
+
+/// The words of a gateway with these exports.
+fn gateway<'a>(state: &'a str, exports: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["target", "--insecure", "--name", "gate", "--link", "udp:127.0.0.1:0"];
+    words.extend(["--state-dir", state]);
+    exports.iter().for_each(|&export| words.extend(["--export", export]));
+    words
+}
+
+#[test]
+fn a_gateway_that_never_serves_leaves_the_record_as_it_was() {
+    let images = crashed("local-gateway");
+    let record = images.record();
+    let big = format!("big=linear:[{}]", images.disk);
+    let bad = format!("bad=linear:[{}]", images.folder.at("missing.img"));
+    let state = images.folder.at("state");
+    let ran = images.run("run", &gateway(&state, &[&big, &bad]));
+    refused(&ran, &["missing.img"]);
+    assert_eq!(images.record(), record);
+}

@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::net::UdpSocket;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Folder, Pair, thinwire};
 use serde_json::Value;
@@ -144,4 +147,90 @@ fn a_target_says_what_it_cannot_serve() {
         assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{words:?}");
         assert!(ran.err.contains(named), "{words:?}: {}", ran.err);
     }
+}
+
+/// Writes 4 KiB at `offset` of an NBD export and flushes, then leaves.
+fn write_and_flush(socket: &str, offset: u64) {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    // Fixed newstyle without padding; then NBD_OPT_EXPORT_NAME with no name.
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    for (op, bytes) in [(1_u8, 4096_u32), (3, 0)] {
+        let mut request = b"\x25\x60\x95\x13\0\0\0".to_vec();
+        request.push(op);
+        request.extend([0; 8]);
+        request.extend(if op == 1 { offset } else { 0 }.to_be_bytes());
+        request.extend(bytes.to_be_bytes());
+        request.extend(vec![7; bytes as usize]);
+        stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..8], [0; 4], "{op}");
+    }
+    stream.write_all(b"\x25\x60\x95\x13\0\0\0\x02").unwrap();
+    stream.write_all(&[0; 20]).unwrap();
+    let _ = stream.read(&mut [0; 1]);
+}
+
+fn wait_state(pair: &Pair, state: &str) {
+    let start = Instant::now();
+    while pair.status()[0]["state"] != state {
+        assert!(start.elapsed() < Duration::from_secs(60), "{}", pair.status());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Of a tree with three leaves, one is away: the others end in order, as their next writers find.
+#[test]
+fn what_is_away_does_not_keep_other_leaves_from_ending_in_order() {
+    let mut gone = Pair::new("leaf-gone", &["a=memory:1M"]);
+    let there = Pair::new("leaf-there", &["b=memory:1M"]);
+    let image = gone.folder.file("disk.img", vec![0; 1 << 20]);
+    let (a, b) = (gone.uri("a"), there.uri("b"));
+    let (tree, socket) = (format!("linear:[{image},{a},{b}]"), gone.folder.at("s.nbd"));
+    let nbd = format!("unix:{socket}");
+    let ran = gone.run(&["attach", "--insecure", &tree, "--nbd", &nbd, "--as", "tree"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    for leaf in 0..3 {
+        write_and_flush(&socket, leaf << 20);
+    }
+    gone.kill();
+    wait_state(&gone, "away");
+    let ran = gone.run(&["detach", "tree", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["how"], "unheard", "{json}");
+    let detail = json["detail"].as_str().unwrap();
+    for word in [a.as_str(), "--take-over", "30 s"] {
+        assert!(detail.contains(word) && ran.err.contains(word), "{word}: {detail}");
+    }
+    assert!(!detail.contains(&b) && !detail.contains(&image), "{detail}");
+
+    // Neither is held: a stranger may write both at once, and need not take over.
+    let elsewhere = gone.folder.at("elsewhere");
+    for volume in [&image, &b] {
+        let words = ["bench", "--insecure", volume, "--rw", "write", "--runtime", "0.1"];
+        let ran = thinwire(&[&words[..], &["--run-dir", &elsewhere]].concat());
+        assert_eq!(ran.code, 0, "{volume}: {}", ran.err);
+    }
+}
+
+/// An attachment that ends by a signal has nobody who asked: its log stays, and says it.
+#[test]
+fn who_ends_by_a_signal_leaves_word_of_what_has_not_heard() {
+    let mut pair = Pair::new("unheard-log", &["a=memory:1M"]);
+    assert_eq!(pair.attach("a", &[]).code, 0);
+    pair.kill();
+    wait_state(&pair, "away");
+    let pid = pair.status()[0]["pid"].to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let start = Instant::now();
+    while !pair.status().as_array().unwrap().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let log = std::fs::read_to_string(pair.folder.at("run/a.log")).unwrap();
+    assert!(log.contains(&pair.uri("a")) && log.contains("--take-over"), "{log}");
 }

@@ -363,6 +363,11 @@ impl Initiator {
         self.closing.error()
     }
 
+    /// It ended in order, but its target was away and has not heard of that: the export is not free yet.
+    pub fn is_unheard(&self) -> bool {
+        self.closing.is_unheard()
+    }
+
     /// Why the attachment is dead, if it is.
     pub fn failure(&self) -> Option<ErrorKind> {
         self.closing.failure()

@@ -51,10 +51,10 @@ pub fn is_child() -> bool {
 pub fn run_child(wanted: &Wanted) -> Outcome {
     // A session of its own: the terminal's Ctrl-C and hang-up are not for it.
     let _ = rustix::process::setsid();
-    let mut pipe = Pipe { open: true };
+    let mut pipe = Pipe { open: true, has_late_note: false };
     let result = super::run(wanted, &mut pipe);
     let told = match &result {
-        Ok(()) => true,
+        Ok(()) => !pipe.has_late_note,
         Err(failure) if pipe.open => {
             let (failed, code) = (failure.message.clone(), failure.exit_code());
             pipe.say(&Said::Failed { failed, code })
@@ -75,6 +75,8 @@ fn log_path(wanted: &Wanted) -> std::path::PathBuf {
 /// The child's stdout, until it has said whether it is usable.
 struct Pipe {
     open: bool,
+    /// Something was said that only the log has.
+    has_late_note: bool,
 }
 
 impl Pipe {
@@ -90,6 +92,7 @@ impl Pipe {
 impl Reporter for Pipe {
     fn note(&mut self, text: &str) {
         tracing::warn!("{text}");
+        self.has_late_note |= !self.open;
         self.say(&Said::Note(text.to_owned()));
     }
 

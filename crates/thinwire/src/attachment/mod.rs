@@ -16,16 +16,16 @@ use crate::control::ControlServer;
 use crate::error::{Failure, Outcome, ParseError};
 use crate::face::{FaceSpec, NbdAddress};
 use crate::leftover;
-use crate::open::{ATTACH_PATIENCE, CommandFlags, VolumeOptions, open_volume};
+use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, open_volume};
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
 use serve::{AttachmentServer, Parts};
 
-/// Whom an attachment tells how it fares, until it is usable.
+/// Whom an attachment tells how it fares, until it is usable, and at its end.
 pub trait Reporter {
-    /// Something the user should know meanwhile.
+    /// Something the user should know.
     fn note(&mut self, text: &str);
 
     /// It is usable under this path. An error ends the attachment.
@@ -158,9 +158,8 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
     let (face, control) = match started {
         Ok(started) => started,
         Err(failure) => {
-            // Nobody used it yet, so there is nothing to flush; but the session ends in order. Of a
-            // local volume, force puts back who was on record before.
-            let _ = open.close(!wanted.volume.has_remote());
+            // There is nothing to flush.
+            let _ = open.close(Ending::Unused);
             return Err(failure);
         }
     };

@@ -17,7 +17,7 @@ use crate::control::{
     AttachmentStatus, ControlServer, Controlled, DetachProgress, Response, State,
 };
 use crate::error::{Failure, Outcome};
-use crate::open::{OpenVolume, Wait};
+use crate::open::{Ending, OpenVolume, Unheard, Wait};
 use crate::rundir::{Claim, Record};
 use crate::signals::{Signals, signal_name};
 
@@ -64,6 +64,8 @@ pub struct AttachmentServer<'a> {
     phase: Phase,
     announced: bool,
     forced: bool,
+    /// The last flush waits only for targets that are away, to which nothing has to be written.
+    bars_away: bool,
     signals_taken: u32,
     /// In [`Phase::Flushing`].
     flushing_since: Instant,
@@ -99,6 +101,7 @@ impl<'a> AttachmentServer<'a> {
             phase: Phase::Serving,
             announced: false,
             forced: false,
+            bars_away: false,
             signals_taken: 0,
             flushing_since: Instant::now(),
             done: Vec::new(),
@@ -112,22 +115,30 @@ impl<'a> AttachmentServer<'a> {
     /// for the detach know how it went.
     pub fn run(mut self, reporter: &mut dyn Reporter) -> Outcome {
         let result = self.serve(reporter);
-        let forced = self.forced || result.is_err();
+        let ending = match (self.forced || result.is_err(), self.bars_away) {
+            (true, _) => Ending::Force,
+            (false, true) => Ending::BarAway,
+            (false, false) => Ending::Orderly,
+        };
         let face = self.parts.face.close(true);
-        let volume = self.parts.open.close(forced);
+        let volume = self.parts.open.close(ending);
         let result = match face {
             Err(e) => {
                 result.and(Err(Failure::failed(format!("the face did not go in order: {e}"))))
             }
             Ok(()) => result,
         };
-        let result = result.and(volume);
+        let unheard = volume.as_ref().ok().and_then(Unheard::describe);
+        let result = result.and(volume.map(drop));
         let result = match (result, self.trouble) {
             (Ok(()), Some(trouble)) => Err(Failure::failed(trouble)),
             (result, _) => result,
         };
-        let told = result.as_ref().map_err(|failure| failure.message.clone());
-        self.parts.control.finish(told.copied());
+        if let Some(unheard) = &unheard {
+            reporter.note(unheard);
+        }
+        let told = result.as_ref().map(|()| unheard).map_err(|failure| failure.message.clone());
+        self.parts.control.finish(told);
         result
     }
 
@@ -279,10 +290,10 @@ impl<'a> AttachmentServer<'a> {
                     let health = self.parts.open.health();
                     let waited = self.flushing_since.elapsed() >= FLUSH_PATIENCE;
                     if waited && health.state == State::Away && !health.unflushed {
-                        // Nothing depends on this flush, and the target is not there to hear of
-                        // the end.
-                        tracing::info!("the target is away and nothing has to reach it");
-                        self.forced = true;
+                        // Nothing depends on this flush, and those targets are not there to hear
+                        // of the end. The others are.
+                        tracing::info!("a target is away and nothing has to reach it");
+                        self.bars_away = true;
                         return Ok(Leaving::Gone);
                     }
                     Ok(Leaving::Waiting)

@@ -15,6 +15,8 @@ use crate::rundir::RunDir;
 use crate::testing::{MemoryVolume, Mischief, TempDir};
 
 const SOON: Duration = Duration::from_secs(10);
+const DETACHED: Response = Response::Detached { unheard: None };
+const AWAY: &str = "tw://node1/disk0";
 
 /// What a test tells the face and volume, and hears from them.
 #[derive(Default)]
@@ -27,7 +29,9 @@ struct Script {
     /// `force` of each close.
     closed: Vec<bool>,
     flushes: u64,
-    volume_closed: Option<bool>,
+    volume_closed: Option<Ending>,
+    /// The volume's target is away: flushes do not end.
+    is_away: bool,
 }
 
 type Shared = Arc<Mutex<Script>>;
@@ -100,6 +104,9 @@ impl OpenVolume for Told {
         if script.fails_flush {
             self.inner.mischief = Mischief::FailAll;
         }
+        if script.is_away {
+            self.inner.mischief = Mischief::NeverComplete;
+        }
         drop(script);
         std::thread::yield_now();
         self.inner.turn(wait)
@@ -110,14 +117,19 @@ impl OpenVolume for Told {
     }
 
     fn health(&self) -> VolumeHealth {
-        self.inner.health()
+        let state = match self.script.lock().unwrap().is_away {
+            true => State::Away,
+            false => State::Attached,
+        };
+        VolumeHealth { state, ..self.inner.health() }
     }
 
-    fn close(&mut self, force: bool) -> Outcome {
+    fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
         let mut script = self.script.lock().unwrap();
         script.flushes = self.inner.flushes();
-        script.volume_closed = Some(force);
-        Ok(())
+        script.volume_closed = Some(ending);
+        let unheard = (ending == Ending::BarAway).then(|| AWAY.to_owned());
+        Ok(Unheard(unheard.into_iter().collect()))
     }
 }
 
@@ -190,10 +202,10 @@ fn an_orderly_detach_closes_flushes_and_says_so() {
     assert_eq!(result, Ok(()));
     assert_eq!((status.state, status.path.as_deref()), (State::Attached, Some("/fake")));
     assert_eq!(record.path.as_deref(), Some("/fake"));
-    assert_eq!(answers, [Response::Detaching, Response::Detached]);
+    assert_eq!(answers, [Response::Detaching, DETACHED]);
     let script = script.lock().unwrap();
     assert_eq!(script.closed, [false; 4]);
-    assert_eq!((script.flushes, script.volume_closed), (1, Some(false)));
+    assert_eq!((script.flushes, script.volume_closed), (1, Some(Ending::Orderly)));
 }
 
 #[test]
@@ -203,9 +215,12 @@ fn a_busy_face_is_left_alone_unless_forced() {
     let (answers, result) = serving(&script, |dir| (detach(dir, false), detach(dir, true)));
     assert_eq!(result, Ok(()));
     assert_eq!(answers.0, [Response::Refused { why: "2 NBD clients are connected".into() }]);
-    assert_eq!(answers.1, [Response::Detaching, Response::Detached]);
+    assert_eq!(answers.1, [Response::Detaching, DETACHED]);
     let script = script.lock().unwrap();
-    assert_eq!((script.closed.as_slice(), script.volume_closed), (&[true][..], Some(true)));
+    assert_eq!(
+        (script.closed.as_slice(), script.volume_closed),
+        (&[true][..], Some(Ending::Force))
+    );
     assert_eq!(script.flushes, 0);
 }
 
@@ -222,7 +237,7 @@ fn a_face_found_busy_while_closing_serves_on() {
     let refused = Response::Refused { why: "the node is mounted".into() };
     assert_eq!(answers.0, [Response::Detaching, refused]);
     assert_eq!(answers.1, State::Attached);
-    assert_eq!(answers.2, [Response::Detaching, Response::Detached]);
+    assert_eq!(answers.2, [Response::Detaching, DETACHED]);
 }
 
 #[test]
@@ -243,4 +258,17 @@ fn a_dead_face_ends_the_attachment_but_not_the_data() {
     let ((), result) = serving(&script, |_| script.lock().unwrap().dies = true);
     assert!(result.unwrap_err().message.contains("the kernel went away"));
     assert_eq!(script.lock().unwrap().flushes, 1);
+}
+
+#[test]
+fn who_is_away_is_let_go_of_and_named() {
+    let script = Shared::default();
+    let (answers, result) = serving(&script, |dir| {
+        script.lock().unwrap().is_away = true;
+        detach(dir, false)
+    });
+    assert_eq!(result, Ok(()));
+    let Response::Detached { unheard: Some(said) } = &answers[1] else { panic!("{answers:?}") };
+    assert!(said.contains(AWAY) && said.contains("--take-over"), "{said}");
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::BarAway));
 }

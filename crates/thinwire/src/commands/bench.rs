@@ -11,7 +11,7 @@ use crate::bench::{BenchPlan, BenchReport, Engine, Stop, Tally, failure};
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenVolume, VolumeOptions, Wait, open_volume};
+use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, open_volume};
 use crate::output;
 use crate::signals::Signals;
 
@@ -126,7 +126,7 @@ fn measure(
     if let Some(at) = args.start_at
         && let Err(late) = start_at(&mut *open, at, stop, signals)
     {
-        open.close(true)?;
+        open.close(Ending::Force)?;
         return Err(late);
     }
     let mut bar = Progress::new(signals.is_some(), args.runtime);
@@ -134,7 +134,8 @@ fn measure(
     bar.end();
     // Interrupted or not: what has come to an end can be ended in order.
     let unfinished = open.volume().outstanding() > 0;
-    open.close(tally.interrupted && unfinished)?;
+    let force = tally.interrupted && unfinished;
+    let_go(&mut *open, if force { Ending::Force } else { Ending::Orderly })?;
     Ok((plan, tally))
 }
 

@@ -15,7 +15,7 @@ use crate::bench::{
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{OpenVolume, VolumeOptions, open_volume};
+use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, open_volume};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -83,7 +83,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     }
     stand.bar.end();
     stand.stages(clock_kind::OFF)?;
-    open.close(false)?;
+    let_go(&mut *open, Ending::Orderly)?;
     match (args.json, &table.cells[..]) {
         (false, _) => output::say(&table.text()),
         (true, [one]) if args.rw.is_some() && args.bs.is_some() => output::say_json(one),

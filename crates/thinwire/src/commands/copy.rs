@@ -13,7 +13,7 @@ use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
-use crate::open::{OnRecord, OpenVolume, VolumeOptions, open_on};
+use crate::open::{Ending, OnRecord, VolumeOptions, let_go, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
@@ -58,7 +58,8 @@ pub fn run(args: &CopyArgs) -> Outcome {
     let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals, &mut stage);
     let seconds = start.elapsed().as_secs_f64();
     let failed = done.is_err();
-    let closed = close(&mut *source, failed).and(close(&mut *destination, failed));
+    let ending = if failed { Ending::Force } else { Ending::Orderly };
+    let closed = let_go(&mut *source, ending).and(let_go(&mut *destination, ending));
     // Closed or not: after a failure no file that this made stays behind.
     let copied = done.and_then(|copied| closed.map(|()| copied)).map_err(|e| match made {
         Some(_) => e,
@@ -85,10 +86,6 @@ fn left(
     };
     failure.message += &format!(". {destination} is {stage} and stays on record: {again}");
     failure
-}
-
-fn close(open: &mut dyn OpenVolume, force: bool) -> Outcome {
-    open.close(force)
 }
 
 fn all(

@@ -34,7 +34,8 @@ const SLOW: Duration = Duration::from_secs(5);
 struct Json<'a> {
     schema: u32,
     name: &'a str,
-    /// `orderly`, `forced`, `killed` or `stale`.
+    /// `orderly`, `unheard` (in order, but a target that is away has not heard of it), `forced`, `killed`
+    /// or `stale`.
     how: &'a str,
     /// More, for people.
     detail: Option<String>,
@@ -121,9 +122,9 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
         other => return Err(silent(ControlError::Garbled(format!("{other:?}")))),
     }
     let mut warned = false;
-    loop {
+    let unheard = loop {
         match client.answer(SLOW) {
-            Ok(Response::Detached) => break,
+            Ok(Response::Detached { unheard }) => break unheard,
             Ok(Response::Refused { why }) => return Err(refused(why)),
             Ok(Response::Failed { why }) => {
                 return Err(Failure::failed(format!("`{name}`: {why}")));
@@ -144,13 +145,16 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
                 )));
             }
         }
-    }
+    };
     if !dir.wait_gone(name, Instant::now() + GOODBYE_PATIENCE) {
         return Err(Failure::failed(format!(
             "`{name}` is detached, but its process does not end; --force kills it"
         )));
     }
-    Ok(End { how: "orderly", detail: None })
+    Ok(match unheard {
+        None => End { how: "orderly", detail: None },
+        Some(detail) => End { how: "unheard", detail: Some(detail) },
+    })
 }
 
 /// Of another user, who alone may detach it, and root. Force does not help.

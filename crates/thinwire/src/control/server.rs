@@ -79,10 +79,11 @@ impl ControlServer {
         count > 0
     }
 
-    /// Tells everybody who asked for the detach how it ended.
-    pub fn finish(&mut self, result: Result<(), String>) {
+    /// Tells everybody who asked for the detach how it ended: in order, perhaps with targets that have
+    /// not heard of it, or not.
+    pub fn finish(&mut self, result: Result<Option<String>, String>) {
         self.tell(&match result {
-            Ok(()) => Response::Detached,
+            Ok(unheard) => Response::Detached { unheard },
             Err(why) => Response::Failed { why },
         });
     }
