@@ -2,6 +2,7 @@
 //! takes it: under which name, and what a refusal says to the user.
 
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
 use crate::open::VolumeOptions;
 use crate::output;
-use crate::remote::host_name;
+use crate::remote::{host_name, is_readable};
 use crate::signals::Signals;
 
 /// How long, and how often, putting a record back is tried that a failing disk has left in doubt.
@@ -37,6 +38,7 @@ impl LocalGrant {
         path: &Path,
         options: &VolumeOptions,
         signals: Option<&Signals>,
+        stop: Option<&OwnedFd>,
     ) -> Outcome<Self> {
         let tried =
             |e: Failure| e.context(format_args!("cannot open {} for writing", path.display()));
@@ -59,10 +61,10 @@ impl LocalGrant {
         let grant = match Grant::take(volume, holder, &name, options.take_over) {
             Ok(grant) => grant,
             Err(GrantError::Unresolved { error, before }) => {
-                let settled = settle(volume, *before, SETTLE_PATIENCE, signals);
+                let settled = settle(volume, *before, SETTLE_PATIENCE, signals, stop);
                 return Err(tried(unresolved(error, settled)));
             }
-            Err(error) => return Err(tried(refusal(error))),
+            Err(error) => return Err(tried(refusal(error, path, options.flags.takes_over))),
         };
         Ok(LocalGrant { grant, path: path.to_owned(), id })
     }
@@ -99,13 +101,14 @@ fn nobody_else() -> std::io::Result<[u8; 16]> {
     Ok(bytes)
 }
 
-/// Tries to put a record back until that succeeds, a signal comes or `patience` is over. True if it
-/// did.
+/// Tries to put a record back until that succeeds, a signal comes, `stop` is readable or `patience` is
+/// over. True if it did.
 fn settle(
     volume: &mut dyn Volume,
     before: WriterRecord,
     patience: Duration,
     signals: Option<&Signals>,
+    stop: Option<&OwnedFd>,
 ) -> bool {
     output::complain(&format!(
         "the disk fails, and who may write it is in doubt: putting that back for up to {} s",
@@ -121,21 +124,24 @@ fn settle(
             }
             next = now + SETTLE_AGAIN;
         }
-        if now >= end || signals.is_some_and(|signals| signals.take().is_some()) {
+        let is_told = signals.is_some_and(|signals| signals.take().is_some());
+        if now >= end || is_told || stop.is_some_and(is_readable) {
             return false;
         }
         std::thread::sleep(GLANCE.min(next.saturating_duration_since(now)));
     }
 }
 
-/// What the user reads. `Unresolved` is told by [`unresolved`].
-fn refusal(error: GrantError) -> Failure {
+/// What the user of this path reads, whose command takes over if asked, or cannot. `Unresolved` is told by
+/// [`unresolved`].
+fn refusal(error: GrantError, path: &Path, takes_over: bool) -> Failure {
     Failure::failed(match error {
         GrantError::Held(record) => format!(
             "initiator {} is on record as its writer, and may come back with writes that no flush has \
              covered: they would land on what is written now. Let it come back and end in order \
-             (attach, detach), or say --take-over to fence it for good",
-            writer_name(&record)
+             (attach, detach), or {}",
+            writer_name(&record),
+            fence(path, takes_over)
         ),
         GrantError::Exhausted => {
             "its writer generations are at their end. Nothing was changed; copy it to a \
@@ -147,6 +153,20 @@ fn refusal(error: GrantError) -> Failure {
         ),
         GrantError::Refused(e) | GrantError::Unresolved { error: e, .. } => not_recorded(e),
     })
+}
+
+/// How a writer on record is fenced.
+fn fence(path: &Path, takes_over: bool) -> String {
+    match takes_over {
+        true => "say --take-over to fence it for good".to_owned(),
+        // A gateway.
+        false => format!(
+            "fence it for good. A target has no --take-over, who attaches has: `thinwire attach {} --nbd \
+             unix:/run/fence --as fence --take-over`, then `thinwire detach fence`, then start this target \
+             again",
+            path.display()
+        ),
+    }
 }
 
 fn not_recorded(error: IoError) -> String {
@@ -229,7 +249,7 @@ mod tests {
         let dir = TempDir::new("grant");
         let mut options = VolumeOptions::new(false, &WireArgs::default(), dir.path().join("run"));
         options.take_over = take_over;
-        LocalGrant::take(volume, dir.path(), &options, None)
+        LocalGrant::take(volume, dir.path(), &options, None, None)
     }
 
     #[test]
@@ -258,9 +278,20 @@ mod tests {
         assert!(volume.record == record && volume.failing.is_empty());
 
         let mut volume = RecordOnly { record, failing: vec![true; 100], done: Vec::new() };
-        assert!(!settle(&mut volume, record, Duration::from_millis(200), None));
+        assert!(!settle(&mut volume, record, Duration::from_millis(200), None, None));
         let error = store_writer(&mut volume, record).unwrap_err();
         let said = unresolved(error, false).to_string();
         assert!(said.contains("either may be found") && said.contains("Nothing was written"));
+    }
+
+    #[test]
+    fn who_waits_for_a_failing_disk_ends_when_it_is_told_to() {
+        let record = WriterRecord::new(3, REMOTE, "node1");
+        let mut volume = RecordOnly { record, failing: vec![true; 100], done: Vec::new() };
+        let stop = crate::steward::bell().unwrap();
+        rustix::io::write(&stop, &1u64.to_ne_bytes()).unwrap();
+        let begun = Instant::now();
+        assert!(!settle(&mut volume, record, Duration::from_secs(5), None, Some(&stop)));
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 }

@@ -49,6 +49,7 @@ impl LocalLeaf {
         signals: Option<&Signals>,
     ) -> Outcome<Self> {
         let pool = host.pool();
+        let stop = disk_options.stop.clone();
         let block = BLOCK_BYTES_DEFAULT;
         let (mut store, fd): (Box<dyn Volume>, _) = match spec {
             VolumeSpec::Memory(bytes) => {
@@ -75,7 +76,7 @@ impl LocalLeaf {
         };
         let grant = match spec {
             VolumeSpec::Path(path) if !options.read_only => {
-                Some(LocalGrant::take(&mut *store, path, options, signals)?)
+                Some(LocalGrant::take(&mut *store, path, options, signals, stop.as_deref())?)
             }
             _ => None,
         };

@@ -3,9 +3,9 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Folder, Pair, Ran, thinwire};
@@ -250,4 +250,32 @@ fn a_gateway_that_never_serves_leaves_the_record_as_it_was() {
     let ran = images.run("run", &gateway(&state, &[&big, &bad]));
     refused(&ran, &["missing.img"]);
     assert_eq!(images.record(), record);
+}
+
+#[test]
+fn a_gateway_advises_what_its_user_can_do_about_a_writer_on_record() {
+    let images = crashed("local-advice");
+    let big = format!("big=linear:[{}]", images.disk);
+    let state = images.folder.at("state");
+    let words = gateway(&state, &[&big]);
+    let ran = images.run("elsewhere", &words);
+    refused(
+        &ran,
+        &["on record", "no --take-over", "`thinwire attach", "detach", "start this target"],
+    );
+    // As it says.
+    assert_eq!(images.attach("elsewhere", &["--take-over"]).code, 0);
+    assert_eq!(images.run("elsewhere", &["detach", "local"]).code, 0);
+    let more = ["--run-dir", &images.folder.at("elsewhere")];
+    let mut target = Command::new(env!("CARGO_BIN_EXE_thinwire"))
+        .args(&words)
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(target.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    target.kill().unwrap();
+    target.wait().unwrap();
+    assert!(line.starts_with("ready "), "{line}");
 }
