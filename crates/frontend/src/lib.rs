@@ -5,11 +5,14 @@
 pub mod block;
 pub mod fuse;
 pub mod nbd;
+mod part;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use thinwire_volume::Volume;
+
+pub use part::FacePart;
 
 /// A local face of one volume, driven by the shard that owns the volume.
 ///

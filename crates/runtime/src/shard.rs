@@ -109,8 +109,9 @@ impl Shard {
         Ok(())
     }
 
-    /// `fd` is readable when a volume inside that part, or outside of all, has completions. It belongs
-    /// to the volume.
+    /// `fd` is readable when a volume inside that part, or outside of all, has completions, or when the
+    /// part itself has something to do. It belongs to the volume or the part. Added again, it is for that
+    /// part from then on.
     pub fn add_volume<P: Part>(&mut self, fd: RawFd, inside: Option<PartId<P>>) -> io::Result<()> {
         self.waiter.add_disk(fd, VOLUMES + self.volumes.len() as WaitToken)?;
         self.volumes.push(inside.map(PartId::any));

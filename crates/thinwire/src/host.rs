@@ -105,6 +105,11 @@ impl Host {
         unwatched.map_err(|e| Failure::failed(format!("cannot watch: {e}")))
     }
 
+    /// The last turn found something readable that is watched.
+    pub fn is_called(&self) -> bool {
+        self.shard().ready().next().is_some()
+    }
+
     /// One turn of everything on the shard, which waits as `wait` allows.
     pub fn turn(&self, wait: Wait) -> Outcome {
         let timeout = match wait {

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
+use thinwire_frontend::Face;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::Volume;
 
+use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, LeafStatus, PathStatus, State};
 use crate::error::{Failure, Outcome};
@@ -196,6 +198,10 @@ pub trait OpenVolume {
     /// be done then. True if the volume may have completions. An error means that the volume is
     /// lost for this process.
     fn turn(&mut self, wait: Wait) -> Outcome<bool>;
+
+    /// Puts a face on it. Both are a part of the host from now on: whoever uses the volume is the face,
+    /// and what remains here is its health and its end.
+    fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown>;
 
     /// Ends the sleep of [`OpenVolume::turn`] while `fd` is readable. The caller keeps it open for
     /// as long as the volume.

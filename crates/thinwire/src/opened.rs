@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thinwire_buffer::Pool;
+use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
@@ -13,6 +14,7 @@ use thinwire_runtime::disk::DiskOptions;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
+use crate::attachment::shown::Shown;
 use crate::control::State;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
@@ -58,7 +60,7 @@ pub fn open_on(
         let watched = host.shard_mut().add_volume(fd, None::<PartId<Initiator>>);
         watched.map_err(|e| Failure::failed(format!("cannot use epoll: {e}")))?;
     }
-    Ok(over(host, tree.volume, tree.leaves, options))
+    Ok(over(host, tree, options))
 }
 
 /// A volume that was built.
@@ -278,23 +280,23 @@ fn end(
 }
 
 /// Puts on top what users need.
-fn over(
-    host: &Host,
-    root: Root,
-    leaves: Vec<Leaf>,
-    options: &VolumeOptions,
-) -> Box<dyn OpenVolume> {
-    let top = Top::new(root, options.read_only);
+fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume> {
+    let fds = tree.fds();
+    let Tree { volume, leaves, ports } = tree;
+    let top = Top::new(volume, options.read_only);
     let block_bytes = top.geometry().block_bytes;
     let host = host.clone();
     let pool = host.pool();
     match options.any_byte {
         true => {
-            let volume = Unaligned::new(top, pool.clone());
+            let volume = Some(Unaligned::new(top, pool.clone()));
             let top = Unaligned::inner_mut;
-            Box::new(Opened { volume, top, host, pool, block_bytes, leaves })
+            Box::new(Opened { volume, top, host, pool, block_bytes, leaves, fds, ports })
         }
-        false => Box::new(Opened { volume: top, top: |top| top, host, pool, block_bytes, leaves }),
+        false => {
+            let volume = Some(top);
+            Box::new(Opened { volume, top: |top| top, host, pool, block_bytes, leaves, fds, ports })
+        }
     }
 }
 
@@ -396,18 +398,29 @@ impl Volume for Top {
     }
 }
 
+/// Nobody asks for it who has shown it.
+const SHOWN: &str = "the volume is with its face";
+
 /// See the [module](self). `V` is [`Top`], or a module over it that `top` looks through.
 struct Opened<V> {
-    /// Let go of before its leaves.
-    volume: V,
+    /// Let go of before its leaves. Not here once it is shown.
+    volume: Option<V>,
     top: fn(&mut V) -> &mut Top,
     leaves: Vec<Leaf>,
     host: Host,
     pool: Pool,
     block_bytes: u32,
+    /// Readable when something local has completions.
+    fds: Vec<RawFd>,
+    /// Ports in it, by number.
+    ports: Vec<usize>,
 }
 
 impl<V> Opened<V> {
+    fn top(&mut self) -> &mut Top {
+        (self.top)(self.volume.as_mut().expect(SHOWN))
+    }
+
     fn remotes(&self) -> impl Iterator<Item = &RemoteLeaf> {
         self.leaves.iter().filter_map(|leaf| match leaf {
             Leaf::Remote(leaf) => Some(leaf),
@@ -416,9 +429,9 @@ impl<V> Opened<V> {
     }
 }
 
-impl<V: Volume> OpenVolume for Opened<V> {
+impl<V: Volume + 'static> OpenVolume for Opened<V> {
     fn volume(&mut self) -> &mut dyn Volume {
-        &mut self.volume
+        self.volume.as_mut().expect(SHOWN)
     }
 
     fn block_bytes(&self) -> u32 {
@@ -430,12 +443,17 @@ impl<V: Volume> OpenVolume for Opened<V> {
     }
 
     fn turn(&mut self, wait: Wait) -> Outcome<bool> {
-        let is_ready = (self.top)(&mut self.volume).gather();
+        let is_ready = self.top().gather();
         // Without links nobody waits for a turn: stores complete by themselves.
         if !is_ready || self.remotes().next().is_some() {
             self.host.turn(if is_ready { Wait::No } else { wait })?;
         }
-        Ok((self.top)(&mut self.volume).gather())
+        Ok(self.top().gather())
+    }
+
+    fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown> {
+        let volume = Box::new(self.volume.take().expect(SHOWN));
+        Shown::new(&self.host, face, volume, &self.fds, &self.ports)
     }
 
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use thinwire_buffer::Pool;
+use thinwire_frontend::Face;
 use thinwire_volume::{
     Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Volume,
 };
 
+use crate::attachment::shown::Shown;
 use crate::error::Outcome;
 use crate::open::{Ending, OpenVolume, Unheard, VolumeHealth, Wait};
 
@@ -229,6 +231,10 @@ impl OpenVolume for MemoryVolume {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(true)
+    }
+
+    fn show(&mut self, _: Box<dyn Face>) -> Outcome<Shown> {
+        unreachable!("it is not shown here")
     }
 
     fn watch(&mut self, _: BorrowedFd<'_>) -> Outcome {

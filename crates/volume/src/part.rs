@@ -71,7 +71,7 @@ pub enum Expects {
 /// What a part is told besides frames.
 #[derive(Debug)]
 pub enum PartEvent<'a> {
-    /// A descriptor of one of the volumes inside it is readable.
+    /// A descriptor of its own, or of one of the volumes inside it, is readable.
     Readable,
     /// Something has happened to a volume that it stands on: see [`Volume::poll_events`].
     Below,

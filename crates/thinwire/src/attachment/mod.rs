@@ -3,10 +3,12 @@
 //! * [`background`]: a process of its own, and the parent that waits until it is usable
 //! * [`faces`]: from `--nbd`, `--file`, `--block` to a face
 //! * [`serve`]: the loop
+//! * [`shown`]: the part that it looks at: the volume behind its face
 
 pub mod background;
 pub mod faces;
 pub mod serve;
+pub mod shown;
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

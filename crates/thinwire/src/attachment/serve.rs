@@ -1,5 +1,5 @@
-//! The loop of an attachment: the face and the volume on one thread, with one sleep for both, the
-//! control socket and signals; and the way out.
+//! The loop of an attachment: it drives the host that the face, a part, and the volume are on, looks at
+//! the part between turns, and hears the control socket and signals; and the way out.
 //!
 //! An orderly detach closes the face (which refuses while it is in use), lets everything
 //! outstanding end, flushes, and closes the volume. Force drops all of that. A signal is an orderly
@@ -9,10 +9,10 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use thinwire_frontend::Face;
-use thinwire_volume::{Completion, Geometry, Io, Op, VolumeEvent};
+use thinwire_frontend::{Face, FacePart};
 
 use super::Reporter;
+use super::shown::Shown;
 use crate::control::{
     AttachmentStatus, ControlServer, Controlled, DetachProgress, Response, State,
 };
@@ -26,8 +26,6 @@ use crate::signals::{Signals, signal_name};
 const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(500);
-/// How often a local volume looks whether what it lies on has grown.
-const REFRESH: Duration = Duration::from_secs(1);
 
 /// What an [`AttachmentServer`] is made of.
 pub struct Parts<'a> {
@@ -60,7 +58,12 @@ enum Phase {
 
 /// A face and its volume, with the control socket and signals, on one thread.
 pub struct AttachmentServer<'a> {
-    parts: Parts<'a>,
+    open: Box<dyn OpenVolume>,
+    shown: Shown,
+    control: ControlServer,
+    signals: &'a Signals,
+    claim: &'a Claim<'a>,
+    record: Record,
     phase: Phase,
     announced: bool,
     forced: bool,
@@ -69,11 +72,6 @@ pub struct AttachmentServer<'a> {
     signals_taken: u32,
     /// In [`Phase::Flushing`].
     flushing_since: Instant,
-    done: Vec<Completion>,
-    /// When the volume looks again whether it has grown; never if it is told.
-    refresh_at: Option<Instant>,
-    /// What the volume counted when its events were last taken.
-    events: u64,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
 }
@@ -81,32 +79,33 @@ pub struct AttachmentServer<'a> {
 /// What the control socket sees of an [`AttachmentServer`].
 struct View<'b> {
     open: &'b dyn OpenVolume,
-    face: &'b dyn Face,
+    shown: &'b Shown,
     record: &'b Record,
     phase: &'b mut Phase,
     forced: &'b mut bool,
     announced: bool,
-    outstanding: usize,
-    geometry: Geometry,
 }
 
 impl<'a> AttachmentServer<'a> {
     /// Ready to run.
-    pub fn new(mut parts: Parts<'a>) -> Outcome<Self> {
-        parts.open.watch(parts.face.fd())?;
-        parts.open.watch(parts.control.fd())?;
-        parts.open.watch(parts.signals.fd())?;
+    pub fn new(parts: Parts<'a>) -> Outcome<Self> {
+        let Parts { mut open, face, control, signals, claim, record } = parts;
+        open.watch(control.fd())?;
+        open.watch(signals.fd())?;
+        let shown = open.show(face)?;
         Ok(AttachmentServer {
-            parts,
+            open,
+            shown,
+            control,
+            signals,
+            claim,
+            record,
             phase: Phase::Serving,
             announced: false,
             forced: false,
             bars_away: false,
             signals_taken: 0,
             flushing_since: Instant::now(),
-            done: Vec::new(),
-            refresh_at: Some(Instant::now()),
-            events: 0,
             trouble: None,
         })
     }
@@ -120,8 +119,9 @@ impl<'a> AttachmentServer<'a> {
             (false, true) => Ending::BarAway,
             (false, false) => Ending::Orderly,
         };
-        let face = self.parts.face.close(true);
-        let volume = self.parts.open.close(ending);
+        let face = self.shown.with(|part| part.close(true));
+        self.shown.remove();
+        let volume = self.open.close(ending);
         let result = match face {
             Err(e) => {
                 result.and(Err(Failure::failed(format!("the face did not go in order: {e}"))))
@@ -138,110 +138,68 @@ impl<'a> AttachmentServer<'a> {
             reporter.note(unheard);
         }
         let told = result.as_ref().map(|()| unheard).map_err(|failure| failure.message.clone());
-        self.parts.control.finish(told);
+        self.control.finish(told);
         result
     }
 
     fn serve(&mut self, reporter: &mut dyn Reporter) -> Outcome {
         loop {
-            let mut progress = self.turn_face();
-            progress |= self.turn_volume();
-            if !self.announced && self.phase == Phase::Serving {
-                self.announce(reporter)?;
+            if matches!(self.phase, Phase::Serving | Phase::ClosingFace { .. }) {
+                self.look_at_face(reporter)?;
             }
-            progress |= self.turn_control();
-            if let Some(signal) = self.parts.signals.take() {
-                self.on_signal(signal);
+            if self.shown.is_called() {
+                self.turn_control();
+                if let Some(signal) = self.signals.take() {
+                    self.on_signal(signal);
+                }
             }
             if self.forced {
                 return Ok(());
             }
-            match self.leave()? {
-                Leaving::Gone => return Ok(()),
-                Leaving::Again => progress = true,
-                Leaving::Waiting => {}
-            }
-            let wait = match self.phase {
-                _ if progress => Wait::No,
-                Phase::Flushing => Wait::Until(Instant::now() + FLUSH_LOOK),
-                _ => self.refresh_at.map_or(Wait::Forever, Wait::Until),
+            let wait = match (self.leave()?, self.phase) {
+                (Leaving::Gone, _) => return Ok(()),
+                (Leaving::Again, _) => Wait::No,
+                (Leaving::Waiting, Phase::Flushing) => Wait::Until(Instant::now() + FLUSH_LOOK),
+                (Leaving::Waiting, _) => Wait::Forever,
             };
-            self.parts.open.turn(wait)?;
+            self.shown.turn(wait)?;
         }
     }
 
-    /// Lets the face work; once it is gone, takes what it had outstanding.
-    fn turn_face(&mut self) -> bool {
-        let volume = self.parts.open.volume();
-        if matches!(self.phase, Phase::Draining | Phase::Flushing) {
-            volume.poll(&mut self.done);
-            return !self.done.is_empty();
-        }
-        self.parts.face.turn(volume).unwrap_or_else(|e| {
-            tracing::error!("the face died: {e}");
-            self.trouble = Some(format!("the face died: {e}"));
+    /// Whether it has become usable, or has died.
+    fn look_at_face(&mut self, reporter: &mut dyn Reporter) -> Outcome {
+        self.trouble = self.shown.look(|part| part.trouble().map(str::to_owned));
+        if self.trouble.is_some() {
             self.phase = Phase::ClosingFace { evict: true };
-            true
-        })
-    }
-
-    /// Has the volume look whether it has grown, if it is due, and takes in what has happened to it. True
-    /// if the face must look at it again.
-    fn turn_volume(&mut self) -> bool {
-        let volume = self.parts.open.volume();
-        if self.refresh_at.is_some_and(|at| at <= Instant::now()) {
-            self.refresh_at = volume.refresh().then(|| Instant::now() + REFRESH);
+        } else if !self.announced && self.phase == Phase::Serving {
+            self.announce(reporter)?;
         }
-        let events = volume.events();
-        if events == self.events {
-            return false;
-        }
-        self.events = events;
-        let mut news = Vec::new();
-        volume.poll_events(&mut news);
-        for event in news {
-            match event {
-                VolumeEvent::Resized { bytes } => {
-                    tracing::info!("the volume has grown to {bytes} bytes");
-                }
-                VolumeEvent::Unreachable { bytes } => tracing::warn!(
-                    "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
-                ),
-                // Whoever flushes is told.
-                VolumeEvent::Lost => {}
-            }
-        }
-        true
+        Ok(())
     }
 
     /// Says that the attachment is usable, as soon as the face is.
     fn announce(&mut self, reporter: &mut dyn Reporter) -> Outcome {
-        let path = match self.parts.face.ready() {
+        let path = match self.shown.with(FacePart::ready) {
             None => return Ok(()),
             Some(Ok(path)) => path,
             Some(Err(e)) => return Err(Failure::failed(e.to_string())),
         };
         self.announced = true;
-        self.parts.record.path = Some(path.clone());
-        self.parts.claim.write(&self.parts.record)?;
+        self.record.path = Some(path.clone());
+        self.claim.write(&self.record)?;
         reporter.ready(&path)
     }
 
-    fn turn_control(&mut self) -> bool {
-        let parts = &mut self.parts;
-        let volume = parts.open.volume();
-        let (outstanding, geometry) = (volume.outstanding(), volume.geometry());
+    fn turn_control(&mut self) {
         let mut view = View {
-            open: &*parts.open,
-            face: &*parts.face,
-            record: &parts.record,
+            open: &*self.open,
+            shown: &self.shown,
+            record: &self.record,
             phase: &mut self.phase,
             forced: &mut self.forced,
             announced: self.announced,
-            outstanding,
-            geometry,
         };
-        parts.control.turn(&mut view)
+        self.control.turn(&mut view);
     }
 
     fn on_signal(&mut self, signal: i32) {
@@ -249,7 +207,7 @@ impl<'a> AttachmentServer<'a> {
         tracing::info!("{signal}");
         self.signals_taken += 1;
         match (self.phase, self.signals_taken) {
-            (Phase::Serving, 1) => match self.parts.face.busy() {
+            (Phase::Serving, 1) => match self.shown.look(FacePart::busy) {
                 Some(why) => self.stay(&why),
                 None => self.phase = Phase::ClosingFace { evict: false },
             },
@@ -272,22 +230,21 @@ impl<'a> AttachmentServer<'a> {
             Phase::Serving => Ok(Leaving::Waiting),
             Phase::ClosingFace { evict } => Ok(self.close_face(evict)),
             Phase::Draining => {
-                self.done.clear();
-                let volume = self.parts.open.volume();
-                if volume.outstanding() > 0 {
+                let outstanding = self.shown.look(FacePart::outstanding);
+                if outstanding > 0 {
                     return Ok(Leaving::Waiting);
                 }
-                if volume.geometry().features.read_only {
+                if self.shown.look(FacePart::geometry).features.read_only {
                     return Ok(Leaving::Gone);
                 }
-                volume.submit(Io::new(0, Op::Flush, 0, 0));
+                self.shown.with(FacePart::flush);
                 self.flushing_since = Instant::now();
                 self.phase = Phase::Flushing;
                 Ok(Leaving::Again)
             }
-            Phase::Flushing => match self.done.pop() {
+            Phase::Flushing => match self.shown.look(|part| part.flushed().copied()) {
                 None => {
-                    let health = self.parts.open.health();
+                    let health = self.open.health();
                     let waited = self.flushing_since.elapsed() >= FLUSH_PATIENCE;
                     if waited && health.state == State::Away && !health.unflushed {
                         // Nothing depends on this flush, and those targets are not there to hear
@@ -298,8 +255,8 @@ impl<'a> AttachmentServer<'a> {
                     }
                     Ok(Leaving::Waiting)
                 }
-                Some(Completion { result: Ok(()), .. }) => Ok(Leaving::Gone),
-                Some(Completion { result: Err(e), .. }) => {
+                Some(Ok(())) => Ok(Leaving::Gone),
+                Some(Err(e)) => {
                     Err(Failure::failed(format!("writes since the last flush may be lost: {e}")))
                 }
             },
@@ -307,7 +264,7 @@ impl<'a> AttachmentServer<'a> {
     }
 
     fn close_face(&mut self, evict: bool) -> Leaving {
-        match self.parts.face.close(evict) {
+        match self.shown.with(|part| part.close(evict)) {
             Ok(()) => {
                 self.phase = Phase::Draining;
                 Leaving::Again
@@ -321,7 +278,7 @@ impl<'a> AttachmentServer<'a> {
                 };
                 self.phase = Phase::Serving;
                 self.stay(&why);
-                self.parts.control.refuse(why);
+                self.control.refuse(why);
                 Leaving::Waiting
             }
             Err(e) => {
@@ -352,6 +309,7 @@ impl Controlled for View<'_> {
             _ => State::Detaching,
         };
         let record = self.record;
+        let (outstanding, geometry) = self.shown.look(|part| (part.outstanding(), part.geometry()));
         let (timer, seconds_left) = health.timer.unzip();
         Response::Status(Box::new(AttachmentStatus {
             name: record.name.clone(),
@@ -364,9 +322,9 @@ impl Controlled for View<'_> {
             leaves: health.leaves,
             timer,
             seconds_left,
-            read_only: self.geometry.features.read_only,
-            bytes: self.geometry.bytes,
-            outstanding: self.outstanding as u64,
+            read_only: geometry.features.read_only,
+            bytes: geometry.bytes,
+            outstanding: outstanding as u64,
             pid: record.pid,
             batch: health.batch,
             detail: health.detail,
@@ -377,7 +335,7 @@ impl Controlled for View<'_> {
         if force {
             *self.forced = true;
         } else if *self.phase == Phase::Serving {
-            if let Some(why) = self.face.busy() {
+            if let Some(why) = self.shown.look(FacePart::busy) {
                 return Err(why);
             }
             *self.phase = Phase::ClosingFace { evict: false };

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Pool;
-use thinwire_volume::Volume;
+use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
 
 use super::*;
 use crate::control::{ControlClient, ControlRequest, Response};
+use crate::host::Host;
 use crate::open::VolumeHealth;
 use crate::rundir::RunDir;
 use crate::testing::{MemoryVolume, Mischief, TempDir};
@@ -79,8 +80,53 @@ impl Face for FakeFace {
     }
 }
 
-/// A memory volume that tells the script how it ended.
+/// A memory volume that does as the script says, and counts its flushes there.
+struct Scripted {
+    inner: MemoryVolume,
+    script: Shared,
+}
+
+impl Scripted {
+    /// What the script has told since, and what it is told.
+    fn catch_up(&mut self) {
+        let mut script = self.script.lock().unwrap();
+        if script.fails_flush {
+            self.inner.mischief = Mischief::FailAll;
+        }
+        if script.is_away {
+            self.inner.mischief = Mischief::NeverComplete;
+        }
+        script.flushes = self.inner.flushes();
+    }
+}
+
+impl Volume for Scripted {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        self.catch_up();
+        self.inner.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.inner.poll(done);
+        self.catch_up();
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding()
+    }
+}
+
+/// Such a volume on a host, until it is shown.
 struct Told {
+    host: Host,
     inner: MemoryVolume,
     script: Shared,
 }
@@ -98,22 +144,18 @@ impl OpenVolume for Told {
         self.inner.pool()
     }
 
-    fn turn(&mut self, wait: Wait) -> Outcome<bool> {
-        let mut script = self.script.lock().unwrap();
-        script.flushes = self.inner.flushes();
-        if script.fails_flush {
-            self.inner.mischief = Mischief::FailAll;
-        }
-        if script.is_away {
-            self.inner.mischief = Mischief::NeverComplete;
-        }
-        drop(script);
-        std::thread::yield_now();
-        self.inner.turn(wait)
+    fn turn(&mut self, _: Wait) -> Outcome<bool> {
+        unreachable!("the host is turned")
+    }
+
+    fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown> {
+        let inner = std::mem::replace(&mut self.inner, MemoryVolume::new(512, 512));
+        let volume = Scripted { inner, script: self.script.clone() };
+        Shown::new(&self.host, face, Box::new(volume), &[], &[])
     }
 
     fn watch(&mut self, fd: BorrowedFd<'_>) -> Outcome {
-        self.inner.watch(fd)
+        self.host.watch(fd)
     }
 
     fn health(&self) -> VolumeHealth {
@@ -125,9 +167,7 @@ impl OpenVolume for Told {
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
-        let mut script = self.script.lock().unwrap();
-        script.flushes = self.inner.flushes();
-        script.volume_closed = Some(ending);
+        self.script.lock().unwrap().volume_closed = Some(ending);
         let unheard = (ending == Ending::BarAway).then(|| AWAY.to_owned());
         Ok(Unheard(unheard.into_iter().collect()))
     }
@@ -169,10 +209,15 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
     let dir = RunDir::open(path)?.unwrap();
     let claim = dir.claim("a")?.unwrap();
     let control = ControlServer::new(dir.listen("a").unwrap()).unwrap();
-    let (reader, _writer) = rustix::pipe::pipe().unwrap();
+    // Readable for ever, since nobody writes there: the script changes at any time.
+    let (reader, _) = rustix::pipe::pipe().unwrap();
     let face = FakeFace { script: script.clone(), fd: reader, gone: false };
     let parts = Parts {
-        open: Box::new(Told { inner: MemoryVolume::new(1 << 20, 512), script }),
+        open: Box::new(Told {
+            host: Host::new().unwrap(),
+            inner: MemoryVolume::new(1 << 20, 512),
+            script,
+        }),
         face: Box::new(face),
         control,
         signals: &Signals::none(),

@@ -1,0 +1,192 @@
+//! A face and the volume that it serves, as a part of a node: it is turned when its descriptor is
+//! readable or something has come up from its volume, and costs nothing else.
+//!
+//! Whoever attached it looks at it between turns: is it usable, is it dead, how far is the way out.
+//! Whatever changes about that, the part asks for another turn at once, so that nobody sleeps over it.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use thinwire_buffer::Time;
+use thinwire_volume::{
+    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Part, Volume, VolumeEvent,
+};
+
+use crate::Face;
+
+/// How often a volume looks whether what it lies on has grown, if it is not told.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// What has become of the face.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It takes requests.
+    Serving,
+    /// It cannot go on, and must be closed.
+    Dead,
+    /// It is closed. What it had outstanding ends.
+    Gone,
+}
+
+/// See the [module](self). Owns both; the volume takes any byte range.
+pub struct FacePart {
+    /// Let go of before the volume.
+    face: Box<dyn Face>,
+    volume: Box<dyn Volume>,
+    state: State,
+    trouble: Option<String>,
+    /// When the volume looks again whether it has grown; never if it is told.
+    refresh_at: Time,
+    /// What the volume counted when its events were last taken.
+    events: u64,
+    is_flushing: bool,
+    flushed: Option<Result<(), IoError>>,
+    /// Something has happened: there may be more to do, or to be looked at.
+    again: bool,
+    notes: Vec<(Gravity, String)>,
+    /// Recycled.
+    done: Vec<Completion>,
+}
+
+impl FacePart {
+    /// A face that was not turned yet, over a volume that takes any byte range and has no other user.
+    pub fn new(face: Box<dyn Face>, volume: Box<dyn Volume>) -> Self {
+        FacePart {
+            face,
+            volume,
+            state: State::Serving,
+            trouble: None,
+            refresh_at: Time::ZERO,
+            events: 0,
+            is_flushing: false,
+            flushed: None,
+            again: false,
+            notes: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Its own descriptor, of which it wants to be told.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.face.fd()
+    }
+
+    /// As [`Face::ready`].
+    pub fn ready(&mut self) -> Option<io::Result<String>> {
+        self.face.ready()
+    }
+
+    /// As [`Face::busy`].
+    pub fn busy(&self) -> Option<String> {
+        self.face.busy()
+    }
+
+    /// Why the face died, if it has. It has to be closed by force then.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// As [`Face::close`]. Once it has succeeded, or with `force`, the face is not turned any more, and
+    /// what it had outstanding ends.
+    pub fn close(&mut self, force: bool) -> io::Result<()> {
+        let closed = self.face.close(force);
+        if force || closed.is_ok() {
+            self.state = State::Gone;
+        }
+        closed
+    }
+
+    /// The last flush, when the face is closed and nothing is outstanding.
+    pub fn flush(&mut self) {
+        debug_assert!(self.state == State::Gone && self.volume.outstanding() == 0);
+        self.is_flushing = true;
+        self.volume.submit(Io::new(0, Op::Flush, 0, 0));
+    }
+
+    /// How that ended, once it has.
+    pub fn flushed(&self) -> Option<&Result<(), IoError>> {
+        self.flushed.as_ref()
+    }
+
+    /// I/Os that are with the volume.
+    pub fn outstanding(&self) -> usize {
+        self.volume.outstanding()
+    }
+
+    /// The volume's shape.
+    pub fn geometry(&self) -> Geometry {
+        self.volume.geometry()
+    }
+
+    /// Takes in what has happened to the volume. True if the face must look at it again.
+    fn take_news(&mut self) -> bool {
+        let events = self.volume.events();
+        if events == self.events {
+            return false;
+        }
+        self.events = events;
+        let mut news = Vec::new();
+        self.volume.poll_events(&mut news);
+        self.notes.extend(news.into_iter().filter_map(|event| match event {
+            VolumeEvent::Resized { bytes } => {
+                Some((Gravity::News, format!("the volume has grown to {bytes} bytes")))
+            }
+            VolumeEvent::Unreachable { bytes } => Some((
+                Gravity::Warning,
+                format!(
+                    "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
+                ),
+            )),
+            // Whoever flushes is told.
+            VolumeEvent::Lost => None,
+        }));
+        true
+    }
+
+    /// True if anything happened.
+    fn turn(&mut self) -> bool {
+        match self.state {
+            State::Serving => self.face.turn(&mut *self.volume).unwrap_or_else(|e| {
+                let trouble = format!("the face died: {e}");
+                self.notes.push((Gravity::Failure, trouble.clone()));
+                self.trouble = Some(trouble);
+                self.state = State::Dead;
+                true
+            }),
+            State::Dead => false,
+            State::Gone => {
+                self.volume.poll(&mut self.done);
+                let any = !self.done.is_empty();
+                // Nothing else was outstanding when it began.
+                if let (true, Some(flush)) = (self.is_flushing, self.done.last()) {
+                    self.flushed = Some(flush.result);
+                }
+                self.done.clear();
+                any
+            }
+        }
+    }
+}
+
+impl Part for FacePart {
+    fn settle(&mut self, now: Time) {
+        if self.refresh_at <= now {
+            self.refresh_at = if self.volume.refresh() { now + REFRESH } else { Time::NEVER };
+        }
+        self.again = self.turn();
+        self.again |= self.take_news();
+    }
+
+    fn close(&mut self, turn: &mut Closing<'_>) -> Time {
+        turn.effects.extend(self.notes.drain(..).map(|(how, text)| Effect::Note(how, text)));
+        match std::mem::take(&mut self.again) {
+            true => turn.now,
+            false => self.refresh_at,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "part_tests.rs"]
+mod tests;

@@ -1,0 +1,159 @@
+//! A face as a part: what it is told, and what it leaves.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use thinwire_volume::testing::Puppet;
+use thinwire_volume::{Effect, PartEvent};
+
+use super::*;
+
+/// Submits what it is told to, one read each turn.
+#[derive(Default)]
+struct Told {
+    reads: u64,
+    dies: bool,
+    turns: usize,
+    completed: usize,
+    /// What polite closing says, once.
+    refusal: Option<io::ErrorKind>,
+}
+
+struct Fake {
+    told: Rc<RefCell<Told>>,
+    fd: OwnedFd,
+}
+
+impl Face for Fake {
+    fn path(&self) -> String {
+        "/fake".into()
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        let told = &mut *self.told.borrow_mut();
+        told.turns += 1;
+        let mut done = Vec::new();
+        volume.poll(&mut done);
+        told.completed += done.len();
+        if told.dies {
+            return Err(io::Error::other("the kernel went away"));
+        }
+        let any = !done.is_empty() || told.reads > 0;
+        if told.reads > 0 {
+            volume.submit(Io::new(told.reads, Op::Read, 0, 512));
+            told.reads -= 1;
+        }
+        Ok(any)
+    }
+
+    fn busy(&self) -> Option<String> {
+        None
+    }
+
+    fn close(&mut self, force: bool) -> io::Result<()> {
+        match self.told.borrow_mut().refusal.take() {
+            Some(kind) if !force => Err(kind.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+const START: Time = Time(1_000_000_000);
+
+fn part() -> (FacePart, Rc<RefCell<Told>>, Puppet) {
+    let (told, puppet) = (Rc::default(), Puppet::new(1, Puppet::GEOMETRY));
+    let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let face = Fake { told: Rc::clone(&told), fd };
+    (FacePart::new(Box::new(face), Box::new(puppet.clone())), told, puppet)
+}
+
+/// A turn of it: what it leaves, and when it wants another one.
+fn turn(part: &mut FacePart, now: Time) -> (Vec<Effect>, Time) {
+    part.on_event(now, PartEvent::Readable);
+    part.settle(now);
+    let mut effects = Vec::new();
+    let at = Part::close(part, &mut Closing { now, out: &mut [], effects: &mut effects });
+    (effects, at)
+}
+
+#[test]
+fn it_asks_for_turns_as_long_as_something_happens() {
+    let (mut part, told, puppet) = part();
+    assert_eq!(turn(&mut part, START).1, Time::NEVER);
+    told.borrow_mut().reads = 2;
+    assert_eq!(turn(&mut part, START).1, START);
+    assert_eq!(turn(&mut part, START).1, START);
+    assert_eq!(turn(&mut part, START).1, Time::NEVER);
+    assert_eq!(part.outstanding(), 2);
+    puppet.take().iter().for_each(|io| puppet.succeed(io));
+    assert_eq!(turn(&mut part, START).1, START);
+    assert_eq!((told.borrow().completed, part.outstanding()), (2, 0));
+}
+
+#[test]
+fn growth_is_looked_for_once_a_second_and_told() {
+    let (mut part, told, puppet) = part();
+    puppet.may_grow();
+    let second = START + REFRESH;
+    assert_eq!(turn(&mut part, START), (Vec::new(), second));
+    assert_eq!((turn(&mut part, START).1, puppet.refreshes()), (second, 1));
+    assert_eq!((turn(&mut part, second).1, puppet.refreshes()), (second + REFRESH, 2));
+    puppet.tell(VolumeEvent::Resized { bytes: 1 << 20 });
+    let turns = told.borrow().turns;
+    let (notes, at) = turn(&mut part, second);
+    let said = "the volume has grown to 1048576 bytes".to_owned();
+    assert_eq!((notes, at), (vec![Effect::Note(Gravity::News, said)], second));
+    assert_eq!((told.borrow().turns, part.geometry().bytes), (turns + 1, 1 << 20));
+}
+
+#[test]
+fn a_dead_face_is_not_turned_again_and_is_told_once() {
+    let (mut part, told, _) = part();
+    told.borrow_mut().dies = true;
+    let (notes, at) = turn(&mut part, START);
+    let said = "the face died: the kernel went away".to_owned();
+    assert_eq!(part.trouble(), Some(said.as_str()));
+    assert_eq!((notes, at), (vec![Effect::Note(Gravity::Failure, said)], START));
+    assert_eq!(turn(&mut part, START), (Vec::new(), Time::NEVER));
+    assert_eq!(told.borrow().turns, 1);
+}
+
+#[test]
+fn what_a_closed_face_left_ends_before_the_last_flush() {
+    let (mut part, told, puppet) = part();
+    told.borrow_mut().reads = 1;
+    told.borrow_mut().refusal = Some(io::ErrorKind::WouldBlock);
+    turn(&mut part, START);
+    assert_eq!(part.close(false).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    turn(&mut part, START);
+    let turns = told.borrow().turns;
+    assert_eq!(turns, 2, "closing needs it");
+    part.close(false).unwrap();
+    let read = puppet.take_one();
+    assert_eq!(turn(&mut part, START).1, Time::NEVER);
+    puppet.fail(&read);
+    assert_eq!(turn(&mut part, START).1, START, "somebody waits for that");
+    assert_eq!((part.outstanding(), part.flushed(), told.borrow().turns), (0, None, turns));
+    part.flush();
+    let flush = puppet.take_one();
+    assert_eq!((flush.op, part.flushed()), (Op::Flush, None));
+    puppet.succeed(&flush);
+    assert_eq!(turn(&mut part, START).1, START);
+    assert_eq!(part.flushed(), Some(&Ok(())));
+}
+
+#[test]
+fn force_ends_a_face_that_will_not_close() {
+    let (mut part, told, _) = part();
+    told.borrow_mut().dies = true;
+    turn(&mut part, START);
+    part.close(true).unwrap();
+    turn(&mut part, START);
+    assert_eq!(told.borrow().turns, 1);
+}
