@@ -97,6 +97,18 @@ impl Grove {
         assert!((0..5).any(|_| self.s.flush().is_ok()), "no flush succeeds");
     }
 
+    /// One in which the server of a leaf has lost what was written there, and could not take it again.
+    fn that_lost(leaf: usize) -> Self {
+        let mut g = Grove::new();
+        g.may_fail();
+        g.s.write(Grove::leaf(leaf));
+        g.media[leaf].configure(|c| c.write_failure = 1.0);
+        g.restart(leaf / 2 % 2, Crash::Power);
+        g.s.until("it fails", move |w| Grove::stats(w, leaf).replay_failures > 0);
+        g.media[leaf].configure(|c| c.write_failure = 0.0);
+        g
+    }
+
     /// What was flushed is there, whatever loses its power.
     fn end(mut self) {
         self.restart_all(Crash::Power);
@@ -136,18 +148,11 @@ fn rule_04_restarts_below_a_gateway_and_of_it_are_invisible() {
     }
 }
 
-/// A server below has lost writes, and cannot take them again. The gateway's export may have lost
-/// something: its client sends them, before it believes what it reads.
+/// The gateway's export may have lost something: its client sends it, before it believes what it reads.
 #[test]
 fn rule_04_a_gateway_tells_that_a_leaf_could_not_be_written_again() {
     for leaf in [1, 3, 5, 7] {
-        let mut g = Grove::new();
-        g.may_fail();
-        g.s.write(Grove::leaf(leaf));
-        g.media[leaf].configure(|c| c.write_failure = 1.0);
-        g.restart(leaf / 2 % 2, Crash::Power);
-        g.s.until("it fails", move |w| Grove::stats(w, leaf).replay_failures > 0);
-        g.media[leaf].configure(|c| c.write_failure = 0.0);
+        let mut g = Grove::that_lost(leaf);
         g.s.read(Grove::leaf(leaf));
         assert_eq!(g.s.stats(0).replayed, 1, "leaf {leaf}");
         assert_eq!(g.s.flush(), Ok(()), "its client has made good for it");
@@ -158,13 +163,7 @@ fn rule_04_a_gateway_tells_that_a_leaf_could_not_be_written_again() {
 /// As before, and the client flushes first: what it flushes had been lost.
 #[test]
 fn rule_04_a_flush_through_a_gateway_covers_nothing_that_a_leaf_has_lost() {
-    let mut g = Grove::new();
-    g.may_fail();
-    g.s.write(Grove::leaf(3));
-    g.media[3].configure(|c| c.write_failure = 1.0);
-    g.restart(1, Crash::Power);
-    g.s.until("it fails", |w| Grove::stats(w, 3).replay_failures > 0);
-    g.media[3].configure(|c| c.write_failure = 0.0);
+    let mut g = Grove::that_lost(3);
     assert_eq!(g.s.flush(), Ok(()));
     assert_eq!(g.s.stats(0).replayed, 1);
     g.end();
@@ -173,13 +172,7 @@ fn rule_04_a_flush_through_a_gateway_covers_nothing_that_a_leaf_has_lost() {
 /// What a leaf has lost puts nothing in doubt that came later.
 #[test]
 fn rule_04_a_durable_write_behind_a_loss_is_durable() {
-    let mut g = Grove::new();
-    g.may_fail();
-    g.s.write(Grove::leaf(3));
-    g.media[3].configure(|c| c.write_failure = 1.0);
-    g.restart(1, Crash::Power);
-    g.s.until("it fails", |w| Grove::stats(w, 3).replay_failures > 0);
-    g.media[3].configure(|c| c.write_failure = 0.0);
+    let mut g = Grove::that_lost(3);
     g.s.write_fua(at(LEAF - 4, 8));
     g.s.read(ALL);
     assert_eq!(g.s.stats(0).replayed, 1);
