@@ -49,20 +49,50 @@ fn rates(rng: &mut Rng) -> FaultRates {
     FaultRates { loss: rate(0.1), dup: rate(0.1), reorder: rate(0.2), corrupt: rate(0.03) }
 }
 
-/// What all machines of a world have in common.
+/// What a world is drawn from first.
 struct Ground {
     world: World,
+    machines: Machines,
     /// What goes wrong on the wire.
     faults: FaultRates,
+    duration_ns: u64,
+    servers: usize,
+}
+
+/// What all machines of a world have in common.
+struct Machines {
     /// Links of a machine, and what each is like.
     links: usize,
     station: StationConfig,
     /// The wrapper of links that makes faults, if there is one.
     wrapped: Option<FaultConfig>,
-    duration_ns: u64,
-    servers: usize,
     counters_high: bool,
     burst: usize,
+}
+
+impl Machines {
+    fn add_server(&self, world: &mut World, node: String, rng: &mut Rng) {
+        let config = target(node, self.counters_high, rng);
+        let server = world.add_server(self.links, self.station, config, self.wrapped);
+        world.servers[server].shards[0].machine.burst = self.burst;
+    }
+
+    fn add_client(
+        &self,
+        world: &mut World,
+        export: usize,
+        read_only: bool,
+        workload: Workload,
+        rng: &mut Rng,
+    ) -> usize {
+        let client = world.add_client(self.links, self.station, export, workload);
+        let c = &mut world.clients[client];
+        c.faults = self.wrapped;
+        c.config.read_only = read_only;
+        c.machine.burst = self.burst;
+        initiator(&mut c.config, self.counters_high, rng);
+        client
+    }
 }
 
 fn ground(rng: &mut Rng, prints: bool) -> Ground {
@@ -103,7 +133,8 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
     let servers = pick(rng, &[1, 1, 1, 2]);
     let counters_high = rng.chance(0.2);
     let burst = pick(rng, &[8, 128, 512, 512]);
-    Ground { world, faults, links, station, wrapped, duration_ns, servers, counters_high, burst }
+    let machines = Machines { links, station, wrapped, counters_high, burst };
+    Ground { world, machines, faults, duration_ns, servers }
 }
 
 /// Builds the world of a seed.
@@ -112,12 +143,9 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     if has_tree(seed) {
         return trees::build(ground, rng);
     }
-    let Ground { mut world, faults, links, station, wrapped, duration_ns, servers, .. } = ground;
-    let Ground { counters_high, burst, .. } = ground;
+    let Ground { mut world, machines, faults, duration_ns, servers } = ground;
     for server in 0..servers {
-        let config = target(format!("node{server}"), counters_high, rng);
-        world.add_server(links, station, config, wrapped);
-        world.servers[server].shards[0].machine.burst = burst;
+        machines.add_server(&mut world, format!("node{server}"), rng);
         // All on one device, or each on its own.
         let device = rng.chance(0.5).then(Device::new);
         for _ in 0..pick(rng, &[1, 1, 2, 2, 3, 4]) {
@@ -145,12 +173,8 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
             } else {
                 workload(rng, budget, duration_ns)
             };
-            let client = world.add_client(links, station, export, workload);
+            let client = machines.add_client(&mut world, export, nth >= writers, workload, rng);
             let c = &mut world.clients[client];
-            c.faults = wrapped;
-            c.config.read_only = nth >= writers;
-            c.machine.burst = burst;
-            initiator(&mut c.config, counters_high, rng);
             if rng.chance(0.25) {
                 let away = Duration::from_millis(rng.between(300, 4000));
                 c.config.when_away = WhenAway::FailAfter(away);
@@ -178,11 +202,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         if exports.len() < 2 || rng.chance(0.4) {
             continue;
         }
-        add_juggler(&mut world, (links, station), exports, duration_ns, rng);
-        let juggler = world.jugglers.last_mut().expect("just added");
-        juggler.faults = wrapped;
-        juggler.hand.counters_high = counters_high;
-        juggler.hand.machine.burst = burst;
+        add_juggler(&mut world, &machines, exports, duration_ns, rng);
     }
     (world, plan(duration_ns, faults, rng))
 }
@@ -223,7 +243,7 @@ fn target(node: String, counters_high: bool, rng: &mut Rng) -> TargetConfig {
 /// It has all of these exports, or all but one, most of them for writing.
 fn add_juggler(
     world: &mut World,
-    (links, station): (usize, StationConfig),
+    machines: &Machines,
     mut exports: Vec<usize>,
     duration_ns: u64,
     rng: &mut Rng,
@@ -244,8 +264,11 @@ fn add_juggler(
         pause_ns_max: (2.0 * duration_ns as f64 / (budget as f64 * pauses)) as u64,
         ..drawn
     };
-    let index = world.add_juggler(links, station, &exports, drawn);
+    let index = world.add_juggler(machines.links, machines.station, &exports, drawn);
     let juggler = &mut world.jugglers[index];
+    juggler.faults = machines.wrapped;
+    juggler.hand.counters_high = machines.counters_high;
+    juggler.hand.machine.burst = machines.burst;
     juggler.leaves = pick(rng, &[0.0, 0.005, 0.05, 0.3]);
     juggler.hand.batching = batching(rng);
 }

@@ -2,10 +2,10 @@
 //! one; or a client that stands on theirs itself.
 
 use thinwire_link::rng::Rng;
-use thinwire_link::sim::StationConfig;
 
 use super::{
-    Ground, SwarmPlan, durable_workload, initiator, may_fail, medium, pick, plan, target, workload,
+    Ground, Machines, SwarmPlan, durable_workload, initiator, may_fail, medium, pick, plan,
+    workload,
 };
 use crate::chaos::{KILL, POWER};
 use crate::client::{Top, Workload};
@@ -26,23 +26,20 @@ pub fn has_tree(seed: u64) -> bool {
 
 /// Builds such a world.
 pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
-    let Ground { mut world, faults, links, station, wrapped, .. } = ground;
-    let Ground { counters_high, burst, .. } = ground;
+    let Ground { mut world, machines, faults, .. } = ground;
     // Each crash takes a while of it.
     let duration_ns = rng.between(2 * SECOND, 10 * SECOND);
     // It stands on the tree itself, all of which is remote then.
     let by_client = rng.chance(0.2);
     let nodes = ["leaves0", "leaves1", "gateway"];
     for node in &nodes[..if by_client { 2 } else { 3 }] {
-        let config = target(node.to_string(), counters_high, rng);
-        let server = world.add_server(links, station, config, wrapped);
-        world.servers[server].shards[0].machine.burst = burst;
+        machines.add_server(&mut world, node.to_string(), rng);
     }
     let gateway = 2;
     world.servers[0].set_shards(pick(rng, &[1, 1, 2]));
     if let Some(server) = world.servers.get_mut(gateway) {
         let settings = &mut server.leaf_settings;
-        initiator(&mut settings.config, counters_high, rng);
+        initiator(&mut settings.config, machines.counters_high, rng);
         // A server below is not there yet, or still has a former life's attachments.
         settings.config.wait = rng.chance(0.8);
     }
@@ -117,19 +114,15 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
         // Around a border, or within the leaf.
         let before = if rng.chance(0.5) { workload.hot_sectors / 2 } else { 0 };
         workload.hot_first = place.start.saturating_sub(before);
-        let client = world.add_client(links, station, export, workload);
+        let client = machines.add_client(&mut world, export, nth >= writers, workload, rng);
         let c = &mut world.clients[client];
-        c.faults = wrapped;
-        c.config.read_only = nth >= writers;
-        c.machine.burst = burst;
-        initiator(&mut c.config, counters_high, rng);
         if rng.chance(0.4) {
             c.top = Top::AnyRange;
             c.workload.sectors_max = pick(rng, &[8, 64, 512]);
         }
     }
     if !by_client && rng.chance(0.25) {
-        add_guest(&mut world, (links, station), export, rng);
+        add_guest(&mut world, &machines, export, rng);
     }
     let mut plan = plan(duration_ns, faults, rng);
     // Mostly crashes.
@@ -161,12 +154,7 @@ fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
 }
 
 /// Somebody who takes a leaf of the tree away for a while.
-fn add_guest(
-    world: &mut World,
-    (links, station): (usize, StationConfig),
-    tree: usize,
-    rng: &mut Rng,
-) {
+fn add_guest(world: &mut World, machines: &Machines, tree: usize, rng: &mut Rng) {
     let of_tree = &world.exports[tree].tree().expect("it is one").leaves;
     let remote = |leaf: &TreeLeaf| match leaf {
         TreeLeaf::Remote { export, .. } => Some(*export),
@@ -174,7 +162,7 @@ fn add_guest(
     };
     let remotes: Vec<usize> = of_tree.iter().filter_map(remote).collect();
     let leaf = pick(rng, &remotes);
-    let guest = world.add_client(links, station, leaf, Workload::NONE);
+    let guest = world.add_client(machines.links, machines.station, leaf, Workload::NONE);
     world.clients[guest].is_guest = true;
     world.exports[leaf].writers = 2;
     // Until the gateway begins anew, its clients cannot reach the leaf.
