@@ -100,6 +100,8 @@ coverage! {
     images_shrunk,
     /// Times an image grew, served or not.
     images_grown,
+    /// Times the last leaf of a tree grew, wherever it was.
+    leaves_grown,
     /// Images that were written locally meanwhile, under a writer generation.
     images_written,
     /// Crashes of initiators.

@@ -96,9 +96,11 @@ impl Export {
         medium: Option<MediumHandle>,
         model: Option<Model>,
     ) {
-        let bytes = self.bytes;
-        self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes)));
-        self.contents.push(ExportContent { identity, bytes, bytes_grown: bytes, medium });
+        let bytes_grown = self.bytes;
+        self.models.push(model.unwrap_or_else(|| Model::new(&self.name, bytes_grown)));
+        // A tree may have grown before it was opened, and who opened it heard of that since.
+        let bytes = self.tree().map_or(bytes_grown, |tree| tree.bytes_drawn);
+        self.contents.push(ExportContent { identity, bytes, bytes_grown, medium });
     }
 
     /// The content that a client was told of.

@@ -285,9 +285,14 @@ fn end(world: &mut World) -> Result<(), Violation> {
             }
             Store::Tree(tree) => {
                 let model = export.models.last().expect("it was open once");
-                for (leaf, place) in tree.places() {
-                    if let Some(medium) = leaf.medium() {
-                        model.check_part(place.start, &medium.durable())?;
+                let last = tree.leaves.len() - 1;
+                for (number, (leaf, place)) in tree.places().enumerate() {
+                    match leaf.medium() {
+                        Some(medium) if number == last => {
+                            model.check_tail(place.start, &medium.durable())?;
+                        }
+                        Some(medium) => model.check_part(place.start, &medium.durable())?,
+                        None => {}
                     }
                 }
             }

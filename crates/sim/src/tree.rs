@@ -61,10 +61,10 @@ pub enum TreeLeaf {
 }
 
 impl TreeLeaf {
-    fn bytes(&self) -> u64 {
+    fn sizes(&self) -> (u64, u64) {
         match self {
-            TreeLeaf::Memory { bytes } => *bytes,
-            TreeLeaf::File(medium) | TreeLeaf::Remote { medium, .. } => medium.config().bytes,
+            TreeLeaf::Memory { bytes } => (*bytes, *bytes),
+            TreeLeaf::File(medium) | TreeLeaf::Remote { medium, .. } => medium.sizes(),
         }
     }
 
@@ -86,6 +86,8 @@ pub struct TreeStore {
     pub leaves: Vec<TreeLeaf>,
     /// Logical block of all that is not remote.
     pub block_bytes: u32,
+    /// How large it was at first.
+    pub bytes_drawn: u64,
     /// On the machine that serves it: where its writer record is kept.
     pub record: MediumHandle,
     /// A fault to plant: no flush reaches this leaf.
@@ -95,7 +97,13 @@ pub struct TreeStore {
 impl TreeStore {
     /// Its size.
     pub fn bytes(&self) -> u64 {
-        self.leaves.iter().map(TreeLeaf::bytes).sum()
+        self.sizes().0
+    }
+
+    /// Its size now, and the one that is left if all machines lose their power.
+    pub fn sizes(&self) -> (u64, u64) {
+        let sizes = self.leaves.iter().map(TreeLeaf::sizes);
+        sizes.fold((0, 0), |(now, durable), sizes| (now + sizes.0, durable + sizes.1))
     }
 
     /// Disks of the machine that has it.
@@ -117,7 +125,7 @@ impl TreeStore {
         let mut at = 0;
         self.leaves.iter().map(move |leaf| {
             let first = at;
-            at += leaf.bytes() as usize / SECTOR_BYTES;
+            at += leaf.sizes().0 as usize / SECTOR_BYTES;
             (leaf, first..at)
         })
     }

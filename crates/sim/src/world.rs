@@ -157,8 +157,10 @@ impl World {
         let config = MediumConfig { bytes: RECORD_BYTES, ..MediumConfig::default() };
         let identity = [0xc0 | self.exports.len() as u8; 16];
         let record = MediumHandle::new(self.exports.len() as u64, identity, config);
-        let tree = TreeStore { shape, leaves, block_bytes, record, unflushed: None };
-        let (bytes, store) = (tree.bytes(), Store::Tree(Box::new(tree)));
+        let mut tree =
+            TreeStore { shape, leaves, block_bytes, bytes_drawn: 0, record, unflushed: None };
+        tree.bytes_drawn = tree.bytes();
+        let (bytes, store) = (tree.bytes_drawn, Store::Tree(Box::new(tree)));
         self.add_export(server, bytes, block_bytes, store)
     }
 

@@ -115,6 +115,12 @@ fn canary_that_tells_nobody_of_growth_is_found() {
     found(Canary::Door(target::DoorCanary::GrowthUntold), 300);
 }
 
+/// Growth climbs from the last leaf of a tree to whoever stands on that.
+#[test]
+fn canary_that_tells_nobody_of_the_growth_of_a_leaf_is_found() {
+    found_in_trees(Canary::Door(target::DoorCanary::GrowthUntold), 300);
+}
+
 #[test]
 fn canary_that_forgets_cuts_is_found() {
     found(Canary::CutsForgotten, 1000);

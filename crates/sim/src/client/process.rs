@@ -151,7 +151,19 @@ impl ClientProcess {
         // While some leaves are not open there is nothing to poll.
         if self.tree.is_none() || self.is_open() {
             self.volume().poll(done);
+            self.follow_tree();
         }
+    }
+
+    /// Takes in what has happened below the tree, as a face does: it may have grown.
+    fn follow_tree(&mut self) {
+        if self.shape.is_none() {
+            return;
+        }
+        self.volume().poll_events(&mut Vec::new());
+        let inner = self.module.as_ref().map(Unaligned::inner).or(self.root.as_ref());
+        let geometry = inner.expect("it is open").geometry();
+        self.shape = self.shape.map(|(identity, _)| (identity, geometry));
     }
 
     /// What stands on the initiators has I/Os below it.

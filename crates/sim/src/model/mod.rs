@@ -527,11 +527,17 @@ impl Model {
 
     /// The image that is left at the end: everything that was ever flushed is there.
     pub fn check_image(&self, image: &[u8]) -> Check {
-        assert!(image.len() <= self.sectors.len() * SECTOR_BYTES);
+        self.check_tail(0, image)
+    }
+
+    /// As [`Model::check_image`], of an image that begins with this sector and goes on to the end.
+    pub fn check_tail(&self, first: usize, image: &[u8]) -> Check {
+        let bytes = (self.sectors.len() - first) * SECTOR_BYTES;
+        assert!(image.len() <= bytes);
         // What an image has grown by, and lost again, nobody was told of, and nobody wrote.
         let mut whole = image.to_vec();
-        whole.resize(self.sectors.len() * SECTOR_BYTES, 0);
-        self.check_part(0, &whole)
+        whole.resize(bytes, 0);
+        self.check_part(first, &whole)
     }
 
     /// As [`Model::check_image`], of what is there from this sector on.

@@ -197,6 +197,53 @@ fn rule_04_a_flush_that_fails_in_one_leaf_has_failed() {
     }
 }
 
+/// The last leaf grows, told by the server that has it: whoever stands on the tree, through a gateway or by
+/// itself, knows it in the end, uses it and keeps it. The leaves before it are where they were.
+#[test]
+fn what_the_last_leaf_grows_by_is_told_used_and_kept() {
+    for (shape, by_gateway) in
+        [(Branch::even(), true), (Branch::uneven(), true), (Branch::even(), false)]
+    {
+        let mut g = Grove::of(shape, by_gateway);
+        g.s.write(ALL);
+        for leaf in [2 * LEAF, 5 * LEAF] {
+            g.s.world.grow_tree(g.tree, (leaf * 512) as u64);
+            let bytes = ((7 * LEAF + leaf) * 512) as u64;
+            g.s.until("its client knows", move |w| {
+                w.clients[0].initiator.as_ref().is_some_and(|i| i.known_bytes() == bytes)
+            });
+            g.s.write(at(8 * LEAF - 4, 8));
+            g.s.write(at(7 * LEAF + leaf - 8, 8));
+            // Unflushed, it is sent again; the tree is the volume that it was.
+            g.restart_all(Crash::Power);
+            g.s.read(at(0, 7 * LEAF + leaf));
+        }
+        assert_eq!(g.s.flush(), Ok(()));
+        g.end();
+    }
+}
+
+/// Nobody is told of a size that the server below could lose.
+#[test]
+fn what_a_leaf_grows_by_is_told_when_it_is_durable_there() {
+    for by_gateway in [true, false] {
+        let mut g = Grove::of(Branch::even(), by_gateway);
+        g.may_fail();
+        g.media[7].set_record_failure(1.0);
+        g.s.world.grow_tree(g.tree, (3 * LEAF * 512) as u64);
+        g.s.pass(ms(3000));
+        let known = |g: &Grove| g.s.world.clients[0].initiator.as_ref().unwrap().known_bytes();
+        assert_eq!(known(&g), (8 * LEAF * 512) as u64);
+        g.media[7].set_record_failure(0.0);
+        g.s.world.grow_tree(g.tree, (4 * LEAF * 512) as u64);
+        g.s.pass(ms(3000));
+        assert_eq!(known(&g), (11 * LEAF * 512) as u64);
+        g.s.write(at(10 * LEAF, LEAF));
+        g.flush_at_last();
+        g.end();
+    }
+}
+
 /// The gateway dies between any two calls of its node, with writes and a flush on their way through it.
 #[test]
 fn rule_04_a_gateway_may_die_at_any_step() {
