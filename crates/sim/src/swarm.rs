@@ -1,6 +1,7 @@
 //! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
+mod patches;
 mod trees;
 
 pub use self::trees::has_tree;
@@ -204,6 +205,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         }
         add_juggler(&mut world, &machines, exports, duration_ns, rng);
     }
+    patches::lose_beside(seed, &mut world);
     (world, plan(duration_ns, faults, rng))
 }
 

@@ -143,7 +143,7 @@ fn canary_that_patches_edges_without_locks_is_found() {
 
 #[test]
 fn canary_patched_as_read_is_found() {
-    found(Canary::Initiator(initiator::InitiatorCanary::PatchedAsRead), 2000);
+    found(Canary::Initiator(initiator::InitiatorCanary::PatchedAsRead), 1000);
 }
 
 #[test]
