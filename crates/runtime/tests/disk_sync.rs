@@ -153,12 +153,13 @@ fn a_failed_flush_counts_for_all_on_the_file_system() {
 fn a_record_that_finds_no_space_goes_nowhere_else() {
     let Some(stage) = Stage::new("ext4", "space") else { return };
     let image = stage.image("image");
-    let mut store = Store::open(&image, &stage.options());
     let mut filler = File::create(stage.dir.join("system/filler")).unwrap();
     let bytes = vec![7; 1 << 20];
     while filler.write_all(&bytes).is_ok() {}
     let mut rest = File::create(stage.dir.join("system/rest")).unwrap();
     while rest.write_all(&bytes[..1024]).is_ok() {}
+    // There is none yet, held by nobody, that it would only replace.
+    let mut store = Store::open(&image, &stage.options());
     let before = store.volume.events();
     let error = store_writer(&mut *store.volume, WriterRecord::new(1, [1; 16], "a")).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace);
