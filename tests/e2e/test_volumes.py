@@ -87,6 +87,75 @@ def gateway(lab):
              "--runtime", "1", "--run-dir", lab.path("other"))
 
 
+WRITE = """
+import nbd, sys
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+try:
+    h.pwrite(sys.argv[3].encode().ljust(512, b"."), int(sys.argv[2]))
+    if "flush" in sys.argv: h.flush()
+    print("written")
+except nbd.Error as error:
+    print("error", error.errnum)
+"""
+
+
+@test(seconds=120, each={"remote": {"leaf": "a"}, "local": {"leaf": "local"}})
+def a_leaf_written_while_its_gateway_was_down(lab, leaf):
+    """Somebody writes a leaf while its gateway is down: who comes back to the gateway with an unflushed write is
+    fenced, and the gateway names the leaf. Nobody is fenced for starts between which nobody wrote, or which
+    could not have all leaves."""
+    _, second = leaves(lab)
+    local, a = image(lab, "local.img", LEAF_MIB), uri(lab, "a", over="raw", node="node1")
+    tree = f"linear:[{a},{uri(lab, 'c', over='raw', node='node2')},{local}]"
+    state = ("--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run"))
+    middle = Target(lab, f"big={tree}", name="middle", over="raw", side="initiator", extra=state)
+    attachment = Attachment(lab, uri(lab, "big", over="raw", node="middle"), name="big", side="target", timeout=40)
+    place, file, leaf_uri = (0, lab.path("a.img"), a) if leaf == "a" else (2 * LEAF_MIB << 20, local, local)
+
+    def write(disk, at, *words, side="target"):
+        argv = ("/usr/bin/python3", "-c", WRITE, disk.nbd, str(at), *words)
+        return lab.run(side, *argv, timeout=40).stdout.strip()
+
+    def begins():
+        with open(file, "rb") as image_file:
+            return image_file.read(8)
+
+    check(write(attachment, place, "first...") == "written", "an unflushed write")
+    second.kill()
+    middle.kill()
+    refused(lab, *middle.argv[1:], says=["no target answered"], timeout=60)
+    second.start()
+    middle.start(timeout=30)
+    check(write(attachment, place + 4096, "second..", "flush") == "written", "its writer is who it was")
+    check(begins() == b"first...", "and what it had not flushed is there")
+    middle.stop()
+    middle.start(timeout=30)
+    check(write(attachment, place, "ghost...") == "written", "an unflushed write")
+    middle.kill()
+
+    if leaf == "a":
+        stranger = Attachment(lab, a, name="stranger", run="other", extra=["--take-over"])
+        check(write(stranger, 0, "stranger", "flush", side="initiator") == "written", "somebody else writes the leaf")
+        stranger.detach()
+    else:
+        with open(lab.path("backup.img"), "wb") as backup:
+            backup.write(b"stranger".ljust(LEAF_MIB << 20, b"."))
+        thinwire(lab, "copy", lab.path("backup.img"), local, "--take-over", "--run-dir", lab.path("other"))
+    check(begins() == b"stranger", "what somebody else has written is there")
+    middle.start(timeout=30)
+    answer = write(attachment, place + 4096, "ghost...", "flush")
+    check(answer.startswith("error"), f"the write of who is fenced: {answer}")
+    until("the fenced attachment says so", 10, lambda: "fenced" in str(attachment.status()).lower())
+    check(begins() == b"stranger", "it has written over what somebody else had flushed")
+    for word in ("export big", str(leaf_uri), "fenced", "attach anew"):
+        check(word in middle.process.stderr, f"the gateway tells it, '{word}':\n{middle.process.stderr}")
+    attachment.detach("--force")
+    anew = Attachment(lab, uri(lab, "big", over="raw", node="middle"), name="anew", side="target", timeout=40)
+    check(write(anew, place, "anew....", "flush") == "written", "a new writer")
+    anew.detach()
+
+
 @test(seconds=60)
 def gateway_without_a_place_for_its_record(lab):
     """A gateway that cannot keep who may write serves readers only."""
@@ -101,7 +170,7 @@ def gateway_without_a_place_for_its_record(lab):
     thinwire(lab, *checked, "--export", export + ",ro", *place)
     volume = uri(lab, "big", over="raw", node="middle")
     common = ("--insecure", "--runtime", "1", "--run-dir", lab.path("run"))
-    refused(lab, "bench", volume, "--rw", "randwrite", *common, says=["could not be recorded"], side="target")
+    refused(lab, "bench", volume, "--rw", "randwrite", *common, says=["could not be stored"], side="target")
     thinwire(lab, "bench", volume, "--rw", "randread", *common, side="target")
 
 

@@ -187,7 +187,13 @@ impl Exports {
         let name = &e.name;
         match e.record {
             RecordState::Unread(error) => {
-                let text = format!("who may write export {name} cannot be read: {error}");
+                let text = match error.op {
+                    // Behind which it would have been read.
+                    Op::StoreWriter => format!(
+                        "how export {name} holds what it is made of could not be stored: {error}"
+                    ),
+                    _ => format!("who may write export {name} cannot be read: {error}"),
+                };
                 Some(Denied::new(Denial::Record, 1, text))
             }
             RecordState::Unresolved(_) | RecordState::Settling => {

@@ -335,7 +335,7 @@ fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
 }
 
 fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
-    let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1));
+    let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1), Vec::new());
     let (name, volume) = (format!("p{number}"), Box::new(volume));
     exports.add(ExportConfig { name, volume, read_only: false });
 }

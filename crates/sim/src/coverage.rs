@@ -74,6 +74,10 @@ coverage! {
     tree_clients,
     /// Leaves that somebody took away from a gateway.
     leaves_fenced,
+    /// Leaves that somebody wrote while their gateway was down.
+    leaves_written,
+    /// Times a gateway fenced whoever was the writer, since somebody else had been granted a leaf.
+    fenced_for_leaves,
     /// Starts that had to wait for the lock.
     lock_waits,
     /// Operations of dead targets that landed after their death.

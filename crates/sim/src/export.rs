@@ -1,10 +1,14 @@
 //! What a target exports, where its content is, and everything the checker knows of it.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use thinwire_buffer::Pool;
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
 use crate::image::Change;
+use crate::leaves::{LeafMemory, TreeRecord};
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model};
 use crate::tree::{TreeLeaf, TreeStore};
@@ -164,6 +168,10 @@ impl Export {
     pub fn was_fenced(&self, content: usize, generation: u64, holder: &[u8; 16]) -> bool {
         let others = |c: &WriterRecord| c.holder != [0; 16] && c.holder != *holder;
         let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
+        // By a gateway one of whose leaves somebody else has had.
+        if self.tree().is_some_and(|tree| tree.memory.borrow().has_fenced(generation)) {
+            return true;
+        }
         if self.writers > 1 && medium.commits().iter().any(|c| c.generation > generation) {
             return true;
         }
@@ -207,9 +215,12 @@ impl Export {
         match &self.store {
             Store::Tree(tree) => {
                 let incarnation = self.contents.len() as u64 + 1;
+                tree.take_own(pool);
+                let (grants, unasked) = (tree.grants(), tree.unasked);
                 let volume = tree.open(index, incarnation, pool, remote);
-                let record = self.enter_tree(volume.identity());
-                Box::new(Recorded::new(volume, record.open()))
+                let (record, memory) = self.enter_tree(volume.identity());
+                let place = TreeRecord::new(record.open(), memory);
+                Box::new(Recorded::new(volume, place, if unasked { Vec::new() } else { grants }))
             }
             Store::Memory => {
                 let incarnation = self.models.len() as u64 + 1;
@@ -230,23 +241,26 @@ impl Export {
     }
 
     /// The tree is open, with this identity: if that is new, a leaf is, and so is the record. Returns
-    /// where that is.
-    fn enter_tree(&mut self, identity: Identity) -> MediumHandle {
+    /// where that is, and what is remembered beside it.
+    fn enter_tree(&mut self, identity: Identity) -> (MediumHandle, Rc<RefCell<LeafMemory>>) {
         let Store::Tree(tree) = &mut self.store else { unreachable!("it is one") };
         let model = match self.contents.last() {
-            Some(content) if content.identity == identity => return tree.record.clone(),
+            Some(content) if content.identity == identity => {
+                return (tree.record.clone(), tree.memory.clone());
+            }
             None => None,
             Some(_) => {
                 let seed = u64::from_be_bytes(identity.identity[..8].try_into().expect("8 bytes"));
                 tree.record = tree.record.replaced(seed, identity.identity, RECORD_BYTES);
+                tree.memory.borrow_mut().begin_anew();
                 let is_new = |leaf: &TreeLeaf| matches!(leaf, TreeLeaf::Memory { .. });
                 let new = tree.places().filter(|(leaf, _)| is_new(leaf)).map(|(_, place)| place);
                 self.models.last().map(|model| model.renewed(new))
             }
         };
-        let record = tree.record.clone();
+        let (record, memory) = (tree.record.clone(), tree.memory.clone());
         self.begin_content(identity, Some(record.clone()), model);
-        record
+        (record, memory)
     }
 }
 

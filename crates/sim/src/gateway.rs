@@ -43,6 +43,8 @@ pub(crate) struct LeafHand {
     /// The export, and its leaf.
     place: (usize, usize),
     initiator: PartId<Initiator>,
+    /// It is written down that it has been granted.
+    is_noted: bool,
 }
 
 /// An attachment to look at.
@@ -77,6 +79,20 @@ pub enum LeavesState {
 }
 
 impl Served {
+    /// Has it written down of leaves that they have been granted.
+    pub(crate) fn note_grants(&mut self, exports: &[Export]) {
+        for hand in self.leaves.iter_mut().filter(|hand| !hand.is_noted) {
+            let initiator = self.node.get(hand.initiator).expect("it is never removed");
+            if initiator.is_open() {
+                let (export, leaf) = hand.place;
+                let generation = initiator.report(Time::ZERO).writer_generation;
+                let tree = exports[export].tree().expect("it is one");
+                tree.memory.borrow_mut().granted(leaf, generation);
+                hand.is_noted = true;
+            }
+        }
+    }
+
     /// The end of what is attached for a leaf of an export, for the target.
     pub(crate) fn port(&mut self, export: usize, leaf: usize) -> Box<dyn Volume> {
         let found = self.leaves.iter().find(|hand| hand.place == (export, leaf));
@@ -119,7 +135,7 @@ impl Server {
                 let pool = self.pool.clone();
                 let initiator = Initiator::new(now, config, links, pool, dice.bits());
                 let initiator = served.node.add(initiator, all, &lane);
-                served.leaves.push(LeafHand { place: (number, leaf), initiator });
+                served.leaves.push(LeafHand { place: (number, leaf), initiator, is_noted: false });
             }
         }
     }

@@ -15,6 +15,7 @@
 //! * `server.rs`: a target on its machine, with its threads
 //! * `gateway.rs`: what a server stands on that serves other servers' exports
 //! * `tree.rs`: a volume made of several
+//! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
 //! * `image.rs`: what happens to images while no target serves them
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
@@ -33,6 +34,7 @@ pub mod growth;
 pub mod hand;
 pub mod image;
 pub mod juggler;
+pub mod leaves;
 pub mod machine;
 pub mod medium;
 pub mod model;

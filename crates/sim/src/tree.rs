@@ -1,13 +1,16 @@
 //! A volume made of others, as a gateway exports it and a client may stand on it: its shape, what is at
 //! its bottom, and where its writer record is kept.
 
+use std::cell::RefCell;
 use std::ops::Range as Span;
+use std::rc::Rc;
 
 use thinwire_buffer::Pool;
 use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
+use crate::leaves::LeafMemory;
 use crate::medium::MediumHandle;
 use crate::stamp::SECTOR_BYTES;
 
@@ -90,6 +93,10 @@ pub struct TreeStore {
     pub bytes_drawn: u64,
     /// On the machine that serves it: where its writer record is kept.
     pub record: MediumHandle,
+    /// What that process remembers of the leaves; as durable as the record.
+    pub memory: Rc<RefCell<LeafMemory>>,
+    /// A fault to plant: nobody asks who has written a leaf.
+    pub unasked: bool,
     /// A fault to plant: no flush reaches this leaf.
     pub unflushed: Option<usize>,
 }

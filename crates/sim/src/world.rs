@@ -157,8 +157,16 @@ impl World {
         let config = MediumConfig { bytes: RECORD_BYTES, ..MediumConfig::default() };
         let identity = [0xc0 | self.exports.len() as u8; 16];
         let record = MediumHandle::new(self.exports.len() as u64, identity, config);
-        let mut tree =
-            TreeStore { shape, leaves, block_bytes, bytes_drawn: 0, record, unflushed: None };
+        let mut tree = TreeStore {
+            shape,
+            leaves,
+            block_bytes,
+            bytes_drawn: 0,
+            record,
+            memory: Rc::default(),
+            unasked: false,
+            unflushed: None,
+        };
         tree.bytes_drawn = tree.bytes();
         let (bytes, store) = (tree.bytes_drawn, Store::Tree(Box::new(tree)));
         self.add_export(server, bytes, block_bytes, store)
@@ -479,6 +487,7 @@ impl World {
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
             }
+            server.note_grants(&self.exports);
             match server.look_at_leaves() {
                 LeavesState::Fine | LeavesState::Incomplete => {}
                 LeavesState::Complete => {

@@ -69,6 +69,11 @@ impl LocalGrant {
         Ok(LocalGrant { grant, path: path.to_owned(), id })
     }
 
+    /// The generation under which it writes.
+    pub fn generation(&self) -> u64 {
+        self.grant.generation()
+    }
+
     /// Whether the next run under the same run directory counts as this writer.
     pub fn is_known(&self) -> bool {
         self.id.is_some()

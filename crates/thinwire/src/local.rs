@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use thinwire_runtime::disk;
+use thinwire_runtime::disk::{self, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
@@ -34,8 +34,10 @@ struct Granted {
     /// Let go of before the store, and its lock.
     grant: Option<LocalGrant>,
     store: Box<dyn Volume>,
-    /// Something was to be written.
+    /// Something was to be written, or may be.
     written: bool,
+    /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
+    unused: Option<UnusedGrant>,
 }
 
 impl LocalLeaf {
@@ -80,7 +82,7 @@ impl LocalLeaf {
             }
             _ => None,
         };
-        let store = Rc::new(RefCell::new(Granted { grant, store, written: false }));
+        let store = Rc::new(RefCell::new(Granted { grant, store, written: false, unused: None }));
         Ok(LocalLeaf { store, fd, host: host.clone() })
     }
 
@@ -92,6 +94,24 @@ impl LocalLeaf {
     /// The volume, for whoever stands on it.
     pub fn volume(&self) -> impl Volume + use<> {
         LeafVolume(self.store.clone())
+    }
+
+    /// Which content it is, and under which writer generation it was granted; 0 if it only reads, or has no
+    /// record.
+    pub fn granted(&self) -> (Identity, u64) {
+        let store = self.store.borrow();
+        (store.store.identity(), store.grant.as_ref().map_or(0, LocalGrant::generation))
+    }
+
+    /// A gateway has written down that it has not used the grant: it cannot be taken back without that.
+    pub fn set_unused(&self, unused: UnusedGrant) {
+        self.store.borrow_mut().unused = Some(unused);
+    }
+
+    /// Its generation will be remembered as one under which it was held: however this ends, it is not
+    /// granted again.
+    pub fn keep_grant(&self) {
+        self.store.borrow_mut().written = true;
     }
 
     /// Whether this process would stay on record as its writer, were it dropped now.
@@ -166,8 +186,13 @@ fn random_identity() -> Identity {
 impl Drop for Granted {
     /// Not ended in order. Who has written stays on record, as after a crash.
     fn drop(&mut self) {
+        let taken_back = self.unused.take().map_or(Ok(()), |unused| match self.written {
+            true => Ok(()),
+            false => unused.take_back(),
+        });
         if let Some(grant) = self.grant.take()
             && !self.written
+            && taken_back.is_ok()
         {
             grant.undo(&mut *self.store);
         }

@@ -40,6 +40,9 @@ pub struct VolumeOptions {
     pub when_away: WhenAwayArg,
     /// Whoever uses the volume looks at what it counts as lost, and writes that again.
     pub losses_are_heard: bool,
+    /// It is served to others, who may come back with unflushed writes: what is granted of it is written
+    /// down in the state directory, for [`Tree::held_leaves`](crate::opened::Tree::held_leaves).
+    pub is_served: bool,
     /// Give up the first attach after this long; `None` means never.
     pub patience: Option<Duration>,
     /// Wrap the volume so that it takes any byte range (`block_bytes == 1`), as faces need it.
@@ -77,6 +80,7 @@ impl VolumeOptions {
             take_over: false,
             when_away: WhenAwayArg::Wait,
             losses_are_heard: false,
+            is_served: false,
             patience: Some(ATTACH_PATIENCE),
             any_byte: false,
             wire: wire.clone(),

@@ -10,7 +10,7 @@ use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
-use thinwire_runtime::disk::DiskOptions;
+use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant, UnusedGrants};
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
@@ -83,6 +83,8 @@ pub struct Tree {
     /// The volume on top. Let go of before the leaves.
     volume: Root,
     leaves: Vec<Leaf>,
+    /// What was written down of their grants, as [`VolumeOptions::is_served`] says.
+    unused: Vec<Option<UnusedGrant>>,
     /// Ports in it, by number.
     pub ports: Vec<usize>,
 }
@@ -100,10 +102,21 @@ impl Tree {
         spec.refuse_twins().map_err(twice)?;
         let mut leaves = Vec::new();
         let mut ports = Vec::new();
-        let opened = Self::open_leaves(host, spec, options, disk_options, signals, &mut leaves)
-            .and_then(|()| build(spec, &mut leaves.iter(), &mut ports));
+        let mut grants = Grants::new(options, &disk_options);
+        let opened = Self::open_leaves(
+            host,
+            spec,
+            options,
+            disk_options,
+            signals,
+            (&mut leaves, &mut grants),
+        )
+        .and_then(|()| build(spec, &mut leaves.iter(), &mut ports));
         match opened {
-            Ok(volume) => Ok(Tree { volume, leaves, ports }),
+            Ok(volume) => {
+                grants.keep(&leaves);
+                Ok(Tree { volume, leaves, unused: grants.unused, ports })
+            }
             Err(failure) => {
                 // Those that are open are let go of in order; local ones that nobody has written are put
                 // back as they were.
@@ -121,10 +134,11 @@ impl Tree {
         options: &VolumeOptions,
         disk_options: DiskOptions,
         signals: Option<&Signals>,
-        leaves: &mut Vec<Leaf>,
+        (leaves, grants): (&mut Vec<Leaf>, &mut Grants),
     ) -> Outcome {
         let stop = disk_options.stop.clone();
-        for specs in spec.leaves().chunks(AT_ONCE) {
+        let all = spec.leaves();
+        for specs in all.chunks(AT_ONCE) {
             let first = leaves.len();
             for spec in specs {
                 leaves.push(match spec {
@@ -136,10 +150,12 @@ impl Tree {
                         Leaf::Local(LocalLeaf::open(host, store, options, disk_options, signals)?)
                     }
                 });
+                grants.note(leaves, &all);
             }
             for (leaf, spec) in leaves[first..].iter().zip(specs) {
                 if let (Leaf::Remote(leaf), VolumeSpec::Remote(remote)) = (leaf, spec) {
-                    leaf.wait_open(remote, options, signals, stop.as_deref())?;
+                    let mut note = || grants.note(leaves, &all);
+                    leaf.wait_open(remote, options, signals, stop.as_deref(), &mut note)?;
                 }
             }
         }
@@ -164,6 +180,15 @@ impl Tree {
         self.leaves.iter().filter_map(opened).collect()
     }
 
+    /// Its leaves, in order, and what was written down of their grants; they are called as in `spec`.
+    pub fn held_leaves(&self, spec: &VolumeSpec) -> Vec<HeldLeaf> {
+        let held = |(leaf, unused): (&VolumeSpec, &Option<UnusedGrant>)| HeldLeaf {
+            name: leaf.to_string(),
+            unused: unused.clone(),
+        };
+        spec.leaves().into_iter().zip(&self.unused).map(held).collect()
+    }
+
     /// The volume, and what ends its leaves in order once nobody uses it any more, giving that up when
     /// `hurry` is readable. It is told whether anybody could use it.
     pub fn into_parts(
@@ -177,6 +202,51 @@ impl Tree {
             end(&host, &mut leaves, ending, hurry.as_deref())
         };
         (self.volume.boxed(), end)
+    }
+}
+
+/// Writes down what is granted of the leaves of a tree, of each as soon as it is: until all of them are there,
+/// nobody knows what they make.
+struct Grants {
+    /// None if nobody wants it.
+    place: Option<UnusedGrants>,
+    /// By leaf.
+    unused: Vec<Option<UnusedGrant>>,
+}
+
+impl Grants {
+    fn new(options: &VolumeOptions, disk_options: &DiskOptions) -> Self {
+        let place = options.is_served.then(|| UnusedGrants::new(&disk_options.state_dir));
+        Grants { place, unused: Vec::new() }
+    }
+
+    fn note(&mut self, leaves: &[Leaf], specs: &[&VolumeSpec]) {
+        let Some(place) = &self.place else { return };
+        self.unused.resize_with(specs.len(), || None);
+        for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
+            let granted = match leaf {
+                Leaf::Remote(leaf) if !leaf.is_open() => continue,
+                _ if unused.is_some() => continue,
+                Leaf::Remote(leaf) => leaf.granted(),
+                Leaf::Local(leaf) => leaf.granted(),
+            };
+            if let (identity, generation @ 1..) = granted {
+                let noted = place.granted(&identity.identity, &spec.to_string(), generation);
+                if let Leaf::Local(leaf) = leaf {
+                    leaf.set_unused(noted.clone());
+                }
+                *unused = Some(noted);
+            }
+        }
+    }
+
+    /// All are there.
+    fn keep(&self, leaves: &[Leaf]) {
+        for (leaf, unused) in leaves.iter().zip(&self.unused) {
+            if let (Leaf::Local(leaf), Some(_)) = (leaf, unused) {
+                leaf.keep_grant();
+            }
+        }
     }
 }
 
@@ -282,7 +352,7 @@ fn end(
 /// Puts on top what users need.
 fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume> {
     let fds = tree.fds();
-    let Tree { volume, leaves, ports } = tree;
+    let Tree { volume, leaves, ports, .. } = tree;
     let top = Top::new(volume, options.read_only);
     let block_bytes = top.geometry().block_bytes;
     let host = host.clone();

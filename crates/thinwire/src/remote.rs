@@ -14,7 +14,7 @@ use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::remote::begin_attach;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
-use thinwire_volume::Port;
+use thinwire_volume::{Identity, Port, Volume};
 use thinwire_wire::Status;
 
 use crate::control::LeafStatus;
@@ -160,13 +160,15 @@ impl RemoteLeaf {
         Ok(RemoteLeaf { host, initiator, links, uri, begun, read_only, left_away: false, _id: id })
     }
 
-    /// Drives the attach to its end, good or bad; others on the host go on meanwhile.
+    /// Drives the attach to its end, good or bad; others on the host go on meanwhile. `each_turn` is called
+    /// after each turn.
     pub fn wait_open(
         &self,
         spec: &RemoteSpec,
         options: &VolumeOptions,
         signals: Option<&Signals>,
         stop: Option<&OwnedFd>,
+        each_turn: &mut dyn FnMut(),
     ) -> Outcome {
         if let Some(signals) = signals {
             self.host.watch(signals.fd())?;
@@ -174,6 +176,7 @@ impl RemoteLeaf {
         let start = self.begun;
         loop {
             self.host.turn(Wait::No)?;
+            each_turn();
             let shard = self.host.shard();
             let initiator = shard.get(self.initiator);
             if initiator.is_open() {
@@ -224,6 +227,14 @@ impl RemoteLeaf {
     pub fn is_unheard(&self) -> bool {
         let ended = self.left_away || self.host.shard().get(self.initiator).is_unheard();
         ended && !self.read_only
+    }
+
+    /// Which content it is, and under which writer generation it was granted, once it is open; 0 if it only
+    /// reads.
+    pub fn granted(&self) -> (Identity, u64) {
+        let shard = self.host.shard();
+        let initiator = shard.get(self.initiator);
+        (initiator.identity(), initiator.report(shard.now()).writer_generation)
     }
 
     /// Its end, for whoever stands on it.

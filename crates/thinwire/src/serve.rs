@@ -258,6 +258,7 @@ impl Configured<'_> {
         options.read_only = spec.read_only;
         // The export's verifier changes, and initiators send their writes again.
         options.losses_are_heard = true;
+        options.is_served = true;
         options.flags =
             CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
         options.hurry = Some(self.endings.hurry.clone());
@@ -269,8 +270,10 @@ impl Configured<'_> {
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
+        let held = tree.held_leaves(&spec.volume);
         let (volume, end) = tree.into_parts(host, options.hurry);
-        let (volume, fd) = disk::recorded(volume, &config.state_dir).map_err(|e| {
+        let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
+        let (volume, fd) = recorded.map_err(|e| {
             Failure::failed(format!("cannot get a descriptor for the record of {}: {e}", spec.name))
         })?;
         fds.push(fd);

@@ -28,7 +28,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
@@ -36,8 +35,8 @@ use rustix::io::Errno;
 use thinwire_volume::{SyncScope, WriterRecord};
 
 use super::DiskOpenError;
-use super::domain::sync_all;
 use super::identity::Hash;
+use super::state_file;
 
 const ATTRIBUTE: &str = "user.thinwire.writer";
 const MAGIC: [u8; 8] = *b"TWW3\0\0\0\0";
@@ -73,7 +72,7 @@ pub(super) struct Content<'a> {
 
 /// What stands beside a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Kept {
+pub(super) struct Kept {
     /// The size that somebody may have been told; 0 if that is not known.
     bytes: u64,
     /// How often it was found smaller.
@@ -104,7 +103,7 @@ impl WriterStore {
     /// may be served.
     pub fn open(content: &Content<'_>, state_dir: &Path) -> Result<Self, DiskOpenError> {
         let Content { file, path, bytes, device, read_only, identity, scope } = *content;
-        let state_file = state_file("writer", identity, state_dir);
+        let state_file = state_file::path("writer", identity, state_dir);
         let damaged = |remedy| DiskOpenError::Damaged {
             path: path.to_owned(),
             what: "writer record",
@@ -198,7 +197,7 @@ impl WriterStore {
         if !self.read_only {
             // It may have been written by a process that could not make it durable.
             if let Found::Record(..) = self.read_state_file()? {
-                self.sync_state_file()?;
+                state_file::sync(&self.state_file).map_err(os)?;
             }
             if self.attribute {
                 sync_record(file, scope)?;
@@ -258,7 +257,9 @@ impl WriterStore {
                 Err(errno) => return Err(errno.raw_os_error()),
             }
         }
-        self.store_file(&bytes).map_err(os).inspect_err(|errno| self.complain(*errno))
+        state_file::replace(&self.state_file, &bytes)
+            .map_err(os)
+            .inspect_err(|errno| self.complain(*errno))
     }
 
     fn complain(&self, errno: i32) {
@@ -272,65 +273,11 @@ impl WriterStore {
     /// An older record, from a time when the attribute was refused.
     fn remove_state_file(&self) -> Result<(), i32> {
         match fs::remove_file(&self.state_file) {
-            Ok(()) => self.sync_folder().map_err(os),
+            Ok(()) => state_file::sync_folder(&self.state_file).map_err(os),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(os(error)),
         }
     }
-
-    /// A record of a volume that is no disk: always in the state file.
-    pub fn of_state(identity: &[u8; 16], state_dir: &Path) -> Self {
-        // Another name than a disk's: a target of the same machine may serve what this stands on alone,
-        // which has the same identity.
-        let state_file = state_file("gateway", identity, state_dir);
-        WriterStore { attribute: false, state_file, read_only: false, kept: Kept::default() }
-    }
-
-    /// [`WriterStore::load`] of one that is always in the state file.
-    pub fn load_state(&self) -> Result<WriterRecord, i32> {
-        match self.read_state_file()? {
-            Found::Record(record, _) => self.sync_state_file().map(|()| record),
-            Found::Nothing | Found::Unable => Ok(WriterRecord::default()),
-        }
-    }
-
-    /// [`WriterStore::store`] of one that is always in the state file.
-    pub fn store_state(&self, record: WriterRecord) -> Result<(), i32> {
-        self.store_file(&encode(record, self.kept))
-            .map_err(os)
-            .inspect_err(|errno| self.complain(*errno))
-    }
-
-    /// Replaces the state file in one step: a crash leaves the old or the new one.
-    fn store_file(&self, bytes: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(self.folder())?;
-        let new = self.state_file.with_extension("new");
-        let mut options = fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&new)?;
-        io::Write::write_all(&mut file, bytes)?;
-        sync_all(&file)?;
-        fs::rename(&new, &self.state_file)?;
-        self.sync_folder()
-    }
-
-    fn sync_state_file(&self) -> Result<(), i32> {
-        let file = File::open(&self.state_file).map_err(os)?;
-        sync_all(&file).and_then(|()| self.sync_folder()).map_err(os)
-    }
-
-    fn sync_folder(&self) -> io::Result<()> {
-        sync_all(&File::open(self.folder())?)
-    }
-
-    fn folder(&self) -> &Path {
-        self.state_file.parent().expect("a file in a directory")
-    }
-}
-
-fn state_file(whose: &str, identity: &[u8; 16], state_dir: &Path) -> PathBuf {
-    let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
-    state_dir.join(format!("{whose}-{name}"))
 }
 
 /// Why a place could not be read.
@@ -355,7 +302,7 @@ impl From<Failed> for i32 {
     }
 }
 
-fn os(error: io::Error) -> i32 {
+pub(super) fn os(error: io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
@@ -371,7 +318,7 @@ fn sync_record(file: &File, scope: &SyncScope) -> Result<(), i32> {
     result.map_err(Errno::raw_os_error)
 }
 
-fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {
+pub(super) fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let name = record.name.as_str().as_bytes();
     bytes[..8].copy_from_slice(&MAGIC);
@@ -390,7 +337,7 @@ fn found(bytes: &[u8]) -> Result<Found, Failed> {
     decode(bytes).map(|(record, kept)| Found::Record(record, kept)).ok_or(Failed::Damaged)
 }
 
-fn decode(bytes: &[u8]) -> Option<(WriterRecord, Kept)> {
+pub(super) fn decode(bytes: &[u8]) -> Option<(WriterRecord, Kept)> {
     let (fields, sum) = bytes.split_last_chunk::<8>()?;
     let is_known = match bytes.len() {
         BYTES => fields.starts_with(&MAGIC),

@@ -213,6 +213,13 @@ impl Model {
         true
     }
 
+    /// Somebody writes it where it lies, under no generation of its own: whoever was the writer must not be
+    /// any more.
+    pub fn outsider_came(&mut self, run: u32) {
+        self.drop_run();
+        self.run = run;
+    }
+
     /// A writer has crashed, was fenced or has failed.
     pub fn run_ended(&mut self, run: u32) {
         if self.run == run {

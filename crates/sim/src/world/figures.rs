@@ -82,6 +82,8 @@ impl World {
                 media.push(medium);
             }
         }
+        let trees = self.exports.iter().filter_map(Export::tree);
+        all.fenced_for_leaves = trees.map(|tree| tree.memory.borrow().raised()).sum();
         for medium in media {
             let stats = medium.stats();
             all.record_crashes += stats.record_crashes;

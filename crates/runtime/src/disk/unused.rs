@@ -1,0 +1,119 @@
+//! Grants of leaves that a gateway has not used yet. Of what its leaves make together it knows the name, and
+//! where their generations are remembered, only when it has all of them. If one cannot be had, or the gateway is
+//! killed before, the others have been granted to it for nothing: so it writes down at once, for each by
+//! itself, that nobody has written under that generation, and takes that back before anybody can.
+//!
+//! ```text
+//!  0      8       16           24         32
+//!  | TWU1 | since | generation | checksum |     big endian
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thinwire_volume::LeafGrant;
+
+use super::identity::Hash;
+use super::state_file;
+
+const MAGIC: [u8; 8] = *b"TWU1\0\0\0\0";
+
+/// Where they are written down.
+#[derive(Clone, Debug)]
+pub struct UnusedGrants(PathBuf);
+
+/// What is written down of one leaf.
+#[derive(Clone, Debug)]
+pub struct UnusedGrant {
+    path: PathBuf,
+    grant: LeafGrant,
+}
+
+impl UnusedGrants {
+    /// In this directory, where the generations are remembered, too.
+    pub fn new(state_dir: &Path) -> Self {
+        UnusedGrants(state_dir.to_owned())
+    }
+
+    /// A leaf with this identity, which the user calls `name`, has just been granted: copies of an image may
+    /// have one identity. If it cannot be written down, it counts as used: at worst, somebody is fenced
+    /// for nothing. Blocks.
+    pub fn granted(&self, identity: &[u8; 16], name: &str, generation: u64) -> UnusedGrant {
+        let mut hash = Hash::of(identity);
+        hash.add(name.as_bytes());
+        let path = state_file::path("unused", &hash.value(), &self.0);
+        let before = state_file::read(&path).ok().flatten().and_then(|bytes| from_bytes(&bytes));
+        let grant = LeafGrant::behind(before, generation);
+        if let Err(error) = state_file::replace(&path, &to_bytes(grant)) {
+            tracing::debug!("{}: {error}", path.display());
+        }
+        UnusedGrant { path, grant }
+    }
+}
+
+impl UnusedGrant {
+    /// What it says.
+    pub fn grant(&self) -> LeafGrant {
+        self.grant
+    }
+
+    /// From now on it may be used. Blocks.
+    pub fn forget(&self) -> io::Result<()> {
+        state_file::remove(&self.path)
+    }
+
+    /// It is about to be taken back, and the generation to be granted once more, perhaps to somebody else.
+    /// Blocks.
+    pub fn take_back(&self) -> io::Result<()> {
+        match self.grant.taken_back() {
+            Some(before) => state_file::replace(&self.path, &to_bytes(before)),
+            None => self.forget(),
+        }
+    }
+}
+
+fn to_bytes(grant: LeafGrant) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&MAGIC);
+    bytes[8..16].copy_from_slice(&grant.since.to_be_bytes());
+    bytes[16..24].copy_from_slice(&grant.generation.to_be_bytes());
+    let sum = Hash::of(&bytes[..24]).value();
+    bytes[24..].copy_from_slice(&sum[..8]);
+    bytes
+}
+
+fn from_bytes(bytes: &[u8]) -> Option<LeafGrant> {
+    let number = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    let grant = LeafGrant { since: number(8)?, generation: number(16)? };
+    (to_bytes(grant) == *bytes).then_some(grant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_in_a_row_are_one_until_one_is_used() {
+        let dir = std::env::temp_dir().join(format!("tw-unused-{}", std::process::id()));
+        let unused = UnusedGrants::new(&dir);
+        let granted = |generation| unused.granted(&[7; 16], "twp://a/b", generation);
+        assert_eq!(granted(4).grant(), LeafGrant { since: 4, generation: 4 });
+        assert_eq!(granted(5).grant(), LeafGrant { since: 4, generation: 5 });
+        // Of another leaf nothing is known, nor behind somebody else.
+        assert_eq!(unused.granted(&[8; 16], "twp://a/b", 6).grant().since, 6);
+        assert_eq!(unused.granted(&[7; 16], "twp://a/c", 6).grant().since, 6);
+        assert_eq!(granted(7).grant().since, 7);
+        // Taken back, and granted again: to this one, or to another first.
+        granted(8).take_back().unwrap();
+        assert_eq!(granted(9).grant().since, 9);
+        granted(10).take_back().unwrap();
+        let again = granted(10);
+        assert_eq!(again.grant().since, 9);
+        again.forget().unwrap();
+        assert_eq!(granted(11).grant().since, 11);
+        // What is damaged is worth nothing.
+        std::fs::write(&granted(12).path, [0; 32]).unwrap();
+        assert_eq!(granted(13).grant().since, 13);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}
