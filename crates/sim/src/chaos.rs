@@ -189,6 +189,9 @@ impl Chaos {
         match what {
             Later::StartServer(server) => {
                 self.change_images(world, server);
+                if world.has_gateway() && self.dice.chance(self.changes) {
+                    world.write_leaf(&mut self.dice);
+                }
                 world.start_server(server);
             }
             Later::StartClient(client, take_over) => {

@@ -35,6 +35,8 @@ pub enum Canary {
     FlushDropped,
     /// That an image was cut is not remembered.
     CutsForgotten,
+    /// A gateway does not ask who has written its leaves while it was gone.
+    LeafWritersUnasked,
 }
 
 /// What a run that kept all promises looked like.
@@ -79,6 +81,13 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if canary == Canary::LeafWritersUnasked {
+        for export in &mut world.exports {
+            if let Store::Tree(tree) = &mut export.store {
+                tree.unasked = true;
+            }
+        }
     }
     if canary == Canary::FlushDropped {
         for export in &mut world.exports {

@@ -172,6 +172,11 @@ fn canary_of_a_module_that_drops_a_flush_is_found() {
 }
 
 #[test]
+fn canary_of_a_gateway_that_asks_nobody_who_wrote_its_leaves_is_found() {
+    found_in_trees(Canary::LeafWritersUnasked, 1000);
+}
+
+#[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 10_000);
 }

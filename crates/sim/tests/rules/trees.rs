@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use thinwire_initiator::InitiatorStats;
+use thinwire_link::rng::Rng;
 use thinwire_link::sim::{StationConfig, WireConfig};
 use thinwire_proto::Time;
 use thinwire_sim::client::{End, Workload};
@@ -87,6 +88,12 @@ impl Grove {
         (0..3).for_each(|server| self.restart(server, how));
     }
 
+    /// How often the gateway has fenced whoever was the writer, for somebody who had a leaf.
+    fn raised(&self) -> u64 {
+        let tree = self.s.world.exports[self.tree].tree().expect("it is one");
+        tree.memory.borrow().raised()
+    }
+
     /// Figures of the gateway's attachment to a leaf.
     fn stats(world: &World, leaf: usize) -> InitiatorStats {
         let found = world.servers[GATEWAY].leaves().find(|l| l.leaf == leaf);
@@ -144,6 +151,55 @@ fn rule_04_restarts_below_a_gateway_and_of_it_are_invisible() {
         g.s.read(ALL);
         assert_eq!(g.s.stats(0).replayed, 1);
         assert_eq!(g.s.flush(), Ok(()));
+        assert_eq!(g.raised(), 0);
+        g.end();
+    }
+}
+
+/// Of a gateway that cannot have all its leaves, or is killed before it has, some have been granted to it in
+/// vain: its client is who it was.
+#[test]
+fn rule_03_a_gateway_that_begins_in_vain_fences_nobody() {
+    let mut g = Grove::new();
+    g.s.write(ALL);
+    for below in [0, 1, 1, 0] {
+        g.s.world.crash_server(below, Crash::Power);
+        for _ in 0..2 {
+            g.restart(GATEWAY, Crash::Kill);
+            g.s.pass(ms(2000));
+            let open = g.s.world.servers[GATEWAY].leaves().filter(|l| l.initiator.is_open());
+            assert_eq!(open.count(), 2, "those of the other server");
+        }
+        g.s.world.start_server(below);
+        g.s.read(ALL);
+    }
+    assert_eq!(g.s.flush(), Ok(()));
+    assert_eq!(g.raised(), 0);
+    g.end();
+}
+
+/// Somebody writes a leaf where it lies, and has it made durable, while the gateway is down: who comes back to
+/// the gateway with unflushed writes is fenced. Once: its successor is not.
+#[test]
+fn rule_03_who_wrote_a_leaf_while_its_gateway_was_down_fences_its_writer() {
+    for seed in 0..16 {
+        let mut g = Grove::new();
+        g.s.write(ALL);
+        let down = [vec![GATEWAY], vec![GATEWAY, 0], vec![GATEWAY, 0, 1]];
+        let down = &down[seed as usize % 3];
+        down.iter().for_each(|&server| g.s.world.crash_server(server, Crash::Power));
+        g.s.world.write_leaf(&mut Rng::new(seed));
+        assert_eq!(g.s.world.coverage.leaves_written, 1);
+        down.iter().for_each(|&server| g.s.world.start_server(server));
+        assert_eq!(g.s.until_ended(0), End::Failed(ErrorKind::Fenced), "seed {seed}");
+        assert_eq!(g.raised(), 1);
+        g.s.attach(0);
+        g.s.read(ALL);
+        g.s.write(ALL);
+        g.restart(GATEWAY, Crash::Power);
+        g.s.read(ALL);
+        assert_eq!(g.s.flush(), Ok(()));
+        assert_eq!(g.raised(), 1);
         g.end();
     }
 }
