@@ -108,10 +108,15 @@ impl LocalLeaf {
         self.store.borrow_mut().unused = Some(unused);
     }
 
-    /// Its generation will be remembered as one under which it was held: however this ends, it is not
-    /// granted again.
+    /// Its generation will be remembered as one under which it was held, once somebody is served: however
+    /// that ends, it is not granted again.
     pub fn keep_grant(&self) {
         self.store.borrow_mut().written = true;
+    }
+
+    /// Nobody was served in the end: dropped now, it lets go of the right to write as if it had never had it.
+    pub fn unkeep_grant(&self) {
+        self.store.borrow_mut().written = false;
     }
 
     /// Whether this process would stay on record as its writer, were it dropped now.

@@ -339,11 +339,13 @@ fn end(
     for leaf in leaves {
         // Those that are not ended go with the tree: who has written stays on record, else whoever was
         // there before is so again.
-        if let Leaf::Local(leaf) = leaf
-            && matches!(ending, Ending::Orderly | Ending::BarAway)
-        {
-            let left = leaf.end();
-            ended = ended.and_then(|unheard| left.map(|()| unheard));
+        match (leaf, ending) {
+            (Leaf::Local(leaf), Ending::Orderly | Ending::BarAway) => {
+                let left = leaf.end();
+                ended = ended.and_then(|unheard| left.map(|()| unheard));
+            }
+            (Leaf::Local(leaf), Ending::Unused) => leaf.unkeep_grant(),
+            _ => {}
         }
     }
     ended
