@@ -155,6 +155,8 @@ case " ${wanted[*]} " in
     case " ${wanted[*]} " in *" $name "*) beside+=("$name") ;; esac
   done ;;
 esac
+# What runs beside the end-to-end tests must not build what these run.
+case " ${wanted[*]} " in *" build "*) ;; *) [ ${#beside[@]} -eq 0 ] || wanted=(build "${wanted[@]}") ;; esac
 for name in "${wanted[@]}"; do
   case " ${beside[*]} " in *" $name "*) continue ;; esac
   case "$name" in e2e) run_e2e "${beside[@]}" ;; *) "run_$name" ;; esac

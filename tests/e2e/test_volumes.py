@@ -104,7 +104,7 @@ except nbd.Error as error:
 def a_leaf_written_while_its_gateway_was_down(lab, leaf):
     """Somebody writes a leaf while its gateway is down: who comes back to the gateway with an unflushed write is
     fenced, and the gateway names the leaf. Nobody is fenced for starts between which nobody wrote, or which
-    could not have all leaves."""
+    could not have all leaves; starts that only read neither fence nor forget."""
     _, second = leaves(lab)
     local, a = image(lab, "local.img", LEAF_MIB), uri(lab, "a", over="raw", node="node1")
     tree = f"linear:[{a},{uri(lab, 'c', over='raw', node='node2')},{local}]"
@@ -116,6 +116,11 @@ def a_leaf_written_while_its_gateway_was_down(lab, leaf):
     def write(disk, at, *words, side="target"):
         argv = ("/usr/bin/python3", "-c", WRITE, disk.nbd, str(at), *words)
         return lab.run(side, *argv, timeout=40).stdout.strip()
+
+    def only_reads():
+        reader = Target(lab, f"big={tree},ro", name="middle", over="raw", side="initiator", extra=state)
+        reader.stop()
+        check("somebody else" not in reader.process.stderr, f"a reader is no writer's affair:\n{reader.process.stderr}")
 
     def begins():
         with open(file, "rb") as image_file:
@@ -130,6 +135,7 @@ def a_leaf_written_while_its_gateway_was_down(lab, leaf):
     check(write(attachment, place + 4096, "second..", "flush") == "written", "its writer is who it was")
     check(begins() == b"first...", "and what it had not flushed is there")
     middle.stop()
+    only_reads()
     middle.start(timeout=30)
     check(write(attachment, place, "ghost...") == "written", "an unflushed write")
     middle.kill()
@@ -143,6 +149,7 @@ def a_leaf_written_while_its_gateway_was_down(lab, leaf):
             backup.write(b"stranger".ljust(LEAF_MIB << 20, b"."))
         thinwire(lab, "copy", lab.path("backup.img"), local, "--take-over", "--run-dir", lab.path("other"))
     check(begins() == b"stranger", "what somebody else has written is there")
+    only_reads()
     middle.start(timeout=30)
     answer = write(attachment, place + 4096, "ghost...", "flush")
     check(answer.startswith("error"), f"the write of who is fenced: {answer}")

@@ -174,7 +174,8 @@ impl Part for FacePart {
         if self.refresh_at <= now {
             self.refresh_at = if self.volume.refresh() { now + REFRESH } else { Time::NEVER };
         }
-        self.again = self.turn();
+        // Several times in a turn, perhaps.
+        self.again |= self.turn();
         self.again |= self.take_news();
     }
 

@@ -124,6 +124,16 @@ fn a_dead_face_is_not_turned_again_and_is_told_once() {
     assert_eq!(told.borrow().turns, 1);
 }
 
+/// A part may be told several times before it is closed.
+#[test]
+fn what_happened_early_in_a_turn_asks_for_another_one() {
+    let (mut part, told, _) = part();
+    turn(&mut part, START);
+    told.borrow_mut().dies = true;
+    part.settle(START);
+    assert_eq!(turn(&mut part, START).1, START, "nobody has looked at it");
+}
+
 #[test]
 fn what_a_closed_face_left_ends_before_the_last_flush() {
     let (mut part, told, puppet) = part();

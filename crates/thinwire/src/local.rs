@@ -134,10 +134,12 @@ impl LocalLeaf {
         if self.store.borrow().grant.is_none() {
             return Ok(());
         }
-        self.drain()?;
+        // What is still outstanding nobody else will hear of; a sync that fails says so once.
+        let mut ended = self.drain()?;
         self.store.borrow_mut().store.submit(Io::new(0, Op::Flush, 0, 0));
-        for flushed in self.drain()? {
-            flushed.result.map_err(|e| {
+        ended.append(&mut self.drain()?);
+        for one in ended {
+            one.result.map_err(|e| {
                 Failure::failed(format!("writes since the last flush may be lost: {e}"))
             })?;
         }

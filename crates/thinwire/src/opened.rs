@@ -348,7 +348,11 @@ fn end(
             _ => {}
         }
     }
-    ended
+    match ending {
+        // Of nothing can be said that it is durable.
+        Ending::Force => ended.map(|_| Unheard::default()),
+        _ => ended,
+    }
 }
 
 /// Puts on top what users need.

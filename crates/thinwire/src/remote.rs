@@ -234,7 +234,12 @@ impl RemoteLeaf {
     pub fn granted(&self) -> (Identity, u64) {
         let shard = self.host.shard();
         let initiator = shard.get(self.initiator);
-        (initiator.identity(), initiator.report(shard.now()).writer_generation)
+        // A reader is told whose generation it reads under: somebody else's.
+        let generation = match self.read_only {
+            true => 0,
+            false => initiator.report(shard.now()).writer_generation,
+        };
+        (initiator.identity(), generation)
     }
 
     /// Its end, for whoever stands on it.

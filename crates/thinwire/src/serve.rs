@@ -273,9 +273,13 @@ impl Configured<'_> {
         let held = tree.held_leaves(&spec.volume);
         let (volume, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
-        let (volume, fd) = recorded.map_err(|e| {
-            Failure::failed(format!("cannot get a descriptor for the record of {}: {e}", spec.name))
-        })?;
+        let (volume, fd) = match recorded {
+            Ok(recorded) => recorded,
+            Err(e) => {
+                let what = format!("cannot get a descriptor for the record of {}: {e}", spec.name);
+                return Err(end(false).err().unwrap_or_else(|| Failure::failed(what)));
+            }
+        };
         fds.push(fd);
         let exported = named(spec, written_back(spec, Box::new(volume), &host.pool()));
         let (name, left_behind) = (spec.name.clone(), self.left_behind.clone());

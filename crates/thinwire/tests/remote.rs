@@ -234,3 +234,20 @@ fn who_ends_by_a_signal_leaves_word_of_what_has_not_heard() {
     let log = std::fs::read_to_string(pair.folder.at("run/a.log")).unwrap();
     assert!(log.contains(&pair.uri("a")) && log.contains("--take-over"), "{log}");
 }
+
+/// What it was given up over may be lost: nobody is told that all is durable.
+#[test]
+fn force_promises_nothing_of_a_target_that_is_away() {
+    let mut pair = Pair::new("force-away", &["a=memory:1M"]);
+    assert_eq!(pair.attach("a", &[]).code, 0);
+    pair.kill();
+    wait_state(&pair, "away");
+    let ran = pair.run(&["detach", "a", "--force", "--json"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(json["how"], "forced", "{json}");
+    let log = std::fs::read_to_string(pair.folder.at("run/a.log")).unwrap_or_default();
+    for said in [&ran.out, &ran.err, &log] {
+        assert!(!said.contains("durable"), "{said}");
+    }
+}

@@ -60,8 +60,8 @@ pub struct Recorded<P> {
     grants: Vec<LeafGrant>,
     /// They are being stored, for whoever loads, with this record.
     settling: Option<(Token, WriterRecord)>,
-    /// They may be stored already, though that has failed.
-    were_stored: bool,
+    /// With this record they may be stored already, though that has failed.
+    tried: Option<WriterRecord>,
     /// Operations of the record that have not ended, and those that never began.
     outstanding: usize,
     refused: Vec<Completion>,
@@ -72,8 +72,8 @@ impl<P: RecordPlace> Recorded<P> {
     /// `grants` are those of its leaves, in order. Nothing is read or written yet.
     pub fn new(below: Box<dyn Volume>, place: P, grants: Vec<LeafGrant>) -> Self {
         let (refused, done) = (Vec::new(), Vec::new());
-        let (settling, were_stored) = (None, false);
-        Recorded { below, place, grants, settling, were_stored, outstanding: 0, refused, done }
+        let (settling, tried) = (None, None);
+        Recorded { below, place, grants, settling, tried, outstanding: 0, refused, done }
     }
 
     /// An I/O of the record.
@@ -137,7 +137,7 @@ impl<P: RecordPlace> Recorded<P> {
     fn settle(&mut self, token: Token, found: WriterRecord) -> Option<Completion> {
         let remembered = self.place.remembered();
         let now = to_remember(&remembered, &self.grants);
-        let others = match self.were_stored && now == remembered {
+        let others = match self.tried == Some(found) && now == remembered {
             true => Vec::new(),
             false => granted_to_others(&remembered, &self.grants),
         };
@@ -152,7 +152,7 @@ impl<P: RecordPlace> Recorded<P> {
             let error = failed(Op::LoadWriter, ErrorKind::Io);
             return Some(Completion::new(token, Err(error)));
         };
-        self.were_stored = true;
+        self.tried = Some(record);
         self.settling = Some((token, record));
         self.place.remember(now, others);
         let kind = DiskOpKind::StoreWriter(Box::new(record));
@@ -227,8 +227,9 @@ mod tests {
     struct File {
         record: WriterRecord,
         leaves: Vec<u64>,
-        /// So many of the next records cannot be stored, though they are there.
+        /// So many of the next records cannot be stored, though they are there, or not even that.
         fails: usize,
+        writes_nothing: bool,
         /// What was stored, and who was told of.
         stored: Vec<(WriterRecord, Vec<u64>)>,
         told: Vec<usize>,
@@ -251,6 +252,10 @@ mod tests {
                 DiskOpKind::LoadWriter(record) => {
                     **record = file.record;
                     (self.found, self.next) = (file.leaves.clone(), file.leaves.clone());
+                }
+                DiskOpKind::StoreWriter(_) if file.fails > 0 && file.writes_nothing => {
+                    file.fails -= 1;
+                    result = Err(EIO);
                 }
                 DiskOpKind::StoreWriter(record) => {
                     (file.record, file.leaves) = (**record, self.next.clone());
@@ -340,9 +345,12 @@ mod tests {
 
     #[test]
     fn nobody_reads_the_record_before_the_leaves_are_durable() {
-        for (generations, raised) in [([5], 3), ([6], 4)] {
+        // The next one, somebody else's, and one whose record was put back from elsewhere.
+        let cases = [([5], 3), ([6], 4), ([4], 4)];
+        for ((generations, raised), nothing) in cases.iter().flat_map(|c| [(c, false), (c, true)]) {
+            let (generations, raised) = (*generations, *raised);
             let file = held(3, &[4]);
-            file.borrow_mut().fails = 1;
+            (file.borrow_mut().fails, file.borrow_mut().writes_nothing) = (1, nothing);
             let mut volume = open(&file, &generations);
             let error = load_writer(&mut volume).unwrap_err();
             assert_eq!((error.kind, error.op), (ErrorKind::Io, Op::StoreWriter));

@@ -99,8 +99,8 @@ impl WriterStore {
     /// begins, held by nobody.
     ///
     /// # Errors
-    /// It is damaged, or cannot remember. If it cannot be read, [`WriterStore::load`] says so: readers
-    /// may be served.
+    /// It is damaged, or cannot remember that the content was cut. If it cannot be read, or remember another
+    /// size, [`WriterStore::load`] says so: readers may be served.
     pub fn open(content: &Content<'_>, state_dir: &Path) -> Result<Self, DiskOpenError> {
         let Content { file, path, bytes, device, read_only, identity, scope } = *content;
         let state_file = state_file::path("writer", identity, state_dir);
@@ -125,14 +125,14 @@ impl WriterStore {
         let (record, kept) = newest.unwrap_or_default();
         store.kept = kept.found_with(bytes);
         if store.kept != kept && !read_only {
-            match store.store(file, scope, record) {
-                // There was none, and nobody will be a writer who might miss anything.
-                Err(_) if newest.is_none() => {}
-                stored => stored.map_err(|errno| DiskOpenError::Os {
+            let stored = store.store(file, scope, record);
+            // It was cut: whoever is let in must find that again, and [`WriterStore::load`] would be too late.
+            if store.kept.incarnation != kept.incarnation {
+                stored.map_err(|errno| DiskOpenError::Os {
                     path: path.to_owned(),
-                    what: "remember its size beside the writer record",
+                    what: "remember beside the writer record that it is smaller",
                     source: io::Error::from_raw_os_error(errno),
-                })?,
+                })?;
             }
         }
         Ok(store)
@@ -194,7 +194,10 @@ impl WriterStore {
             );
             return Err(libc::ESTALE);
         }
-        if !self.read_only {
+        if kept != self.kept && !self.read_only {
+            // As it should have been when the content was opened.
+            self.store(file, scope, record)?;
+        } else if !self.read_only {
             // It may have been written by a process that could not make it durable.
             if let Found::Record(..) = self.read_state_file()? {
                 state_file::sync(&self.state_file).map_err(os)?;
@@ -214,7 +217,13 @@ impl WriterStore {
             return Ok(());
         }
         self.kept.bytes = bytes;
-        self.store_again(file, scope)
+        self.store_again(file, scope).inspect_err(|errno| {
+            tracing::error!(
+                error = %io::Error::from_raw_os_error(*errno),
+                "what the content has grown by is not offered before it grows again, or is opened again: \
+                 its size could not be remembered beside the writer record"
+            );
+        })
     }
 
     /// Remembers that the content was cut while it was open: who opens it next has another life of it,
@@ -441,6 +450,42 @@ mod tests {
         let mut blind = open(8192, false);
         blind.kept.incarnation = 0;
         assert_eq!(blind.load(&file, &scope), Err(libc::ESTALE));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Only a cut must be remembered before anybody is served.
+    #[test]
+    fn a_size_that_cannot_be_remembered_lets_no_writer_in() {
+        let dir = std::env::temp_dir().join(format!("thinwire-full-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let file = File::create(dir.join("content")).unwrap();
+        let scope = SyncScope::alone();
+        let state = dir.join("state");
+        let open = |bytes| {
+            let content = Content {
+                file: &file,
+                path: Path::new("content"),
+                bytes,
+                device: true,
+                read_only: false,
+                identity: &[0xab; 16],
+                scope: &scope,
+            };
+            WriterStore::open(&content, &state)
+        };
+        let record = WriterRecord::new(1, [3; 16], "node1");
+        open(4096).unwrap().store(&file, &scope, record).unwrap();
+        // Nothing can be stored there: what is new would be a folder.
+        let new = state.join(format!("writer-{}.new", "ab".repeat(16)));
+        fs::create_dir(&new).unwrap();
+        assert!(open(2048).unwrap_err().to_string().contains("smaller"));
+        let mut larger = open(8192).unwrap();
+        assert_eq!(larger.load(&file, &scope), Err(libc::EISDIR));
+        assert_eq!(larger.keep_size(&file, &scope, 12288), Err(libc::EISDIR));
+        fs::remove_dir(&new).unwrap();
+        assert_eq!(larger.load(&file, &scope), Ok(record));
+        drop(larger);
+        assert_eq!(open(8192).unwrap().incarnation(), 1, "12288 is remembered");
         fs::remove_dir_all(&dir).unwrap();
     }
 
