@@ -1,6 +1,8 @@
 //! A volume that a command has opened, whatever it is made of: local stores, attachments, modules over
 //! them.
 
+mod grants;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,10 +12,11 @@ use thinwire_frontend::Face;
 use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
-use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant, UnusedGrants};
+use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
+use self::grants::Grants;
 use crate::attachment::shown::Shown;
 use crate::control::State;
 use crate::error::{Failure, Outcome};
@@ -115,7 +118,7 @@ impl Tree {
         match opened {
             Ok(volume) => {
                 grants.keep(&leaves);
-                Ok(Tree { volume, leaves, unused: grants.unused, ports })
+                Ok(Tree { volume, leaves, unused: grants.into_unused(), ports })
             }
             Err(failure) => {
                 // Those that are open are let go of in order; local ones that nobody has written are put
@@ -202,51 +205,6 @@ impl Tree {
             end(&host, &mut leaves, ending, hurry.as_deref())
         };
         (self.volume.boxed(), end)
-    }
-}
-
-/// Writes down what is granted of the leaves of a tree, of each as soon as it is: until all of them are there,
-/// nobody knows what they make.
-struct Grants {
-    /// None if nobody wants it.
-    place: Option<UnusedGrants>,
-    /// By leaf.
-    unused: Vec<Option<UnusedGrant>>,
-}
-
-impl Grants {
-    fn new(options: &VolumeOptions, disk_options: &DiskOptions) -> Self {
-        let place = options.is_served.then(|| UnusedGrants::new(&disk_options.state_dir));
-        Grants { place, unused: Vec::new() }
-    }
-
-    fn note(&mut self, leaves: &[Leaf], specs: &[&VolumeSpec]) {
-        let Some(place) = &self.place else { return };
-        self.unused.resize_with(specs.len(), || None);
-        for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
-            let granted = match leaf {
-                Leaf::Remote(leaf) if !leaf.is_open() => continue,
-                _ if unused.is_some() => continue,
-                Leaf::Remote(leaf) => leaf.granted(),
-                Leaf::Local(leaf) => leaf.granted(),
-            };
-            if let (identity, generation @ 1..) = granted {
-                let noted = place.granted(&identity.identity, &spec.to_string(), generation);
-                if let Leaf::Local(leaf) = leaf {
-                    leaf.set_unused(noted.clone());
-                }
-                *unused = Some(noted);
-            }
-        }
-    }
-
-    /// All are there.
-    fn keep(&self, leaves: &[Leaf]) {
-        for (leaf, unused) in leaves.iter().zip(&self.unused) {
-            if let (Leaf::Local(leaf), Some(_)) = (leaf, unused) {
-                leaf.keep_grant();
-            }
-        }
     }
 }
 
