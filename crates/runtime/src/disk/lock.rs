@@ -5,6 +5,7 @@
 //! successor waits for it here.
 
 use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -96,10 +97,29 @@ fn nap(time: Duration, stop: Option<&OwnedFd>) -> bool {
     poll(&mut [PollFd::new(stop, PollFlags::IN)], Some(&time)).is_ok_and(|ready| ready > 0)
 }
 
+/// How often /proc/locks is read before a holder counts as not to be found.
+const LOOKS: usize = 5;
+
+/// All that /proc/locks tells, in as few reads as the kernel allows: each goes on by counting lines, and
+/// misses one when another lock is let go of in between.
+fn locks() -> io::Result<String> {
+    let mut file = File::open("/proc/locks")?;
+    let (mut all, mut page) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        match file.read(&mut page)? {
+            0 => return Ok(String::from_utf8_lossy(&all).into_owned()),
+            len => all.extend_from_slice(&page[..len]),
+        }
+    }
+}
+
 /// Who holds a lock on this file: `process 123 (thinwire)`, as far as /proc/locks tells.
 fn holder(stat: &Stat) -> String {
-    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
-    match find_holder(&locks, major(stat.st_dev), minor(stat.st_dev), stat.st_ino) {
+    let look = |_| {
+        let locks = locks().unwrap_or_default();
+        find_holder(&locks, major(stat.st_dev), minor(stat.st_dev), stat.st_ino)
+    };
+    match (0..LOOKS).find_map(look) {
         Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("process {pid} ({})", name.trim_end()),
             Err(_) => format!("process {pid} (gone; its last I/O is not finished yet)"),
