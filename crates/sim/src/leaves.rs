@@ -78,16 +78,25 @@ impl RecordPlace for TreeRecord {
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
         let before = done.len();
         Disk::poll(&mut self.disk, done);
-        for one in done[before..].iter().filter(|one| one.result.is_ok()) {
+        for one in &done[before..] {
             let memory = &mut *self.memory.borrow_mut();
-            match one.kind {
-                DiskOpKind::LoadWriter(_) => self.found = memory.generations.clone(),
-                _ => {
+            match (&one.kind, one.result) {
+                (DiskOpKind::LoadWriter(_), Ok(())) => self.found = memory.generations.clone(),
+                (DiskOpKind::StoreWriter(_), Ok(())) => {
                     if let Some((generations, _)) = self.next.take() {
                         memory.generations = generations;
                         memory.unused.clear();
                     }
                 }
+                // Both are in one file: where the record is there all the same, so are they.
+                (DiskOpKind::StoreWriter(record), Err(_)) => {
+                    if let Some((generations, _)) = &self.next
+                        && self.disk.has_record(record)
+                    {
+                        memory.generations.clone_from(generations);
+                    }
+                }
+                _ => {}
             }
         }
     }

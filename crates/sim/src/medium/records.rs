@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use thinwire_volume::{DiskOpKind, WriterRecord};
 
-use super::MediumHandle;
 use super::effects::{EIO, Medium, SyncFailure};
+use super::{MediumHandle, SimDisk};
 
 /// What becomes of a record that is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +232,13 @@ impl Medium {
                 self.records.save();
             }
         }
+    }
+}
+
+impl SimDisk {
+    /// A process would find this record now, durable or not.
+    pub fn has_record(&self, record: &WriterRecord) -> bool {
+        self.handle.medium.borrow().records.current == *record
     }
 }
 
