@@ -217,19 +217,21 @@ def all_or_none(lab):
 def several_exports_of_a_gateway(lab, shards):
     """A gateway with several exports, of which one is another target's as it is, and that target keeps its
     records in the same folder: each is written under its own record, whoever is killed."""
+    # An xdp link is one shard's.
+    over = "raw" if shards == 1 else "packet"
     state = ("--state-dir", lab.path("state"))
-    leaf = Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over="raw",
+    leaf = Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over=over,
                   extra=state)
-    a, b = (uri(lab, name, over="raw", node="node1") for name in "ab")
+    a, b = (uri(lab, name, over=over, node="node1") for name in "ab")
     middle = Target(lab, f"x={a}", f"y=linear:[{b},memory:1M]", f"z={image(lab, 'z.img', LEAF_MIB)}", name="middle",
-                    over="raw", side="initiator",
+                    over=over, side="initiator",
                     extra=(*state, "--run-dir", lab.path("gateway-run"), "--shards", str(shards)))
-    attachment = Attachment(lab, uri(lab, "x", over="raw", node="middle"), name="x", side="target")
+    attachment = Attachment(lab, uri(lab, "x", over=over, node="middle"), name="x", side="target")
     fio = load.Fio(lab, attachment.nbd, mib=LEAF_MIB, seconds=14)
 
     def others():
         for name in "yz":
-            thinwire(lab, "bench", uri(lab, name, over="raw", node="middle"), "--insecure", "--rw", "randrw",
+            thinwire(lab, "bench", uri(lab, name, over=over, node="middle"), "--insecure", "--rw", "randrw",
                      "--runtime", "1", "--verify", "--run-dir", lab.path("bench-run"), side="target")
     others()
     for killed in (leaf, middle):
