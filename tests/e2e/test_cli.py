@@ -409,8 +409,8 @@ def status(lab):
 @test(seconds=90)
 def status_of_the_frame_size(lab):
     """A switch port falls to MTU 1500 and rises again: status says when the full size is tried, and then it is."""
-    Target(lab, f"disk0={image(lab)}")
-    disk = Attachment(lab, face="file")
+    Target(lab, f"disk0={image(lab)}", over="raw")
+    disk = Attachment(lab, uri(lab, over="raw"), face="file")
     path = lambda: disk.status()["paths"][0]
     until("frames of full size", 10, lambda: path()["frame_bytes"] == path()["frame_bytes_limit"])
     check(path()["full_size_retry_s"] is None, f"{path()}")

@@ -76,9 +76,9 @@ class Folder:
 @test(seconds=90)
 def of_initiators(lab):
     """attach, status, detach, bench, copy, discover, man: each in an empty folder, well ended, killed and failed."""
-    Target(lab, f"disk0={image(lab, 'served.img', mib=16)}", "disk1=memory:16M")
+    Target(lab, f"disk0={image(lab, 'served.img', mib=16)}", "disk1=memory:16M", over="plain")
     folder, run_dir = Folder(lab), ("--run-dir", lab.path("run"))
-    remote, second = ("--insecure", uri(lab), *run_dir), ("--insecure", uri(lab, "disk1"), *run_dir)
+    remote, second = ("--insecure", uri(lab, over="plain"), *run_dir), ("--insecure", uri(lab, "disk1", over="plain"), *run_dir)
     local = image(lab, "here/local.img", mib=16)
     folder.seen = folder.look()
     folder.thinwire("bench", *second, "--rw", "randwrite", "--runtime", "0.2", "--pcap", "wire.pcap")
@@ -135,7 +135,7 @@ def of_targets(lab):
         folder.seen = folder.look()
         target.start()
         for export in ("disk0", "disk1"):
-            Attachment(lab, uri(lab, export), name=export, run="theirs").detach()
+            Attachment(lab, uri(lab, export, over="plain"), name=export, run="theirs").detach()
         target.stop()
         sides = ("served", "state", "run")
         left = folder.judge("target", sides)
