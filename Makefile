@@ -7,7 +7,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab demo test e2e e2e-matrix lint bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix lint bench lab lab-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,11 +24,14 @@ demo: ## Show the main job on this machine: a disk across a switch, survives kil
 test: ## Set up and run all tests; ends with "N passed, N failed" (root)
 	@scripts/test.sh
 
-e2e: build-lab ## Run the end-to-end tests alone; E2E="name ..." selects some (root)
+e2e: build-lab set-up ## Run the end-to-end tests alone; E2E="name ..." selects some (root)
 	@/usr/bin/python3 tests/e2e/run.py $(E2E)
 
-e2e-matrix: build-lab ## Run them under every pipeline, batching policy and link (root, 30 minutes)
+e2e-matrix: build-lab set-up ## Run them under every pipeline, batching policy and link (root, 30 minutes)
 	@/usr/bin/python3 tests/e2e/matrix.py
+
+set-up: # What those two need
+	@scripts/setup.sh --test
 
 lint: ## Formatting, clippy, arrows between crates, links: all that is fast
 	@scripts/tidy

@@ -21,6 +21,9 @@ RATE = 20_000
 # that fill memory which is theirs, up to their credit, may take all of their time for it.
 FLAT_MIB = 4
 FILLING = ("reads", "data")
+# On a busy machine a peer may have found its stride only in that half, or the load beside it. What has an end is
+# then there, and does not grow once more under the same peer; what has none grows each time.
+ROUNDS = 3
 
 
 def resident_mib(pid):
@@ -28,7 +31,27 @@ def resident_mib(pid):
         return int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1)) / 1024
 
 
-@test(seconds=int(SECONDS * 2) + 120)
+def greed(lab, target, kind, seconds):
+    """One peer of this kind for so long: the target's memory in the first half and in all, in MiB, and a line."""
+    pid = target.process.pid
+    peer = lab.start("initiator", "/usr/bin/python3", greedy.__file__, kind, seconds, RATE, lab.address("target"),
+                     name=f"greedy-{kind}")
+    began, seen = time.monotonic(), []
+    while peer.running:
+        check(target.process.running, f"the target died under {kind}\n{target.process.stderr}")
+        seen.append((time.monotonic() - began, resident_mib(pid)))
+        check(time.monotonic() < began + seconds + 30, f"{kind} does not end")
+        time.sleep(0.1)
+    peer.wait(5)
+    report = json.loads(peer.stdout)
+    check(report["sent"] > 500 * seconds, f"{kind} sent only {report['sent']} frames in {seconds} s")
+    early = max(mib for at, mib in seen if at <= max(seconds / 2, 1))
+    late = max(mib for _, mib in seen)
+    return early, late, (f"{kind}: {report['sent']} frames, {report['sessions']} sessions, {early:.1f} MiB in the first "
+                         f"half, {late:.1f} in all")
+
+
+@test(seconds=int(SECONDS * 4) + 120)
 def peers_that_never_listen(lab):
     """The peer that asks once and pings with gaps, and nine of its kind, beside a verified load."""
     target = Target(lab, f"disk0={image(lab)}", over="udp", extra=("-v",))
@@ -48,24 +71,16 @@ def peers_that_never_listen(lab):
     for kind in greedy.KINDS:
         # A credit that nobody looks at would not show below what all together may take.
         limit = resident_mib(pid) + session + FLAT_MIB if kind == "data" else bound
-        peer = lab.start("initiator", "/usr/bin/python3", greedy.__file__, kind, each, RATE, lab.address("target"),
-                         name=f"greedy-{kind}")
-        began, seen = time.monotonic(), []
-        while peer.running:
-            check(target.process.running, f"the target died under {kind}\n{target.process.stderr}")
-            seen.append((time.monotonic() - began, resident_mib(pid)))
-            check(time.monotonic() < began + each + 30, f"{kind} does not end")
-            time.sleep(0.1)
-        peer.wait(5)
-        report = json.loads(peer.stdout)
-        early = max(mib for at, mib in seen if at <= max(each / 2, 1))
-        late = max(mib for _, mib in seen)
-        most = max(most, late)
-        lines.append(f"{kind}: {report['sent']} frames, {report['sessions']} sessions, {early:.1f} MiB in the first "
-                     f"half, {late:.1f} in all")
-        check(report["sent"] > 500 * each, f"{kind} sent only {report['sent']} frames in {each} s")
-        check(kind in FILLING or late < early + FLAT_MIB, "it grows:\n" + "\n".join(lines))
-        check(late < limit, f"beyond the bound of {limit:.0f} MiB:\n" + "\n".join(lines))
+        before = 0.0
+        for turn in range(1, ROUNDS + 1):
+            early, late, line = greed(lab, target, kind, each)
+            lines.append(line)
+            most = max(most, late)
+            check(late < limit, f"beyond the bound of {limit:.0f} MiB:\n" + "\n".join(lines))
+            if kind in FILLING or late < max(early, before) + FLAT_MIB:
+                break
+            check(turn < ROUNDS, "it grows:\n" + "\n".join(lines))
+            before = late
     fio.finish(timeout=120)
     end = resident_mib(pid)
     print("\n".join(lines))
