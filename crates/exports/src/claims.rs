@@ -124,6 +124,7 @@ impl Exports {
         // Who resumes is known to be the holder, and who says so may take over from anybody.
         let asks = resumes.is_none() && !takes_over;
         let twin = if asks || waits { Twin::Unasked } else { Twin::Cleared };
+        self.exports[export].claims += 1;
         self.claims.push(PendingClaim {
             user: user.clone(),
             transaction,
@@ -299,6 +300,7 @@ impl Exports {
                 Decided::Denied(denied) => Some(denied),
             };
             let claim = std::mem::replace(&mut self.claims[at], PendingClaim::over());
+            self.exports[export].claims -= 1;
             // Whatever becomes of it: what was held back for it goes on, or is refused.
             self.release = true;
             let (session, transaction) = (claim.user.session, claim.transaction);
@@ -415,7 +417,11 @@ impl Exports {
             _ => Some(now),
         };
         let twins = Vec::new();
-        e.holder = Some(Holder { run, twins, name, session, last_heard: now, generation, since });
+        let holder = Holder { run, twins, name, session, last_heard: now, generation, since };
+        if let Some(before) = e.holder.replace(holder) {
+            self.held.remove(&(before.session, export));
+        }
+        self.held.insert((session, export));
         self.fence_writers(export);
         if users.is_there(session) {
             let granted = self.open(session, export, generation, false);

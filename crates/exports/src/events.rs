@@ -115,14 +115,17 @@ impl Exports {
     /// Tells those who have an export open how large it is, if it has grown.
     pub(crate) fn tell_growth(&mut self, users: &mut dyn Users) {
         self.has_grown = false;
-        for (at, state) in self.passes.iter().enumerate() {
-            let e = &self.exports[state.export];
-            let tells = self.config.canary != DoorCanary::GrowthUntold;
-            if e.has_grown && state.live && !state.fenced && tells {
-                let pass = Pass { number: at as u32 + 1, generation: state.generation };
-                users.on_resized(state.session, pass, e.volume.geometry().bytes);
+        for (export, e) in self.exports.iter_mut().enumerate() {
+            if !std::mem::take(&mut e.has_grown) || self.config.canary == DoorCanary::GrowthUntold {
+                continue;
+            }
+            for at in self.passes.of_export(export) {
+                let state = &self.passes[at];
+                if !state.fenced {
+                    let pass = Pass { number: at as u32 + 1, generation: state.generation };
+                    users.on_resized(state.session, pass, e.volume.geometry().bytes);
+                }
             }
         }
-        self.exports.iter_mut().for_each(|e| e.has_grown = false);
     }
 }

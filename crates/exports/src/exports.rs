@@ -1,6 +1,6 @@
 //! The exports of one shard, and their verifiers.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use thinwire_buffer::{Pool, Time};
@@ -9,7 +9,7 @@ use thinwire_volume::{ChangeError, Completion, Volume, WriterRecord};
 use crate::claims::{Holder, PendingClaim};
 use crate::events::Refresh;
 use crate::ios::PendingIo;
-use crate::passes::PassState;
+use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
 
 /// Sentences that wait for the driver, at most.
@@ -115,6 +115,8 @@ pub(crate) struct Export {
     /// How the last change of the record ended, until its claim has heard of it.
     pub changed: Option<Result<(), ChangeError>>,
     pub holder: Option<Holder>,
+    /// Claims that wait for it.
+    pub claims: usize,
     /// I/Os in the volume, readers' not counted.
     pub writers_outstanding: usize,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
@@ -147,7 +149,9 @@ impl Export {
 pub struct Exports {
     pub(crate) config: ExportsConfig,
     pub(crate) exports: Vec<Export>,
-    pub(crate) passes: Vec<PassState>,
+    pub(crate) passes: Passes,
+    /// By the session of an [`Export::holder`], its exports.
+    pub(crate) held: BTreeSet<(u64, usize)>,
     pub(crate) pass_generation: u32,
     pub(crate) claims: Vec<PendingClaim>,
     /// By export, whether a claim waits; recycled between settlings.
@@ -183,7 +187,7 @@ impl Exports {
     /// Memory that one I/O in a volume takes, in bytes.
     pub const IO_BYTES: usize = size_of::<Option<PendingIo>>() + 3 * size_of::<u64>();
     /// Memory that one pass takes, in bytes.
-    pub const PASS_BYTES: usize = size_of::<PassState>();
+    pub const PASS_BYTES: usize = Passes::PASS_BYTES;
     /// Memory that one claim that waits takes, in bytes, the name of the user not counted.
     pub const CLAIM_BYTES: usize = size_of::<PendingClaim>();
 
@@ -194,7 +198,8 @@ impl Exports {
             pass_generation: config.pass_generation,
             config,
             exports: Vec::new(),
-            passes: Vec::new(),
+            passes: Passes::default(),
+            held: BTreeSet::new(),
             claims: Vec::new(),
             waited_for: Vec::new(),
             ios: Vec::new(),
@@ -238,6 +243,7 @@ impl Exports {
             may_be_released: false,
             changed: None,
             holder: None,
+            claims: 0,
             writers_outstanding: 0,
             granted: VecDeque::new(),
             flush_running: false,

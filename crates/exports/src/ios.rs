@@ -69,8 +69,8 @@ impl Exports {
     /// the volume runs dry of them. So they do while it is not known who the writer is.
     #[inline]
     fn is_held_back(&self, export: usize, session: u64) -> bool {
-        (!self.claims.is_empty() && self.is_claimed_from(export, session))
-            || self.exports[export].record.is_in_doubt()
+        let e = &self.exports[export];
+        (e.claims > 0 && self.is_claimed_from(export, session)) || e.record.is_in_doubt()
     }
 
     fn is_claimed_from(&self, export: usize, session: u64) -> bool {
@@ -249,8 +249,7 @@ impl Exports {
         completion: &mut Completion,
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
-        let pass = &mut self.passes[io.pass];
-        pass.outstanding -= 1;
+        let pass = self.passes.on_left(io.pass);
         self.exports[export].writers_outstanding -= usize::from(!pass.read_only);
         // It may be what a claim waits for.
         self.started |= !self.claims.is_empty();

@@ -1,5 +1,8 @@
 //! What is open, and for whom (`docs/protocol.md`, "Attachments"; rule 7).
 
+use std::collections::BTreeSet;
+use std::ops::{Index, IndexMut};
+
 use thinwire_buffer::Time;
 
 use crate::exports::{DoorCanary, Exports};
@@ -17,6 +20,104 @@ pub(crate) struct PassState {
     pub live: bool,
     /// I/Os in the volume.
     pub outstanding: usize,
+}
+
+/// All passes, by place, and those that live by whose and for what they are: hundreds of sessions with
+/// hundreds of exports are looked at for one of either.
+#[derive(Default)]
+pub(crate) struct Passes {
+    places: Vec<PassState>,
+    /// Neither live nor with an I/O in a volume: to be used again, the last one first.
+    free: Vec<usize>,
+    /// Of a session, the places of its live passes.
+    by_session: BTreeSet<(u64, usize)>,
+    /// Of an export, the places of its live passes.
+    by_export: BTreeSet<(usize, usize)>,
+}
+
+impl Passes {
+    /// Memory of one, in bytes: a leaf of a tree is at least half full, and the nodes above take less than
+    /// it does.
+    pub const PASS_BYTES: usize = size_of::<PassState>() + size_of::<usize>() + 2 * 4 * 16;
+
+    /// Takes a pass in; it has the place returned until it has ended and its last I/O has, too.
+    fn add(&mut self, pass: PassState) -> usize {
+        let (session, export) = (pass.session, pass.export);
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.places[at] = pass;
+                at
+            }
+            None => {
+                self.places.push(pass);
+                self.places.len() - 1
+            }
+        };
+        self.by_session.insert((session, at));
+        self.by_export.insert((export, at));
+        at
+    }
+
+    /// A live pass ends.
+    fn end(&mut self, at: usize) {
+        let pass = &mut self.places[at];
+        pass.live = false;
+        self.by_session.remove(&(pass.session, at));
+        self.by_export.remove(&(pass.export, at));
+        if pass.outstanding == 0 {
+            self.free.push(at);
+        }
+    }
+
+    /// All live passes of a session end.
+    fn end_session(&mut self, session: u64) {
+        while let Some(&(_, at)) =
+            self.by_session.range((session, 0)..=(session, usize::MAX)).next()
+        {
+            self.end(at);
+        }
+    }
+
+    /// An I/O under a pass has left the volume.
+    #[inline]
+    pub fn on_left(&mut self, at: usize) -> &PassState {
+        let pass = &mut self.places[at];
+        pass.outstanding -= 1;
+        if !pass.live && pass.outstanding == 0 {
+            self.free.push(at);
+        }
+        pass
+    }
+
+    fn get(&self, at: usize) -> Option<&PassState> {
+        self.places.get(at)
+    }
+
+    /// Places of the live passes of a session, lowest first.
+    pub fn of_session(&self, session: u64) -> impl Iterator<Item = usize> + '_ {
+        self.by_session.range((session, 0)..=(session, usize::MAX)).map(|&(_, at)| at)
+    }
+
+    /// Places of the live passes for an export, lowest first.
+    pub fn of_export(&self, export: usize) -> impl Iterator<Item = usize> + '_ {
+        self.by_export.range((export, 0)..=(export, usize::MAX)).map(|&(_, at)| at)
+    }
+}
+
+impl Index<usize> for Passes {
+    type Output = PassState;
+
+    #[inline]
+    fn index(&self, at: usize) -> &PassState {
+        &self.places[at]
+    }
+}
+
+impl IndexMut<usize> for Passes {
+    #[inline]
+    fn index_mut(&mut self, at: usize) -> &mut PassState {
+        &mut self.places[at]
+    }
 }
 
 impl Exports {
@@ -44,12 +145,7 @@ impl Exports {
             live: true,
             outstanding: 0,
         };
-        let free = self.passes.iter().position(|p| !p.live && p.outstanding == 0);
-        let at = free.unwrap_or(self.passes.len());
-        match self.passes.get_mut(at) {
-            Some(place) => *place = pass,
-            None => self.passes.push(pass),
-        }
+        let at = self.passes.add(pass);
         let e = &self.exports[export];
         let mut geometry = e.volume.geometry();
         geometry.features.read_only |= read_only || e.read_only;
@@ -78,8 +174,8 @@ impl Exports {
             // It may ask twice.
             return !self.closings.iter().any(|c| c.session == session && c.pass == pass);
         };
-        let state = &mut self.passes[at];
-        state.live = false;
+        self.passes.end(at);
+        let state = &self.passes[at];
         if state.read_only || state.fenced {
             return true;
         }
@@ -96,39 +192,41 @@ impl Exports {
     /// A session is over; what it had open is not used any more, but its writer keeps the export
     /// until its lease ends.
     pub fn end_session(&mut self, session: u64, last_heard: Time) {
-        for pass in self.passes.iter_mut().filter(|p| p.session == session) {
-            pass.live = false;
-        }
+        self.passes.end_session(session);
         self.heard(session, last_heard);
         let before = self.claims.len();
         // What is being recorded is granted all the same, to one that has gone since.
-        self.claims.retain(|claim| claim.user.session != session || claim.is_recording);
+        self.claims.retain(|claim| {
+            let stays = claim.user.session != session || claim.is_recording;
+            self.exports[claim.export].claims -= usize::from(!stays);
+            stays
+        });
         self.release |= self.claims.len() < before;
     }
 
     /// Keeps the leases of a living session fresh.
     pub fn heard(&mut self, session: u64, last_heard: Time) {
-        for export in &mut self.exports {
-            if let Some(holder) = export.holder.as_mut().filter(|h| h.session == session) {
-                holder.last_heard = last_heard;
-            }
+        for &(_, export) in self.held.range((session, 0)..=(session, usize::MAX)) {
+            let holder = self.exports[export].holder.as_mut();
+            holder.expect("it is held").last_heard = last_heard;
         }
     }
 
     /// All writers of an export are fenced: their passes mean nothing any more.
     pub(crate) fn fence_writers(&mut self, export: usize) {
         let together = self.config.canary == DoorCanary::FencedTogether;
-        for at in 0..self.passes.len() {
-            let pass = &mut self.passes[at];
-            let is_writer = pass.export == export && !pass.read_only;
-            if is_writer && pass.live && !pass.fenced {
-                pass.fenced = true;
-                self.stats.fenced += 1;
-                if together {
-                    let session = pass.session;
-                    let all = self.passes.iter_mut().filter(|p| p.session == session);
-                    all.for_each(|p| p.fenced = true);
-                }
+        let Passes { places, by_session, by_export, .. } = &mut self.passes;
+        for &(_, at) in by_export.range((export, 0)..=(export, usize::MAX)) {
+            let pass = &mut places[at];
+            if pass.read_only || pass.fenced {
+                continue;
+            }
+            pass.fenced = true;
+            self.stats.fenced += 1;
+            if together {
+                let session = pass.session;
+                let all = by_session.range((session, 0)..=(session, usize::MAX));
+                all.for_each(|&(_, at)| places[at].fenced = true);
             }
         }
     }
@@ -141,8 +239,9 @@ impl Exports {
         writer_generation: u64,
         users: &mut dyn Users,
     ) {
-        for (at, state) in self.passes.iter().enumerate() {
-            if state.export == export && state.live && state.fenced {
+        for at in self.passes.of_export(export) {
+            let state = &self.passes[at];
+            if state.fenced {
                 let pass = Pass { number: at as u32 + 1, generation: state.generation };
                 users.on_fenced(state.session, pass, by, writer_generation);
             }
@@ -151,19 +250,19 @@ impl Exports {
 
     /// Passes and claims of a session.
     pub fn open_count(&self, session: u64) -> usize {
-        self.passes.iter().filter(|p| p.session == session && p.live).count()
+        self.passes.of_session(session).count()
             + self.claims.iter().filter(|claim| claim.user.session == session).count()
     }
 
     /// Names of the exports that a session has open.
     pub fn names_of(&self, session: u64) -> impl Iterator<Item = &str> {
-        let live = self.passes.iter().filter(move |p| p.live && p.session == session);
-        live.map(|p| self.exports[p.export].name.as_str())
+        let open = self.passes.of_session(session);
+        open.map(|at| self.exports[self.passes[at].export].name.as_str())
     }
 
     /// Sessions that have an export open, or wait for one; some of them several times.
     pub fn sessions(&self) -> impl Iterator<Item = u64> {
-        let open = self.passes.iter().filter(|p| p.live).map(|p| p.session);
+        let open = self.passes.by_session.iter().map(|&(session, _)| session);
         open.chain(self.claims.iter().map(|claim| claim.user.session))
     }
 }

@@ -157,7 +157,9 @@ impl Exports {
                 e.may_be_released = result.is_err();
                 if result.is_ok() {
                     e.writer = e.writer.released();
-                    e.holder = None;
+                    if let Some(holder) = e.holder.take() {
+                        self.held.remove(&(holder.session, export));
+                    }
                 }
                 RecordState::Settled
             }

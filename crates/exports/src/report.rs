@@ -4,7 +4,6 @@ use thinwire_buffer::Time;
 use thinwire_volume::Geometry;
 
 use crate::exports::{Export, Exports};
-use crate::passes::PassState;
 use crate::record::RecordState;
 
 /// What an export is, for status.
@@ -93,13 +92,13 @@ impl Exports {
                 lease_end: None,
             });
         };
-        let writes = |pass: &PassState| {
-            let is_its = (pass.export, pass.session) == (export, holder.session);
-            is_its && pass.live && !pass.fenced && !pass.read_only
+        let writes = |at| {
+            let pass = &self.passes[at];
+            pass.session == holder.session && !pass.fenced && !pass.read_only
         };
         Some(WriterReport {
             name,
-            attached: self.passes.iter().any(writes),
+            attached: self.passes.of_export(export).any(writes),
             since: holder.since,
             last_heard: Some(holder.last_heard),
             lease_end: Some(holder.last_heard + self.config.lease),

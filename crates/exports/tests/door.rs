@@ -11,6 +11,9 @@ use thinwire_volume::{
     Completion, ErrorKind, Io, Op, Recorded, VolumeEvent, WriterRecord, store_writer,
 };
 
+#[path = "door/crowd.rs"]
+mod crowd;
+
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
 
