@@ -409,13 +409,13 @@ impl Exports {
         let User { session, number, run, name } = user;
         let generation = generation.expect("what is recorded was decided");
         let e = &mut self.exports[export];
-        let was_here = e.granted.iter().any(|(known, _)| *known == run.initiator);
-        e.note_grant(run.initiator, number);
         let since = match &e.holder {
             Some(holder) if holder.generation == generation => holder.since,
-            None if resumes == Some(generation) && !was_here => None,
+            // Who has ended in order here holds it anew.
+            None if resumes.is_some() && e.granted_generation != Some(generation) => None,
             _ => Some(now),
         };
+        e.note_grant(run.initiator, number, generation);
         let twins = Vec::new();
         let holder = Holder { run, twins, name, session, last_heard: now, generation, since };
         if let Some(before) = e.holder.replace(holder) {

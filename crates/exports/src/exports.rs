@@ -121,6 +121,8 @@ pub(crate) struct Export {
     pub writers_outstanding: usize,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
     pub granted: VecDeque<([u8; 16], u64)>,
+    /// Under which generation it was granted last, in this life of the node.
+    pub granted_generation: Option<u64>,
     pub flush_running: bool,
     /// Flushes that came while one was running: the next one serves them all (rule 13).
     pub flush_waiting: Vec<u64>,
@@ -130,7 +132,8 @@ pub(crate) struct Export {
 
 impl Export {
     /// Takes note of a grant for writing.
-    pub fn note_grant(&mut self, initiator: [u8; 16], session_number: u64) {
+    pub fn note_grant(&mut self, initiator: [u8; 16], session_number: u64, generation: u64) {
+        self.granted_generation = Some(generation);
         self.granted.retain(|(known, _)| *known != initiator);
         if self.granted.len() == GRANTS_KEPT {
             self.granted.pop_front();
@@ -246,6 +249,7 @@ impl Exports {
             claims: 0,
             writers_outstanding: 0,
             granted: VecDeque::new(),
+            granted_generation: None,
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),

@@ -278,8 +278,8 @@ fn a_report_says_since_when_a_writer_holds_an_export() {
     let mut users = Dialect::default();
     let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
     let since = |exports: &Exports| exports.reports().remove(0).writer.unwrap().since;
-    let claim = |exports: &mut Exports, users: &mut Dialect, session, resumes, now| {
-        let user = User { session, number: session, ..user(1) };
+    let claim_as = |exports: &mut Exports, users: &mut Dialect, who, session, resumes, now| {
+        let user = User { session, number: session, ..user(who) };
         let claim =
             WriteClaim { user: &user, transaction: 1, export: 0, resumes, takes_over: false };
         exports.claim(now, claim).unwrap();
@@ -290,6 +290,9 @@ fn a_report_says_since_when_a_writer_holds_an_export() {
         let (granted_to, granted) = *users.granted.last().unwrap();
         assert_eq!(granted_to, session);
         Some(granted.writer_generation)
+    };
+    let claim = |exports: &mut Exports, users: &mut Dialect, session, resumes, now| {
+        claim_as(exports, users, 1, session, resumes, now)
     };
     let [later, last] = [1, 2].map(|s| AT + std::time::Duration::from_secs(s));
     let generation = claim(&mut exports, &mut users, 1, None, AT);
@@ -309,6 +312,15 @@ fn a_report_says_since_when_a_writer_holds_an_export() {
     let evening = last + std::time::Duration::from_secs(60);
     assert_eq!(claim(&mut exports, &mut users, 4, generation, evening), generation);
     assert_eq!(since(&exports), Some(evening));
+    // Whoever else has had it under that generation since.
+    let mut last = 4;
+    for who in (2..=70).chain([1]) {
+        exports.close(last, users.granted.last().unwrap().1.pass, 1);
+        settle(&mut exports, &mut users);
+        last = 100 + u64::from(who);
+        claim_as(&mut exports, &mut users, who, last, generation, evening);
+        assert_eq!(since(&exports), Some(evening), "{who}");
+    }
     // In the next life of the node it is as it says: since before.
     let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
     let record = WriterRecord::new(generation.unwrap(), [1; 16], "user 1");
