@@ -5,13 +5,16 @@ use thinwire_volume::{Op, Token};
 /// An I/O that is with a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flight {
-    /// The edge that it came by.
+    /// The edge that it came by; [`NO_EDGE`] if that is gone.
     pub edge: u32,
     /// What it does. All else that it says is the part's.
     pub op: Op,
     /// What its submitter calls it.
     pub token: Token,
 }
+
+/// The number of no edge.
+const NO_EDGE: u32 = u32::MAX;
 
 /// Those of one part. Never more places than were outstanding at once; allocates nothing once warm.
 #[derive(Debug, Default)]
@@ -50,6 +53,12 @@ impl Flights {
         Some(flight)
     }
 
+    /// What came by an edge is nobody's any more.
+    pub fn forget_edge(&mut self, edge: u32) {
+        let flights = self.places.iter_mut().filter_map(|(_, flight)| flight.as_mut());
+        flights.filter(|flight| flight.edge == edge).for_each(|flight| flight.edge = NO_EDGE);
+    }
+
     /// How many are with the part.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
@@ -80,7 +89,9 @@ mod tests {
         assert_eq!((flights.len(), flights.places.len()), (0, 2));
         assert_eq!(flights.end(u64::MAX), None);
         flights.begin(flight(4, 1));
-        assert_eq!(flights.drain().collect::<Vec<_>>(), [flight(4, 1)]);
+        flights.begin(flight(5, 1));
+        flights.forget_edge(4);
+        assert_eq!(flights.drain().collect::<Vec<_>>(), [flight(5, 1), flight(NO_EDGE, 1)]);
         assert_eq!(flights.len(), 0);
     }
 }

@@ -84,6 +84,8 @@ pub struct Node {
     out: Vec<TxBatch>,
     lent: Vec<TxBatch>,
     ways: Vec<Option<Way>>,
+    /// Numbers of those that are gone, to be used again.
+    ways_free: Vec<usize>,
     bell: Rc<Bell>,
     timers: Timers,
     /// Parts for which something has come: to be settled in the next round.
@@ -119,6 +121,7 @@ impl Node {
             out: Vec::new(),
             lent: Vec::new(),
             ways: Vec::new(),
+            ways_free: Vec::new(),
             bell: Rc::default(),
             timers: Timers::default(),
             stirred: Vec::new(),

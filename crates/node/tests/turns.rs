@@ -375,6 +375,50 @@ fn a_port_that_is_gone_takes_nothing_with_it() {
     assert_eq!((done.len(), second.outstanding(), node.outstanding(below)), (1, 0, 0));
 }
 
+/// Ports come and go as long as a node lives. What one had submitted may end when another has its number.
+#[test]
+fn the_number_of_a_port_is_used_again_and_what_the_port_had_is_nobodys() {
+    for is_shared in [false, true] {
+        let (mut node, diary) = (Node::new(vec![]), Diary::default());
+        let below = node.add(store("disk", &diary), vec![], &Lane::ALL);
+        let other = is_shared.then(|| node.port(below));
+        let read = || Io::new(7, Op::Read, 0, 512);
+        let mut done = Vec::new();
+        for _ in 0..50_000 {
+            node.get_mut(below).unwrap().is_eager = false;
+            let mut gone = node.port(below);
+            assert!(gone.number() < 3, "{}", gone.number());
+            gone.submit(read());
+            turn(&mut node, NOW);
+            let number = gone.number();
+            drop(gone);
+            turn(&mut node, NOW);
+            let mut port = node.port(below);
+            assert_eq!(port.number(), number);
+            port.submit(read());
+            turn(&mut node, NOW);
+            assert_eq!(node.outstanding(below), 2);
+            node.get_mut(below).unwrap().is_eager = true;
+            turn(&mut node, NOW);
+            port.poll(&mut done);
+            assert_eq!((done.drain(..).count(), port.outstanding()), (1, 0));
+            drop(port);
+            // Parts, too.
+            let part = node.add(store("late", &diary), vec![], &Lane::ALL);
+            let mut orphan = node.port(part);
+            orphan.submit(read());
+            node.remove(part);
+            turn(&mut node, NOW);
+            orphan.poll(&mut done);
+            assert!(done.pop().is_some_and(|completion| completion.result.is_err()));
+            drop(orphan);
+            turn(&mut node, NOW);
+            told(&diary);
+        }
+        drop(other);
+    }
+}
+
 #[test]
 #[should_panic(expected = "twice")]
 fn a_part_that_completes_twice_is_found_out() {

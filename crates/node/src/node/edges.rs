@@ -43,13 +43,17 @@ impl Node {
     /// If the part was removed, or is no volume.
     pub fn port<P: Part>(&mut self, id: PartId<P>) -> Port {
         assert!(self.find(id).is_some(), "the part was removed");
-        let number = self.ways.len();
+        let number = self.ways_free.pop().unwrap_or(self.ways.len());
         let place = self.places[id.at].as_mut().expect("found");
         place.edges.push(number);
         let volume = place.part.volume().expect("others stand on volumes only");
         let edge = Edge::new(number, volume.geometry(), volume.identity(), self.bell.clone());
         let port = edge.port();
-        self.ways.push(Some(Way { edge, child: id.at, parent: None }));
+        let way = Some(Way { edge, child: id.at, parent: None });
+        match self.ways.get_mut(number) {
+            Some(place) => *place = way,
+            None => self.ways.push(way),
+        }
         port
     }
 
@@ -90,7 +94,7 @@ impl Node {
 
     /// Completes an I/O for a part that is gone.
     pub(super) fn refuse(&mut self, number: usize, io: &Io) {
-        let Some(way) = &self.ways[number] else { return };
+        let Some(Some(way)) = self.ways.get(number) else { return };
         let error = io.error(ErrorKind::ShuttingDown, "node");
         way.edge.complete(Completion::new(io.token, Err(error)));
         if let Some(parent) = way.parent {
@@ -98,13 +102,15 @@ impl Node {
         }
     }
 
-    /// The port of an edge is gone.
+    /// The port of an edge is gone. Its number is another's from now on, to whom nothing of what is still
+    /// with the part may come.
     fn cut(&mut self, number: usize) {
-        if let Some(way) = self.ways[number].take()
-            && let Some(place) = &mut self.places[way.child]
-        {
+        let Some(way) = self.ways[number].take() else { return };
+        if let Some(place) = &mut self.places[way.child] {
             place.edges.retain(|&edge| edge != number);
+            place.flights.forget_edge(number as u32);
         }
+        self.ways_free.push(number);
     }
 
     /// Tells those who stand on a part what has happened to it, if anything has. Nobody has looked at the
@@ -162,7 +168,7 @@ impl Node {
                 continue;
             };
             completion.token = flight.token;
-            let Some(way) = &self.ways[flight.edge as usize] else { continue };
+            let Some(Some(way)) = self.ways.get(flight.edge as usize) else { continue };
             if self.canary != NodeCanary::None {
                 self.passed += 1;
                 match (self.canary, self.passed % CANARY_EVERY) {
