@@ -51,6 +51,9 @@ pub enum RecordReport {
     Settled,
     /// It is being read: who wants to write waits.
     Reading,
+    /// It is being stored who writes next, or that the writer has ended: what was stored before is in force
+    /// until then.
+    Changing,
     /// It cannot be read: nobody may attach to write.
     Unread,
     /// It could be neither changed nor put back: nobody writes until that succeeds.
@@ -67,9 +70,8 @@ impl Exports {
             generation: e.writer.generation,
             writer: self.writer(at),
             record: match e.record {
-                RecordState::Settled | RecordState::Changing(_) | RecordState::Releasing => {
-                    RecordReport::Settled
-                }
+                RecordState::Settled => RecordReport::Settled,
+                RecordState::Changing(_) | RecordState::Releasing => RecordReport::Changing,
                 RecordState::Reading => RecordReport::Reading,
                 RecordState::Unread(_) => RecordReport::Unread,
                 RecordState::Unresolved(_) | RecordState::Settling => RecordReport::Unsettled,

@@ -269,7 +269,10 @@ fn a_report_says_who_holds_an_export_and_until_when() {
     assert_eq!((writer.last_heard, writer.lease_end), (None, None));
     let granted = grant(&mut exports, &mut users, 1, false);
     exports.close(1, granted.pass, 1);
+    exports.settle(AT, &mut users);
+    assert_eq!(report(&exports).record, RecordReport::Changing);
     settle(&mut exports, &mut users);
+    assert_eq!(report(&exports).record, RecordReport::Settled);
     assert!(report(&exports).writer.is_none());
 }
 
@@ -494,6 +497,8 @@ fn half_taken_over(users: &mut Dialect) -> (Exports, Granted) {
     claim(&mut exports, 2, true).unwrap();
     exports.settle(AT, users);
     assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits);
+    let report = exports.reports().remove(0);
+    assert_eq!((report.record, report.generation), (RecordReport::Changing, 1));
     (exports, first)
 }
 

@@ -194,6 +194,7 @@ fn export_status(
         record: match export.record {
             RecordReport::Settled => "settled",
             RecordReport::Reading => "reading",
+            RecordReport::Changing => "changing",
             RecordReport::Unread => "unread",
             RecordReport::Unsettled => "unsettled",
         }

@@ -109,8 +109,9 @@ pub struct ExportStatus {
     pub writer: Option<WriterStatus>,
     /// The present writer generation; 0 if it was never written.
     pub generation: u64,
-    /// Who may write is `settled` (stored durably), `reading` (not known yet: who wants to write waits), `unread` (cannot be read: no writer is let in) or
-    /// `unsettled` (could be neither stored nor put back: nobody writes until that succeeds).
+    /// Who may write is `settled` (stored durably), `reading` (not known yet: who wants to write waits),
+    /// `changing` (being stored: what was before is in force until then), `unread` (cannot be read: no writer
+    /// is let in) or `unsettled` (could be neither stored nor put back: nobody writes until that succeeds).
     pub record: String,
     /// How often writes that no flush had covered may have been lost, and initiators were told.
     pub losses: u64,
