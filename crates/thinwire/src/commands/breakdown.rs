@@ -28,12 +28,7 @@ const CELL_MAX: Duration = LIFE.saturating_mul(2);
 
 /// Measures the stages of each pattern and size, first of all time, then of processor time.
 pub fn break_down(args: &BenchArgs) -> Outcome {
-    let VolumeSpec::Remote(_) = args.volume else {
-        return Err(Failure::usage(format!(
-            "--breakdown needs a remote volume (tw://...); {} is none",
-            args.volume
-        )));
-    };
+    refuse_others(&args.volume)?;
     if args.iodepth > 1 || args.jobs > 1 {
         return Err(Failure::usage(
             "--breakdown: stages follow each other only with one I/O outstanding, so without \
@@ -89,6 +84,19 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         (true, [one]) if args.rw.is_some() && args.bs.is_some() => output::say_json(one),
         (true, _) => output::say_json(&table),
     }
+}
+
+/// The stages are those of one session.
+fn refuse_others(volume: &VolumeSpec) -> Outcome {
+    let what = match volume {
+        VolumeSpec::Remote(_) => return Ok(()),
+        VolumeSpec::Over { .. } if volume.has_remote() => {
+            "is made of others: give one of these, since requests to each of them have stages of their own"
+        }
+        _ => "is local, and has none of the stages",
+    };
+    let why = "--breakdown needs a remote volume, one export of a target (tw://...)";
+    Err(Failure::usage(format!("{why}; {volume} {what}")))
 }
 
 /// The volume, and what measuring it needs.
@@ -151,5 +159,25 @@ impl Stand<'_> {
 
     fn stages(&mut self, kind: u8) -> Outcome<[StageSums; 2]> {
         Ok(self.open.stages(kind)?.expect("a remote volume has stages"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_broken_down_is_called_what_it_is() {
+        for (volume, named) in [
+            ("tw://n/a?link=e", None),
+            ("null:1M", Some("null:1048576 is local")),
+            ("linear:[null:1M,memory:512]", Some("is local")),
+            ("linear:[tw://n/a?link=e,tw://m/b?link=e]", Some("is made of others: give one")),
+            ("linear:[null:1M,tw://m/b?link=e]", Some("is made of others: give one")),
+        ] {
+            let refused = refuse_others(&volume.parse().unwrap()).err().map(|e| e.message);
+            let (refused, named) = (refused.unwrap_or_default(), named.unwrap_or_default());
+            assert!(refused.contains(named) && refused.is_empty() == named.is_empty(), "{refused}");
+        }
     }
 }
