@@ -263,6 +263,7 @@ mod tests {
     use crate::uri::VolumeSpec;
 
     fn assemble(dir: &TempDir, files: &[(&str, &str)], flags: &[&str]) -> Outcome<TargetSettings> {
+        crate::config_file::forget();
         for (name, text) in files {
             let path = dir.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -1,8 +1,12 @@
 //! A TOML file as written: its keys, and where in it they stand. `conf.d/*.toml` beside it adds to it.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::thread::LocalKey;
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -10,10 +14,43 @@ use toml::Spanned;
 use crate::cli::{CompletionPath, Receive};
 use crate::error::{Failure, Outcome};
 
+/// What has been read, by its whole path.
+type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
+
+// A volume of a file may be named in several places of a command line and of files, each of which is parsed by
+// itself: all see the file as it was when it was read first. One thread parses.
+thread_local! {
+    static TEXTS: Known<String> = const { RefCell::new(BTreeMap::new()) };
+    /// Names of the files in each `conf.d`.
+    static FOLDERS: Known<Vec<OsString>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// What lies at `path`: as it is known, or else by `read`.
+fn once<T: Clone>(
+    known: &'static LocalKey<Known<T>>,
+    path: &Path,
+    read: impl FnOnce(&Path) -> std::io::Result<T>,
+) -> std::io::Result<T> {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if let Some(found) = known.with_borrow(|known| known.get(&whole).cloned()) {
+        return Ok(found);
+    }
+    let found = read(path)?;
+    known.with_borrow_mut(|known| known.insert(whole, found.clone()));
+    Ok(found)
+}
+
 #[cfg(test)]
 thread_local! {
     /// How many files this thread has read.
     pub(crate) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Forgets what has been read, as another process would.
+#[cfg(test)]
+pub(crate) fn forget() {
+    TEXTS.with_borrow_mut(BTreeMap::clear);
+    FOLDERS.with_borrow_mut(BTreeMap::clear);
 }
 
 /// All keys that a file may have, none of them checked but for its type.
@@ -77,10 +114,13 @@ impl ConfigFile {
     }
 
     fn read(path: &Path) -> Outcome<ConfigFile> {
-        #[cfg(test)]
-        READS.set(READS.get() + 1);
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
+        let text = once(&TEXTS, path, |path| {
+            #[cfg(test)]
+            READS.set(READS.get() + 1);
+            std::fs::read_to_string(path)
+        });
+        let text =
+            text.map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
         let keys = toml::from_str(&text).map_err(|e| {
             let message = e.message().replace("unknown field", "unknown key");
             let message = message.replace("missing field", "missing key");
@@ -109,19 +149,18 @@ impl ConfigFile {
 /// `conf.d/*.toml` beside the file, sorted by name. No folder means none.
 fn drop_ins(path: &Path) -> Outcome<Vec<PathBuf>> {
     let folder = path.parent().unwrap_or(Path::new("")).join("conf.d");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Failure::usage(format!("{}: {e}", folder.display()))),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
-        let path = entry.path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
-            found.push(path);
-        }
-    }
+    let names = once(&FOLDERS, &folder, |folder| {
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        entries.map(|entry| Ok(entry?.file_name())).collect()
+    });
+    let names = names.map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
+    let paths = names.iter().map(|name| folder.join(name));
+    let is_toml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
+    let mut found: Vec<PathBuf> = paths.filter(is_toml).collect();
     found.sort();
     Ok(found)
 }

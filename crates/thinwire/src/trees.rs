@@ -427,13 +427,38 @@ mod tests {
         assert_eq!(reads() - before, 3);
         // A target looks at all of them, and then at each of its exports.
         let file = dir.path().join("a.toml");
+        crate::config_file::forget();
         let before = reads();
         let files = ConfigFile::read_all(&file).unwrap();
         let trees = Trees::of(&file, &files).unwrap();
         trees.check().unwrap();
         trees.parse("other", dir.path()).unwrap();
         trees.parse("linear:[big,memory:512]", dir.path()).unwrap();
-        assert_eq!(reads() - before, 4, "its own once more, by the name that a child has for it");
+        assert_eq!(
+            reads() - before,
+            3,
+            "its own is known by the name that a child has for it, too"
+        );
+    }
+
+    /// Each is parsed by itself: of a file that changes meanwhile, two volumes that share a part would be made,
+    /// which no state of the file describes.
+    #[test]
+    fn a_file_that_changes_gives_one_picture() {
+        let text = |size| volume("x", &format!("\"memory:{size}\"")) + &volume("y", "\"null:512\"");
+        let dir = folder(&[("a.toml", &text(512)), ("conf.d/1.toml", "")]);
+        let first = typed(&dir, "DIR/a.toml#x").unwrap();
+        std::fs::write(dir.path().join("a.toml"), text(1024)).unwrap();
+        std::fs::write(dir.path().join("conf.d/2.toml"), volume("z", "\"null:512\"")).unwrap();
+        for same in ["DIR/a.toml#x", "DIR/conf.d/../a.toml#x"] {
+            assert_eq!(typed(&dir, same).unwrap().leaves(), first.leaves(), "{same}");
+        }
+        let error = typed(&dir, "DIR/a.toml#z").unwrap_err();
+        assert!(error.contains("there are: x, y"), "{error}");
+        // The next process sees what is there then.
+        crate::config_file::forget();
+        assert_ne!(typed(&dir, "DIR/a.toml#x").unwrap(), first);
+        assert!(typed(&dir, "DIR/a.toml#z").is_ok());
     }
 
     #[test]
