@@ -14,6 +14,7 @@ use crate::control::{
     BatchStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus, State,
     TargetCounters, TargetState, TargetStatus, WriterStatus,
 };
+use crate::open::VolumeHealth;
 
 /// Paths, whose links are called as `link` says.
 pub fn paths(reports: &[PathReport], now: Time, link: impl Fn(usize) -> String) -> Vec<PathStatus> {
@@ -69,6 +70,36 @@ pub fn leaf(
             (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),
             _ => None,
         },
+    }
+}
+
+/// How a volume is that is made of these: as the one which is worst off, with the paths of all.
+pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth {
+    let mut all = leaves.next().unwrap_or_else(VolumeHealth::local);
+    let mut batches = u32::from(all.batch.is_some());
+    for other in leaves {
+        if severity(other.state) > severity(all.state) {
+            (all.state, all.timer, all.detail) = (other.state, other.timer, other.detail);
+        }
+        all.paths.extend(other.paths);
+        all.unflushed |= other.unflushed;
+        batches += u32::from(other.batch.is_some());
+        all.batch = all.batch.or(other.batch);
+    }
+    // One level says nothing of several sessions.
+    all.batch = all.batch.filter(|_| batches == 1);
+    all
+}
+
+/// The worse, the more.
+fn severity(state: State) -> u8 {
+    match state {
+        State::Attached | State::Alive => 0,
+        State::Connecting => 1,
+        State::Detaching => 2,
+        State::Away | State::Unresponsive => 3,
+        State::Changed | State::Stale => 4,
+        State::Fenced => 5,
     }
 }
 
@@ -219,6 +250,24 @@ mod tests {
     use thinwire_proto::{BatchPolicy, SessionStats};
     use thinwire_runtime::inquiry::LinkReport;
     use thinwire_target::{SessionReport, TargetStats, WriterReport};
+
+    /// Frames are shared in each session by itself.
+    #[test]
+    fn what_is_said_of_batches_is_said_of_one_session() {
+        let local = VolumeHealth::local;
+        let remote = |level| VolumeHealth {
+            batch: Some(BatchStatus { policy: "backlog".into(), level, requests: 9, frames: 3 }),
+            ..local()
+        };
+        let level = |leaves: &[VolumeHealth]| {
+            together(leaves.iter().cloned()).batch.map(|batch| batch.level)
+        };
+        assert_eq!(level(&[remote(2)]), Some(2));
+        assert_eq!(level(&[local(), remote(2), local()]), Some(2));
+        assert_eq!(level(&[remote(2), local(), remote(7)]), None);
+        assert_eq!(level(&[remote(2), remote(2)]), None, "nor are their counts the same");
+        assert_eq!(level(&[local()]), None);
+    }
 
     fn settings() -> TargetSettings {
         let words =

@@ -116,7 +116,7 @@ pub struct VolumeHealth {
     pub timer: Option<(String, f64)>,
     /// Writes have completed that no flush has covered yet.
     pub unflushed: bool,
-    /// How requests share frames; none for local volumes.
+    /// How requests share frames; none for local volumes, and of several remote ones together.
     pub batch: Option<BatchStatus>,
     /// More, for people.
     pub detail: Option<String>,

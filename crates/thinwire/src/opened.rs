@@ -18,8 +18,8 @@ use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volum
 
 use self::grants::Grants;
 use crate::attachment::shown::Shown;
-use crate::control::State;
 use crate::error::{Failure, Outcome};
+use crate::health;
 use crate::host::Host;
 use crate::local::LocalLeaf;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
@@ -496,18 +496,9 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
-        let mut leaves = self.leaves.iter().map(Leaf::health);
-        let mut all = leaves.next().unwrap_or_else(VolumeHealth::local);
+        let mut all = health::together(self.leaves.iter().map(Leaf::health));
         if self.leaves.len() > 1 {
             all.leaves = self.remotes().map(RemoteLeaf::status).collect();
-        }
-        for other in leaves {
-            if severity(other.state) > severity(all.state) {
-                (all.state, all.timer, all.detail) = (other.state, other.timer, other.detail);
-            }
-            all.paths.extend(other.paths);
-            all.unflushed |= other.unflushed;
-            all.batch = all.batch.or(other.batch);
         }
         all
     }
@@ -544,18 +535,6 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
         // Whoever watched does not listen any more.
         self.host.shard_mut().unwatch_all();
         end(&self.host, &mut self.leaves, ending, None)
-    }
-}
-
-/// The worse, the more.
-fn severity(state: State) -> u8 {
-    match state {
-        State::Attached | State::Alive => 0,
-        State::Connecting => 1,
-        State::Detaching => 2,
-        State::Away | State::Unresponsive => 3,
-        State::Changed | State::Stale => 4,
-        State::Fenced => 5,
     }
 }
 

@@ -72,7 +72,7 @@ pub struct Tally {
     pub complaints: Vec<String>,
     /// A signal ended it early.
     pub interrupted: bool,
-    /// Levels of the batching policy, looked at ten times a second; 0 for local volumes.
+    /// Levels of the batching policy, looked at ten times a second; 0 where none is one level.
     pub level_sum: u64,
     /// How often.
     pub looks: u64,

@@ -48,7 +48,7 @@ pub struct BenchReport {
     pub verified: u64,
     /// A signal ended it early.
     pub interrupted: bool,
-    /// How requests shared frames; null for local volumes.
+    /// How requests shared frames; null for local volumes, and for those with several remote parts.
     pub batch: Option<BatchReport>,
     /// The figures of one interval after another, with `--timeline`.
     #[serde(skip_serializing_if = "Vec::is_empty")]

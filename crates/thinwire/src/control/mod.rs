@@ -104,8 +104,8 @@ pub struct AttachmentStatus {
     /// The attachment's process; 0 if it is gone.
     #[serde(default)]
     pub pid: i32,
-    /// How requests share frames; null for local volumes. Of a volume made of several that of the first
-    /// remote one: each of `leaves` has its own.
+    /// How requests share frames; null for local volumes, and with several remote ones, of which each of
+    /// `leaves` has its own.
     #[serde(default)]
     pub batch: Option<BatchStatus>,
     /// More about the state, for people.
