@@ -82,6 +82,42 @@ fn a_second_writer_is_refused_unless_it_takes_over() {
     assert_eq!(pair.status()[1]["state"], "attached");
 }
 
+/// Whose face cannot be shown takes nothing over.
+#[test]
+fn who_has_no_place_for_its_face_fences_nobody() {
+    let pair = Pair::new("no-place", &["a=memory:64M"]);
+    assert_eq!(pair.attach("a", &["--as", "first"]).code, 0);
+    let socket = pair.folder.at("s.nbd");
+    write_and_flush(&socket, 0);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("tcp:{}", port.local_addr().unwrap());
+    let occupied = pair.folder.file("precious", "x");
+    let nowhere = pair.folder.at("none/s.nbd");
+    let tree = format!("linear:[memory:1M,{}]", pair.uri("a"));
+    for (face, named) in [
+        (["--nbd", &format!("unix:{socket}")], "in use"),
+        (["--nbd", &format!("unix:{occupied}")], "exists and is a file"),
+        (["--nbd", &format!("unix:{nowhere}")], "cannot listen"),
+        (["--nbd", &port], "cannot listen"),
+        (["--file", &occupied], ""),
+    ] {
+        for volume in [&tree, &pair.uri("a")] {
+            let words = ["attach", "--insecure", volume, "--take-over", "--as", "second"];
+            let ran = pair.run(&[&words[..], &face].concat());
+            assert_eq!(ran.code, 1, "{}", ran.err);
+            assert!(ran.err.contains(named), "{}", ran.err);
+            // It writes, and so has not been fenced.
+            write_and_flush(&socket, 4096);
+            let status = pair.status();
+            assert_eq!(
+                (status.as_array().unwrap().len(), &status[0]["state"]),
+                (1, &"attached".into())
+            );
+        }
+    }
+    assert_eq!(std::fs::read(&occupied).unwrap(), b"x");
+}
+
 #[test]
 fn force_works_while_the_target_is_silent() {
     let pair = Pair::new("silent", &["a=memory:64M"]);

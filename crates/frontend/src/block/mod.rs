@@ -146,6 +146,15 @@ pub struct BlockFace {
 }
 
 impl BlockFace {
+    /// Whether an attachment of that name could have a device now: see [`FuseFace::check`].
+    ///
+    /// # Errors
+    /// As [`BlockFace::attach`].
+    pub fn check(run_dir: &Path, name: &str) -> Result<(), BlockError> {
+        choose_block_backend()?;
+        Ok(FuseFace::check(&disk_file(run_dir, name))?)
+    }
+
     /// Mounts the file and begins to set up the device over it, which takes a few turns:
     /// [`Face::ready`] tells when it is done, or why it cannot be.
     ///

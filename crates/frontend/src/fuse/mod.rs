@@ -23,7 +23,7 @@ mod server;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::event::epoll;
 use thinwire_buffer::{PAGE_BYTES, Pool};
@@ -73,6 +73,16 @@ pub struct FuseFace {
 }
 
 impl FuseFace {
+    /// Whether a file could be mounted there now, as far as that can be told without doing so. To be asked
+    /// before anything is done that cannot be undone.
+    ///
+    /// # Errors
+    /// As [`FuseFace::mount`].
+    pub fn check(path: &Path) -> Result<(), FuseError> {
+        mount::open_device()?;
+        mount::check_place(path)
+    }
+
     /// Mounts the file. It can be opened at once; who does so waits until the first turn.
     ///
     /// # Errors

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::thread::CapabilitySet;
 
 use super::error::FuseError;
 use super::mountinfo::{MountEntry, mounts_of};
@@ -71,14 +72,7 @@ pub fn mount(
     path: &Path,
     options: &MountOptions<'_>,
 ) -> Result<Mounted, FuseError> {
-    let path = real_place(path)?;
-    if mount_at(&path)?.is_some() {
-        return Err(FuseError::Occupied {
-            path,
-            what: "is served by another attachment",
-            remedy: "detach that one first, or choose another path",
-        });
-    }
+    let path = free_place(path)?;
     prepare_place(&path)?;
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
@@ -114,6 +108,43 @@ pub fn mount(
             let missing = io::Error::other("the new mount is not in /proc/self/mountinfo");
             Err(other.err().unwrap_or(FuseError::system("cannot find", path)(missing)))
         }
+    }
+}
+
+/// Whether [`mount`] would be refused now, as far as that can be told without making anything.
+///
+/// # Errors
+/// Its own.
+pub fn check_place(path: &Path) -> Result<(), FuseError> {
+    let path = free_place(path)?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    match fs::symlink_metadata(&path) {
+        Ok(found) => refuse_occupied(&path, &found)?,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let may_make = rustix::fs::access(parent, Access::WRITE_OK | Access::EXEC_OK);
+            may_make.map_err(|e| FuseError::system("cannot create", &path)(e.into()))?;
+        }
+        Err(e) => return Err(FuseError::system("cannot look at", &path)(e)),
+    }
+    // Who cannot learn what it may tries.
+    match rustix::thread::capabilities(None) {
+        Ok(ours) if !ours.effective.contains(CapabilitySet::SYS_ADMIN) => {
+            Err(FuseError::NoPrivilege { what: "mounting a file at", path })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The real place of `path`, at which no attachment has its file.
+fn free_place(path: &Path) -> Result<PathBuf, FuseError> {
+    let path = real_place(path)?;
+    match mount_at(&path)? {
+        None => Ok(path),
+        Some(_) => Err(FuseError::Occupied {
+            path,
+            what: "is served by another attachment",
+            remedy: "detach that one first, or choose another path",
+        }),
     }
 }
 
@@ -240,6 +271,11 @@ fn prepare_place(path: &Path) -> Result<(), FuseError> {
         Err(e) => return Err(FuseError::system("cannot create", path)(e)),
     }
     let found = fs::symlink_metadata(path).map_err(FuseError::system("cannot look at", path))?;
+    refuse_occupied(path, &found)
+}
+
+/// Only an empty regular file may be covered.
+fn refuse_occupied(path: &Path, found: &fs::Metadata) -> Result<(), FuseError> {
     let (what, remedy) = if found.is_dir() {
         ("is a directory", "give the path of the file that the disk shall become")
     } else if !found.is_file() {
@@ -278,15 +314,24 @@ mod tests {
     fn only_nothing_or_an_empty_file_is_covered() {
         let dir = scratch("cover");
         let file = dir.join("disk");
+        // Who may not mount is told so of a place where one could.
+        let check = |path: &Path| match check_place(path) {
+            Err(FuseError::NoPrivilege { .. }) => Ok(()),
+            other => other.map_err(|e| e.to_string()),
+        };
+        assert_eq!(check(&file), Ok(()));
+        assert!(!file.exists(), "looking makes nothing");
         prepare_place(&file).unwrap();
         prepare_place(&file).unwrap();
+        assert_eq!(check(&file), Ok(()));
         assert!(remove_placeholder(&file));
         assert!(!file.exists());
         fs::write(&file, "precious").unwrap();
-        let refusal = prepare_place(&file).unwrap_err().to_string();
-        assert!(refusal.contains("not empty"), "{refusal}");
-        let refusal = prepare_place(&dir).unwrap_err().to_string();
-        assert!(refusal.contains("is a directory"), "{refusal}");
+        for (place, named) in [(&file, "not empty"), (&dir, "is a directory")] {
+            let refusal = prepare_place(place).unwrap_err().to_string();
+            assert!(refusal.contains(named), "{refusal}");
+            assert_eq!(check(place), Err(refusal));
+        }
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::fs::Access;
 use rustix::net::{SocketFlags, sockopt};
 
 /// A send buffer of this size, where the kernel allows it, takes a long read's reply in few calls.
@@ -86,6 +87,24 @@ pub(super) struct Listener {
 }
 
 impl Listener {
+    /// Whether [`Listener::bind`] would be refused now. No client can come meanwhile, but to a TCP port.
+    pub(super) fn check(listen: &Listen) -> Result<(), NbdError> {
+        let failed = |error| NbdError::Listen(listen.clone(), error);
+        match listen {
+            Listen::Unix(path) => {
+                free_path(path, failed)?;
+                let folder = match path.parent() {
+                    Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+                    Some(parent) => parent,
+                    None => Path::new("/"),
+                };
+                rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
+                    .map_err(|error| failed(error.into()))
+            }
+            Listen::Tcp(address) => Self::bind_tcp(address).map(drop).map_err(failed),
+        }
+    }
+
     pub(super) fn bind(listen: &Listen) -> Result<Self, NbdError> {
         let failed = |error| NbdError::Listen(listen.clone(), error);
         let mut listener = match listen {
@@ -105,10 +124,7 @@ impl Listener {
     }
 
     fn bind_unix(path: &Path, failed: impl Fn(io::Error) -> NbdError) -> Result<Self, NbdError> {
-        if path.as_os_str().len() > 107 {
-            return Err(NbdError::PathTooLong(path.into()));
-        }
-        make_way(path, &failed)?;
+        free_path(path, &failed)?;
         let socket = match UnixListener::bind(path) {
             Ok(socket) => socket,
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -177,6 +193,14 @@ impl Drop for Listener {
     }
 }
 
+/// Sees to it that a socket can have `path`, or says why not.
+fn free_path(path: &Path, failed: impl Fn(io::Error) -> NbdError) -> Result<(), NbdError> {
+    if path.as_os_str().len() > 107 {
+        return Err(NbdError::PathTooLong(path.into()));
+    }
+    make_way(path, &failed)
+}
+
 /// Sees to it that nothing is at `path`, or says why something must stay.
 fn make_way(path: &Path, failed: &impl Fn(io::Error) -> NbdError) -> Result<(), NbdError> {
     let kind = match fs::symlink_metadata(path) {
@@ -218,8 +242,13 @@ mod tests {
         folder
     }
 
+    /// What one of them says, the other says, too.
     fn bind(path: &Path) -> Result<Listener, NbdError> {
-        Listener::bind(&Listen::Unix(path.into()))
+        let listen = Listen::Unix(path.into());
+        let checked = Listener::check(&listen).map_err(|error| error.to_string());
+        let bound = Listener::bind(&listen);
+        assert_eq!(checked.err(), bound.as_ref().err().map(NbdError::to_string));
+        bound
     }
 
     #[test]
@@ -259,6 +288,7 @@ mod tests {
         assert!(path.exists());
         drop(theirs);
 
+        assert!(matches!(bind(&folder.join("none/socket")), Err(NbdError::Listen(..))));
         let long = folder.join("x".repeat(108));
         assert!(matches!(bind(&long), Err(NbdError::PathTooLong(_))));
         fs::remove_dir_all(folder).unwrap();
@@ -269,7 +299,9 @@ mod tests {
         let listener = Listener::bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
         let port = listener.path.strip_prefix("127.0.0.1:").unwrap();
         assert_ne!(port.parse::<u16>().unwrap(), 0);
-        let again = Listener::bind(&Listen::Tcp(listener.path.clone()));
+        let taken = Listen::Tcp(listener.path.clone());
+        assert!(matches!(Listener::check(&taken), Err(NbdError::Listen(..))));
+        let again = Listener::bind(&taken);
         assert!(matches!(again, Err(NbdError::Listen(..))));
     }
 }

@@ -154,7 +154,27 @@ pub struct NbdFace {
     completions: Vec<Completion>,
 }
 
+fn check_texts(config: &NbdConfig) -> Result<(), NbdError> {
+    let NbdConfig { name, alias, description, .. } = config;
+    for (what, text) in [("name", name), ("alias", alias), ("description", description)] {
+        if text.len() > proto::STRING_BYTES_MAX {
+            return Err(NbdError::TextTooLong(what, text.len()));
+        }
+    }
+    Ok(())
+}
+
 impl NbdFace {
+    /// Whether the face could be opened now, as far as that can be told without doing so; a socket that nobody
+    /// serves any more is taken out of its way. To be asked before anything is done that cannot be undone.
+    ///
+    /// # Errors
+    /// As [`NbdFace::bind`].
+    pub fn check(config: &NbdConfig) -> Result<(), NbdError> {
+        check_texts(config)?;
+        Listener::check(&config.listen)
+    }
+
     /// Opens the face: clients can connect from now on, and are served by [`Face::turn`].
     /// Payloads live in memory of `pool`.
     ///
@@ -162,12 +182,7 @@ impl NbdFace {
     /// [`NbdError`]: the path is in use or is no socket, the address cannot be listened at, or the
     /// name or description is too long.
     pub fn bind(config: NbdConfig, pool: Pool) -> Result<Self, NbdError> {
-        let NbdConfig { name, alias, description, .. } = &config;
-        for (what, text) in [("name", name), ("alias", alias), ("description", description)] {
-            if text.len() > proto::STRING_BYTES_MAX {
-                return Err(NbdError::TextTooLong(what, text.len()));
-            }
-        }
+        check_texts(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| NbdError::System("create an epoll descriptor", error.into()))?;
         let listener = Listener::bind(&config.listen)?;

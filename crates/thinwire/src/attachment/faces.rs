@@ -13,6 +13,27 @@ use crate::leftover::Leftover;
 use crate::open::OpenVolume;
 use crate::rundir::RunDir;
 
+/// Finds out whether the face that was asked for could be opened now, as far as that can be told without its
+/// volume: who must give way to the attachment is fenced before it can show a face.
+pub fn check_face(wanted: &Wanted, dir: &RunDir) -> Outcome {
+    let failed = |e: &dyn std::fmt::Display| Failure::failed(e.to_string());
+    match &wanted.face {
+        FaceSpec::Nbd(address) => {
+            NbdFace::check(&nbd_config(wanted, address)).map_err(|e| failed(&e))
+        }
+        FaceSpec::File(path) => FuseFace::check(path).map_err(|e| failed(&e)),
+        FaceSpec::Block => BlockFace::check(dir.path(), &wanted.name).map_err(|e| failed(&e)),
+    }
+}
+
+fn nbd_config(wanted: &Wanted, address: &NbdAddress) -> NbdConfig {
+    let mut config = NbdConfig::new(listen(address), wanted.name.as_str());
+    config.alias = wanted.volume.short_name();
+    config.description = shortened(wanted.volume.to_string());
+    config.read_only = wanted.options.read_only;
+    config
+}
+
 /// Opens the face that was asked for. The volume takes any byte range.
 pub fn open_face(
     wanted: &Wanted,
@@ -26,10 +47,7 @@ pub fn open_face(
     let failed = |e: &dyn std::fmt::Display| Failure::failed(e.to_string());
     match &wanted.face {
         FaceSpec::Nbd(address) => {
-            let mut config = NbdConfig::new(listen(address), wanted.name.as_str());
-            config.alias = wanted.volume.short_name();
-            config.description = shortened(source);
-            config.read_only = read_only;
+            let config = nbd_config(wanted, address);
             Ok(Box::new(NbdFace::bind(config, pool).map_err(|e| failed(&e))?))
         }
         FaceSpec::File(path) => {

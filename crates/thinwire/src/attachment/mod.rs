@@ -138,6 +138,7 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
     if let Some(stale) = claim.stale() {
         reporter.note(&leftover::clean(stale).describe(&wanted.name));
     }
+    faces::check_face(wanted, &dir)?;
     let mut record = Record::of_this_process(
         &wanted.name,
         wanted.volume.to_string(),
