@@ -25,46 +25,49 @@ fn pause() {
     std::thread::sleep(Duration::from_millis(1));
 }
 
-#[test]
-fn a_file_that_grows_is_offered_larger_and_may_not_shrink_below_that() {
+/// A file of 1 MiB, which is opened in blocks of 4096 bytes.
+fn on_each_backend(test: impl Fn(&Path, &DiskOptions)) {
     for backend in backends() {
         let dir = Dir::new();
-        let path = dir.image("image", MIB);
         let options = DiskOptions { backend, block_bytes: 4096, ..dir.options() };
-        let mut store = Store::open(&path, &options);
+        test(&dir.image("image", MIB), &options);
+    }
+}
+
+#[test]
+fn a_file_that_grows_is_offered_larger_and_may_not_shrink_below_that() {
+    on_each_backend(|path, options| {
+        let mut store = Store::open(path, options);
         assert!(store.volume.refresh());
         assert_eq!(store.volume.events(), 0);
         // What is no whole block comes and goes unnoticed.
-        cut(&path, 2 * MIB + 2048);
+        cut(path, 2 * MIB + 2048);
         offers_growth(&mut *store.volume, &mut pause, 2 * MIB);
-        cut(&path, 2 * MIB);
+        cut(path, 2 * MIB);
         assert!(store.volume.refresh());
         assert_eq!(store.write(2 * MIB - 4096, &[1; 4096]).result, Ok(()));
         // Larger than it was at first, and smaller than was told.
-        cut(&path, MIB + 4096);
+        cut(path, MIB + 4096);
         assert!(store.volume.refresh());
         let mut events = vec![];
         store.volume.poll_events(&mut events);
         assert_eq!((&events[..], store.volume.geometry().bytes), (&[][..], 2 * MIB));
         assert_eq!(store.write(0, &[1; 4096]).result.unwrap_err().kind, ErrorKind::Io);
-        cut(&path, 4 * MIB);
+        cut(path, 4 * MIB);
         store.volume.refresh();
         (0..100).for_each(|_| {
             store.volume.poll(&mut vec![]);
             pause();
         });
         assert_eq!(store.volume.geometry().bytes, 2 * MIB, "what was there is gone");
-    }
+    });
 }
 
 /// A client that was away all the time would go on with what it has written, and find zeroes.
 #[test]
 fn a_file_that_was_cut_is_another_life_of_it_although_it_grows_again() {
-    for backend in backends() {
-        let dir = Dir::new();
-        let path = dir.image("image", MIB);
-        let options = DiskOptions { backend, block_bytes: 4096, ..dir.options() };
-        let open = || Store::open(&path, &options);
+    on_each_backend(|path, options| {
+        let open = || Store::open(path, options);
         let mut store = open();
         store_writer(&mut *store.volume, WriterRecord::new(1, [7; 16], "node1")).unwrap();
         let first = store.volume.identity();
@@ -74,25 +77,25 @@ fn a_file_that_was_cut_is_another_life_of_it_although_it_grows_again() {
             incarnation - first.incarnation
         };
         // It grows while it is open, is cut while it is not, but not below its first size.
-        cut(&path, 3 * MIB);
+        cut(path, 3 * MIB);
         offers_growth(&mut *store.volume, &mut pause, 3 * MIB);
         drop(store);
         assert_eq!(life(&*open().volume), 0);
-        cut(&path, 2 * MIB);
+        cut(path, 2 * MIB);
         assert_eq!(life(&*open().volume), 1);
-        cut(&path, 4 * MIB);
+        cut(path, 4 * MIB);
         let mut store = open();
         assert_eq!(life(&*store.volume), 1);
         // It is cut while it is open, and is as large again before that process ends.
-        cut(&path, 2 * MIB);
+        cut(path, 2 * MIB);
         store.volume.refresh();
-        cut(&path, 4 * MIB);
+        cut(path, 4 * MIB);
         drop(store);
         let mut store = open();
         assert_eq!(life(&*store.volume), 2);
         let record = load_writer(&mut *store.volume).unwrap();
         assert_eq!((record.generation, record.name.as_str()), (1, "node1"));
-    }
+    });
 }
 
 #[test]

@@ -375,6 +375,19 @@ mod tests {
 
     const KEPT: Kept = Kept { bytes: 1 << 20, incarnation: 3 };
 
+    /// A page that has no attributes.
+    fn content<'a>(file: &'a File, scope: &'a SyncScope) -> Content<'a> {
+        Content {
+            file,
+            path: Path::new("content"),
+            bytes: 4096,
+            device: true,
+            read_only: false,
+            identity: &[0xab; 16],
+            scope,
+        }
+    }
+
     #[test]
     fn a_damaged_record_is_noticed() {
         let record = WriterRecord::new(0x0102_0304, [7; 16], "node1");
@@ -418,15 +431,7 @@ mod tests {
         let file = File::create(dir.join("content")).unwrap();
         let scope = SyncScope::alone();
         let open = |bytes, read_only| {
-            let content = Content {
-                file: &file,
-                path: Path::new("content"),
-                bytes,
-                device: true,
-                read_only,
-                identity: &[0xab; 16],
-                scope: &scope,
-            };
+            let content = Content { bytes, read_only, ..content(&file, &scope) };
             WriterStore::open(&content, &dir).unwrap()
         };
         let record = WriterRecord::new(1, [3; 16], "node1");
@@ -461,18 +466,7 @@ mod tests {
         let file = File::create(dir.join("content")).unwrap();
         let scope = SyncScope::alone();
         let state = dir.join("state");
-        let open = |bytes| {
-            let content = Content {
-                file: &file,
-                path: Path::new("content"),
-                bytes,
-                device: true,
-                read_only: false,
-                identity: &[0xab; 16],
-                scope: &scope,
-            };
-            WriterStore::open(&content, &state)
-        };
+        let open = |bytes| WriterStore::open(&Content { bytes, ..content(&file, &scope) }, &state);
         let record = WriterRecord::new(1, [3; 16], "node1");
         open(4096).unwrap().store(&file, &scope, record).unwrap();
         // Nothing can be stored there: what is new would be a folder.
@@ -494,16 +488,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("thinwire-writer-{}", std::process::id()));
         let null = File::open("/dev/null").unwrap();
         let scope = SyncScope::alone();
-        let content = Content {
-            file: &null,
-            path: Path::new("/dev/null"),
-            bytes: 4096,
-            device: true,
-            read_only: false,
-            identity: &[0xab; 16],
-            scope: &scope,
-        };
-        let open = || WriterStore::open(&content, &dir);
+        let open = || WriterStore::open(&content(&null, &scope), &dir);
         let mut store = open().unwrap();
         assert_eq!(store.load(&null, &SyncScope::alone()), Ok(WriterRecord::default()));
         for generation in [1, 2] {

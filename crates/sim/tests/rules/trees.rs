@@ -116,6 +116,13 @@ impl Grove {
         g
     }
 
+    /// A flush succeeds, the gateway has fenced its writer so often, and as [`Grove::end`].
+    fn end_having_raised(mut self, times: u64) {
+        assert_eq!(self.s.flush(), Ok(()));
+        assert_eq!(self.raised(), times);
+        self.end();
+    }
+
     /// What was flushed is there, whatever loses its power.
     fn end(mut self) {
         self.restart_all(Crash::Power);
@@ -150,9 +157,7 @@ fn rule_04_restarts_below_a_gateway_and_of_it_are_invisible() {
         g.restart_all(Crash::Power);
         g.s.read(ALL);
         assert_eq!(g.s.stats(0).replayed, 1);
-        assert_eq!(g.s.flush(), Ok(()));
-        assert_eq!(g.raised(), 0);
-        g.end();
+        g.end_having_raised(0);
     }
 }
 
@@ -173,9 +178,7 @@ fn rule_03_a_gateway_that_begins_in_vain_fences_nobody() {
         g.s.world.start_server(below);
         g.s.read(ALL);
     }
-    assert_eq!(g.s.flush(), Ok(()));
-    assert_eq!(g.raised(), 0);
-    g.end();
+    g.end_having_raised(0);
 }
 
 /// Somebody writes a leaf where it lies, and has it made durable, while the gateway is down: who comes back to
@@ -198,9 +201,7 @@ fn rule_03_who_wrote_a_leaf_while_its_gateway_was_down_fences_its_writer() {
         g.s.write(ALL);
         g.restart(GATEWAY, Crash::Power);
         g.s.read(ALL);
-        assert_eq!(g.s.flush(), Ok(()));
-        assert_eq!(g.raised(), 1);
-        g.end();
+        g.end_having_raised(1);
     }
 }
 
