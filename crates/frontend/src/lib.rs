@@ -9,15 +9,23 @@ mod part;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::task::Poll;
+use std::time::Duration;
 
 use thinwire_volume::Volume;
 
 pub use part::FacePart;
 
+/// How long a forced close may take. Whoever drives the face goes on without it then.
+pub const FORCED_CLOSE_MAX: Duration = Duration::from_millis(1200);
+
 /// A local face of one volume, driven by the shard that owns the volume.
 ///
 /// The volume handed in accepts any byte range (`block_bytes == 1`): the caller has wrapped it in
 /// the read-modify-write module. The face is its only submitter and drains its completions itself.
+///
+/// No call waits: others are on the same shard. What takes time is begun, and asked for again. Only
+/// dropping a face that is not closed may wait, for [`FORCED_CLOSE_MAX`]: nobody turns it any more.
 pub trait Face {
     /// What the user opens: a socket path, an address, a file, a device node.
     fn path(&self) -> String;
@@ -39,7 +47,9 @@ pub trait Face {
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool>;
 
     /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.
-    fn busy(&self) -> Option<String>;
+    /// `Pending` if that takes a while to find out: the question is put, go on turning the face and
+    /// call again after each turn. An answer is given once, to the next call it is found out anew.
+    fn busy(&mut self) -> Poll<Option<String>>;
 
     /// Takes the face away: socket unlinked, mount and loop device gone. With `force` even though
     /// it is in use and without waiting for anything outstanding. Idempotent.
@@ -47,6 +57,10 @@ pub trait Face {
     /// Without `force` this may fail with [`io::ErrorKind::WouldBlock`]: closing has begun and needs
     /// I/O that this very face has to serve. Go on turning it, and call again after each turn
     /// until it says something else. With [`io::ErrorKind::ResourceBusy`] it is in use after all and
-    /// serves on. With `force` it is final, and takes less than two seconds.
+    /// serves on.
+    ///
+    /// With `force` it is final: from the first call on nobody is served, and the face is not turned
+    /// any more. [`io::ErrorKind::WouldBlock`] says then that something of it is still going: call again
+    /// while `fd` is readable, for at most [`FORCED_CLOSE_MAX`].
     fn close(&mut self, force: bool) -> io::Result<()>;
 }

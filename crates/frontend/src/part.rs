@@ -6,6 +6,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::task::Poll;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
@@ -78,7 +79,7 @@ impl FacePart {
     }
 
     /// As [`Face::busy`].
-    pub fn busy(&self) -> Option<String> {
+    pub fn busy(&mut self) -> Poll<Option<String>> {
         self.face.busy()
     }
 
@@ -87,8 +88,8 @@ impl FacePart {
         self.trouble.as_deref()
     }
 
-    /// As [`Face::close`]. Once it has succeeded, or with `force`, the face is not turned any more, and
-    /// what it had outstanding ends.
+    /// As [`Face::close`]. Once it has succeeded, or was called with `force`, the face is not turned any
+    /// more, and what it had outstanding ends.
     pub fn close(&mut self, force: bool) -> io::Result<()> {
         let closed = self.face.close(force);
         if force || closed.is_ok() {

@@ -52,8 +52,8 @@ impl Face for Fake {
         Ok(any)
     }
 
-    fn busy(&self) -> Option<String> {
-        None
+    fn busy(&mut self) -> Poll<Option<String>> {
+        Poll::Ready(None)
     }
 
     fn close(&mut self, force: bool) -> io::Result<()> {

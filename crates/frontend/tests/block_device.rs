@@ -324,6 +324,9 @@ fn force_leaves_a_dead_device_to_whoever_mounted_it() {
         "mkfs.ext4 -q {node}; mkdir {dir}/mnt; mount {node} {dir}/mnt; echo x >{dir}/mnt/f"
     ));
     disk.served.ask("stuck");
+    // The keeper watches the device for half a second. Nobody waits for that; a question neither.
+    assert_eq!(disk.served.ask_once("busy"), "wait");
+    assert_eq!(disk.served.ask_once("force"), "wait");
     assert_eq!(disk.served.ask("force"), "ok");
     assert!(!scratch.path("disk0.disk").exists());
     // The mount stays, so that nobody writes into the folder under it by mistake, and fails.

@@ -3,6 +3,7 @@
 mod nbd_common;
 
 use std::io::Write;
+use std::task::Poll;
 
 use nbd_common::client::{Client, request_bytes};
 use nbd_common::{Backing, Server, config};
@@ -376,11 +377,11 @@ fn connections_are_bounded_and_the_idle_make_room() {
 #[test]
 fn closing_respects_clients_unless_forced() {
     let server = server();
-    assert_eq!(server.with(|face, _| face.busy()), None);
+    assert_eq!(server.with(|face, _| face.busy()), Poll::Ready(None));
     let _idle = Client::haggle(&server.path);
     let mut client = Client::open(&server.path, false);
     let busy = server.with(|face, _| face.busy());
-    assert_eq!(busy.as_deref(), Some("1 NBD client is connected"));
+    assert_eq!(busy, Poll::Ready(Some("1 NBD client is connected".to_owned())));
     server.with(|face, _| face.close(false).unwrap_err());
     server.with(|_, volume| volume.inner_mut().held = true);
     client.request(0, READ, 1, 0, 1);

@@ -4,6 +4,7 @@
 //!   these waits for I/O that the shard serves
 //! * `loop_device.rs`: the loop driver's ioctls
 //! * `usage.rs`: who uses the device
+//! * `question.rs`: that it is asked on one turn and answered on a later one
 //! * `stale.rs`: what a killed attachment leaves
 //! * `process.rs`: what a process that carries a disk owes to a machine short of memory
 //!
@@ -14,15 +15,15 @@ mod error;
 mod keeper;
 mod loop_device;
 mod process;
+mod question;
 mod stale;
 mod usage;
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -37,19 +38,14 @@ pub use error::BlockError;
 pub use process::{Refusal, prepare_process};
 pub use stale::clean_stale;
 
-use crate::Face;
 use crate::fuse::{FuseConfig, FuseFace};
+use crate::{FORCED_CLOSE_MAX, Face};
 use keeper::{Answer, Keeper, Setup};
 use loop_device::node_of;
+use question::Question;
 
 /// How often the shard looks for an answer of the keeper while it waits for one.
 const LOOK_EVERY_NS: i64 = 5_000_000;
-
-/// How long [`Face::busy`] waits for the keeper before it says that it cannot tell.
-const USAGE_WAIT: Duration = Duration::from_millis(500);
-
-/// How long a forced close waits for the keeper before it goes on without it.
-const FORCE_WAIT: Duration = Duration::from_millis(1200);
 
 /// How long the file may stay open after the device let go of it.
 const UNMOUNT_WAIT: Duration = Duration::from_secs(5);
@@ -126,8 +122,19 @@ enum State {
     Closed,
 }
 
+/// A forced close that has begun. What the keeper says of other orders meanwhile changes nothing about it.
+#[derive(Debug)]
+struct Forced {
+    since: Instant,
+    /// What became of the file under the device.
+    unmounted: io::Result<()>,
+    /// The keeper has let go, and has nothing more to say.
+    let_go: bool,
+}
+
 /// A volume as a block device. Lives on the shard's thread; a second thread keeps the loop device,
-/// off the I/O path. Dropping it takes the device away by force.
+/// off the I/O path. Dropping it takes the device away by force, and waits for that thread, for
+/// [`FORCED_CLOSE_MAX`] at most: nobody turns the face any more.
 pub struct BlockFace {
     fuse: FuseFace,
     keeper: Keeper,
@@ -140,9 +147,8 @@ pub struct BlockFace {
     resizing: bool,
     /// Why the last orderly close failed.
     refusal: Option<BlockError>,
-    questions: Cell<u64>,
-    /// Answers that [`Face::busy`] came across while it waited for its own.
-    heard: RefCell<VecDeque<Answer>>,
+    question: Question,
+    forced: Option<Forced>,
 }
 
 impl BlockFace {
@@ -196,8 +202,8 @@ impl BlockFace {
             bytes,
             resizing: false,
             refusal: None,
-            questions: Cell::new(0),
-            heard: RefCell::default(),
+            question: Question::default(),
+            forced: None,
         };
         face.set_timer().map_err(BlockError::system("cannot start a timer"))?;
         Ok(face)
@@ -214,16 +220,11 @@ impl BlockFace {
     fn hear(&mut self) -> bool {
         let mut any = false;
         loop {
-            let stashed = self.heard.get_mut().pop_front();
-            let answer = match stashed {
-                Some(answer) => answer,
-                None => match self.keeper.answer() {
-                    Ok(Some(answer)) => answer,
-                    Ok(None) => return any,
-                    Err(_) => return any | self.keeper_gone(),
-                },
-            };
-            self.take_in(answer);
+            match self.keeper.answer() {
+                Ok(Some(answer)) => self.take_in(answer),
+                Ok(None) => return any,
+                Err(_) => return any | self.keeper_gone(),
+            }
             any = true;
         }
     }
@@ -246,8 +247,15 @@ impl BlockFace {
                 self.refusal = Some(e);
                 self.state = State::Serving;
             }
-            // Late: nobody waits for them any more.
-            Answer::Usage(..) | Answer::Forced(_) => {}
+            Answer::Usage(to, usage) => self.question.tell(to, usage),
+            Answer::Forced(user) => {
+                if let Some(user) = user {
+                    tracing::warn!(
+                        "{user}; I/O fails there, and the device goes with its last user"
+                    );
+                }
+                self.has_let_go();
+            }
         }
     }
 
@@ -258,6 +266,7 @@ impl BlockFace {
 
     /// The keeper ends by itself only after its last answer. True if that is news.
     fn keeper_gone(&mut self) -> bool {
+        self.has_let_go();
         let early = matches!(self.state, State::Starting | State::Serving | State::Closing);
         if early {
             self.fail(BlockError::KeeperGone(self.node()));
@@ -265,10 +274,17 @@ impl BlockFace {
         early
     }
 
+    fn has_let_go(&mut self) {
+        if let Some(forced) = &mut self.forced {
+            forced.let_go = true;
+        }
+    }
+
     /// The timer runs while an answer is awaited.
     fn set_timer(&mut self) -> io::Result<()> {
-        let wanted = self.resizing
-            || matches!(self.state, State::Starting | State::Closing | State::Unbound { .. });
+        let waits = matches!(self.state, State::Starting | State::Closing | State::Unbound { .. });
+        let wanted = !matches!(self.state, State::Closed)
+            && (waits || self.resizing || self.question.is_open());
         if wanted != self.timer_runs {
             let period = Timespec { tv_sec: 0, tv_nsec: if wanted { LOOK_EVERY_NS } else { 0 } };
             let spec = Itimerspec { it_interval: period, it_value: period };
@@ -284,6 +300,7 @@ impl BlockFace {
             State::Closed => Ok(()),
             State::Starting | State::Closing => Err(io::ErrorKind::WouldBlock.into()),
             State::Serving => {
+                self.question.forget();
                 if let Some(refusal) = self.refusal.take() {
                     return Err(refusal.into());
                 }
@@ -320,34 +337,33 @@ impl BlockFace {
         }
     }
 
-    /// First the connection is aborted, so that nobody waits for the volume any longer, the loop
-    /// driver and the keeper included; then the device is let go of.
-    fn close_by_force(&mut self) -> io::Result<()> {
+    /// One step of a forced close. First the connection is aborted, so that nobody waits for the volume
+    /// any longer, the loop driver and the keeper included; then the device is let go of.
+    fn force_step(&mut self) -> io::Result<()> {
         if matches!(self.state, State::Closed) {
             return Ok(());
         }
-        let unmounted = self.fuse.close(true);
-        self.state = State::Closed;
-        self.keeper.force();
-        let deadline = Instant::now() + FORCE_WAIT;
-        loop {
-            match self.keeper.answer_until(deadline) {
-                Ok(Answer::Ready(Ok(number))) => self.number = Some(number),
-                Ok(Answer::Forced(Some(user))) => {
-                    tracing::warn!(
-                        "{user}; I/O fails there, and the device goes with its last user"
-                    );
-                    break;
-                }
-                Ok(Answer::Forced(None)) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    tracing::warn!("{} takes its time to go", self.node());
-                    break;
-                }
-            }
+        if self.forced.is_none() {
+            let unmounted = self.fuse.close(true);
+            self.keeper.force();
+            self.question.forget();
+            self.forced = Some(Forced { since: Instant::now(), unmounted, let_go: false });
         }
-        unmounted
+        // The face is not turned any more: the next call is when the timer says.
+        self.take_tick();
+        self.hear();
+        let ended = self.forced.take_if(|forced| forced.let_go);
+        self.state = match &ended {
+            Some(_) => State::Closed,
+            None => State::Closing,
+        };
+        self.set_timer()?;
+        ended.map_or_else(|| Err(io::ErrorKind::WouldBlock.into()), |forced| forced.unmounted)
+    }
+
+    /// True if the timer has fired since.
+    fn take_tick(&self) -> bool {
+        self.timer_runs && rustix::io::read(&self.timer, &mut [0; 8]).is_ok()
     }
 }
 
@@ -374,7 +390,7 @@ impl Face for BlockFace {
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         let mut progress = self.fuse.turn(volume)?;
-        if self.timer_runs && rustix::io::read(&self.timer, &mut [0; 8]).is_ok() {
+        if self.take_tick() {
             // Who waits for readiness or for the end looks again after a turn that did something.
             progress = true;
             self.hear();
@@ -389,30 +405,23 @@ impl Face for BlockFace {
         Ok(progress)
     }
 
-    fn busy(&self) -> Option<String> {
+    fn busy(&mut self) -> Poll<Option<String>> {
+        self.hear();
         if !matches!(self.state, State::Serving) {
-            return None;
+            self.question.forget();
+            return Poll::Ready(None);
         }
-        let number = self.questions.get() + 1;
-        self.questions.set(number);
-        self.keeper.ask_usage(number);
-        let deadline = Instant::now() + USAGE_WAIT;
-        loop {
-            match self.keeper.answer_until(deadline) {
-                Ok(Answer::Usage(to, usage)) if to == number => return usage,
-                Ok(Answer::Usage(..)) => {}
-                Ok(other) => self.heard.borrow_mut().push_back(other),
-                Err(RecvTimeoutError::Disconnected) => return None,
-                Err(RecvTimeoutError::Timeout) => {
-                    return Some(format!("{} is in use, or slow to tell", self.node()));
-                }
-            }
+        let (node, keeper) = (self.node(), &self.keeper);
+        let answer = self.question.ask(Instant::now(), &node, |number| keeper.ask_usage(number));
+        match self.set_timer() {
+            Ok(()) => answer,
+            Err(e) => Poll::Ready(Some(format!("cannot find out who uses {node}: {e}"))),
         }
     }
 
     fn close(&mut self, force: bool) -> io::Result<()> {
-        if force {
-            return self.close_by_force();
+        if force || self.forced.is_some() {
+            return self.force_step();
         }
         self.hear();
         let outcome = self.close_step();
@@ -423,7 +432,19 @@ impl Face for BlockFace {
 
 impl Drop for BlockFace {
     fn drop(&mut self) {
-        if let Err(e) = self.close_by_force() {
+        let mut outcome = self.force_step();
+        while let Some(since) = self.forced.as_ref().map(|forced| forced.since) {
+            match self.keeper.answer_until(since + FORCED_CLOSE_MAX) {
+                Ok(answer) => self.take_in(answer),
+                Err(RecvTimeoutError::Disconnected) => self.has_let_go(),
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!("{} takes its time to go", self.node());
+                    return;
+                }
+            }
+            outcome = self.force_step();
+        }
+        if let Err(e) = outcome {
             tracing::warn!("cannot take {} away: {e}", self.node());
         }
     }

@@ -24,6 +24,7 @@ mod server;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::task::Poll;
 
 use rustix::event::epoll;
 use thinwire_buffer::{PAGE_BYTES, Pool};
@@ -183,12 +184,12 @@ impl Face for FuseFace {
         Ok(progress)
     }
 
-    fn busy(&self) -> Option<String> {
-        match self.opens() {
+    fn busy(&mut self) -> Poll<Option<String>> {
+        Poll::Ready(match self.opens() {
             0 => None,
             1 => Some(format!("{} is open", self.path())),
             n => Some(format!("{} is open {n} times", self.path())),
-        }
+        })
     }
 
     /// With `force`, dropping the device's only descriptor aborts the connection: whoever waits for

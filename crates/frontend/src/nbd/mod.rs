@@ -21,6 +21,7 @@ pub mod proto;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::Poll;
 
 use rustix::event::{Timespec, epoll};
 use thinwire_buffer::Pool;
@@ -400,6 +401,16 @@ impl NbdFace {
         }
     }
 
+    /// Who is there, if anybody is.
+    fn clients(&self) -> Option<String> {
+        let connections = self.slots.iter().filter_map(|place| place.connection.as_ref());
+        match connections.filter(|connection| connection.is_client()).count() {
+            0 => None,
+            1 => Some("1 NBD client is connected".into()),
+            count => Some(format!("{count} NBD clients are connected")),
+        }
+    }
+
     /// Ends a connection. What it has with the volume is dropped when it completes.
     fn end(&mut self, slot: u32, end: End) {
         let place = &mut self.slots[slot as usize];
@@ -449,17 +460,12 @@ impl Face for NbdFace {
         }
     }
 
-    fn busy(&self) -> Option<String> {
-        let connections = self.slots.iter().filter_map(|place| place.connection.as_ref());
-        match connections.filter(|connection| connection.is_client()).count() {
-            0 => None,
-            1 => Some("1 NBD client is connected".into()),
-            count => Some(format!("{count} NBD clients are connected")),
-        }
+    fn busy(&mut self) -> Poll<Option<String>> {
+        Poll::Ready(self.clients())
     }
 
     fn close(&mut self, force: bool) -> io::Result<()> {
-        if !force && let Some(busy) = self.busy() {
+        if !force && let Some(busy) = self.clients() {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, busy));
         }
         self.listener = None;

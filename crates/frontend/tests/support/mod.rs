@@ -90,12 +90,17 @@ impl Served {
     /// Sends a command and returns its answer; asks again while that is `wait`.
     pub fn ask(&self, command: &str) -> String {
         loop {
-            writeln!(self.stdin.as_ref().unwrap(), "{command}").unwrap();
-            match self.line() {
+            match self.ask_once(command) {
                 answer if answer == "wait" => std::thread::sleep(Duration::from_millis(2)),
                 answer => return answer,
             }
         }
+    }
+
+    /// Sends a command and returns its first answer.
+    pub fn ask_once(&self, command: &str) -> String {
+        writeln!(self.stdin.as_ref().unwrap(), "{command}").unwrap();
+        self.line()
     }
 
     pub fn counts(&self) -> Counts {

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::task::Poll;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use thinwire_frontend::Face;
@@ -86,7 +87,10 @@ fn obey(
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => "wait".into(),
             Err(e) => failure(&e),
         },
-        "busy" => face.busy().unwrap_or("no".into()),
+        "busy" => match face.busy() {
+            Poll::Pending => "wait".into(),
+            Poll::Ready(usage) => usage.unwrap_or("no".into()),
+        },
         "alive" => dead.as_ref().map_or("yes".into(), |e| e.to_string()),
         "counts" => {
             let c = volume.counts();

@@ -5,11 +5,15 @@
 //! outstanding end, flushes, and closes the volume. Force drops all of that. A signal is an orderly
 //! detach, refused while the face is in use; the second evicts the users, but flushes; the third
 //! is force.
+//!
+//! Whatever the face takes a while for (who uses it, going by force) is begun, and looked at after each
+//! turn: all else on the host is served meanwhile.
 
 use std::io;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use thinwire_frontend::{Face, FacePart};
+use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
 
 use super::Reporter;
 use super::shown::Shown;
@@ -48,6 +52,8 @@ pub struct Parts<'a> {
 enum Phase {
     /// Not begun.
     Serving,
+    /// Somebody wants it to end; the face finds out whether it is in use.
+    Asking,
     /// The face closes; `evict`: whether it is in use or not.
     ClosingFace { evict: bool },
     /// The face is gone; what it left outstanding must end.
@@ -72,6 +78,8 @@ pub struct AttachmentServer<'a> {
     signals_taken: u32,
     /// In [`Phase::Flushing`].
     flushing_since: Instant,
+    /// When a face that closes by force is not waited for any longer, once that has begun.
+    face_ends: Option<Instant>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
 }
@@ -106,6 +114,7 @@ impl<'a> AttachmentServer<'a> {
             bars_away: false,
             signals_taken: 0,
             flushing_since: Instant::now(),
+            face_ends: None,
             trouble: None,
         })
     }
@@ -119,7 +128,8 @@ impl<'a> AttachmentServer<'a> {
             (false, true) => Ending::BarAway,
             (false, false) => Ending::Orderly,
         };
-        let face = self.shown.with(|part| part.close(true));
+        self.phase = Phase::ClosingFace { evict: true };
+        let face = self.end_face();
         self.shown.remove();
         let volume = self.open.close(ending);
         let result = match face {
@@ -144,15 +154,10 @@ impl<'a> AttachmentServer<'a> {
 
     fn serve(&mut self, reporter: &mut dyn Reporter) -> Outcome {
         loop {
-            if matches!(self.phase, Phase::Serving | Phase::ClosingFace { .. }) {
+            if !matches!(self.phase, Phase::Draining | Phase::Flushing) {
                 self.look_at_face(reporter)?;
             }
-            if self.shown.is_called() {
-                self.turn_control();
-                if let Some(signal) = self.signals.take() {
-                    self.on_signal(signal);
-                }
-            }
+            self.listen();
             if self.forced {
                 return Ok(());
             }
@@ -160,6 +165,7 @@ impl<'a> AttachmentServer<'a> {
                 (Leaving::Gone, _) => return Ok(()),
                 (Leaving::Again, _) => Wait::No,
                 (Leaving::Waiting, Phase::Flushing) => Wait::Until(Instant::now() + FLUSH_LOOK),
+                (Leaving::Waiting, Phase::ClosingFace { evict: true }) => self.wait_for_face(),
                 (Leaving::Waiting, _) => Wait::Forever,
             };
             self.shown.turn(wait)?;
@@ -171,7 +177,7 @@ impl<'a> AttachmentServer<'a> {
         self.trouble = self.shown.look(|part| part.trouble().map(str::to_owned));
         if self.trouble.is_some() {
             self.phase = Phase::ClosingFace { evict: true };
-        } else if !self.announced && self.phase == Phase::Serving {
+        } else if !self.announced && matches!(self.phase, Phase::Serving | Phase::Asking) {
             self.announce(reporter)?;
         }
         Ok(())
@@ -188,6 +194,16 @@ impl<'a> AttachmentServer<'a> {
         self.record.path = Some(path.clone());
         self.claim.write(&self.record)?;
         reporter.ready(&path)
+    }
+
+    /// Hears those who have called.
+    fn listen(&mut self) {
+        if self.shown.is_called() {
+            self.turn_control();
+            if let Some(signal) = self.signals.take() {
+                self.on_signal(signal);
+            }
+        }
     }
 
     fn turn_control(&mut self) {
@@ -207,11 +223,8 @@ impl<'a> AttachmentServer<'a> {
         tracing::info!("{signal}");
         self.signals_taken += 1;
         match (self.phase, self.signals_taken) {
-            (Phase::Serving, 1) => match self.shown.look(FacePart::busy) {
-                Some(why) => self.stay(&why),
-                None => self.phase = Phase::ClosingFace { evict: false },
-            },
-            (Phase::Serving | Phase::ClosingFace { evict: false }, 2..) => {
+            (Phase::Serving, 1) => self.phase = Phase::Asking,
+            (Phase::Serving | Phase::Asking | Phase::ClosingFace { evict: false }, 2..) => {
                 self.phase = Phase::ClosingFace { evict: true };
             }
             (_, 1) => {}
@@ -228,6 +241,7 @@ impl<'a> AttachmentServer<'a> {
     fn leave(&mut self) -> Outcome<Leaving> {
         match self.phase {
             Phase::Serving => Ok(Leaving::Waiting),
+            Phase::Asking => Ok(self.ask_face()),
             Phase::ClosingFace { evict } => Ok(self.close_face(evict)),
             Phase::Draining => {
                 let outstanding = self.shown.look(FacePart::outstanding);
@@ -263,30 +277,86 @@ impl<'a> AttachmentServer<'a> {
         }
     }
 
-    fn close_face(&mut self, evict: bool) -> Leaving {
-        match self.shown.with(|part| part.close(evict)) {
-            Ok(()) => {
-                self.phase = Phase::Draining;
+    /// Looks whether the face knows by now who uses it.
+    fn ask_face(&mut self) -> Leaving {
+        match self.shown.with(FacePart::busy) {
+            Poll::Pending => Leaving::Waiting,
+            Poll::Ready(None) => {
+                self.phase = Phase::ClosingFace { evict: false };
                 Leaving::Again
             }
-            // It has to serve the very I/O that closing needs.
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Leaving::Waiting,
-            Err(e) if !evict => {
-                let why = match e.kind() {
-                    io::ErrorKind::ResourceBusy => e.to_string(),
-                    _ => format!("closing failed: {e}"),
-                };
-                self.phase = Phase::Serving;
-                self.stay(&why);
-                self.control.refuse(why);
+            Poll::Ready(Some(why)) => {
+                self.refuse(why);
                 Leaving::Waiting
             }
-            Err(e) => {
-                tracing::warn!("closing the face: {e}");
-                self.phase = Phase::Draining;
-                Leaving::Again
-            }
         }
+    }
+
+    /// It stays, and those who wanted it to end are told why.
+    fn refuse(&mut self, why: String) {
+        self.phase = Phase::Serving;
+        self.stay(&why);
+        self.control.refuse(why);
+    }
+
+    fn close_face(&mut self, evict: bool) -> Leaving {
+        let closed = match evict {
+            true => self.force_face(),
+            // It has to serve the very I/O that closing needs.
+            false => ended(self.shown.with(|part| part.close(false))),
+        };
+        match closed {
+            Poll::Pending => return Leaving::Waiting,
+            Poll::Ready(Err(e)) if !evict => {
+                self.refuse(match e.kind() {
+                    io::ErrorKind::ResourceBusy => e.to_string(),
+                    _ => format!("closing failed: {e}"),
+                });
+                return Leaving::Waiting;
+            }
+            Poll::Ready(Err(e)) => tracing::warn!("closing the face: {e}"),
+            Poll::Ready(Ok(())) => {}
+        }
+        self.phase = Phase::Draining;
+        Leaving::Again
+    }
+
+    /// Takes the face away whoever uses it, or looks whether that is done. What takes too long is left
+    /// to the face's own end.
+    fn force_face(&mut self) -> Poll<io::Result<()>> {
+        let ends = *self.face_ends.get_or_insert_with(|| Instant::now() + FORCED_CLOSE_MAX);
+        match ended(self.shown.with(|part| part.close(true))) {
+            Poll::Pending if Instant::now() >= ends => Poll::Ready(Ok(())),
+            closed => closed,
+        }
+    }
+
+    /// Until a face that closes by force has something to do, or is given up.
+    fn wait_for_face(&self) -> Wait {
+        self.face_ends.map_or(Wait::Forever, Wait::Until)
+    }
+
+    /// Takes the face away whoever uses it, and turns the host until it is gone.
+    fn end_face(&mut self) -> io::Result<()> {
+        loop {
+            if let Poll::Ready(closed) = self.force_face() {
+                return closed;
+            }
+            if let Err(failure) = self.shown.turn(self.wait_for_face()) {
+                // Nothing on this host can be turned any more.
+                tracing::warn!("closing the face: {failure}");
+                return Ok(());
+            }
+            self.listen();
+        }
+    }
+}
+
+/// Whether a call that began to close a face has ended that.
+fn ended(closed: io::Result<()>) -> Poll<io::Result<()>> {
+    match closed {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        closed => Poll::Ready(closed),
     }
 }
 
@@ -304,8 +374,8 @@ impl Controlled for View<'_> {
     fn status(&self) -> Response {
         let health = self.open.health();
         let state = match (*self.phase, self.announced) {
-            (Phase::Serving, true) => health.state,
-            (Phase::Serving, false) => State::Connecting,
+            (Phase::Serving | Phase::Asking, true) => health.state,
+            (Phase::Serving | Phase::Asking, false) => State::Connecting,
             _ => State::Detaching,
         };
         let record = self.record;
@@ -335,10 +405,12 @@ impl Controlled for View<'_> {
         if force {
             *self.forced = true;
         } else if *self.phase == Phase::Serving {
-            if let Some(why) = self.shown.look(FacePart::busy) {
-                return Err(why);
-            }
-            *self.phase = Phase::ClosingFace { evict: false };
+            *self.phase = match self.shown.with(FacePart::busy) {
+                Poll::Ready(Some(why)) => return Err(why),
+                Poll::Ready(None) => Phase::ClosingFace { evict: false },
+                // Those who asked are told later.
+                Poll::Pending => Phase::Asking,
+            };
         }
         Ok(DetachProgress::Started)
     }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::Pool;
-use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
+use thinwire_buffer::{Pool, Time};
+use thinwire_node::Lane;
+use thinwire_volume::{Closing, Completion, Geometry, Identity, Io, Part, Volume};
 
 use super::*;
 use crate::control::{ControlClient, ControlRequest, Response};
@@ -23,6 +24,14 @@ const AWAY: &str = "tw://node1/disk0";
 #[derive(Default)]
 struct Script {
     busy: Option<&'static str>,
+    /// Whether it is busy takes it for as long as this to find out.
+    is_slow: bool,
+    /// `busy` was called so often.
+    asked: u64,
+    /// Closing by force takes so many more calls, or for ever.
+    lingers: u64,
+    /// Turns of another part of the host.
+    turns: u64,
     /// What polite closing says, the last first; then Ok.
     closings: Vec<io::ErrorKind>,
     dies: bool,
@@ -39,6 +48,7 @@ type Shared = Arc<Mutex<Script>>;
 
 struct FakeFace {
     script: Shared,
+    /// Readable at all times: the script changes at any.
     fd: OwnedFd,
     gone: bool,
 }
@@ -60,14 +70,23 @@ impl Face for FakeFace {
         }
     }
 
-    fn busy(&self) -> Option<String> {
-        self.script.lock().unwrap().busy.map(str::to_owned)
+    fn busy(&mut self) -> Poll<Option<String>> {
+        let mut script = self.script.lock().unwrap();
+        script.asked += 1;
+        match script.is_slow {
+            true => Poll::Pending,
+            false => Poll::Ready(script.busy.map(str::to_owned)),
+        }
     }
 
     fn close(&mut self, force: bool) -> io::Result<()> {
         let mut script = self.script.lock().unwrap();
         if self.gone {
             return Ok(());
+        }
+        if force && script.lingers > 0 {
+            script.lingers -= 1;
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         script.closed.push(force);
         match script.closings.pop().filter(|_| !force) {
@@ -173,6 +192,26 @@ impl OpenVolume for Told {
     }
 }
 
+/// Something else on the host, which wants a turn every millisecond.
+struct Beside(Shared);
+
+impl Part for Beside {
+    fn close(&mut self, turn: &mut Closing<'_>) -> Time {
+        self.0.lock().unwrap().turns += 1;
+        turn.now + Duration::from_millis(1)
+    }
+}
+
+/// Waits until the rest of the host has had some more turns.
+fn see_others_served(script: &Shared) {
+    let turns = || script.lock().unwrap().turns;
+    let (start, before) = (Instant::now(), turns());
+    while turns() < before + 20 {
+        assert!(start.elapsed() < SOON, "nothing else on the host is served");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 struct Paths(Arc<Mutex<Vec<String>>>);
 
 impl Reporter for Paths {
@@ -209,15 +248,13 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
     let dir = RunDir::open(path)?.unwrap();
     let claim = dir.claim("a")?.unwrap();
     let control = ControlServer::new(dir.listen("a").unwrap()).unwrap();
-    // Readable for ever, since nobody writes there: the script changes at any time.
+    // Readable for ever, since nobody writes there.
     let (reader, _) = rustix::pipe::pipe().unwrap();
     let face = FakeFace { script: script.clone(), fd: reader, gone: false };
+    let host = Host::new().unwrap();
+    host.shard_mut().add(Beside(script.clone()), Vec::new(), &Lane::ALL);
     let parts = Parts {
-        open: Box::new(Told {
-            host: Host::new().unwrap(),
-            inner: MemoryVolume::new(1 << 20, 512),
-            script,
-        }),
+        open: Box::new(Told { host, inner: MemoryVolume::new(1 << 20, 512), script }),
         face: Box::new(face),
         control,
         signals: &Signals::none(),
@@ -267,6 +304,100 @@ fn a_busy_face_is_left_alone_unless_forced() {
         (&[true][..], Some(Ending::Force))
     );
     assert_eq!(script.flushes, 0);
+}
+
+/// Waits until the face has been asked who uses it, while that is slow to be found out.
+fn see_asked(script: &Shared) {
+    let start = Instant::now();
+    while script.lock().unwrap().asked == 0 {
+        assert!(start.elapsed() < SOON, "nobody asks the face");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn others_are_served_while_a_face_finds_out_who_uses_it() {
+    let script = Shared::default();
+    script.lock().unwrap().is_slow = true;
+    let ask = |dir: &RunDir| {
+        ControlClient::ask(dir, "a", ControlRequest::Detach { force: false }).unwrap()
+    };
+    let (answers, result) = serving(&script, |dir| {
+        // Found to be in use: it stays, and those who asked are told.
+        let (mut first, mut second) = (ask(dir), ask(dir));
+        see_asked(&script);
+        see_others_served(&script);
+        let mut answers = vec![first.answer(SOON).unwrap(), second.answer(SOON).unwrap()];
+        let state = ControlClient::status(dir, "a", SOON).unwrap().state;
+        assert_eq!(state, State::Attached, "nothing is decided");
+        let mut told = script.lock().unwrap();
+        (told.is_slow, told.busy) = (false, Some("/dev/loop0 is mounted"));
+        drop(told);
+        answers.extend([first.answer(SOON).unwrap(), second.answer(SOON).unwrap()]);
+        // Found to be free: it goes.
+        let mut told = script.lock().unwrap();
+        (told.is_slow, told.asked, told.busy) = (true, 0, None);
+        drop(told);
+        let mut third = ask(dir);
+        see_asked(&script);
+        see_others_served(&script);
+        script.lock().unwrap().is_slow = false;
+        answers.extend([third.answer(SOON).unwrap(), third.answer(SOON).unwrap()]);
+        answers
+    });
+    assert_eq!(result, Ok(()));
+    let refused = Response::Refused { why: "/dev/loop0 is mounted".into() };
+    let detaching = || Response::Detaching;
+    assert_eq!(answers[..4], [detaching(), detaching(), refused.clone(), refused]);
+    assert_eq!(answers[4..], [Response::Detaching, DETACHED]);
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::Orderly));
+}
+
+#[test]
+fn force_does_not_wait_for_an_answer() {
+    let script = Shared::default();
+    script.lock().unwrap().is_slow = true;
+    let (answers, result) = serving(&script, |dir| {
+        let polite = ControlRequest::Detach { force: false };
+        let mut polite = ControlClient::ask(dir, "a", polite).unwrap();
+        see_asked(&script);
+        let forced = detach(dir, true);
+        (forced, [polite.answer(SOON).unwrap(), polite.answer(SOON).unwrap()])
+    });
+    assert_eq!(result, Ok(()));
+    assert_eq!(answers.0, [Response::Detaching, DETACHED]);
+    assert_eq!(answers.1, [Response::Detaching, DETACHED]);
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::Force));
+}
+
+#[test]
+fn others_are_served_while_a_face_goes_by_force() {
+    let script = Shared::default();
+    script.lock().unwrap().lingers = u64::MAX;
+    let ((state, answers), result) = serving(&script, |dir| {
+        let request = ControlRequest::Detach { force: true };
+        let mut forced = ControlClient::ask(dir, "a", request).unwrap();
+        let detaching = forced.answer(SOON).unwrap();
+        see_others_served(&script);
+        let state = ControlClient::status(dir, "a", SOON).unwrap().state;
+        script.lock().unwrap().lingers = 3;
+        (state, [detaching, forced.answer(SOON).unwrap()])
+    });
+    assert_eq!(result, Ok(()));
+    assert_eq!((state, answers), (State::Detaching, [Response::Detaching, DETACHED]));
+    let script = script.lock().unwrap();
+    assert_eq!((&script.closed[..], script.lingers), (&[true][..], 0));
+}
+
+#[test]
+fn a_face_that_does_not_go_is_not_waited_for() {
+    let script = Shared::default();
+    script.lock().unwrap().lingers = u64::MAX;
+    let start = Instant::now();
+    let (answers, result) = serving(&script, |dir| detach(dir, true));
+    assert_eq!((result, answers), (Ok(()), vec![Response::Detaching, DETACHED]));
+    assert!(start.elapsed() >= FORCED_CLOSE_MAX);
+    assert!(script.lock().unwrap().closed.is_empty());
 }
 
 #[test]
