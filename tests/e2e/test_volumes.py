@@ -100,6 +100,27 @@ except nbd.Error as error:
 """
 
 
+@test(seconds=60)
+def a_last_flush_that_fails_for_one_leaf(lab):
+    """A target is gone with unflushed writes, and those are given up: the detach says so, and lets go of the
+    other target and of the local leaf in order."""
+    _, second = leaves(lab)
+    local, a = image(lab, "local.img", LEAF_MIB), uri(lab, "a", over="raw", node="node1")
+    volume = f"linear:[{a},{uri(lab, 'c', over='raw', node='node2')},{local}]"
+    disk = Attachment(lab, volume, name="big", extra=("--when-away", "fail-after=1"), timeout=40)
+    for leaf in range(3):
+        said = lab.run("initiator", "/usr/bin/python3", "-c", WRITE, disk.nbd, leaf * LEAF_MIB << 20, "mine").stdout
+        check(said.strip() == "written", f"leaf {leaf}: {said}")
+    second.kill()
+    until("the second target is away", 20, lambda: disk.status()["state"] == "away")
+    said = disk.detach(expect=1, timeout=30).stderr
+    check("may be lost" in said, said)
+    # Nobody is on record there any more: strangers need not take over.
+    for free in a, local:
+        thinwire(lab, "bench", free, "--insecure", "--rw", "randwrite", "--runtime", "0.2",
+                 "--run-dir", lab.path("other"))
+
+
 @test(seconds=120, each={"remote": {"leaf": "a"}, "local": {"leaf": "local"}})
 def a_leaf_written_while_its_gateway_was_down(lab, leaf):
     """Somebody writes a leaf while its gateway is down: who comes back to the gateway with an unflushed write is

@@ -36,6 +36,8 @@ struct Granted {
     store: Box<dyn Volume>,
     /// Something was to be written, or may be.
     written: bool,
+    /// A sync has failed, of this volume or of what shares its device.
+    has_lost: bool,
     /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
     unused: Option<UnusedGrant>,
 }
@@ -82,7 +84,13 @@ impl LocalLeaf {
             }
             _ => None,
         };
-        let store = Rc::new(RefCell::new(Granted { grant, store, written: false, unused: None }));
+        let store = Rc::new(RefCell::new(Granted {
+            grant,
+            store,
+            written: false,
+            has_lost: false,
+            unused: None,
+        }));
         Ok(LocalLeaf { store, fd, host: host.clone() })
     }
 
@@ -127,6 +135,22 @@ impl LocalLeaf {
             Some(_) if store.written => OnRecord::Stranger,
             _ => OnRecord::No,
         }
+    }
+
+    /// Writes that were not durable may be gone, whatever a later flush says.
+    pub fn has_lost(&self) -> bool {
+        let leaf = &mut *self.store.borrow_mut();
+        leaf.take_events(&mut Vec::new());
+        leaf.has_lost
+    }
+
+    /// Its next flush fails, as a disk lets it: once.
+    #[cfg(test)]
+    pub fn fail_next_flush(&self) {
+        let nothing: Box<dyn Volume> = Box::new(NullStore::new(512, 512));
+        let store = &mut self.store.borrow_mut().store;
+        let sound = std::mem::replace(store, nothing);
+        *store = Box::new(crate::testing::FailsFlush::new(sound));
     }
 
     /// An orderly end: makes all durable, then lets go of the right to write.
@@ -190,6 +214,14 @@ fn random_identity() -> Identity {
     }
 }
 
+impl Granted {
+    fn take_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        let seen = events.len();
+        self.store.poll_events(events);
+        self.has_lost |= events[seen..].contains(&VolumeEvent::Lost);
+    }
+}
+
 impl Drop for Granted {
     /// Not ended in order. Who has written stays on record, as after a crash.
     fn drop(&mut self) {
@@ -238,7 +270,7 @@ impl Volume for LeafVolume {
     }
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
-        self.0.borrow_mut().store.poll_events(events);
+        self.0.borrow_mut().take_events(events);
     }
 
     fn refresh(&mut self) -> bool {

@@ -159,6 +159,9 @@ pub enum Ending {
     BarAway,
     /// The same, after nobody could use it: who was on record of what is local before is so again.
     Unused,
+    /// The last flush has failed, perhaps that of one leaf: what has lost something, or is away, ends as
+    /// with [`Ending::Force`]; all else in order.
+    AfterLoss,
     /// At once, whatever is outstanding: a local writer that has written stays on record, as after a
     /// crash.
     Force,

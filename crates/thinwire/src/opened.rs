@@ -1,11 +1,11 @@
 //! A volume that a command has opened, whatever it is made of: local stores, attachments, modules over
 //! them.
 
+mod ends;
 mod grants;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
 
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
@@ -16,6 +16,7 @@ use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
+use self::ends::{end, end_remotes, remotes};
 use self::grants::Grants;
 use crate::attachment::shown::Shown;
 use crate::error::{Failure, Outcome};
@@ -23,7 +24,7 @@ use crate::health;
 use crate::host::Host;
 use crate::local::LocalLeaf;
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
-use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
+use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
@@ -234,83 +235,6 @@ fn build(
             Root::Port(port)
         }
     })
-}
-
-fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
-    let mut remotes = Vec::new();
-    for leaf in leaves {
-        if let Leaf::Remote(leaf) = leaf {
-            remotes.push(leaf);
-        }
-    }
-    remotes
-}
-
-/// Ends attachments, all at the same time; at once those that `force` says, and all that are left when
-/// `hurry` is readable. Which targets have not heard of it; the first failure, after all have been tried.
-fn end_remotes(
-    host: &Host,
-    leaves: &mut [&mut RemoteLeaf],
-    force: impl Fn(&RemoteLeaf) -> bool,
-    hurry: Option<&OwnedFd>,
-) -> Outcome<Unheard> {
-    let mut unheard = Unheard::default();
-    if leaves.is_empty() {
-        return Ok(unheard);
-    }
-    let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
-    for (leaf, &force) in leaves.iter_mut().zip(&forced) {
-        leaf.begin_close(force);
-    }
-    if let Some(hurry) = hurry {
-        host.watch(hurry.as_fd())?;
-    }
-    let end = Instant::now() + CLOSE_PATIENCE;
-    // What was queued is sent, also of those that are not waited for.
-    let mut ended = host.turn(Wait::No);
-    for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
-        let left = leaf.end_close(end, hurry);
-        ended = ended.and(left);
-    }
-    if let Some(hurry) = hurry {
-        host.unwatch(hurry.as_fd())?;
-    }
-    let uris = leaves.iter().filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
-    unheard.0.extend(uris);
-    ended.map(|()| unheard)
-}
-
-/// Ends leaves, each for itself: what can end in order does, whatever becomes of the others; the rest is
-/// given up when `hurry` is readable. The first failure, after all have been tried.
-fn end(
-    host: &Host,
-    leaves: &mut [Leaf],
-    ending: Ending,
-    hurry: Option<&OwnedFd>,
-) -> Outcome<Unheard> {
-    let at_once = |leaf: &RemoteLeaf| match ending {
-        Ending::Orderly | Ending::Unused => false,
-        Ending::BarAway => leaf.is_away(),
-        Ending::Force => true,
-    };
-    let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
-    for leaf in leaves {
-        // Those that are not ended go with the tree: who has written stays on record, else whoever was
-        // there before is so again.
-        match (leaf, ending) {
-            (Leaf::Local(leaf), Ending::Orderly | Ending::BarAway) => {
-                let left = leaf.end();
-                ended = ended.and_then(|unheard| left.map(|()| unheard));
-            }
-            (Leaf::Local(leaf), Ending::Unused) => leaf.unkeep_grant(),
-            _ => {}
-        }
-    }
-    match ending {
-        // Of nothing can be said that it is durable.
-        Ending::Force => ended.map(|_| Unheard::default()),
-        _ => ended,
-    }
 }
 
 /// Puts on top what users need.
@@ -542,6 +466,9 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 mod tests {
     use std::path::PathBuf;
 
+    use thinwire_buffer::SegList;
+    use thinwire_volume::{Op, load_writer};
+
     use super::*;
     use crate::cli::WireArgs;
     use crate::open::open_volume;
@@ -555,6 +482,44 @@ mod tests {
         let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
         let outer = format!("cannot open {text}: linear:[null:{half},null:512] does not fit");
         assert!(error.starts_with(&outer), "{error}");
+    }
+
+    #[test]
+    fn a_failed_flush_of_one_leaf_leaves_only_that_one_on_record() {
+        let dir = TempDir::new("opened-loss");
+        let path = |name| dir.path().join(name);
+        for name in ["sound.img", "broken.img"] {
+            std::fs::write(path(name), [0; 1 << 16]).unwrap();
+        }
+        let (sound, broken) = (path("sound.img"), path("broken.img"));
+        let text = format!("linear:[{},{}]", sound.display(), broken.display());
+        let options = VolumeOptions::new(false, &WireArgs::default(), path("run"));
+        let host = Host::new().unwrap();
+        let disk = DiskOptions::default();
+        let tree = Tree::open(&host, &text.parse().unwrap(), &options, disk.clone(), None).unwrap();
+        let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
+        leaf.fail_next_flush();
+        for fd in tree.fds() {
+            host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
+        }
+        let mut open = over(&host, tree, &options);
+        let mut io = |op, offset, len| {
+            let mut io = Io::new(1, op, offset, len);
+            if op == Op::Write {
+                io.data = SegList::of(open.pool().copy_of(&[7; 4096]).freeze());
+            }
+            crate::bench::one_io(&mut *open, io, &mut Vec::new()).unwrap().result
+        };
+        assert!(io(Op::Write, 0, 4096).is_ok() && io(Op::Write, 1 << 16, 4096).is_ok());
+        assert!(io(Op::Flush, 0, 0).is_err());
+        open.close(Ending::AfterLoss).unwrap();
+        drop(open);
+        let is_held = |path: &std::path::Path| {
+            let pool = Pool::new(0);
+            let store = thinwire_runtime::disk::open_store(path, &disk, &pool, &mut |_| {});
+            load_writer(&mut *store.unwrap().0).unwrap().is_held()
+        };
+        assert_eq!((is_held(&sound), is_held(&broken)), (false, true));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_volume::{
-    Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Volume,
+    Completion, ErrorKind, Extent, Features, Geometry, Identity, Io, Op, Token, Volume, VolumeEvent,
 };
 
 use crate::attachment::shown::Shown;
@@ -247,5 +247,61 @@ impl OpenVolume for MemoryVolume {
 
     fn close(&mut self, _: Ending) -> Outcome<Unheard> {
         Ok(Unheard::default())
+    }
+}
+
+/// A volume whose first flush fails, and no later one: the kernel tells of a loss once.
+pub struct FailsFlush {
+    sound: Box<dyn Volume>,
+    flush: Option<Token>,
+    lost: u64,
+    told: u64,
+}
+
+impl FailsFlush {
+    pub fn new(sound: Box<dyn Volume>) -> Self {
+        FailsFlush { sound, flush: None, lost: 0, told: 0 }
+    }
+}
+
+impl Volume for FailsFlush {
+    fn geometry(&self) -> Geometry {
+        self.sound.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.sound.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        if io.op == Op::Flush && self.lost == 0 {
+            self.flush = Some(io.token);
+        }
+        self.sound.submit(io);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let seen = done.len();
+        self.sound.poll(done);
+        let Some(flush) = self.flush else { return };
+        if let Some(one) = done[seen..].iter_mut().find(|one| one.token == flush) {
+            one.result = Err(Io::new(flush, Op::Flush, 0, 0).error(ErrorKind::Io, "test"));
+            (self.flush, self.lost) = (None, 1);
+        }
+    }
+
+    fn outstanding(&self) -> usize {
+        self.sound.outstanding()
+    }
+
+    fn events(&self) -> u64 {
+        self.sound.events() + self.lost
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        if std::mem::replace(&mut self.told, self.lost) != self.lost {
+            events.push(VolumeEvent::Lost);
+        }
+        self.sound.poll_events(events);
     }
 }

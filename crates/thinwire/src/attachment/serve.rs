@@ -80,6 +80,8 @@ pub struct AttachmentServer<'a> {
     flushing_since: Instant,
     /// When a face that closes by force is not waited for any longer, once that has begun.
     face_ends: Option<Instant>,
+    /// The last flush has failed.
+    loss: Option<Failure>,
     /// Why it ends although nobody asked for it.
     trouble: Option<String>,
 }
@@ -115,6 +117,7 @@ impl<'a> AttachmentServer<'a> {
             signals_taken: 0,
             flushing_since: Instant::now(),
             face_ends: None,
+            loss: None,
             trouble: None,
         })
     }
@@ -123,11 +126,13 @@ impl<'a> AttachmentServer<'a> {
     /// for the detach know how it went.
     pub fn run(mut self, reporter: &mut dyn Reporter) -> Outcome {
         let result = self.serve(reporter);
-        let ending = match (self.forced || result.is_err(), self.bars_away) {
+        let ending = match (self.forced || result.is_err(), &self.loss) {
             (true, _) => Ending::Force,
-            (false, true) => Ending::BarAway,
-            (false, false) => Ending::Orderly,
+            (false, Some(_)) => Ending::AfterLoss,
+            (false, None) if self.bars_away => Ending::BarAway,
+            (false, None) => Ending::Orderly,
         };
+        let result = result.and(self.loss.take().map_or(Ok(()), Err));
         self.phase = Phase::ClosingFace { evict: true };
         let face = self.end_face();
         self.shown.remove();
@@ -139,6 +144,10 @@ impl<'a> AttachmentServer<'a> {
             Ok(()) => result,
         };
         let unheard = volume.as_ref().ok().and_then(Unheard::describe);
+        if let (Err(_), Err(failure)) = (&result, &volume) {
+            // Only the first is told to those who asked.
+            tracing::error!("{failure}");
+        }
         let result = result.and(volume.map(drop));
         let result = match (result, self.trouble) {
             (Ok(()), Some(trouble)) => Err(Failure::failed(trouble)),
@@ -271,7 +280,10 @@ impl<'a> AttachmentServer<'a> {
                 }
                 Some(Ok(())) => Ok(Leaving::Gone),
                 Some(Err(e)) => {
-                    Err(Failure::failed(format!("writes since the last flush may be lost: {e}")))
+                    // That of one leaf, perhaps: the others are let go of in order.
+                    let why = format!("writes since the last flush may be lost: {e}");
+                    self.loss = Some(Failure::failed(why));
+                    Ok(Leaving::Gone)
                 }
             },
         }

@@ -426,6 +426,7 @@ fn a_failed_last_flush_is_told() {
     let failure = result.unwrap_err();
     assert!(failure.message.contains("may be lost"), "{failure}");
     assert_eq!(answers[1], Response::Failed { why: failure.message });
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
 }
 
 #[test]

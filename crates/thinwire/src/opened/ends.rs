@@ -1,0 +1,90 @@
+//! How the leaves of a volume are let go of.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use super::Leaf;
+use crate::error::Outcome;
+use crate::host::Host;
+use crate::open::{Ending, Unheard, Wait};
+use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
+
+/// The attachments among leaves.
+pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
+    let mut remotes = Vec::new();
+    for leaf in leaves {
+        if let Leaf::Remote(leaf) = leaf {
+            remotes.push(leaf);
+        }
+    }
+    remotes
+}
+
+/// Ends attachments, all at the same time; at once those that `force` says, and all that are left when
+/// `hurry` is readable. Which targets have not heard of it; the first failure, after all have been tried.
+pub(super) fn end_remotes(
+    host: &Host,
+    leaves: &mut [&mut RemoteLeaf],
+    force: impl Fn(&RemoteLeaf) -> bool,
+    hurry: Option<&OwnedFd>,
+) -> Outcome<Unheard> {
+    let mut unheard = Unheard::default();
+    if leaves.is_empty() {
+        return Ok(unheard);
+    }
+    let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
+    for (leaf, &force) in leaves.iter_mut().zip(&forced) {
+        leaf.begin_close(force);
+    }
+    if let Some(hurry) = hurry {
+        host.watch(hurry.as_fd())?;
+    }
+    let end = Instant::now() + CLOSE_PATIENCE;
+    // What was queued is sent, also of those that are not waited for.
+    let mut ended = host.turn(Wait::No);
+    for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
+        let left = leaf.end_close(end, hurry);
+        ended = ended.and(left);
+    }
+    if let Some(hurry) = hurry {
+        host.unwatch(hurry.as_fd())?;
+    }
+    let uris = leaves.iter().filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
+    unheard.0.extend(uris);
+    ended.map(|()| unheard)
+}
+
+/// Ends leaves, each for itself: what can end in order does, whatever becomes of the others; the rest is
+/// given up when `hurry` is readable. The first failure, after all have been tried.
+pub(super) fn end(
+    host: &Host,
+    leaves: &mut [Leaf],
+    ending: Ending,
+    hurry: Option<&OwnedFd>,
+) -> Outcome<Unheard> {
+    let at_once = |leaf: &RemoteLeaf| match ending {
+        Ending::Orderly | Ending::Unused => false,
+        Ending::BarAway | Ending::AfterLoss => leaf.is_away(),
+        Ending::Force => true,
+    };
+    let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
+    for leaf in leaves {
+        // Those that are not ended go with the tree: who has written stays on record, else whoever was
+        // there before is so again.
+        match (leaf, ending) {
+            // Whoever flushed has been told, and the next flush would not fail again.
+            (Leaf::Local(leaf), Ending::AfterLoss) if leaf.has_lost() => {}
+            (Leaf::Local(leaf), Ending::Orderly | Ending::BarAway | Ending::AfterLoss) => {
+                let left = leaf.end();
+                ended = ended.and_then(|unheard| left.map(|()| unheard));
+            }
+            (Leaf::Local(leaf), Ending::Unused) => leaf.unkeep_grant(),
+            _ => {}
+        }
+    }
+    match ending {
+        // Of nothing can be said that it is durable.
+        Ending::Force | Ending::AfterLoss => ended.map(|_| Unheard::default()),
+        _ => ended,
+    }
+}
