@@ -71,12 +71,12 @@ def one(test, logs):
             lab.close()
 
 
-def held(folder):
-    """What the logs of a test say of parts that held their shard for too long: debug builds say so."""
+def said(folder, what):
+    """The lines in the logs of a test that hold `what`: debug builds tell of parts that took too long."""
     for root, _folders, files in os.walk(folder):
         for name in files:
             with open(os.path.join(root, name), encoding="utf-8", errors="replace") as file:
-                yield from (line.strip() for line in file if "a part held its shard" in line)
+                yield from (line.strip() for line in file if what in line)
 
 
 def perform(tests, jobs, logs):
@@ -149,13 +149,14 @@ def main():
     os.makedirs(logs)
     harness.install()
 
-    passed, failed, slow = 0, [], []
+    passed, failed, slow, still = 0, [], [], 0
     started = time.monotonic()
     with contextlib.closing(perform(chosen, args.jobs, logs)) as ended:
         for done in ended:
             name = done.test.name
             folder = os.path.join(logs, name)
-            slow += [f"{name}: {line}" for line in held(folder)]
+            slow += [f"{name}: {line}" for line in said(folder, "a part held its shard")]
+            still += sum(1 for _ in said(folder, "a part stood still"))
             if done.report is None:
                 passed += 1
                 text = f"ok    {name:44} {done.seconds:6.1f} s\n"
@@ -171,6 +172,8 @@ def main():
     if slow:
         print("\n".join(slow))
         print(f"{len(slow)} times a part held its shard for longer than a millisecond")
+    if still:
+        print(f"{still} times a part stood still for so long while others had the processor, which does not count")
     print(f"e2e: {time.monotonic() - started:.0f} s", flush=True)
     print(f"{passed} passed, {len(failed)} failed", flush=True)
     return 1 if failed else 0

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{LinkInfo, Pool};
+use thinwire_buffer::{LinkInfo, Pool, RxFrame};
 use thinwire_link::Link;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
@@ -232,11 +232,14 @@ impl Shard {
     fn receive(&mut self) -> io::Result<bool> {
         let Self { node, links, waiter, clock, pool, volumes, mail, .. } = self;
         let now = clock.now();
-        let mut frames = links.receive_probed(|link, frame| node.on_frame(now, link, frame));
+        let clock = *clock;
+        let mut frames =
+            links.receive_probed(|link, frame| on_frame(node, clock, now, link, frame));
         for &token in waiter.ready() {
             if token >= LINKS {
                 let at = (token - LINKS) as usize;
-                frames += links.receive(at, |link, frame| node.on_frame(now, link, frame))?;
+                frames +=
+                    links.receive(at, |link, frame| on_frame(node, clock, now, link, frame))?;
             } else if let (MAIL, Some((part, mail))) = (token, mail.as_ref()) {
                 mail.receive(pool, |link, frame| {
                     node.post(now, *part, PartEvent::Letter { link, frame });
@@ -263,4 +266,14 @@ impl Shard {
             }
         }
     }
+}
+
+#[inline]
+fn on_frame(node: &mut Node, clock: Clock, now: Time, link: usize, frame: &mut RxFrame) {
+    if !cfg!(debug_assertions) {
+        return node.on_frame(now, link, frame);
+    }
+    let mut steps = Steps::begin(clock);
+    node.on_frame(now, link, frame);
+    steps.end("took a frame in");
 }

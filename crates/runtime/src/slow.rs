@@ -1,5 +1,10 @@
 //! Who holds a shard: in debug builds each step of a node is timed, and one that took longer than a
 //! millisecond is told. Nobody else of the shard was served meanwhile.
+//!
+//! Whose fault it was is told apart. A step that *worked* for so long, by its thread's processor time, does too
+//! much at a time; one that *slept*, by the thread's voluntary switches, waits for something: both are mistakes of
+//! ours, and counted. A step that did neither *stood still*, because the machine gave its processor to somebody
+//! else. Processor time includes what the kernel does in interrupts meanwhile, such as receiving others' frames.
 
 use std::time::Duration;
 
@@ -8,41 +13,84 @@ use thinwire_proto::Time;
 
 use crate::clock::Clock;
 
-/// What a step may take. Longer ones belong into a thread of their own.
+/// What a step may take. Longer ones belong into a thread of their own, or into several turns.
 const STEP_MAX: Duration = Duration::from_millis(1);
+
+/// What the clock and the kernel say between two steps.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Time,
+    /// The thread's processor time.
+    worked: Duration,
+    /// How often the thread has given up the processor by itself.
+    slept: i64,
+}
+
+/// What was wrong with a step that took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It worked for so long.
+    Worked(Duration),
+    /// It slept so often.
+    Slept(i64),
+    /// Nothing: somebody else had the processor.
+    StoodStill,
+}
+
+impl Reading {
+    fn take(clock: Clock) -> Self {
+        Reading { at: clock.now(), worked: worked(), slept: slept() }
+    }
+
+    /// What was wrong with the step that began with `before` and has ended now, and how long it took.
+    fn fault_since(&self, before: &Reading) -> Option<(Duration, Fault)> {
+        let took = self.at.since(before.at);
+        if took < STEP_MAX {
+            return None;
+        }
+        let (worked, slept) = (self.worked - before.worked, self.slept - before.slept);
+        let fault = match (worked >= STEP_MAX, slept > 0) {
+            (true, _) => Fault::Worked(worked),
+            (false, true) => Fault::Slept(slept),
+            (false, false) => Fault::StoodStill,
+        };
+        Some((took, fault))
+    }
+}
 
 /// Times one step after the other.
 pub(crate) struct Steps {
     clock: Clock,
-    began: Time,
-    worked: Duration,
-    slept: i64,
+    last: Reading,
 }
 
 impl Steps {
     /// The first begins now.
     pub fn begin(clock: Clock) -> Self {
-        Steps { clock, began: clock.now(), worked: worked(), slept: slept() }
+        Steps { clock, last: Reading::take(clock) }
     }
 
-    /// A step has ended, and the next begins. What the machine did beside it does not count: it was slow
-    /// if it worked for so long, or slept and came back so late.
+    /// A step has ended, and the next begins.
     pub fn end(&mut self, what: &'static str) {
-        let now = self.clock.now();
-        let took = now.since(self.began);
-        self.began = now;
-        if took < STEP_MAX {
-            return;
-        }
-        let (worked, slept) = (worked(), slept());
-        let (own, times) = (worked - self.worked, slept - self.slept);
-        (self.worked, self.slept) = (worked, slept);
-        if own >= STEP_MAX || times > 0 {
-            tracing::warn!(
-                "a part held its shard for {} us while it {what}: {} us of work, slept {times} times",
-                took.as_micros(),
-                own.as_micros()
-            );
+        // All of it each time: what steps before did, or slept between turns, is not this one's.
+        let now = Reading::take(self.clock);
+        let fault = now.fault_since(&self.last);
+        self.last = now;
+        let Some((took, fault)) = fault else { return };
+        let took = took.as_micros();
+        match fault {
+            Fault::Worked(time) => {
+                let time = time.as_micros();
+                tracing::warn!(
+                    "a part held its shard for {took} us while it {what}: it worked for {time} us"
+                );
+            }
+            Fault::Slept(times) => {
+                tracing::warn!(
+                    "a part held its shard for {took} us while it {what}: it slept {times} times"
+                );
+            }
+            Fault::StoodStill => tracing::warn!("a part stood still for {took} us while it {what}"),
         }
     }
 }
@@ -52,11 +100,50 @@ fn worked() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How often this thread has given up the processor by itself.
 fn slept() -> i64 {
     // SAFETY: a structure of numbers, for which zeroes are valid, that the kernel fills.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure outlives the call.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     usage.ru_nvcsw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(at_us: u64, worked_us: u64, slept: i64) -> Reading {
+        Reading { at: Time(at_us * 1000), worked: Duration::from_micros(worked_us), slept }
+    }
+
+    #[test]
+    fn work_and_sleep_are_faults_and_standing_still_is_none_of_ours() {
+        let before = reading(5000, 700, 3);
+        let fault = |took: u64, worked: u64, slept: i64| {
+            reading(5000 + took, 700 + worked, 3 + slept)
+                .fault_since(&before)
+                .map(|(_, fault)| fault)
+        };
+        assert_eq!(fault(999, 999, 9), None);
+        assert_eq!(fault(1000, 1000, 0), Some(Fault::Worked(STEP_MAX)));
+        assert_eq!(fault(9000, 999, 2), Some(Fault::Slept(2)));
+        assert_eq!(fault(9000, 999, 0), Some(Fault::StoodStill));
+    }
+
+    #[test]
+    fn what_was_before_a_step_is_not_its_own() {
+        let clock = Clock::new();
+        let mut steps = Steps::begin(clock);
+        let begun = steps.last;
+        std::thread::sleep(STEP_MAX);
+        while worked() - begun.worked < STEP_MAX {}
+        let now = Reading::take(clock);
+        assert!(matches!(now.fault_since(&begun), Some((_, Fault::Worked(_)))));
+        assert!(now.slept > begun.slept, "it slept, too");
+        steps.end("did all that");
+        let after = steps.last;
+        steps.end("did nothing");
+        let (worked, slept) = (steps.last.worked - after.worked, steps.last.slept - after.slept);
+        assert!(worked < STEP_MAX && slept == 0, "worked {worked:?}, slept {slept} times");
+    }
 }
