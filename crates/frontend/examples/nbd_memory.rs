@@ -49,12 +49,12 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let verbose = std::env::var_os("NBD_MEMORY_STATS").is_some();
     let mut clients = 0;
     loop {
-        // Memory completes at once, so a turn leaves nothing that only the volume could announce.
+        // Memory completes at once, so turns leave nothing that only the volume could announce.
         match poll(&mut [PollFd::from_borrowed_fd(face.fd(), PollFlags::IN)], None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        face.turn(&mut volume)?;
+        while face.turn(&mut volume)? {}
         if verbose && face.connections() < clients {
             eprintln!("{:?}", face.stats());
         }

@@ -3,6 +3,7 @@
 //! completions. It never knows what kind of volume it serves.
 
 pub mod block;
+mod effort;
 pub mod fuse;
 pub mod nbd;
 mod part;
@@ -41,9 +42,10 @@ pub trait Face {
     /// Faces with many descriptors hide them behind an epoll descriptor of their own.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Does all that can be done without waiting: takes in requests, submits I/Os, polls the volume
-    /// for completions, answers. Called when `fd` is readable or the volume made progress. Returns
-    /// true if anything happened. An error means that the face is dead and must be closed.
+    /// Does what can be done without waiting: takes in requests, submits I/Os, polls the volume for
+    /// completions, answers. Called when `fd` is readable or the volume made progress. Returns true if
+    /// anything happened: then it may have left something for the next turn, since one is bounded, and
+    /// wants that without anybody telling. An error means that the face is dead and must be closed.
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool>;
 
     /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.

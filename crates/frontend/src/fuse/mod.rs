@@ -34,15 +34,12 @@ pub use error::{FuseError, errno};
 pub use mount::clean_stale;
 
 use crate::Face;
-use channel::{Channel, ChannelEvent};
+use channel::Channel;
 use mount::{MountOptions, Mounted};
 use server::{FuseServer, Shape};
 
 /// The longest read or write that the kernel sends: its own limit with default settings.
 const TRANSFER_BYTES_MAX: usize = 1 << 20;
-
-/// Requests taken in one turn: a turn is bounded (rule 13).
-const TURN_REQUESTS_MAX: usize = 64;
 
 /// What to mount and where.
 #[derive(Clone, Debug)]
@@ -162,24 +159,12 @@ impl Face for FuseFace {
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         let Some(server) = &mut self.server else { return Ok(false) };
-        let mut progress = server.complete(volume);
-        for _ in 0..TURN_REQUESTS_MAX {
-            if server.is_full() {
-                break;
-            }
-            match server.receive()? {
-                ChannelEvent::Request(request) => server.handle(request, volume)?,
-                ChannelEvent::Empty => break,
-                ChannelEvent::Gone => {
-                    return Err(io::Error::new(
-                        io::ErrorKind::NotConnected,
-                        format!("{} was unmounted by somebody else", self.path()),
-                    ));
-                }
-            }
-            progress = true;
-        }
-        progress |= server.complete(volume);
+        let Some(progress) = server.turn(volume)? else {
+            return Err(io::Error::new(
+                io::ErrorKind::NotConnected,
+                format!("{} was unmounted by somebody else", self.path()),
+            ));
+        };
         self.arm()?;
         Ok(progress)
     }

@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::abi::{self, opcode, set};
 use super::channel::{Channel, ChannelEvent, FuseRequest};
 use super::error::errno;
+use crate::effort::Effort;
 
 /// Requests that may be outstanding at the volume.
 const REQUESTS_MAX: usize = 1024;
@@ -86,6 +87,7 @@ pub struct FuseServer {
     flushes_outstanding: usize,
     /// Something was written since the last flush began, or that one failed.
     unflushed: bool,
+    /// What the volume has done and is not answered yet.
     done: Vec<Completion>,
 }
 
@@ -124,16 +126,40 @@ impl FuseServer {
         self.channel.as_fd()
     }
 
-    /// The next request, if one waits.
-    pub fn receive(&mut self) -> io::Result<ChannelEvent> {
-        self.channel.receive()
+    /// Answers what the volume has finished, and takes requests in, as far as a turn goes. True if anything
+    /// happened: then there may be more. `None` if the connection has ended.
+    ///
+    /// # Errors
+    /// If the device fails, or the kernel speaks a protocol that is too old to go on.
+    pub fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<Option<bool>> {
+        // Answers go first: requests wait well where they are, and without new ones there is an end to answers.
+        let mut effort = Effort::of_a_turn();
+        let mut any = self.complete(volume, &mut effort);
+        while !effort.is_spent() && !self.is_full() {
+            match self.channel.receive()? {
+                ChannelEvent::Request(request) => self.handle(request, volume, &mut effort)?,
+                ChannelEvent::Empty => break,
+                ChannelEvent::Gone => return Ok(None),
+            }
+            any = true;
+        }
+        // What a prompt volume has done already.
+        any |= self.complete(volume, &mut effort);
+        Ok(Some(any))
     }
 
     /// Acts on one request: answers it, or submits an I/O whose completion will.
     ///
     /// # Errors
     /// Only if the kernel speaks a protocol that is too old to go on.
-    pub fn handle(&mut self, request: FuseRequest, volume: &mut dyn Volume) -> io::Result<()> {
+    fn handle(
+        &mut self,
+        request: FuseRequest,
+        volume: &mut dyn Volume,
+        effort: &mut Effort,
+    ) -> io::Result<()> {
+        effort.item();
+        effort.copy(request.data.bytes());
         let unique = request.header.unique;
         let outcome = match request.header.opcode {
             opcode::INIT => return self.init(&request),
@@ -150,7 +176,7 @@ impl FuseServer {
                 self.opens = self.opens.saturating_sub(1);
                 self.answer(unique, &[])
             }
-            opcode::READ => self.read(&request, volume),
+            opcode::READ => self.read(&request, volume, effort),
             opcode::WRITE => self.write(request, volume),
             opcode::FLUSH => self.flush(unique, false, volume),
             opcode::FSYNC => self.flush(unique, true, volume),
@@ -166,12 +192,18 @@ impl FuseServer {
         Ok(())
     }
 
-    /// Answers what the volume has finished. True if it had.
-    pub fn complete(&mut self, volume: &mut dyn Volume) -> bool {
+    /// Answers what the volume has finished, as far as there is `effort` for it. True if it had.
+    fn complete(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> bool {
         let mut done = std::mem::take(&mut self.done);
         volume.poll(&mut done);
         let any = !done.is_empty();
-        for completion in done.drain(..) {
+        let mut count = 0;
+        while count < done.len() && !effort.is_spent() {
+            effort.item();
+            effort.copy(done[count].data.bytes());
+            count += 1;
+        }
+        for completion in done.drain(..count) {
             self.finish(completion, volume);
         }
         self.done = done;
@@ -308,7 +340,12 @@ impl FuseServer {
         self.answer(unique, reply.as_bytes())
     }
 
-    fn read(&mut self, request: &FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
+    fn read(
+        &mut self,
+        request: &FuseRequest,
+        volume: &mut dyn Volume,
+        effort: &mut Effort,
+    ) -> Result<(), i32> {
         let wish: abi::TransferIn = args(request)?;
         self.bytes = volume.geometry().bytes;
         let len = u64::from(wish.size).min(self.bytes.saturating_sub(wish.offset));
@@ -316,6 +353,7 @@ impl FuseServer {
             return self.answer(request.header.unique, &[]);
         }
         let io = Io::new(0, Op::Read, wish.offset, len);
+        effort.read(len as usize);
         self.submit(request.header.unique, What::Read { len }, io, volume)
     }
 
@@ -532,16 +570,5 @@ fn args<T: FromBytes>(request: &FuseRequest) -> Result<T, i32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lseek_takes_zeroes_for_holes() {
-        let extent = |len, hole, zero| Extent { len, hole, zero };
-        let map = [extent(10, false, false), extent(5, true, false), extent(7, false, true)];
-        assert_eq!(first_of_kind(false, 100, &map), (true, 100));
-        assert_eq!(first_of_kind(true, 100, &map), (true, 115));
-        assert_eq!(first_of_kind(false, 115, &map[2..]), (false, 122));
-        assert_eq!(first_of_kind(true, 100, &map[..2]), (false, 115));
-    }
-}
+#[path = "server_tests.rs"]
+mod tests;

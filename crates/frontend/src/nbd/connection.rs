@@ -19,9 +19,10 @@ use super::output::{Output, Reply};
 use super::proto::{
     self, EXTENT_BYTES, Errno, NbdRequest, REQUEST_BYTES, ReplyHead, command, command_flag,
 };
+use crate::effort::Effort;
 
-/// Most calls that take from the socket in one turn, so that one busy client does not keep the
-/// shard from the others; level-triggered epoll brings it back.
+/// Most calls that take from the socket at a time, however little they bring; level-triggered epoll
+/// brings the rest back.
 const FILLS_MAX: usize = 16;
 /// Replies of a handshake that may wait for the client to read them.
 const HANDSHAKE_REPLIES_MAX: usize = 64;
@@ -92,6 +93,8 @@ pub(super) struct Connection {
     long_payloads: bool,
     /// The next request waits for room.
     paused: bool,
+    /// What was taken in was more than there was effort for, of which epoll says nothing.
+    left_over: bool,
     /// Requests taken in whose reply has not left.
     requests: u32,
     /// Memory this client answers for, in bytes.
@@ -121,6 +124,7 @@ impl Connection {
             skip: 0,
             long_payloads: false,
             paused: false,
+            left_over: false,
             requests: 0,
             held_bytes: 0,
             below_bytes: 0,
@@ -156,26 +160,29 @@ impl Connection {
         wanted
     }
 
-    /// Takes in what the client sent, and submits it to the volume.
+    /// Takes in what the client sent, and submits it to the volume, as far as there is `effort` for it.
     pub(super) fn pump(
         &mut self,
         hall: &mut Hall,
         volume: &mut dyn Volume,
         export: &Export<'_>,
+        effort: &mut Effort,
     ) -> Result<(), End> {
         let was_paused = std::mem::take(&mut self.paused);
-        self.digest(hall, volume, export)?;
+        self.digest(hall, volume, export, effort)?;
         for _ in 0..FILLS_MAX {
-            if !self.readable || self.paused || matches!(self.phase, ConnectionPhase::Draining) {
+            let is_over = self.paused || matches!(self.phase, ConnectionPhase::Draining);
+            if !self.readable || is_over || effort.is_spent() {
                 break;
             }
             let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
-            match self.input.fill(&self.socket, payload, self.long_payloads, &hall.pool)? {
+            let long_payloads = self.long_payloads;
+            match self.input.fill(&self.socket, payload, long_payloads, &hall.pool, effort)? {
                 Heard::Much => {}
                 Heard::Little | Heard::Nothing => self.readable = false,
                 Heard::End => self.drain(),
             }
-            self.digest(hall, volume, export)?;
+            self.digest(hall, volume, export, effort)?;
         }
         hall.stats.pauses += u64::from(self.paused && !was_paused);
         // If there is more, epoll says so again.
@@ -183,9 +190,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what the socket takes. Returns whether that made room for more requests.
-    pub(super) fn flush(&mut self, hall: &mut Hall) -> Result<bool, End> {
-        let sent = self.output.send(&self.socket)?;
+    /// What was taken in was more than there was effort for: [`Connection::pump`] goes on with it.
+    pub(super) fn is_left_over(&self) -> bool {
+        self.left_over
+    }
+
+    /// Sends what the socket takes, as far as there is `effort` for it. Returns whether that made room for
+    /// more requests.
+    pub(super) fn flush(&mut self, hall: &mut Hall, effort: &mut Effort) -> Result<bool, End> {
+        let sent = self.output.send(&self.socket, effort)?;
         self.requests -= sent.requests;
         self.release(sent.held_bytes, hall);
         let is_over = matches!(self.phase, ConnectionPhase::Draining)
@@ -212,14 +225,22 @@ impl Connection {
         hall.held_bytes -= bytes;
     }
 
-    /// Acts on all that is understood of what came, until more is needed or there is no room.
+    /// Acts on what is understood of what came, until more is needed, there is no room, or the effort is
+    /// spent.
     fn digest(
         &mut self,
         hall: &mut Hall,
         volume: &mut dyn Volume,
         export: &Export<'_>,
+        effort: &mut Effort,
     ) -> Result<(), End> {
+        self.left_over = false;
         loop {
+            if effort.is_spent() {
+                // Or nothing, as it turns out then.
+                self.left_over = true;
+                return Ok(());
+            }
             match &mut self.phase {
                 ConnectionPhase::Draining => return Ok(()),
                 ConnectionPhase::Handshake(handshake) => {
@@ -230,7 +251,10 @@ impl Connection {
                     let input = self.input.bytes();
                     match handshake.step(input, export, &mut self.output, &hall.pool) {
                         Step::Wait => return Ok(()),
-                        Step::Took(len) => self.input.consume(len),
+                        Step::Took(len) => {
+                            effort.item();
+                            self.input.consume(len);
+                        }
                         Step::Start(len, terms) => {
                             self.input.consume(len);
                             self.terms = terms;
@@ -241,7 +265,7 @@ impl Connection {
                     }
                 }
                 ConnectionPhase::Transmission => {
-                    if !self.transmit(hall, volume, export)? {
+                    if !self.transmit(hall, volume, export, effort)? {
                         return Ok(());
                     }
                 }
@@ -255,6 +279,7 @@ impl Connection {
         hall: &mut Hall,
         volume: &mut dyn Volume,
         export: &Export<'_>,
+        effort: &mut Effort,
     ) -> Result<bool, End> {
         if let Some(incoming) = &mut self.incoming {
             let taken = incoming.payload.take(self.input.bytes(), &hall.pool);
@@ -293,6 +318,7 @@ impl Connection {
             self.paused = true;
             return Ok(false);
         }
+        effort.item();
         self.input.consume(REQUEST_BYTES);
         self.requests += 1;
         hall.stats.requests += 1;
@@ -305,6 +331,7 @@ impl Connection {
                     let payload = Payload::new(request.len as usize);
                     self.incoming = Some(Incoming { request, io, payload });
                 } else {
+                    effort.read(bytes as usize);
                     self.submit(request, io, bytes, hall, volume);
                 }
             }

@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 
 use thinwire_buffer::{Buf, Pool, SegList};
 
+use crate::effort::Effort;
+
 /// Most bytes taken ahead in one call: several hundred requests without payload.
 pub(super) const INPUT_BYTES: usize = 64 << 10;
 /// What may be taken ahead of a long payload: it lands here and must be copied, so it is kept
@@ -58,14 +60,15 @@ impl Input {
         }
     }
 
-    /// Takes more from the socket: first into `payload`, the rest here. `long_payloads` says that
-    /// what follows is likely a request with a long payload.
+    /// Takes more from the socket, as far as there is `effort` for it: first into `payload`, the rest here.
+    /// `long_payloads` says that what follows is likely a request with a long payload.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
         payload: Option<&mut Payload>,
         long_payloads: bool,
         pool: &Pool,
+        effort: &mut Effort,
     ) -> io::Result<Heard> {
         let buf = self.buf.get_or_insert_with(|| pool.get(INPUT_BYTES));
         if self.start > 0 {
@@ -82,6 +85,9 @@ impl Input {
         if let Some(payload) = payload.as_deref_mut() {
             debug_assert_eq!(self.end, 0, "what was taken ahead goes first");
             (hole, is_last) = payload.hole(pool);
+            if hole.len() > effort.left() {
+                (hole, is_last) = (&mut hole[..effort.left()], false);
+            }
         }
         let hole_len = hole.len();
         let offered = hole_len + if is_last { ahead.len() } else { 0 };
@@ -95,6 +101,7 @@ impl Input {
         let heard = match result {
             Ok(0) => Ok(Heard::End),
             Ok(len) => {
+                effort.copy(len);
                 if let Some(payload) = payload {
                     payload.advance(len.min(hole_len));
                 }
@@ -175,13 +182,17 @@ mod tests {
 
     use super::*;
 
+    fn turn() -> Effort {
+        Effort::of_a_turn()
+    }
+
     #[test]
     fn a_payload_goes_where_it_belongs_and_the_rest_stays_here() {
         let pool = Pool::new(16 << 20);
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut input = Input::default();
-        assert_eq!(input.fill(&ours, None, false, &pool).unwrap(), Heard::Nothing);
+        assert_eq!(input.fill(&ours, None, false, &pool, &mut turn()).unwrap(), Heard::Nothing);
         assert_eq!(pool.stats().live_bytes, 0, "an idle connection holds nothing");
         let stream: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
         let len = 2_900_001;
@@ -192,7 +203,8 @@ mod tests {
             theirs.write_all(&stream[at..next]).unwrap();
             at = next;
             while input.bytes().is_empty()
-                && input.fill(&ours, Some(&mut payload), true, &pool).unwrap() == Heard::Much
+                && input.fill(&ours, Some(&mut payload), true, &pool, &mut turn()).unwrap()
+                    == Heard::Much
                 && !payload.is_whole()
             {}
         }
@@ -203,7 +215,7 @@ mod tests {
         assert!(ahead == stream[len..len + ahead.len()]);
         input.consume(ahead.len());
         drop(theirs);
-        while input.fill(&ours, None, true, &pool).unwrap() != Heard::End {
+        while input.fill(&ours, None, true, &pool, &mut turn()).unwrap() != Heard::End {
             let len = input.bytes().len();
             input.consume(len);
         }

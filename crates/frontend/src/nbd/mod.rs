@@ -9,7 +9,8 @@
 //!
 //! Everything runs in the shard's thread and nothing waits. All sockets hang on one epoll
 //! descriptor, level-triggered, which the shard watches. A turn takes in what clients sent, hands
-//! it to the volume, and sends each client's replies in one call. Nothing allocates once warm.
+//! it to the volume, and sends each client's replies in one call. What it takes in, reaps and sends is
+//! bounded; the next turn goes on with the client at which it stopped. Nothing allocates once warm.
 
 mod connection;
 mod hall;
@@ -19,6 +20,7 @@ mod listener;
 mod output;
 pub mod proto;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::Poll;
@@ -33,6 +35,7 @@ use self::handshake::Export;
 use self::listener::Listener;
 pub use self::listener::{Listen, NbdError};
 use crate::Face;
+use crate::effort::Effort;
 
 /// What epoll says of the listening socket; connections are told apart by slot and generation.
 const LISTENER: u64 = u64::MAX;
@@ -145,13 +148,14 @@ pub struct NbdFace {
     slots: Vec<Place>,
     free: Vec<u32>,
     hall: Hall,
-    /// Connections to look after in this turn.
-    touched: Vec<u32>,
+    /// Connections to look after, in order; those for which there is no effort left stay for the next turn.
+    touched: VecDeque<u32>,
     /// Connections that wait for room, perhaps with some that no longer do.
     paused: Vec<u32>,
     /// Something was set free since those were last asked.
     made_room: bool,
     events: Vec<epoll::Event>,
+    /// What the volume has done and nobody was told of yet.
     completions: Vec<Completion>,
 }
 
@@ -207,7 +211,7 @@ impl NbdFace {
                 held_bytes: 0,
                 stats: NbdStats::default(),
             },
-            touched: Vec::new(),
+            touched: VecDeque::new(),
             paused: Vec::new(),
             made_room: false,
             events: Vec::with_capacity(EVENTS_MAX),
@@ -236,10 +240,10 @@ impl NbdFace {
         self.slots.len() - self.free.len()
     }
 
-    fn touch(touched: &mut Vec<u32>, connection: &mut Connection) {
+    fn touch(touched: &mut VecDeque<u32>, connection: &mut Connection) {
         if !connection.touched {
             connection.touched = true;
-            touched.push(connection.slot);
+            touched.push_back(connection.slot);
         }
     }
 
@@ -323,11 +327,12 @@ impl NbdFace {
     }
 
     /// Hands the volume's completions to those who wait for them.
-    fn reap(&mut self, volume: &mut dyn Volume) -> bool {
+    fn reap(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> bool {
         let mut completions = std::mem::take(&mut self.completions);
         volume.poll(&mut completions);
-        let any = !completions.is_empty();
-        for completion in completions.drain(..) {
+        let count = completions.len().min(effort.items_left());
+        for completion in completions.drain(..count) {
+            effort.item();
             let pending = self.hall.pending.remove(completion.token);
             let place = &mut self.slots[pending.slot as usize];
             match &mut place.connection {
@@ -342,20 +347,23 @@ impl NbdFace {
             }
         }
         self.completions = completions;
-        self.made_room |= any;
-        any
+        self.made_room |= count > 0;
+        count > 0
     }
 
-    /// Lets every touched connection take in what it can.
-    fn pump(&mut self, volume: &mut dyn Volume) {
+    /// Lets touched connections take in what they can. Returns how many have had their chance.
+    fn pump(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> usize {
         let mut geometry = volume.geometry();
         geometry.features.read_only |= self.config.read_only;
         for at in 0..self.touched.len() {
+            if effort.is_spent() {
+                return at;
+            }
             let slot = self.touched[at];
             let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
             let NbdConfig { name, alias, description, .. } = &self.config;
             let export = Export { name, alias, description, geometry };
-            match connection.pump(&mut self.hall, volume, &export) {
+            match connection.pump(&mut self.hall, volume, &export, effort) {
                 Ok(()) if connection.is_paused() && !connection.listed => {
                     connection.listed = true;
                     self.paused.push(slot);
@@ -364,19 +372,27 @@ impl NbdFace {
                 Err(end) => self.end(slot, end),
             }
         }
+        self.touched.len()
     }
 
-    /// Sends every touched connection's replies.
-    fn flush(&mut self) {
-        while let Some(slot) = self.touched.pop() {
+    /// Sends the replies of the first `count` touched connections. Who has more to do goes behind all others.
+    fn flush(&mut self, count: usize, effort: &mut Effort) {
+        for _ in 0..count {
+            if effort.is_spent() {
+                return;
+            }
+            let slot = self.touched.pop_front().expect("so many were touched");
             let Some(connection) = &mut self.slots[slot as usize].connection else { continue };
             connection.touched = false;
-            match connection.flush(&mut self.hall) {
+            match connection.flush(&mut self.hall, effort) {
                 Ok(made_room) => self.made_room |= made_room,
                 Err(end) => {
                     self.end(slot, end);
                     continue;
                 }
+            }
+            if connection.is_left_over() {
+                Self::touch(&mut self.touched, connection);
             }
             let wanted = connection.wanted();
             if wanted != connection.interest {
@@ -443,19 +459,20 @@ impl Face for NbdFace {
     }
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        let [mut taken, mut reaped, mut sent] = [(); 3].map(|()| Effort::of_a_turn());
         let mut any = self.listen()?;
-        any |= self.reap(volume);
-        // Ends: a connection takes from its socket once a turn, and what was taken ahead is finite.
+        any |= self.reap(volume, &mut reaped);
         loop {
-            self.pump(volume);
+            let count = self.pump(volume, &mut taken);
             // What a prompt volume has done already leaves in the same call.
-            any |= self.reap(volume);
-            self.flush();
+            any |= self.reap(volume, &mut reaped);
+            self.flush(count, &mut sent);
             if std::mem::take(&mut self.made_room) {
                 self.resume();
             }
-            if self.touched.is_empty() {
-                return Ok(any);
+            let is_over = self.touched.is_empty() && self.completions.is_empty();
+            if is_over || [&taken, &reaped, &sent].iter().any(|effort| effort.is_spent()) {
+                return Ok(any || !is_over);
             }
         }
     }

@@ -9,11 +9,10 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use thinwire_buffer::{Pool, SegList};
 
 use super::proto::ReplyHead;
+use crate::effort::Effort;
 
 /// Most pieces of memory handed to the kernel in one call (its own limit is 1024).
 const SLICES_MAX: usize = 256;
-/// Most calls in one turn, so that one fast reader does not keep the shard from the others.
-const CALLS_MAX: usize = 4;
 
 /// One reply, or one part of the handshake.
 pub(super) struct Reply {
@@ -81,19 +80,18 @@ impl Output {
         self.queue.len()
     }
 
-    /// Sends what the socket takes. What is left waits for the socket to be writable.
-    pub(super) fn send(&mut self, socket: impl AsFd) -> io::Result<Sent> {
+    /// Sends what the socket takes, as far as there is `effort` for it. What is left waits for the socket to
+    /// be writable.
+    pub(super) fn send(&mut self, socket: impl AsFd, effort: &mut Effort) -> io::Result<Sent> {
         let mut total = Sent::default();
-        for _ in 0..CALLS_MAX {
-            if self.queue.is_empty() {
-                break;
-            }
-            let (offered, result) = self.send_once(&socket);
+        while !self.queue.is_empty() && !effort.is_spent() {
+            let (offered, result) = self.send_once(&socket, effort.left());
             let sent = match result {
                 Ok(sent) => sent,
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
                 Err(error) => return Err(error.into()),
             };
+            effort.copy(sent);
             self.advance(sent, &mut total);
             if sent < offered {
                 break;
@@ -102,7 +100,8 @@ impl Output {
         Ok(total)
     }
 
-    fn send_once(&self, socket: impl AsFd) -> (usize, rustix::io::Result<usize>) {
+    /// Sends once, at most so many bytes. Says how many it has offered to the socket, and what became of them.
+    fn send_once(&self, socket: impl AsFd, bytes_max: usize) -> (usize, rustix::io::Result<usize>) {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;
         let mut offered = 0;
@@ -114,11 +113,13 @@ impl Output {
                     skip -= part.len();
                     continue;
                 }
-                if count == SLICES_MAX {
+                if count == SLICES_MAX || offered == bytes_max {
                     break 'all;
                 }
-                slices[count] = IoSlice::new(&part[skip..]);
-                offered += part.len() - skip;
+                let part = &part[skip..];
+                let part = &part[..part.len().min(bytes_max - offered)];
+                slices[count] = IoSlice::new(part);
+                offered += part.len();
                 skip = 0;
                 count += 1;
             }
@@ -178,7 +179,7 @@ mod tests {
         let mut got = Vec::new();
         let mut sip = [0; 7777];
         while got.len() < expected.len() {
-            let sent = output.send(&ours).unwrap();
+            let sent = output.send(&ours, &mut Effort::of_a_turn()).unwrap();
             total.replies += sent.replies;
             total.requests += sent.requests;
             total.held_bytes += sent.held_bytes;

@@ -126,9 +126,7 @@ impl Server {
             serve(&mut face, &mut volume, &inbox, ear);
             face.close(true).unwrap();
             volume.inner_mut().held = false;
-            while volume.outstanding() > 0 {
-                face.turn(&mut volume).unwrap();
-            }
+            while face.turn(&mut volume).unwrap() || volume.outstanding() > 0 {}
             assert_eq!((face.held_bytes(), face.outstanding(), face.connections()), (0, 0, 0));
         });
         let path = hear_path.recv().expect("the face opens");
@@ -188,23 +186,24 @@ fn serve(
     inbox: &mpsc::Receiver<Task>,
     mut ear: UnixStream,
 ) {
+    let mut again = true;
     loop {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let is_busy = volume.outstanding() > 0 && !volume.inner().held;
-        let wait = is_busy.then_some(&at_once);
+        let wait = (is_busy || again).then_some(&at_once);
         let mut fds = [
             PollFd::from_borrowed_fd(face.fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(ear.as_fd(), PollFlags::IN),
         ];
         poll(&mut fds, wait).unwrap();
-        face.turn(volume).unwrap();
+        again = face.turn(volume).unwrap();
         let mut bells = [0; 64];
         if let Ok(0) = ear.read(&mut bells) {
             return;
         }
         while let Ok(task) = inbox.try_recv() {
             task(face, volume);
-            face.turn(volume).unwrap();
+            again |= face.turn(volume).unwrap();
         }
     }
 }

@@ -1,0 +1,109 @@
+//! What lseek finds, and that a turn is bounded.
+
+use std::os::fd::OwnedFd;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair, sockopt,
+};
+use thinwire_buffer::Pool;
+use thinwire_volume::testing::Puppet;
+use zerocopy::FromZeros;
+
+use super::*;
+
+#[test]
+fn lseek_takes_zeroes_for_holes() {
+    let extent = |len, hole, zero| Extent { len, hole, zero };
+    let map = [extent(10, false, false), extent(5, true, false), extent(7, false, true)];
+    assert_eq!(first_of_kind(false, 100, &map), (true, 100));
+    assert_eq!(first_of_kind(true, 100, &map), (true, 115));
+    assert_eq!(first_of_kind(false, 115, &map[2..]), (false, 122));
+    assert_eq!(first_of_kind(true, 100, &map[..2]), (false, 115));
+}
+
+/// A server over a puppet, and the kernel's end: messages, as the device has them.
+struct Scene {
+    server: FuseServer,
+    puppet: Puppet,
+    pool: Pool,
+    kernel: OwnedFd,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::NONBLOCK);
+        let (kernel, ours) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        for end in [&kernel, &ours] {
+            sockopt::set_socket_send_buffer_size(end, 1 << 20).unwrap();
+        }
+        let pool = Pool::new(16 << 20);
+        let geometry = Geometry { bytes: 1 << 30, ..Puppet::GEOMETRY };
+        let shape =
+            Shape { mode: 0, uid: 0, gid: 0, read_only: false, transfer_bytes_max: 1 << 20 };
+        let channel = Channel::new(ours, pool.clone(), 1 << 20);
+        let server = FuseServer::new(channel, shape, geometry);
+        Scene { server, puppet: Puppet::new(1, geometry), pool, kernel }
+    }
+
+    fn ask(&self, opcode: u32, size: u32, data: &[u8]) {
+        let (mut header, mut wish) = (abi::InHeader::new_zeroed(), abi::TransferIn::new_zeroed());
+        wish.size = size;
+        let heads = header.as_bytes().len() + wish.as_bytes().len();
+        (header.opcode, header.nodeid) = (opcode, abi::ROOT_NODE);
+        header.len = (heads + data.len()) as u32;
+        let message = [header.as_bytes(), wish.as_bytes(), data].concat();
+        send(&self.kernel, &message, SendFlags::empty()).unwrap();
+    }
+
+    /// A turn that does something, and how many I/Os it submits.
+    fn turn(&mut self) -> usize {
+        assert_eq!(self.server.turn(&mut self.puppet).unwrap(), Some(true));
+        self.puppet.take().len()
+    }
+
+    /// How many answers have come, and their bytes.
+    fn hear(&self) -> (usize, usize) {
+        let mut sink = vec![0; 1 << 20];
+        let answers = std::iter::from_fn(|| {
+            recv(&self.kernel, &mut sink[..], RecvFlags::empty()).ok().map(|(len, _)| len)
+        });
+        answers.fold((0, 0), |(count, bytes), len| (count + 1, bytes + len))
+    }
+}
+
+#[test]
+fn many_requests_and_their_answers_take_several_turns() {
+    let mut scene = Scene::new();
+    let (count, len) = (100, 4096);
+    (0..count).for_each(|_| scene.ask(opcode::READ, len as u32, &[]));
+    let mut taken = 0;
+    while taken < count {
+        let now = scene.turn();
+        assert!((1..=64).contains(&now), "{now} reads");
+        taken += now;
+    }
+    assert_eq!(scene.server.turn(&mut scene.puppet).unwrap(), Some(false));
+    for token in 0..count as u64 {
+        let mut completion = Completion::new(token, Ok(()));
+        completion.data = SegList::of(scene.pool.get(len).freeze());
+        scene.puppet.complete(completion);
+    }
+    let mut heard = 0;
+    while heard < count {
+        scene.turn();
+        let (answers, bytes) = scene.hear();
+        assert!((1..=64).contains(&answers) && bytes <= 256 << 10, "{answers} of {bytes} bytes");
+        heard += answers;
+    }
+    assert_eq!(scene.server.turn(&mut scene.puppet).unwrap(), Some(false));
+}
+
+#[test]
+fn long_requests_take_several_turns() {
+    let mut scene = Scene::new();
+    let data = vec![7; 60 << 10];
+    (0..6).for_each(|_| scene.ask(opcode::WRITE, data.len() as u32, &data));
+    assert_eq!((scene.turn(), scene.turn()), (4, 2));
+    (0..6).for_each(|_| scene.ask(opcode::READ, 512 << 10, &[]));
+    assert_eq!((scene.turn(), scene.turn(), scene.turn()), (2, 2, 2));
+}

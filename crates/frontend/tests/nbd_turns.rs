@@ -1,0 +1,198 @@
+//! A turn is bounded, whoever asks for how much; the next goes on where it stopped, and nothing is left lying.
+
+mod nbd_common;
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use nbd_common::client::{info_data, option_bytes, request_bytes};
+use nbd_common::{Backing, Served, config, volume};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use thinwire_buffer::Pool;
+use thinwire_frontend::Face;
+use thinwire_frontend::nbd::NbdFace;
+use thinwire_frontend::nbd::proto::option;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+/// What a turn takes in or gives out at the most: requests or answers, and bytes.
+const TURN_ITEMS: usize = 64;
+const TURN_BYTES: usize = 256 << 10;
+
+/// A face over a volume in memory, and its clients.
+struct Scene {
+    face: NbdFace,
+    volume: Served,
+    clients: Vec<UnixStream>,
+}
+
+impl Scene {
+    fn new(clients: usize) -> Self {
+        let pool = Pool::new(256 << 20);
+        let volume = volume(Backing::Memory, 64 << 20, &pool);
+        let face = NbdFace::bind(config(), pool).unwrap();
+        let hello =
+            [&3u32.to_be_bytes()[..], &option_bytes(option::GO, &info_data("", &[]))].concat();
+        let connect = |_| {
+            let mut client = UnixStream::connect(face.path()).unwrap();
+            client.set_nonblocking(true).unwrap();
+            client.write_all(&hello).unwrap();
+            client
+        };
+        let clients = (0..clients).map(connect).collect();
+        let mut scene = Scene { face, volume, clients };
+        scene.rest();
+        // The greeting, the export's description and ACK.
+        assert!(scene.hear().iter().all(|&bytes| bytes == 18 + 32 + 20));
+        scene
+    }
+
+    /// Client `number` asks for so much as often as that, in one piece.
+    fn ask(&mut self, number: usize, count: usize, len: u32) {
+        let requests = (0..count as u64).flat_map(|cookie| request_bytes(0, READ, cookie, 0, len));
+        self.say(number, &requests.collect::<Vec<_>>());
+    }
+
+    fn say(&mut self, number: usize, bytes: &[u8]) {
+        self.clients[number].write_all(bytes).unwrap();
+    }
+
+    /// One turn, which wants another one.
+    fn turn(&mut self) {
+        assert!(self.face.turn(&mut self.volume).unwrap());
+    }
+
+    /// Turns as a shard gives them, until nobody wants one.
+    fn rest(&mut self) {
+        loop {
+            while self.face.turn(&mut self.volume).unwrap() {}
+            let mut fds = [PollFd::from_borrowed_fd(self.face.fd(), PollFlags::IN)];
+            if poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// How many bytes have come to each client.
+    fn hear(&mut self) -> Vec<usize> {
+        let mut sink = vec![0; 1 << 20];
+        let mut all = |client: &mut UnixStream| {
+            std::iter::from_fn(|| client.read(&mut sink).ok().filter(|&len| len > 0)).sum()
+        };
+        self.clients.iter_mut().map(&mut all).collect()
+    }
+
+    fn hold(&mut self, held: bool) {
+        self.volume.inner_mut().held = held;
+    }
+}
+
+/// All that a client has sent is taken ahead in one call, and epoll has nothing more to say.
+#[test]
+fn what_was_taken_ahead_is_acted_on_in_later_turns() {
+    let mut scene = Scene::new(1);
+    scene.hold(true);
+    scene.ask(0, 250, 512);
+    for taken in [TURN_ITEMS, 2 * TURN_ITEMS, 3 * TURN_ITEMS] {
+        scene.turn();
+        // Reads of 512 bytes count for a little, too.
+        assert!((taken * 9 / 10..=taken).contains(&scene.face.outstanding()));
+    }
+    scene.rest();
+    assert_eq!(scene.face.outstanding(), 250);
+    scene.hold(false);
+    scene.rest();
+    assert_eq!(scene.hear(), [250 * (16 + 512)]);
+}
+
+#[test]
+fn many_clients_share_the_turns_and_each_has_its_own() {
+    let (clients, each) = (20, 200);
+    let mut scene = Scene::new(clients);
+    (0..clients).for_each(|number| scene.ask(number, each, 1));
+    let mut heard = vec![0; clients];
+    for turn in 1..=clients {
+        scene.turn();
+        let now = scene.hear();
+        assert!(now.iter().sum::<usize>() <= TURN_ITEMS * 17, "turn {turn}: {now:?}");
+        heard.iter_mut().zip(now).for_each(|(all, now)| *all += now);
+    }
+    assert!(heard.iter().all(|&bytes| bytes > 0), "everybody had a turn: {heard:?}");
+    scene.rest();
+    heard.iter_mut().zip(scene.hear()).for_each(|(all, now)| *all += now);
+    assert_eq!(heard, vec![each * 17; clients]);
+}
+
+#[test]
+fn long_writes_of_many_clients_are_taken_in_over_several_turns() {
+    let (clients, len) = (12, 64 << 10);
+    let mut scene = Scene::new(clients);
+    scene.hold(true);
+    let write = [&request_bytes(0, WRITE, 1, 0, len as u32)[..], &vec![7; len]].concat();
+    (0..clients).for_each(|number| scene.say(number, &write));
+    for turn in 1..=2 {
+        scene.turn();
+        let taken = scene.face.outstanding();
+        assert!(taken > 0 && taken <= turn * TURN_BYTES / len, "turn {turn}: {taken} writes");
+    }
+    scene.rest();
+    assert_eq!(scene.face.outstanding(), clients);
+    scene.hold(false);
+    scene.rest();
+    assert_eq!(scene.hear(), vec![16; clients]);
+}
+
+/// Its last byte spends what was left of the turn: there is a write to be submitted, and nothing to be read.
+#[test]
+fn a_payload_that_ends_with_a_turn_is_written_in_the_next() {
+    let mut scene = Scene::new(2);
+    scene.hold(true);
+    let (others, item) = (40, request_bytes(0, READ, 0, 0, 1).len() + TURN_BYTES / TURN_ITEMS);
+    scene.ask(0, others, 1);
+    let len = TURN_BYTES - (others + 1) * item;
+    scene.say(1, &[&request_bytes(0, WRITE, 1, 0, len as u32)[..], &vec![7; len]].concat());
+    scene.turn();
+    assert_eq!(scene.face.outstanding(), others);
+    scene.rest();
+    assert_eq!(scene.face.outstanding(), others + 1);
+    scene.hold(false);
+    scene.rest();
+    assert_eq!(scene.hear(), [others * 17, 16]);
+}
+
+#[test]
+fn long_answers_of_many_clients_go_out_over_several_turns() {
+    let (clients, len) = (12, 64 << 10);
+    let mut scene = Scene::new(clients);
+    scene.hold(true);
+    (0..clients).for_each(|number| scene.ask(number, 1, len as u32));
+    scene.rest();
+    assert_eq!(scene.face.outstanding(), clients);
+    scene.hold(false);
+    let mut heard = vec![0; clients];
+    for turn in 1..=3 {
+        scene.turn();
+        let now = scene.hear();
+        assert!(now.iter().sum::<usize>() <= TURN_BYTES, "turn {turn}: {now:?}");
+        heard.iter_mut().zip(now).for_each(|(all, now)| *all += now);
+    }
+    assert!(heard.iter().sum::<usize>() > 2 * TURN_BYTES, "turns are used: {heard:?}");
+    scene.rest();
+    heard.iter_mut().zip(scene.hear()).for_each(|(all, now)| *all += now);
+    assert_eq!(heard, vec![16 + len; clients]);
+}
+
+#[test]
+fn completions_are_answered_over_several_turns() {
+    let mut scene = Scene::new(1);
+    scene.hold(true);
+    scene.ask(0, 250, 1);
+    scene.rest();
+    scene.hold(false);
+    for turn in 1..=3 {
+        scene.turn();
+        assert_eq!(scene.face.outstanding(), 250 - turn * TURN_ITEMS);
+    }
+    scene.rest();
+    assert_eq!((scene.face.outstanding(), scene.hear()), (0, vec![250 * 17]));
+}
