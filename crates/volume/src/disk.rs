@@ -94,8 +94,9 @@ pub trait Disk {
     /// Queues an operation. Operations may complete in any order.
     fn submit(&mut self, op: DiskOp);
 
-    /// Appends finished operations to `done`; sends queued ones to the kernel in one call. A block
-    /// status comes behind every sync that had failed before it was looked at.
+    /// Appends finished operations to `done`; sends queued ones to the kernel, as many as keep nobody waiting
+    /// for long: for the others its descriptor asks for the next poll. A block status comes behind every sync
+    /// that had failed before it was looked at.
     fn poll(&mut self, done: &mut Vec<DiskDone>);
 
     /// Has whoever sleeps until [`Disk::poll`] has something wake up soon (a fraction of a

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::Errno;
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
-use super::engine::{BELL, Engine, PAUSE, SLOTS};
+use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
 use super::writer::WriterStore;
@@ -21,6 +21,13 @@ const EXTENTS_MAX: usize = 1024;
 
 /// How often one poll goes back for what its own completions made possible.
 const ROUNDS_MAX: usize = 4;
+
+/// Bytes that one poll gives to the engine, if it is not a single operation: the kernel copies or pins them
+/// while it takes the calls in, and has a page ready for each, some 100 to 500 us in all.
+const POLL_BYTES_MAX: u64 = 1 << 20;
+
+/// An operation of few bytes counts for as much: a poll begins 64 of them.
+const OP_BYTES_MIN: u64 = POLL_BYTES_MAX / 64;
 
 /// An open, locked file or block device.
 ///
@@ -49,6 +56,12 @@ pub(super) struct RealDisk<E: Engine> {
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
+    /// What this poll may give to the engine still.
+    bytes_left: u64,
+    /// There was more.
+    is_cut_short: bool,
+    /// The next poll was asked for: a call of nothing is under way.
+    again: bool,
     /// A pause is under way.
     pausing: bool,
     /// Found shorter than it was when opened. Stays: what was there is gone.
@@ -88,6 +101,9 @@ impl<E: Engine> RealDisk<E> {
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
+            bytes_left: 0,
+            is_cut_short: false,
+            again: false,
             pausing: false,
             shrunk: false,
         })
@@ -178,13 +194,20 @@ impl<E: Engine> RealDisk<E> {
         self.told.push(DiskDone { token, result, kind });
     }
 
-    /// Gives waiting operations to the engine, as far as there are slots.
+    /// Gives waiting operations to the engine, as far as there are slots, and a poll goes.
     fn admit(&mut self, done: &mut Vec<DiskDone>) {
         let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_));
         if self.backlog.iter().any(writes) {
             self.check_size();
         }
         while let Some(&slot) = self.free.last() {
+            let Some(op) = self.backlog.front() else { return };
+            let bytes = op.len.max(OP_BYTES_MIN);
+            if bytes > self.bytes_left && self.bytes_left < POLL_BYTES_MAX {
+                self.is_cut_short = true;
+                return;
+            }
+            self.bytes_left = self.bytes_left.saturating_sub(bytes);
             let Some(op) = self.backlog.pop_front() else { return };
             if self.shrunk && writes(&op) {
                 let DiskOp { token, kind, .. } = op;
@@ -205,6 +228,10 @@ impl<E: Engine> RealDisk<E> {
         for (slot, result) in ended.drain(..) {
             if slot == PAUSE {
                 self.pausing = false;
+                continue;
+            }
+            if slot == AGAIN {
+                self.again = false;
                 continue;
             }
             if slot == BELL {
@@ -265,6 +292,7 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
+        (self.bytes_left, self.is_cut_short) = (POLL_BYTES_MAX, false);
         for round in 0.. {
             self.admit(done);
             if round < ROUNDS_MAX {
@@ -281,10 +309,15 @@ impl<E: Engine> Disk for RealDisk<E> {
                 break;
             }
             let again = self.take_in(done);
-            let waiting = !self.backlog.is_empty() && !self.free.is_empty();
+            let waiting = !self.backlog.is_empty() && !self.free.is_empty() && !self.is_cut_short;
             if !again && !waiting {
                 break;
             }
+        }
+        if self.is_cut_short && !std::mem::replace(&mut self.again, true) {
+            // SAFETY: a call of nothing has no memory, and only one is under way.
+            unsafe { self.engine.start(AGAIN, SystemCall::Nothing) };
+            self.engine.enter();
         }
         done.append(&mut self.told);
     }
@@ -365,3 +398,7 @@ fn block_status(file: &File, offset: u64, len: u64, out: &mut Vec<Extent>) -> Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "real_tests.rs"]
+mod tests;

@@ -18,6 +18,8 @@ pub(super) enum SystemCall {
     Sync,
     /// None: [`super::engine::PAUSE_TIME`] passes.
     Pause,
+    /// None: it ends at once.
+    Nothing,
     /// Waits until another descriptor is readable.
     Bell(RawFd),
     /// fallocate.

@@ -106,6 +106,7 @@ impl Shared {
                 std::thread::sleep(PAUSE_TIME);
                 Ok(0)
             }
+            SystemCall::Nothing => Ok(0),
             SystemCall::Bell(fd) => {
                 // SAFETY: whoever waits for a bell keeps it open until this has ended.
                 let bell = unsafe { BorrowedFd::borrow_raw(fd) };

@@ -50,8 +50,8 @@ impl Uring {
 /// Deferred task work (6.1) would be cheaper still, but whoever sleeps on the ring's descriptor is
 /// not woken by it (seen on 6.18: poll sleeps on while a worker has long finished).
 fn build() -> io::Result<IoUring> {
-    // And one each for a pause and a bell.
-    let entries = SLOTS as u32 + 2;
+    // And one each for a pause, a bell and nothing.
+    let entries = SLOTS as u32 + 3;
     let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
@@ -76,6 +76,7 @@ impl Engine for Uring {
             }
             SystemCall::Sync => opcode::Fsync::new(DISK).flags(types::FsyncFlags::DATASYNC).build(),
             SystemCall::Pause => opcode::Timeout::new(&*self.pause).build(),
+            SystemCall::Nothing => opcode::Nop::new().build(),
             SystemCall::Bell(fd) => {
                 opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build()
             }
@@ -85,9 +86,9 @@ impl Engine for Uring {
         };
         let entry = entry.user_data(u64::from(slot));
         // SAFETY: what the entry points to stays valid until it is reaped: the caller's promise, or
-        // ours for the time of a pause. A bell has no memory.
+        // ours for the time of a pause. A bell and nothing have no memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
-        pushed.expect("as many entries as slots, and two");
+        pushed.expect("as many entries as slots, and three");
     }
 
     fn enter(&mut self) {

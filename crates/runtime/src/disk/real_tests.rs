@@ -1,0 +1,100 @@
+//! How much one poll gives to an engine.
+
+use std::path::Path;
+
+use thinwire_buffer::Pool;
+use thinwire_volume::Identity;
+
+use super::super::writer::Content;
+use super::*;
+
+/// Has done what it was given by the time that it is asked.
+#[derive(Default)]
+struct Prompt {
+    started: Vec<(u32, i32)>,
+    ended: Vec<(u32, i32)>,
+    /// Bytes of what was started, and how many reads that were, since it was last looked at.
+    bytes: u64,
+    reads: usize,
+    /// Calls of nothing.
+    nothings: usize,
+}
+
+impl Engine for Prompt {
+    unsafe fn start(&mut self, slot: u32, request: SystemCall) {
+        let result = match request {
+            SystemCall::Read { len, .. } => len,
+            SystemCall::Nothing => 0,
+            other => panic!("{other:?}"),
+        };
+        self.bytes += u64::from(result);
+        self.reads += usize::from(result > 0);
+        self.nothings += usize::from(result == 0);
+        self.started.push((slot, result as i32));
+    }
+
+    fn enter(&mut self) {
+        self.ended.append(&mut self.started);
+    }
+
+    fn reap(&mut self, ended: &mut Vec<(u32, i32)>) {
+        ended.append(&mut self.ended);
+    }
+
+    fn wait(&mut self) {
+        panic!("it is prompt");
+    }
+
+    fn fd(&self) -> RawFd {
+        panic!("nobody waits for it");
+    }
+}
+
+fn disk() -> RealDisk<Prompt> {
+    let file = Arc::new(File::open("/dev/zero").unwrap());
+    let (path, scope, identity) = (Path::new("/dev/zero"), SyncScope::alone(), [0xab; 16]);
+    let (bytes, device, read_only) = (1 << 30, true, true);
+    let content =
+        Content { file: &file, path, bytes, device, read_only, identity: &identity, scope: &scope };
+    let writer = WriterStore::open(&content, &std::env::temp_dir()).unwrap();
+    let identity = Identity { identity, incarnation: 0 };
+    let (punch_hole, zero_range) = (false, false);
+    let info = DiskInfo { bytes, align_bytes: 1, identity, read_only, punch_hole, zero_range };
+    let parts = Parts {
+        file: file.clone(),
+        path: path.into(),
+        info,
+        device,
+        may_grow: false,
+        writer,
+        scope,
+    };
+    RealDisk::new(parts, Prompt::default()).unwrap()
+}
+
+/// Polls until all is done, as often as the engine says that there is something; what each poll has given to it.
+fn polls(count: usize, len: u64) -> Vec<(usize, u64)> {
+    let (mut disk, pool) = (disk(), Pool::new(256 << 20));
+    for token in 0..count as u64 {
+        let kind = DiskOpKind::Read(pool.get(len as usize));
+        disk.submit(DiskOp { token, offset: 0, len, kind });
+    }
+    let (mut polls, mut done) = (Vec::new(), Vec::new());
+    while polls.is_empty() || !disk.engine.ended.is_empty() {
+        disk.poll(&mut done);
+        polls
+            .push((std::mem::take(&mut disk.engine.reads), std::mem::take(&mut disk.engine.bytes)));
+    }
+    assert_eq!((done.len(), disk.engine.nothings), (count, polls.len() - 1));
+    polls
+}
+
+#[test]
+fn a_poll_gives_so_much_to_the_engine_and_the_next_comes_at_once() {
+    const KIB: u64 = 1 << 10;
+    assert_eq!(polls(10, 4 * KIB), [(10, 40 * KIB)]);
+    assert_eq!(polls(150, 4 * KIB), [(64, 256 * KIB), (64, 256 * KIB), (22, 88 * KIB)]);
+    assert_eq!(polls(5, 512 * KIB), [(2, 1024 * KIB), (2, 1024 * KIB), (1, 512 * KIB)]);
+    assert_eq!(polls(2, 700 * KIB), [(1, 700 * KIB); 2]);
+    assert_eq!(polls(2, 4096 * KIB), [(1, 4096 * KIB); 2], "whatever one is, it has its poll");
+}
