@@ -21,6 +21,10 @@ const MODULE: &str = "file";
 /// Written zeroes go out of one buffer of this size, used many times over.
 const ZERO_BYTES: usize = 64 << 10;
 
+/// How often one poll goes back to the disk with what its own completions go on with: a disk that is prompt
+/// would have a long write-zeroes done before anybody else has a turn.
+const ROUNDS_MAX: u32 = 2;
+
 /// Room for this many I/Os is there from the start: how many complete together is a matter of luck,
 /// and luck must not allocate.
 const IOS_USUAL: usize = 256;
@@ -412,7 +416,7 @@ impl<D: Disk> Volume for FileStore<D> {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         let mut disk_done = std::mem::take(&mut self.disk_done);
-        loop {
+        for round in 1.. {
             self.disk.poll(&mut disk_done);
             self.started = false;
             for one in disk_done.drain(..) {
@@ -420,6 +424,10 @@ impl<D: Disk> Volume for FileStore<D> {
             }
             // What an I/O goes on with must reach the kernel in this turn: nobody would wake us.
             if !self.started {
+                break;
+            }
+            if round == ROUNDS_MAX {
+                self.disk.wake_soon();
                 break;
             }
         }

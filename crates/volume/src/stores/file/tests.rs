@@ -63,6 +63,26 @@ fn only_what_the_disk_cannot_take_is_copied() {
 }
 
 #[test]
+fn a_long_write_zeroes_takes_a_bounded_part_of_each_turn() {
+    let mut store = store(MemDisk::new(64 << 20, 512, 1).lying(), 512);
+    let flags = IoFlags { no_hole: true, ..IoFlags::default() };
+    let mut most = 0;
+    for _ in 0..16 {
+        store.submit(Io { flags, ..Io::new(1, Op::WriteZeroes, 0, 64 << 20) });
+        let mut done = Vec::new();
+        while done.is_empty() {
+            let (before, wakes) = (store.disk().log.len(), store.disk().wakes);
+            store.poll(&mut done);
+            let count = store.disk().log.len() - before;
+            assert_eq!(store.disk().wakes > wakes, count == 2 && done.is_empty(), "{count}");
+            most = most.max(count);
+        }
+        done[0].result.unwrap();
+    }
+    assert_eq!(most, 2);
+}
+
+#[test]
 fn durable_zeroes_and_discards_are_flushed() {
     let mut store = store(MemDisk::new(1 << 20, 512, 1), 512);
     for (op, no_hole) in [(Op::Discard, false), (Op::WriteZeroes, false), (Op::WriteZeroes, true)] {
