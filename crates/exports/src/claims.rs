@@ -360,10 +360,15 @@ impl Exports {
         if self.was_overtaken(claim) || !users.is_there(claim.user.session) {
             return Decided::Denied(self.overtaken(Denial::Busy, export));
         }
-        let PendingClaim { user, generation, .. } = claim;
-        let generation = generation.expect("decided above");
-        let record = WriterRecord::new(generation, user.run.initiator, &user.name);
-        self.claims[at].is_recording = true;
+        // Of those that waited before it some may have come to nothing: that leaves no gap, which whoever
+        // serves the export as a leaf would take for a writer it has not heard of.
+        let generation = match claim.resumes {
+            Some(_) => claim.generation.expect("decided above"),
+            None => self.exports[export].writer.generation + 1,
+        };
+        let record = WriterRecord::new(generation, claim.user.run.initiator, &claim.user.name);
+        let claim = &mut self.claims[at];
+        (claim.generation, claim.is_recording) = (Some(generation), true);
         self.change_record(export, record);
         self.settle_recording(at)
     }

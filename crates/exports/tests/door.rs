@@ -592,3 +592,26 @@ fn claims_that_wait_keep_their_order() {
     assert_eq!(granted(&users), [1, 3, 6, 2, 4, 5, 7]);
     assert_eq!(exports.reports()[0].generation, writer.writer_generation + 4);
 }
+
+/// Of three that wait the first goes and the second cannot be recorded: whoever is granted it has the generation
+/// behind the one on record, as if the others had never asked.
+#[test]
+fn a_claim_that_comes_to_nothing_leaves_no_gap() {
+    let mut disk = MemDisk::new(BYTES, 512, 1);
+    disk.fail_records([false, false, true]);
+    let (mut exports, pool) = door(disk);
+    let mut users = Dialect::default();
+    let first = grant(&mut exports, &mut users, 1, false);
+    submit(&mut exports, 1, first.pass, write(&pool, 1)).unwrap();
+    for who in [2, 3, 4] {
+        claim(&mut exports, who, true).unwrap();
+    }
+    exports.end_session(2, AT);
+    users.gone.push(2);
+    assert_eq!(poll(&mut exports).len(), 1);
+    settle(&mut exports, &mut users);
+    assert_eq!(users.denied.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [3]);
+    let (who, granted) = *users.granted.last().unwrap();
+    assert_eq!((who, granted.writer_generation), (4, first.writer_generation + 1));
+    assert_eq!(exports.reports()[0].generation, first.writer_generation + 1);
+}
