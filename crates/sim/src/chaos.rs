@@ -129,6 +129,9 @@ impl Chaos {
         world.net.set_faults(FaultRates::default());
         for export in &world.exports {
             export.own_media().for_each(MediumHandle::end_failures);
+            if let Some(tree) = export.tree() {
+                tree.memory.borrow_mut().notes.set_rates(0.0, 0.0);
+            }
         }
         for server in 0..world.servers.len() {
             let machine = &mut world.servers[server];

@@ -78,6 +78,16 @@ coverage! {
     leaves_written,
     /// Times a gateway fenced whoever was the writer, since somebody else had been granted a leaf.
     fenced_for_leaves,
+    /// Of those, the ones for nothing: of a grant that nobody had used that was not written down.
+    fenced_in_vain,
+    /// Notes of unused grants that could not be stored or removed.
+    note_failures,
+    /// Gateways that died while they stored or removed one.
+    note_crashes,
+    /// Changes of such notes that a power failure took back.
+    notes_lost,
+    /// Grants of leaves that gateways took back, since they could not begin.
+    grants_taken_back,
     /// Starts that had to wait for the lock.
     lock_waits,
     /// Operations of dead targets that landed after their death.

@@ -1,14 +1,11 @@
 //! What a target exports, where its content is, and everything the checker knows of it.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use thinwire_buffer::Pool;
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
 use crate::image::Change;
-use crate::leaves::{LeafMemory, TreeRecord};
+use crate::leaves::TreeRecord;
 use crate::medium::MediumHandle;
 use crate::model::{ContentLife, Model};
 use crate::tree::{TreeLeaf, TreeStore};
@@ -151,6 +148,18 @@ impl Export {
         self.medium().or(self.tree().map(|tree| &tree.record))
     }
 
+    /// The process that serves it dies before it says another word.
+    pub fn dies(&self) -> bool {
+        let over_note = self.tree().is_some_and(|tree| tree.memory.borrow().notes.dies());
+        over_note || self.own_media().any(MediumHandle::dies)
+    }
+
+    /// How somebody has broken a promise that is watched where the content is, if so.
+    pub fn breach(&self) -> Option<String> {
+        let of_leaves = self.tree().and_then(|tree| tree.memory.borrow().breach());
+        of_leaves.or_else(|| self.own_media().find_map(MediumHandle::breach))
+    }
+
     /// The process that serves it can poll something.
     pub fn is_ready(&self) -> bool {
         self.own_media().any(MediumHandle::is_ready)
@@ -169,10 +178,11 @@ impl Export {
         let others = |c: &WriterRecord| c.holder != [0; 16] && c.holder != *holder;
         let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
         // By a gateway one of whose leaves somebody else has had.
-        if self.tree().is_some_and(|tree| tree.memory.borrow().has_fenced(generation)) {
+        let commits = medium.commits();
+        if self.tree().is_some_and(|t| t.memory.borrow().has_fenced(generation, &commits)) {
             return true;
         }
-        if self.writers > 1 && medium.commits().iter().any(|c| c.generation > generation) {
+        if self.writers > 1 && commits.iter().any(|c| c.generation > generation) {
             return true;
         }
         // A sole writer is fenced only by somebody who writes its image locally.
@@ -215,12 +225,11 @@ impl Export {
         match &self.store {
             Store::Tree(tree) => {
                 let incarnation = self.contents.len() as u64 + 1;
-                tree.take_own(pool);
-                let (grants, unasked) = (tree.grants(), tree.unasked);
                 let volume = tree.open(index, incarnation, pool, remote);
-                let (record, memory) = self.enter_tree(volume.identity());
-                let place = TreeRecord::new(record.open(), memory);
-                Box::new(Recorded::new(volume, place, if unasked { Vec::new() } else { grants }))
+                let tree = self.enter_tree(volume.identity());
+                let grants = tree.begin_to_use();
+                let place = TreeRecord::new(index, tree);
+                Box::new(Recorded::new(volume, place, grants))
             }
             Store::Memory => {
                 let incarnation = self.models.len() as u64 + 1;
@@ -240,27 +249,23 @@ impl Export {
         }
     }
 
-    /// The tree is open, with this identity: if that is new, a leaf is, and so is the record. Returns
-    /// where that is, and what is remembered beside it.
-    fn enter_tree(&mut self, identity: Identity) -> (MediumHandle, Rc<RefCell<LeafMemory>>) {
+    /// The tree is open, with this identity: if that is new, a leaf is, and so is the record.
+    fn enter_tree(&mut self, identity: Identity) -> &TreeStore {
         let Store::Tree(tree) = &mut self.store else { unreachable!("it is one") };
-        let model = match self.contents.last() {
-            Some(content) if content.identity == identity => {
-                return (tree.record.clone(), tree.memory.clone());
-            }
-            None => None,
-            Some(_) => {
-                let seed = u64::from_be_bytes(identity.identity[..8].try_into().expect("8 bytes"));
-                tree.record = tree.record.replaced(seed, identity.identity, RECORD_BYTES);
-                tree.memory.borrow_mut().begin_anew();
-                let is_new = |leaf: &TreeLeaf| matches!(leaf, TreeLeaf::Memory { .. });
-                let new = tree.places().filter(|(leaf, _)| is_new(leaf)).map(|(_, place)| place);
-                self.models.last().map(|model| model.renewed(new))
-            }
-        };
-        let (record, memory) = (tree.record.clone(), tree.memory.clone());
-        self.begin_content(identity, Some(record.clone()), model);
-        (record, memory)
+        let is_same = self.contents.last().map(|content| content.identity == identity);
+        if is_same == Some(false) {
+            let seed = u64::from_be_bytes(identity.identity[..8].try_into().expect("8 bytes"));
+            tree.record = tree.record.replaced(seed, identity.identity, RECORD_BYTES);
+            tree.memory.borrow_mut().begin_anew();
+        }
+        if is_same != Some(true) {
+            let is_new = |leaf: &TreeLeaf| matches!(leaf, TreeLeaf::Memory { .. });
+            let new = tree.places().filter(|(leaf, _)| is_new(leaf)).map(|(_, place)| place);
+            let model = self.models.last().map(|model| model.renewed(new));
+            let record = tree.record.clone();
+            self.begin_content(identity, Some(record), model);
+        }
+        self.tree().expect("it is one")
     }
 }
 

@@ -87,7 +87,7 @@ impl Served {
                 let (export, leaf) = hand.place;
                 let generation = initiator.report(Time::ZERO).writer_generation;
                 let tree = exports[export].tree().expect("it is one");
-                tree.memory.borrow_mut().granted(leaf, generation);
+                tree.memory.borrow_mut().notes.granted(leaf, generation);
                 hand.is_noted = true;
             }
         }
@@ -103,6 +103,13 @@ impl Served {
     }
 }
 
+/// Who a server is at a leaf of its export with this number.
+pub(crate) fn attached_as(export: usize, leaf: usize) -> [u8; 16] {
+    let mut initiator = [0x80 | export as u8; 16];
+    initiator[15] = leaf as u8;
+    initiator
+}
+
 impl Server {
     /// Begins to attach what the trees of server `me` stand on.
     pub(crate) fn attach_leaves(
@@ -114,6 +121,9 @@ impl Server {
     ) {
         let mine = exports.iter().enumerate().filter(|(_, e)| e.server == me);
         for (number, export) in mine {
+            if let Some(tree) = export.tree() {
+                tree.take_own(&self.pool);
+            }
             let leaves = export.tree().into_iter().flat_map(|tree| tree.leaves.iter().enumerate());
             for (leaf, found) in leaves {
                 let TreeLeaf::Remote { node: target, name, .. } = found else { continue };
@@ -121,8 +131,7 @@ impl Server {
                 let mut config = config.clone();
                 config.target = TargetName::Node(target.clone());
                 config.export = name.clone();
-                config.initiator = [0x80 | number as u8; 16];
-                config.initiator[15] = leaf as u8;
+                config.initiator = attached_as(number, leaf);
                 config.name = format!("{} leaf {leaf}", self.config.node);
                 config.instance = dice.bits();
                 config.lane = LANES.start() | (dice.bits() as u32 & 0xffff << 8) | leaf as u32;

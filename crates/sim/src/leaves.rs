@@ -1,5 +1,5 @@
-//! What a gateway remembers of its leaves beside its record, and somebody who writes one of them while it is
-//! down, under a writer generation of that leaf (rule 3).
+//! What a gateway remembers of its leaves beside its record, whom it fences for that, and somebody who writes one
+//! of them while it is down, under a writer generation of that leaf (rule 3).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,69 +8,135 @@ use std::rc::Rc;
 use thinwire_buffer::Pool;
 use thinwire_link::rng::Rng;
 use thinwire_volume::stores::FileStore;
-use thinwire_volume::{Disk, DiskDone, DiskOp, DiskOpKind, Grant, LeafGrant, RecordPlace};
+use thinwire_volume::{
+    Disk, DiskDone, DiskOp, DiskOpKind, Grant, LeafGrant, RecordPlace, WriterRecord,
+};
 
 use crate::export::{Export, Store};
-use crate::medium::{MediumHandle, SimDisk};
+use crate::gateway::attached_as;
+use crate::medium::{EIO, MediumHandle, SimDisk};
 use crate::model::{ModelEffect, Range};
-use crate::server::Server;
+use crate::notes::Notes;
+use crate::server::{Crash, Server};
 use crate::stamp::SECTOR_BYTES;
 use crate::tree::{TreeLeaf, TreeStore};
 use crate::world::World;
 
-/// What a gateway keeps durably of an export's leaves.
+/// What a gateway remembers of an export's leaves beside its record, and what is checked of that.
 #[derive(Debug, Default)]
 pub struct LeafMemory {
-    /// Under which generations it held them.
-    generations: Vec<u64>,
     /// Grants that it has not used.
-    unused: BTreeMap<usize, LeafGrant>,
+    pub notes: Notes,
+    /// Those of its own disks, until it serves.
+    own: BTreeMap<usize, Grant>,
     /// Generations to which its record was raised, or may have been.
     raised: Vec<u64>,
+    /// Of those, the ones for which nobody else had a leaf, which it could not know.
+    in_vain: u64,
+    breach: Option<String>,
 }
 
-impl LeafMemory {
-    /// A leaf has just been granted to a process.
-    pub fn granted(&mut self, leaf: usize, generation: u64) {
-        let before = self.unused.get(&leaf).copied();
-        self.unused.insert(leaf, LeafGrant::behind(before, generation));
-    }
+/// Where the record of a leaf is, and who its gateway is there.
+type LeafRecord = (MediumHandle, [u8; 16]);
 
+impl LeafMemory {
     /// It is another export's from now on, of some of the same leaves.
     pub fn begin_anew(&mut self) {
-        (self.generations, self.raised) = (Vec::new(), Vec::new());
+        self.raised = Vec::new();
     }
 
-    /// Whether it may have fenced a writer of this generation, for somebody who had a leaf.
-    pub fn has_fenced(&self, generation: u64) -> bool {
-        self.raised.iter().any(|&raised| raised > generation)
+    /// Whether it has fenced a writer of this generation, for somebody who had a leaf; `commits` are its
+    /// records that became durable.
+    pub fn has_fenced(&self, generation: u64, commits: &[WriterRecord]) -> bool {
+        let is_raised = |c: &WriterRecord| !c.is_held() && self.raised.contains(&c.generation);
+        commits.iter().any(|c| c.generation > generation && is_raised(c))
     }
 
     /// How often it has fenced whoever was the writer.
     pub fn raised(&self) -> u64 {
         self.raised.len() as u64
     }
+
+    /// How often of those nobody else had a leaf, which it could not know.
+    pub fn raised_in_vain(&self) -> u64 {
+        self.in_vain
+    }
+
+    /// How it has fenced somebody for nothing though it knew better, if it has.
+    pub fn breach(&self) -> Option<String> {
+        self.breach.clone()
+    }
+
+    /// The process has ended.
+    pub(crate) fn crash(&mut self, how: Crash) {
+        self.own.clear();
+        self.notes.crash(how);
+    }
+
+    /// The record is to be raised `to` this, since `others` may have been granted those leaves behind the
+    /// generations `found`.
+    fn raise(&mut self, to: u64, others: &[usize], found: &[u64], leaves: &[Option<LeafRecord>]) {
+        if self.raised.last() == Some(&to) {
+            return;
+        }
+        self.raised.push(to);
+        let held = self.notes.held(leaves.len());
+        let mut is_in_vain = true;
+        for &leaf in others {
+            let (medium, me) = leaves[leaf].as_ref().expect("memory has no record");
+            let gap = found[leaf] + 1..held[leaf].generation;
+            let mut had = medium.commits();
+            had.retain(|c| c.is_held() && gap.contains(&c.generation));
+            is_in_vain &= had.iter().all(|c| c.holder == *me);
+            // One of its own that is written down as unused is no gap.
+            if had.iter().all(|c| c.holder == *me && self.notes.has_noted(leaf, c.generation)) {
+                let text =
+                    format!("the gateway fences its writer for leaf {leaf}, which nobody had");
+                self.breach.get_or_insert(text);
+            }
+        }
+        self.in_vain += u64::from(is_in_vain);
+    }
 }
 
-/// The place of a gateway's record: a disk for that, and its memory.
+/// The place of a gateway's record: a disk for that and the generations of its leaves, and its notes.
 pub(crate) struct TreeRecord {
     disk: SimDisk,
     memory: Rc<RefCell<LeafMemory>>,
+    leaves: Vec<Option<LeafRecord>>,
     found: Vec<u64>,
-    /// To be durable behind the next record, and whether that is raised.
-    next: Option<(Vec<u64>, bool)>,
+    /// To be told of with the next record, which makes the grants of now used ones.
+    next: Option<Vec<usize>>,
 }
 
 impl TreeRecord {
-    pub fn new(disk: SimDisk, memory: Rc<RefCell<LeafMemory>>) -> Self {
-        TreeRecord { disk, memory, found: Vec::new(), next: None }
+    /// That of an export with this number.
+    pub fn new(number: usize, tree: &TreeStore) -> Self {
+        let record = |(leaf, found): (usize, &TreeLeaf)| {
+            let holder = match found {
+                TreeLeaf::Memory { .. } => return None,
+                TreeLeaf::File(_) => GATEWAY,
+                TreeLeaf::Remote { .. } => attached_as(number, leaf),
+            };
+            found.medium().map(|medium| (medium.clone(), holder))
+        };
+        TreeRecord {
+            disk: tree.record.open(),
+            memory: tree.memory.clone(),
+            leaves: tree.leaves.iter().enumerate().map(record).collect(),
+            found: Vec::new(),
+            next: None,
+        }
     }
 }
 
 impl RecordPlace for TreeRecord {
     fn submit(&mut self, op: DiskOp) {
-        if let (DiskOpKind::StoreWriter(record), Some((_, true))) = (&op.kind, &self.next) {
-            self.memory.borrow_mut().raised.push(record.generation);
+        if let (DiskOpKind::StoreWriter(record), Some(others)) = (&op.kind, &self.next)
+            && !others.is_empty()
+        {
+            let memory = &mut *self.memory.borrow_mut();
+            memory.raise(record.generation, others, &self.found, &self.leaves);
         }
         Disk::submit(&mut self.disk, op);
     }
@@ -78,22 +144,14 @@ impl RecordPlace for TreeRecord {
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
         let before = done.len();
         Disk::poll(&mut self.disk, done);
-        for one in &done[before..] {
-            let memory = &mut *self.memory.borrow_mut();
-            match (&one.kind, one.result) {
-                (DiskOpKind::LoadWriter(_), Ok(())) => self.found = memory.generations.clone(),
-                (DiskOpKind::StoreWriter(_), Ok(())) => {
-                    if let Some((generations, _)) = self.next.take() {
-                        memory.generations = generations;
-                        memory.unused.clear();
-                    }
-                }
-                // Both are in one file: where the record is there all the same, so are they.
-                (DiskOpKind::StoreWriter(record), Err(_)) => {
-                    if let Some((generations, _)) = &self.next
-                        && self.disk.has_record(record)
-                    {
-                        memory.generations.clone_from(generations);
+        for one in done[before..].iter_mut().filter(|one| one.result.is_ok()) {
+            match one.kind {
+                DiskOpKind::LoadWriter(_) => self.found = self.disk.leaves(),
+                // Grants are used from here on: the notes of them go, and not before.
+                DiskOpKind::StoreWriter(_) if self.next.is_some() => {
+                    match self.memory.borrow_mut().notes.forget() {
+                        Ok(()) => self.next = None,
+                        Err(()) => one.result = Err(EIO),
                     }
                 }
                 _ => {}
@@ -106,7 +164,8 @@ impl RecordPlace for TreeRecord {
     }
 
     fn remember(&mut self, generations: Vec<u64>, others: Vec<usize>) {
-        self.next = Some((generations, !others.is_empty()));
+        self.disk.keep_leaves(generations);
+        self.next = Some(others);
     }
 }
 
@@ -116,42 +175,56 @@ const STRANGER: [u8; 16] = [0xed; 16];
 /// Runs of strangers have numbers from here on: none of a client's is so high.
 const STRANGER_RUNS: u32 = 1 << 29;
 
-/// Takes a generation of a medium that nobody has, has `act` done, and releases it if that says so. Returns it.
-fn take(
+/// Has `act` done with the record of a medium that nobody has open.
+fn with_record<R>(
     medium: &MediumHandle,
-    holder: [u8; 16],
     pool: &Pool,
-    act: impl FnOnce(u64) -> bool,
-) -> Option<u64> {
+    act: impl FnOnce(&mut FileStore<SimDisk>) -> R,
+) -> R {
     // What records do that fail is shown by targets: here is nobody to try again.
     let drawn = medium.config();
     medium.configure(|c| (c.record_failure, c.record_crash) = (0.0, 0.0));
     let mut store = FileStore::new(medium.open_at_once(), 512, pool).expect("it fits");
-    let grant = Grant::take(&mut store, holder, "", true).ok();
-    let generation = grant.as_ref().map(Grant::generation);
-    if let Some(grant) = grant
-        && act(grant.generation())
-    {
-        grant.release(&mut store).expect("nothing fails");
-    }
+    let done = act(&mut store);
     medium.configure(|c| *c = drawn);
-    generation
+    done
 }
 
 impl TreeStore {
-    /// What its process has been granted of each leaf.
-    pub(crate) fn grants(&self) -> Vec<LeafGrant> {
-        let unused = &self.memory.borrow().unused;
-        (0..self.leaves.len()).map(|leaf| unused.get(&leaf).copied().unwrap_or_default()).collect()
+    /// Takes what is on disks of the gateway itself, whose process begins.
+    pub(crate) fn take_own(&self, pool: &Pool) {
+        let memory = &mut *self.memory.borrow_mut();
+        for (number, leaf) in self.leaves.iter().enumerate() {
+            let TreeLeaf::File(medium) = leaf else { continue };
+            if memory.notes.dies() {
+                return;
+            }
+            match with_record(medium, pool, |store| Grant::take(store, GATEWAY, "", true)) {
+                Ok(grant) => {
+                    memory.notes.granted(number, grant.generation());
+                    memory.own.insert(number, grant);
+                }
+                Err(_) => memory.notes.die(),
+            }
+        }
     }
 
-    /// Takes what is on disks of the gateway itself.
-    pub(crate) fn take_own(&self, pool: &Pool) {
-        for (number, leaf) in self.leaves.iter().enumerate() {
-            if let TreeLeaf::File(medium) = leaf
-                && let Some(generation) = take(medium, GATEWAY, pool, |_| false)
-            {
-                self.memory.borrow_mut().granted(number, generation);
+    /// All is there: what its process has been granted of each leaf, which is used from now on.
+    pub(crate) fn begin_to_use(&self) -> Vec<LeafGrant> {
+        let memory = &mut *self.memory.borrow_mut();
+        memory.own.clear();
+        if self.unasked { Vec::new() } else { memory.notes.held(self.leaves.len()) }
+    }
+
+    /// It could not begin. Nobody has used them: they are put back as they were, and before that it is written
+    /// down that they were not given.
+    pub(crate) fn undo_own(&self, pool: &Pool) {
+        let memory = &mut *self.memory.borrow_mut();
+        for (number, grant) in std::mem::take(&mut memory.own) {
+            let TreeLeaf::File(medium) = &self.leaves[number] else { continue };
+            if memory.notes.take_back(number).is_ok() {
+                // What could not be put back stays on record, as after a crash.
+                let _ = with_record(medium, pool, |store| grant.undo(store));
             }
         }
     }
@@ -164,8 +237,9 @@ impl Export {
         let found = tree.places().nth(leaf).expect("it is one of them");
         let (Some(medium), place) = (found.0.medium().cloned(), found.1.clone()) else { return };
         let model = self.models.last_mut().expect("it was open once");
-        take(&medium, STRANGER, pool, |generation| {
-            let run = STRANGER_RUNS + generation as u32;
+        with_record(&medium, pool, |store| {
+            let Ok(grant) = Grant::take(store, STRANGER, "", true) else { return };
+            let run = STRANGER_RUNS + grant.generation() as u32;
             model.outsider_came(run);
             for _ in 0..rng.between(2, 6) {
                 // Where its clients write most.
@@ -179,7 +253,7 @@ impl Export {
                 model.end_write(run, range, version, true, true);
             }
             model.run_detached(run).expect("nothing of it was lost");
-            true
+            grant.release(store).expect("nothing fails");
         });
     }
 }

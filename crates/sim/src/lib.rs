@@ -16,6 +16,7 @@
 //! * `gateway.rs`: what a server stands on that serves other servers' exports
 //! * `tree.rs`: a volume made of several
 //! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
+//! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
@@ -38,6 +39,7 @@ pub mod leaves;
 pub mod machine;
 pub mod medium;
 pub mod model;
+pub mod notes;
 pub mod run;
 pub mod server;
 pub mod stamp;

@@ -37,6 +37,8 @@ pub enum Canary {
     CutsForgotten,
     /// A gateway does not ask who has written its leaves while it was gone.
     LeafWritersUnasked,
+    /// A gateway does not write down which grants of leaves it has not used.
+    GrantsUnnoted,
 }
 
 /// What a run that kept all promises looked like.
@@ -82,18 +84,13 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
     }
-    if canary == Canary::LeafWritersUnasked {
-        for export in &mut world.exports {
-            if let Store::Tree(tree) = &mut export.store {
-                tree.unasked = true;
-            }
-        }
-    }
-    if canary == Canary::FlushDropped {
-        for export in &mut world.exports {
-            if let Store::Tree(tree) = &mut export.store {
-                tree.unflushed = Some(seed as usize % tree.leaves.len());
-            }
+    for export in &mut world.exports {
+        let Store::Tree(tree) = &mut export.store else { continue };
+        match canary {
+            Canary::LeafWritersUnasked => tree.unasked = true,
+            Canary::GrantsUnnoted => tree.memory.borrow_mut().notes.forgotten = true,
+            Canary::FlushDropped => tree.unflushed = Some(seed as usize % tree.leaves.len()),
+            _ => {}
         }
     }
     if canary == Canary::CutsForgotten {

@@ -297,6 +297,9 @@ impl Server {
         }
         for export in exports.iter_mut().filter(|e| e.server == me) {
             export.upheavals += 1;
+            if let Some(tree) = export.tree() {
+                tree.memory.borrow_mut().crash(how);
+            }
             export.own_media().for_each(|medium| match how {
                 Crash::Kill => medium.kill(),
                 Crash::Power => medium.power_failure(),

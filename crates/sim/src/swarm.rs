@@ -142,7 +142,9 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
     if has_tree(seed) {
-        return trees::build(ground, rng);
+        let (mut world, plan) = trees::build(ground, rng);
+        trees::spoil_notes(seed, &mut world);
+        return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
     for server in 0..servers {

@@ -93,7 +93,7 @@ pub struct TreeStore {
     pub bytes_drawn: u64,
     /// On the machine that serves it: where its writer record is kept.
     pub record: MediumHandle,
-    /// What that process remembers of the leaves; as durable as the record.
+    /// What that process remembers of the leaves besides.
     pub memory: Rc<RefCell<LeafMemory>>,
     /// A fault to plant: nobody asks who has written a leaf.
     pub unasked: bool,

@@ -439,7 +439,7 @@ impl World {
         self.turn_clients()?;
         self.turn_jugglers()?;
         for export in &self.exports {
-            if let Some(breach) = export.own_media().find_map(MediumHandle::breach) {
+            if let Some(breach) = export.breach() {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
             }
         }
@@ -448,9 +448,8 @@ impl World {
 
     fn turn_servers(&mut self) {
         for (index, server) in self.servers.iter_mut().enumerate() {
-            let dies = |e: &Export| e.own_media().any(MediumHandle::dies);
-            if self.exports.iter().filter(|e| e.server == index).any(dies) {
-                // Over what it had asked of a disk, and before it has heard of it.
+            if self.exports.iter().any(|e| e.server == index && e.dies()) {
+                // Over what it had asked of a disk, and before it has heard of it, or over a note.
                 self.coverage.kills += 1;
                 self.trace.note(self.now, "server", "dies over a record", index as u64);
                 server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
@@ -471,7 +470,7 @@ impl World {
                 }
                 let mine = || self.exports.iter().filter(|e| e.server == index);
                 let media = || mine().flat_map(Export::own_media);
-                let dies = || media().any(MediumHandle::dies);
+                let dies = || mine().any(Export::dies);
                 let sent = server.turn(shard, self.now, dies, &mut self.coverage);
                 if sent.is_none() || dies() {
                     if sent.is_some() {
@@ -488,6 +487,11 @@ impl World {
                 self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
             }
             server.note_grants(&self.exports);
+            if self.exports.iter().any(|e| e.server == index && e.dies()) {
+                // When its turn comes.
+                server.wake();
+                continue;
+            }
             match server.look_at_leaves() {
                 LeavesState::Fine | LeavesState::Incomplete => {}
                 LeavesState::Complete => {
@@ -501,6 +505,8 @@ impl World {
                 }
                 LeavesState::Refused(why) => {
                     self.trace.note(self.now, "server", &why, index as u64);
+                    let mine = self.exports.iter().filter(|e| e.server == index);
+                    mine.filter_map(Export::tree).for_each(|tree| tree.undo_own(&server.pool));
                     server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
                     self.died.push(index);
                 }

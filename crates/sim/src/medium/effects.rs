@@ -14,7 +14,7 @@ use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
 use crate::stamp::SECTOR_BYTES;
 
-pub(super) const EIO: i32 = 5;
+pub(crate) const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const EOPNOTSUPP: i32 = 95;
 

@@ -26,6 +26,7 @@ use thinwire_volume::Identity;
 
 pub use self::disk::SimDisk;
 pub use self::effects::Device;
+pub(crate) use self::effects::EIO;
 use self::effects::{Flight, Medium, changes};
 use self::growth::Sizes;
 pub use self::records::RecordFate;

@@ -25,12 +25,14 @@ pub(super) fn is_record(kind: &DiskOpKind) -> bool {
 }
 
 /// What stands beside a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Kept {
     /// The size that somebody may have been told; 0 before the first opening.
     bytes: u64,
     /// How often the content was found smaller.
     incarnation: u64,
+    /// Of a gateway's record: under which generations it held the leaves.
+    leaves: Vec<u64>,
 }
 
 /// The record, and what is known of those that were stored.
@@ -57,12 +59,12 @@ pub(super) struct Records {
 
 impl Records {
     pub fn power_failure(&mut self) {
-        (self.current, self.kept) = (self.durable, self.kept_durable);
+        (self.current, self.kept) = (self.durable, self.kept_durable.clone());
     }
 
     /// It is what a process finds, durable or not.
     fn put(&mut self, record: WriterRecord, is_durable: bool) {
-        (self.current, self.kept) = (record, self.keeps);
+        (self.current, self.kept) = (record, self.keeps.clone());
         if is_durable {
             self.save();
         }
@@ -70,13 +72,14 @@ impl Records {
 
     /// What a process finds is durable.
     fn save(&mut self) {
-        (self.durable, self.kept_durable) = (self.current, self.kept);
+        (self.durable, self.kept_durable) = (self.current, self.kept.clone());
     }
 
     /// What a process that opens a content of so many bytes now makes of what it finds.
     fn found_with(&self, bytes: u64, forgets: bool) -> Kept {
         let is_smaller = self.kept.bytes > bytes && !forgets;
-        Kept { bytes, incarnation: self.kept.incarnation + u64::from(is_smaller) }
+        let incarnation = self.kept.incarnation + u64::from(is_smaller);
+        Kept { bytes, incarnation, leaves: self.kept.leaves.clone() }
     }
 
     /// What dies with the process.
@@ -91,6 +94,7 @@ impl Medium {
     /// The process reads the record, and makes it durable.
     pub fn load_record(&mut self) -> Result<WriterRecord, i32> {
         self.sync_record()?;
+        self.records.keeps.leaves.clone_from(&self.records.kept.leaves);
         if self.records.denied.contains(&self.records.current) {
             let record = self.records.current;
             self.breach.get_or_insert_with(|| {
@@ -225,7 +229,7 @@ impl Medium {
         }
         self.sizes.settle(mark);
         // What the process that died was to remember; nobody else has it open.
-        let keeps = Kept { bytes, ..self.records.keeps };
+        let keeps = Kept { bytes, ..self.records.keeps.clone() };
         if self.rng.chance(0.5) {
             self.records.kept = keeps;
             if self.rng.chance(0.5) {
@@ -236,9 +240,14 @@ impl Medium {
 }
 
 impl SimDisk {
-    /// A process would find this record now, durable or not.
-    pub fn has_record(&self, record: &WriterRecord) -> bool {
-        self.handle.medium.borrow().records.current == *record
+    /// The generations of leaves that stand beside the record, as a process reads both, durable or not.
+    pub fn leaves(&self) -> Vec<u64> {
+        self.handle.medium.borrow().records.kept.leaves.clone()
+    }
+
+    /// These are stored with the next record, in one step.
+    pub fn keep_leaves(&self, generations: Vec<u64>) {
+        self.handle.medium.borrow_mut().records.keeps.leaves = generations;
     }
 }
 

@@ -133,6 +133,22 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
     (world, plan)
 }
 
+/// In a part of the worlds what a gateway writes down of its grants fails, or it dies over it. Dice of their own:
+/// the others stay as they were.
+pub(super) fn spoil_notes(seed: u64, world: &mut World) {
+    let mut dice = Rng::new(seed ^ 0x6e6f_7465_73);
+    for export in &mut world.exports {
+        let Store::Tree(tree) = &export.store else { continue };
+        if dice.chance(0.6) {
+            continue;
+        }
+        let (failure, crash) = (pick(&mut dice, &[0.0, 0.05, 0.1]), pick(&mut dice, &[0.01, 0.03]));
+        tree.memory.borrow_mut().notes.set_rates(failure, crash);
+        // What cannot be forgotten before anybody writes fails whoever attaches.
+        export.may_fail |= failure > 0.0;
+    }
+}
+
 /// Much is written, read again and seldom flushed.
 fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
     let depth = pick(rng, &[8, 24, 48]);

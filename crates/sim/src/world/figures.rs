@@ -82,8 +82,16 @@ impl World {
                 media.push(medium);
             }
         }
-        let trees = self.exports.iter().filter_map(Export::tree);
-        all.fenced_for_leaves = trees.map(|tree| tree.memory.borrow().raised()).sum();
+        for tree in self.exports.iter().filter_map(Export::tree) {
+            let memory = tree.memory.borrow();
+            all.fenced_for_leaves += memory.raised();
+            all.fenced_in_vain += memory.raised_in_vain();
+            let notes = memory.notes.stats();
+            all.note_failures += notes.failures;
+            all.note_crashes += notes.crashes;
+            all.notes_lost += notes.losses;
+            all.grants_taken_back += notes.taken_back;
+        }
         for medium in media {
             let stats = medium.stats();
             all.record_crashes += stats.record_crashes;
