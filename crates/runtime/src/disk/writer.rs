@@ -124,10 +124,12 @@ impl WriterStore {
         let Ok(newest) = store.newest(file) else { return Ok(store) };
         let (record, kept) = newest.unwrap_or_default();
         store.kept = kept.found_with(bytes);
-        if store.kept != kept && !read_only {
+        // It was cut once: whoever is let in must find that again, and [`WriterStore::load`] would be too late.
+        // A process that could not make it durable may have remembered it before.
+        let was_cut = store.kept.incarnation != 0;
+        if (store.kept != kept || was_cut) && !read_only {
             let stored = store.store(file, scope, record);
-            // It was cut: whoever is let in must find that again, and [`WriterStore::load`] would be too late.
-            if store.kept.incarnation != kept.incarnation {
+            if was_cut {
                 stored.map_err(|errno| DiskOpenError::Os {
                     path: path.to_owned(),
                     what: "remember beside the writer record that it is smaller",
@@ -480,6 +482,9 @@ mod tests {
         assert_eq!(larger.load(&file, &scope), Ok(record));
         drop(larger);
         assert_eq!(open(8192).unwrap().incarnation(), 1, "12288 is remembered");
+        // That it was cut is not believed to be durable because it is there.
+        fs::create_dir(&new).unwrap();
+        assert!(open(8192).unwrap_err().to_string().contains("smaller"));
         fs::remove_dir_all(&dir).unwrap();
     }
 
