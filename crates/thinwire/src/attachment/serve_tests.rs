@@ -1,6 +1,7 @@
 //! Tests of an attachment's loop, with a face of no protocol over a memory volume.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -236,7 +237,15 @@ fn serving<T>(script: &Shared, ask: impl FnOnce(&RunDir) -> T) -> (T, Outcome) {
             assert!(start.elapsed() < SOON);
             std::thread::yield_now();
         }
-        let asked = ask(&dir);
+        let asked = catch_unwind(AssertUnwindSafe(|| ask(&dir)));
+        let asked = asked.unwrap_or_else(|failure| {
+            // Nobody else would end it, and the failure would never be told.
+            if let Ok(mut script) = script.lock() {
+                (script.is_slow, script.lingers) = (false, 0);
+            }
+            let _ = ControlClient::ask(&dir, "a", ControlRequest::Detach { force: true });
+            resume_unwind(failure)
+        });
         (asked, serving.join().unwrap())
     });
     assert_eq!(ready.lock().unwrap().first().map(String::as_str), Some("/fake"));
