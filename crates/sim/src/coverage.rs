@@ -104,6 +104,8 @@ coverage! {
     record_failures,
     /// Targets that died while they stored a writer record.
     record_crashes,
+    /// Openings of an image that could not have it remember its size.
+    opening_failures,
     /// Failed syncs that took the cache of a device along, and all that lies on it.
     device_failures,
     /// Writes that were lost in the background.

@@ -84,7 +84,8 @@ impl World {
         let e = &mut self.exports[export];
         let last = e.tree().and_then(|tree| tree.leaves.last());
         let medium = last.map_or(e.medium(), TreeLeaf::medium);
-        let Some((bytes, _)) = medium.map(MediumHandle::sizes) else { return };
+        let Some(medium) = medium.cloned() else { return };
+        let (bytes, _) = medium.sizes();
         // One that was cut is most dangerous when it is as large again as somebody remembers.
         let before = e.contents.iter().rev().nth(1).filter(|_| last.is_none());
         let before = before.map_or(0, |content| content.bytes_grown);
@@ -92,7 +93,9 @@ impl World {
             true => before + dice.below(2) * 4096,
             false => bytes + dice.between(1, STEP_BYTES_MAX / 4096) * 4096,
         };
-        if bytes > BYTES_MAX {
+        // Before a process has it open that could.
+        let is_down = self.servers.get(e.server).is_some_and(|s| !s.runs()) || e.dies();
+        if bytes > BYTES_MAX || (is_down && medium.is_cut_in_secret()) {
             return;
         }
         if last.is_some() {

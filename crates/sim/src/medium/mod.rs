@@ -144,6 +144,8 @@ pub struct MediumStats {
     pub record_failures: u64,
     /// Records over whose storing the process died.
     pub record_crashes: u64,
+    /// Openings that could not have the content remember its size.
+    pub opening_failures: u64,
     /// Failed syncs that lost the cache of the device.
     pub device_failures: u64,
     /// Writes that were lost in the background.

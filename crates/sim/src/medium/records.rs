@@ -91,10 +91,15 @@ impl Records {
 }
 
 impl Medium {
-    /// The process reads the record, and makes it durable.
+    /// The process reads the record, and makes it durable; and what could not be remembered beside it when the
+    /// content was opened.
     pub fn load_record(&mut self) -> Result<WriterRecord, i32> {
-        self.sync_record()?;
         self.records.keeps.leaves.clone_from(&self.records.kept.leaves);
+        if self.records.kept == self.records.keeps {
+            self.sync_record()?;
+        } else {
+            self.try_store_record(self.records.current)?;
+        }
         if self.records.denied.contains(&self.records.current) {
             let record = self.records.current;
             self.breach.get_or_insert_with(|| {
@@ -202,12 +207,19 @@ impl Medium {
         self.records.put(record, is_durable);
     }
 
-    /// The process opens the content, and has it remember its size, durably.
+    /// The process opens the content, and has it remember its size, durably. If that fails, nobody writes before
+    /// it has been made good; but where the content was ever cut, nobody is let in: the process ends.
     pub fn open_kept(&mut self) {
         let (bytes, forgets) = (self.config.bytes, self.config.forgets_cuts);
         self.records.keeps = self.records.found_with(bytes, forgets);
-        if self.records.kept != self.records.keeps {
-            self.records.put(self.records.current, true);
+        // That it was cut may have been remembered by a process that could not make it durable.
+        let was_cut = self.records.keeps.incarnation != 0;
+        if self.records.kept == self.records.keeps && !was_cut {
+            return;
+        }
+        if self.try_store_record(self.records.current).is_err() {
+            self.stats.opening_failures += 1;
+            self.records.dies |= was_cut;
         }
     }
 
@@ -256,6 +268,12 @@ impl MediumHandle {
     pub(super) fn incarnation(&self) -> u64 {
         let m = self.medium.borrow();
         m.records.found_with(m.config.bytes, m.config.forgets_cuts).incarnation
+    }
+
+    /// It was cut, and a power failure leaves nothing that says so. Were it made longer now, nobody could know.
+    pub(crate) fn is_cut_in_secret(&self) -> bool {
+        let m = self.medium.borrow();
+        m.records.kept_durable.bytes > m.config.bytes
     }
 
     /// Share of writer records that cannot be stored from now on.

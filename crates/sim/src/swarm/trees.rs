@@ -136,7 +136,7 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
 /// In a part of the worlds what a gateway writes down of its grants fails, or it dies over it. Dice of their own:
 /// the others stay as they were.
 pub(super) fn spoil_notes(seed: u64, world: &mut World) {
-    let mut dice = Rng::new(seed ^ 0x6e_6f74_6573);
+    let mut dice = Rng::new(seed ^ 0x006e_6f74_6573);
     for export in &mut world.exports {
         let Store::Tree(tree) = &export.store else { continue };
         if dice.chance(0.6) {

@@ -95,6 +95,7 @@ impl World {
         for medium in media {
             let stats = medium.stats();
             all.record_crashes += stats.record_crashes;
+            all.opening_failures += stats.opening_failures;
             all.device_failures += stats.device_failures;
             all.writeback_failures += stats.writeback_failures;
             all.landed_late += stats.landed_late;

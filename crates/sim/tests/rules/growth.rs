@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thinwire_link::sim::Verdict;
 use thinwire_sim::image::Change;
+use thinwire_sim::medium::RecordFate;
 use thinwire_sim::server::Crash;
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{Frame, Message, event_code};
@@ -163,6 +164,42 @@ fn who_was_away_while_it_was_cut_and_grew_again_finds_other_content() {
             let expected = if forgets_cuts { Ok(()) } else { Err(ErrorKind::ContentChanged) };
             assert_eq!(outcome, expected, "{grown} {lives}");
         }
+    }
+}
+
+/// Whoever is let in must find that again, whatever becomes of the power.
+#[test]
+fn a_cut_that_cannot_be_remembered_lets_nobody_in() {
+    use RecordFate::{Dies, Failed};
+    for (fate, seed) in [Failed(false), Failed(true), Dies(false), Dies(true)]
+        .into_iter()
+        .flat_map(|fate| (0..6).map(move |seed| (fate, seed)))
+    {
+        let mut s = Scene::seeded(seed).with_client();
+        s.write(at(BEYOND - 8, 8));
+        assert_eq!(s.flush(), Ok(()));
+        s.set_reach(0, false);
+        s.world.exports[0].change = Some((Change::Shrunk, 1));
+        s.medium.script_records([fate]);
+        s.restart(Crash::Kill);
+        s.until("it ends", |w| w.died.contains(&0));
+        // It is there to be found, and not durable: nor does that succeed now.
+        s.medium.set_record_failure(1.0);
+        s.world.start_server(0);
+        s.pass(ms(100));
+        match s.world.servers[0].runs() {
+            true => {
+                grow(&mut s, 1);
+                s.pass(ms(100));
+                s.world.crash_server(0, Crash::Power);
+            }
+            false => s.medium.power_failure(),
+        }
+        s.medium.set_record_failure(0.0);
+        s.world.start_server(0);
+        s.set_reach(0, true);
+        let token = s.submit(0, Op::Read, at(0, 8));
+        assert_eq!(s.outcome(0, token).result, Err(ErrorKind::ContentChanged), "{fate:?}");
     }
 }
 
