@@ -420,6 +420,30 @@ fn what_the_last_leaf_grows_by_is_told_used_and_kept() {
     }
 }
 
+/// What another leaf grows by has no place: nothing moves as long as the tree is served, also behind restarts of
+/// the servers below. When it is opened again, the leaves behind begin elsewhere: nobody takes it for what it was.
+#[test]
+fn a_tree_over_another_leaf_that_has_grown_is_another_volume() {
+    for (leaf, how) in [(1, Crash::Kill), (2, Crash::Kill), (3, Crash::Power), (6, Crash::Power)] {
+        let mut g = Grove::new();
+        g.s.write(ALL);
+        assert_eq!(g.s.flush(), Ok(()));
+        g.s.write(at(LEAF / 2, 7 * LEAF));
+        g.media[leaf].grow((2 * LEAF * 512) as u64);
+        g.s.pass(ms(3000));
+        for below in [0, 1] {
+            g.restart(below, how);
+            g.s.read(ALL);
+            g.s.write(at(LEAF / 2, 7 * LEAF));
+        }
+        assert_eq!(g.s.flush(), Ok(()));
+        let told = g.s.world.clients[0].initiator.as_ref().unwrap().known_bytes();
+        assert_eq!(told, (8 * LEAF * 512) as u64, "leaf {leaf}");
+        g.restart(GATEWAY, how);
+        assert_eq!(g.s.until_ended(0), End::Failed(ErrorKind::ContentChanged), "leaf {leaf}");
+    }
+}
+
 /// Nobody is told of a size that the server below could lose.
 #[test]
 fn what_a_leaf_grows_by_is_told_when_it_is_durable_there() {
