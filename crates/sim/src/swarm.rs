@@ -142,9 +142,7 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
     if has_tree(seed) {
-        let (mut world, plan) = trees::build(ground, rng);
-        trees::spoil_notes(seed, &mut world);
-        return (world, plan);
+        return trees::build(seed, ground, rng);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
     for server in 0..servers {

@@ -25,7 +25,7 @@ pub fn has_tree(seed: u64) -> bool {
 }
 
 /// Builds such a world.
-pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
+pub(super) fn build(seed: u64, ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
     let Ground { mut world, machines, faults, .. } = ground;
     // Each crash takes a while of it.
     let duration_ns = rng.between(2 * SECOND, 10 * SECOND);
@@ -130,12 +130,18 @@ pub(super) fn build(ground: Ground, rng: &mut Rng) -> (World, SwarmPlan) {
         plan.weights[kind] = rng.between(2, 12);
     }
     plan.gap_ns = pick(rng, &[100 * MS, 300 * MS, 600 * MS, 1500 * MS]);
+    spoil_notes(seed, &mut world);
+    // Dice of its own, too.
+    let mut dice = Rng::new(seed ^ 0x6265_7369_6465);
+    if !by_client && dice.chance(0.3) {
+        add_beside(&mut world, &machines, gateway, duration_ns, &mut dice);
+    }
     (world, plan)
 }
 
 /// In a part of the worlds what a gateway writes down of its grants fails, or it dies over it. Dice of their own:
 /// the others stay as they were.
-pub(super) fn spoil_notes(seed: u64, world: &mut World) {
+fn spoil_notes(seed: u64, world: &mut World) {
     let mut dice = Rng::new(seed ^ 0x006e_6f74_6573);
     for export in &mut world.exports {
         let Store::Tree(tree) = &export.store else { continue };
@@ -167,6 +173,25 @@ fn busy_workload(rng: &mut Rng, budget: u64, duration_ns: u64) -> Workload {
         zeroes: 0,
         ..drawn
     }
+}
+
+/// The gateway has another shard, which serves a disk of its own.
+fn add_beside(
+    world: &mut World,
+    machines: &Machines,
+    gateway: usize,
+    duration_ns: u64,
+    dice: &mut Rng,
+) {
+    let config = medium(64 << 10, dice).without_failures();
+    let identity = [world.exports.len() as u8 + 1; 16];
+    let medium = MediumHandle::on(Device::new(), dice.bits(), identity, config);
+    let export = world.add_export(gateway, config.bytes, 512, Store::File(medium));
+    world.exports[export].writers = 1;
+    world.servers[gateway].set_shards(2);
+    let budget = dice.between(50, 300);
+    let drawn = workload(dice, budget, duration_ns);
+    machines.add_client(world, export, false, drawn, dice);
 }
 
 /// Somebody who takes a leaf of the tree away for a while.
