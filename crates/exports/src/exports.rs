@@ -173,6 +173,8 @@ pub struct Exports {
     pub(crate) unresolved: bool,
     /// Something of a record has begun or ended since [`Exports::take_started`].
     pub(crate) started: bool,
+    /// A completion has begun another I/O, which must reach the disk in this turn.
+    pub(crate) goes_on: bool,
     /// Writers that have ended, oldest first.
     pub(crate) closings: Vec<Closing>,
     /// Records travel in its memory.
@@ -213,6 +215,7 @@ impl Exports {
             release: false,
             unresolved: false,
             started: false,
+            goes_on: false,
             closings: Vec::new(),
             pool: pool.clone(),
             has_grown: false,

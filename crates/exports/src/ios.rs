@@ -156,8 +156,9 @@ impl Exports {
         let mut done = std::mem::take(&mut self.done);
         let mut ends = std::mem::take(&mut self.done_ends);
         // A completion may start a flush that waited for it: that must reach the disk in this turn,
-        // since nothing else may wake us.
+        // since nothing else may wake us. Otherwise one poll is all: with each, a disk may do a turn's work.
         for _ in 0..POLLS_PER_TURN {
+            self.goes_on = false;
             ends.clear();
             let mut has_happened = false;
             for (at, export) in self.exports.iter_mut().enumerate() {
@@ -195,6 +196,9 @@ impl Exports {
                 (0..ends.len()).for_each(|export| self.check_events(export));
             }
             done.clear();
+            if !self.goes_on {
+                break;
+            }
         }
         (self.done, self.done_ends) = (done, ends);
     }
@@ -237,6 +241,7 @@ impl Exports {
         e.flush_running = !riders.is_empty();
         if let Some(first) = riders.pop() {
             e.volume.submit(Io::new(first, Op::Flush, 0, 0));
+            self.goes_on = true;
         }
         e.flush_riders = riders;
     }

@@ -88,7 +88,7 @@ impl Exports {
 
     fn submit_record(&mut self, export: usize, io: Io) {
         // Nobody else would have it polled.
-        self.started = true;
+        (self.started, self.goes_on) = (true, true);
         self.exports[export].volume.submit(io);
     }
 

@@ -371,6 +371,33 @@ fn growth_is_told_while_an_io_hangs() {
     assert_eq!(users.resized, [(1, reader.pass, 16384)]);
 }
 
+/// With each poll a disk may do as much as a turn should take, and asks for the next itself.
+#[test]
+fn a_volume_is_polled_again_in_a_turn_only_for_what_its_completions_have_begun() {
+    let (mut exports, puppets) = puppets(1);
+    let reader = exports.open_read(1, 0);
+    let ask = |exports: &mut Exports, op| {
+        submit(exports, 1, reader.pass, Io::new(0, op, 0, if op == Op::Flush { 0 } else { 512 }))
+            .unwrap();
+    };
+    let turn = |exports: &mut Exports| {
+        let (before, mut ended) = (puppets[0].polls(), 0);
+        exports.poll(|_, _, _, _| ended += 1);
+        (puppets[0].polls() - before, ended)
+    };
+    ask(&mut exports, Op::Read);
+    puppets[0].take_one();
+    ask(&mut exports, Op::Read);
+    puppets[0].fail(&puppets[0].take_one());
+    assert_eq!(turn(&mut exports), (1, 1));
+    ask(&mut exports, Op::Flush);
+    ask(&mut exports, Op::Flush);
+    puppets[0].succeed(&puppets[0].take_one());
+    assert_eq!(turn(&mut exports), (2, 1), "the flush that waited has begun");
+    puppets[0].succeed(&puppets[0].take_one());
+    assert_eq!(turn(&mut exports), (1, 1));
+}
+
 /// A look at a file is a system call: a thousand of them in one turn would keep everybody else waiting.
 #[test]
 fn many_volumes_look_a_few_in_each_turn_and_each_once_a_second() {
