@@ -18,7 +18,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::SimNet;
 use thinwire_node::NodeCanary;
 use thinwire_proto::{DropReason, Time};
-use thinwire_volume::{Completion, ErrorKind};
+use thinwire_volume::{Completion, ErrorKind, Op};
 use thinwire_wire::{FrameError, Status};
 
 use self::verdict::Pending;
@@ -26,7 +26,7 @@ use self::workload::op_name;
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::machine::Machine;
-use crate::model::Violation;
+use crate::model::{Range, Violation};
 use crate::tree::TreeStore;
 
 pub use self::process::{ClientProcess, Top};
@@ -94,8 +94,23 @@ pub struct Client {
     pause_until: u64,
     closing: bool,
     aborted: bool,
+    last_flush: LastFlush,
     failures_seen: u64,
     done: Vec<Completion>,
+}
+
+/// The flush with which the orderly end of a tree begins, from its top: what the leaves have told of a loss
+/// may be owed there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastFlush {
+    /// The end has not begun, or needs none.
+    No,
+    /// When all else is answered.
+    Wanted,
+    /// Under this token.
+    Asked(u64),
+    /// It was answered: had it succeeded?
+    Answered(bool),
 }
 
 impl Client {
@@ -132,6 +147,7 @@ impl Client {
             pause_until: 0,
             closing: false,
             aborted: false,
+            last_flush: LastFlush::No,
             failures_seen: 0,
             done: Vec::new(),
         }
@@ -158,6 +174,7 @@ impl Client {
         self.is_open = false;
         self.closing = false;
         self.aborted = false;
+        self.last_flush = LastFlush::No;
         self.failures_seen = 0;
         self.machine.frozen_until = 0;
     }
@@ -179,10 +196,15 @@ impl Client {
 
     /// Begins an orderly end.
     pub fn close(&mut self) {
-        if let Some(initiator) = &mut self.initiator {
+        let Some(initiator) = &mut self.initiator else { return };
+        self.machine.dirty = true;
+        if std::mem::replace(&mut self.closing, true) {
+            return;
+        }
+        if self.is_open && initiator.is_tree() && !self.config.read_only {
+            self.last_flush = LastFlush::Wanted;
+        } else {
             initiator.close();
-            self.closing = true;
-            self.machine.dirty = true;
         }
     }
 
@@ -192,6 +214,7 @@ impl Client {
             initiator.abort();
             self.closing = true;
             self.aborted = true;
+            self.last_flush = LastFlush::No;
             self.machine.dirty = true;
         }
     }
@@ -229,6 +252,11 @@ impl Client {
             let (token, op, range) = self.submit_random(now, export, coverage);
             let place = (range.first as u64) << 16 | range.count as u64;
             trace(op_name(op), token << 40 | place);
+        }
+        if self.last_flush == LastFlush::Wanted && self.pending.is_empty() {
+            let nothing = Range { first: 0, count: 0 };
+            let token = self.submit(now, Op::Flush, nothing, false, export, coverage);
+            self.last_flush = LastFlush::Asked(token);
         }
         let node = self.initiator.as_mut().expect("it runs").node();
         node.settle(time);
@@ -270,7 +298,9 @@ impl Client {
         if !was_open || self.config.read_only {
             return Ok(());
         }
-        if closed && !self.aborted && initiator.close_error().is_none() {
+        let is_lost =
+            initiator.close_error().is_some() || self.last_flush == LastFlush::Answered(false);
+        if closed && !self.aborted && !is_lost {
             coverage.detached += 1;
             export.models[self.content].run_detached(self.run).map_err(|v| self.violation(v.0))?;
         } else {

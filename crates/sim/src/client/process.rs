@@ -189,6 +189,11 @@ impl ClientProcess {
         (if self.takes_any_range() { 1 } else { below }, below)
     }
 
+    /// It stands on several.
+    pub fn is_tree(&self) -> bool {
+        self.tree.is_some()
+    }
+
     /// All are open.
     pub fn is_open(&self) -> bool {
         self.each().all(Initiator::is_open)

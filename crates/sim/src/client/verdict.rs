@@ -5,7 +5,7 @@ use thinwire_proto::{Notice, Time};
 use thinwire_volume::{Completion, ErrorKind};
 use thinwire_wire::Status;
 
-use super::{Client, End, IoOutcome};
+use super::{Client, End, IoOutcome, LastFlush};
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
 use crate::model::{ModelEffect, Range, Ticket, Violation};
@@ -116,6 +116,10 @@ impl Client {
         };
         let life = export.life();
         let result = completion.result;
+        if self.last_flush == LastFlush::Asked(token) {
+            self.last_flush = LastFlush::Answered(result.is_ok());
+            self.initiator.as_mut().expect("it runs").close();
+        }
         if self.keeps_log {
             let data = completion.data.to_vec();
             self.log.push(IoOutcome { token, result: result.map_err(|e| e.kind), data });
