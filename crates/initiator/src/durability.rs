@@ -105,6 +105,18 @@ impl Durability {
         self.retained.len()
     }
 
+    /// Lets go of some of what is not retained any more: called every turn.
+    #[inline]
+    pub fn free(&mut self) {
+        self.retained.free();
+    }
+
+    /// There is more of it, for the next turn.
+    #[inline]
+    pub fn is_freeing(&self) -> bool {
+        self.retained.is_freeing()
+    }
+
     pub fn stats(&self) -> Replayed {
         self.stats
     }
@@ -172,7 +184,7 @@ impl Durability {
     /// Sends the log again from its beginning; so many requests of an earlier replay are still
     /// outstanding.
     fn start_replay(&mut self, outstanding: usize) {
-        let (end, next) = (self.retained.mark(), self.retained.first());
+        let (end, next) = (self.retained.mark(), self.retained.oldest());
         self.replays += 1;
         self.replay = Some(Replay { end, next, from: 0, outstanding });
     }

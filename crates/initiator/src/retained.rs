@@ -19,6 +19,9 @@ use thinwire_volume::{IoFlags, Op};
 /// Entries at most, whatever their size: the log's own memory is made once.
 pub(crate) const ENTRIES_MAX: usize = 16_384;
 
+/// Entries that are let go of in one turn: each gives memory back, and a flush may cover all of them.
+const FREED_PER_TURN: usize = 256;
+
 /// One completed effect.
 #[derive(Debug)]
 pub(crate) struct Effect {
@@ -31,6 +34,14 @@ pub(crate) struct Effect {
     /// The target's verifier under which it took effect.
     pub verifier: u64,
     pub standing: Standing,
+}
+
+/// An effect in the log.
+#[derive(Debug)]
+struct Entry {
+    effect: Effect,
+    /// Bytes of memory that it keeps alive.
+    weight: usize,
 }
 
 /// What a replay has to know of an effect.
@@ -79,9 +90,12 @@ impl Effect {
 /// The log of completed writes that no flush has covered, in the order of completion.
 #[derive(Debug)]
 pub(crate) struct Retained {
-    log: VecDeque<Effect>,
-    /// Number of the first entry since the beginning.
+    log: VecDeque<Entry>,
+    /// Number since the beginning of the first in `log`.
     first: u64,
+    /// Those below are done with, and are let go of a few at a time ([`Retained::free`]).
+    done: u64,
+    /// What the others keep alive.
     bytes: usize,
     /// Numbers of the covers.
     covers: VecDeque<u64>,
@@ -92,18 +106,35 @@ pub(crate) struct Retained {
 impl Retained {
     pub fn new() -> Self {
         let log = VecDeque::with_capacity(ENTRIES_MAX + 1024);
-        Retained { log, first: 0, bytes: 0, covers: VecDeque::new(), open: Vec::new() }
+        Retained { log, first: 0, done: 0, bytes: 0, covers: VecDeque::new(), open: Vec::new() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.log.is_empty()
+        self.len() == 0
     }
 
     pub fn len(&self) -> usize {
-        self.log.len()
+        self.log.len() - self.freeable()
     }
 
-    /// Bytes of memory that it keeps alive.
+    /// How many at the front are done with.
+    fn freeable(&self) -> usize {
+        (self.done - self.first) as usize
+    }
+
+    /// The entry of this number, if it is not done with.
+    fn get(&self, number: u64) -> Option<&Effect> {
+        let at = number.checked_sub(self.first)? as usize;
+        self.log.get(at).filter(|_| number >= self.done).map(|entry| &entry.effect)
+    }
+
+    /// The entries below `mark` that are not done with.
+    fn below(&self, mark: u64) -> impl Iterator<Item = &Effect> {
+        let end = (mark.saturating_sub(self.first) as usize).min(self.log.len());
+        self.log.range(self.freeable().min(end)..end).map(|entry| &entry.effect)
+    }
+
+    /// Bytes of memory that it keeps alive, without what is done with and about to be let go of.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -118,24 +149,25 @@ impl Retained {
     }
 
     pub fn push(&mut self, effect: Effect) {
-        self.bytes += Self::weight(&effect);
+        let weight = Self::weight(&effect);
+        self.bytes += weight;
         if effect.standing == Standing::Durable {
             self.covers.push_back(self.mark());
         }
-        self.log.push_back(effect);
+        self.log.push_back(Entry { effect, weight });
     }
 
     /// The first part of an entry, from `from` on, that no later cover covers: its offset and
     /// length. Covers have none.
     pub fn uncovered(&self, number: u64, from: u64) -> Option<(u64, u64)> {
-        let effect = self.log.get(number.checked_sub(self.first)? as usize)?;
+        let effect = self.get(number)?;
         if effect.standing == Standing::Durable {
             return None;
         }
         let later = self.covers.partition_point(|&cover| cover <= number);
         let covers = || {
             let numbers = self.covers.range(later..);
-            numbers.map(|&cover| &self.log[(cover - self.first) as usize])
+            numbers.map(|&cover| &self.log[(cover - self.first) as usize].effect)
         };
         let mut start = effect.offset.max(from);
         while let Some(over) = covers().find(|c| c.offset <= start && start < c.end()) {
@@ -150,11 +182,12 @@ impl Retained {
     /// and whoever writes these bytes once more would make that final. What is durable stays. Linear
     /// in the number of entries.
     pub fn lay_over(&mut self, offset: u64, out: &mut [u8]) {
+        let done = self.freeable();
         let Retained { log, open, .. } = self;
         open.clear();
         open.push((offset, offset + out.len() as u64));
         // The newest decides.
-        for effect in log.iter().rev() {
+        for Entry { effect, .. } in log.range(done..).rev() {
             let mut at = 0;
             while let Some(&(start, end)) = open.get(at) {
                 let (from, to) = (start.max(effect.offset), end.min(effect.end()));
@@ -179,45 +212,60 @@ impl Retained {
 
     /// All of an entry lies under later covers: it needs no replay, and nobody to vouch for it.
     pub fn superseded(&mut self, number: u64) {
-        let Some(effect) = self.get_mut(number) else { return };
-        effect.standing = Standing::Durable;
-        let weight = Self::weight(effect);
-        effect.data = SegList::new();
-        self.bytes -= weight;
+        let Some(entry) = self.entry_mut(number) else { return };
+        entry.effect.standing = Standing::Durable;
+        entry.effect.data = SegList::new();
+        self.bytes -= std::mem::take(&mut entry.weight);
     }
 
     /// True if every entry below `mark` has this verifier.
     pub fn all_under(&self, mark: u64, verifier: u64) -> bool {
-        let count = (mark.saturating_sub(self.first) as usize).min(self.log.len());
-        self.log.iter().take(count).all(|e| e.is_under(verifier))
+        self.below(mark).all(|e| e.is_under(verifier))
     }
 
     /// True if every entry below `next` whose replay has completed has this verifier.
     pub fn replayed_under(&self, next: u64, verifier: u64) -> bool {
-        let count = (next.saturating_sub(self.first) as usize).min(self.log.len());
-        let mut replayed = self.log.iter().take(count).filter(|e| e.standing != Standing::Asked);
+        let mut replayed = self.below(next).filter(|e| e.standing != Standing::Asked);
         replayed.all(|e| e.is_under(verifier))
     }
 
     /// A flush covered everything below `mark`.
     pub fn flushed(&mut self, mark: u64) {
-        while self.first < mark {
-            let Some(effect) = self.log.pop_front() else { break };
-            self.first += 1;
-            self.bytes -= Self::weight(&effect);
-        }
-        while self.covers.front().is_some_and(|&cover| cover < self.first) {
+        let before = self.freeable();
+        self.done = self.done.max(mark.min(self.mark()));
+        let gone = self.log.range(before..self.freeable());
+        self.bytes -= gone.map(|entry| entry.weight).sum::<usize>();
+        while self.covers.front().is_some_and(|&cover| cover < self.done) {
             self.covers.pop_front();
         }
     }
 
+    /// Lets go of some of what is done with. To be called once in a turn.
+    #[inline]
+    pub fn free(&mut self) {
+        let count = self.freeable().min(FREED_PER_TURN);
+        self.first += count as u64;
+        drop(self.log.drain(..count));
+    }
+
+    /// More is to be let go of: another turn is wanted for it.
+    #[inline]
+    pub fn is_freeing(&self) -> bool {
+        self.done > self.first
+    }
+
     pub fn get_mut(&mut self, number: u64) -> Option<&mut Effect> {
-        self.log.get_mut(number.checked_sub(self.first)? as usize)
+        self.entry_mut(number).map(|entry| &mut entry.effect)
+    }
+
+    fn entry_mut(&mut self, number: u64) -> Option<&mut Entry> {
+        let at = number.checked_sub(self.first)? as usize;
+        self.log.get_mut(at).filter(|_| number >= self.done)
     }
 
     /// Number of the oldest entry.
-    pub fn first(&self) -> u64 {
-        self.first
+    pub fn oldest(&self) -> u64 {
+        self.done
     }
 
     pub fn clear(&mut self) {
@@ -315,10 +363,45 @@ mod tests {
         r.push(effect(512, 2));
         assert!(r.all_under(mark, 1) && !r.all_under(r.mark(), 1));
         r.flushed(mark);
-        assert_eq!((r.len(), r.first()), (1, 1));
+        assert_eq!((r.len(), r.oldest()), (1, 1));
         assert_eq!(r.get_mut(1).unwrap().offset, 512);
         assert!(r.get_mut(0).is_none());
         r.flushed(mark);
         assert_eq!(r.len(), 1);
+    }
+
+    /// A flush may cover thousands of writes, each of which gives memory back: not in one turn.
+    #[test]
+    fn what_a_flush_covers_is_let_go_of_a_little_at_a_time() {
+        let pool = Pool::new(0);
+        let mut r = Retained::new();
+        let count = 3 * FREED_PER_TURN as u64 + 5;
+        let written = |at: u64| {
+            let data = SegList::of(pool.get(4096).freeze());
+            Effect { op: Op::Write, data, ..effect(at * 4096, 1) }
+        };
+        (0..count).for_each(|at| r.push(written(at)));
+        r.superseded(7);
+        r.flushed(count - 1);
+        r.push(written(count));
+        assert_eq!((r.len(), r.bytes(), r.oldest()), (2, 2 * 4096, count - 1));
+        assert!(r.get_mut(count - 2).is_none() && r.get_mut(count - 1).is_some());
+        assert!(r.all_under(count, 1) && !r.all_under(count, 2) && r.all_under(count - 1, 2));
+        let held = |pool: &Pool| pool.stats().live_bytes / 4096;
+        assert_eq!(
+            held(&pool) as u64,
+            count,
+            "nothing is let go of yet, but of the superseded one"
+        );
+        let mut turns = 0;
+        while r.is_freeing() {
+            let before = held(&pool);
+            r.free();
+            assert!(before - held(&pool) <= FREED_PER_TURN);
+            turns += 1;
+        }
+        assert_eq!((turns, held(&pool), r.len(), r.oldest()), (4, 2, 2, count - 1));
+        r.clear();
+        assert!(r.is_empty() && r.bytes() == 0 && r.is_freeing());
     }
 }

@@ -164,6 +164,7 @@ impl Initiator {
     /// batch per link.
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
         self.now = now;
+        self.durability.free();
         if let Some(session) = self.association.session_mut() {
             session.on_time(now);
         }
@@ -263,7 +264,7 @@ impl Initiator {
         if self.closing.lives() && self.attachment.first_error().is_none() {
             at = at.min(self.connection_deadline());
         }
-        if self.association.has_frames() { now } else { at }
+        if self.association.has_frames() || self.durability.is_freeing() { now } else { at }
     }
 
     /// The earliest of the parts' timers.
