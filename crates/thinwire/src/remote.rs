@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Time};
 use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, Phase, TargetName, WhenAway};
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
@@ -216,6 +216,12 @@ impl RemoteLeaf {
     /// Its target does not answer.
     pub fn is_away(&self) -> bool {
         self.host.shard().get(self.initiator).phase() == Phase::Away
+    }
+
+    /// Something of it that was acknowledged could not be written again, ever since it was attached.
+    pub fn has_lost(&self) -> bool {
+        let report = self.host.shard().get(self.initiator).report(Time::ZERO);
+        report.stats.replay_failures > 0
     }
 
     /// As the user named it.

@@ -54,6 +54,17 @@ pub(super) fn end_remotes(
     ended.map(|()| unheard)
 }
 
+/// Whether an attachment ends by force, so that its target keeps it on record as the writer.
+fn is_forced(ending: Ending, is_away: bool, has_lost: bool) -> bool {
+    match ending {
+        Ending::Orderly | Ending::Unused => false,
+        Ending::BarAway => is_away,
+        // It knows nothing of that any more: the flush that failed has told.
+        Ending::AfterLoss => is_away || has_lost,
+        Ending::Force => true,
+    }
+}
+
 /// Ends leaves, each for itself: what can end in order does, whatever becomes of the others; the rest is
 /// given up when `hurry` is readable. The first failure, after all have been tried.
 pub(super) fn end(
@@ -62,11 +73,7 @@ pub(super) fn end(
     ending: Ending,
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
-    let at_once = |leaf: &RemoteLeaf| match ending {
-        Ending::Orderly | Ending::Unused => false,
-        Ending::BarAway | Ending::AfterLoss => leaf.is_away(),
-        Ending::Force => true,
-    };
+    let at_once = |leaf: &RemoteLeaf| is_forced(ending, leaf.is_away(), leaf.has_lost());
     let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
     for leaf in leaves {
         // Those that are not ended go with the tree: who has written stays on record, else whoever was
@@ -86,5 +93,24 @@ pub(super) fn end(
         // Of nothing can be said that it is durable.
         Ending::Force | Ending::AfterLoss => ended.map(|_| Unheard::default()),
         _ => ended,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_lost_something_is_not_released_after_a_flush_that_failed() {
+        let forced = |ending| {
+            [(false, false), (true, false), (false, true)]
+                .map(|(is_away, has_lost)| is_forced(ending, is_away, has_lost))
+        };
+        assert_eq!(forced(Ending::AfterLoss), [false, true, true]);
+        // Where the last flush succeeded, what was lost before was told then, and is written once more or given up.
+        assert_eq!(forced(Ending::Orderly), [false; 3]);
+        assert_eq!(forced(Ending::BarAway), [false, true, false]);
+        assert_eq!(forced(Ending::Unused), [false; 3]);
+        assert_eq!(forced(Ending::Force), [true; 3]);
     }
 }
