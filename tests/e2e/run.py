@@ -147,6 +147,8 @@ def main():
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "e2e-logs"))
     shutil.rmtree(logs, ignore_errors=True)
     os.makedirs(logs)
+    # Debug executables time their steps then; others do not look at it.
+    os.environ["TW_STEPS"] = "1"
     harness.install()
 
     passed, failed, slow, still = 0, [], [], 0

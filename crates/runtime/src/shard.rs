@@ -17,7 +17,7 @@ use thinwire_volume::{Effect, Expects, Gravity, Part, PartEvent};
 use crate::clock::Clock;
 use crate::links::Links;
 use crate::shards::Mail;
-use crate::slow::Steps;
+use crate::slow::{Steps, is_timed};
 use crate::wait::{WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
@@ -190,7 +190,7 @@ impl Shard {
 
     #[inline]
     fn settle(&mut self, now: Time) {
-        if !cfg!(debug_assertions) {
+        if !is_timed() {
             return self.node.settle(now);
         }
         let mut steps = Steps::begin(self.clock);
@@ -201,7 +201,7 @@ impl Shard {
 
     #[inline]
     fn close(&mut self, now: Time) {
-        if !cfg!(debug_assertions) {
+        if !is_timed() {
             return self.node.close(now);
         }
         let mut steps = Steps::begin(self.clock);
@@ -270,7 +270,7 @@ impl Shard {
 
 #[inline]
 fn on_frame(node: &mut Node, clock: Clock, now: Time, link: usize, frame: &mut RxFrame) {
-    if !cfg!(debug_assertions) {
+    if !is_timed() {
         return node.on_frame(now, link, frame);
     }
     let mut steps = Steps::begin(clock);

@@ -1,11 +1,12 @@
-//! Who holds a shard: in debug builds each step of a node is timed, and one that took longer than a
-//! millisecond is told. Nobody else of the shard was served meanwhile.
+//! Who holds a shard: in debug builds, if `TW_STEPS` is set, each step of a node is timed, and one that
+//! took longer than a millisecond is told. Nobody else of the shard was served meanwhile.
 //!
 //! Whose fault it was is told apart. A step that *worked* for so long, by its thread's processor time, does too
 //! much at a time; one that *slept*, by the thread's voluntary switches, waits for something: both are mistakes of
 //! ours, and counted. A step that did neither *stood still*, because the machine gave its processor to somebody
 //! else. Processor time includes what the kernel does in interrupts meanwhile, such as receiving others' frames.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -15,6 +16,13 @@ use crate::clock::Clock;
 
 /// What a step may take. Longer ones belong into a thread of their own, or into several turns.
 const STEP_MAX: Duration = Duration::from_millis(1);
+
+/// Whether steps are timed. In release builds it is known when they are made that they are not.
+#[inline]
+pub(crate) fn is_timed() -> bool {
+    static IS_WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("TW_STEPS").is_some());
+    cfg!(debug_assertions) && *IS_WANTED
+}
 
 /// What the clock and the kernel say between two steps.
 #[derive(Clone, Copy, Debug)]
