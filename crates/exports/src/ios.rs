@@ -156,7 +156,7 @@ impl Exports {
         let mut done = std::mem::take(&mut self.done);
         let mut ends = std::mem::take(&mut self.done_ends);
         // A completion may start a flush that waited for it: that must reach the disk in this turn,
-        // since nothing else may wake us. Otherwise one poll is all: with each, a disk may do a turn's work.
+        // since nothing else may wake us. Otherwise one poll is all: a disk that has more asks for the next turn.
         for _ in 0..POLLS_PER_TURN {
             self.goes_on = false;
             ends.clear();

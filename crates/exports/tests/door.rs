@@ -371,7 +371,7 @@ fn growth_is_told_while_an_io_hangs() {
     assert_eq!(users.resized, [(1, reader.pass, 16384)]);
 }
 
-/// With each poll a disk may do as much as a turn should take, and asks for the next itself.
+/// A disk that has more to do asks for the next turn itself.
 #[test]
 fn a_volume_is_polled_again_in_a_turn_only_for_what_its_completions_have_begun() {
     let (mut exports, puppets) = puppets(1);

@@ -23,4 +23,5 @@ mod slow;
 pub mod stages;
 pub mod steering;
 pub mod switched;
+mod turn;
 pub mod wait;

@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::links::Links;
 use crate::shards::Mail;
 use crate::slow::{Steps, is_timed};
+use crate::turn;
 use crate::wait::{WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
@@ -226,6 +227,7 @@ impl Shard {
             Expects::Work | Expects::Nothing => None,
         };
         waiter.wait_probing(bounded, network_time, || links.probe())?;
+        turn::begin();
         Ok(())
     }
 

@@ -95,7 +95,7 @@ pub trait Disk {
     fn submit(&mut self, op: DiskOp);
 
     /// Appends finished operations to `done`; sends queued ones to the kernel, as many as keep nobody waiting
-    /// for long: for the others its descriptor asks for the next poll. A block status comes behind every sync
+    /// for long: for the others its descriptor asks for the next turn. A block status comes behind every sync
     /// that had failed before it was looked at.
     fn poll(&mut self, done: &mut Vec<DiskDone>);
 

@@ -32,7 +32,7 @@ pub(super) const PAUSE: u32 = u32::MAX;
 /// The slot of a bell ([`SystemCall::Bell`]), of which there is one at a time, too.
 pub(super) const BELL: u32 = u32::MAX - 1;
 /// The slot of a call of nothing ([`SystemCall::Nothing`]), of which there is one at a time, too: it has the
-/// next poll come at once.
+/// next turn come at once.
 pub(super) const AGAIN: u32 = u32::MAX - 2;
 /// Much shorter than a sync, and longer than going round once more costs.
 pub(super) const PAUSE_TIME: Duration = Duration::from_micros(200);

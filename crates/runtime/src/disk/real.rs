@@ -15,6 +15,7 @@ use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
 use super::writer::WriterStore;
+use crate::turn;
 
 /// A block status looks at no more than this many extents: each costs a system call.
 const EXTENTS_MAX: usize = 1024;
@@ -22,12 +23,12 @@ const EXTENTS_MAX: usize = 1024;
 /// How often one poll goes back for what its own completions made possible.
 const ROUNDS_MAX: usize = 4;
 
-/// Bytes that one poll gives to the engine, if it is not a single operation: the kernel copies or pins them
-/// while it takes the calls in, and has a page ready for each, some 100 to 500 us in all.
-const POLL_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that the polls of one turn give to the engine, if it is not a single operation: the kernel copies or
+/// pins them while it takes the calls in, and has a page ready for each, some 100 to 500 us in all.
+const TURN_BYTES_MAX: u64 = 1 << 20;
 
-/// An operation of few bytes counts for as much: a poll begins 64 of them.
-const OP_BYTES_MIN: u64 = POLL_BYTES_MAX / 64;
+/// An operation of few bytes counts for as much: a turn begins 64 of them.
+const OP_BYTES_MIN: u64 = TURN_BYTES_MAX / 64;
 
 /// An open, locked file or block device.
 ///
@@ -56,11 +57,13 @@ pub(super) struct RealDisk<E: Engine> {
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
-    /// What this poll may give to the engine still.
+    /// What the polls of this turn may give to the engine still.
     bytes_left: u64,
+    /// The turn that this is about.
+    turn: Option<u64>,
     /// There was more.
     is_cut_short: bool,
-    /// The next poll was asked for: a call of nothing is under way.
+    /// The next turn was asked for: a call of nothing is under way.
     again: bool,
     /// A pause is under way.
     pausing: bool,
@@ -102,6 +105,7 @@ impl<E: Engine> RealDisk<E> {
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
             bytes_left: 0,
+            turn: None,
             is_cut_short: false,
             again: false,
             pausing: false,
@@ -194,7 +198,7 @@ impl<E: Engine> RealDisk<E> {
         self.told.push(DiskDone { token, result, kind });
     }
 
-    /// Gives waiting operations to the engine, as far as there are slots, and a poll goes.
+    /// Gives waiting operations to the engine, as far as there are slots, and a turn goes.
     fn admit(&mut self, done: &mut Vec<DiskDone>) {
         let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_));
         if self.backlog.iter().any(writes) {
@@ -203,7 +207,7 @@ impl<E: Engine> RealDisk<E> {
         while let Some(&slot) = self.free.last() {
             let Some(op) = self.backlog.front() else { return };
             let bytes = op.len.max(OP_BYTES_MIN);
-            if bytes > self.bytes_left && self.bytes_left < POLL_BYTES_MAX {
+            if bytes > self.bytes_left && self.bytes_left < TURN_BYTES_MAX {
                 self.is_cut_short = true;
                 return;
             }
@@ -292,7 +296,12 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
-        (self.bytes_left, self.is_cut_short) = (POLL_BYTES_MAX, false);
+        // A disk is polled as often in a turn as something moves on in its volume, or beside it.
+        let turn = turn::number();
+        if std::mem::replace(&mut self.turn, turn) != turn || turn.is_none() {
+            self.bytes_left = TURN_BYTES_MAX;
+        }
+        self.is_cut_short = false;
         for round in 0.. {
             self.admit(done);
             if round < ROUNDS_MAX {

@@ -1,4 +1,4 @@
-//! How much one poll gives to an engine.
+//! How much one turn gives to an engine.
 
 use std::path::Path;
 
@@ -72,29 +72,66 @@ fn disk() -> RealDisk<Prompt> {
     RealDisk::new(parts, Prompt::default()).unwrap()
 }
 
+fn read(disk: &mut RealDisk<Prompt>, pool: &Pool, token: u64, len: u64) {
+    let kind = DiskOpKind::Read(pool.get(len as usize));
+    disk.submit(DiskOp { token, offset: 0, len, kind });
+}
+
+/// What was given to the engine since this was last asked.
+fn given(disk: &mut RealDisk<Prompt>) -> (usize, u64) {
+    (std::mem::take(&mut disk.engine.reads), std::mem::take(&mut disk.engine.bytes))
+}
+
 /// Polls until all is done, as often as the engine says that there is something; what each poll has given to it.
 fn polls(count: usize, len: u64) -> Vec<(usize, u64)> {
     let (mut disk, pool) = (disk(), Pool::new(256 << 20));
     for token in 0..count as u64 {
-        let kind = DiskOpKind::Read(pool.get(len as usize));
-        disk.submit(DiskOp { token, offset: 0, len, kind });
+        read(&mut disk, &pool, token, len);
     }
     let (mut polls, mut done) = (Vec::new(), Vec::new());
     while polls.is_empty() || !disk.engine.ended.is_empty() {
         disk.poll(&mut done);
-        polls
-            .push((std::mem::take(&mut disk.engine.reads), std::mem::take(&mut disk.engine.bytes)));
+        polls.push(given(&mut disk));
     }
     assert_eq!((done.len(), disk.engine.nothings), (count, polls.len() - 1));
     polls
 }
 
 #[test]
-fn a_poll_gives_so_much_to_the_engine_and_the_next_comes_at_once() {
+fn a_poll_out_of_turns_gives_so_much_to_the_engine_and_the_next_comes_at_once() {
     const KIB: u64 = 1 << 10;
     assert_eq!(polls(10, 4 * KIB), [(10, 40 * KIB)]);
     assert_eq!(polls(150, 4 * KIB), [(64, 256 * KIB), (64, 256 * KIB), (22, 88 * KIB)]);
     assert_eq!(polls(5, 512 * KIB), [(2, 1024 * KIB), (2, 1024 * KIB), (1, 512 * KIB)]);
     assert_eq!(polls(2, 700 * KIB), [(1, 700 * KIB); 2]);
     assert_eq!(polls(2, 4096 * KIB), [(1, 4096 * KIB); 2], "whatever one is, it has its poll");
+}
+
+/// Of an edge or a door that goes back to its volumes for what their completions have begun.
+#[test]
+fn a_turn_gives_no_more_to_the_engine_however_often_it_polls() {
+    const KIB: u64 = 1 << 10;
+    let (mut disk, pool, mut done) = (disk(), Pool::new(256 << 20), Vec::new());
+    // A turn of four polls: what each gives to the engine.
+    let turn = |disk: &mut RealDisk<Prompt>, done: &mut Vec<DiskDone>, len| {
+        turn::begin();
+        [(); 4].map(|()| {
+            done.clear();
+            disk.poll(done);
+            // Whoever is answered asks for more at once.
+            (0..done.len() as u64).for_each(|token| read(disk, &pool, token, len));
+            given(disk)
+        })
+    };
+    (0..8).for_each(|token| read(&mut disk, &pool, token, 256 * KIB));
+    for _ in 0..3 {
+        let nothing = (0, 0);
+        let polls = turn(&mut disk, &mut done, 256 * KIB);
+        assert_eq!(polls, [(4, 1024 * KIB), nothing, nothing, nothing]);
+        assert!(!disk.engine.ended.is_empty(), "it asks for the next turn");
+    }
+    // Few bytes leave room for what comes of them.
+    let mut disk = self::disk();
+    (0..3).for_each(|token| read(&mut disk, &pool, token, 4 * KIB));
+    assert_eq!(turn(&mut disk, &mut done, 400 * KIB)[..2], [(3, 12 * KIB), (2, 800 * KIB)]);
 }
