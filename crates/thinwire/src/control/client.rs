@@ -206,6 +206,39 @@ mod tests {
         assert_eq!(detaches, [false, true]);
     }
 
+    /// What one of them hears is nothing to those who ask for something else.
+    #[test]
+    fn a_detach_that_is_refused_later_ends_no_other_conversation() {
+        let temp = TempDir::new("control-later");
+        let dir = RunDir::create(temp.path()).unwrap();
+        let mut server = ControlServer::new(dir.listen("a").unwrap()).unwrap();
+        let detail = Some("x".repeat(3 << 20));
+        let mut fake = Fake { detail, ..Fake::default() };
+        // One has not asked yet, one has not taken all of its answer in.
+        let quiet = dir.connect("a").unwrap();
+        let mut slow = ControlClient::ask(&dir, "a", ControlRequest::Status).unwrap();
+        let mut polite =
+            ControlClient::ask(&dir, "a", ControlRequest::Detach { force: false }).unwrap();
+        while server.turn(&mut fake) && fake.detaches.is_empty() {}
+        server.refuse("/dev/loop0 is mounted".into());
+        assert_eq!(polite.answer(SOON).unwrap(), Response::Detaching);
+        let refused = Response::Refused { why: "/dev/loop0 is mounted".into() };
+        assert_eq!(polite.answer(SOON).unwrap(), refused);
+        (&quiet).write_all(b"{\"op\":\"status\"}\n").unwrap();
+        let mut quiet = ControlClient { stream: BufReader::new(quiet) };
+        let answers = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| [slow.answer(SOON).unwrap(), quiet.answer(SOON).unwrap()]);
+            while !asking.is_finished() {
+                server.turn(&mut fake);
+                std::thread::yield_now();
+            }
+            asking.join().unwrap()
+        });
+        for answer in answers {
+            assert!(answer == fake.status(), "no status");
+        }
+    }
+
     #[test]
     fn nonsense_is_refused_and_disturbs_nobody() {
         let (answers, _) = with_server(false, |dir| {

@@ -80,23 +80,26 @@ impl ControlServer {
     }
 
     /// Tells everybody who asked for the detach how it ended: in order, perhaps with targets that have
-    /// not heard of it, or not.
+    /// not heard of it, or not. Nobody else is answered any more.
     pub fn finish(&mut self, result: Result<Option<String>, String>) {
         self.tell(&match result {
             Ok(unheard) => Response::Detached { unheard },
             Err(why) => Response::Failed { why },
         });
+        self.connections.fill_with(|| None);
     }
 
-    /// Tells everybody who asked for the detach that it will not happen after all.
+    /// Tells everybody who asked for the detach that it will not happen after all. Whoever wants something
+    /// else is served on.
     pub fn refuse(&mut self, why: String) {
         self.tell(&Response::Refused { why });
     }
 
+    /// The last that those who asked for the detach hear.
     fn tell(&mut self, response: &Response) {
-        for connection in self.connections.iter_mut().filter_map(Option::take) {
-            if connection.wants_end {
-                let _ = answer(&connection.stream, response);
+        for connection in &mut self.connections {
+            if let Some(asked) = connection.take_if(|connection| connection.wants_end) {
+                let _ = answer(&asked.stream, response);
             }
         }
     }
