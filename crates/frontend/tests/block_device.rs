@@ -315,6 +315,23 @@ fn force_ends_io_that_never_completes() {
     assert_nothing_left(&scratch, &disk.node);
 }
 
+/// Who drives it sleeps until it says that there is something to see.
+#[test]
+fn what_it_waits_for_wakes_its_shard() {
+    let scratch = Scratch::new("wakes");
+    let disk = Disk::attach(&scratch, 16 * MIB);
+    eventually("not busy", || disk.served.ask("busy") == "no");
+    for _ in 0..3 {
+        let user = fs::File::open(&disk.node).unwrap();
+        let busy = disk.served.ask("watch busy");
+        assert!(busy.starts_with(&format!("{} is open in process", disk.node)), "{busy}");
+        drop(user);
+    }
+    assert_eq!(disk.served.ask("watch force"), "ok");
+    eventually("unbound", || !is_bound(&scratch, &disk.node));
+    assert_nothing_left(&scratch, &disk.node);
+}
+
 #[test]
 fn force_leaves_a_dead_device_to_whoever_mounted_it() {
     let scratch = Scratch::new("dead");

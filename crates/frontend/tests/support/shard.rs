@@ -1,12 +1,13 @@
 //! The loop that drives one face over one volume, and obeys commands that come in lines:
 //! `ready`, `close`, `force`, `busy`, `alive`, `counts`, `stuck`, `grow BYTES`. Each gets one line.
+//! `watch busy` and `watch force` call again only when the face says that there is something to see.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::task::Poll;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_frontend::Face;
 use thinwire_volume::Volume;
 
@@ -91,6 +92,15 @@ fn obey(
             Poll::Pending => "wait".into(),
             Poll::Ready(usage) => usage.unwrap_or("no".into()),
         },
+        "watch" => loop {
+            let answer = obey(argument, face, volume, dead);
+            if answer != "wait" {
+                break answer;
+            }
+            if !wakes(face) {
+                break "error asleep".into();
+            }
+        },
         "alive" => dead.as_ref().map_or("yes".into(), |e| e.to_string()),
         "counts" => {
             let c = volume.counts();
@@ -123,6 +133,12 @@ fn obey(
         },
         other => format!("error no such command: {other}"),
     }
+}
+
+/// Whether the face has something to see within 5 s.
+fn wakes(face: &dyn Face) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(face.fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 5, tv_nsec: 0 })).is_ok_and(|count| count > 0)
 }
 
 /// `error KIND TEXT`

@@ -6,6 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 use thinwire_buffer::{Pool, Time};
 use thinwire_node::Lane;
 use thinwire_volume::{Closing, Completion, Geometry, Identity, Io, Part, Volume};
@@ -17,6 +21,8 @@ use crate::open::VolumeHealth;
 use crate::rundir::RunDir;
 use crate::testing::{MemoryVolume, Mischief, TempDir};
 
+/// How often a face looks for what it waits for.
+const LOOK_EVERY_NS: i64 = 5_000_000;
 const SOON: Duration = Duration::from_secs(10);
 const DETACHED: Response = Response::Detached { unheard: None };
 const AWAY: &str = "tw://node1/disk0";
@@ -31,7 +37,9 @@ struct Script {
     asked: u64,
     /// Closing by force takes so many more calls, or for ever.
     lingers: u64,
-    /// Turns of another part of the host.
+    /// Another part of the host is turned all the time, so that nothing sleeps for long.
+    has_company: bool,
+    /// Turns of that.
     turns: u64,
     /// What polite closing says, the last first; then Ok.
     closings: Vec<io::ErrorKind>,
@@ -43,15 +51,55 @@ struct Script {
     volume_closed: Option<Ending>,
     /// The volume's target is away: flushes do not end.
     is_away: bool,
+    /// Something stays outstanding there.
+    is_stuck: bool,
+    /// Once the face is gone: whether the volume has ended was looked at so often.
+    looks: u64,
 }
 
 type Shared = Arc<Mutex<Script>>;
 
+/// As a block device: while it waits for an answer a timer wakes its host, and nothing else does. Who
+/// does not read that is woken at once again.
 struct FakeFace {
     script: Shared,
-    /// Readable at all times: the script changes at any.
-    fd: OwnedFd,
+    timer: OwnedFd,
+    timer_runs: bool,
     gone: bool,
+}
+
+impl FakeFace {
+    fn new(script: Shared) -> Self {
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK).unwrap();
+        FakeFace { script, timer, timer_runs: false, gone: false }
+    }
+
+    fn set_timer(&mut self, wanted: bool) {
+        if wanted != self.timer_runs {
+            let period = Timespec { tv_sec: 0, tv_nsec: if wanted { LOOK_EVERY_NS } else { 0 } };
+            let spec = Itimerspec { it_interval: period, it_value: period };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec).unwrap();
+            self.timer_runs = wanted;
+        }
+    }
+
+    /// True if the timer has fired since.
+    fn take_tick(&self) -> bool {
+        rustix::io::read(&self.timer, &mut [0; 8]).is_ok()
+    }
+
+    fn close_step(&mut self, force: bool) -> io::Result<()> {
+        let mut script = self.script.lock().unwrap();
+        if force && script.lingers > 0 {
+            script.lingers -= 1;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        script.closed.push(force);
+        match script.closings.pop().filter(|_| !force) {
+            Some(kind) => Err(io::Error::new(kind, "the node is mounted")),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Face for FakeFace {
@@ -60,43 +108,38 @@ impl Face for FakeFace {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.timer.as_fd()
     }
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         volume.poll(&mut Vec::new());
         match self.script.lock().unwrap().dies {
             true => Err(io::Error::other("the kernel went away")),
-            false => Ok(false),
+            false => Ok(self.take_tick()),
         }
     }
 
     fn busy(&mut self) -> Poll<Option<String>> {
         let mut script = self.script.lock().unwrap();
         script.asked += 1;
-        match script.is_slow {
+        let answer = match script.is_slow {
             true => Poll::Pending,
             false => Poll::Ready(script.busy.map(str::to_owned)),
-        }
+        };
+        drop(script);
+        self.set_timer(answer.is_pending());
+        answer
     }
 
     fn close(&mut self, force: bool) -> io::Result<()> {
-        let mut script = self.script.lock().unwrap();
         if self.gone {
             return Ok(());
         }
-        if force && script.lingers > 0 {
-            script.lingers -= 1;
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        script.closed.push(force);
-        match script.closings.pop().filter(|_| !force) {
-            Some(kind) => Err(io::Error::new(kind, "the node is mounted")),
-            None => {
-                self.gone = true;
-                Ok(())
-            }
-        }
+        self.take_tick();
+        let closed = self.close_step(force);
+        self.gone = closed.is_ok();
+        self.set_timer(closed.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock));
+        closed
     }
 }
 
@@ -140,7 +183,9 @@ impl Volume for Scripted {
     }
 
     fn outstanding(&self) -> usize {
-        self.inner.outstanding()
+        let mut script = self.script.lock().unwrap();
+        script.looks += 1;
+        self.inner.outstanding() + usize::from(script.is_stuck)
     }
 }
 
@@ -179,10 +224,9 @@ impl OpenVolume for Told {
     }
 
     fn health(&self) -> VolumeHealth {
-        let state = match self.script.lock().unwrap().is_away {
-            true => State::Away,
-            false => State::Attached,
-        };
+        let mut script = self.script.lock().unwrap();
+        script.looks += 1;
+        let state = if script.is_away { State::Away } else { State::Attached };
         VolumeHealth { state, ..self.inner.health() }
     }
 
@@ -257,11 +301,11 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
     let dir = RunDir::open(path)?.unwrap();
     let claim = dir.claim("a")?.unwrap();
     let control = ControlServer::new(dir.listen("a").unwrap()).unwrap();
-    // Readable for ever, since nobody writes there.
-    let (reader, _) = rustix::pipe::pipe().unwrap();
-    let face = FakeFace { script: script.clone(), fd: reader, gone: false };
+    let face = FakeFace::new(script.clone());
     let host = Host::new().unwrap();
-    host.shard_mut().add(Beside(script.clone()), Vec::new(), &Lane::ALL);
+    if script.lock().unwrap().has_company {
+        host.shard_mut().add(Beside(script.clone()), Vec::new(), &Lane::ALL);
+    }
     let parts = Parts {
         open: Box::new(Told { host, inner: MemoryVolume::new(1 << 20, 512), script }),
         face: Box::new(face),
@@ -327,7 +371,8 @@ fn see_asked(script: &Shared) {
 #[test]
 fn others_are_served_while_a_face_finds_out_who_uses_it() {
     let script = Shared::default();
-    script.lock().unwrap().is_slow = true;
+    let first = Script { is_slow: true, has_company: true, ..Script::default() };
+    *script.lock().unwrap() = first;
     let ask = |dir: &RunDir| {
         ControlClient::ask(dir, "a", ControlRequest::Detach { force: false }).unwrap()
     };
@@ -362,6 +407,34 @@ fn others_are_served_while_a_face_finds_out_who_uses_it() {
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::Orderly));
 }
 
+/// Nobody calls meanwhile: only the face says when there is something to see.
+#[test]
+fn a_face_that_has_found_out_who_uses_it_is_heard() {
+    let script = Shared::default();
+    script.lock().unwrap().is_slow = true;
+    let (answers, result) = serving(&script, |dir| {
+        let request = ControlRequest::Detach { force: false };
+        let mut polite = ControlClient::ask(dir, "a", request).unwrap();
+        let detaching = polite.answer(SOON).unwrap();
+        // It sleeps by then.
+        std::thread::sleep(Duration::from_millis(50));
+        script.lock().unwrap().is_slow = false;
+        [detaching, polite.answer(SOON).unwrap()]
+    });
+    assert_eq!((result, answers), (Ok(()), [Response::Detaching, DETACHED]));
+}
+
+#[test]
+fn a_face_that_goes_by_force_is_heard() {
+    let script = Shared::default();
+    *script.lock().unwrap() = Script { dies: true, lingers: 3, ..Script::default() };
+    let start = Instant::now();
+    let ((), result) = serving(&script, |_| {});
+    assert!(result.unwrap_err().message.contains("the kernel went away"));
+    assert!(start.elapsed() < FORCED_CLOSE_MAX, "it was given up");
+    assert_eq!(script.lock().unwrap().closed, [true]);
+}
+
 #[test]
 fn force_does_not_wait_for_an_answer() {
     let script = Shared::default();
@@ -382,7 +455,7 @@ fn force_does_not_wait_for_an_answer() {
 #[test]
 fn others_are_served_while_a_face_goes_by_force() {
     let script = Shared::default();
-    script.lock().unwrap().lingers = u64::MAX;
+    *script.lock().unwrap() = Script { lingers: u64::MAX, has_company: true, ..Script::default() };
     let ((state, answers), result) = serving(&script, |dir| {
         let request = ControlRequest::Detach { force: true };
         let mut forced = ControlClient::ask(dir, "a", request).unwrap();
@@ -441,7 +514,8 @@ fn a_failed_last_flush_is_told() {
 #[test]
 fn a_dead_face_ends_the_attachment_but_not_the_data() {
     let script = Shared::default();
-    let ((), result) = serving(&script, |_| script.lock().unwrap().dies = true);
+    script.lock().unwrap().dies = true;
+    let ((), result) = serving(&script, |_| {});
     assert!(result.unwrap_err().message.contains("the kernel went away"));
     assert_eq!(script.lock().unwrap().flushes, 1);
 }
