@@ -63,6 +63,7 @@ pub trait Face {
     ///
     /// With `force` it is final: from the first call on nobody is served, and the face is not turned
     /// any more. [`io::ErrorKind::WouldBlock`] says then that something of it is still going: call again
-    /// while `fd` is readable, for at most [`FORCED_CLOSE_MAX`].
+    /// while `fd` is readable. Nobody need wait for that longer than [`FORCED_CLOSE_MAX`], but whoever goes
+    /// on turning other things calls on: nothing else ends that `fd` is readable.
     fn close(&mut self, force: bool) -> io::Result<()>;
 }

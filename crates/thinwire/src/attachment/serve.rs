@@ -80,6 +80,8 @@ pub struct AttachmentServer<'a> {
     flushing_since: Instant,
     /// When a face that closes by force is not waited for any longer, once that has begun.
     face_ends: Option<Instant>,
+    /// It was given up so, and is still going.
+    face_lingers: bool,
     /// The last flush has failed.
     loss: Option<Failure>,
     /// Why it ends although nobody asked for it.
@@ -117,6 +119,7 @@ impl<'a> AttachmentServer<'a> {
             signals_taken: 0,
             flushing_since: Instant::now(),
             face_ends: None,
+            face_lingers: false,
             loss: None,
             trouble: None,
         })
@@ -248,6 +251,7 @@ impl<'a> AttachmentServer<'a> {
 
     /// One step of the way out.
     fn leave(&mut self) -> Outcome<Leaving> {
+        self.see_face_off();
         match self.phase {
             Phase::Serving => Ok(Leaving::Waiting),
             Phase::Asking => Ok(self.ask_face()),
@@ -333,13 +337,25 @@ impl<'a> AttachmentServer<'a> {
         Leaving::Again
     }
 
-    /// Takes the face away whoever uses it, or looks whether that is done. What takes too long is left
-    /// to the face's own end.
+    /// Takes the face away whoever uses it, or looks whether that is done. What takes too long is given
+    /// up: it ends while other things do, or in the face's own end.
     fn force_face(&mut self) -> Poll<io::Result<()>> {
         let ends = *self.face_ends.get_or_insert_with(|| Instant::now() + FORCED_CLOSE_MAX);
-        match ended(self.shown.with(|part| part.close(true))) {
-            Poll::Pending if Instant::now() >= ends => Poll::Ready(Ok(())),
-            closed => closed,
+        let closed = ended(self.shown.with(|part| part.close(true)));
+        self.face_lingers = closed.is_pending() && Instant::now() >= ends;
+        match self.face_lingers {
+            true => Poll::Ready(Ok(())),
+            false => closed,
+        }
+    }
+
+    /// Looks after a face that was given up. Its descriptor stays readable until somebody does.
+    fn see_face_off(&mut self) {
+        if !self.face_lingers {
+            return;
+        }
+        if let Poll::Ready(Err(e)) = self.force_face() {
+            tracing::warn!("closing the face: {e}");
         }
     }
 

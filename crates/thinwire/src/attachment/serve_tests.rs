@@ -482,6 +482,49 @@ fn a_face_that_does_not_go_is_not_waited_for() {
     assert!(script.lock().unwrap().closed.is_empty());
 }
 
+/// A face that is evicted and takes longer than it is waited for, while what it left does not end.
+fn see_a_late_face_off(script: Script) {
+    let script = Arc::new(Mutex::new(Script { dies: true, lingers: u64::MAX, ..script }));
+    let ((), result) = serving(&script, |dir| {
+        let looks = || script.lock().unwrap().looks;
+        let looks_in = |time| {
+            let before = looks();
+            std::thread::sleep(time);
+            looks() - before
+        };
+        let start = Instant::now();
+        while looks() == 0 {
+            assert!(start.elapsed() < SOON, "it is waited for");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(start.elapsed() + Duration::from_millis(200) > FORCED_CLOSE_MAX);
+        // One for each time that it says that there is something to see, at most.
+        let looks_then = looks_in(Duration::from_millis(500));
+        assert!(looks_then < 500, "{looks_then} turns in half a second");
+        script.lock().unwrap().lingers = 3;
+        let start = Instant::now();
+        while script.lock().unwrap().closed.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(2), "nobody hears that it has gone");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let looks_then = looks_in(Duration::from_millis(500));
+        assert!(looks_then < 10, "{looks_then} turns in half a second for nothing");
+        assert_eq!(script.lock().unwrap().volume_closed, None);
+        detach(dir, true);
+    });
+    assert!(result.unwrap_err().message.contains("the kernel went away"));
+}
+
+#[test]
+fn a_late_face_is_seen_off_while_something_is_outstanding() {
+    see_a_late_face_off(Script { is_stuck: true, ..Script::default() });
+}
+
+#[test]
+fn a_late_face_is_seen_off_during_the_last_flush() {
+    see_a_late_face_off(Script { is_away: true, ..Script::default() });
+}
+
 #[test]
 fn a_face_found_busy_while_closing_serves_on() {
     let script = Shared::default();
