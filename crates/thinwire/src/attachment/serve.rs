@@ -244,11 +244,6 @@ impl<'a> AttachmentServer<'a> {
         }
     }
 
-    /// Says that a signal, or a detach that had begun, does not end it.
-    fn stay(&mut self, why: &str) {
-        tracing::warn!("stays attached: {why}; a second signal detaches all the same");
-    }
-
     /// One step of the way out.
     fn leave(&mut self) -> Outcome<Leaving> {
         self.see_face_off();
@@ -311,7 +306,7 @@ impl<'a> AttachmentServer<'a> {
     /// It stays, and those who wanted it to end are told why.
     fn refuse(&mut self, why: String) {
         self.phase = Phase::Serving;
-        self.stay(&why);
+        tracing::warn!("{}", stays(&why, self.signals_taken));
         self.control.refuse(why);
     }
 
@@ -378,6 +373,12 @@ impl<'a> AttachmentServer<'a> {
             self.listen();
         }
     }
+}
+
+/// That a signal, or a detach that had begun, does not end it; after a signal, that the next one does.
+fn stays(why: &str, signals_taken: u32) -> String {
+    let else_how = if signals_taken > 0 { "; a second signal detaches all the same" } else { "" };
+    format!("stays attached: {why}{else_how}")
 }
 
 /// Whether a call that began to close a face has ended that.

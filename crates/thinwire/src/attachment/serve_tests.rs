@@ -541,6 +541,14 @@ fn a_face_found_busy_while_closing_serves_on() {
     assert_eq!(answers.2, [Response::Detaching, DETACHED]);
 }
 
+/// A signal after a detach that was refused is the first.
+#[test]
+fn only_a_signal_is_answered_with_what_the_next_one_does() {
+    assert_eq!(stays("it is mounted", 0), "stays attached: it is mounted");
+    let after = "stays attached: it is mounted; a second signal detaches all the same";
+    assert_eq!(stays("it is mounted", 1), after);
+}
+
 #[test]
 fn a_failed_last_flush_is_told() {
     let script = Shared::default();
