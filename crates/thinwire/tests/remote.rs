@@ -94,18 +94,23 @@ fn who_has_no_place_for_its_face_fences_nobody() {
     let occupied = pair.folder.file("precious", "x");
     let nowhere = pair.folder.at("none/s.nbd");
     let tree = format!("linear:[memory:1M,{}]", pair.uri("a"));
+    // The file under the device of `second`.
+    pair.folder.file("run/second.disk", "x");
+    // Who may not mount is told that first.
+    let no_mount = ["exists and is not empty", "/dev/fuse", "/dev/loop-control"];
     for (face, named) in [
-        (["--nbd", &format!("unix:{socket}")], "in use"),
-        (["--nbd", &format!("unix:{occupied}")], "exists and is a file"),
-        (["--nbd", &format!("unix:{nowhere}")], "cannot listen"),
-        (["--nbd", &port], "cannot listen"),
-        (["--file", &occupied], ""),
+        (&["--nbd", &format!("unix:{socket}")][..], &["in use"][..]),
+        (&["--nbd", &format!("unix:{occupied}")], &["exists and is a file"]),
+        (&["--nbd", &format!("unix:{nowhere}")], &["cannot listen"]),
+        (&["--nbd", &port], &["cannot listen"]),
+        (&["--file", &occupied], &no_mount),
+        (&["--block"], &no_mount),
     ] {
         for volume in [&tree, &pair.uri("a")] {
             let words = ["attach", "--insecure", volume, "--take-over", "--as", "second"];
-            let ran = pair.run(&[&words[..], &face].concat());
+            let ran = pair.run(&[&words[..], face].concat());
             assert_eq!(ran.code, 1, "{}", ran.err);
-            assert!(ran.err.contains(named), "{}", ran.err);
+            assert!(named.iter().any(|why| ran.err.contains(why)), "{face:?}: {}", ran.err);
             // It writes, and so has not been fenced.
             write_and_flush(&socket, 4096);
             let status = pair.status();
