@@ -130,7 +130,7 @@ impl Chaos {
         for export in &world.exports {
             export.own_media().for_each(MediumHandle::end_failures);
             if let Some(tree) = export.tree() {
-                tree.memory.borrow_mut().notes.set_rates(0.0, 0.0);
+                tree.memory.borrow_mut().notes.end_failures();
             }
         }
         for server in 0..world.servers.len() {

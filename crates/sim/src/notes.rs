@@ -89,9 +89,14 @@ impl Default for Notes {
 }
 
 impl Notes {
-    /// Shares of the changes that fail from now on, and over which the process dies.
-    pub fn set_rates(&mut self, failure: f64, crash: f64) {
-        self.rates = (failure, crash);
+    /// Shares of the changes that fail from now on, and over which the process dies; `seed` is of their dice.
+    pub fn set_rates(&mut self, failure: f64, crash: f64, seed: u64) {
+        (self.rates, self.rng) = ((failure, crash), Rng::new(seed));
+    }
+
+    /// No change fails any more.
+    pub fn end_failures(&mut self) {
+        self.rates = (0.0, 0.0);
     }
 
     /// What becomes of the next changes: for scripted tests.

@@ -149,7 +149,7 @@ fn spoil_notes(seed: u64, world: &mut World) {
             continue;
         }
         let (failure, crash) = (pick(&mut dice, &[0.0, 0.05, 0.1]), pick(&mut dice, &[0.01, 0.03]));
-        tree.memory.borrow_mut().notes.set_rates(failure, crash);
+        tree.memory.borrow_mut().notes.set_rates(failure, crash, dice.bits());
         // What cannot be forgotten before anybody writes fails whoever attaches.
         export.may_fail |= failure > 0.0;
     }
