@@ -1,19 +1,19 @@
-//! Where io_uring is refused, as in many containers, threads do the disk I/O.
+//! Where the kernel refuses a call: without io_uring, as in many containers, threads do the disk I/O, and what
+//! cannot be synced is not taken for durable.
 
 mod common;
 
 use common::{Dir, Store, open_disk};
-use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions};
+use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions, UnusedGrants};
 
-/// Makes io_uring_setup fail with EPERM in the calling thread and those it starts.
-fn refuse_io_uring() {
+/// Makes the system call of this number fail in the calling thread and those it starts.
+fn refuse(number: i64, errno: i32) {
     let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    let number = libc::SYS_io_uring_setup as u32;
+    let refusal = libc::SECCOMP_RET_ERRNO | errno as u32;
     let mut filter = [
         // The system call's number is the first word of `seccomp_data`.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, number as u32),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, refusal),
         instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -30,7 +30,7 @@ fn refuse_io_uring() {
 
 #[test]
 fn threads_take_over_and_say_why() {
-    refuse_io_uring();
+    refuse(libc::SYS_io_uring_setup, libc::EPERM);
     let dir = Dir::new();
     let path = dir.image("image", 1 << 20);
     let opened = open_disk(&path, &dir.options()).unwrap();
@@ -45,4 +45,27 @@ fn threads_take_over_and_say_why() {
     let mut store = Store::open(&path, &dir.options());
     store.write(4096, &[5; 4096]).result.unwrap();
     assert_eq!(store.read(4096, 4096), [5; 4096]);
+}
+
+/// A removal that finds nothing may follow one whose sync has failed.
+#[test]
+fn a_note_of_a_grant_is_not_forgotten_before_that_is_synced() {
+    let dir = Dir::new();
+    let state = dir.path().join("state");
+    let noted = UnusedGrants::new(&state).granted(&[7; 16], "disk1", 4);
+    let files = || std::fs::read_dir(&state).unwrap().count();
+    assert_eq!(files(), 1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            refuse(libc::SYS_fsync, libc::EIO);
+            for _ in 0..2 {
+                let error = noted.forget().unwrap_err();
+                assert_eq!((error.raw_os_error(), files()), (Some(libc::EIO), 0));
+            }
+        });
+    });
+    noted.forget().unwrap();
+    // Where there is no folder, there was no note.
+    std::fs::remove_dir(&state).unwrap();
+    noted.forget().unwrap();
 }

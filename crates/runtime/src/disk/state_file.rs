@@ -26,11 +26,11 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(path)
 }
 
-/// Removes it, if it is there, durably.
+/// Removes it, if it is there, durably. If it is not, whoever removed it may have failed to make that durable.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Ok(()) => sync_folder(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => sync_absence(path),
         Err(error) => Err(error),
     }
 }
@@ -44,13 +44,25 @@ pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Makes what is there durable: a process may have ended before it could.
+/// Makes what is there durable, or that nothing is: a process may have ended before it could.
 pub(super) fn sync(path: &Path) -> io::Result<()> {
-    sync_all(&File::open(path)?)?;
+    match File::open(path) {
+        Ok(file) => sync_all(&file)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return sync_absence(path),
+        Err(error) => return Err(error),
+    }
     sync_folder(path)
 }
 
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+/// It is not there. Nobody removes the folder: if that is not there, either, nothing ever was.
+fn sync_absence(path: &Path) -> io::Result<()> {
+    match sync_folder(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
     sync_all(&File::open(folder(path))?)
 }
 

@@ -200,10 +200,8 @@ impl WriterStore {
             // As it should have been when the content was opened.
             self.store(file, scope, record)?;
         } else if !self.read_only {
-            // It may have been written by a process that could not make it durable.
-            if let Found::Record(..) = self.read_state_file()? {
-                state_file::sync(&self.state_file).map_err(os)?;
-            }
+            // It may have been written, or the older one removed, by a process that could not make it durable.
+            state_file::sync(&self.state_file).map_err(os)?;
             if self.attribute {
                 sync_record(file, scope)?;
             }
@@ -258,7 +256,10 @@ impl WriterStore {
             match fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
                 Ok(()) => {
                     sync_record(file, scope)?;
-                    return self.remove_state_file().inspect_err(|errno| self.complain(*errno));
+                    // An older record, from a time when the attribute was refused.
+                    return state_file::remove(&self.state_file)
+                        .map_err(os)
+                        .inspect_err(|errno| self.complain(*errno));
                 }
                 // Some file systems tell only now that they have none: then there is none.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
@@ -279,15 +280,6 @@ impl WriterStore {
             error = %io::Error::from_raw_os_error(errno),
             "cannot store who may write"
         );
-    }
-
-    /// An older record, from a time when the attribute was refused.
-    fn remove_state_file(&self) -> Result<(), i32> {
-        match fs::remove_file(&self.state_file) {
-            Ok(()) => state_file::sync_folder(&self.state_file).map_err(os),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(os(error)),
-        }
     }
 }
 
