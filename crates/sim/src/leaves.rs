@@ -62,9 +62,10 @@ impl LeafMemory {
         self.in_vain
     }
 
-    /// How it has fenced somebody for nothing though it knew better, if it has.
+    /// How it has fenced somebody for nothing though it knew better, or would fence nobody for what was used, if
+    /// it has.
     pub fn breach(&self) -> Option<String> {
-        self.breach.clone()
+        self.breach.clone().or_else(|| self.notes.breach())
     }
 
     /// The process has ended.

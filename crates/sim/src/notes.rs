@@ -61,6 +61,9 @@ pub struct Notes {
     /// Grants, by leaf and generation, of which it is written down for good that nobody has used them: they are
     /// no reason to fence anybody.
     noted: BTreeSet<(usize, u64)>,
+    /// Grants, by leaf and generation, that are in use by now, or somebody else's to have: no note may say again
+    /// that nobody has used them.
+    gone: BTreeSet<(usize, u64)>,
     /// Changes that fail, and those over which the process dies.
     rates: (f64, f64),
     /// What becomes of the next ones; of later ones chance decides.
@@ -69,6 +72,9 @@ pub struct Notes {
     dies: bool,
     /// A fault to plant: nothing is written down.
     pub(crate) forgotten: bool,
+    /// A fault to plant: that a note is not there counts as durable.
+    pub(crate) unsynced: bool,
+    breach: Option<String>,
     pub(crate) stats: NoteStats,
 }
 
@@ -78,11 +84,14 @@ impl Default for Notes {
             files: BTreeMap::new(),
             held: BTreeMap::new(),
             noted: BTreeSet::new(),
+            gone: BTreeSet::new(),
             rates: (0.0, 0.0),
             script: VecDeque::new(),
             rng: Rng::new(0x6e6f_7465),
             dies: false,
             forgotten: false,
+            unsynced: false,
+            breach: None,
             stats: NoteStats::default(),
         }
     }
@@ -123,6 +132,7 @@ impl Notes {
     /// fails it goes on.
     pub(crate) fn granted(&mut self, leaf: usize, generation: u64) {
         self.noted.remove(&(leaf, generation));
+        self.gone.remove(&(leaf, generation));
         let before = self.files.get(&leaf).and_then(|file| file.current);
         let grant = LeafGrant::behind(before, generation);
         self.held.insert(leaf, grant);
@@ -139,7 +149,9 @@ impl Notes {
     /// What it holds is about to be used.
     pub(crate) fn forget(&mut self) -> Result<(), ()> {
         let held: Vec<usize> = self.held.keys().copied().collect();
-        held.into_iter().try_for_each(|leaf| self.change(leaf, None))
+        held.into_iter().try_for_each(|leaf| self.change(leaf, None))?;
+        self.gone.extend(self.held.iter().map(|(&leaf, grant)| (leaf, grant.generation)));
+        Ok(())
     }
 
     /// The grant of this leaf is about to be taken back, and the generation to be granted once more, perhaps to
@@ -148,6 +160,7 @@ impl Notes {
         let Some(grant) = self.held.remove(&leaf) else { return Ok(()) };
         self.noted.remove(&(leaf, grant.generation));
         self.change(leaf, grant.taken_back())?;
+        self.gone.insert((leaf, grant.generation));
         self.stats.taken_back += 1;
         Ok(())
     }
@@ -161,9 +174,26 @@ impl Notes {
     pub(crate) fn crash(&mut self, how: Crash) {
         self.held.clear();
         self.dies = false;
-        if how == Crash::Kill {
-            return;
+        if how == Crash::Power {
+            self.lose_power();
         }
+        for (&leaf, file) in &self.files {
+            let Some(LeafGrant { since, generation }) = file.current else { continue };
+            if (since..=generation).any(|one| self.gone.contains(&(leaf, one))) {
+                let text = format!(
+                    "a note is there that leaf {leaf} was not used under {since} to {generation}, and it was"
+                );
+                self.breach.get_or_insert(text);
+            }
+        }
+    }
+
+    /// How a note has come back that had been removed for good, if one has.
+    pub(crate) fn breach(&self) -> Option<String> {
+        self.breach.clone()
+    }
+
+    fn lose_power(&mut self) {
         for file in self.files.values_mut().filter(|file| file.current != file.durable) {
             if self.rng.chance(0.5) {
                 file.durable = file.current;
@@ -179,6 +209,10 @@ impl Notes {
             return Err(());
         }
         let fate = self.fate();
+        let is_there = self.files.get(&leaf).is_some_and(|file| file.current.is_some());
+        if self.unsynced && to.is_none() && !is_there {
+            return Ok(());
+        }
         let reach = match fate {
             NoteFate::Done => NoteReach::Durable,
             NoteFate::Failed(reach) | NoteFate::Dies(reach) => reach,

@@ -39,6 +39,8 @@ pub enum Canary {
     LeafWritersUnasked,
     /// A gateway does not write down which grants of leaves it has not used.
     GrantsUnnoted,
+    /// It takes for durable that such a note is not there, which somebody may have removed without a sync.
+    NotesUnsynced,
 }
 
 /// What a run that kept all promises looked like.
@@ -89,6 +91,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         match canary {
             Canary::LeafWritersUnasked => tree.unasked = true,
             Canary::GrantsUnnoted => tree.memory.borrow_mut().notes.forgotten = true,
+            Canary::NotesUnsynced => tree.memory.borrow_mut().notes.unsynced = true,
             Canary::FlushDropped => tree.unflushed = Some(seed as usize % tree.leaves.len()),
             _ => {}
         }

@@ -182,6 +182,11 @@ fn canary_of_a_gateway_that_writes_down_no_grants_is_found() {
 }
 
 #[test]
+fn canary_of_a_gateway_that_believes_a_note_to_be_gone_is_found() {
+    found_in_trees(Canary::NotesUnsynced, 3000);
+}
+
+#[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 10_000);
 }

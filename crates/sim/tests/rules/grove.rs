@@ -7,7 +7,7 @@ use thinwire_sim::client::Workload;
 use thinwire_sim::export::Store;
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::model::Range;
-use thinwire_sim::notes::NoteFate;
+use thinwire_sim::notes::{NoteFate, NoteStats};
 use thinwire_sim::server::Crash;
 use thinwire_sim::tree::{Branch, TreeLeaf};
 use thinwire_sim::world::{NOBODY, World};
@@ -88,6 +88,12 @@ impl Grove {
     pub fn raised(&self) -> u64 {
         let tree = self.s.world.exports[self.tree].tree().expect("it is one");
         tree.memory.borrow().raised()
+    }
+
+    /// What has become of its notes so far.
+    pub fn notes(&self) -> NoteStats {
+        let tree = self.s.world.exports[self.tree].tree().expect("it is one");
+        tree.memory.borrow().notes.stats()
     }
 
     /// What becomes of the next changes of the gateway's notes; those that are not named succeed.
