@@ -46,7 +46,8 @@ pub(crate) struct PendingClaim {
     pub user: User,
     pub transaction: u32,
     pub export: usize,
-    /// Under which it is to be granted; `None` until it is known who has it now.
+    /// Under which it is to be granted if all before it are; `None` until it is known who has it now. A claim that
+    /// does not resume may be granted under a lower one: it gets the next of the record when it is recorded.
     pub generation: Option<u64>,
     /// As it was asked: see [`WriteClaim`].
     pub resumes: Option<u64>,
@@ -286,7 +287,7 @@ impl Exports {
         let mut kept = 0;
         for at in 0..self.claims.len() {
             let export = self.claims[at].export;
-            // In the order in which they were asked for: each got the generation after the one before.
+            // In the order in which they were asked for: each was decided as if the one before were granted.
             let is_next = !self.waited_for[export];
             let decided = if is_next { self.settle_claim(now, at, users) } else { Decided::Waits };
             let denied = match decided {
