@@ -62,18 +62,21 @@ pub(crate) struct Pooled {
     end: usize,
     class: usize,
     home: Weak<Shared>,
+    /// Handed out to a link, for what it receives.
+    is_received: Cell<bool>,
 }
 
 impl Pooled {
     fn new(class: usize, home: Weak<Shared>) -> Self {
+        let is_received = Cell::new(false);
         if class == LOOSE {
             let memory = vec![0; PAGE_BYTES].into();
-            return Pooled { memory, start: 0, end: PAGE_BYTES, class, home };
+            return Pooled { memory, start: 0, end: PAGE_BYTES, class, home, is_received };
         }
         let align = class_align(class);
         let memory: Box<[u8]> = vec![0; class_bytes(class) + align].into();
         let start = (memory.as_ptr() as usize).wrapping_neg() % align;
-        Pooled { memory, start, end: start + class_bytes(class), class, home }
+        Pooled { memory, start, end: start + class_bytes(class), class, home, is_received }
     }
 }
 
@@ -133,9 +136,10 @@ impl Inner {
         let Inner::Pooled(pooled) = Rc::into_inner(this).expect("one owner") else {
             unreachable!("lent memory stays with its lender");
         };
-        let Pooled { memory, start, class, home, .. } = pooled;
+        let Pooled { memory, start, class, home, is_received, .. } = pooled;
         if let Some(home) = home.upgrade() {
             home.live_bytes.set(home.live_bytes.get() - class_bytes(class));
+            home.no_longer_received(&is_received, class_bytes(class));
             home.classes.borrow_mut()[class].made -= 1;
         }
         Memory { memory, start, class }
@@ -156,14 +160,24 @@ struct Shared {
     free_bytes: Cell<usize>,
     free_bytes_max: usize,
     live_bytes: Cell<usize>,
+    received_bytes: Cell<usize>,
     allocations: Cell<u64>,
 }
 
 impl Shared {
+    /// It comes back, or is another thread's from now on.
+    #[inline]
+    fn no_longer_received(&self, is_received: &Cell<bool>, bytes: usize) {
+        if is_received.replace(false) {
+            self.received_bytes.set(self.received_bytes.get() - bytes);
+        }
+    }
+
     fn take_back(&self, inner: Rc<Inner>) {
-        let Inner::Pooled(Pooled { class, .. }) = *inner else { return };
+        let Inner::Pooled(Pooled { class, ref is_received, .. }) = *inner else { return };
         let bytes = class_bytes(class);
         self.live_bytes.set(self.live_bytes.get() - bytes);
+        self.no_longer_received(is_received, bytes);
         let class = &mut self.classes.borrow_mut()[class];
         if self.free_bytes.get() + bytes <= self.free_bytes_max {
             self.free_bytes.set(self.free_bytes.get() + bytes);
@@ -179,6 +193,8 @@ impl Shared {
 pub struct PoolStats {
     /// Bytes handed out.
     pub live_bytes: usize,
+    /// Those of them that were handed out for what links receive ([`Pool::for_received`]).
+    pub received_bytes: usize,
     /// Bytes waiting to be handed out again.
     pub free_bytes: usize,
     /// How often memory had to come from the allocator since the pool was made.
@@ -189,6 +205,8 @@ pub struct PoolStats {
 #[derive(Clone)]
 pub struct Pool {
     shared: Rc<Shared>,
+    /// What it hands out counts as received.
+    is_for_received: bool,
 }
 
 impl Pool {
@@ -204,9 +222,17 @@ impl Pool {
                 free_bytes: Cell::new(0),
                 free_bytes_max,
                 live_bytes: Cell::new(0),
+                received_bytes: Cell::new(0),
                 allocations: Cell::new(0),
             }),
+            is_for_received: false,
         }
+    }
+
+    /// The same pool, for a link: what it hands out is counted apart until the last segment of it is
+    /// dropped, at its true size. Whoever keeps what arrived, instead of a copy, looks at that.
+    pub fn for_received(&self) -> Pool {
+        Pool { shared: self.shared.clone(), is_for_received: true }
     }
 
     /// Makes sure that `count` buffers of `len` bytes are free, touching their memory, so that
@@ -264,7 +290,16 @@ impl Pool {
                 Rc::new(Inner::Pooled(Pooled::new(class, Rc::downgrade(&self.shared))))
             }
         };
+        self.mark_received(&inner, bytes);
         Buf { inner: Some(inner), len }
+    }
+
+    #[inline]
+    fn mark_received(&self, inner: &Inner, bytes: usize) {
+        if let (true, Inner::Pooled(pooled)) = (self.is_for_received, inner) {
+            pooled.is_received.set(true);
+            self.shared.received_bytes.set(self.shared.received_bytes.get() + bytes);
+        }
     }
 
     /// Makes memory of another thread's pool this one's: a buffer of all of it, which comes back
@@ -277,8 +312,11 @@ impl Pool {
         *made += 1;
         free.reserve(*made);
         let home = Rc::downgrade(&self.shared);
-        let pooled = Pooled { memory, start, end: start + bytes, class, home };
-        Buf { inner: Some(Rc::new(Inner::Pooled(pooled))), len: bytes }
+        let is_received = Cell::new(false);
+        let pooled = Pooled { memory, start, end: start + bytes, class, home, is_received };
+        let inner = Rc::new(Inner::Pooled(pooled));
+        self.mark_received(&inner, bytes);
+        Buf { inner: Some(inner), len: bytes }
     }
 
     /// Takes memory for buffers of `len` bytes out of what waits here to be used again, if there is
@@ -310,6 +348,7 @@ impl Pool {
     pub fn stats(&self) -> PoolStats {
         PoolStats {
             live_bytes: self.shared.live_bytes.get(),
+            received_bytes: self.shared.received_bytes.get(),
             free_bytes: self.shared.free_bytes.get(),
             allocations: self.shared.allocations.get(),
         }
@@ -387,6 +426,33 @@ impl std::fmt::Debug for Buf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It is counted until its last segment is gone, whoever holds that, and at its true size.
+    #[test]
+    fn what_links_receive_is_counted_apart() {
+        let pool = Pool::new(1 << 20);
+        let received = pool.for_received();
+        let own = pool.get(5000);
+        let piece = received.get(9000).freeze().slice(192, 512);
+        let counts = |pool: &Pool| (pool.stats().live_bytes, pool.stats().received_bytes);
+        assert_eq!(counts(&pool), (8192 + 16384, 16384));
+        assert_eq!(counts(&pool), counts(&received), "they are one pool");
+        let other = piece.clone();
+        drop((own, piece));
+        assert_eq!(counts(&pool), (16384, 16384));
+        drop(other);
+        assert_eq!(counts(&pool), (0, 0));
+        // The same memory, for somebody else.
+        let again = pool.get(9000);
+        assert_eq!(counts(&pool), (16384, 0));
+        drop(again);
+        let memory = received.get(9000).freeze().into_memory().expect("the only one");
+        assert_eq!(counts(&pool), (0, 0));
+        let adopted = received.adopt(memory);
+        assert_eq!(counts(&pool), (16384, 16384));
+        drop(adopted);
+        assert_eq!(counts(&pool), (0, 0));
+    }
 
     #[test]
     fn memory_is_page_aligned_and_recycled() {

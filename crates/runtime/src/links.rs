@@ -31,6 +31,7 @@ impl Links {
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let clocks = Rc::new(StageClocks::new());
         let outlets = vec![Outlet::default(); links.len()];
+        let pool = pool.for_received();
         Links { links, rx: RxBatch::new(), last: 0, outlets, again_within: None, pool, clocks }
     }
 
