@@ -11,7 +11,7 @@
 //!   *then*, and an item that nobody needs any more is not sent again.
 //! * [`BatchPolicy`] says when requests are sent and how many share a frame.
 //! * [`StageObserver`] is told where requests stand.
-//! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots.
+//! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots, [`Pieces`] their received data.
 //! * [`Sealed`] and [`Unsealed`] are the gate that every received frame goes through.
 //!
 //! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
@@ -28,6 +28,7 @@ mod gate;
 mod item;
 mod outside;
 mod path;
+mod pieces;
 mod probe;
 mod received;
 mod recovery;
@@ -45,6 +46,7 @@ pub use gate::{Sealed, Unsealed};
 pub use item::{Content, Item, Said};
 pub use outside::{addr_from_wire, addr_to_wire, outside_frame};
 pub use path::{AMPLIFICATION_MAX, Path, PathReport, PathState};
+pub use pieces::{Arrived, Pieces};
 pub use received::{Arrival, Received};
 pub use rng::SipRng;
 pub use session::{Notice, Role, Session, SessionConfig, SessionStats};

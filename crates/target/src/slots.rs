@@ -3,8 +3,10 @@
 
 use std::cmp::Ordering;
 
-use thinwire_buffer::{Pool, RxFrame, SegList, Segment};
-use thinwire_proto::{Content, DropReason, Item, UNITS_MAX, UnitMap, sequence_order};
+use thinwire_buffer::{Pool, RxFrame, SegList};
+use thinwire_proto::{
+    Arrived, Content, DropReason, Item, Pieces, UNITS_MAX, UnitMap, sequence_order,
+};
 use thinwire_wire::{
     AttachRefused, Clocks, Complete, Data, OpCode, Request, Reset, ResetDone, UNIT_BYTES,
 };
@@ -42,8 +44,8 @@ pub(crate) struct Slot {
     pub request: Option<Request>,
     /// Bytes of credit that this use holds.
     pub charged: u64,
-    /// Received data: pieces in order of offset, and which units are there.
-    pieces: Vec<(u32, Segment)>,
+    /// Received data, and which units are there.
+    pieces: Pieces,
     units: UnitMap,
     /// Storage of `pieces` that counts for the session.
     pieces_counted: usize,
@@ -67,7 +69,7 @@ impl Slot {
             state: State::Free,
             request: None,
             charged: 0,
-            pieces: Vec::new(),
+            pieces: Pieces::default(),
             units: UnitMap::default(),
             pieces_counted: 0,
             unrequested: 0,
@@ -100,8 +102,7 @@ impl Slot {
 
     /// True if data lies beyond what the request names.
     pub fn has_excess(&self, length: u32) -> bool {
-        self.excess
-            || self.pieces.last().is_some_and(|(at, s)| *at as usize + s.len() > length as usize)
+        self.excess || self.pieces.end() > length as usize
     }
 
     /// Bytes of data that this use may bring: what its credit covers, once that is known.
@@ -115,21 +116,16 @@ impl Slot {
 
     /// Lets go of data that came before its request and lies beyond it: no credit covers it.
     fn drop_excess(&mut self) {
-        let Some((at, last)) = self.pieces.last() else { return };
         let bytes_max = self.data_bytes_max();
-        if *at as usize + last.len() > bytes_max {
+        if self.pieces.end() > bytes_max {
             self.excess = true;
-            self.pieces.retain(|(at, s)| *at as usize + s.len() <= bytes_max);
+            self.pieces.cut_off(bytes_max);
         }
     }
 
     /// The received data in order.
     pub fn take_data(&mut self) -> SegList {
-        let mut data = SegList::new();
-        for (_, segment) in self.pieces.drain(..) {
-            data.push(segment);
-        }
-        data
+        self.pieces.take()
     }
 }
 
@@ -189,9 +185,7 @@ impl Slots {
     pub const fn bytes_max(count: u16, credit_bytes: u64) -> usize {
         // As many are kept, twice as many grow, and as many are in the stores.
         let pieces = 4 * pieces_max(credit_bytes) + count as usize * PIECES_FEW;
-        count as usize * size_of::<Slot>()
-            + pieces * size_of::<(u32, Segment)>()
-            + Answers::BYTES_MAX
+        count as usize * size_of::<Slot>() + pieces * Pieces::STORAGE_BYTES + Answers::BYTES_MAX
     }
 
     pub fn count(&self) -> u16 {
@@ -287,29 +281,13 @@ impl Slots {
                 return Err(DropReason::Overload);
             }
         }
-        let copy_out = pool.stats().live_bytes > PINNED_BYTES_MAX;
+        let copy = (pool.stats().live_bytes > PINNED_BYTES_MAX).then_some(pool);
+        let arrived = Arrived { frame, payload_at: data.payload_at, offset };
         let pieces = &mut s.pieces;
         let copied = &mut self.copied_bytes;
         let new = s.units.mark(offset, length, |from, to| {
-            let mut at = pieces.partition_point(|(o, _)| (*o as usize) < from);
-            let (place, mut offset) = (data.payload_at + from - offset, from);
-            let whole = if copy_out {
-                let mut copy = pool.get_small(to - from);
-                frame.copy_to(place, &mut copy);
-                *copied += copy.len() as u64;
-                Some(copy.freeze())
-            } else {
-                frame.slice_of_first(place, to - from)
-            };
-            if let Some(piece) = whole {
-                return pieces.insert(at, (from as u32, piece));
-            }
-            frame.slice(place, to - from, |piece| {
-                let here = offset as u32;
-                offset += piece.len();
-                pieces.insert(at, (here, piece));
-                at += 1;
-            });
+            pieces.place(arrived, from, to, copy);
+            *copied += if copy.is_some() { (to - from) as u64 } else { 0 };
         });
         if new == 0 {
             return Err(DropReason::LateDuplicate);
@@ -397,7 +375,7 @@ fn keep_storage(s: &mut Slot, storage: &mut usize, storage_max: usize) {
     s.pieces_counted = s.pieces.capacity();
     if *storage > storage_max {
         *storage -= std::mem::take(&mut s.pieces_counted);
-        s.pieces = Vec::new();
+        s.pieces = Pieces::default();
     }
 }
 
