@@ -79,6 +79,10 @@ pub struct InitiatorConfig {
     /// Bytes of completed but unflushed writes that are kept for replay; half of it starts a flush,
     /// all of it makes writes wait for that. Default: 32 MiB. This is memory.
     pub retained_bytes_max: usize,
+    /// Bytes of received frames, at their true size, that all users of this pool may keep alive: beyond
+    /// that reads are completed with copies, so that who is slow to let go of them does not take a
+    /// link's memory. Default: 16 MiB.
+    pub lent_bytes_max: usize,
     /// Largest frame to use, in bytes; smaller than the link's own limit if a switch is known to
     /// carry less. Default: none.
     pub frame_bytes_max: Option<usize>,
@@ -112,6 +116,7 @@ impl InitiatorConfig {
             when_away: WhenAway::Wait,
             losses_are_heard: false,
             retained_bytes_max: 32 << 20,
+            lent_bytes_max: 16 << 20,
             frame_bytes_max: None,
             batching: Batching::default(),
             retained_entries_max: ENTRIES_MAX,

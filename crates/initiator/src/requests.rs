@@ -3,10 +3,10 @@
 
 use std::collections::VecDeque;
 
-use thinwire_buffer::{Buf, SegList};
+use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, ErrorKind, Extent, IoError, Op};
 
-use crate::slots::{Mark, Owner, Pending, Slots, charge};
+use crate::slots::{Answer, Mark, Owner, Pending, Place, Slots, charge};
 
 /// How many waiting I/Os are looked at for one that may start before those ahead of it.
 const LOOK_AHEAD: usize = 64;
@@ -138,13 +138,13 @@ impl Requests {
         None
     }
 
-    /// It gets a slot; `buf` receives the data of a read. Returns the slot and its sequence.
+    /// It gets a slot; the data of its answer goes to `place`. Returns the slot and its sequence.
     #[inline]
-    pub fn start(&mut self, io: Pending, buf: Option<Buf>, mark: Mark) -> (u16, u32) {
+    pub fn start(&mut self, io: Pending, place: Place, mark: Mark) -> (u16, u32) {
         self.used_slots = self.used_slots.wrapping_add(1);
         self.used_bytes += charge(&io);
         self.started += 1;
-        self.slots.start(io, buf, mark)
+        self.slots.start(io, place, mark)
     }
 
     /// It has to be made again.
@@ -175,15 +175,19 @@ impl Requests {
 
     /// A read or a block status of the user is done. What is no answer to it is an error. `block` is
     /// what extents have to be multiples of, in bytes.
-    pub fn complete_read(&mut self, io: &Pending, data: Option<Buf>, block: u64) {
+    pub fn complete_read(&mut self, io: &Pending, data: Option<Answer>, block: u64) {
         let mut done = completion(io, Ok(()));
         let is_whole = match (io.op, data) {
-            (Op::BlockStatus, Some(buf)) => {
+            (Op::BlockStatus, Some(Answer::Whole(buf))) => {
                 done.extents = decode_extents(&buf, io.len, block);
                 !done.extents.is_empty()
             }
-            (_, Some(buf)) => {
+            (_, Some(Answer::Whole(buf))) => {
                 done.data = SegList::of(buf.freeze());
+                done.data.bytes() as u64 == io.len
+            }
+            (_, Some(Answer::Lent(data))) => {
+                done.data = data;
                 done.data.bytes() as u64 == io.len
             }
             (_, None) => false,
@@ -285,7 +289,7 @@ mod tests {
     fn outstanding() -> Requests {
         let mut r = waiting();
         let io = r.next(&mut 0, GRANT, false).unwrap();
-        r.start(io, Some(Pool::new(0).get(512)), Mark::default());
+        r.start(io, Place::Whole(Pool::new(0).get(512)), Mark::default());
         r
     }
 
@@ -302,7 +306,7 @@ mod tests {
     /// Starts what may start.
     fn start(r: &mut Requests, grant: (u32, u64)) -> String {
         let Some(io) = r.next(&mut 0, grant, false) else { return String::new() };
-        r.start(io, Some(Pool::new(0).get(512)), Mark::default());
+        r.start(io, Place::Whole(Pool::new(0).get(512)), Mark::default());
         String::new()
     }
 

@@ -1,7 +1,7 @@
 //! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots").
 
-use thinwire_buffer::{Buf, RxFrame, SegList};
-use thinwire_proto::{Content, DropReason, Item, UnitMap};
+use thinwire_buffer::{Buf, Pool, RxFrame, SegList};
+use thinwire_proto::{Arrived, Content, DropReason, Item, Pieces, UnitMap};
 use thinwire_volume::{IoFlags, Op, Token};
 use thinwire_wire::{Complete, Data, OpCode, Request, Reset, UNIT_BYTES, op_flags};
 
@@ -77,12 +77,43 @@ pub(crate) struct Mark {
     pub replays: u64,
 }
 
+/// Where the data of an answer goes.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// There is none.
+    Nowhere,
+    /// All of it is copied into one piece of memory.
+    Whole(Buf),
+    /// It stays in the memory that it arrives in, as long as the links can spare that. So many bytes.
+    Lent(usize),
+}
+
+impl Place {
+    fn bytes(&self) -> usize {
+        match self {
+            Place::Nowhere => 0,
+            Place::Whole(buf) => buf.len(),
+            Place::Lent(bytes) => *bytes,
+        }
+    }
+}
+
+/// The data of an answer.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// In one piece of memory, which is ours.
+    Whole(Buf),
+    /// As it came.
+    Lent(SegList),
+}
+
 pub(crate) struct Slot {
     pub sequence: u32,
     pub state: State,
     pub io: Option<Pending>,
-    /// Where the data of a read goes.
-    buf: Option<Buf>,
+    place: Place,
+    /// What has come, if it is lent.
+    pieces: Pieces,
     units: UnitMap,
     complete: Option<Complete>,
     /// With a flush: what it covers.
@@ -95,7 +126,8 @@ impl Slot {
             sequence: 0,
             state: State::Idle,
             io: None,
-            buf: None,
+            place: Place::Nowhere,
+            pieces: Pieces::default(),
             units: UnitMap::default(),
             complete: None,
             mark: Mark::default(),
@@ -107,7 +139,7 @@ impl Slot {
 pub(crate) struct Finished {
     pub io: Pending,
     pub complete: Complete,
-    pub data: Option<Buf>,
+    pub data: Option<Answer>,
     pub mark: Mark,
 }
 
@@ -169,8 +201,8 @@ impl Slots {
         (range.changes || self.changing > 0) && self.ranges.iter().any(|r| r.conflicts(range))
     }
 
-    /// Gives an I/O a slot. `buf` receives the data of a read.
-    pub fn start(&mut self, io: Pending, buf: Option<Buf>, mark: Mark) -> (u16, u32) {
+    /// Gives an I/O a slot. The data of its answer goes to `place`.
+    pub fn start(&mut self, io: Pending, place: Place, mark: Mark) -> (u16, u32) {
         let slot = self.free.pop().expect("the caller has looked");
         let s = &mut self.slots[slot as usize];
         s.sequence = s.sequence.wrapping_add(1);
@@ -179,7 +211,7 @@ impl Slots {
         self.ranges.push(range);
         self.changing += usize::from(range.changes);
         s.io = Some(io);
-        s.buf = buf;
+        s.place = place;
         s.units.clear();
         s.complete = None;
         s.mark = mark;
@@ -191,7 +223,8 @@ impl Slots {
         let s = &mut self.slots[slot as usize];
         s.state = State::Idle;
         s.io = None;
-        s.buf = None;
+        s.place = Place::Nowhere;
+        s.pieces.clear();
         s.complete = None;
         if let Some(at) = self.in_use.iter().position(|&u| u == slot) {
             self.in_use.swap_remove(at);
@@ -208,26 +241,41 @@ impl Slots {
         Ok(s)
     }
 
-    /// DATA of a read: the one copy, into the place where it belongs. Only units that are missing.
+    /// DATA of a read, only units that are missing: into the place where it belongs, which is the one
+    /// copy, or kept where it is. With `copy` what would be kept is copied into memory of that pool.
     pub fn on_data(
         &mut self,
         data: &Data,
         frame: &RxFrame,
+        copy: Option<&Pool>,
     ) -> Result<Option<Finished>, DropReason> {
         let s = self.live(data.slot, data.sequence)?;
         let (offset, length) = (data.offset as usize, data.length as usize);
-        let Some(buf) = &mut s.buf else { return Err(DropReason::LateDuplicate) };
+        if matches!(s.place, Place::Nowhere) {
+            return Err(DropReason::LateDuplicate);
+        }
         // Only the end of a list of extents is no multiple of the unit. Elsewhere a short piece
         // would mark a unit as received whose rest is old memory.
         let list = s.io.as_ref().is_some_and(|io| io.op == Op::BlockStatus) && offset == 0;
         let uneven = offset % UNIT_BYTES != 0 || (length % UNIT_BYTES != 0 && !list);
-        if uneven || offset + length > buf.len() {
+        if uneven || offset + length > s.place.bytes() {
             return Err(DropReason::Range);
         }
         let mut copied = 0;
+        let (place, pieces) = (&mut s.place, &mut s.pieces);
+        let arrived = Arrived { frame, payload_at: data.payload_at, offset };
         let new = s.units.mark(offset, length, |from, to| {
-            frame.copy_to(data.payload_at + from - offset, &mut buf[from..to]);
-            copied += (to - from) as u64;
+            let is_copied = match place {
+                Place::Whole(buf) => {
+                    frame.copy_to(data.payload_at + from - offset, &mut buf[from..to]);
+                    true
+                }
+                _ => {
+                    pieces.place(arrived, from, to, copy);
+                    copy.is_some()
+                }
+            };
+            copied += if is_copied { (to - from) as u64 } else { 0 };
         });
         self.copied_bytes += copied;
         if new == 0 {
@@ -242,7 +290,8 @@ impl Slots {
         if s.complete.is_some() {
             return Err(DropReason::LateDuplicate);
         }
-        if s.buf.as_ref().is_some_and(|buf| complete.length as usize > buf.len()) {
+        let has_place = !matches!(s.place, Place::Nowhere);
+        if has_place && complete.length as usize > s.place.bytes() {
             return Err(DropReason::Range);
         }
         s.complete = Some(*complete);
@@ -257,10 +306,14 @@ impl Slots {
         }
         let given_up = matches!(s.state, State::GivenUp);
         let io = s.io.take().expect("a live slot has its I/O");
-        let mut data = s.buf.take();
-        if let Some(buf) = &mut data {
-            buf.set_len(complete.length as usize);
-        }
+        let data = match std::mem::replace(&mut s.place, Place::Nowhere) {
+            Place::Nowhere => None,
+            Place::Whole(mut buf) => {
+                buf.set_len(complete.length as usize);
+                Some(Answer::Whole(buf))
+            }
+            Place::Lent(_) => Some(Answer::Lent(s.pieces.take())),
+        };
         let mark = s.mark;
         self.release(slot);
         (!given_up).then_some(Finished { io, complete, data, mark })

@@ -28,6 +28,8 @@ coverage! {
     requests,
     /// Reads whose content was checked.
     reads_checked,
+    /// Bytes of reads that clients were given as copies: their share of received memory was used up.
+    read_bytes_copied,
     /// Writes acknowledged.
     writes,
     /// Writes with FUA acknowledged.

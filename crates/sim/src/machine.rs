@@ -103,6 +103,7 @@ impl Machine {
 
     /// Hands all frames that wait to `take`, with the number of their link.
     pub fn receive(&mut self, pool: &Pool, mut take: impl FnMut(usize, &mut RxFrame)) {
+        let pool = &pool.for_received();
         for (at, link) in self.links.iter_mut().enumerate() {
             link.recv(pool, self.burst, &mut self.received).expect("simulated links do not fail");
             for mut frame in self.received.drain(..) {

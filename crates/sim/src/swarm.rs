@@ -206,7 +206,17 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         add_juggler(&mut world, &machines, exports, duration_ns, rng);
     }
     patches::lose_beside(seed, &mut world);
+    lend_little(seed, &mut world);
     (world, plan(duration_ns, faults, rng))
+}
+
+/// Some clients may keep little of what arrives alive, or nothing: what they read is copied. Drawn apart, so
+/// that all else is as it would be without.
+fn lend_little(seed: u64, world: &mut World) {
+    let mut dice = Rng::new(seed ^ 0x006c_656e_6473);
+    for client in &mut world.clients {
+        client.config.lent_bytes_max = pick(&mut dice, &[0, 64 << 10, 16 << 20, 16 << 20]);
+    }
 }
 
 fn plan(duration_ns: u64, faults: FaultRates, rng: &mut Rng) -> SwarmPlan {

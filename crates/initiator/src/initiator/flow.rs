@@ -6,7 +6,7 @@ use thinwire_wire::Status;
 
 use super::Initiator;
 use crate::durability::Flushed;
-use crate::slots::{Finished, Mark, Owner, Pending};
+use crate::slots::{Answer, Finished, Mark, Owner, Pending, Place};
 
 /// Room for a list of extents: what fits the smallest frame.
 const EXTENT_LIST_BYTES: usize = 1024;
@@ -47,13 +47,15 @@ impl Initiator {
     }
 
     fn start(&mut self, io: Pending) {
-        let buf = match io.op {
-            Op::Read => Some(self.pool.get(io.len as usize)),
-            Op::BlockStatus => Some(self.pool.get(EXTENT_LIST_BYTES)),
-            _ => None,
+        let place = match io.op {
+            // Some of it will be changed.
+            Op::Read if io.flags.for_patch => Place::Whole(self.pool.get(io.len as usize)),
+            Op::Read => Place::Lent(io.len as usize),
+            Op::BlockStatus => Place::Whole(self.pool.get(EXTENT_LIST_BYTES)),
+            _ => Place::Nowhere,
         };
         let (op, bytes) = (io.op, io.len);
-        let (slot, sequence) = self.requests.start(io, buf, self.durability.mark());
+        let (slot, sequence) = self.requests.start(io, place, self.durability.mark());
         let session = self.association.session_mut().expect("attached");
         let request = Item::Request { slot, sequence };
         let data = Item::Data { slot, sequence, offset: 0, length: bytes as u32 };
@@ -98,7 +100,9 @@ impl Initiator {
             _ if result.is_err() => self.requests.complete(&io, result),
             _ => {
                 let mut data = data;
-                if let (Op::Read, true, Some(buf)) = (io.op, io.flags.for_patch, &mut data) {
+                if let (Op::Read, true, Some(Answer::Whole(buf))) =
+                    (io.op, io.flags.for_patch, &mut data)
+                {
                     self.durability.lay_over(io.offset, buf);
                 }
                 let block = self.attachment.content().map_or(512, |c| c.geometry.block_bytes);

@@ -91,7 +91,9 @@ impl Initiator {
         }
         match message {
             Message::Data(data) => {
-                if let Some(finished) = self.requests.slots().on_data(data, frame)? {
+                let is_spare = self.pool.stats().received_bytes <= self.config.lent_bytes_max;
+                let copy = (!is_spare).then_some(&self.pool);
+                if let Some(finished) = self.requests.slots().on_data(data, frame, copy)? {
                     self.finish(finished);
                 }
             }

@@ -182,7 +182,7 @@ impl Client {
     /// The process is gone at once.
     pub fn crash(&mut self, export: &mut Export, coverage: &mut Coverage) {
         let Some(initiator) = self.initiator.take() else { return };
-        harvest(&initiator, coverage);
+        harvest(&initiator, self.top, coverage);
         if self.config.counters_high {
             coverage.counters_high += initiator.report(Time::ZERO).stats.sessions;
         }
@@ -288,7 +288,7 @@ impl Client {
         closed: bool,
     ) -> Result<(), Violation> {
         let initiator = self.initiator.take().expect("it ran");
-        harvest(&initiator, coverage);
+        harvest(&initiator, self.top, coverage);
         if self.config.counters_high {
             coverage.counters_high += initiator.report(Time::ZERO).stats.sessions;
         }
@@ -312,9 +312,13 @@ impl Client {
 }
 
 /// Adds the figures of an initiator that ends.
-fn harvest(initiator: &ClientProcess, coverage: &mut Coverage) {
+fn harvest(initiator: &ClientProcess, top: Top, coverage: &mut Coverage) {
     let stats: InitiatorStats = initiator.report(Time::ZERO).stats;
     coverage.sessions += stats.sessions;
+    // Elsewhere blocks that are patched are copied, too.
+    if top == Top::Blocks {
+        coverage.read_bytes_copied += stats.copied_bytes;
+    }
     coverage.replayed += stats.replayed;
     coverage.replay_failures += stats.replay_failures;
     coverage.late_duplicates += stats.drops.get(DropReason::LateDuplicate);
