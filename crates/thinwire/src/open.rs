@@ -55,7 +55,7 @@ pub struct VolumeOptions {
     pub submission: Submission,
     /// What messages may advise.
     pub flags: CommandFlags,
-    /// Readable when letting go in order is to be given up.
+    /// Readable when letting go in order is to be given up: for a command a signal that nobody has taken.
     pub hurry: Option<Arc<OwnedFd>>,
 }
 
@@ -162,6 +162,10 @@ pub enum Ending {
     /// The last flush has failed, perhaps that of one leaf: what has lost something, or is away, ends as
     /// with [`Ending::Force`]; all else in order.
     AfterLoss,
+    /// A command has failed in the middle, perhaps with something outstanding: targets that are there are
+    /// told that it has ended; a local writer that has written half of something stays on record, as with
+    /// [`Ending::Force`].
+    Unfinished,
     /// At once, whatever is outstanding: a local writer that has written stays on record, as after a
     /// crash.
     Force,
@@ -270,6 +274,16 @@ pub fn let_go(open: &mut dyn OpenVolume, ending: Ending) -> Outcome {
         output::complain(&unheard);
     }
     Ok(())
+}
+
+/// Lets go of the volume of a command that has failed, so that its target does not keep the export for
+/// it. `has_written`: it may have written something.
+pub fn let_go_failed(open: &mut dyn OpenVolume, has_written: bool) {
+    let is_used = has_written || open.volume().outstanding() > 0;
+    let ending = if is_used { Ending::Unfinished } else { Ending::Unused };
+    if let Err(failure) = open.close(ending) {
+        tracing::warn!("{failure}");
+    }
 }
 
 /// The refusal that holds until keys exist.

@@ -245,15 +245,26 @@ fn over(host: &Host, tree: Tree, options: &VolumeOptions) -> Box<dyn OpenVolume>
     let block_bytes = top.geometry().block_bytes;
     let host = host.clone();
     let pool = host.pool();
+    let hurry = options.hurry.clone();
     match options.any_byte {
         true => {
             let volume = Some(Unaligned::new(top, pool.clone()));
             let top = Unaligned::inner_mut;
-            Box::new(Opened { volume, top, host, pool, block_bytes, leaves, fds, ports })
+            Box::new(Opened { volume, top, host, pool, block_bytes, leaves, fds, ports, hurry })
         }
         false => {
             let volume = Some(top);
-            Box::new(Opened { volume, top: |top| top, host, pool, block_bytes, leaves, fds, ports })
+            Box::new(Opened {
+                volume,
+                top: |top| top,
+                host,
+                pool,
+                block_bytes,
+                leaves,
+                fds,
+                ports,
+                hurry,
+            })
         }
     }
 }
@@ -372,6 +383,8 @@ struct Opened<V> {
     fds: Vec<RawFd>,
     /// Ports in it, by number.
     ports: Vec<usize>,
+    /// Readable when letting go in order is to be given up.
+    hurry: Option<Arc<OwnedFd>>,
 }
 
 impl<V> Opened<V> {
@@ -458,7 +471,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
         // Whoever watched does not listen any more.
         self.host.shard_mut().unwatch_all();
-        end(&self.host, &mut self.leaves, ending, None)
+        end(&self.host, &mut self.leaves, ending, self.hurry.as_deref())
     }
 }
 

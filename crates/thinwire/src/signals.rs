@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
 
 /// The signals that ask a process to end.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -51,6 +52,11 @@ impl Signals {
     /// Readable when a signal waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Readable as well: for who gives up when another signal comes. `None` without descriptors left.
+    pub fn hurry(&self) -> Option<Arc<OwnedFd>> {
+        self.fd.try_clone().ok().map(Arc::new)
     }
 
     /// The number of a signal that came, once each. Never waits.

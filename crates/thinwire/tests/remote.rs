@@ -292,3 +292,41 @@ fn force_promises_nothing_of_a_target_that_is_away() {
         assert!(!said.contains("durable"), "{said}");
     }
 }
+
+/// A command that fails before it has written anything, or is interrupted, does not keep the export.
+#[test]
+fn a_command_that_failed_holds_nothing() {
+    let pair = Pair::new("failed", &["small=memory:1M", "big=null:256T"]);
+    let (small, big) = (pair.uri("small"), pair.uri("big"));
+    let elsewhere = pair.folder.at("elsewhere");
+    // Another writer is refused as long as the export is held.
+    let is_free = |uri: &str| {
+        let bench = ["bench", "--insecure", uri, "--rw", "write", "--runtime", "0.05"];
+        let ran = thinwire(&[&bench[..], &["--run-dir", &elsewhere]].concat());
+        assert_eq!(ran.code, 0, "{}", ran.err);
+    };
+    let ran = pair.run(&["copy", "--insecure", "null:2M", &small]);
+    assert!(ran.code == 1 && ran.err.contains("too small"), "{}", ran.err);
+    is_free(&small);
+    let bench = ["bench", "--insecure", &small, "--rw", "write", "--runtime", "0.05"];
+    for (more, named) in [(["--bs", "3000"], "multiple"), (["--start-at", "0"], "--start-at")] {
+        let ran = pair.run(&[&bench[..], &more].concat());
+        assert!(ran.code != 0 && ran.err.contains(named), "{}", ran.err);
+        is_free(&small);
+    }
+    let breakdown = ["bench", "--insecure", &small, "--breakdown", "--bs", "3000"];
+    let ran = pair.run(&breakdown);
+    assert!(ran.code != 0 && ran.err.contains("multiple"), "{}", ran.err);
+    is_free(&small);
+
+    let mut copy = Command::new(env!("CARGO_BIN_EXE_thinwire"));
+    copy.args(["copy", "--insecure", "null:256T", &big, "--run-dir", &pair.folder.at("run")]);
+    let copy = copy.stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let interrupt = ["-INT", &copy.id().to_string()];
+    assert!(Command::new("kill").args(interrupt).status().unwrap().success());
+    let ran = copy.wait_with_output().unwrap();
+    let said = String::from_utf8(ran.stderr).unwrap();
+    assert!(ran.status.code() == Some(1) && said.contains("interrupted"), "{said}");
+    is_free(&big);
+}

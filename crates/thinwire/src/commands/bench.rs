@@ -11,7 +11,7 @@ use crate::bench::{BenchPlan, BenchReport, Engine, Stop, Tally, failure};
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, open_volume};
+use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
 
@@ -104,7 +104,34 @@ fn measure(
     options.take_over = args.take_over;
     options.submission = args.submission;
     options.flags.reading = Some(READING_FLAG);
+    options.hurry = signals.and_then(Signals::hurry);
     let mut open = open_volume(&args.volume, &options, signals)?;
+    let mut has_written = false;
+    match run_plan(args, (jobs, seed, run), stop, signals, &mut *open, &mut has_written) {
+        Ok((plan, tally)) => {
+            // Interrupted or not: what has come to an end can be ended in order.
+            match tally.interrupted && open.volume().outstanding() > 0 {
+                true => let_go_failed(&mut *open, has_written),
+                false => let_go(&mut *open, Ending::Orderly)?,
+            }
+            Ok((plan, tally))
+        }
+        Err(failure) => {
+            let_go_failed(&mut *open, has_written);
+            Err(failure)
+        }
+    }
+}
+
+/// Makes the plan fit the volume, and runs it; tells whether it has come to write.
+fn run_plan(
+    args: &BenchArgs,
+    (jobs, seed, run): (u32, u64, u32),
+    stop: &Stop,
+    signals: Option<&Signals>,
+    open: &mut dyn OpenVolume,
+    has_written: &mut bool,
+) -> Outcome<(BenchPlan, Tally)> {
     let plan = BenchPlan {
         rw: pattern(args),
         bs: 0,
@@ -123,19 +150,13 @@ fn measure(
     }
     let pool = open.pool().clone();
     let engine = Engine::new(plan, &pool, run);
-    if let Some(at) = args.start_at
-        && let Err(late) = start_at(&mut *open, at, stop, signals)
-    {
-        open.close(Ending::Force)?;
-        return Err(late);
+    if let Some(at) = args.start_at {
+        start_at(open, at, stop, signals)?;
     }
     let mut bar = Progress::new(signals.is_some(), args.runtime);
-    let tally = engine.run(&mut *open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
+    *has_written = plan.writes();
+    let tally = engine.run(open, stop, signals, &mut |time, ios| bar.show(time, ios))?;
     bar.end();
-    // Interrupted or not: what has come to an end can be ended in order.
-    let unfinished = open.volume().outstanding() > 0;
-    let force = tally.interrupted && unfinished;
-    let_go(&mut *open, if force { Ending::Force } else { Ending::Orderly })?;
     Ok((plan, tally))
 }
 

@@ -15,7 +15,7 @@ use crate::bench::{
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
-use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, open_volume};
+use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -58,6 +58,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     options.flags.reading = Some(READING_FLAG);
     options.read_only = reads_only;
     options.take_over = args.take_over && !reads_only;
+    options.hurry = signals.hurry();
     let mut open = open_volume(&args.volume, &options, Some(&signals))?;
     open.watch(signals.fd())?;
     let cost = [clock_kind::PHYSICAL, clock_kind::VIRTUAL].map(StageClocks::cost_ns);
@@ -70,14 +71,23 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         signals: &signals,
         bar: Progress::new(true, args.runtime),
         before: Duration::ZERO,
+        has_written: false,
     };
-    for &rw in &patterns {
-        for &bs in &sizes {
-            table.cells.push(stand.cell(args, rw, bs, runtime, cost[0])?);
+    let mut measure = || -> Outcome {
+        for &rw in &patterns {
+            for &bs in &sizes {
+                table.cells.push(stand.cell(args, rw, bs, runtime, cost[0])?);
+            }
         }
+        stand.bar.end();
+        stand.stages(clock_kind::OFF).map(drop)
+    };
+    let measured = measure();
+    let has_written = stand.has_written;
+    if let Err(failure) = measured {
+        let_go_failed(&mut *open, has_written);
+        return Err(failure);
     }
-    stand.bar.end();
-    stand.stages(clock_kind::OFF)?;
     let_go(&mut *open, Ending::Orderly)?;
     match (args.json, &table.cells[..]) {
         (false, _) => output::say(&table.text()),
@@ -108,6 +118,8 @@ struct Stand<'a> {
     bar: Progress,
     /// What the cells so far took.
     before: Duration,
+    /// A cell has come to write.
+    has_written: bool,
 }
 
 impl Stand<'_> {
@@ -151,6 +163,7 @@ impl Stand<'_> {
 
     fn run(&mut self, plan: BenchPlan) -> Outcome<Tally> {
         let engine = Engine::new(plan, &self.pool, run_number());
+        self.has_written |= plan.writes();
         let (bar, before) = (&mut self.bar, self.before);
         let mut show = |time, ios| bar.show(before + time, ios);
         let tally = engine.run(self.open, &Stop::default(), Some(self.signals), &mut show)?;

@@ -13,7 +13,7 @@ use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
 use crate::host::Host;
-use crate::open::{Ending, OnRecord, VolumeOptions, let_go, open_on};
+use crate::open::{Ending, OnRecord, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::signals::Signals;
@@ -42,6 +42,7 @@ pub fn run(args: &CopyArgs) -> Outcome {
     let mut options =
         VolumeOptions::new(args.insecure, &WireArgs::default(), args.run_dir.run_dir.clone());
     options.read_only = true;
+    options.hurry = signals.hurry();
     let host = Host::new()?;
     let mut source = open_on(&host, &args.source, &options, Some(&signals))
         .map_err(|e| e.context(format_args!("source {}", args.source)))?;
@@ -53,15 +54,26 @@ pub fn run(args: &CopyArgs) -> Outcome {
         .map_err(|e| e.context(format_args!("destination {}", args.destination)))?;
 
     let start = Instant::now();
-    let mut pair = CopyPair { source: &mut *source, destination: &mut *destination, bytes };
+    let (source, destination) = (&mut *source, &mut *destination);
+    let mut pair = CopyPair { source, destination, bytes, has_written: false };
     let mut stage = "half written";
     let done = all(&mut pair, made.is_some(), args.verify, bytes, &signals, &mut stage);
     let seconds = start.elapsed().as_secs_f64();
-    let failed = done.is_err();
-    let ending = if failed { Ending::Force } else { Ending::Orderly };
-    let closed = let_go(&mut *source, ending).and(let_go(&mut *destination, ending));
+    let CopyPair { source, destination, has_written, .. } = pair;
+    let done = match done {
+        Ok(copied) => {
+            let closed =
+                [&mut *source, &mut *destination].map(|open| let_go(open, Ending::Orderly));
+            closed.into_iter().collect::<Outcome>().map(|()| copied)
+        }
+        Err(failure) => {
+            let_go_failed(source, false);
+            let_go_failed(destination, has_written);
+            Err(failure)
+        }
+    };
     // Closed or not: after a failure no file that this made stays behind.
-    let copied = done.and_then(|copied| closed.map(|()| copied)).map_err(|e| match made {
+    let copied = done.map_err(|e| match made {
         Some(_) => e,
         None => left(e, &args.destination, stage, destination.on_record()),
     })?;

@@ -139,8 +139,13 @@ impl Job<'_, '_> {
         let mut io = Io::new(token as u64, Op::Write, offset, len);
         // What the source gave is what the destination gets: no byte is moved here.
         io.data = completion.data;
-        self.pair.destination.volume().submit(io);
+        self.write(io);
         Ok(())
+    }
+
+    fn write(&mut self, io: Io) {
+        self.pair.has_written = true;
+        self.pair.destination.volume().submit(io);
     }
 
     /// Makes a slot's range read as zeroes: at once if the destination can, else piece by piece.
@@ -154,7 +159,7 @@ impl Job<'_, '_> {
             io.data = SegList::of(self.zeroes.slice(0, step as usize));
         }
         self.slots[token].step = step;
-        self.pair.destination.volume().submit(io);
+        self.write(io);
     }
 
     fn on_destination(&mut self, completion: Completion) -> Outcome {

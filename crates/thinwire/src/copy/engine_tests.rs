@@ -27,7 +27,7 @@ fn run(from: &mut MemoryVolume, to: &mut MemoryVolume, blank: bool) -> Outcome<C
     };
     let mut watch = Watch::new(None, &mut progress);
     let bytes = from.content().len() as u64;
-    let mut pair = CopyPair { source: from, destination: to, bytes };
+    let mut pair = CopyPair { source: from, destination: to, bytes, has_written: false };
     let copied = copy(&mut pair, blank, &mut watch)?;
     compare(&mut pair, &mut Watch::new(None, &mut |_| {}))?;
     assert_eq!(seen, bytes);

@@ -55,6 +55,8 @@ pub struct CopyPair<'a> {
     pub destination: &'a mut dyn OpenVolume,
     /// Of the source, when the copy began: what it grows by later is not copied.
     pub bytes: u64,
+    /// Something was written to the destination, or was to be.
+    pub has_written: bool,
 }
 
 /// Completions of both sides, by turns.

@@ -60,7 +60,7 @@ fn is_forced(ending: Ending, is_away: bool, has_lost: bool) -> bool {
         Ending::Orderly | Ending::Unused => false,
         Ending::BarAway => is_away,
         // It knows nothing of that any more: the flush that failed has told.
-        Ending::AfterLoss => is_away || has_lost,
+        Ending::AfterLoss | Ending::Unfinished => is_away || has_lost,
         Ending::Force => true,
     }
 }
@@ -91,7 +91,7 @@ pub(super) fn end(
     }
     match ending {
         // Of nothing can be said that it is durable.
-        Ending::Force | Ending::AfterLoss => ended.map(|_| Unheard::default()),
+        Ending::Force | Ending::AfterLoss | Ending::Unfinished => ended.map(|_| Unheard::default()),
         _ => ended,
     }
 }
@@ -107,6 +107,7 @@ mod tests {
                 .map(|(is_away, has_lost)| is_forced(ending, is_away, has_lost))
         };
         assert_eq!(forced(Ending::AfterLoss), [false, true, true]);
+        assert_eq!(forced(Ending::Unfinished), [false, true, true]);
         // Where the last flush succeeded, what was lost before was told then, and is written once more or given up.
         assert_eq!(forced(Ending::Orderly), [false; 3]);
         assert_eq!(forced(Ending::BarAway), [false, true, false]);
