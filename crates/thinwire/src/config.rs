@@ -111,22 +111,37 @@ impl TargetSettings {
     /// One sentence for each problem.
     pub fn check_volumes(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut ground = Ground::default();
-        for (at, export) in self.exports.iter().enumerate() {
-            let shared = ground.add(at, &export.volume, export.read_only);
-            if let Err(why) = export.check_volume() {
-                problems.push(format!("export `{}`: {why}", export.name));
-                continue;
-            }
-            if let Some((other, twins)) = shared {
-                let (one, two, same) = (&self.exports[other].name, &export.name, same(twins));
-                problems.push(format!(
-                    "exports `{one}` and `{two}`: {same}: two writers would destroy it"
-                ));
+        for (export, shared) in self.exports.iter().zip(self.shared()) {
+            match export.check_volume() {
+                Err(why) => problems.push(format!("export `{}`: {why}", export.name)),
+                Ok(()) => problems.extend(shared),
             }
         }
         problems.extend(state_dir::problem(self));
         problems
+    }
+
+    /// Refuses exports that stand on the same: opened, one would wait for the other. Control path: looks at
+    /// the files.
+    pub fn refuse_shared(&self) -> Outcome {
+        let shared: Vec<_> = self.shared().into_iter().flatten().collect();
+        match shared.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::failed(shared.join("\nthinwire: "))),
+        }
+    }
+
+    /// By export: what is wrong if it shares something with one before it.
+    fn shared(&self) -> Vec<Option<String>> {
+        let mut ground = Ground::default();
+        let mut all = Vec::new();
+        for (at, export) in self.exports.iter().enumerate() {
+            all.push(ground.add(at, &export.volume, export.read_only).map(|(other, twins)| {
+                let (one, two, same) = (&self.exports[other].name, &export.name, same(twins));
+                format!("exports `{one}` and `{two}`: {same}: two writers would destroy it")
+            }));
+        }
+        all
     }
 }
 

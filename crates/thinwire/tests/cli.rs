@@ -141,6 +141,19 @@ fn attachments_that_are_not_there() {
 }
 
 #[test]
+fn a_target_never_waits_for_itself() {
+    let folder = Folder::new("shared");
+    let image = folder.file("b.img", [0; 4096]);
+    let (b, c) = (format!("b={image}"), format!("c={image}"));
+    let words = ["target", "--insecure", "--name", "shared", "--link", "udp:127.0.0.1:0"];
+    let run_dir = folder.at("run");
+    let more = ["--export", &b, "--export", &c, "--run-dir", &run_dir];
+    let ran = thinwire(&[&words[..], &more].concat());
+    assert!(ran.code == 1 && ran.err.contains("exports `b` and `c`"), "{}", ran.err);
+    assert!(ran.err.contains("are the same file"), "{}", ran.err);
+}
+
+#[test]
 fn papers_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = thinwire(&["completions", shell]);

@@ -113,13 +113,14 @@ fn locks() -> io::Result<String> {
     }
 }
 
-/// Who holds a lock on this file: `process 123 (thinwire)`, as far as /proc/locks tells.
+/// Who holds a lock on this file: `process 123 (thinwire)`, or this process itself, as far as /proc/locks tells.
 fn holder(stat: &Stat) -> String {
     let look = |_| {
         let locks = locks().unwrap_or_default();
         find_holder(&locks, major(stat.st_dev), minor(stat.st_dev), stat.st_ino)
     };
     match (0..LOOKS).find_map(look) {
+        Some(pid) if pid == std::process::id() => "this process itself".into(),
         Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("process {pid} ({})", name.trim_end()),
             Err(_) => format!("process {pid} (gone; its last I/O is not finished yet)"),
@@ -145,6 +146,15 @@ fn find_holder(locks: &str, major: u32, minor: u32, inode: u64) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_process_is_not_told_as_another() {
+        let path = std::env::temp_dir().join(format!("thinwire-own-lock-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(holder(&fstat(&file).unwrap()), "this process itself");
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn the_holder_is_found_among_others() {

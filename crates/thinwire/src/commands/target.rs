@@ -36,6 +36,7 @@ pub fn run(args: &TargetArgs) -> Outcome {
         return check(&config, args.json);
     }
     require_insecure(config.insecure, "serving")?;
+    config.refuse_shared()?;
     if config.shards as usize > config.exports.len() {
         tracing::warn!(
             "an export lives on one shard, so {} of the {} shards would have nothing to do and are \
