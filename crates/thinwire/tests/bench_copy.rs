@@ -82,6 +82,7 @@ fn bench_refuses_what_does_not_fit() {
         (&["--bs", "2M"], "at most"),
         (&["--size", "1G"], "only"),
         (&["--rw", "write", "--shards", "2", "--jobs", "2"], "--shards 1"),
+        (&["--rw", "write", "--shards", "2"], "--shards 1"),
     ] {
         let ran = thinwire(&[&["bench", "memory:16M", "--runtime", "0.1"], words].concat());
         assert!(ran.code != 0 && ran.err.contains(named), "{words:?}: {}", ran.err);

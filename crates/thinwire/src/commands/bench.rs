@@ -32,7 +32,8 @@ pub fn run(args: &BenchArgs) -> Outcome {
             "--take-over: this pattern only reads, and readers disturb no writer; leave it away";
         return Err(Failure::usage(why));
     }
-    let shards = args.wire.shards.unwrap_or(1).min(args.jobs);
+    let shards = args.wire.shards.unwrap_or(1);
+    // However many jobs there are to share out.
     if shards > 1 && !reads_only {
         return Err(Failure::usage(format!(
             "--shards {shards}: each shard is an attachment of its own, and a volume has one writer; \
@@ -42,6 +43,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
     if !reads_only {
         refuse_in_use(&args.volume, "writing to it")?;
     }
+    let shards = shards.min(args.jobs);
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
     let stop = Stop::default();
