@@ -186,9 +186,11 @@ def forced_detach_of_a_mounted_disk(lab, there):
         time.sleep(0.5)
     check(writer.running, "nothing was being written any more, so the test shows nothing")
     start = time.monotonic()
-    disk.detach("--force", timeout=10)
+    forced = disk.detach("--force", timeout=10)
     took = time.monotonic() - start
     check(took < 3, f"detach --force took {took:.1f} s")
+    check("I/O fails there" in forced.stderr, f"detach --force does not say who uses the device: {forced.stderr}")
+    check(os.path.getsize(os.path.join(disk.run_dir, "disk0.log")) > 0, "a forced end leaves no log")
     writer.wait(20, expect=None)
     check(writer.popen.returncode != 0, "what was being written must fail")
     report = thinwire(lab, "status", "--json", "--run-dir", disk.run_dir).stdout

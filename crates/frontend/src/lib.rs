@@ -66,4 +66,10 @@ pub trait Face {
     /// while `fd` is readable. Nobody need wait for that longer than [`FORCED_CLOSE_MAX`], but whoever goes
     /// on turning other things calls on: nothing else ends that `fd` is readable.
     fn close(&mut self, force: bool) -> io::Result<()>;
+
+    /// After a close with `force`: who still uses what is gone, and what becomes of that; a sentence for
+    /// the user, told once.
+    fn last_word(&mut self) -> Option<String> {
+        None
+    }
 }

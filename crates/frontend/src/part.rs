@@ -98,6 +98,11 @@ impl FacePart {
         closed
     }
 
+    /// As [`Face::last_word`].
+    pub fn last_word(&mut self) -> Option<String> {
+        self.face.last_word()
+    }
+
     /// The last flush, when the face is closed and nothing is outstanding.
     pub fn flush(&mut self) {
         debug_assert!(self.state == State::Gone && self.volume.outstanding() == 0);

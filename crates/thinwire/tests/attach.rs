@@ -146,6 +146,8 @@ fn detach_refuses_while_a_client_is_connected() {
     assert_eq!((ran.code, &json["how"]), (0, &Value::from("forced")), "{}", ran.err);
     assert_eq!(client.read(&mut [0; 8]).unwrap_or(0), 0, "the client is still served");
     assert!(machine.left().is_empty());
+    let log = std::fs::read_to_string(machine.folder.path().join("run/disk0.log")).unwrap();
+    assert!(log.contains("detached by force"), "{log}");
 }
 
 #[test]

@@ -149,6 +149,8 @@ pub struct BlockFace {
     refusal: Option<BlockError>,
     question: Question,
     forced: Option<Forced>,
+    /// Who used the device when it was let go of by force, until that is told.
+    last_word: Option<String>,
 }
 
 impl BlockFace {
@@ -204,6 +206,7 @@ impl BlockFace {
             refusal: None,
             question: Question::default(),
             forced: None,
+            last_word: None,
         };
         face.set_timer().map_err(BlockError::system("cannot start a timer"))?;
         Ok(face)
@@ -249,11 +252,10 @@ impl BlockFace {
             }
             Answer::Usage(to, usage) => self.question.tell(to, usage),
             Answer::Forced(user) => {
-                if let Some(user) = user {
-                    tracing::warn!(
-                        "{user}; I/O fails there, and the device goes with its last user"
-                    );
-                }
+                let word = |user| {
+                    format!("{user}; I/O fails there, and the device goes with its last user")
+                };
+                self.last_word = user.map(word);
                 self.has_let_go();
             }
         }
@@ -428,6 +430,10 @@ impl Face for BlockFace {
         self.set_timer()?;
         outcome
     }
+
+    fn last_word(&mut self) -> Option<String> {
+        self.last_word.take()
+    }
 }
 
 impl Drop for BlockFace {
@@ -443,6 +449,10 @@ impl Drop for BlockFace {
                 }
             }
             outcome = self.force_step();
+        }
+        // Nobody has asked for it.
+        if let Some(word) = self.last_word.take() {
+            tracing::warn!("{word}");
         }
         if let Err(e) = outcome {
             tracing::warn!("cannot take {} away: {e}", self.node());

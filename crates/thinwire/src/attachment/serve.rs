@@ -31,6 +31,9 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks meanwhile.
 const FLUSH_LOOK: Duration = Duration::from_millis(500);
 
+/// What the log says of a forced end.
+const FORCED: &str = "detached by force: what was outstanding has failed, and nothing was flushed";
+
 /// What an [`AttachmentServer`] is made of.
 pub struct Parts<'a> {
     /// Takes any byte range.
@@ -138,6 +141,7 @@ impl<'a> AttachmentServer<'a> {
         let result = result.and(self.loss.take().map_or(Ok(()), Err));
         self.phase = Phase::ClosingFace { evict: true };
         let face = self.end_face();
+        let still_used = self.shown.with(FacePart::last_word);
         self.shown.remove();
         let volume = self.open.close(ending);
         let result = match face {
@@ -156,11 +160,14 @@ impl<'a> AttachmentServer<'a> {
             (Ok(()), Some(trouble)) => Err(Failure::failed(trouble)),
             (result, _) => result,
         };
-        if let Some(unheard) = &unheard {
-            reporter.note(unheard);
+        let forced = self.forced.then_some(FORCED);
+        for note in [forced, still_used.as_deref(), unheard.as_deref()].into_iter().flatten() {
+            reporter.note(note);
         }
-        let told = result.as_ref().map(|()| unheard).map_err(|failure| failure.message.clone());
-        self.control.finish(told);
+        self.control.finish(&match &result {
+            Ok(()) => Response::Detached { unheard, still_used },
+            Err(failure) => Response::Failed { why: failure.message.clone() },
+        });
         result
     }
 

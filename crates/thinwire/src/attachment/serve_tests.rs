@@ -24,7 +24,7 @@ use crate::testing::{MemoryVolume, Mischief, TempDir};
 /// How often a face looks for what it waits for.
 const LOOK_EVERY_NS: i64 = 5_000_000;
 const SOON: Duration = Duration::from_secs(10);
-const DETACHED: Response = Response::Detached { unheard: None };
+const DETACHED: Response = Response::Detached { unheard: None, still_used: None };
 const AWAY: &str = "tw://node1/disk0";
 
 /// What a test tells the face and volume, and hears from them.
@@ -47,6 +47,10 @@ struct Script {
     fails_flush: bool,
     /// `force` of each close.
     closed: Vec<bool>,
+    /// Who uses the face when it is gone.
+    user: Option<&'static str>,
+    /// What the reporter heard.
+    notes: Vec<String>,
     flushes: u64,
     volume_closed: Option<Ending>,
     /// The volume's target is away: flushes do not end.
@@ -140,6 +144,10 @@ impl Face for FakeFace {
         self.gone = closed.is_ok();
         self.set_timer(closed.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock));
         closed
+    }
+
+    fn last_word(&mut self) -> Option<String> {
+        self.script.lock().unwrap().user.filter(|_| self.gone).map(str::to_owned)
     }
 }
 
@@ -257,10 +265,12 @@ fn see_others_served(script: &Shared) {
     }
 }
 
-struct Paths(Arc<Mutex<Vec<String>>>);
+struct Paths(Arc<Mutex<Vec<String>>>, Shared);
 
 impl Reporter for Paths {
-    fn note(&mut self, _: &str) {}
+    fn note(&mut self, text: &str) {
+        self.1.lock().unwrap().notes.push(text.to_owned());
+    }
 
     fn ready(&mut self, path: &str) -> Outcome {
         self.0.lock().unwrap().push(path.to_owned());
@@ -306,6 +316,7 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
     if script.lock().unwrap().has_company {
         host.shard_mut().add(Beside(script.clone()), Vec::new(), &Lane::ALL);
     }
+    let mut paths = Paths(ready, script.clone());
     let parts = Parts {
         open: Box::new(Told { host, inner: MemoryVolume::new(1 << 20, 512), script }),
         face: Box::new(face),
@@ -314,7 +325,7 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
         claim: &claim,
         record: Record::of_this_process("a", "memory:1M".into(), "nbd", false),
     };
-    AttachmentServer::new(parts)?.run(&mut Paths(ready))
+    AttachmentServer::new(parts)?.run(&mut paths)
 }
 
 fn detach(dir: &RunDir, force: bool) -> Vec<Response> {
@@ -357,6 +368,18 @@ fn a_busy_face_is_left_alone_unless_forced() {
         (&[true][..], Some(Ending::Force))
     );
     assert_eq!(script.flushes, 0);
+}
+
+#[test]
+fn who_uses_what_was_taken_away_is_told() {
+    let script = Shared::default();
+    script.lock().unwrap().user = Some("/dev/loop0 is mounted");
+    let (answers, result) = serving(&script, |dir| detach(dir, true));
+    assert_eq!(result, Ok(()));
+    let still_used = Some("/dev/loop0 is mounted".to_owned());
+    assert_eq!(answers[1], Response::Detached { unheard: None, still_used });
+    let notes = &script.lock().unwrap().notes;
+    assert!(notes[0].contains("by force") && notes[1].contains("is mounted"), "{notes:?}");
 }
 
 /// Waits until the face has been asked who uses it, while that is slow to be found out.
@@ -579,7 +602,7 @@ fn who_is_away_is_let_go_of_and_named() {
         detach(dir, false)
     });
     assert_eq!(result, Ok(()));
-    let Response::Detached { unheard: Some(said) } = &answers[1] else { panic!("{answers:?}") };
+    let Response::Detached { unheard: Some(said), .. } = &answers[1] else { panic!("{answers:?}") };
     assert!(said.contains(AWAY) && said.contains("--take-over"), "{said}");
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::BarAway));
 }

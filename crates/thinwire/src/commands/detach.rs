@@ -124,7 +124,7 @@ fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
     let mut warned = false;
     let unheard = loop {
         match client.answer(SLOW) {
-            Ok(Response::Detached { unheard }) => break unheard,
+            Ok(Response::Detached { unheard, .. }) => break unheard,
             Ok(Response::Refused { why }) => return Err(refused(why)),
             Ok(Response::Failed { why }) => {
                 return Err(Failure::failed(format!("`{name}`: {why}")));
@@ -202,6 +202,9 @@ fn force(dir: &RunDir, name: &str) -> Outcome<End> {
     if dir.wait_gone(name, deadline) {
         let detail = match outcome {
             Ok(Response::Failed { why }) => Some(why),
+            Ok(Response::Detached { still_used, .. }) => {
+                still_used.map(|who| format!("`{name}`: {who}"))
+            }
             _ => None,
         };
         let left_behind = bury(dir, name)?;

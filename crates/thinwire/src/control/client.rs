@@ -162,7 +162,7 @@ mod tests {
             let asking = scope.spawn(|| ask(&dir));
             while !asking.is_finished() {
                 if server.turn(&mut fake) && fake.detaches.contains(&true) {
-                    server.finish(Err("3 writes were lost".into()));
+                    server.finish(&Response::Failed { why: "3 writes were lost".into() });
                 }
                 std::thread::yield_now();
             }

@@ -4,7 +4,7 @@
 //! | request | answers |
 //! |---|---|
 //! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
-//! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it), `refused` (in use after all) or `{"answer":"failed","why":...}` |
+//! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
 //! `refused` and ends the connection.
@@ -58,6 +58,9 @@ pub enum Response {
         /// A sentence for the user if a target is away and has not heard of it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         unheard: Option<String>,
+        /// A sentence for the user if somebody still uses what was taken away by force.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        still_used: Option<String>,
     },
     /// It is out, but not in order.
     Failed {
@@ -212,10 +215,11 @@ mod tests {
         let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
         assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
         // As the versions before say it, too.
-        let text = serde_json::to_string(&Response::Detached { unheard: None }).unwrap();
+        let text =
+            serde_json::to_string(&Response::Detached { unheard: None, still_used: None }).unwrap();
         assert_eq!(text, r#"{"answer":"detached"}"#);
         let heard = serde_json::from_str::<Response>(&text).unwrap();
-        assert_eq!(heard, Response::Detached { unheard: None });
+        assert_eq!(heard, Response::Detached { unheard: None, still_used: None });
         for state in [State::Attached, State::Alive, State::Stale, State::Unresponsive] {
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
         }

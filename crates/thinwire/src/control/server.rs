@@ -79,13 +79,10 @@ impl ControlServer {
         count > 0
     }
 
-    /// Tells everybody who asked for the detach how it ended: in order, perhaps with targets that have
-    /// not heard of it, or not. Nobody else is answered any more.
-    pub fn finish(&mut self, result: Result<Option<String>, String>) {
-        self.tell(&match result {
-            Ok(unheard) => Response::Detached { unheard },
-            Err(why) => Response::Failed { why },
-        });
+    /// Tells everybody who asked for the detach how it ended: [`Response::Detached`] or
+    /// [`Response::Failed`]. Nobody else is answered any more.
+    pub fn finish(&mut self, how: &Response) {
+        self.tell(how);
         self.connections.fill_with(|| None);
     }
 
