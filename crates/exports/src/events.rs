@@ -56,6 +56,7 @@ impl Exports {
         for event in events {
             match event {
                 VolumeEvent::Lost => self.on_loss(export),
+                VolumeEvent::Shrunk => self.exports[export].has_shrunk = true,
                 VolumeEvent::Resized { .. } => {
                     self.exports[export].has_grown = true;
                     self.has_grown = true;

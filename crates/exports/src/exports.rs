@@ -105,6 +105,8 @@ pub(crate) struct Export {
     pub events: u64,
     /// How often it may have lost something.
     pub losses: u64,
+    /// What it lies on has become shorter.
+    pub has_shrunk: bool,
     /// Those who have it open are to be told.
     pub has_grown: bool,
     /// The record in force.
@@ -243,6 +245,7 @@ impl Exports {
             verifier,
             events,
             losses: 0,
+            has_shrunk: false,
             has_grown: false,
             writer: WriterRecord::default(),
             record: RecordState::Reading,

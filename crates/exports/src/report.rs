@@ -23,6 +23,8 @@ pub struct ExportReport {
     pub record: RecordReport,
     /// How often writes that no flush had covered may have been lost.
     pub losses: u64,
+    /// What it lies on has become shorter while it was open: I/O there fails.
+    pub has_shrunk: bool,
     /// Bytes that the volume had to copy in user space.
     pub copied_bytes: u64,
 }
@@ -77,6 +79,7 @@ impl Exports {
                 RecordState::Unresolved(_) | RecordState::Settling => RecordReport::Unsettled,
             },
             losses: e.losses,
+            has_shrunk: e.has_shrunk,
             copied_bytes: e.volume.copied_bytes(),
         };
         self.exports.iter().enumerate().map(report).collect()

@@ -371,6 +371,18 @@ fn growth_is_told_while_an_io_hangs() {
     assert_eq!(users.resized, [(1, reader.pass, 16384)]);
 }
 
+#[test]
+fn an_export_whose_image_was_cut_is_told_of_as_such() {
+    let (mut exports, puppets) = puppets(2);
+    let reader = exports.open_read(1, 1);
+    submit(&mut exports, 1, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
+    puppets[1].tell(VolumeEvent::Shrunk);
+    assert!(poll(&mut exports).is_empty());
+    exports.settle(AT, &mut Dialect::default());
+    let cut: Vec<_> = exports.reports().iter().map(|report| report.has_shrunk).collect();
+    assert_eq!(cut, [false, true]);
+}
+
 /// A disk that has more to do asks for the next turn itself.
 #[test]
 fn a_volume_is_polled_again_in_a_turn_only_for_what_its_completions_have_begun() {

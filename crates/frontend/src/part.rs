@@ -144,8 +144,8 @@ impl FacePart {
                     "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
                 ),
             )),
-            // Whoever flushes is told.
-            VolumeEvent::Lost => None,
+            // Whoever flushes is told; the disk tells of itself.
+            VolumeEvent::Lost | VolumeEvent::Shrunk => None,
         }));
         true
     }

@@ -12,7 +12,7 @@ use thinwire_buffer::Pool;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::stores::{FileStore, Writeback};
 use thinwire_volume::testing::{Overlap, exercise, exercise_with};
-use thinwire_volume::{ErrorKind, Io, IoFlags, Op, load_writer, store_writer};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op, VolumeEvent, load_writer, store_writer};
 
 const MIB: u64 = 1 << 20;
 
@@ -169,6 +169,14 @@ fn a_file_that_shrinks_fails_what_it_lost_and_every_write() {
             failed(store.simple(Op::BlockStatus, 0, 8 * MIB).result);
             assert_eq!(store.read(0, 4096), [1; 4096]);
             assert_eq!(std::fs::metadata(&path).unwrap().len(), left);
+            // Whoever looks after it is told, once.
+            let mut told = Vec::new();
+            for _ in 0..2 {
+                store.volume.refresh();
+                store.volume.poll_events(&mut told);
+            }
+            assert_eq!(told.iter().filter(|event| **event == VolumeEvent::Shrunk).count(), 1);
+            assert!(!told.iter().any(|event| matches!(event, VolumeEvent::Resized { .. })));
         }
     }
 }

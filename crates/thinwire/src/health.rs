@@ -83,6 +83,7 @@ pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth 
         }
         all.paths.extend(other.paths);
         all.unflushed |= other.unflushed;
+        all.may_lose |= other.may_lose;
         batches += u32::from(other.batch.is_some());
         all.batch = all.batch.or(other.batch);
     }
@@ -199,6 +200,10 @@ fn add_links(links: &mut Vec<LinkStatus>, report: &ShardReport) {
     }
 }
 
+/// What has become of an image that was cut.
+const SHRUNK: &str = "its image became shorter while it was served: reads beyond the new end and all writes \
+                      fail until this target is started again";
+
 fn export_status(
     config: &TargetSettings,
     export: &ExportReport,
@@ -231,6 +236,7 @@ fn export_status(
         }
         .to_owned(),
         losses: export.losses,
+        fault: export.has_shrunk.then(|| SHRUNK.to_owned()),
         copied_bytes: export.copied_bytes,
         leaves: leaves.map(|leaf| leaf_of_target(leaf, report)).collect(),
     }
@@ -326,6 +332,7 @@ mod tests {
             writer: Some(writer),
             record: RecordReport::Reading,
             losses: 0,
+            has_shrunk: true,
             copied_bytes: 0,
         });
         for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
@@ -350,6 +357,7 @@ mod tests {
         let all = target(&settings(), TargetState::Serving, patience, &[Some(shard)]);
         let export = &all.exports[0];
         assert_eq!(export.record, "reading");
+        assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();

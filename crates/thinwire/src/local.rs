@@ -137,6 +137,11 @@ impl LocalLeaf {
         }
     }
 
+    /// Something was written to it, or somebody was to be served.
+    pub fn has_written(&self) -> bool {
+        self.store.borrow().written
+    }
+
     /// Writes that were not durable may be gone, whatever a later flush says.
     pub fn has_lost(&self) -> bool {
         let leaf = &mut *self.store.borrow_mut();

@@ -116,6 +116,8 @@ pub struct VolumeHealth {
     pub timer: Option<(String, f64)>,
     /// Writes have completed that no flush has covered yet.
     pub unflushed: bool,
+    /// Should a flush fail now, writes that have completed may be lost; true where that is not known.
+    pub may_lose: bool,
     /// How requests share frames; none for local volumes, and of several remote ones together.
     pub batch: Option<BatchStatus>,
     /// More, for people.
@@ -131,6 +133,7 @@ impl VolumeHealth {
             leaves: Vec::new(),
             timer: None,
             unflushed: false,
+            may_lose: true,
             batch: None,
             detail: None,
         }

@@ -41,7 +41,9 @@ enum Leaf {
 impl Leaf {
     fn health(&self) -> VolumeHealth {
         match self {
-            Leaf::Local(_) => VolumeHealth::local(),
+            Leaf::Local(leaf) => {
+                VolumeHealth { may_lose: leaf.has_written(), ..VolumeHealth::local() }
+            }
             Leaf::Remote(leaf) => leaf.health(),
         }
     }

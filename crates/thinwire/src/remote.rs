@@ -290,6 +290,7 @@ impl RemoteLeaf {
             leaves: Vec::new(),
             timer: timer.zip(seconds_left),
             unflushed: report.retained_entries > 0,
+            may_lose: report.retained_entries > 0 || report.stats.replay_failures > 0,
             batch,
             detail,
         }

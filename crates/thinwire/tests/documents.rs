@@ -237,6 +237,7 @@ fn the_json_of_status_is_what_its_document_says() {
         generation: 0,
         record: String::new(),
         losses: 0,
+        fault: None,
         copied_bytes: 0,
         leaves: Vec::new(),
     };

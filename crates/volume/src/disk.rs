@@ -91,6 +91,11 @@ pub trait Disk {
     /// [`Disk::info`]. Operations reach that far from now on. Control path.
     fn refresh(&mut self, block_bytes: u32) -> u64;
 
+    /// It was found to have become shorter since it was opened.
+    fn has_shrunk(&self) -> bool {
+        false
+    }
+
     /// Queues an operation. Operations may complete in any order.
     fn submit(&mut self, op: DiskOp);
 

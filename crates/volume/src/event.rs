@@ -20,4 +20,7 @@ pub enum VolumeEvent {
         /// By how many, in all.
         bytes: u64,
     },
+    /// What it lies on has become shorter while it was open: I/O on what is gone fails, and so do all
+    /// writes there, until it is opened again.
+    Shrunk,
 }

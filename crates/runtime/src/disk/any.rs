@@ -69,6 +69,10 @@ impl Disk for AnyDisk {
         either!(&mut self.0, disk => disk.refresh(block_bytes))
     }
 
+    fn has_shrunk(&self) -> bool {
+        either!(&self.0, disk => disk.has_shrunk())
+    }
+
     fn submit(&mut self, op: DiskOp) {
         either!(&mut self.0, disk => disk.submit(op));
     }

@@ -144,7 +144,7 @@ impl<E: Engine> RealDisk<E> {
     fn compare_size(&mut self, bytes: Option<u64>) {
         let is_shorter = bytes.is_none_or(|bytes| bytes < self.info.bytes);
         if is_shorter && !self.device && !self.shrunk {
-            self.has_shrunk(bytes);
+            self.note_shrunk(bytes);
         }
     }
 
@@ -167,7 +167,7 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
-    fn has_shrunk(&mut self, bytes: Option<u64>) {
+    fn note_shrunk(&mut self, bytes: Option<u64>) {
         self.shrunk = true;
         tracing::error!(
             path = %self.path.display(),
@@ -279,6 +279,10 @@ impl<E: Engine> Disk for RealDisk<E> {
             self.tell_unoffered(bytes, block_bytes);
         }
         self.info.bytes
+    }
+
+    fn has_shrunk(&self) -> bool {
+        self.shrunk
     }
 
     fn submit(&mut self, op: DiskOp) {

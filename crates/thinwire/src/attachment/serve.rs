@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
+use thinwire_volume::{ErrorKind, IoError};
 
 use super::Reporter;
 use super::shown::Shown;
@@ -81,6 +82,8 @@ pub struct AttachmentServer<'a> {
     signals_taken: u32,
     /// In [`Phase::Flushing`].
     flushing_since: Instant,
+    /// Writes depend on the last flush.
+    may_lose: bool,
     /// When a face that closes by force is not waited for any longer, once that has begun.
     face_ends: Option<Instant>,
     /// It was given up so, and is still going.
@@ -121,6 +124,7 @@ impl<'a> AttachmentServer<'a> {
             bars_away: false,
             signals_taken: 0,
             flushing_since: Instant::now(),
+            may_lose: true,
             face_ends: None,
             face_lingers: false,
             loss: None,
@@ -266,6 +270,7 @@ impl<'a> AttachmentServer<'a> {
                 if self.shown.look(FacePart::geometry).features.read_only {
                     return Ok(Leaving::Gone);
                 }
+                self.may_lose = self.open.health().may_lose;
                 self.shown.with(FacePart::flush);
                 self.flushing_since = Instant::now();
                 self.phase = Phase::Flushing;
@@ -287,8 +292,7 @@ impl<'a> AttachmentServer<'a> {
                 Some(Ok(())) => Ok(Leaving::Gone),
                 Some(Err(e)) => {
                     // That of one leaf, perhaps: the others are let go of in order.
-                    let why = format!("writes since the last flush may be lost: {e}");
-                    self.loss = Some(Failure::failed(why));
+                    self.loss = Some(last_flush_failed(&e, self.may_lose));
                     Ok(Leaving::Gone)
                 }
             },
@@ -394,6 +398,18 @@ fn ended(closed: io::Result<()>) -> Poll<io::Result<()>> {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
         closed => Poll::Ready(closed),
     }
+}
+
+/// What the user is told of it.
+fn last_flush_failed(error: &IoError, may_lose: bool) -> Failure {
+    let why = match (error.kind, error.module) {
+        (ErrorKind::Io, "remote") => "the target's medium reported an error",
+        (kind, _) => kind.describe(),
+    };
+    Failure::failed(match may_lose {
+        true => format!("{why}: writes since the last flush may be lost"),
+        false => format!("{why} at the last flush; no acknowledged write depended on it"),
+    })
 }
 
 /// What [`AttachmentServer::leave`] found.

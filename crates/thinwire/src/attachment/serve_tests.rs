@@ -45,6 +45,8 @@ struct Script {
     closings: Vec<io::ErrorKind>,
     dies: bool,
     fails_flush: bool,
+    /// All that was written is known to be flushed.
+    is_flushed: bool,
     /// `force` of each close.
     closed: Vec<bool>,
     /// Who uses the face when it is gone.
@@ -235,7 +237,7 @@ impl OpenVolume for Told {
         let mut script = self.script.lock().unwrap();
         script.looks += 1;
         let state = if script.is_away { State::Away } else { State::Attached };
-        VolumeHealth { state, ..self.inner.health() }
+        VolumeHealth { state, may_lose: !script.is_flushed, ..self.inner.health() }
     }
 
     fn close(&mut self, ending: Ending) -> Outcome<Unheard> {
@@ -581,8 +583,30 @@ fn a_failed_last_flush_is_told() {
     });
     let failure = result.unwrap_err();
     assert!(failure.message.contains("may be lost"), "{failure}");
+    assert!(!failure.message.contains("bytes at"), "{failure}");
     assert_eq!(answers[1], Response::Failed { why: failure.message });
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
+}
+
+#[test]
+fn a_failed_last_flush_that_nothing_depends_on_speaks_of_no_loss() {
+    let script = Shared::default();
+    script.lock().unwrap().is_flushed = true;
+    let (_, result) = serving(&script, |dir| {
+        script.lock().unwrap().fails_flush = true;
+        detach(dir, false)
+    });
+    let failure = result.unwrap_err();
+    assert!(failure.message.contains("reported an error at the last flush"), "{failure}");
+    assert!(!failure.message.contains("lost"), "{failure}");
+}
+
+#[test]
+fn a_target_s_medium_is_called_so() {
+    let io = Io::new(0, thinwire_volume::Op::Flush, 0, 0);
+    let said = last_flush_failed(&io.error(ErrorKind::Io, "remote"), true).message;
+    let wanted = "the target's medium reported an error: writes since the last flush may be lost";
+    assert_eq!(said, wanted);
 }
 
 #[test]

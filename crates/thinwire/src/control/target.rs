@@ -115,6 +115,9 @@ pub struct ExportStatus {
     pub record: String,
     /// How often writes that no flush had covered may have been lost, and initiators were told.
     pub losses: u64,
+    /// What is wrong with what it lies on, for people; null if nothing is known.
+    #[serde(default)]
+    pub fault: Option<String>,
     /// Bytes that had to be copied for its store.
     pub copied_bytes: u64,
     /// The exports of other targets that it stands on.

@@ -28,6 +28,7 @@ impl Growth {
     ) {
         let start = events.len();
         let (mut has_lost, mut has_grown, mut has_unreachable) = (false, false, false);
+        let mut has_shrunk = false;
         for (child, volume) in below.volumes().iter_mut().enumerate() {
             volume.poll_events(events);
             for event in events.drain(start..) {
@@ -43,6 +44,7 @@ impl Growth {
                             has_unreachable = true;
                         }
                     },
+                    VolumeEvent::Shrunk => has_shrunk = true,
                     VolumeEvent::Unreachable { bytes } => {
                         self.beyond[child][1] = bytes;
                         has_unreachable = true;
@@ -59,6 +61,9 @@ impl Growth {
         if has_unreachable {
             let bytes = self.beyond.iter().flatten().sum();
             events.push(VolumeEvent::Unreachable { bytes });
+        }
+        if has_shrunk {
+            events.push(VolumeEvent::Shrunk);
         }
     }
 }

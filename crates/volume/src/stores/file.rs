@@ -463,10 +463,16 @@ impl<D: Disk> Volume for FileStore<D> {
         if self.growth.is_news() {
             events.push(VolumeEvent::Resized { bytes: self.geometry.bytes });
         }
+        if self.growth.is_cut_news() {
+            events.push(VolumeEvent::Shrunk);
+        }
     }
 
     fn refresh(&mut self) -> bool {
         let bytes = self.disk.refresh(self.geometry.block_bytes);
+        if self.disk.has_shrunk() {
+            self.growth.cut();
+        }
         if self.growth.begin(bytes) {
             let nobodys = Io::new(0, Op::Flush, 0, bytes);
             self.enter_step(Running::of(&nobodys, Step::Last), Step::Grown);

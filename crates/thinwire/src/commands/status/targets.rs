@@ -174,6 +174,9 @@ fn export_line(export: &ExportStatus) -> String {
     if export.losses > 0 {
         line += &format!("; unflushed writes may have been lost {} times", export.losses);
     }
+    if let Some(fault) = &export.fault {
+        line += &format!("; {fault}");
+    }
     line
 }
 
@@ -232,6 +235,7 @@ mod tests {
             generation: 3,
             record: "settled".into(),
             losses: 0,
+            fault: None,
             copied_bytes: 0,
             leaves: Vec::new(),
         };
@@ -269,6 +273,8 @@ mod tests {
         (export.record, export.losses) = ("unsettled".into(), 2);
         let said = export_line(&export);
         assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
+        export.fault = Some("its image became shorter".into());
+        assert!(export_line(&export).ends_with("2 times; its image became shorter"));
         (export.read_only, export.record) = (true, "unread".into());
         let said = export_line(&export);
         assert!(said.contains(", read-only; who may write cannot be read"), "{said}");
@@ -289,6 +295,7 @@ mod tests {
             generation: 0,
             record: "settled".into(),
             losses: 0,
+            fault: None,
             copied_bytes: 0,
             leaves: vec![LeafStatus {
                 uri: "tw://node2/b?link=eth1".into(),

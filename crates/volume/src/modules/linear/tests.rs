@@ -365,14 +365,18 @@ fn it_grows_with_the_last_and_says_what_cannot_be_reached() {
     puppets[0].tell(VolumeEvent::Resized { bytes: 8192 + 512 });
     puppets[2].tell(VolumeEvent::Resized { bytes: 16384 });
     puppets[1].tell(VolumeEvent::Lost);
-    assert_eq!(linear.events(), 3);
+    puppets[1].tell(VolumeEvent::Shrunk);
+    assert_eq!(linear.events(), 4);
     // What is below has told before, what stands above not yet.
     let beyond = Io::new(1, Op::Read, 24576, 512);
     assert_eq!(linear.geometry().check(&beyond), Err(ErrorKind::Invalid));
     let shape = Geometry { bytes: 32768, ..linear.geometry() };
     let unreachable = |bytes| VolumeEvent::Unreachable { bytes };
     let resized = VolumeEvent::Resized { bytes: 32768 };
-    assert_eq!(polled(&mut linear), [VolumeEvent::Lost, resized, unreachable(512)]);
+    assert_eq!(
+        polled(&mut linear),
+        [VolumeEvent::Lost, resized, unreachable(512), VolumeEvent::Shrunk]
+    );
     assert_eq!((linear.geometry(), linear.identity()), (shape, identity));
     assert_eq!(polled(&mut linear), []);
     linear.submit(beyond);
