@@ -98,7 +98,7 @@ impl Exports {
         let WriteClaim { user, transaction, export, resumes, takes_over } = claim;
         let e = &self.exports[export];
         if e.read_only || e.volume.geometry().features.read_only {
-            let text = format!("export {} is read-only: attach it read-only", e.name);
+            let text = format!("export {} is read-only", e.name);
             return Err(Denied::new(Denial::ReadOnly, 0, text));
         }
         if let Some(is_granted) = self.is_stale(user, export) {

@@ -21,7 +21,7 @@ impl Part for Initiator {
 
     fn close(&mut self, turn: &mut Closing<'_>) -> Time {
         self.turn(turn.now, turn.out);
-        self.tell(turn.effects);
+        self.tell(turn.now, turn.effects);
         // What has just come to its end waits to be taken up.
         if self.has_completions() { turn.now } else { self.deadline(turn.now) }
     }

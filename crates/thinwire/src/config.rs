@@ -348,6 +348,8 @@ block = 4096
             ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: link \"tcp:x\""),
             ("link = [\"eth1\",\n \"eth1\"]\n", "target.toml:2: the link `eth1` is given twice"),
             ("insecure = \"yes\"\n", "target.toml:1: invalid type"),
+            ("[export]\nname = \"a\"\nvolume = \"x\"\n", "write [[export]] for [export]"),
+            ("[export]\nname = \"a\"\n[export]\nname = \"b\"\n", "write [[export]] for [export]"),
             ("shards = 0\n", "target.toml:1: `0`"),
             ("batch = \"static:0\"\n", "target.toml:1: static:0"),
             ("[[export]]\nname = \"a/b\"\nvolume = \"x\"\n", "target.toml:2: `a/b`"),
@@ -456,6 +458,7 @@ block = 4096
         let problems = assemble(&dir, &[], &flags).unwrap().check_volumes();
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(problems[0].contains("`a` and `b`") && problems[1].contains("/no/such"));
+        assert!(problems[1].contains("truncate -s"), "{problems:?}");
         let (a, b) = (format!("{a},ro"), format!("{b},ro"));
         let config = assemble(&dir, &[], &["--link", "eth1", "--export", &a, "--export", &b]);
         assert!(config.unwrap().check_volumes().is_empty());

@@ -125,7 +125,8 @@ impl ConfigFile {
             let message = e.message().replace("unknown field", "unknown key");
             let message = message.replace("missing field", "missing key");
             let place = place(path, &text, e.span());
-            Failure::usage(format!("{place}: {}", message.trim_end()))
+            let hint = single_brackets(&text).unwrap_or_default();
+            Failure::usage(format!("{place}: {}{hint}", message.trim_end()))
         })?;
         Ok(ConfigFile { path: path.to_owned(), text, keys })
     }
@@ -144,6 +145,16 @@ impl ConfigFile {
     pub fn wrong(&self, span: Range<usize>, why: impl fmt::Display) -> Failure {
         Failure::usage(format!("{}: {why}", self.place(span)))
     }
+}
+
+/// What to write for a table that there may be several of, if it stands in the text as one that is alone.
+fn single_brackets(text: &str) -> Option<String> {
+    let heads = ["export", "volume"];
+    let head = heads.into_iter().find(|head| {
+        let single = format!("[{head}]");
+        text.lines().any(|line| line.trim_start().starts_with(&single))
+    })?;
+    Some(format!("; write [[{head}]] for [{head}]"))
 }
 
 /// `conf.d/*.toml` beside the file, sorted by name. No folder means none.

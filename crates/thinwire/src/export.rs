@@ -97,7 +97,14 @@ fn check_size(bytes: u64, block_bytes: u32) -> Result<(), String> {
 /// Opens a regular file or block device and finds out how large it is.
 fn open_sized(path: &Path, read_only: bool) -> Result<(File, u64), String> {
     let shown = path.display();
-    let meta = std::fs::metadata(path).map_err(|e| format!("{shown}: {e}"))?;
+    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound if !read_only => {
+            format!(
+                "{shown}: no such file or device; create an image with: truncate -s 10G {shown}"
+            )
+        }
+        _ => format!("{shown}: {e}"),
+    })?;
     if !meta.is_file() && !meta.file_type().is_block_device() {
         return Err(format!("{shown}: neither a regular file nor a block device"));
     }
@@ -223,7 +230,10 @@ mod tests {
         assert!(file("empty", 0).check_volume().unwrap_err().contains("zero"));
         let of = |path: &str| ExportSpec::new("x", path.parse().unwrap()).unwrap();
         let missing = of("/no/such/file").check_volume().unwrap_err();
-        assert!(missing.contains("/no/such/file: No such file"), "{missing}");
+        assert!(
+            missing.contains("/no/such/file: no such file or device; create an image"),
+            "{missing}"
+        );
         let folder = of("/").check_volume().unwrap_err();
         assert!(folder.contains("neither"), "{folder}");
     }

@@ -1,4 +1,5 @@
-//! Before something is overwritten: is it in use by this machine?
+//! Before something is overwritten, is it in use by this machine? Before something is made, is there a place
+//! for it?
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -16,6 +17,15 @@ pub fn refuse_in_use(volume: &VolumeSpec, what: &str) -> Outcome {
         VolumeSpec::Path(path) => refuse_path(path, what),
         _ => Ok(()),
     })
+}
+
+/// What is said of a path where nothing can be made for want of its folder.
+pub fn missing_folder(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let is_missing = matches!(folder.try_exists(), Ok(false));
+    let folder = folder.display();
+    is_missing
+        .then(|| format!("the folder {folder} does not exist; make it with: mkdir -p {folder}"))
 }
 
 fn refuse_path(path: &Path, what: &str) -> Outcome {

@@ -117,8 +117,8 @@ fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
                 false => format!(": {}, or {last}", ways.join(", ")),
             }
         }
-        (Status::ReadOnly, Some(flag)) => format!(" ({flag})"),
-        (Status::NotFound, _) => ": `thinwire discover` lists the exports".to_owned(),
+        (Status::ReadOnly, Some(flag)) => format!(": only read it ({flag})"),
+        (Status::NotFound, _) => ": `thinwire discover --link LINK` lists the exports".to_owned(),
         _ => String::new(),
     }
 }
@@ -195,11 +195,12 @@ impl RemoteLeaf {
             let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
                 let seconds = start.elapsed().as_secs();
+                let link = spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
                 let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
                 return Err(Failure::failed(format!(
                     "cannot attach {spec}: no target answered within {seconds} s. Is the target \
                      running, is the link the one that leads to it, and does a firewall let it \
-                     through? `thinwire discover` shows who answers{more}"
+                     through? `thinwire discover --link {link}` shows who answers{more}"
                 )));
             }
             let nap = Duration::from_millis(200);

@@ -127,6 +127,9 @@ fn parse_over(
     let bad = |why: String| Err(ParseError::new(text, why));
     let Some(list) = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')) else {
         let name = module.name;
+        if list.starts_with('[') {
+            return bad("the ] at its end is missing".to_owned());
+        }
         return bad(format!("volumes follow in brackets, as in {name}:[/srv/a.img,/srv/b.img]"));
     };
     let texts = split_commas(list);
@@ -303,6 +306,7 @@ mod tests {
             ("linaer:[memory:512]", "linear:[VOLUME,...]"),
             ("linear:memory:512", "as in linear:[/srv/a.img"),
             ("linear:[/x,/a[1]]", "no bracket"),
+            ("linear:[/x,/y", "the ] at its end is missing"),
             ("linear:[/x,tw+udp://[::1/a]", "`tw+udp://[::1/a`: its brackets do not match"),
             ("linear:[/x,tw://n/a?link=eth]1[]", "%5D"),
             ("tw:node1/disk0", "`//`"),

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::process::Command;
+
 use common::{Folder, thinwire};
 use serde_json::Value;
 
@@ -147,6 +149,30 @@ fn copy_leaves_nothing_half_made() {
     let ran = thinwire(&["copy", &folder.at("missing.img"), &folder.at("new.img")]);
     assert!(ran.code == 1 && ran.err.contains("missing.img"), "{}", ran.err);
     assert!(!folder.path().join("new.img").exists());
+}
+
+#[test]
+fn copy_says_what_became_of_a_file_that_did_not_fit() {
+    let folder = Folder::new("copy-full");
+    let source = folder.file("source.img", vec![1; 4 << 20]);
+    let nowhere = folder.at("none/copy.img");
+    let ran = thinwire(&["copy", &source, &nowhere]);
+    assert!(ran.code == 1 && ran.err.contains("mkdir -p"), "{}", ran.err);
+    let full = folder.at("full");
+    std::fs::create_dir(&full).unwrap();
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=1m", "none", &full]);
+    if !mount.status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let copy = format!("{full}/copy.img");
+    let ran = thinwire(&["copy", &source, &copy]);
+    let is_left = std::path::Path::new(&copy).exists();
+    assert!(Command::new("umount").arg(&full).status().unwrap().success());
+    assert!(ran.code == 1 && !is_left, "{}", ran.err);
+    for word in ["no space left", &copy, "is removed again"] {
+        assert!(ran.err.contains(word), "{word}: {}", ran.err);
+    }
 }
 
 #[test]

@@ -35,8 +35,10 @@ fn bench_and_copy_reach_a_target() {
 
     let ran = pair.run(&["copy", "--insecure", &source, &pair.uri("ro")]);
     assert!(ran.code == 1 && ran.err.contains("read-only"), "{}", ran.err);
+    assert!(!ran.err.contains("attach it"), "nobody can copy onto a reader: {}", ran.err);
     let ran = pair.run(&["bench", "--insecure", &pair.uri("nope")]);
     assert!(ran.code == 1 && ran.err.contains("nope"), "{}", ran.err);
+    assert!(ran.err.contains("discover --link"), "{}", ran.err);
 }
 
 #[test]
@@ -101,7 +103,8 @@ fn who_has_no_place_for_its_face_fences_nobody() {
     for (face, named) in [
         (&["--nbd", &format!("unix:{socket}")][..], &["in use"][..]),
         (&["--nbd", &format!("unix:{occupied}")], &["exists and is a file"]),
-        (&["--nbd", &format!("unix:{nowhere}")], &["cannot listen"]),
+        (&["--nbd", &format!("unix:{nowhere}")], &["mkdir -p"]),
+        (&["--file", &nowhere], &["mkdir -p", "/dev/fuse"]),
         (&["--nbd", &port], &["cannot listen"]),
         (&["--file", &occupied], &no_mount),
         (&["--block"], &no_mount),
@@ -329,4 +332,24 @@ fn a_command_that_failed_holds_nothing() {
     let said = String::from_utf8(ran.stderr).unwrap();
     assert!(ran.status.code() == Some(1) && said.contains("interrupted"), "{said}");
     is_free(&big);
+}
+
+/// The log says what `status` does: which way, and what becomes of I/O.
+#[test]
+fn the_log_of_an_absence_names_the_path_and_what_i_o_does() {
+    let mut pair = Pair::new("absence", &["a=memory:64M"]);
+    assert_eq!(pair.attach("a", &["--when-away", "fail-after=60"]).code, 0);
+    pair.kill();
+    let log = pair.folder.path().join("run/a.log");
+    let start = Instant::now();
+    loop {
+        let said = std::fs::read_to_string(&log).unwrap();
+        let path = format!("the path to {} does not answer", pair.address);
+        if said.contains("; I/O fails in ") && said.contains(&path) {
+            assert!(!said.contains("I/O waits"), "{said}");
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

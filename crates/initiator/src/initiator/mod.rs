@@ -10,7 +10,7 @@ mod volume;
 use std::rc::Rc;
 use std::time::Duration;
 
-use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
+use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_proto::{
     DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SipRng, Stage, StageObserver, Time,
 };
@@ -121,6 +121,12 @@ impl Initiator {
     /// The next thing a person may want to read.
     pub fn take_notice(&mut self) -> Option<Notice> {
         self.association.session_mut().and_then(Session::take_notice)
+    }
+
+    /// Where a path of the session leads.
+    pub(crate) fn path_addr(&self, path: u8) -> Option<Addr> {
+        let mut known = self.association.session()?.path_reports();
+        known.find(|report| report.id == path).map(|report| report.addr)
     }
 
     /// Requests may be sent: attached, and nobody has taken over.
@@ -435,7 +441,7 @@ impl Initiator {
         }
     }
 
-    fn timer(&self, now: Time) -> Option<Timer> {
+    pub(crate) fn timer(&self, now: Time) -> Option<Timer> {
         let since = self.absence.since().filter(|_| self.closing.lives())?;
         if let (WhenAway::FailAfter(limit), true) = (self.absence.policy(), self.is_open()) {
             return Some(Timer::FailAfter((since + limit).since(now)));

@@ -9,6 +9,7 @@ use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace, proto};
 use super::Wanted;
 use crate::error::{Failure, Outcome};
 use crate::face::{FaceSpec, NbdAddress};
+use crate::guard::missing_folder;
 use crate::leftover::Leftover;
 use crate::open::OpenVolume;
 use crate::rundir::RunDir;
@@ -17,6 +18,16 @@ use crate::rundir::RunDir;
 /// volume: who must give way to the attachment is fenced before it can show a face.
 pub fn check_face(wanted: &Wanted, dir: &RunDir) -> Outcome {
     let failed = |e: &dyn std::fmt::Display| Failure::failed(e.to_string());
+    let place = match &wanted.face {
+        FaceSpec::Nbd(NbdAddress::Unix(path)) => Some(("cannot listen on", path)),
+        FaceSpec::File(path) => Some(("cannot show the volume as", path)),
+        _ => None,
+    };
+    if let Some((what, path)) = place
+        && let Some(missing) = missing_folder(path)
+    {
+        return Err(Failure::failed(format!("{what} {}: {missing}", path.display())));
+    }
     match &wanted.face {
         FaceSpec::Nbd(address) => {
             NbdFace::check(&nbd_config(wanted, address)).map_err(|e| failed(&e))

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::{CopyArgs, WireArgs};
 use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
-use crate::guard::refuse_in_use;
+use crate::guard::{missing_folder, refuse_in_use};
 use crate::host::Host;
 use crate::open::{Ending, OnRecord, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
@@ -74,13 +74,19 @@ pub fn run(args: &CopyArgs) -> Outcome {
     };
     // Closed or not: after a failure no file that this made stays behind.
     let copied = done.map_err(|e| match made {
-        Some(_) => e,
+        Some(_) => removed(e, &args.destination),
         None => left(e, &args.destination, stage, destination.on_record()),
     })?;
     if let Some(made) = made {
         made.keep();
     }
     report(args, copied, seconds)
+}
+
+/// The failure, and what becomes of a destination that this has made.
+fn removed(mut failure: Failure, destination: &VolumeSpec) -> Failure {
+    failure.message += &format!(". {destination}, which this copy had made, is removed again");
+    failure
 }
 
 /// The failure, and what it leaves on record of a destination that was there before.
@@ -175,7 +181,10 @@ impl MadeFile {
     /// Makes an empty, sparse file of `bytes` if `spec` is a path where nothing is.
     fn make(spec: &VolumeSpec, bytes: u64) -> Outcome<Option<Self>> {
         let VolumeSpec::Path(path) = spec else { return Ok(None) };
-        let wrong = |e| Failure::failed(format!("cannot make {}: {e}", path.display()));
+        let wrong = |e: std::io::Error| {
+            let why = missing_folder(path).unwrap_or_else(|| e.to_string());
+            Failure::failed(format!("cannot make {}: {why}", path.display()))
+        };
         match OpenOptions::new().write(true).create_new(true).open(path) {
             Ok(file) => {
                 let made = MadeFile { path: Path::new(path).to_owned() };
