@@ -84,16 +84,23 @@ pub(crate) enum Place {
     Nowhere,
     /// All of it is copied into one piece of memory.
     Whole(Buf),
-    /// It stays in the memory that it arrives in, as long as the links can spare that. So many bytes.
+    /// It stays in the memory that it arrives in, as long as the links can spare that and it comes in
+    /// few pieces. So many bytes.
     Lent(usize),
+    /// Nobody waits for these bytes any more. What comes is noted, and not kept.
+    Nobody(usize),
 }
+
+/// A read that comes in more pieces than this is copied into one: whoever passes it on walks over
+/// them, and each keeps a frame alive. 1 MiB in full frames of MTU 9000 fits.
+const PIECES_MAX: usize = 160;
 
 impl Place {
     fn bytes(&self) -> usize {
         match self {
             Place::Nowhere => 0,
             Place::Whole(buf) => buf.len(),
-            Place::Lent(bytes) => *bytes,
+            Place::Lent(bytes) | Place::Nobody(bytes) => *bytes,
         }
     }
 }
@@ -186,6 +193,15 @@ impl Slots {
         self.changing = 0;
     }
 
+    /// The session is gone: what has come in it comes again in the next, as a whole.
+    pub fn forget_data(&mut self) {
+        for &slot in &self.in_use {
+            let s = &mut self.slots[slot as usize];
+            s.pieces.clear();
+            s.units.clear();
+        }
+    }
+
     /// None is in use.
     pub fn is_idle(&self) -> bool {
         self.in_use.is_empty()
@@ -241,13 +257,15 @@ impl Slots {
         Ok(s)
     }
 
-    /// DATA of a read, only units that are missing: into the place where it belongs, which is the one
-    /// copy, or kept where it is. With `copy` what would be kept is copied into memory of that pool.
+    /// DATA of a read, only units that are missing: kept where it is, or copied into the place where it
+    /// belongs. If `is_spare` says no the links need their memory: what was kept moves to such a place, of
+    /// `pool`, too.
     pub fn on_data(
         &mut self,
         data: &Data,
         frame: &RxFrame,
-        copy: Option<&Pool>,
+        is_spare: bool,
+        pool: &Pool,
     ) -> Result<Option<Finished>, DropReason> {
         let s = self.live(data.slot, data.sequence)?;
         let (offset, length) = (data.offset as usize, data.length as usize);
@@ -262,20 +280,22 @@ impl Slots {
             return Err(DropReason::Range);
         }
         let mut copied = 0;
+        if let Place::Lent(bytes) = s.place
+            && (!is_spare || s.pieces.count() >= PIECES_MAX)
+        {
+            let mut whole = pool.get(bytes);
+            copied += s.pieces.move_to(&mut whole) as u64;
+            s.place = Place::Whole(whole);
+        }
         let (place, pieces) = (&mut s.place, &mut s.pieces);
         let arrived = Arrived { frame, payload_at: data.payload_at, offset };
-        let new = s.units.mark(offset, length, |from, to| {
-            let is_copied = match place {
-                Place::Whole(buf) => {
-                    frame.copy_to(data.payload_at + from - offset, &mut buf[from..to]);
-                    true
-                }
-                _ => {
-                    pieces.place(arrived, from, to, copy);
-                    copy.is_some()
-                }
-            };
-            copied += if is_copied { (to - from) as u64 } else { 0 };
+        let new = s.units.mark(offset, length, |from, to| match place {
+            Place::Whole(buf) => {
+                frame.copy_to(data.payload_at + from - offset, &mut buf[from..to]);
+                copied += (to - from) as u64;
+            }
+            Place::Lent(_) => pieces.place(arrived, from, to, None),
+            Place::Nobody(_) | Place::Nowhere => {}
         });
         self.copied_bytes += copied;
         if new == 0 {
@@ -313,6 +333,7 @@ impl Slots {
                 Some(Answer::Whole(buf))
             }
             Place::Lent(_) => Some(Answer::Lent(s.pieces.take())),
+            Place::Nobody(_) => None,
         };
         let mark = s.mark;
         self.release(slot);
@@ -337,6 +358,11 @@ impl Slots {
             if matches!(s.state, State::Active) && matches!(io.owner, Owner::User(_)) {
                 tell(io);
                 s.state = State::GivenUp;
+                s.pieces.clear();
+                s.place = match s.place.bytes() {
+                    0 => Place::Nowhere,
+                    bytes => Place::Nobody(bytes),
+                };
             }
         }
     }
@@ -431,5 +457,84 @@ fn op_code(op: Op) -> OpCode {
         Op::WriteZeroes => OpCode::WriteZeroes,
         Op::BlockStatus => OpCode::BlockStatus,
         Op::LoadWriter | Op::StoreWriter => unreachable!("refused when it was submitted"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use thinwire_buffer::Addr;
+
+    use super::*;
+
+    const LEN: usize = 256 << 10;
+
+    /// A read that is outstanding, whose data stays where it arrives.
+    fn reading() -> Slots {
+        let mut slots = Slots::new();
+        slots.restart(2, 0, &mut Vec::new());
+        let (op, flags, data) = (Op::Read, IoFlags::default(), SegList::new());
+        let io = Pending { owner: Owner::User(1), op, flags, offset: 0, len: LEN as u64, data };
+        slots.start(io, Place::Lent(LEN), Mark::default());
+        slots
+    }
+
+    /// A part of its data arrives, in a frame of the links' memory of `pool`.
+    fn arrive(slots: &mut Slots, pool: &Pool, offset: usize, length: usize) -> Option<Finished> {
+        let bytes: Vec<u8> = (offset..offset + length).map(|at| (at / 512) as u8).collect();
+        let bytes = pool.for_received().copy_of(&bytes).freeze();
+        let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+        let frame = RxFrame { from: Addr::Sim(1), bytes, rest: SegList::new(), waited, queued };
+        let (offset, length) = (offset as u32, length as u32);
+        let data = Data { slot: 0, sequence: 1, offset, length, payload_at: 0 };
+        slots.on_data(&data, &frame, true, pool).unwrap()
+    }
+
+    fn complete(slots: &mut Slots) -> Option<Finished> {
+        let length = LEN as u32;
+        let complete = Complete { slot: 0, sequence: 1, status: 0, length, verifier: 1 };
+        slots.on_complete(&complete).unwrap()
+    }
+
+    /// However small the pieces are in which a target sends it.
+    #[test]
+    fn a_read_in_many_pieces_is_put_together() {
+        for (step, is_lent) in [(8192, true), (512, false)] {
+            let (pool, mut slots) = (Pool::new(0), reading());
+            assert!(complete(&mut slots).is_none(), "its data is not here");
+            let mut finished = None;
+            for offset in (0..LEN).step_by(step).rev() {
+                finished = arrive(&mut slots, &pool, offset, step);
+                let received = pool.stats().received_bytes;
+                assert!(received <= PIECES_MAX * 8192, "{received} bytes of frames are kept");
+            }
+            let data = match finished.unwrap().data {
+                Some(Answer::Lent(data)) if is_lent => data,
+                Some(Answer::Whole(buf)) if !is_lent => SegList::of(buf.freeze()),
+                other => panic!("{other:?}"),
+            };
+            let expected: Vec<u8> = (0..LEN).map(|at| (at / 512) as u8).collect();
+            assert!(data.to_vec() == expected);
+            assert_eq!(slots.copied_bytes, if is_lent { 0 } else { LEN as u64 });
+        }
+    }
+
+    /// Neither whoever has given up nor a session that is gone keeps frames alive.
+    #[test]
+    fn what_nobody_waits_for_is_not_kept() {
+        let (pool, mut slots) = (Pool::new(0), reading());
+        arrive(&mut slots, &pool, 0, 8192);
+        assert_eq!(pool.stats().received_bytes, 8192);
+        slots.forget_data();
+        assert_eq!(pool.stats().received_bytes, 0);
+        let mut slots = reading();
+        arrive(&mut slots, &pool, 0, 8192);
+        slots.give_up(|io| assert_eq!(io.len, LEN as u64));
+        arrive(&mut slots, &pool, 8192, 8192);
+        assert_eq!(pool.stats().received_bytes, 0);
+        // The rest only ends the slot.
+        arrive(&mut slots, &pool, 16384, LEN - 16384);
+        assert!(complete(&mut slots).is_none() && slots.is_idle());
     }
 }

@@ -52,6 +52,26 @@ impl Pieces {
         });
     }
 
+    /// How many there are.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Copies all of them to where they belong in `out`, and lets go of them. Returns how many bytes
+    /// that were.
+    ///
+    /// # Panics
+    /// If one ends beyond `out`.
+    pub fn move_to(&mut self, out: &mut [u8]) -> usize {
+        let mut copied = 0;
+        for (at, piece) in self.list.drain(..) {
+            out[at as usize..at as usize + piece.len()].copy_from_slice(&piece);
+            copied += piece.len();
+        }
+        copied
+    }
+
     /// Where the last piece ends; 0 without one.
     pub fn end(&self) -> usize {
         self.list.last().map_or(0, |(at, piece)| *at as usize + piece.len())
@@ -118,6 +138,13 @@ mod tests {
         let expected: Vec<u8> = (10..100).chain(110..200).collect();
         assert_eq!(pieces.take().to_vec(), expected);
         assert_eq!((pieces.end(), copies.stats().live_bytes), (0, 0));
+        pieces.place(late, 100, 180, None);
+        pieces.place(early, 10, 40, None);
+        assert_eq!(pieces.count(), 4, "both across the end of their frame's first piece");
+        let mut out = vec![0; 200];
+        assert_eq!((pieces.move_to(&mut out), pieces.count()), (110, 0));
+        assert_eq!(out[10..40], expected[10..40]);
+        assert_eq!(out[100..180], expected[100..180]);
         pieces.place(early, 20, 30, None);
         pieces.place(early, 30, 50, None);
         pieces.cut_off(45);

@@ -124,7 +124,10 @@ fn a_file_over_xdp_is_written_from_the_chunks_that_suit_it() {
         assert!((target - share).abs() < 0.05, "writes of {len}: {target}, not {share}");
     }
     for (len, target, initiator) in copies(&mut pair, Op::Read) {
-        assert!((1.0..1.2).contains(&target) && initiator == 0.0, "reads of {len}: {target}");
+        assert!((1.0..1.2).contains(&target), "reads of {len}: {target}");
+        // A mebibyte comes in more pieces than are kept as such.
+        let most = if len > 64 << 10 { 1.0 } else { 0.0 };
+        assert!(initiator <= most, "reads of {len}: {initiator}");
     }
 }
 

@@ -47,9 +47,12 @@ impl Initiator {
     }
 
     fn start(&mut self, io: Pending) {
+        let is_spare = self.pool.stats().received_bytes <= self.config.lent_bytes_max;
         let place = match io.op {
-            // Some of it will be changed.
-            Op::Read if io.flags.for_patch => Place::Whole(self.pool.get(io.len as usize)),
+            // Some of it will be changed, or the links need their memory.
+            Op::Read if io.flags.for_patch || !is_spare => {
+                Place::Whole(self.pool.get(io.len as usize))
+            }
             Op::Read => Place::Lent(io.len as usize),
             Op::BlockStatus => Place::Whole(self.pool.get(EXTENT_LIST_BYTES)),
             _ => Place::Nowhere,

@@ -25,7 +25,7 @@ impl Initiator {
             self.association.session_of(sealed.header().session)?;
         }
         let copied = &mut self.requests.slots().copied_bytes;
-        let frame = sealed.unseal(&self.pool, copied).map_err(DropReason::Frame)?;
+        let frame = sealed.unseal(&self.pool.for_received(), copied).map_err(DropReason::Frame)?;
         if !kind.is_numbered() {
             return self.greeted(now, link, &frame);
         }
@@ -92,8 +92,8 @@ impl Initiator {
         match message {
             Message::Data(data) => {
                 let is_spare = self.pool.stats().received_bytes <= self.config.lent_bytes_max;
-                let copy = (!is_spare).then_some(&self.pool);
-                if let Some(finished) = self.requests.slots().on_data(data, frame, copy)? {
+                let slots = self.requests.slots();
+                if let Some(finished) = slots.on_data(data, frame, is_spare, &self.pool)? {
                     self.finish(finished);
                 }
             }

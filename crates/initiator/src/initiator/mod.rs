@@ -174,6 +174,9 @@ impl Initiator {
         if let Some(session) = self.association.session_mut() {
             session.on_time(now);
         }
+        if self.association.session().is_none() {
+            self.requests.slots().forget_data();
+        }
         if self.closing.lives() {
             self.watch_connection(now);
             self.pump();
