@@ -133,6 +133,7 @@ def both_links_go_silent(lab):
 
 KILLS = {
     "packet": {"over": "packet", "wrapper": ""},
+    "packet_buffered": {"over": "packet", "wrapper": ",buffered"},
     "packet_writeback": {"over": "packet", "wrapper": ",writeback"},
     "udp_writeback": {"over": "udp", "wrapper": ",writeback"},
     "xdp_writeback": {"over": "xdp", "wrapper": ",writeback"},
@@ -141,7 +142,8 @@ KILLS = {
 
 @test(seconds=120, each=KILLS)
 def target_killed(lab, over, wrapper):
-    """kill -9 of the target three times, restarted each time (writeback: unflushed writes are lost)."""
+    """kill -9 of the target three times, restarted each time (writeback: unflushed writes are lost; buffered:
+    what was in the page cache is not)."""
     target, attachment = serve(lab, over, wrapper)
     fio = load.Fio(lab, attachment.nbd, mib=64, seconds=10)
     for kill in range(3):

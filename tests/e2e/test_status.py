@@ -45,7 +45,8 @@ def has(found, **wanted):
 def target_with_writer_and_reader(lab):
     """Each export with who writes it, each session with what it has open, in text and in JSON."""
     shown = Shown(lab)
-    target = Target(lab, f"disk0={image(lab)}", "fixed=memory:1M,ro", extra=(*shown.flags, "--shards", "1"))
+    target = Target(lab, f"disk0={image(lab)}", "fixed=memory:1M,ro", f"cached={image(lab, 'cached.img', 1)},buffered",
+                    extra=(*shown.flags, "--shards", "1"))
     writer, reader = Attachment(lab), Attachment(lab, name="reader", extra=["--read-only"])
     load.verified(lab, writer.nbd, mib=8)
     found = shown.target()
@@ -53,10 +54,13 @@ def target_with_writer_and_reader(lab):
         detail=None)
     mode = os.stat(os.path.join(shown.run_dir, "target-node1.sock")).st_mode
     check(stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600, f"the socket's mode: {oct(mode)}")
-    disk, fixed = found["exports"]
+    disk, fixed, cached = found["exports"]
     has(disk, name="disk0", volume=f"file:{lab.path('disk0.img')}", bytes=128 << 20, block_bytes=512, read_only=False,
         generation=1, record="settled", losses=0, leaves=[], shard=0)
-    has(fixed, name="fixed", read_only=True, writer=None, generation=0)
+    has(fixed, name="fixed", read_only=True, writer=None, generation=0, io=None)
+    has(cached, name="cached", io="buffered")
+    # `direct`, but where the file system has no direct I/O.
+    check(disk["io"] in ("direct", "buffered"), f"{disk}")
     pid = writer.pid()
     check(f"(pid {pid})" in disk["writer"]["name"] and disk["writer"]["attached"], f"{disk}")
     check(0 < disk["writer"]["lease_s"] <= 30 and 0 <= disk["writer"]["silent_s"] < 10, f"{disk}")
@@ -69,7 +73,8 @@ def target_with_writer_and_reader(lab):
     check(found["counters"]["requests"] > 16 and found["links"][0]["rx_frames"] > 16, f"{found}")
     said = shown.text()
     for word in ("serving", "INSECURE", f"written by {disk['writer']['name']} under generation 1 for ", "128 MiB",
-                 "export fixed of memory:1048576, 1 MiB in blocks of 512 bytes, read-only", "frames received"):
+                 "export fixed of memory:1048576, 1 MiB in blocks of 512 bytes, read-only", "frames received",
+                 "cached.img, 1 MiB in blocks of 512 bytes, buffered, nobody writes"):
         check(word in said, f"'{word}' is missing:\n{said}")
     # By name, and by none.
     has(shown.target("node1"), pid=target.process.pid)

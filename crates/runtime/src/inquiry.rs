@@ -29,6 +29,8 @@ pub struct ShardReport {
     pub exports: Vec<ExportReport>,
     /// What they stand on at other targets.
     pub leaves: Vec<LeafReport>,
+    /// Those with files or devices of this machine, by name, and whether all I/O on these is direct.
+    pub direct: Vec<(String, bool)>,
     /// Sessions in use, at most [`SESSIONS_TOLD_MAX`].
     pub sessions: Vec<SessionReport>,
     /// How many there are.

@@ -36,6 +36,8 @@ pub struct OpenedExport {
     pub ports: Vec<usize>,
     /// Those of the parts that are attachments, to tell how they are.
     pub leaves: Vec<OpenedLeaf>,
+    /// Whether all I/O on its files and devices of this machine is direct; `None` if it has none.
+    pub direct: Option<bool>,
     /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
     pub end: Option<Box<dyn FnOnce(bool)>>,
 }
@@ -44,7 +46,7 @@ impl OpenedExport {
     /// Of a volume with at most one descriptor, which stands on nothing else.
     pub fn new(config: ExportConfig, fd: Option<RawFd>) -> Self {
         let fds = fd.into_iter().collect();
-        OpenedExport { config, fds, ports: Vec::new(), leaves: Vec::new(), end: None }
+        OpenedExport { config, fds, ports: Vec::new(), leaves: Vec::new(), direct: None, end: None }
     }
 }
 
@@ -79,6 +81,8 @@ pub struct TargetShard {
     links: Vec<usize>,
     /// With the names of their exports.
     leaves: Vec<(String, OpenedLeaf)>,
+    /// Exports with files or devices of this machine, and whether I/O on these is direct.
+    direct: Vec<(String, bool)>,
     ends: Vec<Box<dyn FnOnce(bool)>>,
     /// It has turned as a target.
     has_served: bool,
@@ -115,6 +119,7 @@ impl TargetShard {
             index,
             links,
             leaves: Vec::new(),
+            direct: Vec::new(),
             ends: Vec::new(),
             has_served: false,
         }
@@ -141,6 +146,7 @@ impl TargetShard {
         }
         let name = &export.config.name;
         self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
+        self.direct.extend(export.direct.map(|direct| (name.clone(), direct)));
         shard.get_mut(self.target).add_export(export.config);
         self.ends.extend(export.end);
         Ok(())
@@ -229,6 +235,7 @@ impl TargetShard {
             now,
             exports: target.exports(),
             leaves: self.leaves.iter().map(leaf).collect(),
+            direct: self.direct.clone(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),
             session_count: target.session_count(),
             links: self.links.iter().map(link).collect(),

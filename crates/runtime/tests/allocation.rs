@@ -89,8 +89,8 @@ fn memory() -> (Opened, Pool) {
 fn file(dir: &Dir) -> (Opened, Pool) {
     let pool = Pool::new(256 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let opened = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
-    (opened, pool)
+    let store = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    ((store.volume, Some(store.fd)), pool)
 }
 
 /// What to do at random: shares out of eight.

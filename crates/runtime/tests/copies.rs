@@ -94,7 +94,8 @@ fn a_file_over_a_raw_link_is_written_and_read_without_a_copy() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let volume = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let store = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let volume = (store.volume, Some(store.fd));
     let mut pair = Pair::new(volume, pool, link("packet:left"), link("packet:right"));
     // The path learns that it carries jumbo frames.
     pair.rest(Duration::from_millis(300));
@@ -112,7 +113,8 @@ fn a_file_over_xdp_is_written_from_the_chunks_that_suit_it() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let volume = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let store = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let volume = (store.volume, Some(store.fd));
     let mut pair = Pair::new(volume, pool, link("xdp:left"), link("xdp:right"));
     pair.rest(Duration::from_millis(300));
     // Of each frame of 8 KiB, 4.5 KiB are in chunks that do not; four of 512 bytes fit into one that
@@ -149,7 +151,8 @@ fn nothing_is_copied_twice_over_udp() {
     let dir = Dir::new();
     let pool = Pool::new(64 << 20);
     let path = dir.image("disk", VOLUME_BYTES);
-    let file = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let store = open_store(&path, &dir.options(), &pool, &mut |_| {}).unwrap();
+    let file = (store.volume, Some(store.fd));
     for (volume, pool) in [(file, pool), memory()] {
         let mut pair = Pair::new(volume, pool, link("udp:127.0.0.1"), link("udp:127.0.0.1"));
         pair.rest(Duration::from_millis(300));

@@ -103,8 +103,8 @@ fn main() {
     for backend in backends() {
         let path = dir.image(&format!("{backend:?}"), 1 << 20);
         let options = DiskOptions { backend, ..dir.options() };
-        let (volume, fd) = open_store(&path, &options, &pool, &mut |_| {}).unwrap();
-        volumes.push((format!("file, {backend:?}"), volume, fd));
+        let store = open_store(&path, &options, &pool, &mut |_| {}).unwrap();
+        volumes.push((format!("file, {backend:?}"), store.volume, Some(store.fd)));
     }
     let payload: Vec<Segment> = (0..4).map(|_| pool.get_zeroed(4096).freeze()).collect();
     let mut done = Vec::with_capacity(64);

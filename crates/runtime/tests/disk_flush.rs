@@ -50,10 +50,11 @@ impl Stage {
     }
 
     /// A store on a new image, on that file system or beside it, every block of it written and flushed.
-    fn store(&self, name: &str) -> Store {
+    fn store(&self, name: &str, direct: bool) -> Store {
         let path = self.dir.join(name);
         File::create(&path).unwrap().set_len(IMAGE_BYTES as u64).unwrap();
-        let options = DiskOptions { state_dir: self.dir.join("state"), ..DiskOptions::default() };
+        let state_dir = self.dir.join("state");
+        let options = DiskOptions { direct, state_dir, ..DiskOptions::default() };
         let mut store = Store::open(&path, &options);
         overwrite(&mut store, 1);
         flush(&mut store).unwrap();
@@ -79,10 +80,14 @@ struct Scene {
 impl Scene {
     /// Everything is durable, the first image's record too.
     fn new(system: &str, test: &str) -> Option<Self> {
+        Scene::with(system, test, true)
+    }
+
+    fn with(system: &str, test: &str, direct: bool) -> Option<Self> {
         let stage = Stage::new(system, test)?;
         let [mut first, second] =
-            ["first", "second"].map(|name| stage.store(&format!("{MOUNT_POINT}/{name}")));
-        let elsewhere = stage.store("elsewhere");
+            ["first", "second"].map(|name| stage.store(&format!("{MOUNT_POINT}/{name}"), direct));
+        let elsewhere = stage.store("elsewhere", direct);
         store_writer(&mut *first.volume, record(1)).unwrap();
         assert!(run("sync", &["-f", &stage.mount_point()]));
         Some(Scene { first, second, elsewhere, stage })
@@ -114,7 +119,7 @@ fn record(generation: u64) -> WriterRecord {
     WriterRecord::new(generation, [1; 16], "a")
 }
 
-/// Direct writes to blocks that are there: they need nothing of the file system but a time stamp.
+/// Writes to blocks that are there: they need nothing of the file system but a time stamp.
 fn overwrite(store: &mut Store, byte: u8) {
     store.write(0, &vec![byte; IMAGE_BYTES]).result.unwrap();
 }
@@ -126,19 +131,21 @@ fn flush(store: &mut Store) -> Result<(), ErrorKind> {
 /// The first's flush fails; the second's writes were in the same cache.
 #[test]
 fn a_failed_device_flush_counts_for_all_on_the_device() {
-    for system in SYSTEMS {
-        let Some(mut scene) = Scene::new(system, "flush") else { continue };
+    let ways = SYSTEMS.map(|system| [(system, "direct", true), (system, "buffered", false)]);
+    for (system, way, direct) in ways.into_iter().flatten() {
+        let Some(mut scene) = Scene::with(system, way, direct) else { continue };
+        let what = format!("{system}, {way}");
         overwrite(&mut scene.first, 2);
         overwrite(&mut scene.second, 2);
         let before = scene.losses();
         let (flushed, asked) = scene.while_failing(|scene| flush(&mut scene.first));
-        assert_eq!((flushed, asked), (Err(ErrorKind::Io), true), "{system}");
-        scene.assert_counted(before, system);
+        assert_eq!((flushed, asked), (Err(ErrorKind::Io), true), "{what}");
+        scene.assert_counted(before, &what);
         let after = [flush(&mut scene.first), flush(&mut scene.second)];
         match system {
             // The flush belonged to its log of the tree.
-            "btrfs" => assert!(after.iter().all(Result::is_err), "{system}: {after:?}"),
-            _ => assert_eq!(after, [Ok(()); 2], "{system}: more than the flush has failed"),
+            "btrfs" => assert!(after.iter().all(Result::is_err), "{what}: {after:?}"),
+            _ => assert_eq!(after, [Ok(()); 2], "{what}: more than the flush has failed"),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Dir, Store, backends, open_disk, wait};
+use common::{Dir, Store, backends, open_disk, wait, way, ways};
 use thinwire_buffer::Pool;
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::stores::{FileStore, Writeback};
@@ -58,9 +58,9 @@ fn a_write_back_cache_over_a_file_conforms_and_loses_what_was_not_flushed() {
 #[test]
 fn more_than_the_kernel_is_given_at_once_all_completes() {
     let dir = Dir::new();
-    for backend in backends() {
-        let path = dir.image(&format!("{backend:?}"), 8 * MIB);
-        let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
+    for options in ways(&dir) {
+        let path = dir.image(&way(&options), 8 * MIB);
+        let mut store = Store::open(&path, &options);
         let bytes: Vec<u8> = (0..8 * MIB).map(|at| (at / 4096) as u8).collect();
         for (at, part) in (0..).step_by(MIB as usize).zip(bytes.chunks(MIB as usize)) {
             store.write(at, part).result.unwrap();
@@ -87,9 +87,8 @@ fn more_than_the_kernel_is_given_at_once_all_completes() {
 #[test]
 fn dropping_a_disk_waits_for_the_kernel_and_frees_the_lock() {
     let dir = Dir::new();
-    for backend in backends() {
-        let path = dir.image(&format!("{backend:?}"), 64 * MIB);
-        let options = DiskOptions { backend, ..dir.options() };
+    for options in ways(&dir) {
+        let path = dir.image(&way(&options), 64 * MIB);
         for round in 0..20 {
             let mut store = Store::open(&path, &options);
             for at in 0..40 {
@@ -104,12 +103,32 @@ fn dropping_a_disk_waits_for_the_kernel_and_frees_the_lock() {
     }
 }
 
+/// The kernel writes back what a process has left in the page cache, and lets nobody read or write past it.
+#[test]
+fn what_was_not_flushed_is_what_the_next_one_finds() {
+    let dir = Dir::new();
+    let options = |direct| DiskOptions { direct, ..dir.options() };
+    for (first, next) in [(false, true), (true, false), (false, false)] {
+        let path = dir.image(&format!("{first}-{next}"), MIB);
+        let mut store = Store::open(&path, &options(first));
+        assert_eq!(store.read(0, 8192), [0; 8192]);
+        store.write(0, &[1; 4096]).result.unwrap();
+        drop(store);
+        let mut store = Store::open(&path, &options(next));
+        assert_eq!(store.read(0, 4096), [1; 4096], "direct: {first}, then {next}");
+        store.write(0, &[2; 512]).result.unwrap();
+        drop(store);
+        let mut store = Store::open(&path, &options(first));
+        assert_eq!(store.read(0, 1024), [[2; 512], [1; 512]].concat());
+    }
+}
+
 #[test]
 fn discards_give_space_back_and_durable_zeroes_keep_it() {
     let dir = Dir::new();
-    for backend in backends() {
-        let path = dir.image(&format!("{backend:?}"), 8 * MIB);
-        let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
+    for options in ways(&dir) {
+        let path = dir.image(&way(&options), 8 * MIB);
+        let mut store = Store::open(&path, &options);
         let used = || std::fs::metadata(&path).unwrap().blocks() * 512;
         let data = |len, hole| thinwire_volume::Extent { len, hole, zero: hole };
         // What stands beside the content may take a block.
@@ -146,11 +165,11 @@ fn discards_give_space_back_and_durable_zeroes_keep_it() {
 #[test]
 fn a_file_that_shrinks_fails_what_it_lost_and_every_write() {
     let dir = Dir::new();
-    for backend in backends() {
+    for options in ways(&dir) {
         // Cut at a block, and at an odd place.
         for left in [4 * MIB, 4 * MIB + 777] {
-            let path = dir.image(&format!("{backend:?}-{left}"), 8 * MIB);
-            let mut store = Store::open(&path, &DiskOptions { backend, ..dir.options() });
+            let path = dir.image(&format!("{}-{left}", way(&options)), 8 * MIB);
+            let mut store = Store::open(&path, &options);
             store.write(0, &[1; 4096]).result.unwrap();
             store.write(6 * MIB, &[2; 4096]).result.unwrap();
             FsOptions::new().write(true).open(&path).unwrap().set_len(left).unwrap();
@@ -206,9 +225,9 @@ impl Drop for Tiny {
 #[test]
 fn a_full_file_system_fails_that_write_and_serves_on() {
     let Some(tiny) = Tiny::mount() else { return };
-    for backend in backends() {
-        let path = tiny.0.image(&format!("{backend:?}"), 16 * MIB);
-        let mut store = Store::open(&path, &DiskOptions { backend, ..tiny.0.options() });
+    for options in ways(&tiny.0) {
+        let path = tiny.0.image(&way(&options), 16 * MIB);
+        let mut store = Store::open(&path, &options);
         let mut full_at = None;
         for at in 0..32 {
             let result = store.write(at * 65536, &[9; 65536]).result;
@@ -258,14 +277,14 @@ fn a_block_device_conforms_and_is_taken_by_one() {
     let Some(device) = Loop::new(6 * MIB) else { return };
     let path = Path::new(&device.0);
     let dir = Dir::new();
-    for backend in backends() {
-        let options = DiskOptions { backend, ..dir.options() };
+    for options in ways(&dir) {
         let mut store = Store::open(path, &options);
         let busy = open_disk(path, &options).unwrap_err().to_string();
         assert!(busy.contains("is in use by"), "{busy}");
         let (fd, identity) = (store.fd, store.volume.identity());
         assert_eq!(store.volume.geometry().bytes, 6 * MIB);
-        exercise(&mut *store.volume, &mut || wait(fd), 7, 800);
+        let overlap = if options.direct { Overlap::Whole } else { Overlap::Torn };
+        exercise_with(&mut *store.volume, &mut || wait(fd), 7, 800, overlap);
         let record = thinwire_volume::WriterRecord::new(4, [5; 16], "");
         store_writer(&mut *store.volume, record).unwrap();
         drop(store);

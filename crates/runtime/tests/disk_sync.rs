@@ -7,9 +7,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use common::{Store, can_mount, make_file_system_with, run};
+use common::{Store, backends, can_mount, make_file_system_with, run};
+use thinwire_buffer::{Pool, SegList};
 use thinwire_runtime::disk::DiskOptions;
-use thinwire_volume::{ErrorKind, Op, WriterRecord, load_writer, store_writer};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op, WriterRecord, load_writer, store_writer};
 
 /// A file system on a device that fails when it is told to. Only root can mount one.
 struct Stage {
@@ -92,6 +93,31 @@ fn write_much(store: &mut Store) {
     let bytes = vec![7; 1 << 20];
     for nth in 0..16 {
         store.write(nth << 20, &bytes).result.unwrap();
+    }
+}
+
+/// Through the page cache, a write that is not to be durable succeeds at once: what has become of it says
+/// the next flush. One that is to be durable says so itself.
+#[test]
+fn a_durable_write_that_the_device_refuses_is_told_at_once() {
+    for backend in backends() {
+        let Some(stage) = Stage::new("ext4", &format!("durable-{backend:?}")) else { continue };
+        let image = stage.image("image");
+        let mut store = Store::open(&image, &DiskOptions { backend, ..stage.options() });
+        stage.fail();
+        let write = |store: &mut Store, nth: u64, fua| {
+            let data = SegList::of(Pool::new(0).copy_of(&[7; 1 << 20]).freeze());
+            let flags = IoFlags { fua, ..IoFlags::default() };
+            store.run(Io { data, flags, ..Io::new(1, Op::Write, nth << 20, 1 << 20) }).result
+        };
+        let before = store.volume.events();
+        for nth in 0..4 {
+            write(&mut store, nth, false).unwrap();
+        }
+        assert_eq!(store.volume.events(), before, "nobody has asked yet");
+        let lost = (4..20).find(|&nth| write(&mut store, nth, true).is_err());
+        assert!(lost.is_some(), "{backend:?}: 16 MiB are on a device that has no room");
+        assert!(store.volume.events() > before, "{backend:?}");
     }
 }
 

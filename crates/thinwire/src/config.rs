@@ -191,6 +191,11 @@ impl Gathered {
             if let Some(block) = export.block {
                 spec.set_block(*block.get_ref()).map_err(|e| file.wrong(block.span(), e))?;
             }
+            if let Some(buffered) = export.buffered
+                && *buffered.get_ref()
+            {
+                spec.set_buffered().map_err(|e| file.wrong(buffered.span(), e))?;
+            }
             self.add_export(spec, file.place(start))?;
         }
         Ok(())
@@ -306,6 +311,7 @@ name = "disk0"
 volume = "disk0.img"
 read_only = true
 block = 4096
+buffered = true
 "#;
 
     #[test]
@@ -321,6 +327,7 @@ block = 4096
         assert_eq!(config.exports[0].volume, VolumeSpec::Path(dir.path().join("disk0.img")));
         assert!(config.exports[0].read_only && config.exports[0].block_bytes == 4096);
         assert!(config.exports[1].writeback);
+        assert!(config.exports[0].buffered && !config.exports[1].buffered);
         let config = assemble(&dir, &files, &["--name", "flag", "--shards", "4"]).unwrap();
         assert_eq!((config.node.as_str(), config.shards), ("flag", 4));
         let file = format!("batch = \"doorbell\"\ndata_batch = false\n{MAIN}");
@@ -342,6 +349,10 @@ block = 4096
                 "target.toml:4: unknown key `blok`",
             ),
             ("[[export]]\nname = \"a\"\n", "target.toml:1: missing key `volume`"),
+            (
+                "[[export]]\nname = \"a\"\nvolume = \"memory:1M\"\nbuffered = true\n",
+                "target.toml:4: `memory:1048576`: it has no file",
+            ),
             ("node = \n", "target.toml:1: "),
             ("\nnode = \"a b\"\n", "target.toml:2: `a b`"),
             ("node = \"02-00-00-00-00-02\"\n", "Ethernet address"),

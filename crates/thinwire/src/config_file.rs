@@ -82,6 +82,7 @@ pub(crate) struct FileExport {
     #[serde(default)]
     pub read_only: bool,
     pub block: Option<Spanned<u64>>,
+    pub buffered: Option<Spanned<bool>>,
     #[serde(default)]
     pub writeback: bool,
 }

@@ -1,4 +1,4 @@
-//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,writeback]`, and the check that the
+//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,buffered][,writeback]`, and the check that the
 //! volume behind it can be served.
 
 use std::fmt;
@@ -26,6 +26,8 @@ pub struct ExportSpec {
     pub read_only: bool,
     /// Logical block in bytes: 512 or 4096.
     pub block_bytes: u32,
+    /// I/O on files and devices goes through the kernel's page cache.
+    pub buffered: bool,
     /// Test wrapper: acknowledge writes early and lose the unflushed ones with the process.
     pub writeback: bool,
 }
@@ -39,6 +41,7 @@ impl ExportSpec {
             volume,
             read_only: false,
             block_bytes: BLOCK_BYTES_DEFAULT,
+            buffered: false,
             writeback: false,
         })
     }
@@ -58,6 +61,17 @@ impl ExportSpec {
             check_size(bytes, self.block_bytes)
                 .map_err(|why| ParseError::new(self.volume.to_string(), why))?;
         }
+        Ok(())
+    }
+
+    /// Has I/O on its files and block devices go through the kernel's page cache; it has one at least.
+    pub fn set_buffered(&mut self) -> Result<(), ParseError> {
+        if self.paths().next().is_none() {
+            let why =
+                "it has no file and no block device of this machine, which alone have a page cache";
+            return Err(ParseError::new(self.volume.to_string(), why));
+        }
+        self.buffered = true;
         Ok(())
     }
 
@@ -130,13 +144,14 @@ impl FromStr for ExportSpec {
         for option in &parts[1..] {
             match option.split_once('=').unwrap_or((option.as_str(), "")) {
                 ("ro", "") => spec.read_only = true,
+                ("buffered", "") => spec.set_buffered()?,
                 ("writeback", "") => spec.writeback = true,
                 ("block", value) => spec.set_block(crate::size::parse_size(value)?)?,
                 _ => {
                     return Err(ParseError::new(
                         option,
-                        "unknown export option; known are ro, block=512, block=4096 and writeback \
-                         (write a comma in a path twice)",
+                        "unknown export option; known are ro, block=512, block=4096, buffered and \
+                         writeback (write a comma in a path twice)",
                     ));
                 }
             }
@@ -154,6 +169,9 @@ impl fmt::Display for ExportSpec {
         if self.block_bytes != BLOCK_BYTES_DEFAULT {
             write!(f, ",block={}", self.block_bytes)?;
         }
+        if self.buffered {
+            f.write_str(",buffered")?;
+        }
         if self.writeback {
             f.write_str(",writeback")?;
         }
@@ -169,13 +187,21 @@ mod tests {
     fn exports() {
         let spec: ExportSpec = "disk0=/srv/disk0.img".parse().unwrap();
         assert_eq!((spec.name.as_str(), spec.block_bytes), ("disk0", 512));
-        assert!(!spec.read_only && !spec.writeback);
+        assert!(!spec.read_only && !spec.buffered && !spec.writeback);
         let spec: ExportSpec = "s=memory:4G,ro,block=4096,writeback".parse().unwrap();
         assert!(spec.read_only && spec.writeback);
         assert_eq!((spec.volume, spec.block_bytes), (VolumeSpec::Memory(4 << 30), 4096));
         let spec: ExportSpec = "s=/a,,b=c,ro".parse().unwrap();
         assert_eq!(spec.volume, VolumeSpec::Path("/a,b=c".into()));
         assert_eq!(spec.to_string(), "s=file:/a,,b=c,ro");
+        let text = "disk0=file:/srv/disk0.img,buffered,writeback";
+        let spec: ExportSpec = text.parse().unwrap();
+        assert!(spec.buffered && spec.to_string() == text);
+        let text = "big=linear:[tw://n/d?link=eth1,file:/c],buffered";
+        assert!(
+            text.parse::<ExportSpec>().unwrap().buffered,
+            "one of its volumes has a page cache"
+        );
         let text = "big=linear:[file:/a,,b,tw://n/d?link=eth1,linear:[memory:512,file:/c,,d]],ro";
         let spec: ExportSpec = text.parse().unwrap();
         assert_eq!(spec.to_string(), text);
@@ -207,6 +233,9 @@ mod tests {
             ("a=linear:[file:/x],/y]", "`/y]`"),
             ("a=linear:[/x,foo:y]", "`foo:y`"),
             ("a=linear:[/x,/y],block=4096", "are theirs"),
+            ("a=memory:1M,buffered", "no file"),
+            ("a=linear:[tw://n/d?link=eth1,null:1M],buffered", "no file"),
+            ("a=/x,buffered=1", "`buffered=1`"),
         ] {
             let error = text.parse::<ExportSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

@@ -218,12 +218,14 @@ fn export_status(
         lease_s: writer.lease_end.map(|at| at.since(report.now).as_secs_f64()),
     });
     let leaves = report.leaves.iter().filter(|leaf| leaf.export == export.name);
+    let direct = report.direct.iter().find(|(name, _)| *name == export.name);
     ExportStatus {
         name: export.name.clone(),
         volume: spec.map_or(String::new(), |spec| spec.volume.to_string()),
         bytes: export.geometry.bytes,
         block_bytes: export.geometry.block_bytes,
         read_only: export.read_only || export.geometry.features.read_only,
+        io: direct.map(|(_, direct)| if *direct { "direct" } else { "buffered" }.to_owned()),
         shard: u32::from(report.index),
         writer,
         generation: export.generation,
@@ -296,6 +298,7 @@ mod tests {
             now: Time(3_000_000_000),
             exports: Vec::new(),
             leaves: Vec::new(),
+            direct: vec![("a".into(), false)],
             sessions: vec![session],
             session_count: 300,
             links: vec![LinkReport { name: "eth1".into(), addr: Addr::Sim(1), stats }],
@@ -358,6 +361,7 @@ mod tests {
         let export = &all.exports[0];
         assert_eq!(export.record, "reading");
         assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
+        assert_eq!(export.io.as_deref(), Some("buffered"));
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();

@@ -23,6 +23,7 @@ use crate::uri::VolumeSpec;
 pub struct LocalLeaf {
     store: Rc<RefCell<Granted>>,
     fd: Option<RawFd>,
+    direct: Option<bool>,
     host: Host,
 }
 
@@ -55,6 +56,7 @@ impl LocalLeaf {
         let pool = host.pool();
         let stop = disk_options.stop.clone();
         let block = BLOCK_BYTES_DEFAULT;
+        let mut direct = None;
         let (mut store, fd): (Box<dyn Volume>, _) = match spec {
             VolumeSpec::Memory(bytes) => {
                 (Box::new(MemoryStore::new(*bytes, block, random_identity(), &pool)), None)
@@ -73,8 +75,10 @@ impl LocalLeaf {
                     ..disk_options
                 };
                 let mut notify = |note: &str| tracing::info!("{note}");
-                disk::open_store(path, &disk_options, &pool, &mut notify)
-                    .map_err(|e| Failure::failed(unopened(&e, options.read_only)))?
+                let opened = disk::open_store(path, &disk_options, &pool, &mut notify)
+                    .map_err(|e| Failure::failed(unopened(&e, options.read_only)))?;
+                direct = Some(opened.direct);
+                (opened.volume, Some(opened.fd))
             }
             other => unreachable!("{other} is no store"),
         };
@@ -91,12 +95,17 @@ impl LocalLeaf {
             has_lost: false,
             unused: None,
         }));
-        Ok(LocalLeaf { store, fd, host: host.clone() })
+        Ok(LocalLeaf { store, fd, direct, host: host.clone() })
     }
 
     /// Readable when there are completions, if anything tells of them.
     pub fn fd(&self) -> Option<RawFd> {
         self.fd
+    }
+
+    /// Whether I/O on its file or device is direct; `None` of what has none.
+    pub fn direct(&self) -> Option<bool> {
+        self.direct
     }
 
     /// The volume, for whoever stands on it.

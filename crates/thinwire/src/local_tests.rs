@@ -40,7 +40,7 @@ impl Image {
 
     fn store(&self) -> Box<dyn Volume> {
         let VolumeSpec::Path(path) = &self.spec else { unreachable!() };
-        disk::open_store(path, &self.disk_options(), &Pool::new(0), &mut |_| {}).unwrap().0
+        disk::open_store(path, &self.disk_options(), &Pool::new(0), &mut |_| {}).unwrap().volume
     }
 
     fn disk_options(&self) -> disk::DiskOptions {

@@ -177,6 +177,15 @@ impl Tree {
         self.leaves.iter().filter_map(fd).collect()
     }
 
+    /// Whether all I/O on its files and devices of this machine is direct; `None` if it has none.
+    pub fn direct(&self) -> Option<bool> {
+        let direct = |leaf: &Leaf| match leaf {
+            Leaf::Local(leaf) => leaf.direct(),
+            Leaf::Remote(_) => None,
+        };
+        self.leaves.iter().filter_map(direct).reduce(|one, other| one && other)
+    }
+
     /// What it stands on at other targets.
     pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
         let opened = |leaf: &Leaf| match leaf {
@@ -532,7 +541,7 @@ mod tests {
         let is_held = |path: &std::path::Path| {
             let pool = Pool::new(0);
             let store = thinwire_runtime::disk::open_store(path, &disk, &pool, &mut |_| {});
-            load_writer(&mut *store.unwrap().0).unwrap().is_held()
+            load_writer(&mut *store.unwrap().volume).unwrap().is_held()
         };
         assert_eq!((is_held(&sound), is_held(&broken)), (false, true));
     }

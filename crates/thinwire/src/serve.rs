@@ -1,6 +1,6 @@
 //! Serving: from a configuration to running shards.
 
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -202,7 +202,10 @@ impl Opener for Configured<'_> {
         for number in stores.into_iter().chain(others) {
             let spec = &self.config.exports[number];
             let export = match spec.volume.is_store() {
-                true => self.open_store(spec, shard),
+                true => {
+                    let pool = shard.borrow().pool().clone();
+                    open_store(spec, &self.config.state_dir, &pool, &self.endings.stop)
+                }
                 false => self.open_tree(spec, &host),
             };
             match export {
@@ -243,13 +246,6 @@ impl Opener for Configured<'_> {
 }
 
 impl Configured<'_> {
-    /// Opens an export that is one store of this machine.
-    fn open_store(&self, spec: &ExportSpec, shard: &SharedShard) -> Outcome<OpenedExport> {
-        let pool = shard.borrow().pool().clone();
-        let (volume, fd) = open_store(spec, &self.config.state_dir, &pool, &self.endings.stop)?;
-        Ok(OpenedExport::new(named(spec, written_back(spec, volume, &pool)), fd))
-    }
-
     /// Opens what an export is made of. This target is the writer of all of it.
     fn open_tree(&self, spec: &ExportSpec, host: &Host) -> Outcome<OpenedExport> {
         let config = self.config;
@@ -263,6 +259,7 @@ impl Configured<'_> {
             CommandFlags { reading: Some(",ro behind the export"), ..CommandFlags::default() };
         options.hurry = Some(self.endings.hurry.clone());
         let disk_options = DiskOptions {
+            direct: !spec.buffered,
             stop: Some(self.endings.stop.clone()),
             state_dir: config.state_dir.clone(),
             ..DiskOptions::default()
@@ -270,7 +267,7 @@ impl Configured<'_> {
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
-        let held = tree.held_leaves(&spec.volume);
+        let (held, direct) = (tree.held_leaves(&spec.volume), tree.direct());
         let (volume, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
@@ -294,7 +291,7 @@ impl Configured<'_> {
                 left_behind.store(true, Ordering::Release);
             }
         };
-        Ok(OpenedExport { config: exported, fds, ports, leaves, end: Some(Box::new(end)) })
+        Ok(OpenedExport { config: exported, fds, ports, leaves, direct, end: Some(Box::new(end)) })
     }
 }
 
@@ -335,14 +332,16 @@ fn refuse_taken_name(config: &TargetSettings) -> Outcome {
     }
 }
 
+/// Opens an export that is one store of this machine.
 fn open_store(
     spec: &ExportSpec,
     state_dir: &Path,
     pool: &Pool,
     stop: &Arc<OwnedFd>,
-) -> Outcome<(Box<dyn Volume>, Option<RawFd>)> {
+) -> Outcome<OpenedExport> {
     let block = spec.block_bytes;
-    let (volume, fd): (Box<dyn Volume>, _) = match &spec.volume {
+    let export = |volume, fd| OpenedExport::new(named(spec, written_back(spec, volume, pool)), fd);
+    Ok(match &spec.volume {
         VolumeSpec::Memory(bytes) => {
             let mut identity = Identity { identity: [0; 16], incarnation: entropy() };
             // The name says which volume it is, the incarnation that its content is new.
@@ -350,9 +349,9 @@ fn open_store(
                 *place = byte;
             }
             let pages = Pool::new(STORE_FREE_BYTES_MAX);
-            (Box::new(MemoryStore::new(*bytes, block, identity, &pages)), None)
+            export(Box::new(MemoryStore::new(*bytes, block, identity, &pages)), None)
         }
-        VolumeSpec::Null(bytes) => (Box::new(NullStore::new(*bytes, block)), None),
+        VolumeSpec::Null(bytes) => export(Box::new(NullStore::new(*bytes, block)), None),
         VolumeSpec::Switched(_) => {
             return Err(Failure::usage(format!(
                 "export {}: null:SIZE,switch is there to be measured locally (`thinwire bench`)",
@@ -363,17 +362,18 @@ fn open_store(
             let options = DiskOptions {
                 read_only: spec.read_only,
                 block_bytes: block,
+                direct: !spec.buffered,
                 stop: Some(stop.clone()),
                 state_dir: state_dir.to_owned(),
                 ..DiskOptions::default()
             };
             let name = &spec.name;
             let mut notify = |note: &str| tracing::warn!("export {name}: {note}");
-            let (volume, fd) = disk::open_store(path, &options, pool, &mut notify)
+            let opened = disk::open_store(path, &options, pool, &mut notify)
                 .map_err(|e| Failure::failed(format!("cannot serve export {name}: {e}")))?;
-            (volume, fd)
+            let direct = Some(opened.direct);
+            OpenedExport { direct, ..export(opened.volume, Some(opened.fd)) }
         }
         VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => unreachable!("{spec} is no store"),
-    };
-    Ok((volume, fd))
+    })
 }

@@ -232,6 +232,7 @@ fn the_json_of_status_is_what_its_document_says() {
         bytes: 0,
         block_bytes: 512,
         read_only: false,
+        io: None,
         shard: 0,
         writer: None,
         generation: 0,

@@ -28,6 +28,6 @@ mod writer;
 pub use any::AnyDisk;
 pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
-pub use open::{Backend, DiskOptions, OpenedDisk, open, open_store};
+pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use unused::{UnusedGrant, UnusedGrants};

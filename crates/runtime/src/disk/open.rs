@@ -43,8 +43,9 @@ pub struct DiskOptions {
     /// Logical block: 512 or 4096 bytes. Default: 512. Where direct I/O needs larger units than
     /// this, it is left off, and every byte goes through the page cache.
     pub block_bytes: u32,
-    /// Direct I/O where it can be had. Default: true. Without it reads may be faster, being cached
-    /// twice, and the machine's memory fills with what it serves.
+    /// Direct I/O where it can be had. Default: true. Without it all goes through the kernel's page
+    /// cache: reads of what is there are faster, writes are in it until a flush, and the machine's
+    /// memory fills with what it serves.
     pub direct: bool,
     /// How long to wait for the lock, for example of a killed predecessor whose last I/O is not
     /// finished. Default: 30 s.
@@ -158,19 +159,27 @@ pub fn open(
     Ok(OpenedDisk { disk, direct: align_bytes > 1, notes })
 }
 
-/// Opens a path as a volume, reading into memory of `pool`. The descriptor is readable when
-/// [`Volume::poll`] has something to take in; it stays valid as long as the volume.
-///
-/// What the user should know of it goes to `notify`.
+/// A disk as a volume.
+pub struct OpenedStore {
+    /// The volume. It belongs to the thread that opened it.
+    pub volume: Box<dyn Volume>,
+    /// Readable when [`Volume::poll`] has something to take in; valid as long as the volume.
+    pub fd: RawFd,
+    /// I/O goes to the device directly.
+    pub direct: bool,
+}
+
+/// Opens a path as a volume, reading into memory of `pool`. What the user should know of it goes to
+/// `notify`.
 pub fn open_store(
     path: &Path,
     options: &DiskOptions,
     pool: &Pool,
     notify: &mut dyn FnMut(&str),
-) -> Result<(Box<dyn Volume>, Option<RawFd>), DiskOpenError> {
+) -> Result<OpenedStore, DiskOpenError> {
     let opened = open(path, options, notify)?;
     opened.notes.iter().for_each(|note| notify(note));
-    let fd = opened.disk.fd();
+    let (fd, direct) = (opened.disk.fd(), opened.direct);
     let store = FileStore::new(opened.disk, options.block_bytes, pool).map_err(|error| {
         let path = path.to_owned();
         match error {
@@ -183,7 +192,7 @@ pub fn open_store(
             }
         }
     })?;
-    Ok((Box::new(store), Some(fd)))
+    Ok(OpenedStore { volume: Box::new(store), fd, direct })
 }
 
 fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<(), DiskOpenError> {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::{Pool, SegList};
-use thinwire_runtime::disk::{Backend, DiskOpenError, DiskOptions, OpenedDisk, open, open_store};
+use thinwire_runtime::disk::{
+    Backend, DiskOpenError, DiskOptions, OpenedDisk, OpenedStore, open, open_store,
+};
 use thinwire_volume::testing::finish;
 use thinwire_volume::{Completion, Io, Op, Volume};
 
@@ -74,6 +76,17 @@ pub fn backends() -> Vec<Backend> {
     }
 }
 
+/// Both ways of reaching a disk, each directly and through the page cache.
+pub fn ways(dir: &Dir) -> Vec<DiskOptions> {
+    let of = |backend| [true, false].map(|direct| DiskOptions { backend, direct, ..dir.options() });
+    backends().into_iter().flat_map(of).collect()
+}
+
+/// What tells one of the [`ways`] from the others.
+pub fn way(options: &DiskOptions) -> String {
+    format!("{:?}-{}", options.backend, if options.direct { "direct" } else { "buffered" })
+}
+
 pub fn open_disk(path: &Path, options: &DiskOptions) -> Result<OpenedDisk, DiskOpenError> {
     open(path, options, &mut |_| {})
 }
@@ -81,8 +94,8 @@ pub fn open_disk(path: &Path, options: &DiskOptions) -> Result<OpenedDisk, DiskO
 impl Store {
     pub fn open(path: &Path, options: &DiskOptions) -> Self {
         let pool = Pool::new(16 << 20);
-        let (volume, fd) = open_store(path, options, &pool, &mut |_| {}).unwrap();
-        Store { volume, fd: fd.unwrap() }
+        let OpenedStore { volume, fd, .. } = open_store(path, options, &pool, &mut |_| {}).unwrap();
+        Store { volume, fd }
     }
 
     pub fn run(&mut self, io: Io) -> Completion {

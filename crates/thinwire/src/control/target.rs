@@ -103,6 +103,10 @@ pub struct ExportStatus {
     pub block_bytes: u32,
     /// Nobody may write it.
     pub read_only: bool,
+    /// How its files and devices of this machine are read and written: `direct`, or `buffered` if some
+    /// are through the page cache; null if it has none, and from a process of an earlier version.
+    #[serde(default)]
+    pub io: Option<String>,
     /// The shard that serves it.
     pub shard: u32,
     /// Who holds it for writing; null if nobody does.

@@ -138,6 +138,7 @@ fn export_line(export: &ExportStatus) -> String {
     let (name, volume, size) = (&export.name, &export.volume, show_size(export.bytes));
     let mut line =
         format!("export {name} of {volume}, {size} in blocks of {} bytes", export.block_bytes);
+    line += &export.io.as_ref().map_or(String::new(), |io| format!(", {io}"));
     line += &match &export.writer {
         _ if export.read_only => ", read-only".to_owned(),
         None => ", nobody writes".to_owned(),
@@ -230,6 +231,7 @@ mod tests {
             bytes: 10 << 30,
             block_bytes: 512,
             read_only: false,
+            io: None,
             shard: 0,
             writer: None,
             generation: 3,
@@ -242,6 +244,8 @@ mod tests {
         let said = export_line(&export);
         let head = "export disk0 of file:/srv/disk0.img, 10 GiB in blocks of 512 bytes";
         assert_eq!(said, format!("{head}, nobody writes"));
+        export.io = Some("buffered".into());
+        assert_eq!(export_line(&export), format!("{head}, buffered, nobody writes"));
         let writer = |attached, silent_s, lease_s| {
             let held_s = Some(100.0);
             Some(WriterStatus { name: "b (pid 7)".into(), attached, held_s, silent_s, lease_s })
@@ -290,6 +294,7 @@ mod tests {
             bytes: 512,
             block_bytes: 512,
             read_only: false,
+            io: None,
             shard: 0,
             writer: None,
             generation: 0,
