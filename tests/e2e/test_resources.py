@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import signal
 import time
 
-from harness import check
+import load
+from harness import check, until
 from node import Attachment, Target, image, uri, thinwire
 from registry import test
 
@@ -30,6 +32,32 @@ def idle_cpu(lab, over):
     used = sum(map(cpu_seconds, pids)) - before
     check(used < 0.10, f"an idle pair used {used:.2f} s of CPU in 10 s")
     disk.detach()
+
+
+@test(seconds=60)
+def spin_always(lab):
+    """`--spin always`: both sides say so and never sleep; I/O, SIGTERM and detach are heard as ever."""
+    always, run_dir = ("--spin", "always"), lab.path("target-run")
+    target = Target(lab, f"disk0={image(lab)}", extra=[*always, "--run-dir", run_dir])
+    disk = Attachment(lab, extra=always)
+    other = Attachment(lab, "memory:1M", name="other", extra=always)
+    load.verified(lab, disk.nbd, mib=8)
+    told = thinwire(lab, "status", "--json", "--run-dir", run_dir, side="target").stdout
+    check(json.loads(told)["targets"][0]["spin"] == "always" and disk.status()["spin"] == "always", told)
+    for argv, side in (("--run-dir", run_dir), "target"), (("--run-dir", disk.run_dir), "initiator"):
+        said = thinwire(lab, "status", *argv, side=side).stdout
+        check("never sleeps (--spin always)" in said, said)
+    pids = (target.process.pid, disk.pid())
+    before = list(map(cpu_seconds, pids))
+    time.sleep(3)
+    # An idle one that sleeps uses a hundredth of that; how much it gets beside others is theirs to say.
+    used = [after - earlier for after, earlier in zip(map(cpu_seconds, pids), before)]
+    check(min(used) > 0.3, f"they slept: {used} s of CPU in 3 s")
+    os.kill(other.pid(), signal.SIGTERM)
+    until("the end of an attachment after SIGTERM", 5, lambda: not os.path.exists(other.path))
+    disk.detach(timeout=5)
+    target.process.kill(signal.SIGTERM)
+    target.process.wait(5)
 
 
 @test(seconds=60)

@@ -10,6 +10,7 @@ use thinwire_node::Lane;
 
 use crate::clock::entropy;
 use crate::shard::Shard;
+use crate::wait::Spin;
 
 /// How often `stop` is asked.
 const STOP_LOOK: Duration = Duration::from_millis(50);
@@ -24,7 +25,7 @@ pub fn discover(
 ) -> io::Result<Vec<DiscoveredTarget>> {
     let all = (0..links.len()).collect();
     let mut shard = Shard::new(links, Pool::new(8 << 20))?;
-    shard.set_spin(false);
+    shard.set_spin(Spin::Off);
     let search = Discovery::new(shard.now(), node, duration, entropy());
     let end = shard.now() + search.duration();
     let search = shard.add(search, all, &Lane::ALL);

@@ -13,7 +13,7 @@ use thinwire_volume::Volume;
 
 use crate::clock::entropy;
 use crate::shard::Shard;
-use crate::wait::WaitToken;
+use crate::wait::{Spin, WaitToken};
 
 /// Begins to attach an export over these links of a shard, by number: [`Initiator::is_open`] tells when
 /// that is done, [`Initiator::first_error`] if it failed.
@@ -96,8 +96,8 @@ impl Remote {
         self.initiator().report(self.now())
     }
 
-    /// Whether waiting may spin. Default: yes.
-    pub fn set_spin(&mut self, spin: bool) {
+    /// When waiting spins. Default: [`Spin::On`].
+    pub fn set_spin(&mut self, spin: Spin) {
         self.shard.set_spin(spin);
     }
 

@@ -16,7 +16,7 @@ use crate::clock::entropy;
 use crate::inquiry::{Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
 use crate::shard::{Shard, SharedShard};
 use crate::shards::Mail;
-use crate::wait::WaitToken;
+use crate::wait::{Spin, WaitToken};
 
 const STOP: WaitToken = 0;
 const ASKED: WaitToken = 1;
@@ -125,8 +125,8 @@ impl TargetShard {
         }
     }
 
-    /// Whether an idle shard spins for a while before it sleeps. Default: yes.
-    pub fn set_spin(&mut self, spin: bool) {
+    /// When an idle shard spins. Default: [`Spin::On`].
+    pub fn set_spin(&mut self, spin: Spin) {
         self.shard.borrow_mut().set_spin(spin);
     }
 

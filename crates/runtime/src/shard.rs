@@ -19,7 +19,7 @@ use crate::links::Links;
 use crate::shards::Mail;
 use crate::slow::{Steps, is_timed};
 use crate::turn;
-use crate::wait::{WaitStats, WaitToken, Waiter};
+use crate::wait::{Spin, WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
 const LINKS: WaitToken = 1 << 32;
@@ -165,8 +165,8 @@ impl Shard {
         &self.links
     }
 
-    /// Whether waiting may spin. Default: yes.
-    pub fn set_spin(&mut self, spin: bool) {
+    /// When waiting spins. Default: [`Spin::On`].
+    pub fn set_spin(&mut self, spin: Spin) {
         self.waiter.set_spin(spin);
     }
 

@@ -26,7 +26,7 @@ use crate::inquiry::Inquiry;
 use crate::serve::{OpenedExport, Orders, TargetShard};
 use crate::shard::{Shard, SharedShard};
 use crate::steering::link_shard;
-use crate::wait::Waiter;
+use crate::wait::{Spin, Waiter};
 
 /// Letters that wait for one shard, at most. A greeting that finds no room is lost, as on a wire.
 const LETTERS_MAX: usize = 64;
@@ -138,8 +138,8 @@ pub struct Service<'a> {
     pub exports: &'a [String],
     /// Memory that each shard's pool keeps for reuse, in bytes.
     pub pool_free_bytes_max: usize,
-    /// Whether an idle shard spins for a while before it sleeps.
-    pub spin: bool,
+    /// When an idle shard spins.
+    pub spin: Spin,
     /// Readable when even an orderly end is to be given up.
     pub hurry: Option<BorrowedFd<'a>>,
     /// Who asks the shards how they are, if somebody does; for [`Service::shard_count`] of them.

@@ -5,9 +5,12 @@
 //! shard spins for a while before it sleeps, as long as that has lately paid: it keeps an estimate
 //! of the time from going idle to the next event, and spins only if that is of the order of what a
 //! wake-up costs. While it spins it yields, so that on a busy machine it spins on nobody's time.
+//! [`Spin`] has it never spin, or never sleep.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -26,6 +29,41 @@ const NETWORK_TIME_MAX: Duration = Duration::from_micros(500);
 const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
 const EVENTS: usize = 32;
+/// When to spin instead of sleeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spin {
+    /// Never.
+    Off,
+    /// For up to 200 us, as long as that has lately paid.
+    #[default]
+    On,
+    /// Always: it never sleeps, and takes all of a processor that nobody else wants.
+    Always,
+}
+
+impl fmt::Display for Spin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Spin::Off => "off",
+            Spin::On => "on",
+            Spin::Always => "always",
+        })
+    }
+}
+
+impl FromStr for Spin {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Spin::Off),
+            "on" => Ok(Spin::On),
+            "always" => Ok(Spin::Always),
+            _ => Err(format!("`{text}`: give on, off or always")),
+        }
+    }
+}
+
 /// A descriptor's number among those waited for.
 pub type WaitToken = u64;
 
@@ -51,7 +89,7 @@ pub struct Waiter {
     gap: Duration,
     /// Since when nothing has come, over however many waits that a timer ended.
     idle_since: Option<Instant>,
-    spin: bool,
+    spin: Spin,
     /// [`SPIN_MAX`], but for tests: while one yields on a busy machine, that is soon over.
     spin_max: Duration,
     stats: WaitStats,
@@ -66,14 +104,14 @@ impl Waiter {
             ready: Vec::with_capacity(EVENTS),
             gap: SPIN_MAX,
             idle_since: None,
-            spin: true,
+            spin: Spin::On,
             spin_max: SPIN_MAX,
             stats: WaitStats::default(),
         })
     }
 
-    /// Whether to spin at all. Default: yes, adaptively.
-    pub fn set_spin(&mut self, spin: bool) {
+    /// When to spin. Default: [`Spin::On`].
+    pub fn set_spin(&mut self, spin: Spin) {
         self.spin = spin;
     }
 
@@ -154,7 +192,7 @@ impl Waiter {
     }
 
     /// Waits until a descriptor is readable or `timeout` (forever if none) is over: looks, spins as
-    /// long as that has lately paid, then sleeps. True if a descriptor is ready.
+    /// long as that has lately paid, then sleeps, unless it always spins. True if a descriptor is ready.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         self.wait_spinning(timeout, 1, || None, || Ok(false))
     }
@@ -191,7 +229,10 @@ impl Waiter {
         let mut left = timeout;
         if self.pays(network_time) {
             let budget = (self.gap * 4).clamp(Duration::from_micros(30), self.spin_max);
-            let budget = timeout.map_or(budget, |t| t.min(budget));
+            let budget = match self.spin {
+                Spin::Always => timeout,
+                _ => Some(timeout.map_or(budget, |t| t.min(budget))),
+            };
             let mut probes = 0u32;
             loop {
                 std::thread::yield_now();
@@ -202,11 +243,14 @@ impl Waiter {
                     self.learn(idle_since.elapsed());
                     return Ok(true);
                 }
-                if start.elapsed() >= budget {
+                if budget.is_some_and(|budget| start.elapsed() >= budget) {
                     break;
                 }
             }
             self.stats.spun_in_vain += 1;
+            if self.spin == Spin::Always {
+                return Ok(false);
+            }
             left = timeout.map(|t| t.saturating_sub(start.elapsed()));
         }
         self.stats.slept += 1;
@@ -221,7 +265,11 @@ impl Waiter {
 
     fn pays(&self, network_time: impl FnOnce() -> Option<Duration>) -> bool {
         let shows = || network_time().is_none_or(|network_time| network_time <= NETWORK_TIME_MAX);
-        self.spin && self.gap <= self.spin_max && (self.gap <= WAKE_UP || shows())
+        match self.spin {
+            Spin::Off => false,
+            Spin::On => self.gap <= self.spin_max && (self.gap <= WAKE_UP || shows()),
+            Spin::Always => true,
+        }
     }
 
     fn learn(&mut self, gap: Duration) {
@@ -334,9 +382,48 @@ mod tests {
     }
 
     #[test]
+    fn who_always_spins_never_sleeps_and_hears_everything() {
+        let mut waiter = Waiter::new().unwrap();
+        waiter.set_spin(Spin::Always);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        waiter.add(bell.as_fd(), 7).unwrap();
+        // What would keep it from spinning otherwise: nothing has come for long, and a slow network.
+        waiter.gap = SPIN_MAX * 4;
+        let slow = || Some(NETWORK_TIME_MAX * 2);
+        let mut probes = 0;
+        let mut count = || {
+            probes += 1;
+            Ok(false)
+        };
+        let start = Instant::now();
+        assert!(!waiter.wait_probing(Some(Duration::from_millis(20)), slow, &mut count).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(20), "a timer still ends it, on time");
+        let ring = || {
+            std::thread::sleep(Duration::from_millis(20));
+            rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(ring);
+            assert!(waiter.wait_probing(None, slow, &mut count).unwrap());
+        });
+        assert_eq!(waiter.ready(), [7]);
+        assert!(probes > 2 * u64::from(PROBES_PER_LOOK), "{probes} probes");
+        let stats = waiter.stats();
+        assert_eq!((stats.spun, stats.spun_in_vain, stats.slept), (1, 1, 0));
+    }
+
+    #[test]
+    fn words_for_spinning_are_understood_and_said() {
+        for spin in [Spin::Off, Spin::On, Spin::Always] {
+            assert_eq!(spin.to_string().parse(), Ok(spin));
+        }
+        assert!("never".parse::<Spin>().unwrap_err().contains("on, off or always"));
+    }
+
+    #[test]
     fn who_must_not_spin_does_not_probe() {
         let mut waiter = Waiter::new().unwrap();
-        waiter.set_spin(false);
+        waiter.set_spin(Spin::Off);
         let probe = || -> io::Result<bool> { panic!("probed") };
         assert!(!waiter.wait_probing(Some(Duration::from_millis(1)), || None, probe).unwrap());
         let bell = rung();

@@ -20,6 +20,7 @@ use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{Opener, Service, serve};
+use thinwire_runtime::wait::Spin;
 use thinwire_target::{ExportConfig, RecordReport, TargetConfig};
 use thinwire_volume::Identity;
 use thinwire_volume::stores::MemoryStore;
@@ -143,7 +144,7 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
             shards,
             exports: &exports,
             pool_free_bytes_max: 8 << 20,
-            spin: true,
+            spin: Spin::On,
             hurry: None,
             inquiry: Some(&asked),
         };

@@ -6,6 +6,7 @@ use thinwire_link::LinkSpec;
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_proto::Batching;
+use thinwire_runtime::wait::Spin;
 
 use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::config_file::ConfigFile;
@@ -36,8 +37,8 @@ pub struct TargetSettings {
     pub batching: Batching,
     /// The threads of its links.
     pub pipeline: Pipeline,
-    /// Whether idle shards spin.
-    pub spin: bool,
+    /// When idle shards spin.
+    pub spin: Spin,
     /// Faults made on purpose.
     pub fault: Option<FaultConfig>,
     /// Record all frames here.
@@ -61,7 +62,7 @@ struct Gathered {
     batching: Batching,
     receive: Receive,
     completion: CompletionPath,
-    spin: Option<bool>,
+    spin: Option<Spin>,
     exports: Vec<(ExportSpec, String)>,
 }
 
@@ -85,7 +86,7 @@ impl TargetSettings {
         all.shards = args.wire.shards.or(all.shards);
         all.receive = args.wire.receive.unwrap_or(all.receive);
         all.completion = args.completion.unwrap_or(all.completion);
-        all.spin = args.wire.spin.map(|_| args.wire.spins()).or(all.spin);
+        all.spin = args.wire.spin.or(all.spin);
         let flags = args.wire.batching();
         if args.wire.batch.is_some() {
             all.batching.policy = flags.policy;
@@ -169,7 +170,10 @@ impl Gathered {
         }
         self.receive = keys.receive.unwrap_or(self.receive);
         self.completion = keys.completion.unwrap_or(self.completion);
-        self.spin = keys.spin.or(self.spin);
+        if let Some(spin) = &keys.spin {
+            let of_word = spin.get_ref().when().map_err(|e| file.wrong(spin.span(), e))?;
+            self.spin = Some(of_word);
+        }
         self.batching.data = keys.data_batch.unwrap_or(self.batching.data);
         for link in &keys.link {
             let spec = link
@@ -246,7 +250,7 @@ impl Gathered {
                 receive_thread: self.receive == Receive::Split,
                 send_thread: self.completion == CompletionPath::Workqueue,
             },
-            spin: self.spin.unwrap_or(true),
+            spin: self.spin.unwrap_or_default(),
             fault: args.wire.fault,
             pcap: args.wire.pcap.clone(),
             run_dir: args.run_dir.clone(),
@@ -338,6 +342,17 @@ buffered = true
         assert_eq!(batching(&[]), ("doorbell".into(), false));
         assert_eq!(batching(&["--batch", "tyche"]), ("tyche".into(), false));
         assert_eq!(batching(&["--data-batch", "on"]), ("doorbell".into(), true));
+        for (line, flags, spin) in [
+            ("", &[][..], Spin::On),
+            ("spin = true\n", &[], Spin::On),
+            ("spin = false\n", &[], Spin::Off),
+            ("spin = \"always\"\n", &[], Spin::Always),
+            ("spin = \"always\"\n", &["--spin", "on"], Spin::On),
+        ] {
+            let file = format!("{line}{MAIN}");
+            let all = assemble(&dir, &[("target.toml", &file)], flags).unwrap();
+            assert_eq!(all.spin, spin, "{line}{flags:?}");
+        }
     }
 
     #[test]
@@ -349,6 +364,8 @@ buffered = true
                 "target.toml:4: unknown key `blok`",
             ),
             ("[[export]]\nname = \"a\"\n", "target.toml:1: missing key `volume`"),
+            ("\nspin = \"never\"\n", "target.toml:2: `never`: give on, off or always"),
+            ("\nspin = 3\n", "target.toml:2: spin is true, false or \"always\""),
             (
                 "[[export]]\nname = \"a\"\nvolume = \"memory:1M\"\nbuffered = true\n",
                 "target.toml:4: `memory:1048576`: it has no file",

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread::LocalKey;
 
 use serde::Deserialize;
+use thinwire_runtime::wait::Spin;
 use toml::Spanned;
 
 use crate::cli::{CompletionPath, Receive};
@@ -66,11 +67,30 @@ pub(crate) struct FileKeys {
     pub data_batch: Option<bool>,
     pub receive: Option<Receive>,
     pub completion: Option<CompletionPath>,
-    pub spin: Option<bool>,
+    pub spin: Option<Spanned<FileSpin>>,
     #[serde(default)]
     pub export: Vec<Spanned<FileExport>>,
     #[serde(default)]
     pub volume: Vec<Spanned<FileVolume>>,
+}
+
+/// `spin`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "spin is true, false or \"always\"")]
+pub(crate) enum FileSpin {
+    Switch(bool),
+    Word(String),
+}
+
+impl FileSpin {
+    /// What it says, as `--spin` takes it.
+    pub fn when(&self) -> Result<Spin, String> {
+        match self {
+            FileSpin::Switch(true) => Ok(Spin::On),
+            FileSpin::Switch(false) => Ok(Spin::Off),
+            FileSpin::Word(word) => word.parse(),
+        }
+    }
 }
 
 /// `[[export]]`.

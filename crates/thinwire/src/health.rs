@@ -113,6 +113,7 @@ pub fn target(
 ) -> TargetStatus {
     let mut all = empty_status(&config.node, state, config.insecure, std::process::id() as i32);
     all.shards = reports.len() as u32;
+    all.spin = Some(config.spin.to_string());
     let mut silent = Vec::new();
     for (index, report) in reports.iter().enumerate() {
         match report {
@@ -146,6 +147,7 @@ pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) ->
         state,
         insecure,
         shards: 0,
+        spin: None,
         links: Vec::new(),
         exports: Vec::new(),
         sessions: Vec::new(),

@@ -57,9 +57,7 @@ pub fn open_on(
     disk_options: DiskOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
-    if spec.has_remote() {
-        host.shard_mut().set_spin(options.wire.spins());
-    }
+    host.shard_mut().set_spin(options.wire.spin());
     let tree = Tree::open(host, spec, options, disk_options, signals)?;
     for fd in tree.fds() {
         // It is outside of all parts: who submits takes its completions.

@@ -217,6 +217,7 @@ fn the_json_of_status_is_what_its_document_says() {
         outstanding: 0,
         pid: 0,
         batch: None,
+        spin: None,
         detail: None,
     };
     let writer = WriterStatus {

@@ -166,7 +166,8 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
             return Err(failure);
         }
     };
-    AttachmentServer::new(Parts { open, face, control, signals: &signals, claim: &claim, record })?
+    let (spin, signals, claim) = (wanted.options.wire.spin(), &signals, &claim);
+    AttachmentServer::new(Parts { open, face, control, signals, claim, record, spin })?
         .run(reporter)
 }
 

@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
+use thinwire_runtime::wait::Spin;
 use thinwire_volume::{ErrorKind, IoError};
 
 use super::Reporter;
@@ -49,6 +50,8 @@ pub struct Parts<'a> {
     pub claim: &'a Claim<'a>,
     /// Without the path, which is written when the face is ready.
     pub record: Record,
+    /// When its thread spins, to tell.
+    pub spin: Spin,
 }
 
 /// How far the way out is.
@@ -74,6 +77,7 @@ pub struct AttachmentServer<'a> {
     signals: &'a Signals,
     claim: &'a Claim<'a>,
     record: Record,
+    spin: Spin,
     phase: Phase,
     announced: bool,
     forced: bool,
@@ -99,6 +103,7 @@ struct View<'b> {
     open: &'b dyn OpenVolume,
     shown: &'b Shown,
     record: &'b Record,
+    spin: Spin,
     phase: &'b mut Phase,
     forced: &'b mut bool,
     announced: bool,
@@ -107,7 +112,7 @@ struct View<'b> {
 impl<'a> AttachmentServer<'a> {
     /// Ready to run.
     pub fn new(parts: Parts<'a>) -> Outcome<Self> {
-        let Parts { mut open, face, control, signals, claim, record } = parts;
+        let Parts { mut open, face, control, signals, claim, record, spin } = parts;
         open.watch(control.fd())?;
         open.watch(signals.fd())?;
         let shown = open.show(face)?;
@@ -118,6 +123,7 @@ impl<'a> AttachmentServer<'a> {
             signals,
             claim,
             record,
+            spin,
             phase: Phase::Serving,
             announced: false,
             forced: false,
@@ -234,6 +240,7 @@ impl<'a> AttachmentServer<'a> {
             open: &*self.open,
             shown: &self.shown,
             record: &self.record,
+            spin: self.spin,
             phase: &mut self.phase,
             forced: &mut self.forced,
             announced: self.announced,
@@ -449,6 +456,7 @@ impl Controlled for View<'_> {
             outstanding: outstanding as u64,
             pid: record.pid,
             batch: health.batch,
+            spin: Some(self.spin.to_string()),
             detail: health.detail,
         }))
     }

@@ -326,6 +326,7 @@ fn serve(path: &Path, script: Shared, ready: Arc<Mutex<Vec<String>>>) -> Outcome
         signals: &Signals::none(),
         claim: &claim,
         record: Record::of_this_process("a", "memory:1M".into(), "nbd", false),
+        spin: Spin::On,
     };
     AttachmentServer::new(parts)?.run(&mut paths)
 }

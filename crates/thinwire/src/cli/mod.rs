@@ -144,7 +144,7 @@ command line, or others that are described so; each can be a part of one only on
 it target.toml#big.
 
 Keys that few need: shards = 2, batch = \"backlog\", data_batch = true,
-receive = \"single\", completion = \"inline\", spin = true (see the flags)
+receive = \"single\", completion = \"inline\", spin = true (or false, or \"always\"; see the flags)
 
 Prints `ready NODE` on stdout when it serves.
 

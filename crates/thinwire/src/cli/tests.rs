@@ -43,6 +43,8 @@ fn the_design_s_examples_parse() {
         "target --batch tyche --data-batch on --receive split --completion workqueue --spin off",
         "bench null:1M --breakdown",
         "bench null:1M --breakdown --rw randread --bs 4k --json",
+        "target --spin always",
+        "attach tw://n/d?link=eth1 --nbd unix:/s --spin always",
         "bench null:1M --receive split --submission queue --spin off",
         "copy a tw+udp://10.0.0.2/disk0 --verify",
         "completions zsh",

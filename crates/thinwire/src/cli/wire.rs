@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_proto::{BatchPolicy, Batching};
+use thinwire_runtime::wait::Spin;
 
 /// Flags that every command on the wire has for tests.
 #[derive(Args, Clone, Debug, Default)]
@@ -33,9 +34,10 @@ pub struct WireArgs {
     /// measure what that costs [default: single]
     #[arg(long, value_name = "single|split")]
     pub receive: Option<Receive>,
-    /// Whether an idle thread spins for a while before it sleeps [default: on]
-    #[arg(long, value_name = "on|off")]
-    pub spin: Option<OnOff>,
+    /// Whether an idle thread spins for a while before it sleeps. `always`: it never sleeps, which saves
+    /// being woken and takes a whole processor (for each of a target's shards), idle or not [default: on]
+    #[arg(long, value_name = "on|off|always")]
+    pub spin: Option<Spin>,
 }
 
 /// Which thread receives.
@@ -88,9 +90,9 @@ impl WireArgs {
         }
     }
 
-    /// Whether to spin.
-    pub fn spins(&self) -> bool {
-        self.spin != Some(OnOff::Off)
+    /// When to spin.
+    pub fn spin(&self) -> Spin {
+        self.spin.unwrap_or_default()
     }
 }
 

@@ -19,6 +19,9 @@ use crate::rundir::{ProcessLife, Record, RunDir, SCHEMA, TARGET_PREFIX, elsewher
 /// An attachment or a target that does not answer for this long is called unresponsive.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// The `spin` that costs a processor.
+const ALWAYS: &str = "always";
+
 /// `status --json` (`docs/status.md`).
 #[derive(Serialize)]
 struct Json {
@@ -154,6 +157,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         outstanding: 0,
         pid: record.pid,
         batch: None,
+        spin: None,
         detail,
     }
 }
@@ -183,6 +187,9 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         }
         if a.leaves.is_empty() {
             lines.extend(a.paths.iter().map(|path| path_line(path, None)));
+        }
+        if a.spin.as_deref() == Some(ALWAYS) {
+            lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
         // That of the whole is that of the leaf which is worst off.
         let is_told = a.detail.is_some() && a.leaves.iter().any(|leaf| leaf.detail == a.detail);

@@ -128,6 +128,7 @@ mod tests {
                 outstanding: 3,
                 pid: 7,
                 batch: None,
+                spin: None,
                 detail: self.detail.clone(),
             }
         }

@@ -111,6 +111,10 @@ pub struct AttachmentStatus {
     /// `leaves` has its own.
     #[serde(default)]
     pub batch: Option<BatchStatus>,
+    /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
+    /// version.
+    #[serde(default)]
+    pub spin: Option<String>,
     /// More about the state, for people.
     #[serde(default)]
     pub detail: Option<String>,

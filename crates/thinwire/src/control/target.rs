@@ -18,6 +18,10 @@ pub struct TargetStatus {
     pub insecure: bool,
     /// Threads, each with exports and sessions of its own.
     pub shards: u32,
+    /// Their `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
+    /// version.
+    #[serde(default)]
+    pub spin: Option<String>,
     /// Where it listens; counts are of all shards.
     pub links: Vec<LinkStatus>,
     /// What it offers.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{lasting, path_line, timer};
+use super::{ALWAYS, lasting, path_line, timer};
 use crate::control::{
     ControlClient, ControlError, ExportStatus, LinkStatus, SessionStatus, TargetState, TargetStatus,
 };
@@ -109,6 +109,13 @@ fn lines(target: &TargetStatus) -> Vec<String> {
         lines.push(session_line(session));
         let paths = session.paths.iter();
         lines.extend(paths.map(|path| path_line(path, Some(&session.initiator))));
+    }
+    if target.spin.as_deref() == Some(ALWAYS) {
+        let taken = match target.shards {
+            1 => "a whole processor".to_owned(),
+            shards => format!("{shards} whole processors"),
+        };
+        lines.push(format!("never sleeps (--spin always): it takes {taken}"));
     }
     if !target.drops.is_empty() {
         let drops = target.drops.iter().map(|(reason, count)| format!("{count} as {reason}"));
