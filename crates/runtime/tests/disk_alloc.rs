@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{Dir, backends, wait};
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_runtime::disk::{DiskOptions, open_store};
-use thinwire_volume::modules::{Linear, MODULES};
+use thinwire_volume::modules::{Cache, Linear, MODULES};
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
@@ -94,6 +94,8 @@ fn main() {
         ("linear, cut".into(), Box::new(cut), None),
         ("null".into(), Box::new(NullStore::new(1 << 20, 512)), None),
         ("memory".into(), memory(1 << 10), None),
+        ("cache".into(), Box::new(Cache::new(memory(1 << 10), 4 << 20)), None),
+        ("cache, too small".into(), Box::new(Cache::new(memory(2 << 10), 1 << 20)), None),
     ];
     for module in MODULES {
         let count = 3.clamp(*module.children.start(), *module.children.end());

@@ -4,6 +4,7 @@ use std::fmt;
 
 use thinwire_buffer::SegList;
 
+use crate::modules::CacheReport;
 use crate::{ErrorKind, IoError, VolumeEvent};
 
 /// Chosen by the submitter, unique among its outstanding I/Os, returned in the [`Completion`].
@@ -269,6 +270,11 @@ pub trait Volume {
     fn refresh(&mut self) -> bool {
         false
     }
+
+    /// How its cache does, if it is one.
+    fn cache(&self) -> Option<CacheReport> {
+        None
+    }
 }
 
 impl<V: Volume + ?Sized> Volume for Box<V> {
@@ -306,5 +312,9 @@ impl<V: Volume + ?Sized> Volume for Box<V> {
 
     fn refresh(&mut self) -> bool {
         (**self).refresh()
+    }
+
+    fn cache(&self) -> Option<CacheReport> {
+        (**self).cache()
     }
 }

@@ -7,6 +7,10 @@
 //! the tests of this room, which take them from the table; which volume does what is for the module's
 //! own tests, over volumes that do as they are told (`testing::Puppet`).
 //!
+//! [`Cache`] is no row: it stands over one volume, whose content, identity and writer record are its own, and only
+//! where a target has locked that, so it is an option of an export. Of these rules it keeps those on order, flushes,
+//! losses and polls.
+//!
 //! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
 //!   and hands down only what the geometry of the volume below allows.
 //! * **Geometry**: blocks that all volumes have, I/Os no longer than all take, features that all have
@@ -34,6 +38,7 @@
 //! * **Writer record**: none. Whoever serves the whole keeps it elsewhere, under that identity.
 
 mod below;
+mod cache;
 mod composite;
 mod events;
 mod linear;
@@ -45,6 +50,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 pub use below::{Below, Stretch};
+pub use cache::{Cache, CacheCanary, CacheReport};
 pub use composite::{Composite, Layout};
 pub use linear::Linear;
 pub use shape::{IdentityHash, common_geometry};

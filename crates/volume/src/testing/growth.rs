@@ -62,7 +62,7 @@ mod tests {
     use super::super::MemDisk;
     use super::*;
     use crate::Unaligned;
-    use crate::modules::Linear;
+    use crate::modules::{Cache, Linear};
     use crate::stores::{FileStore, MemoryStore, Writeback};
 
     const MIB: u64 = 1 << 20;
@@ -86,6 +86,8 @@ mod tests {
             offers_growth(&mut any_byte, &mut || {}, 2 * MIB);
             let mut held = Writeback::new(grown(2 * MIB, seed), 1 << 20, &pool);
             offers_growth(&mut held, &mut || {}, 2 * MIB);
+            let mut kept = Cache::new(Box::new(grown(2 * MIB, seed)), MIB);
+            offers_growth(&mut kept, &mut || {}, 2 * MIB);
             let first = MemoryStore::new(MIB, 4096, crate::Identity::default(), &pool);
             // By whole blocks of the largest.
             let last = grown(2 * MIB + 512, seed);

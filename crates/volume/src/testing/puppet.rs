@@ -144,7 +144,7 @@ impl Volume for Puppet {
     }
 
     fn submit(&mut self, io: Io) {
-        assert_eq!(self.geometry().check(&io), Ok(()), "{io:?}");
+        assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
         self.0.outstanding.update(|count| count + 1);
         self.0.seen.borrow_mut().push(io);
     }

@@ -1,0 +1,564 @@
+//! The pages of a cache: which are there, and which goes when another comes.
+//!
+//! S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023): what comes enters a small
+//! queue, a tenth of all; what has been read twice more when it is the oldest there moves to the main queue, the
+//! rest goes, and is remembered by its number alone ([`Ghost`]): if it comes again, it enters the main
+//! queue at once. The oldest of the main queue begins anew as often as it was read, three times at most. So what is
+//! read once, as by a copy of everything, pushes out nothing that is read again and again; and a hit
+//! moves nothing.
+//!
+//! Nothing here takes time with the size of the whole. Page numbers come from users of the volume, who may choose
+//! them so that many fall on one place of the index: then few of them are kept. What is dropped in one go,
+//! by a discard of everything or a failed flush, is dropped by regions, whose pages go one by one later.
+
+use std::hint::black_box;
+use std::ops::Range;
+
+use thinwire_buffer::{Buf, PAGE_BYTES, Pool, Segment};
+
+use super::PAGE;
+use super::ghost::Ghost;
+
+/// What a page takes: itself, and what is kept about it here, in the pool and by the allocator.
+const PAGE_COST_BYTES: u64 = PAGE + 256;
+
+/// One page in so many is memory for copies: of pages that are changed while somebody still reads them.
+const COPIES: usize = 32;
+
+/// How many pages may fall on one place of the index. Of a million by chance no ten do.
+const CHAIN_MAX: usize = 16;
+
+/// How many pages get another chance for one that comes, at most: if none of these goes, that is not kept.
+const CHANCES_MAX: usize = 64;
+
+/// A page counts as read so often at most.
+const READS_MAX: u8 = 3;
+
+/// Pages of the volume that are dropped in one go: 16 MiB.
+const REGION_PAGES: u64 = 4096;
+/// Regions are told apart by their number modulo this.
+const REGIONS: usize = 1024;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// A page that is here.
+struct Entry {
+    page: u64,
+    /// None of an entry that is free.
+    memory: Option<Segment>,
+    /// The next on its place of the index, as that has it; or the next that is free.
+    next: u32,
+    /// Its neighbours in its queue.
+    newer: u32,
+    older: u32,
+    /// That of its region when it came: if that is another now, it counts as gone.
+    epoch: u64,
+    is_main: bool,
+    reads: u8,
+}
+
+/// In the order in which they came.
+struct Queue {
+    newest: u32,
+    oldest: u32,
+    len: usize,
+}
+
+impl Queue {
+    const fn new() -> Self {
+        Queue { newest: NONE, oldest: NONE, len: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Region {
+    epoch: u64,
+    /// Pages that are here and count.
+    pages: u32,
+}
+
+pub(super) struct Pages {
+    bytes_max: u64,
+    entries: Vec<Entry>,
+    free: u32,
+    /// By the hash of the page, the first of them, and one more.
+    index: Box<[u32]>,
+    small: Queue,
+    main: Queue,
+    ghost: Ghost,
+    /// Entries, at most, and those in the small queue.
+    most: usize,
+    small_most: usize,
+    /// Memory of pages, in bytes, at most.
+    memory_most: usize,
+    regions: Box<[Region]>,
+    used: u64,
+    /// Holds the memory of all pages, those included that are gone and that somebody still reads.
+    pool: Pool,
+}
+
+#[inline]
+fn hash(page: u64) -> u64 {
+    let mixed = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 32
+}
+
+#[inline]
+fn region_of(page: u64) -> usize {
+    (page / REGION_PAGES) as usize % REGIONS
+}
+
+impl Pages {
+    /// In so many bytes of memory at most.
+    pub fn new(bytes_max: u64) -> Self {
+        let count = (bytes_max / PAGE_COST_BYTES).clamp(2, u64::from(NONE) / 2) as usize;
+        let most = count - count.div_ceil(COPIES);
+        Pages {
+            bytes_max,
+            // Room for all of them, which is taken from the machine as it is used.
+            entries: Vec::with_capacity(most),
+            free: NONE,
+            index: vec![0; most.next_power_of_two()].into(),
+            small: Queue::new(),
+            main: Queue::new(),
+            ghost: Ghost::new(most as u32),
+            most,
+            small_most: most.div_ceil(10),
+            regions: vec![Region::default(); REGIONS].into(),
+            used: 0,
+            memory_most: count * PAGE_BYTES,
+            pool: Pool::new(count * PAGE_BYTES),
+        }
+    }
+
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// What its memory is, for tests.
+    #[cfg(test)]
+    pub fn pool_stats(&self) -> thinwire_buffer::PoolStats {
+        self.pool.stats()
+    }
+
+    /// Content that is here, in bytes.
+    pub fn used_bytes(&self) -> u64 {
+        self.used * PAGE
+    }
+
+    #[inline]
+    fn place(&self, page: u64) -> usize {
+        // The upper bits of the product are the mixed ones.
+        (hash(page) >> 24) as usize & (self.index.len() - 1)
+    }
+
+    /// Loads where the index says what is known of a page.
+    #[inline]
+    pub fn touch_index(&self, page: u64) {
+        black_box(self.index[self.place(page)]);
+    }
+
+    /// Loads what giving the page away will change.
+    #[inline]
+    pub fn touch(&self, page: u64) {
+        if let Some(at) = self.find(page)
+            && let Some(memory) = &self.entries[at as usize].memory
+        {
+            memory.touch();
+        }
+    }
+
+    /// Where the page is, if it is here.
+    #[inline]
+    pub fn find(&self, page: u64) -> Option<u32> {
+        let at = self.find_any(page)?;
+        self.counts(&self.entries[at as usize]).then_some(at)
+    }
+
+    /// As [`Pages::find`], also if it counts as gone.
+    #[inline]
+    fn find_any(&self, page: u64) -> Option<u32> {
+        let mut at = self.index[self.place(page)];
+        while at != 0 {
+            let entry = &self.entries[at as usize - 1];
+            if entry.page == page {
+                return Some(at - 1);
+            }
+            at = entry.next;
+        }
+        None
+    }
+
+    fn counts(&self, entry: &Entry) -> bool {
+        self.regions[region_of(entry.page)].epoch == entry.epoch
+    }
+
+    /// The page found at `at`, for somebody who reads it.
+    #[inline]
+    pub fn give(&mut self, at: u32) -> &Segment {
+        let entry = &mut self.entries[at as usize];
+        entry.reads = (entry.reads + 1).min(READS_MAX);
+        entry.memory.as_ref().expect("it is here")
+    }
+
+    /// Whether one of the pages that a range of bytes touches is here.
+    pub fn has_any(&self, start: u64, end: u64) -> bool {
+        self.used > 0 && (start / PAGE..end.div_ceil(PAGE)).any(|page| self.find(page).is_some())
+    }
+
+    /// Keeps a page, filled by `fill`. False if it is here already, or there is no place for it.
+    pub fn insert(&mut self, page: u64, fill: impl FnOnce(&mut [u8])) -> bool {
+        if let Some(at) = self.find_any(page) {
+            if self.counts(&self.entries[at as usize]) {
+                return false;
+            }
+            self.release(at);
+        }
+        if self.chain_len(page) >= CHAIN_MAX {
+            return false;
+        }
+        if self.small.len + self.main.len >= self.most && !self.evict() {
+            return false;
+        }
+        let Some(mut memory) = self.new_page() else { return false };
+        fill(&mut memory);
+        let is_main = self.ghost.remove(hash(page));
+        let place = self.place(page);
+        let region = &mut self.regions[region_of(page)];
+        region.pages += 1;
+        self.used += 1;
+        let entry = Entry {
+            page,
+            memory: Some(memory.freeze()),
+            next: self.index[place],
+            newer: NONE,
+            older: NONE,
+            epoch: region.epoch,
+            is_main,
+            reads: 0,
+        };
+        let at = match self.free {
+            NONE => {
+                self.entries.push(entry);
+                self.entries.len() as u32 - 1
+            }
+            at => {
+                self.free = self.entries[at as usize].next;
+                self.entries[at as usize] = entry;
+                at
+            }
+        };
+        self.index[place] = at + 1;
+        self.enqueue(at);
+        true
+    }
+
+    fn chain_len(&self, page: u64) -> usize {
+        let mut at = self.index[self.place(page)];
+        let mut len = 0;
+        while at != 0 {
+            at = self.entries[at as usize - 1].next;
+            len += 1;
+        }
+        len
+    }
+
+    /// Memory for a page; none while others read so many that are gone that there would be too much of it.
+    fn new_page(&self) -> Option<Buf> {
+        let has_room = self.pool.stats().live_bytes + PAGE_BYTES <= self.memory_most;
+        has_room.then(|| self.pool.get_loose())
+    }
+
+    /// Changes a page that is here; if somebody reads it, a copy takes its place. False if it is not here, or
+    /// is not any more, since there was no memory for a copy.
+    pub fn change(&mut self, page: u64, change: impl FnOnce(&mut [u8])) -> bool {
+        let Some(at) = self.find(page) else { return false };
+        let memory = self.entries[at as usize].memory.as_mut().expect("it is here");
+        if let Some(bytes) = memory.try_make_mut() {
+            change(bytes);
+            return true;
+        }
+        let Some(mut copy) = self.new_page() else {
+            self.release(at);
+            return false;
+        };
+        let memory = self.entries[at as usize].memory.as_mut().expect("it is here");
+        copy.copy_from_slice(memory);
+        change(&mut copy);
+        *memory = copy.freeze();
+        true
+    }
+
+    /// These pages are not here any more.
+    pub fn drop_range(&mut self, pages: Range<u64>) {
+        if self.used == 0 {
+            return;
+        }
+        let first = pages.start.div_ceil(REGION_PAGES);
+        let end = pages.end / REGION_PAGES;
+        if first >= end {
+            return self.drop_each(pages);
+        }
+        self.drop_each(pages.start..first * REGION_PAGES);
+        self.drop_each(end * REGION_PAGES..pages.end);
+        (first..end).take(REGIONS).for_each(|region| self.drop_region(region as usize % REGIONS));
+    }
+
+    /// Nothing is here any more.
+    pub fn drop_all(&mut self) {
+        (0..REGIONS).for_each(|region| self.drop_region(region));
+    }
+
+    fn drop_region(&mut self, at: usize) {
+        let region = &mut self.regions[at];
+        region.epoch += 1;
+        self.used -= u64::from(std::mem::take(&mut region.pages));
+    }
+
+    fn drop_each(&mut self, pages: Range<u64>) {
+        for page in pages {
+            if let Some(at) = self.find_any(page) {
+                self.release(at);
+            }
+        }
+    }
+
+    /// Makes room for one, if it can: the oldest that has no chance left goes, what counts as gone before all
+    /// others.
+    fn evict(&mut self) -> bool {
+        for _ in 0..CHANCES_MAX {
+            let is_gone = |queue: &Queue| {
+                queue.oldest != NONE && !self.counts(&self.entries[queue.oldest as usize])
+            };
+            let from_small = self.small.len > self.small_most || self.main.len == 0;
+            let (at, is_gone) = match (is_gone(&self.main), is_gone(&self.small)) {
+                (true, _) => (self.main.oldest, true),
+                (_, true) => (self.small.oldest, true),
+                _ if from_small => (self.small.oldest, false),
+                _ => (self.main.oldest, false),
+            };
+            let Entry { page, is_main, reads, .. } = self.entries[at as usize];
+            let chances = if is_main { reads } else { reads.saturating_sub(1) };
+            if is_gone || chances == 0 {
+                if !is_gone && !is_main {
+                    self.ghost.insert(hash(page));
+                }
+                self.release(at);
+                return true;
+            }
+            self.dequeue(at);
+            let entry = &mut self.entries[at as usize];
+            (entry.reads, entry.is_main) = (if is_main { reads - 1 } else { 0 }, true);
+            self.enqueue(at);
+        }
+        false
+    }
+
+    /// An entry becomes free.
+    fn release(&mut self, at: u32) {
+        self.dequeue(at);
+        let (page, next) = (self.entries[at as usize].page, self.entries[at as usize].next);
+        let place = self.place(page);
+        let mut other = self.index[place];
+        if other == at + 1 {
+            self.index[place] = next;
+        } else {
+            while self.entries[other as usize - 1].next != at + 1 {
+                other = self.entries[other as usize - 1].next;
+            }
+            self.entries[other as usize - 1].next = next;
+        }
+        if self.counts(&self.entries[at as usize]) {
+            self.regions[region_of(page)].pages -= 1;
+            self.used -= 1;
+        }
+        let entry = &mut self.entries[at as usize];
+        entry.memory = None;
+        entry.next = self.free;
+        self.free = at;
+    }
+
+    fn enqueue(&mut self, at: u32) {
+        let is_main = self.entries[at as usize].is_main;
+        let queue = if is_main { &mut self.main } else { &mut self.small };
+        queue.len += 1;
+        let before = std::mem::replace(&mut queue.newest, at);
+        match before {
+            NONE => queue.oldest = at,
+            before => self.entries[before as usize].newer = at,
+        }
+        let entry = &mut self.entries[at as usize];
+        (entry.older, entry.newer) = (before, NONE);
+    }
+
+    fn dequeue(&mut self, at: u32) {
+        let Entry { newer, older, is_main, .. } = self.entries[at as usize];
+        let queue = if is_main { &mut self.main } else { &mut self.small };
+        queue.len -= 1;
+        match newer {
+            NONE => queue.newest = older,
+            newer => self.entries[newer as usize].older = older,
+        }
+        let queue = if is_main { &mut self.main } else { &mut self.small };
+        match older {
+            NONE => queue.oldest = newer,
+            older => self.entries[older as usize].newer = newer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(count: u64) -> Pages {
+        let pages = Pages::new(count * PAGE_COST_BYTES);
+        assert_eq!(pages.most as u64, count - count.div_ceil(COPIES as u64));
+        pages
+    }
+
+    /// Reads a page: keeps it if it is not here. Whether it was.
+    fn read(pages: &mut Pages, page: u64) -> bool {
+        match pages.find(page) {
+            Some(at) => {
+                assert_eq!(pages.give(at)[..8], page.to_le_bytes());
+                true
+            }
+            None => {
+                pages.insert(page, |place| place[..8].copy_from_slice(&page.to_le_bytes()));
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_read_once_pushes_out_nothing_that_is_read_often() {
+        let mut pages = pages(1000);
+        let hot = 0..500;
+        for _ in 0..4 {
+            hot.clone().for_each(|page| _ = read(&mut pages, page));
+        }
+        (10_000..50_000).for_each(|page| _ = read(&mut pages, page));
+        let kept = hot.clone().filter(|&page| read(&mut pages, page)).count();
+        assert_eq!(kept, 500);
+        assert!((40_000..50_000).filter(|&page| pages.find(page).is_some()).count() < 600);
+    }
+
+    #[test]
+    fn what_comes_again_soon_after_it_went_is_kept_for_longer() {
+        let mut pages = pages(1000);
+        (0..900).for_each(|page| _ = read(&mut pages, page));
+        (10_000..10_200).for_each(|page| _ = read(&mut pages, page));
+        assert!(!read(&mut pages, 0), "it went, as it was read once");
+        (20_000..23_000).for_each(|page| _ = read(&mut pages, page));
+        assert!(read(&mut pages, 0));
+        assert!(!read(&mut pages, 10_000));
+    }
+
+    #[test]
+    fn a_chance_is_not_taken_for_ever() {
+        let mut pages = pages(1000);
+        for _ in 0..10 {
+            (0..2000).for_each(|page| _ = read(&mut pages, page % 900));
+        }
+        (1000..1000 + pages.most as u64 - 900).for_each(|page| _ = read(&mut pages, page));
+        assert_eq!(pages.small.len + pages.main.len, pages.most);
+        // Each that comes looks at a few of those that have chances.
+        let looks = (0..100).position(|_| read(&mut pages, 5000)).unwrap();
+        assert!((2..60).contains(&looks), "{looks}");
+        for page in 6000..6200 {
+            read(&mut pages, page);
+            assert!(pages.small.len + pages.main.len <= pages.most);
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_is_not_here_and_its_memory_is_used_again() {
+        let mut pages = pages(200);
+        let all = || 0..150u64;
+        let here = |pages: &Pages| all().filter(|&page| pages.find(page).is_some()).count();
+        all().for_each(|page| _ = read(&mut pages, page));
+        pages.drop_range(10..20);
+        assert_eq!((here(&pages), pages.used_bytes()), (140, 140 * PAGE));
+        assert!(pages.find(9).is_some() && pages.find(10).is_none());
+        assert!(pages.find(19).is_none() && pages.find(20).is_some());
+        pages.drop_all();
+        assert_eq!((here(&pages), pages.used_bytes()), (0, 0));
+        all().for_each(|page| assert!(!read(&mut pages, page)));
+        assert_eq!((here(&pages), pages.used_bytes()), (150, 150 * PAGE));
+        // What counts as gone goes first, though it is in the main queue and much is in the small one.
+        let mut pages = super::tests::pages(200);
+        for _ in 0..4 {
+            all().for_each(|page| _ = read(&mut pages, page));
+        }
+        (1000..1100).for_each(|page| _ = read(&mut pages, page));
+        assert!(pages.main.len > 100);
+        pages.drop_all();
+        (2000..2190).for_each(|page| _ = read(&mut pages, page));
+        let kept = (2000..2190).filter(|&page| pages.find(page).is_some()).count();
+        assert_eq!(kept, 190);
+    }
+
+    #[test]
+    fn a_range_of_any_size_is_dropped_exactly() {
+        let regions = |count: u64| count * REGION_PAGES;
+        let places = [0, 1, regions(1) - 1, regions(1), regions(2) + 5, regions(3), regions(5)];
+        for (start, end) in [
+            (1, regions(3)),
+            (0, regions(1)),
+            (regions(1) - 1, regions(2) + 5),
+            (regions(1), regions(3) + 1),
+            (1, regions(1)),
+        ] {
+            let mut pages = pages(100);
+            places.iter().for_each(|&page| _ = read(&mut pages, page));
+            pages.drop_range(start..end);
+            for page in places {
+                let is_in = (start..end).contains(&page);
+                assert_eq!(pages.find(page).is_none(), is_in, "{page} of {start}..{end}");
+            }
+        }
+        let mut pages = pages(100);
+        places.iter().for_each(|&page| _ = read(&mut pages, page));
+        pages.drop_range(0..1 << 50);
+        assert_eq!(pages.used_bytes(), 0);
+    }
+
+    #[test]
+    fn few_pages_share_a_place_whoever_chooses_them() {
+        let mut pages = pages(200);
+        let place = pages.place(0);
+        let alike: Vec<u64> = (0..).filter(|&page| pages.place(page) == place).take(100).collect();
+        alike.iter().for_each(|&page| _ = read(&mut pages, page));
+        assert_eq!(pages.used_bytes(), CHAIN_MAX as u64 * PAGE);
+        // They can be let go of in any order.
+        alike.iter().rev().step_by(3).for_each(|&page| pages.drop_range(page..page + 1));
+        alike.iter().for_each(|&page| pages.drop_range(page..page + 1));
+        assert_eq!((pages.used_bytes(), pages.chain_len(0)), (0, 0));
+    }
+
+    #[test]
+    fn a_page_that_somebody_reads_moves_when_it_is_changed() {
+        let mut pages = pages(100);
+        read(&mut pages, 7);
+        let at = pages.find(7).unwrap();
+        let reader = pages.give(at).clone();
+        assert!(pages.change(7, |bytes| bytes[..8].fill(9)));
+        assert_eq!(reader[..8], 7u64.to_le_bytes());
+        let at = pages.find(7).unwrap();
+        assert_eq!(pages.give(at)[..16], [[9; 8], [0; 8]].concat());
+        assert!(!pages.change(8, |_| panic!("it is not here")));
+        // Without memory for a copy it goes.
+        let readers: Vec<_> = (100..200)
+            .map(|page| {
+                read(&mut pages, page);
+                pages.find(page).map(|at| pages.give(at).clone())
+            })
+            .collect();
+        let page = (100..200).rev().find(|&page| pages.find(page).is_some()).unwrap();
+        assert!(!pages.change(page, |_| panic!("there is no memory")));
+        assert_eq!(pages.find(page), None);
+        drop(readers);
+    }
+}
