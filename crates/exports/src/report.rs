@@ -2,6 +2,7 @@
 
 use thinwire_buffer::Time;
 use thinwire_volume::Geometry;
+use thinwire_volume::modules::CacheReport;
 
 use crate::exports::{Export, Exports};
 use crate::record::RecordState;
@@ -27,6 +28,8 @@ pub struct ExportReport {
     pub has_shrunk: bool,
     /// Bytes that the volume had to copy in user space.
     pub copied_bytes: u64,
+    /// How its cache does, if it has one.
+    pub cache: Option<CacheReport>,
 }
 
 /// Who holds an export for writing, for status.
@@ -81,6 +84,7 @@ impl Exports {
             losses: e.losses,
             has_shrunk: e.has_shrunk,
             copied_bytes: e.volume.copied_bytes(),
+            cache: e.volume.cache(),
         };
         self.exports.iter().enumerate().map(report).collect()
     }

@@ -12,7 +12,7 @@ use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::config_file::ConfigFile;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
-use crate::size::{check_name, parse_mac};
+use crate::size::{check_name, parse_mac, parse_size, show_size};
 use crate::state_dir;
 use crate::trees::Trees;
 use crate::uri::{Ground, same};
@@ -119,6 +119,7 @@ impl TargetSettings {
             }
         }
         problems.extend(state_dir::problem(self));
+        problems.extend(self.check_caches().err());
         problems
     }
 
@@ -143,6 +144,12 @@ impl TargetSettings {
             }));
         }
         all
+    }
+
+    /// Whether the machine has the memory that all caches together may take.
+    pub fn check_caches(&self) -> Result<(), String> {
+        let info = rustix::system::sysinfo();
+        fits(&self.exports, info.totalram.saturating_mul(u64::from(info.mem_unit)))
     }
 }
 
@@ -199,6 +206,11 @@ impl Gathered {
                 && *buffered.get_ref()
             {
                 spec.set_buffered().map_err(|e| file.wrong(buffered.span(), e))?;
+            }
+            if let Some(cache) = &export.cache {
+                let bytes = parse_size(cache.get_ref());
+                let set = bytes.and_then(|bytes| spec.set_cache(bytes));
+                set.map_err(|e| file.wrong(cache.span(), e))?;
             }
             self.add_export(spec, file.place(start))?;
         }
@@ -260,6 +272,19 @@ impl Gathered {
     }
 }
 
+fn fits(exports: &[ExportSpec], memory_bytes: u64) -> Result<(), String> {
+    let wanted = exports.iter().filter_map(|export| export.cache).fold(0, u64::saturating_add);
+    match wanted <= memory_bytes {
+        true => Ok(()),
+        false => Err(format!(
+            "the caches of the exports may take {} together, and this machine has {} of memory: make \
+             them smaller (cache=SIZE)",
+            show_size(wanted),
+            show_size(memory_bytes)
+        )),
+    }
+}
+
 /// A node name that cannot be mistaken for an address.
 fn check_node(name: &str) -> Outcome {
     check_name("node name", name)?;
@@ -316,6 +341,7 @@ volume = "disk0.img"
 read_only = true
 block = 4096
 buffered = true
+cache = "256M"
 "#;
 
     #[test]
@@ -330,6 +356,7 @@ buffered = true
         assert_eq!(names, ["disk0", "b", "c"]);
         assert_eq!(config.exports[0].volume, VolumeSpec::Path(dir.path().join("disk0.img")));
         assert!(config.exports[0].read_only && config.exports[0].block_bytes == 4096);
+        assert_eq!(config.exports[0].cache, Some(256 << 20));
         assert!(config.exports[1].writeback);
         assert!(config.exports[0].buffered && !config.exports[1].buffered);
         let config = assemble(&dir, &files, &["--name", "flag", "--shards", "4"]).unwrap();
@@ -353,6 +380,14 @@ buffered = true
             let all = assemble(&dir, &[("target.toml", &file)], flags).unwrap();
             assert_eq!(all.spin, spin, "{line}{flags:?}");
         }
+    }
+
+    #[test]
+    fn caches_are_no_larger_than_the_machine() {
+        let exports = ["a=/x,cache=1G", "b=/y", "c=/z,cache=512M"].map(|e| e.parse().unwrap());
+        assert_eq!(fits(&exports, 3 << 29), Ok(()));
+        let why = fits(&exports, (3 << 29) - 1).unwrap_err();
+        assert!(why.contains("may take 1.5 GiB together"), "{why}");
     }
 
     #[test]
@@ -383,6 +418,10 @@ buffered = true
             ("[[export]]\nname = \"a/b\"\nvolume = \"x\"\n", "target.toml:2: `a/b`"),
             ("[[export]]\nname = \"a\"\nvolume = \"foo:x\"\n", "target.toml:3: `foo:x`"),
             ("[[export]]\nname = \"a\"\nvolume = \"x\"\nblock = 100\n", "target.toml:4: `100`"),
+            (
+                "[[export]]\nname = \"a\"\nvolume = \"x\"\ncache = \"1k\"\n",
+                "target.toml:4: `cache=1 KiB`",
+            ),
             (
                 "[[export]]\nname=\"a\"\nvolume=\"x\"\n[[export]]\nname=\"a\"\nvolume=\"y\"\n",
                 "target.toml:4: the export name `a` is in use already",

@@ -103,6 +103,7 @@ pub(crate) struct FileExport {
     pub read_only: bool,
     pub block: Option<Spanned<u64>>,
     pub buffered: Option<Spanned<bool>>,
+    pub cache: Option<Spanned<String>>,
     #[serde(default)]
     pub writeback: bool,
 }

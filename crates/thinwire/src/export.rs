@@ -1,5 +1,5 @@
-//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,buffered][,writeback]`, and the check that the
-//! volume behind it can be served.
+//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,writeback]`, and the
+//! check that the volume behind it can be served.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -8,8 +8,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
+use thinwire_volume::modules::Cache;
+
 use crate::error::ParseError;
-use crate::size::check_name;
+use crate::size::{check_name, show_size};
 use crate::uri::VolumeSpec;
 
 /// The logical block when nothing else is said, in bytes.
@@ -28,6 +30,8 @@ pub struct ExportSpec {
     pub block_bytes: u32,
     /// I/O on files and devices goes through the kernel's page cache.
     pub buffered: bool,
+    /// Memory for what was read of it, in bytes.
+    pub cache: Option<u64>,
     /// Test wrapper: acknowledge writes early and lose the unflushed ones with the process.
     pub writeback: bool,
 }
@@ -42,6 +46,7 @@ impl ExportSpec {
             read_only: false,
             block_bytes: BLOCK_BYTES_DEFAULT,
             buffered: false,
+            cache: None,
             writeback: false,
         })
     }
@@ -75,6 +80,39 @@ impl ExportSpec {
         Ok(())
     }
 
+    /// Gives it so many bytes of memory for what is read of it.
+    pub fn set_cache(&mut self, bytes: u64) -> Result<(), ParseError> {
+        let wrong = |why: &str| Err(ParseError::new(format!("cache={}", show_size(bytes)), why));
+        match self.volume {
+            VolumeSpec::Path(_) if bytes < Cache::BYTES_MIN => wrong("a cache has 1 MiB at least"),
+            VolumeSpec::Path(_) => {
+                self.cache = Some(bytes);
+                Ok(())
+            }
+            VolumeSpec::Memory(_) | VolumeSpec::Null(_) | VolumeSpec::Switched(_) => {
+                wrong("there is nothing to gain: no disk is read for this volume")
+            }
+            VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => wrong(
+                "a volume that is made of others, or is another target's, has none: nothing tells it \
+                 yet when somebody else has written there",
+            ),
+        }
+    }
+
+    /// Whether nobody else writes behind its cache: a device that is opened for reading only may be mounted,
+    /// and written, all the while.
+    pub fn check_cache(&self, path: &Path) -> Result<(), String> {
+        let is_device = || std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+        match self.cache.is_some() && self.read_only && is_device() {
+            false => Ok(()),
+            true => Err(format!(
+                "{}: `cache` with `ro` on a block device is refused: a mount may write it meanwhile, \
+                 which no cache would see; leave one of the two away",
+                path.display()
+            )),
+        }
+    }
+
     fn paths(&self) -> impl Iterator<Item = &Path> {
         self.volume.leaves().into_iter().filter_map(|leaf| match leaf {
             VolumeSpec::Path(path) => Some(&**path),
@@ -87,6 +125,7 @@ impl ExportSpec {
     pub fn check_volume(&self) -> Result<(), String> {
         self.volume.refuse_twins()?;
         for path in self.paths() {
+            self.check_cache(path)?;
             let bytes = open_sized(path, self.read_only)?.1;
             check_size(bytes, self.block_bytes).map_err(|why| {
                 format!("{}: {why}; resize the image or give another", path.display())
@@ -147,10 +186,11 @@ impl FromStr for ExportSpec {
                 ("buffered", "") => spec.set_buffered()?,
                 ("writeback", "") => spec.writeback = true,
                 ("block", value) => spec.set_block(crate::size::parse_size(value)?)?,
+                ("cache", value) => spec.set_cache(crate::size::parse_size(value)?)?,
                 _ => {
                     return Err(ParseError::new(
                         option,
-                        "unknown export option; known are ro, block=512, block=4096, buffered and \
+                        "unknown export option; known are ro, block=512, block=4096, cache=SIZE, buffered and \
                          writeback (write a comma in a path twice)",
                     ));
                 }
@@ -172,6 +212,9 @@ impl fmt::Display for ExportSpec {
         if self.buffered {
             f.write_str(",buffered")?;
         }
+        if let Some(bytes) = self.cache {
+            write!(f, ",cache={bytes}")?;
+        }
         if self.writeback {
             f.write_str(",writeback")?;
         }
@@ -191,6 +234,10 @@ mod tests {
         let spec: ExportSpec = "s=memory:4G,ro,block=4096,writeback".parse().unwrap();
         assert!(spec.read_only && spec.writeback);
         assert_eq!((spec.volume, spec.block_bytes), (VolumeSpec::Memory(4 << 30), 4096));
+        let spec: ExportSpec = "s=/a,cache=256M,ro".parse().unwrap();
+        assert_eq!((spec.cache, spec.read_only), (Some(256 << 20), true));
+        assert_eq!(spec.to_string(), "s=file:/a,ro,cache=268435456");
+        assert_eq!(spec.to_string().parse(), Ok(spec));
         let spec: ExportSpec = "s=/a,,b=c,ro".parse().unwrap();
         assert_eq!(spec.volume, VolumeSpec::Path("/a,b=c".into()));
         assert_eq!(spec.to_string(), "s=file:/a,,b=c,ro");
@@ -227,6 +274,12 @@ mod tests {
             ("a=x,ro=1", "`ro=1`"),
             ("a=x,block=1k", "`1024`"),
             ("a=memory:512,block=4096", "not a multiple of the block of 4096"),
+            ("a=x,cache", "not a size"),
+            ("a=x,cache=1000k", "1 MiB at least"),
+            ("a=memory:1G,cache=1M", "nothing to gain"),
+            ("a=null:1G,cache=1M", "nothing to gain"),
+            ("a=linear:[/x,/y],cache=1M", "made of others"),
+            ("a=tw://n/d?link=eth1,cache=1M", "another target's"),
             ("a=linear:/x", "in brackets"),
             ("a=linear:[]", "give a volume"),
             ("a=linear:[/x[1,/y]", "bracket"),
@@ -258,6 +311,12 @@ mod tests {
         assert!(half.check_volume().unwrap_err().contains("4608"));
         assert!(file("empty", 0).check_volume().unwrap_err().contains("zero"));
         let of = |path: &str| ExportSpec::new("x", path.parse().unwrap()).unwrap();
+        // A reader of a file has it locked against writers.
+        let mut kept = file("kept", 8192);
+        kept.set_cache(1 << 20).unwrap();
+        assert_eq!(kept.check_volume(), Ok(()));
+        kept.read_only = true;
+        assert_eq!(kept.check_volume(), Ok(()));
         let missing = of("/no/such/file").check_volume().unwrap_err();
         assert!(
             missing.contains("/no/such/file: no such file or device; create an image"),

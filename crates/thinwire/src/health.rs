@@ -8,11 +8,12 @@ use thinwire_proto::{PathReport, PathState, Time};
 use thinwire_runtime::inquiry::{LeafReport, SESSIONS_TOLD_MAX, ShardReport};
 use thinwire_target::{ExportReport, RecordReport};
 use thinwire_volume::ErrorKind;
+use thinwire_volume::modules::CacheReport;
 
 use crate::config::TargetSettings;
 use crate::control::{
-    BatchStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus, State,
-    TargetCounters, TargetState, TargetStatus, WriterStatus,
+    BatchStatus, CacheStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus,
+    State, TargetCounters, TargetState, TargetStatus, WriterStatus,
 };
 use crate::open::VolumeHealth;
 
@@ -242,6 +243,10 @@ fn export_status(
         losses: export.losses,
         fault: export.has_shrunk.then(|| SHRUNK.to_owned()),
         copied_bytes: export.copied_bytes,
+        cache: export.cache.map(|cache| {
+            let CacheReport { bytes, used, hits, misses } = cache;
+            CacheStatus { bytes, used, hits, misses }
+        }),
         leaves: leaves.map(|leaf| leaf_of_target(leaf, report)).collect(),
     }
 }
@@ -339,6 +344,7 @@ mod tests {
             losses: 0,
             has_shrunk: true,
             copied_bytes: 0,
+            cache: Some(CacheReport { bytes: 1 << 20, used: 4096, hits: 3, misses: 1 }),
         });
         for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
             let report = InitiatorReport {
@@ -364,6 +370,8 @@ mod tests {
         assert_eq!(export.record, "reading");
         assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
         assert_eq!(export.io.as_deref(), Some("buffered"));
+        let cache = CacheStatus { bytes: 1 << 20, used: 4096, hits: 3, misses: 1 };
+        assert_eq!(export.cache, Some(cache));
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();

@@ -16,6 +16,7 @@ use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{self, Opener, Service};
 use thinwire_runtime::steering::Lanes;
 use thinwire_target::ExportConfig;
+use thinwire_volume::modules::Cache;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
@@ -51,6 +52,7 @@ pub fn serve(
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
     refuse_any_port(config)?;
+    config.check_caches().map_err(Failure::usage)?;
     let _names = names::hold(config)?;
     refuse_taken_name(config)?;
     if let Some(problem) = state_dir::problem(config) {
@@ -307,6 +309,14 @@ fn written_back(spec: &ExportSpec, volume: Box<dyn Volume>, pool: &Pool) -> Box<
     }
 }
 
+/// Puts the cache over a store, if it was asked for.
+fn cached(spec: &ExportSpec, volume: Box<dyn Volume>) -> Box<dyn Volume> {
+    match spec.cache {
+        Some(bytes) => Box::new(Cache::new(volume, bytes)),
+        None => volume,
+    }
+}
+
 /// Shards are told apart behind one address, so it must be known before the first one takes it.
 fn refuse_any_port(config: &TargetSettings) -> Outcome {
     let any = |link: &&LinkSpec| matches!(link, LinkSpec::Udp { port: Some(0), .. });
@@ -340,7 +350,10 @@ fn open_store(
     stop: &Arc<OwnedFd>,
 ) -> Outcome<OpenedExport> {
     let block = spec.block_bytes;
-    let export = |volume, fd| OpenedExport::new(named(spec, written_back(spec, volume, pool)), fd);
+    let export = |volume, fd| {
+        let volume = cached(spec, written_back(spec, volume, pool));
+        OpenedExport::new(named(spec, volume), fd)
+    };
     Ok(match &spec.volume {
         VolumeSpec::Memory(bytes) => {
             let mut identity = Identity { identity: [0; 16], incarnation: entropy() };
@@ -359,6 +372,7 @@ fn open_store(
             )));
         }
         VolumeSpec::Path(path) => {
+            spec.check_cache(path).map_err(Failure::usage)?;
             let options = DiskOptions {
                 read_only: spec.read_only,
                 block_bytes: block,

@@ -8,8 +8,8 @@ use clap::Parser;
 use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
-    AttachmentStatus, BatchStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus,
-    State, TargetCounters, TargetState, WriterStatus,
+    AttachmentStatus, BatchStatus, CacheStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus,
+    SessionStatus, State, TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
 
@@ -241,8 +241,10 @@ fn the_json_of_status_is_what_its_document_says() {
         losses: 0,
         fault: None,
         copied_bytes: 0,
+        cache: None,
         leaves: Vec::new(),
     };
+    let cache = CacheStatus { bytes: 0, used: 0, hits: 0, misses: 0 };
     let session = SessionStatus {
         initiator: String::new(),
         exports: Vec::new(),
@@ -251,7 +253,7 @@ fn the_json_of_status_is_what_its_document_says() {
         shard: 0,
     };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let all: [(&str, Vec<String>); 10] = [
+    let all: [(&str, Vec<String>); 11] = [
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),
@@ -259,6 +261,7 @@ fn the_json_of_status_is_what_its_document_says() {
         ("### A target", keys(&target)),
         ("### A link", keys(&LinkStatus::default())),
         ("### An export", keys(&export)),
+        ("### A cache", keys(&cache)),
         ("### A writer", keys(&writer)),
         ("### A session", keys(&session)),
         ("### The counters", keys(&TargetCounters::default())),

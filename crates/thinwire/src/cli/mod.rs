@@ -131,6 +131,7 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
   read_only = false
   block = 512
   buffered = false
+  cache = \"256M\"
   [[volume]]
   name = \"big\"
   kind = \"linear\"
@@ -164,8 +165,9 @@ pub struct TargetArgs {
     /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
-    /// NAME=VOLUME[,ro][,block=512|4096][,buffered][,writeback]; repeatable. buffered: through the page
-    /// cache of this machine's kernel, not directly to the file or device
+    /// NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,writeback]; repeatable. cache: memory of the
+    /// target for what is read; buffered: through the page cache of this machine's kernel, not directly to the
+    /// file or device
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it

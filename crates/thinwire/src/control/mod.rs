@@ -16,8 +16,8 @@ mod target;
 pub use client::{ControlClient, ControlError};
 pub use server::{ControlServer, Controlled, DetachProgress};
 pub use target::{
-    ExportStatus, LeafStatus, LinkStatus, SessionStatus, TargetCounters, TargetState, TargetStatus,
-    WriterStatus,
+    CacheStatus, ExportStatus, LeafStatus, LinkStatus, SessionStatus, TargetCounters, TargetState,
+    TargetStatus, WriterStatus,
 };
 
 use serde::{Deserialize, Serialize};

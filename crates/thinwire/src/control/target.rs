@@ -128,8 +128,24 @@ pub struct ExportStatus {
     pub fault: Option<String>,
     /// Bytes that had to be copied for its store.
     pub copied_bytes: u64,
+    /// What it keeps in memory of what was read; null without a cache, and from a process of an earlier version.
+    #[serde(default)]
+    pub cache: Option<CacheStatus>,
     /// The exports of other targets that it stands on.
     pub leaves: Vec<LeafStatus>,
+}
+
+/// The cache of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheStatus {
+    /// The memory that it may take.
+    pub bytes: u64,
+    /// Content that it could answer from now.
+    pub used: u64,
+    /// Reads answered from it.
+    pub hits: u64,
+    /// Reads that went to the store.
+    pub misses: u64,
 }
 
 /// Who holds an export for writing.

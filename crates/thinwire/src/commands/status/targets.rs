@@ -179,6 +179,15 @@ fn export_line(export: &ExportStatus) -> String {
         "unsettled" => "; who may write cannot be stored, so nobody writes until it can",
         _ => "",
     };
+    if let Some(cache) = &export.cache {
+        let (most, used) = (show_size(cache.bytes), show_size(cache.used));
+        line += &format!("; cache of {most}, {used} used");
+        let reads = cache.hits + cache.misses;
+        if reads > 0 {
+            let percent = (cache.hits as f64 * 100.0 / reads as f64).floor();
+            line += &format!(", answered {percent} % of {reads} reads");
+        }
+    }
     if export.losses > 0 {
         line += &format!("; unflushed writes may have been lost {} times", export.losses);
     }
@@ -199,7 +208,7 @@ fn session_line(session: &SessionStatus) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{LeafStatus, State, WriterStatus};
+    use crate::control::{CacheStatus, LeafStatus, State, WriterStatus};
     use crate::testing::TempDir;
 
     const SOON: Duration = Duration::from_secs(5);
@@ -246,6 +255,7 @@ mod tests {
             losses: 0,
             fault: None,
             copied_bytes: 0,
+            cache: None,
             leaves: Vec::new(),
         };
         let said = export_line(&export);
@@ -286,6 +296,12 @@ mod tests {
         assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
         export.fault = Some("its image became shorter".into());
         assert!(export_line(&export).ends_with("2 times; its image became shorter"));
+        let cache = CacheStatus { bytes: 256 << 20, used: 1 << 20, hits: 0, misses: 0 };
+        export.cache = Some(cache);
+        assert!(export_line(&export).contains("; cache of 256 MiB, 1 MiB used; unflushed"));
+        export.cache = Some(CacheStatus { hits: 1999, misses: 1, ..cache });
+        let said = export_line(&export);
+        assert!(said.contains("1 MiB used, answered 99 % of 2000 reads; unflushed"), "{said}");
         (export.read_only, export.record) = (true, "unread".into());
         let said = export_line(&export);
         assert!(said.contains(", read-only; who may write cannot be read"), "{said}");
@@ -309,6 +325,7 @@ mod tests {
             losses: 0,
             fault: None,
             copied_bytes: 0,
+            cache: None,
             leaves: vec![LeafStatus {
                 uri: "tw://node2/b?link=eth1".into(),
                 state: State::Away,
