@@ -50,6 +50,10 @@ coverage! {
     errors,
     /// I/Os that failed because the target was away too long.
     away_errors,
+    /// Reads that a target answered from its cache.
+    cache_hits,
+    /// Reads that it could not.
+    cache_misses,
     /// Power failures of targets.
     power_failures,
     /// Targets killed.

@@ -1,6 +1,7 @@
 //! What a target exports, where its content is, and everything the checker knows of it.
 
 use thinwire_buffer::Pool;
+use thinwire_volume::modules::{Cache, CacheCanary};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
@@ -35,6 +36,10 @@ pub struct Export {
     pub block_bytes: u32,
     /// Where its content is.
     pub store: Store,
+    /// What its target keeps of it in memory, in bytes, if it does; never of a tree.
+    pub cache: Option<u64>,
+    /// A fault in that.
+    pub cache_canary: CacheCanary,
     /// Offered for reading only.
     pub read_only: bool,
     /// What may be read, one for each content, oldest first.
@@ -75,6 +80,8 @@ impl Export {
             bytes,
             block_bytes,
             store,
+            cache: None,
+            cache_canary: CacheCanary::None,
             read_only: false,
             models: Vec::new(),
             contents: Vec::new(),
@@ -216,6 +223,20 @@ impl Export {
     /// Its volume, for a process that starts now. `index` is its own, in the world; `remote` gives what
     /// is attached for a leaf of a tree.
     pub(crate) fn open(
+        &mut self,
+        index: usize,
+        ignores_lock: bool,
+        pool: &Pool,
+        remote: &mut dyn FnMut(usize) -> Box<dyn Volume>,
+    ) -> Box<dyn Volume> {
+        let volume = self.open_store(index, ignores_lock, pool, remote);
+        let Some(bytes) = self.cache else { return volume };
+        let mut cache = Cache::new(volume, bytes);
+        cache.set_canary(self.cache_canary);
+        Box::new(cache)
+    }
+
+    fn open_store(
         &mut self,
         index: usize,
         ignores_lock: bool,

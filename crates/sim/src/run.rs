@@ -33,6 +33,8 @@ pub enum Canary {
     EdgesUnlocked,
     /// A module drops the flushes to one of its volumes.
     FlushDropped,
+    /// In the caches of exports.
+    Cache(thinwire_volume::modules::CacheCanary),
     /// That an image was cut is not remembered.
     CutsForgotten,
     /// A gateway does not ask who has written its leaves while it was gone.
@@ -85,6 +87,9 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if let Canary::Cache(planted) = canary {
+        world.exports.iter_mut().for_each(|export| export.cache_canary = planted);
     }
     for export in &mut world.exports {
         let Store::Tree(tree) = &mut export.store else { continue };

@@ -421,6 +421,10 @@ const SESSION_AT: usize = 8;
 pub fn harvest(target: &Target, coverage: &mut Coverage) {
     let stats = target.stats();
     coverage.repeated += stats.repeated;
+    for cache in target.exports().iter().filter_map(|export| export.cache) {
+        coverage.cache_hits += cache.hits;
+        coverage.cache_misses += cache.misses;
+    }
     coverage.late_duplicates += stats.drops.get(DropReason::LateDuplicate);
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);
     coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));

@@ -1,6 +1,7 @@
 //! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
+mod caches;
 mod patches;
 mod trees;
 
@@ -142,7 +143,9 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
     if has_tree(seed) {
-        return trees::build(seed, ground, rng);
+        let (mut world, plan) = trees::build(seed, ground, rng);
+        caches::keep(seed, &mut world);
+        return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
     for server in 0..servers {
@@ -207,6 +210,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     }
     patches::lose_beside(seed, &mut world);
     lend_little(seed, &mut world);
+    caches::keep(seed, &mut world);
     (world, plan(duration_ns, faults, rng))
 }
 
@@ -322,6 +326,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         failure_takes_ns: pick(rng, &[0, 10 * MS, 200 * MS]),
         record_shares_description: false,
         forgets_cuts: false,
+        is_cached: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),
         lands_late_ns: pick(rng, &[0, 10 * MS, 2 * SECOND]),

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_sim::{Canary, has_tree, run_seed};
+use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
 #[test]
@@ -119,6 +120,12 @@ fn canary_that_tells_nobody_of_growth_is_found() {
 #[test]
 fn canary_that_tells_nobody_of_the_growth_of_a_leaf_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::GrowthUntold), 300);
+}
+
+/// Only worlds with caches can see it, and of these the ones whose disks fail writes.
+#[test]
+fn canary_of_a_cache_that_publishes_early_is_found() {
+    found(Canary::Cache(CacheCanary::PublishedEarly), 1000);
 }
 
 #[test]

@@ -72,6 +72,9 @@ pub struct MediumConfig {
     pub record_shares_description: bool,
     /// That it was cut is not remembered: what "Identity and incarnation" in `docs/design.md` forbids.
     pub forgets_cuts: bool,
+    /// What is read of it stays in its target's memory: a writer may patch a block as it was read before the
+    /// grant, by anybody.
+    pub is_cached: bool,
     /// Holes can be punched.
     pub punch_hole: bool,
     /// Ranges can be zeroed.
@@ -99,6 +102,7 @@ impl Default for MediumConfig {
             failure_takes_ns: 0,
             record_shares_description: false,
             forgets_cuts: false,
+            is_cached: false,
             punch_hole: true,
             zero_range: true,
             lands_late_ns: 0,
@@ -330,7 +334,11 @@ impl MediumHandle {
     /// From now on writes stamped by another run than `run` are a breach of the fence, but for what
     /// a writer who `patches` parts of blocks writes once more as it was read.
     pub fn fence(&self, run: u32, patches: bool) {
-        self.medium.borrow_mut().fence.grant(run, patches);
+        let m = &mut *self.medium.borrow_mut();
+        m.fence.grant(run, patches, m.config.is_cached);
+        if m.config.is_cached {
+            m.fence.was_read(0, &m.current);
+        }
     }
 
     /// How the fence was breached, if it was.

@@ -19,6 +19,8 @@ pub(super) struct Fence {
     granted_run: u32,
     /// Its writer patches parts of blocks.
     patches: bool,
+    /// Somebody keeps what is read: then all that was there at the grant counts as read, and reads of any length do.
+    is_cached: bool,
     /// Of other runs, what was read since the grant, by sector and version: who patches a part of a
     /// block writes the rest of it as it was.
     read: BTreeSet<(u64, u64)>,
@@ -26,14 +28,14 @@ pub(super) struct Fence {
 
 impl Fence {
     /// This run has been granted the export. Who `patches` writes parts of blocks.
-    pub fn grant(&mut self, run: u32, patches: bool) {
-        (self.granted_run, self.patches) = (run, patches);
+    pub fn grant(&mut self, run: u32, patches: bool, is_cached: bool) {
+        (self.granted_run, self.patches, self.is_cached) = (run, patches, is_cached);
         self.read.clear();
     }
 
     /// These bytes, from this one of the image on, were read.
     pub fn was_read(&mut self, from: usize, bytes: &[u8]) {
-        if !self.patches || bytes.len() > BLOCK_BYTES_MAX {
+        if !self.patches || (bytes.len() > BLOCK_BYTES_MAX && !self.is_cached) {
             return;
         }
         for (nth, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {

@@ -46,8 +46,10 @@ impl World {
                     format!("write-back of {max} on {:?}", medium.config())
                 }
             };
-            let Export { name, server, bytes, block_bytes, .. } = e;
-            eprintln!("{name} of server{server}: {bytes} bytes in {block_bytes}, {store}");
+            let Export { name, server, bytes, block_bytes, cache, .. } = e;
+            eprintln!(
+                "{name} of server{server}: {bytes} bytes in {block_bytes}, {store}, cache {cache:?}"
+            );
         }
         for c in &self.clients {
             eprintln!("{} on export {}: {:?}, {:?}", c.name, c.export, c.config, c.workload);
