@@ -125,7 +125,7 @@ fn canary_that_tells_nobody_of_the_growth_of_a_leaf_is_found() {
 /// Only worlds with caches can see it, and of these the ones whose disks fail writes.
 #[test]
 fn canary_of_a_cache_that_publishes_early_is_found() {
-    found(Canary::Cache(CacheCanary::PublishedEarly), 1000);
+    found(Canary::Cache(CacheCanary::PublishedEarly), 300);
 }
 
 #[test]
