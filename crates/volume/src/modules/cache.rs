@@ -345,6 +345,8 @@ impl Volume for Cache {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        // A loss elsewhere on the device is told of without a poll of this volume.
+        self.check_events();
         if !self.reads.is_empty() {
             self.look_up(done);
         }
@@ -374,6 +376,7 @@ impl Volume for Cache {
     }
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.check_events();
         self.below.poll_events(events);
     }
 

@@ -221,7 +221,7 @@ impl Pages {
         if self.small.len + self.main.len >= self.most && !self.evict() {
             return false;
         }
-        let Some(mut memory) = self.new_page() else { return false };
+        let Some(mut memory) = self.find_room() else { return false };
         fill(&mut memory);
         let is_main = self.ghost.remove(hash(page));
         let place = self.place(page);
@@ -268,6 +268,18 @@ impl Pages {
     fn new_page(&self) -> Option<Buf> {
         let has_room = self.pool.stats().live_bytes + PAGE_BYTES <= self.memory_most;
         has_room.then(|| self.pool.get_loose())
+    }
+
+    /// Memory for a page. Others may read so many that were let go of that some of those here have to go, too;
+    /// of which some may be read as well.
+    fn find_room(&mut self) -> Option<Buf> {
+        for _ in 0..CHANCES_MAX {
+            let memory = self.new_page();
+            if memory.is_some() || !self.evict() {
+                return memory;
+            }
+        }
+        None
     }
 
     /// Changes a page that is here; if somebody reads it, a copy takes its place. False if it is not here, or
@@ -318,7 +330,9 @@ impl Pages {
 
     fn drop_each(&mut self, pages: Range<u64>) {
         for page in pages {
-            if let Some(at) = self.find_any(page) {
+            if self.regions[region_of(page)].pages > 0
+                && let Some(at) = self.find_any(page)
+            {
                 self.release(at);
             }
         }
@@ -327,6 +341,9 @@ impl Pages {
     /// Makes room for one, if it can: the oldest that has no chance left goes, what counts as gone before all
     /// others.
     fn evict(&mut self) -> bool {
+        if self.small.len + self.main.len == 0 {
+            return false;
+        }
         for _ in 0..CHANCES_MAX {
             let is_gone = |queue: &Queue| {
                 queue.oldest != NONE && !self.counts(&self.entries[queue.oldest as usize])

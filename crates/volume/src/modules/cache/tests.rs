@@ -352,6 +352,10 @@ fn what_may_make_it_another_volume_drops_all() {
         assert!(stage.poll().is_empty());
         assert_eq!(stage.cache.events(), 1);
     });
+    drops_all("a loss that others have told of", |stage| {
+        stage.below.set_losses(1);
+        stage.cache.poll_events(&mut Vec::new());
+    });
     drops_all("a growth", |stage| {
         stage.below.tell(VolumeEvent::Resized { bytes: 128 << 10 });
         stage.poll();
@@ -384,6 +388,50 @@ fn a_flush_that_succeeds_and_a_write_that_only_fails_drop_nothing_else() {
     stage.succeed(&io);
     stage.holds(0, 4096, 5);
     stage.holds(4096, 4096, 1);
+}
+
+/// Whoever shares its device may have been told already, and the export have another verifier.
+#[test]
+fn nothing_is_answered_from_before_a_loss_that_was_not_polled_for() {
+    let mut stage = Stage::new();
+    stage.fill(0, 4096, 1);
+    stage.below.set_losses(1);
+    let io = stage.begin(Op::Read, 0, 4096);
+    assert_eq!((io.op, io.offset, io.len), (Op::Read, 0, 4096));
+}
+
+/// A slow reader of pages that have gone takes their memory away, and nothing else.
+#[test]
+fn pages_are_kept_while_others_read_what_has_gone() {
+    let mut stage = Stage::of(Geometry { bytes: 16 << 20, ..GEOMETRY });
+    let mut held = Vec::new();
+    for page in 0..60 {
+        stage.fill(page * 4096, 4096, 1);
+        held.extend(stage.look(page * 4096, 4096));
+    }
+    stage.below.set_losses(1);
+    stage.poll();
+    for page in 100..500 {
+        stage.fill(page * 4096, 4096, 2);
+    }
+    assert_eq!(held.len(), 60);
+    let used = stage.report().used;
+    assert!(used > MIB / 2, "only {used} bytes are kept");
+    stage.fill(499 * 4096 + 4096, 4096, 3);
+    stage.holds(499 * 4096 + 4096, 4096, 3);
+}
+
+/// Far more is dropped than is looked for page by page; what lies elsewhere stays.
+#[test]
+fn a_long_discard_drops_what_it_touches() {
+    let mut stage = Stage::of(Geometry { bytes: 64 << 20, ..GEOMETRY });
+    for page in [0, 300, 600, 9000] {
+        stage.fill(page * 4096, 4096, 1);
+    }
+    let io = stage.begin(Op::Discard, 4096, 599 * 4096);
+    stage.succeed(&io);
+    assert!(stage.look(300 * 4096, 4096).is_none());
+    stage.holds(9000 * 4096, 4096, 1);
 }
 
 /// What the volume below tells in one poll is told in its order: what has seen a loss comes behind it.
