@@ -51,7 +51,8 @@ fn a_file_that_grows_is_offered_larger_and_may_not_shrink_below_that() {
         assert!(store.volume.refresh());
         let mut events = vec![];
         store.volume.poll_events(&mut events);
-        assert_eq!((&events[..], store.volume.geometry().bytes), (&[][..], 2 * MIB));
+        let told = (&events[..], store.volume.geometry().bytes);
+        assert_eq!(told, (&[VolumeEvent::Shrunk][..], 2 * MIB));
         assert_eq!(store.write(0, &[1; 4096]).result.unwrap_err().kind, ErrorKind::Io);
         cut(path, 4 * MIB);
         store.volume.refresh();
