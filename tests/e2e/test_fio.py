@@ -134,6 +134,7 @@ def both_links_go_silent(lab):
 KILLS = {
     "packet": {"over": "packet", "wrapper": ""},
     "packet_buffered": {"over": "packet", "wrapper": ",buffered"},
+    "packet_cache": {"over": "packet", "wrapper": ",cache=32M"},
     "packet_writeback": {"over": "packet", "wrapper": ",writeback"},
     "udp_writeback": {"over": "udp", "wrapper": ",writeback"},
     "xdp_writeback": {"over": "xdp", "wrapper": ",writeback"},
