@@ -228,7 +228,7 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     world.clients.iter_mut().for_each(|client| client.add_budget(0));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(0));
     // And the last late frame has arrived.
-    world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max)?;
+    world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max + world.late_for())?;
     let turns = |w: &World| {
         let servers = w.servers.iter().map(Server::turns);
         let clients = w.clients.iter().map(|c| c.machine.turns);

@@ -72,7 +72,7 @@ impl Ways {
     /// Attaches that these stations send before `until` arrive `late_ns` later.
     pub fn delay_attaches(&self, stations: Vec<u32>, until: u64, late_ns: u64) {
         let late = &mut self.rules.borrow_mut().late;
-        *late = LateAttaches { stations, until, late_ns, count: late.count };
+        *late = LateAttaches { stations, until, late_ns, count: late.count, last: late.last };
     }
 
     /// Probes and their answers that are sent before `until` arrive once more, `late_ns` later.
@@ -90,6 +90,12 @@ impl Ways {
     pub fn late_attaches(&self) -> u64 {
         self.rules.borrow().late.count
     }
+
+    /// When the last of the frames that are late by these rules leaves, so far; 0 if none was.
+    pub fn late_until(&self) -> u64 {
+        let rules = self.rules.borrow();
+        rules.late.last.max(rules.playback.last)
+    }
 }
 
 /// Probes and their answers arrive once more so much later, as long as time is before `until`: somebody
@@ -99,6 +105,8 @@ struct Playback {
     until: u64,
     late_ns: u64,
     count: u64,
+    /// When the last of them leaves.
+    last: u64,
 }
 
 impl Playback {
@@ -110,6 +118,7 @@ impl Playback {
             return Verdict::Pass;
         }
         self.count += 1;
+        self.last = self.last.max(now + self.late_ns);
         Verdict::Repeat(self.late_ns)
     }
 }
@@ -121,6 +130,8 @@ struct LateAttaches {
     until: u64,
     late_ns: u64,
     count: u64,
+    /// When the last of them leaves.
+    last: u64,
 }
 
 impl LateAttaches {
@@ -133,6 +144,7 @@ impl LateAttaches {
             return Verdict::Pass;
         }
         self.count += 1;
+        self.last = self.last.max(now + self.late_ns);
         Verdict::Delay(self.late_ns)
     }
 }

@@ -352,6 +352,11 @@ impl World {
         self.ways.play_back_probes(self.now + within_ns, late_ns);
     }
 
+    /// How long the last frame that was delayed or played back is still under way, at most.
+    pub fn late_for(&self) -> u64 {
+        self.ways.late_until().saturating_sub(self.now)
+    }
+
     /// Opens all ways.
     pub fn open_all_ways(&mut self) {
         self.ways.open_all();
