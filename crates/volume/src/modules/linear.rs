@@ -15,6 +15,7 @@ pub(super) const MODULE: Module = Module {
     name: Linear::NAME,
     help: "volumes one behind the other",
     children: 1..=usize::MAX,
+    ios_each_max: 1,
     build: |children| Ok(Box::new(Linear::new(children)?)),
 };
 

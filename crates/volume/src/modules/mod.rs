@@ -28,6 +28,8 @@
 //!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
 //!   flush that would succeed tells that.
 //! * **Losses** are the sum of those below, and so rise before any completion that has seen one.
+//! * **Amplification** is stated in the table ([`Module::ios_each_max`]): what is outstanding below is bounded by
+//!   that and by what is submitted, since nothing is kept for later.
 //! * **Poll** polls all volumes every time: a descriptor of one may have become readable.
 //! * **Block status** is joined in order, up to the first answer that is shorter than what was asked. With
 //!   `one_extent` only the first volume is asked.
@@ -71,6 +73,9 @@ pub struct Module {
     pub help: &'static str,
     /// How many volumes it takes.
     pub children: RangeInclusive<usize>,
+    /// What one I/O becomes: so many for each of its volumes, at most. Roots bound what they submit; a tree
+    /// multiplies that by these, level by level, and holds nothing else.
+    pub ios_each_max: usize,
     /// Puts it over its volumes, as many as it takes, in the order in which they were named.
     pub build: fn(Vec<Box<dyn Volume>>) -> Built,
 }

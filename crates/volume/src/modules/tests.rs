@@ -191,3 +191,9 @@ canary!(a_forgotten_size_is_found: NoSize above, "it has a size");
 canary!(an_identity_of_its_own_is_found: Identity below, "not by who is below");
 canary!(a_record_is_found: Record above, "have no record");
 canary!(a_read_of_another_block_is_found: WrongBlock above, "block");
+
+#[test]
+#[should_panic(expected = "Read became 1 for a volume where 0 are stated")]
+fn more_below_than_stated_is_found() {
+    obey(&Module { ios_each_max: 0, ..linear::MODULE });
+}

@@ -25,6 +25,7 @@ pub fn obey(module: &Module) {
         size(module, count);
         flushes(module, count);
         errors(module, count);
+        amplification(module, count);
         payload(module, count);
         counts(module, count);
         shape(module, count);
@@ -166,6 +167,31 @@ fn errors(module: &Module, count: usize) {
                 assert!(end.is_some_and(|end| end <= bytes), "{error} is not in its bytes");
             }
         }
+    }
+}
+
+/// No I/O becomes more below than the table says, and none is kept for later.
+fn amplification(module: &Module, count: usize) {
+    let pool = Pool::new(1 << 20);
+    for op in [Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
+        let puppets = puppets(count);
+        let mut volume = over(module, &puppets);
+        let bytes = volume.geometry().bytes;
+        volume.submit(match op {
+            Op::Write => write(&pool, 7, bytes),
+            Op::Flush => Io::new(7, op, 0, 0),
+            _ => Io::new(7, op, 0, bytes),
+        });
+        let parts: Vec<Vec<Io>> = puppets.iter().map(Puppet::take).collect();
+        assert!(parts.iter().any(|parts| !parts.is_empty()), "{op:?} goes nowhere");
+        let most = parts.iter().map(Vec::len).max().unwrap_or_default();
+        let stated = module.ios_each_max;
+        assert!(most <= stated, "{op:?} became {most} for a volume where {stated} are stated");
+        for (puppet, parts) in puppets.iter().zip(&parts) {
+            parts.iter().for_each(|io| puppet.complete(read_of(io)));
+        }
+        assert_eq!(polled_one(&mut *volume).result, Ok(()));
+        assert!(puppets.iter().all(|puppet| puppet.take().is_empty()), "{op:?} left some behind");
     }
 }
 
