@@ -7,7 +7,8 @@ use thinwire_link::sim::{FaultRates, SimLink, SimNet, StationConfig, WireConfig}
 use thinwire_proto::{Batching, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{Completion, Identity, Io, Op, Volume};
+use thinwire_volume::testing::exercise;
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 use thinwire_wire::{Frame, Message};
 
 struct Pair {
@@ -122,6 +123,51 @@ impl Pair {
         buf.fill(byte);
         let data = SegList::of(buf.freeze());
         Io { data, ..Io::new(u64::from(byte), Op::Write, offset, len as u64) }
+    }
+}
+
+/// The attachment, for who only submits and polls: each poll is a step of the whole system.
+impl Volume for Pair {
+    fn geometry(&self) -> Geometry {
+        self.initiator.geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.initiator.identity()
+    }
+    fn submit(&mut self, io: Io) {
+        self.initiator.submit(io);
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.step();
+        done.append(&mut self.done);
+    }
+    fn outstanding(&self) -> usize {
+        self.initiator.outstanding()
+    }
+    fn copied_bytes(&self) -> u64 {
+        self.initiator.copied_bytes()
+    }
+    fn events(&self) -> u64 {
+        self.initiator.events()
+    }
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.initiator.poll_events(events);
+    }
+    fn refresh(&mut self) -> bool {
+        self.initiator.refresh()
+    }
+}
+
+#[test]
+fn an_attachment_conforms() {
+    let bad = FaultRates { loss: 0.05, dup: 0.1, reorder: 0.2, corrupt: 0.05 };
+    for (seed, faults) in [(1, FaultRates::default()), (2, bad), (3, bad)] {
+        let mut pair = Pair::new(seed, faults, [Batching::default(); 2]);
+        pair.until("the attach", |p| p.initiator.is_open());
+        let report = exercise(&mut pair, &mut || {}, seed, 1500);
+        assert!(report.ios > 1500 && report.blocks_checked > 1000, "{report:?}");
+        let stats = pair.net.stats();
+        assert_eq!(stats.lost + stats.reordered > 0, seed > 1, "{stats:?}");
     }
 }
 

@@ -7,7 +7,8 @@ use crate::opened::open_on;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use thinwire_buffer::{Pool, SegList};
-use thinwire_volume::{WriterRecord, load_writer, store_writer};
+use thinwire_volume::testing::exercise;
+use thinwire_volume::{Geometry, Identity, WriterRecord, load_writer, store_writer};
 
 /// For volumes that need no identity: there is no room for one there.
 fn options() -> VolumeOptions {
@@ -87,6 +88,54 @@ fn memory_remembers_and_null_forgets() {
             if any_byte {
                 assert_eq!(io(&mut *open, Io::new(3, Op::Read, 600, 3)).data.bytes(), 3);
             }
+        }
+    }
+}
+
+/// An opened volume for who only submits and polls: each poll is a turn.
+struct Driven(RefCell<Box<dyn OpenVolume>>);
+
+impl Volume for Driven {
+    fn geometry(&self) -> Geometry {
+        self.0.borrow_mut().volume().geometry()
+    }
+    fn identity(&self) -> Identity {
+        self.0.borrow_mut().volume().identity()
+    }
+    fn submit(&mut self, io: Io) {
+        self.0.get_mut().volume().submit(io);
+    }
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let open = self.0.get_mut();
+        open.turn(Wait::No).unwrap();
+        open.volume().poll(done);
+    }
+    fn outstanding(&self) -> usize {
+        self.0.borrow_mut().volume().outstanding()
+    }
+    fn events(&self) -> u64 {
+        self.0.borrow_mut().volume().events()
+    }
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        self.0.get_mut().volume().poll_events(events);
+    }
+}
+
+#[test]
+fn whatever_is_opened_conforms() {
+    let image = Image::new();
+    let VolumeSpec::Path(path) = &image.spec else { unreachable!() };
+    let tree = format!("linear:[{},memory:1M]", path.display());
+    for (seed, spec) in (1..).zip(["memory:1M".to_string(), path.display().to_string(), tree]) {
+        for any_byte in [false, true] {
+            let run_dir = image.dir.path().join("run");
+            let options = VolumeOptions { run_dir, any_byte, ..options() };
+            let disk = image.disk_options();
+            let open = open_on(&Host::new().unwrap(), &spec.parse().unwrap(), &options, disk, None);
+            let mut driven = Driven(RefCell::new(open.unwrap()));
+            let report = exercise(&mut driven, &mut || {}, seed, 1000);
+            assert!(report.ios > 1000 && report.blocks_checked > 500, "{spec}: {report:?}");
+            driven.0.into_inner().close(Ending::Orderly).unwrap();
         }
     }
 }

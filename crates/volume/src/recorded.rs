@@ -369,4 +369,14 @@ mod tests {
         assert!(file.borrow().stored.is_empty());
         assert_eq!(load_writer(&mut open(&file, &[5])).unwrap().generation, u64::MAX);
     }
+
+    #[test]
+    fn it_conforms() {
+        let pool = Pool::new(8 << 20);
+        let below = crate::stores::MemoryStore::new(1 << 20, 512, Identity::default(), &pool);
+        let place = crate::testing::MemDisk::new(4096, 512, 1);
+        let mut volume = Recorded::new(Box::new(below), place, Vec::new());
+        let report = crate::testing::exercise(&mut volume, &mut || {}, 1, 2000);
+        assert!(report.ios > 2000 && report.blocks_checked > 1000, "{report:?}");
+    }
 }

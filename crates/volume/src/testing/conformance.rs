@@ -10,6 +10,8 @@ use crate::{Completion, ErrorKind, Geometry, Io, Op, Token, Volume, WriterRecord
 
 /// The exercise stays within this much of the volume's start.
 const AREA_BYTES: u64 = 2 << 20;
+/// The smallest block.
+const SECTOR_BYTES: u32 = 512;
 /// I/Os outstanding at once.
 const DEPTH: usize = 12;
 /// Reads whose bytes are kept and looked at again later.
@@ -91,7 +93,9 @@ pub fn exercise_with(
     steps: usize,
     overlap: Overlap,
 ) -> ConformanceReport {
-    let geometry = volume.geometry();
+    let mut geometry = volume.geometry();
+    // Where any byte can be addressed, blocks are what is asked for: who takes less tests that itself.
+    geometry.block_bytes = geometry.block_bytes.max(SECTOR_BYTES);
     let count = (geometry.bytes.min(AREA_BYTES) / u64::from(geometry.block_bytes)) as usize;
     let mut exercise = Exercise {
         volume,

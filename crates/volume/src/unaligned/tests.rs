@@ -2,7 +2,8 @@
 //! and each rule of the module on its own.
 
 use super::*;
-use crate::testing::SplitMix64;
+use crate::stores::MemoryStore;
+use crate::testing::{SplitMix64, exercise};
 use crate::{ErrorKind, Features, IoFlags};
 
 /// Blocks in memory. Each I/O takes effect at a random moment and completes at a later random one.
@@ -414,5 +415,16 @@ fn nothing_comes_from_the_allocator_once_warm() {
             complete(&mut volume, write(offset, &[8; 700]));
         }
         assert!(round == 0 || volume.pool.stats().allocations == before);
+    }
+}
+
+#[test]
+fn it_conforms() {
+    for (seed, block_bytes) in [(1, 512), (2, 4096)] {
+        let pool = Pool::new(8 << 20);
+        let store = MemoryStore::new(1 << 20, block_bytes, Identity::default(), &pool);
+        let mut volume = Unaligned::new(store, pool);
+        let report = exercise(&mut volume, &mut || {}, seed, 2000);
+        assert!(report.ios > 2000 && report.blocks_checked > 1000, "{report:?}");
     }
 }
