@@ -13,6 +13,12 @@ use thinwire_volume::{
 
 #[path = "door/crowd.rs"]
 mod crowd;
+#[path = "door/growth.rs"]
+mod growth;
+#[path = "door/reports.rs"]
+mod reports;
+#[path = "door/turns.rs"]
+mod turns;
 
 const BYTES: u64 = 1 << 20;
 const AT: Time = Time(1_000_000_000);
@@ -68,6 +74,32 @@ fn door(disk: MemDisk) -> (Exports, Pool) {
     let volume = Box::new(FileStore::new(disk, 512, &pool).unwrap());
     exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
     (exports, pool)
+}
+
+/// What the first claim stores succeeds; the next change of the record fails at its first step.
+fn door_that_records_once() -> (Exports, Pool) {
+    let mut disk = MemDisk::new(BYTES, 512, 1);
+    disk.fail_records([false, false, true]);
+    door(disk)
+}
+
+/// A door to so many puppets, whose records have been read.
+fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
+    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
+    let puppets: Vec<_> = (0..count).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
+    for (at, puppet) in puppets.iter().enumerate() {
+        puppet.may_grow();
+        add_puppet(&mut exports, at, puppet);
+    }
+    settle(&mut exports, &mut Dialect::default());
+    exports.take_started();
+    (exports, puppets)
+}
+
+fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
+    let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1), Vec::new());
+    let (name, volume) = (format!("p{number}"), Box::new(volume));
+    exports.add(ExportConfig { name, volume, read_only: false });
 }
 
 /// The user whose session, number and identity are all `who`.
@@ -186,9 +218,7 @@ fn a_pass_is_its_users_and_no_one_elses() {
 /// A sync that fails for one puts in doubt what all have written.
 #[test]
 fn a_loss_is_told_to_all() {
-    let mut disk = MemDisk::new(BYTES, 512, 1);
-    disk.fail_records([false, false, true]);
-    let (mut exports, pool) = door(disk);
+    let (mut exports, pool) = door_that_records_once();
     let mut users = Dialect::default();
     let writer = grant(&mut exports, &mut users, 1, false);
     let reader = exports.open_read(2, 0);
@@ -219,10 +249,7 @@ fn a_session_that_ends_leaves_nothing_open() {
 
 #[test]
 fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
-    let mut disk = MemDisk::new(BYTES, 512, 1);
-    // What the first claim stores succeeds; the next change fails at its first step.
-    disk.fail_records([false, false, true]);
-    let (mut exports, _) = door(disk);
+    let (mut exports, _) = door_that_records_once();
     let mut users = Dialect::default();
     let first = grant(&mut exports, &mut users, 1, false);
     claim(&mut exports, 2, true).unwrap();
@@ -231,280 +258,6 @@ fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
     assert_eq!((users.denied[0].0, users.denied[0].1.why), (2, Denial::Record));
     assert!(users.fenced.is_empty());
     assert!(exports.admit(1, first.pass).is_ok());
-}
-
-#[test]
-fn a_report_says_who_holds_an_export_and_until_when() {
-    let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
-    let mut users = Dialect::default();
-    let report = |exports: &Exports| exports.reports().remove(0);
-    // It is not known who may write before that has been read.
-    assert_eq!(report(&exports).record, RecordReport::Reading);
-    settle(&mut exports, &mut users);
-    let new = report(&exports);
-    assert_eq!((new.generation, new.record, new.losses), (0, RecordReport::Settled, 0));
-    assert!(new.writer.is_none());
-    let reader = exports.open_read(9, 0);
-    let granted = grant(&mut exports, &mut users, 1, false);
-    let lease = ExportsConfig::default().lease;
-    let writer = report(&exports).writer.unwrap();
-    assert_eq!((writer.name.as_str(), writer.attached), ("user 1", true));
-    assert_eq!((writer.last_heard, writer.lease_end), (Some(AT), Some(AT + lease)));
-    // Its session ends without a word; a reader's says nothing of a writer.
-    let later = AT + lease;
-    exports.end_session(1, later);
-    let writer = report(&exports).writer.unwrap();
-    assert_eq!((writer.attached, writer.last_heard), (false, Some(later)));
-    assert_eq!(report(&exports).generation, granted.writer_generation);
-    exports.close(9, reader.pass, 1);
-    // The next life of the node has only the record.
-    let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
-    store_writer(&mut volume, WriterRecord::new(5, [1; 16], "user 1")).unwrap();
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
-    let volume = Box::new(volume);
-    exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
-    settle(&mut exports, &mut users);
-    let writer = report(&exports).writer.unwrap();
-    assert_eq!((writer.name.as_str(), writer.attached), ("user 1", false));
-    assert_eq!((writer.last_heard, writer.lease_end), (None, None));
-    let granted = grant(&mut exports, &mut users, 1, false);
-    exports.close(1, granted.pass, 1);
-    exports.settle(AT, &mut users);
-    assert_eq!(report(&exports).record, RecordReport::Changing);
-    settle(&mut exports, &mut users);
-    assert_eq!(report(&exports).record, RecordReport::Settled);
-    assert!(report(&exports).writer.is_none());
-}
-
-#[test]
-fn a_report_says_since_when_a_writer_holds_an_export() {
-    let mut users = Dialect::default();
-    let (mut exports, pool) = door(MemDisk::new(BYTES, 512, 1));
-    let since = |exports: &Exports| exports.reports().remove(0).writer.unwrap().since;
-    let claim_as = |exports: &mut Exports, users: &mut Dialect, who, session, resumes, now| {
-        let user = User { session, number: session, ..user(who) };
-        let claim =
-            WriteClaim { user: &user, transaction: 1, export: 0, resumes, takes_over: false };
-        exports.claim(now, claim).unwrap();
-        for _ in 0..100 {
-            exports.settle(now, users);
-            exports.poll(|_, _, _, _| panic!("no I/O of a user"));
-        }
-        let (granted_to, granted) = *users.granted.last().unwrap();
-        assert_eq!(granted_to, session);
-        Some(granted.writer_generation)
-    };
-    let claim = |exports: &mut Exports, users: &mut Dialect, session, resumes, now| {
-        claim_as(exports, users, 1, session, resumes, now)
-    };
-    let [later, last] = [1, 2].map(|s| AT + std::time::Duration::from_secs(s));
-    let generation = claim(&mut exports, &mut users, 1, None, AT);
-    assert_eq!(since(&exports), Some(AT));
-    // It comes back in another session, and goes on.
-    exports.end_session(1, later);
-    assert_eq!(since(&exports), Some(AT));
-    assert_eq!(claim(&mut exports, &mut users, 2, generation, later), generation);
-    assert_eq!(since(&exports), Some(AT));
-    // Its successor does not.
-    let generation = claim(&mut exports, &mut users, 3, None, last);
-    assert_eq!(since(&exports), Some(last));
-    // Nor who ends in order, and does not hear that it has.
-    let pass = users.granted.last().unwrap().1.pass;
-    exports.close(3, pass, 1);
-    settle(&mut exports, &mut users);
-    let evening = last + std::time::Duration::from_secs(60);
-    assert_eq!(claim(&mut exports, &mut users, 4, generation, evening), generation);
-    assert_eq!(since(&exports), Some(evening));
-    // Whoever else has had it under that generation since.
-    let mut last = 4;
-    for who in (2..=70).chain([1]) {
-        exports.close(last, users.granted.last().unwrap().1.pass, 1);
-        settle(&mut exports, &mut users);
-        last = 100 + u64::from(who);
-        claim_as(&mut exports, &mut users, who, last, generation, evening);
-        assert_eq!(since(&exports), Some(evening), "{who}");
-    }
-    // In the next life of the node it is as it says: since before.
-    let mut volume = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
-    let record = WriterRecord::new(generation.unwrap(), [1; 16], "user 1");
-    store_writer(&mut volume, record).unwrap();
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &pool);
-    let volume = Box::new(volume);
-    exports.add(ExportConfig { name: "disk".into(), volume, read_only: false });
-    settle(&mut exports, &mut users);
-    assert_eq!(since(&exports), None);
-    claim(&mut exports, &mut users, 4, generation, AT);
-    assert_eq!(since(&exports), None);
-    claim(&mut exports, &mut users, 5, None, later);
-    assert_eq!(since(&exports), Some(later));
-}
-
-/// A door to so many puppets, whose records have been read.
-fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
-    let puppets: Vec<_> = (0..count).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
-    for (at, puppet) in puppets.iter().enumerate() {
-        puppet.may_grow();
-        add_puppet(&mut exports, at, puppet);
-    }
-    settle(&mut exports, &mut Dialect::default());
-    exports.take_started();
-    (exports, puppets)
-}
-
-fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
-    let volume = Recorded::new(Box::new(puppet.clone()), MemDisk::new(512, 512, 1), Vec::new());
-    let (name, volume) = (format!("p{number}"), Box::new(volume));
-    exports.add(ExportConfig { name, volume, read_only: false });
-}
-
-/// Whoever polls a volume hears of what has happened to it, whether or not anything ends.
-#[test]
-fn growth_is_told_while_an_io_hangs() {
-    let (mut exports, puppets) = puppets(2);
-    let mut users = Dialect::default();
-    let reader = exports.open_read(1, 1);
-    submit(&mut exports, 1, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
-    puppets[1].tell(VolumeEvent::Resized { bytes: 16384 });
-    assert!(poll(&mut exports).is_empty());
-    exports.settle(AT, &mut users);
-    assert_eq!(users.resized, [(1, reader.pass, 16384)]);
-}
-
-#[test]
-fn an_export_whose_image_was_cut_is_told_of_as_such() {
-    let (mut exports, puppets) = puppets(2);
-    let reader = exports.open_read(1, 1);
-    submit(&mut exports, 1, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
-    puppets[1].tell(VolumeEvent::Shrunk);
-    assert!(poll(&mut exports).is_empty());
-    exports.settle(AT, &mut Dialect::default());
-    let cut: Vec<_> = exports.reports().iter().map(|report| report.has_shrunk).collect();
-    assert_eq!(cut, [false, true]);
-}
-
-/// A disk that has more to do asks for the next turn itself.
-#[test]
-fn a_volume_is_polled_again_in_a_turn_only_for_what_its_completions_have_begun() {
-    let (mut exports, puppets) = puppets(1);
-    let reader = exports.open_read(1, 0);
-    let ask = |exports: &mut Exports, op| {
-        submit(exports, 1, reader.pass, Io::new(0, op, 0, if op == Op::Flush { 0 } else { 512 }))
-            .unwrap();
-    };
-    let turn = |exports: &mut Exports| {
-        let (before, mut ended) = (puppets[0].polls(), 0);
-        exports.poll(|_, _, _, _| ended += 1);
-        (puppets[0].polls() - before, ended)
-    };
-    ask(&mut exports, Op::Read);
-    puppets[0].take_one();
-    ask(&mut exports, Op::Read);
-    puppets[0].fail(&puppets[0].take_one());
-    assert_eq!(turn(&mut exports), (1, 1));
-    ask(&mut exports, Op::Flush);
-    ask(&mut exports, Op::Flush);
-    puppets[0].succeed(&puppets[0].take_one());
-    assert_eq!(turn(&mut exports), (2, 1), "the flush that waited has begun");
-    puppets[0].succeed(&puppets[0].take_one());
-    assert_eq!(turn(&mut exports), (1, 1));
-}
-
-/// A look at a file is a system call: a thousand of them in one turn would keep everybody else waiting.
-#[test]
-fn many_volumes_look_a_few_in_each_turn_and_each_once_a_second() {
-    const COUNT: usize = 1000;
-    let (mut exports, mut puppets) = puppets(COUNT);
-    let looks = |puppets: &[Puppet]| puppets.iter().map(Puppet::refreshes).sum::<usize>();
-    let polls = |puppets: &[Puppet]| puppets.iter().map(Puppet::polls).sum::<usize>();
-    let second = std::time::Duration::from_secs(1);
-    let mut now = AT;
-    for round in 1..=3 {
-        let end = AT + second * round;
-        while now < end {
-            let before = (looks(&puppets), polls(&puppets));
-            for _ in 0..3 {
-                exports.refresh(now);
-                assert!(poll(&mut exports).is_empty());
-            }
-            let looked = looks(&puppets) - before.0;
-            assert!((1..=64).contains(&looked), "{looked} in one turn");
-            assert_eq!(polls(&puppets) - before.1, looked, "who has looked is polled, nobody else");
-            let next = exports.deadline(now);
-            assert!(next > now, "others have their turn");
-            now = next;
-        }
-        let each = puppets.iter().map(Puppet::refreshes);
-        assert!(
-            each.clone().all(|looks| looks == round as usize),
-            "{:?}",
-            each.collect::<Vec<_>>()
-        );
-    }
-    // One that comes meanwhile is looked at, too.
-    exports.refresh(now);
-    puppets.push(Puppet::new(1, Puppet::GEOMETRY));
-    add_puppet(&mut exports, COUNT, &puppets[COUNT]);
-    settle(&mut exports, &mut Dialect::default());
-    exports.take_started();
-    let end = now + second / 2;
-    while now < end {
-        exports.refresh(now);
-        assert!(poll(&mut exports).is_empty());
-        now = exports.deadline(now);
-    }
-    assert_eq!(looks(&puppets), 4 * COUNT + 1);
-}
-
-#[test]
-fn growth_is_told_once_to_all_who_have_it_open_and_are_not_fenced() {
-    let pool = Pool::new(0);
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
-    let mut store = FileStore::new(MemDisk::new(BYTES, 512, 1), 512, &pool).unwrap();
-    store.disk_mut().grow(2 * BYTES);
-    exports.add(ExportConfig { name: "disk".into(), volume: Box::new(store), read_only: false });
-    let mut users = Dialect::default();
-    let reader = exports.open_read(1, 0);
-    let fenced = grant(&mut exports, &mut users, 2, false);
-    let writer = grant(&mut exports, &mut users, 3, true);
-    assert_eq!(users.fenced, [(2, fenced.pass)]);
-    assert_eq!((reader.geometry.bytes, writer.geometry.bytes), (BYTES, BYTES));
-    let beyond = || Io { offset: BYTES, ..write(&pool, 5) };
-    assert_eq!(submit(&mut exports, 3, writer.pass, beyond()), Err(ErrorKind::Invalid));
-    assert!(exports.deadline(AT) <= AT, "it looks at once");
-    let mut polled = 0;
-    while users.resized.is_empty() {
-        exports.refresh(AT);
-        // A descriptor tells, of a disk that has one.
-        exports.disk_ready();
-        assert!(poll(&mut exports).is_empty());
-        exports.settle(AT, &mut users);
-        polled += 1;
-        assert!(polled < 100, "nobody is told");
-    }
-    assert_eq!(users.resized, [(1, reader.pass, 2 * BYTES), (3, writer.pass, 2 * BYTES)]);
-    assert_eq!(submit(&mut exports, 3, writer.pass, beyond()), Ok(()));
-    assert_eq!(exports.open_read(4, 0).geometry.bytes, 2 * BYTES);
-    exports.take_release();
-    exports.take_started();
-    // The next look is a second later.
-    assert_eq!(exports.deadline(AT), AT + std::time::Duration::from_secs(1));
-    exports.refresh(exports.deadline(AT));
-    exports.disk_ready();
-    while poll(&mut exports).is_empty() {}
-    exports.settle(AT, &mut users);
-    assert_eq!(users.resized.len(), 2);
-}
-
-#[test]
-fn nobody_looks_again_where_nothing_can_grow() {
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
-    let volume = Box::new(thinwire_volume::stores::NullStore::new(BYTES, 512));
-    exports.add(ExportConfig { name: "null".into(), volume, read_only: false });
-    settle(&mut exports, &mut Dialect::default());
-    exports.take_started();
-    exports.refresh(AT);
-    assert_eq!(exports.deadline(AT), Time::NEVER);
 }
 
 /// Until the record has been read nobody knows who has it, and nobody is told no.
@@ -636,9 +389,7 @@ fn claims_that_wait_keep_their_order() {
 /// behind the one on record, as if the others had never asked.
 #[test]
 fn a_claim_that_comes_to_nothing_leaves_no_gap() {
-    let mut disk = MemDisk::new(BYTES, 512, 1);
-    disk.fail_records([false, false, true]);
-    let (mut exports, pool) = door(disk);
+    let (mut exports, pool) = door_that_records_once();
     let mut users = Dialect::default();
     let first = grant(&mut exports, &mut users, 1, false);
     submit(&mut exports, 1, first.pass, write(&pool, 1)).unwrap();
