@@ -264,7 +264,7 @@ impl Exports {
     /// Called every turn, after [`Exports::poll`], and again while [`Exports::take_started`] says so.
     #[inline]
     pub fn settle(&mut self, now: Time, users: &mut dyn Users) {
-        if self.unresolved {
+        if !self.unresolved.is_empty() {
             self.retry_records(now);
         }
         // First, or a writer that ends in one session and comes back in another would be recorded as ended
@@ -275,7 +275,7 @@ impl Exports {
         if !self.claims.is_empty() {
             self.settle_claims(now, users);
         }
-        if self.has_grown {
+        if !self.grown.is_empty() {
             self.tell_growth(users);
         }
     }
@@ -283,16 +283,15 @@ impl Exports {
     fn settle_claims(&mut self, now: Time, users: &mut dyn Users) {
         // A thousand may wait: each is looked at once, and moved at most once.
         self.waited_for.clear();
-        self.waited_for.resize(self.exports.len(), false);
         let mut kept = 0;
         for at in 0..self.claims.len() {
             let export = self.claims[at].export;
             // In the order in which they were asked for: each was decided as if the one before were granted.
-            let is_next = !self.waited_for[export];
+            let is_next = !self.waited_for.contains(export);
             let decided = if is_next { self.settle_claim(now, at, users) } else { Decided::Waits };
             let denied = match decided {
                 Decided::Waits => {
-                    self.waited_for[export] = true;
+                    self.waited_for.insert(export);
                     self.claims.swap(kept, at);
                     kept += 1;
                     continue;

@@ -1,13 +1,12 @@
 //! What happens to the volumes: losses, which change the verifier, and growth, which is told to whoever
 //! has the export open (`docs/design.md`, "What happens to a volume").
 
-use std::ops::Range;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::VolumeEvent;
 
-use crate::exports::{DoorCanary, Export, Exports};
+use crate::exports::{DoorCanary, Exports};
 use crate::users::{Pass, Users};
 
 /// How often volumes look whether what they lie on has grown: a look at a file costs a system call.
@@ -21,8 +20,6 @@ const NEXT_LOOKS: Duration = Duration::from_millis(1);
 pub(crate) struct Refresh {
     /// When the next of them look.
     pub at: Time,
-    /// Those that have looked and are to be polled.
-    pub looked: Range<usize>,
     /// The first that looks then; 0 if a round begins with it.
     next: usize,
     begun: Time,
@@ -33,7 +30,7 @@ pub(crate) struct Refresh {
 impl Refresh {
     /// Nobody has anything to look at.
     pub fn new() -> Self {
-        Refresh { at: Time::NEVER, looked: 0..0, next: 0, begun: Time::ZERO, any: false }
+        Refresh { at: Time::NEVER, next: 0, begun: Time::ZERO, any: false }
     }
 }
 
@@ -50,17 +47,24 @@ impl Exports {
         }
     }
 
+    /// What happens to one may happen to others that lie on the same: asks all of them.
+    #[cold]
+    pub(crate) fn check_all_events(&mut self) {
+        (0..self.exports.len()).for_each(|export| self.check_events(export));
+        self.has_news = false;
+    }
+
     fn take_events(&mut self, export: usize) {
+        // The others may have heard nothing of it yet, and its volume may go on from here.
+        self.has_news = true;
+        self.to_poll.insert(export);
         let mut events = Vec::new();
         self.exports[export].volume.poll_events(&mut events);
         for event in events {
             match event {
                 VolumeEvent::Lost => self.on_loss(export),
                 VolumeEvent::Shrunk => self.exports[export].has_shrunk = true,
-                VolumeEvent::Resized { .. } => {
-                    self.exports[export].has_grown = true;
-                    self.has_grown = true;
-                }
+                VolumeEvent::Resized { .. } => self.grown.insert(export),
                 VolumeEvent::Unreachable { bytes } => {
                     let name = &self.exports[export].name;
                     self.note(format!(
@@ -94,18 +98,19 @@ impl Exports {
 
     /// Nobody looks again if no volume has anything to look at.
     fn refresh_volumes(&mut self, now: Time) {
-        let Refresh { at, looked, next, begun, any } = &mut self.refresh;
-        // Without a poll since the last ones, all are polled.
-        self.is_told |= looked.start < looked.end;
+        let Refresh { at, next, begun, any } = &mut self.refresh;
         if *next == 0 {
             (*begun, *any) = (now, false);
         }
         let count = self.exports.len();
         let end = count.min(*next + LOOKS_PER_TURN);
-        let looks = |any, e: &mut Export| e.volume.refresh() | any;
-        let found = self.exports[*next..end].iter_mut().fold(false, looks);
-        *looked = if found { *next..end } else { 0..0 };
-        *any |= found;
+        for export in *next..end {
+            if self.exports[export].volume.refresh() {
+                *any = true;
+                // What it finds comes out of a poll.
+                self.to_poll.insert(export);
+            }
+        }
         (*next, *at) = match (end < count, *any) {
             (true, _) => (end, now + NEXT_LOOKS),
             (false, true) => (0, (*begun + REFRESH).max(now + NEXT_LOOKS)),
@@ -115,18 +120,17 @@ impl Exports {
 
     /// Tells those who have an export open how large it is, if it has grown.
     pub(crate) fn tell_growth(&mut self, users: &mut dyn Users) {
-        self.has_grown = false;
-        for (export, e) in self.exports.iter_mut().enumerate() {
-            if !std::mem::take(&mut e.has_grown) || self.config.canary == DoorCanary::GrowthUntold {
-                continue;
-            }
+        let is_told = self.config.canary != DoorCanary::GrowthUntold;
+        for export in self.grown.iter().filter(|_| is_told) {
+            let bytes = self.exports[export].volume.geometry().bytes;
             for at in self.passes.of_export(export) {
                 let state = &self.passes[at];
                 if !state.fenced {
                     let pass = Pass { number: at as u32 + 1, generation: state.generation };
-                    users.on_resized(state.session, pass, e.volume.geometry().bytes);
+                    users.on_resized(state.session, pass, bytes);
                 }
             }
         }
+        self.grown.clear();
     }
 }

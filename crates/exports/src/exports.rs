@@ -9,6 +9,7 @@ use thinwire_volume::{ChangeError, Completion, Volume, WriterRecord};
 use crate::claims::{Holder, PendingClaim};
 use crate::events::Refresh;
 use crate::ios::PendingIo;
+use crate::marks::Marks;
 use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
 
@@ -107,8 +108,6 @@ pub(crate) struct Export {
     pub losses: u64,
     /// What it lies on has become shorter.
     pub has_shrunk: bool,
-    /// Those who have it open are to be told.
-    pub has_grown: bool,
     /// The record in force.
     pub writer: WriterRecord,
     pub record: RecordState,
@@ -159,20 +158,22 @@ pub struct Exports {
     pub(crate) held: BTreeSet<(u64, usize)>,
     pub(crate) pass_generation: u32,
     pub(crate) claims: Vec<PendingClaim>,
-    /// By export, whether a claim waits; recycled between settlings.
-    pub(crate) waited_for: Vec<bool>,
+    /// Exports for which a claim waits; recycled between settlings.
+    pub(crate) waited_for: Marks,
     pub(crate) ios: Vec<Option<PendingIo>>,
     pub(crate) ios_free: Vec<usize>,
     /// Recycled between polls.
     pub(crate) done: Vec<Completion>,
-    /// How many of them there were after each export had been polled.
-    pub(crate) done_ends: Vec<usize>,
-    /// A descriptor of a volume is readable.
-    pub(crate) is_told: bool,
+    /// Those exports of which there are any, and where in `done` each one's end.
+    pub(crate) done_ends: Vec<(usize, usize)>,
+    /// Exports whose volumes the next poll polls: all that have something outstanding, and maybe others.
+    pub(crate) to_poll: Marks,
+    /// Something has happened to a volume since all of them were asked.
+    pub(crate) has_news: bool,
     /// I/Os that had to wait are to be tried again.
     pub(crate) release: bool,
-    /// A record is not resolved: see [`RecordState::Unresolved`].
-    pub(crate) unresolved: bool,
+    /// Exports whose record was not resolved when that was last looked at: see [`RecordState::Unresolved`].
+    pub(crate) unresolved: Marks,
     /// Something of a record has begun or ended since [`Exports::take_started`].
     pub(crate) started: bool,
     /// A completion has begun another I/O, which must reach the disk in this turn.
@@ -181,8 +182,8 @@ pub struct Exports {
     pub(crate) closings: Vec<Closing>,
     /// Records travel in its memory.
     pub(crate) pool: Pool,
-    /// An export has grown, and nobody has been told.
-    pub(crate) has_grown: bool,
+    /// Exports that have grown, of which nobody has been told.
+    pub(crate) grown: Marks,
     pub(crate) refresh: Refresh,
     pub(crate) stats: DoorStats,
     verifier: u64,
@@ -208,19 +209,20 @@ impl Exports {
             passes: Passes::default(),
             held: BTreeSet::new(),
             claims: Vec::new(),
-            waited_for: Vec::new(),
+            waited_for: Marks::default(),
             ios: Vec::new(),
             ios_free: Vec::new(),
             done: Vec::new(),
             done_ends: Vec::new(),
-            is_told: false,
+            to_poll: Marks::default(),
+            has_news: false,
             release: false,
-            unresolved: false,
+            unresolved: Marks::default(),
             started: false,
             goes_on: false,
             closings: Vec::new(),
             pool: pool.clone(),
-            has_grown: false,
+            grown: Marks::default(),
             refresh: Refresh::new(),
             stats: DoorStats::default(),
             verifier: seed,
@@ -246,7 +248,6 @@ impl Exports {
             events,
             losses: 0,
             has_shrunk: false,
-            has_grown: false,
             writer: WriterRecord::default(),
             record: RecordState::Reading,
             may_be_released: false,
@@ -311,14 +312,14 @@ impl Exports {
         if self.release || self.started {
             return now;
         }
-        if self.unresolved || !self.claims.is_empty() {
+        if !self.unresolved.is_empty() || !self.claims.is_empty() {
             return self.next_due();
         }
         self.refresh.at
     }
 
     fn next_due(&self) -> Time {
-        let retries = self.exports.iter().filter_map(|e| e.record.due());
+        let retries = self.unresolved.iter().filter_map(|at| self.exports[at].record.due());
         let questions = self.claims.iter().filter_map(|claim| claim.twin.due());
         retries.chain(questions).fold(self.refresh.at, Time::min)
     }

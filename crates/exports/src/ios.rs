@@ -38,7 +38,8 @@ pub(crate) struct PendingIo {
     op: Op,
     /// It is durable once completed.
     fua: bool,
-    /// The export's verifier when it was given to the volume.
+    /// The export's verifier when it was given to the volume. A plain write may have an older one, if nobody
+    /// has asked the volume since what was lost: then it is sent again for nothing.
     verifier: u64,
     offset: u64,
     len: u64,
@@ -123,6 +124,7 @@ impl Exports {
             }
         };
         io.token = at as u64;
+        self.to_poll.insert(export);
         on_entry(verifier);
         if op != Op::Flush {
             e.volume.submit(io);
@@ -138,7 +140,7 @@ impl Exports {
     /// A descriptor of a volume is readable, or something has happened to one: the next poll polls all of
     /// them, also those that have nothing outstanding, since it stays readable until then.
     pub fn disk_ready(&mut self) {
-        self.is_told = true;
+        (0..self.exports.len()).for_each(|export| self.to_poll.insert(export));
     }
 
     /// Takes what the volumes have completed: `deliver` is called for each I/O with its ticket, what
@@ -151,38 +153,21 @@ impl Exports {
     /// that may have missed such data says so, too.
     #[inline]
     pub fn poll(&mut self, mut deliver: impl FnMut(IoTicket, Op, u64, &mut Completion)) {
-        let told = std::mem::take(&mut self.is_told);
-        let looked = std::mem::take(&mut self.refresh.looked);
         let mut done = std::mem::take(&mut self.done);
         let mut ends = std::mem::take(&mut self.done_ends);
         // A completion may start a flush that waited for it: that must reach the disk in this turn,
         // since nothing else may wake us. Otherwise one poll is all: a disk that has more asks for the next turn.
         for _ in 0..POLLS_PER_TURN {
             self.goes_on = false;
-            ends.clear();
-            let mut has_happened = false;
-            for (at, export) in self.exports.iter_mut().enumerate() {
-                if export.volume.outstanding() > 0 || told || looked.contains(&at) {
-                    export.volume.poll(&mut done);
-                    has_happened |= export.volume.events() != export.events;
-                }
-                ends.push(done.len());
-            }
-            if done.is_empty() {
-                // Whoever was polled may have grown, though nothing has ended.
-                if has_happened {
-                    (0..ends.len()).for_each(|export| self.check_events(export));
-                }
-                break;
-            }
+            self.poll_volumes(&mut done, &mut ends);
             // A sync that failed in one volume may have lost what others hold: all are heard before
-            // anybody is answered.
-            let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer;
-            if !is_late {
-                (0..ends.len()).for_each(|export| self.check_events(export));
+            // anybody is answered. Whoever was polled may have grown, too, though nothing has ended.
+            let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer && !done.is_empty();
+            if self.has_news && !is_late {
+                self.check_all_events();
             }
             let mut at = 0;
-            for (export, &end) in ends.iter().enumerate() {
+            for (export, end) in ends.drain(..) {
                 for completion in &mut done[at..end] {
                     if completion.token & RECORD_TOKEN != 0 {
                         self.on_record(completion.token, completion);
@@ -193,7 +178,7 @@ impl Exports {
                 at = end;
             }
             if is_late {
-                (0..ends.len()).for_each(|export| self.check_events(export));
+                self.check_all_events();
             }
             done.clear();
             if !self.goes_on {
@@ -201,6 +186,24 @@ impl Exports {
             }
         }
         (self.done, self.done_ends) = (done, ends);
+    }
+
+    /// Takes what has ended in the volumes to poll, and notes whether anything has happened to one.
+    #[inline]
+    fn poll_volumes(&mut self, done: &mut Vec<Completion>, ends: &mut Vec<(usize, usize)>) {
+        let mut next = 0;
+        while let Some(export) = self.to_poll.next(next) {
+            next = export + 1;
+            let (e, before) = (&mut self.exports[export], done.len());
+            e.volume.poll(done);
+            self.has_news |= e.volume.events() != e.events;
+            if e.volume.outstanding() == 0 {
+                self.to_poll.remove(export);
+            }
+            if done.len() > before {
+                ends.push((export, done.len()));
+            }
+        }
     }
 
     #[inline]
@@ -240,6 +243,7 @@ impl Exports {
         std::mem::swap(&mut e.flush_waiting, &mut riders);
         e.flush_running = !riders.is_empty();
         if let Some(first) = riders.pop() {
+            self.to_poll.insert(export);
             e.volume.submit(Io::new(first, Op::Flush, 0, 0));
             self.goes_on = true;
         }
@@ -291,6 +295,6 @@ impl Exports {
     #[inline]
     pub fn is_at_work(&self) -> bool {
         !self.closings.is_empty()
-            || self.exports.iter().any(|export| export.volume.outstanding() > 0)
+            || self.to_poll.iter().any(|export| self.exports[export].volume.outstanding() > 0)
     }
 }

@@ -23,6 +23,7 @@
 //! * `twin.rs`: two live processes with one identity
 //! * `events.rs`: losses and growth of the volumes
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
+//! * `marks.rs`: which of many exports have something to be done
 //!
 //! ```compile_fail
 //! # use thinwire_exports::{Exports, ExportsConfig};
@@ -38,6 +39,7 @@ mod claims;
 mod events;
 mod exports;
 mod ios;
+mod marks;
 mod passes;
 mod record;
 mod report;

@@ -89,6 +89,7 @@ impl Exports {
     fn submit_record(&mut self, export: usize, io: Io) {
         // Nobody else would have it polled.
         (self.started, self.goes_on) = (true, true);
+        self.to_poll.insert(export);
         self.exports[export].volume.submit(io);
     }
 
@@ -145,7 +146,7 @@ impl Exports {
                     }
                     Some(Err(ChangeError::Refused(_))) => RecordState::Settled,
                     Some(Err(ChangeError::Unresolved(_))) => {
-                        self.unresolved = true;
+                        self.unresolved.insert(export);
                         RecordState::Unresolved(None)
                     }
                 }
@@ -210,10 +211,10 @@ impl Exports {
 
     /// Tries the records again that could not be put back.
     pub(crate) fn retry_records(&mut self, now: Time) {
-        self.unresolved = false;
-        for export in 0..self.exports.len() {
+        let mut next = 0;
+        while let Some(export) = self.unresolved.next(next) {
+            next = export + 1;
             let e = &mut self.exports[export];
-            self.unresolved |= e.record.is_in_doubt();
             match e.record {
                 RecordState::Unresolved(None) => {
                     e.record = RecordState::Unresolved(Some(now + RETRY));
@@ -222,7 +223,8 @@ impl Exports {
                     let writer = e.writer;
                     self.store_record(export, RecordState::Settling, writer);
                 }
-                _ => {}
+                doubt if doubt.is_in_doubt() => {}
+                _ => self.unresolved.remove(export),
             }
         }
     }

@@ -74,3 +74,64 @@ fn many_volumes_look_a_few_in_each_turn_and_each_once_a_second() {
     }
     assert_eq!(looks(&puppets), 4 * COUNT + 1);
 }
+
+/// Of a thousand exports one is used, and the others are not even asked whether they have something to do, unless
+/// that one has lost or found something: that may be theirs, too.
+#[test]
+fn whose_exports_rest_are_not_asked_whatever_another_one_does() {
+    const BUSY: usize = 700;
+    let (mut exports, puppets) = puppets(1000);
+    let mut users = Dialect::default();
+    for (export, session) in (0..puppets.len()).zip(1000..) {
+        exports.open_read(session, export);
+    }
+    let asked = || {
+        let others = puppets.iter().enumerate().filter(|(export, _)| *export != BUSY);
+        others.map(|(_, puppet)| puppet.questions() + puppet.polls()).sum::<usize>()
+    };
+    let before = asked();
+    let claim_as = |exports: &mut Exports, users: &mut Dialect, who| {
+        let user = user(who);
+        let claim = WriteClaim {
+            user: &user,
+            transaction: 1,
+            export: BUSY,
+            resumes: None,
+            takes_over: true,
+        };
+        exports.claim(AT, claim).unwrap();
+        settle(exports, users);
+    };
+    claim_as(&mut exports, &mut users, 1);
+    let first = users.granted[0].1;
+    submit(&mut exports, 1, first.pass, write(&Pool::new(0), 1)).unwrap();
+    submit(&mut exports, 1, first.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+    submit(&mut exports, 1, first.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+    assert!(poll(&mut exports).is_empty() && exports.is_at_work());
+    puppets[BUSY].take().iter().for_each(|io| puppets[BUSY].succeed(io));
+    assert_eq!(poll(&mut exports).len(), 2);
+    assert!(exports.is_at_work(), "the flush that waited has begun");
+    puppets[BUSY].succeed(&puppets[BUSY].take_one());
+    assert_eq!((poll(&mut exports).len(), exports.is_at_work()), (1, false));
+    claim_as(&mut exports, &mut users, 2);
+    assert_eq!(users.fenced, [(1, first.pass)]);
+    exports.deadline(AT);
+    exports.end_session(2, AT);
+    assert_eq!(asked() - before, 0, "nobody else was asked anything");
+
+    // What it has lost others may have lost, too: they are asked before it is answered, and not again.
+    let verifier = exports.open_read(3, 0).verifier;
+    let reader = exports.open_read(3, BUSY);
+    submit(&mut exports, 3, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
+    puppets[BUSY].fail(&puppets[BUSY].take_one());
+    puppets.iter().for_each(|puppet| puppet.tell(VolumeEvent::Lost));
+    assert_ne!(poll(&mut exports)[0].1, verifier);
+    let losses: u64 = exports.reports().iter().map(|report| report.losses).sum();
+    assert_eq!(losses, 1000, "all have been asked");
+    // What was told is taken in.
+    poll(&mut exports);
+    let before = asked();
+    settle(&mut exports, &mut users);
+    poll(&mut exports);
+    assert_eq!((asked() - before, exports.is_at_work()), (0, false));
+}

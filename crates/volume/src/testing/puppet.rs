@@ -27,6 +27,7 @@ struct Told {
     refreshes: Cell<usize>,
     may_grow: Cell<bool>,
     polls: Cell<usize>,
+    questions: Cell<usize>,
 }
 
 impl Puppet {
@@ -61,6 +62,7 @@ impl Puppet {
             refreshes: Cell::new(0),
             may_grow: Cell::new(false),
             polls: Cell::new(0),
+            questions: Cell::new(0),
         }))
     }
 
@@ -132,6 +134,11 @@ impl Puppet {
     pub fn polls(&self) -> usize {
         self.0.polls.get()
     }
+
+    /// How often it was asked what is outstanding, or whether anything has happened to it.
+    pub fn questions(&self) -> usize {
+        self.0.questions.get()
+    }
 }
 
 impl Volume for Puppet {
@@ -157,6 +164,7 @@ impl Volume for Puppet {
     }
 
     fn outstanding(&self) -> usize {
+        self.0.questions.update(|count| count + 1);
         self.0.outstanding.get()
     }
 
@@ -165,6 +173,7 @@ impl Volume for Puppet {
     }
 
     fn events(&self) -> u64 {
+        self.0.questions.update(|count| count + 1);
         self.0.losses.get() + self.0.told.get() + self.0.news.borrow().len() as u64
     }
 
