@@ -418,11 +418,17 @@ mod tests {
         }
     }
 
-    #[test]
-    fn content_that_was_cut_is_another_life_of_it_although_it_grows_again() {
-        let dir = std::env::temp_dir().join(format!("thinwire-cut-{}", std::process::id()));
+    /// A folder for one test, and the file in it that is to have records.
+    fn folder(of: &str) -> (PathBuf, File) {
+        let dir = std::env::temp_dir().join(format!("thinwire-{of}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let file = File::create(dir.join("content")).unwrap();
+        (dir, file)
+    }
+
+    #[test]
+    fn content_that_was_cut_is_another_life_of_it_although_it_grows_again() {
+        let (dir, file) = folder("cut");
         let scope = SyncScope::alone();
         let open = |bytes, read_only| {
             let content = Content { bytes, read_only, ..content(&file, &scope) };
@@ -455,9 +461,7 @@ mod tests {
     /// Only a cut must be remembered before anybody is served.
     #[test]
     fn a_size_that_cannot_be_remembered_lets_no_writer_in() {
-        let dir = std::env::temp_dir().join(format!("thinwire-full-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let file = File::create(dir.join("content")).unwrap();
+        let (dir, file) = folder("full");
         let scope = SyncScope::alone();
         let state = dir.join("state");
         let open = |bytes| WriterStore::open(&Content { bytes, ..content(&file, &scope) }, &state);
