@@ -141,7 +141,7 @@ impl Tree {
         (leaves, grants): (&mut Vec<Leaf>, &mut Grants),
     ) -> Outcome {
         let stop = disk_options.stop.clone();
-        let all = spec.leaves();
+        let (all, places) = (spec.leaves(), spec.leaf_places());
         for specs in all.chunks(AT_ONCE) {
             let first = leaves.len();
             for spec in specs {
@@ -151,7 +151,12 @@ impl Tree {
                     }
                     store => {
                         let disk_options = disk_options.clone();
-                        Leaf::Local(LocalLeaf::open(host, store, options, disk_options, signals)?)
+                        let opened = LocalLeaf::open(host, store, options, disk_options, signals);
+                        // What is wrong with a name is put right where it stands.
+                        Leaf::Local(opened.map_err(|e| match places[leaves.len()] {
+                            Some(place) => e.context(place),
+                            None => e,
+                        })?)
                     }
                 });
                 grants.note(leaves, &all);
@@ -542,6 +547,35 @@ mod tests {
             load_writer(&mut *store.unwrap().volume).unwrap().is_held()
         };
         assert_eq!((is_held(&sound), is_held(&broken)), (false, true));
+    }
+
+    /// Whether it stands there itself, in a list, or in a file that is named there.
+    #[test]
+    fn a_part_that_is_not_there_is_named_with_the_line_that_says_so() {
+        let dir = TempDir::new("opened-missing");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let volume = |name: &str, children: &str| {
+            format!("[[volume]]\nname = \"{name}\"\nkind = \"linear\"\nchildren = [{children}]\n")
+        };
+        let own = volume("own", "\"memory:512\",\n\n\"none.img\"");
+        let listed = volume("listed", "\"memory:512\", \"linear:[memory:512,none.img]\"");
+        let far = volume("far", "\"other.toml#here\"");
+        std::fs::write(path("a.toml"), own + &listed + &far).unwrap();
+        std::fs::write(path("other.toml"), volume("here", "\"none.img\"")).unwrap();
+        let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+        options.read_only = true;
+        let [a, other, none] = ["a.toml", "other.toml", "none.img"].map(path);
+        for (name, place) in [
+            (format!("{a}#own"), format!("{a}:6: ")),
+            (format!("{a}#listed"), format!("{a}:10: ")),
+            (format!("{a}#far"), format!("{other}:4: ")),
+            (format!("linear:[memory:512,{a}#own]"), format!("{a}:6: ")),
+            (format!("linear:[memory:512,{none}]"), String::new()),
+        ] {
+            let spec = name.parse().unwrap();
+            let error = open_volume(&spec, &options, None).err().unwrap().to_string();
+            assert_eq!(error, format!("{place}{none}: no such file or device"), "{name}");
+        }
     }
 
     #[test]

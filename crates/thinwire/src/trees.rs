@@ -246,7 +246,8 @@ impl Trees {
         let module = volume.module;
         let count = module.check_count(children.len());
         count.map_err(|e| format!("{}: {e}", volume.places[1]))?;
-        Ok(VolumeSpec::Over { module, children, node: Some(node) })
+        let places = volume.children.iter().map(|(_, place)| place.clone()).collect();
+        Ok(VolumeSpec::Over { module, children, places, node: Some(node) })
     }
 
     /// A word that looks like a name is one, unless it is that of a file.

@@ -43,6 +43,8 @@ pub enum VolumeSpec {
         module: &'static Module,
         /// In the order in which they were named.
         children: Vec<VolumeSpec>,
+        /// Where a file names each of them (`FILE:LINE`); none if a list does.
+        places: Vec<String>,
     },
 }
 
@@ -150,7 +152,7 @@ fn parse_over(
     let children: Vec<VolumeSpec> = children.collect::<Result<_, _>>()?;
     scope.ascend();
     module.check_count(children.len()).map_err(|e| ParseError::new(text, e.to_string()))?;
-    Ok(VolumeSpec::Over { node: None, module, children })
+    Ok(VolumeSpec::Over { node: None, module, children, places: Vec::new() })
 }
 
 /// All kinds of volumes but paths, for those who named another.

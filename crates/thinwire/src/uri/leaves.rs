@@ -72,6 +72,21 @@ impl VolumeSpec {
         }
     }
 
+    /// Of each leaf, in the same order, where a file names it.
+    pub fn leaf_places(&self) -> Vec<Option<&str>> {
+        let mut found = Vec::new();
+        self.gather_places(None, &mut found);
+        found
+    }
+
+    /// `place` is that of this volume, or of the list in which it is.
+    fn gather_places<'a>(&'a self, place: Option<&'a str>, found: &mut Vec<Option<&'a str>>) {
+        let VolumeSpec::Over { children, places, .. } = self else { return found.push(place) };
+        for (at, child) in children.iter().enumerate() {
+            child.gather_places(places.get(at).map(String::as_str).or(place), found);
+        }
+    }
+
     /// Exports of targets are part of it.
     pub fn has_remote(&self) -> bool {
         self.leaves().iter().any(|leaf| matches!(leaf, VolumeSpec::Remote(_)))
