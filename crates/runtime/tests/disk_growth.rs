@@ -11,7 +11,7 @@ use common::{Dir, Store, backends, run};
 use thinwire_runtime::disk::DiskOptions;
 use thinwire_volume::testing::offers_growth;
 use thinwire_volume::{
-    Disk, ErrorKind, Identity, Volume, VolumeEvent, WriterRecord, load_writer, store_writer,
+    Disk, ErrorKind, Identity, Op, Volume, VolumeEvent, WriterRecord, load_writer, store_writer,
 };
 
 const MIB: u64 = 1 << 20;
@@ -96,6 +96,25 @@ fn a_file_that_was_cut_is_another_life_of_it_although_it_grows_again() {
         assert_eq!(life(&*store.volume), 2);
         let record = load_writer(&mut *store.volume).unwrap();
         assert_eq!((record.generation, record.name.as_str()), (1, "node1"));
+    });
+}
+
+/// Zeroes have come where flushed data was: nobody may take them for it.
+#[test]
+fn what_was_cut_off_a_file_stays_gone_although_it_grows_again() {
+    on_each_backend(|path, options| {
+        let mut store = Store::open(path, options);
+        assert_eq!(store.write(0, &[1; 8192]).result, Ok(()));
+        store.simple(Op::Flush, 0, 0).result.unwrap();
+        for (smaller, larger) in [(512 << 10, MIB), (4096, 4 * MIB)] {
+            cut(path, smaller);
+            store.volume.refresh();
+            cut(path, larger);
+            store.volume.refresh();
+            assert_eq!(store.read(0, 4096), [1; 4096], "what was never cut off is as it was");
+            let gone = store.simple(Op::Read, smaller, 4096).result;
+            assert_eq!(gone.map_err(|e| e.kind), Err(ErrorKind::Io), "zeroes behind {smaller}");
+        }
     });
 }
 

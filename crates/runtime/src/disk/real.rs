@@ -69,6 +69,12 @@ pub(super) struct RealDisk<E: Engine> {
     pausing: bool,
     /// Found shorter than it was when opened. Stays: what was there is gone.
     shrunk: bool,
+    /// The smallest size that it has been seen with since; before, no size at all.
+    smallest: u64,
+    /// The size that may have been offered: what was there when it was opened, and growth once it is kept.
+    offered: u64,
+    /// The size that is being kept.
+    keeping: u64,
 }
 
 /// What [`RealDisk::new`] is made of.
@@ -110,6 +116,9 @@ impl<E: Engine> RealDisk<E> {
             again: false,
             pausing: false,
             shrunk: false,
+            smallest: u64::MAX,
+            offered: info.bytes,
+            keeping: 0,
         })
     }
 
@@ -141,9 +150,12 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
+    /// A size that cannot be told is no news. One that was not offered may come and go.
     fn compare_size(&mut self, bytes: Option<u64>) {
-        let is_shorter = bytes.is_none_or(|bytes| bytes < self.info.bytes);
-        if is_shorter && !self.device && !self.shrunk {
+        let Some(bytes) = bytes.filter(|_| !self.device) else { return };
+        if self.shrunk {
+            self.smallest = self.smallest.min(bytes);
+        } else if bytes < self.offered {
             self.note_shrunk(bytes);
         }
     }
@@ -167,16 +179,29 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
-    fn note_shrunk(&mut self, bytes: Option<u64>) {
-        self.shrunk = true;
+    fn note_shrunk(&mut self, bytes: u64) {
+        (self.shrunk, self.smallest) = (true, bytes);
         tracing::error!(
             path = %self.path.display(),
-            bytes_before = self.info.bytes,
+            bytes_before = self.offered,
             bytes_now = bytes,
-            "the file became shorter while it was served: reads beyond its end and all writes fail \
-             until it is opened again"
+            "the file became shorter while it was served: reads beyond that end and all writes fail \
+             until it is opened again, however long it is by then"
         );
         self.jobs.cut();
+    }
+
+    /// Once a size is kept it is offered.
+    fn note_kept(&mut self) {
+        let is_end = |done: &&DiskDone| matches!(done.kind, DiskOpKind::KeepSize);
+        if self.keeping > 0
+            && let Some(done) = self.told.iter().find(is_end)
+        {
+            let kept = std::mem::take(&mut self.keeping);
+            if done.result.is_ok() {
+                self.offered = self.offered.max(kept);
+            }
+        }
     }
 
     /// Has a block status done, unless it is known at once.
@@ -293,7 +318,15 @@ impl<E: Engine> Disk for RealDisk<E> {
                 self.told.push(DiskDone { token, result: Err(libc::EROFS), kind });
             }
             DiskOpKind::LoadWriter(_) | DiskOpKind::StoreWriter(_) | DiskOpKind::KeepSize => {
+                if matches!(op.kind, DiskOpKind::KeepSize) {
+                    self.keeping = op.len;
+                }
                 self.jobs.submit(op);
+            }
+            // What is there by now is not what was.
+            DiskOpKind::Read(_) if op.offset.saturating_add(op.len) > self.smallest => {
+                let DiskOp { token, kind, .. } = op;
+                self.told.push(DiskDone { token, result: Err(libc::EIO), kind });
             }
             _ => self.backlog.push_back(op),
         }
@@ -312,6 +345,7 @@ impl<E: Engine> Disk for RealDisk<E> {
                 // Before the engine is asked: a sync that had failed when a job was done is heard of
                 // first.
                 self.jobs.take(&mut self.told);
+                self.note_kept();
             }
             if self.jobs.outstanding() > 0 && !std::mem::replace(&mut self.listening, true) {
                 // SAFETY: a bell has no memory, only one is waited for, and it outlives the engine.

@@ -216,8 +216,10 @@ impl WriterStore {
         if self.read_only {
             return Ok(());
         }
-        self.kept.bytes = bytes;
+        let before = std::mem::replace(&mut self.kept.bytes, bytes);
         self.store_again(file, scope).inspect_err(|errno| {
+            // Nobody is told of it, so later records need not say it.
+            self.kept.bytes = before;
             tracing::error!(
                 error = %io::Error::from_raw_os_error(*errno),
                 "what the content has grown by is not offered before it grows again, or is opened again: \
@@ -477,7 +479,8 @@ mod tests {
         fs::remove_dir(&new).unwrap();
         assert_eq!(larger.load(&file, &scope), Ok(record));
         drop(larger);
-        assert_eq!(open(8192).unwrap().incarnation(), 1, "12288 is remembered");
+        assert_eq!(open(8192).unwrap().incarnation(), 0, "what was not offered is not missed");
+        assert_eq!(open(4096).unwrap().incarnation(), 1, "8192 is remembered");
         // That it was cut is not believed to be durable because it is there.
         fs::create_dir(&new).unwrap();
         assert!(open(8192).unwrap_err().to_string().contains("smaller"));
