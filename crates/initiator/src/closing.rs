@@ -145,9 +145,12 @@ impl Closing {
         self.state = State::Closed;
     }
 
-    /// It has failed for good; the first reason stays.
+    /// It has failed for good; the first reason stays. An end that was under way is over.
     pub fn fail(&mut self, kind: ErrorKind) {
         self.failure.get_or_insert(kind);
+        if self.is_under_way() {
+            self.state = State::Closed;
+        }
     }
 
     /// Something that was acknowledged could not be made durable.
@@ -229,6 +232,10 @@ mod tests {
                 ("the same, failed", |c| {
                     c.fail(ErrorKind::Fenced);
                     c.begin(true);
+                    String::new()
+                }),
+                ("fails for good", |c| {
+                    c.fail(ErrorKind::Fenced);
                     String::new()
                 }),
                 ("clean, attached", |c| step(c.on_clean(Time(1), false, true))),

@@ -8,8 +8,20 @@ use thinwire_proto::{Batching, Time};
 use thinwire_target::{ExportConfig, Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::testing::exercise;
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 use thinwire_wire::{Frame, Message};
+
+/// A target with one export, whose content is another for each seed.
+fn target_of(config: TargetConfig, link: &SimLink, pool: &Pool, seed: u64) -> Target {
+    let mut target = Target::new(config, vec![link.info()], 0, pool.clone(), seed);
+    let identity = Identity { identity: [7; 16], incarnation: seed };
+    target.add_export(ExportConfig {
+        name: "disk".into(),
+        volume: Box::new(MemoryStore::new(16 << 20, 512, identity, pool)),
+        read_only: false,
+    });
+    target
+}
 
 struct Pair {
     net: SimNet,
@@ -31,13 +43,7 @@ impl Pair {
         let links = [net.station(StationConfig::default()), net.station(StationConfig::default())];
         let pool = Pool::new(64 << 20);
         let config = TargetConfig { insecure: true, batching: theirs, ..TargetConfig::default() };
-        let mut target = Target::new(config, vec![links[0].info()], 0, pool.clone(), seed + 1);
-        let identity = Identity { identity: [7; 16], incarnation: 1 };
-        target.add_export(ExportConfig {
-            name: "disk".into(),
-            volume: Box::new(MemoryStore::new(16 << 20, 512, identity, &pool)),
-            read_only: false,
-        });
+        let target = target_of(config, &links[0], &pool, seed + 1);
         let name = TargetName::Node("thinwire".into());
         let defaults = InitiatorConfig::new(name, "disk");
         let config =
@@ -118,6 +124,12 @@ impl Pair {
         self.done.pop().unwrap()
     }
 
+    /// Another process takes the target's place, with other content under the same name.
+    fn replace_target(&mut self) {
+        let config = TargetConfig { insecure: true, ..TargetConfig::default() };
+        self.target = target_of(config, &self.links[0], &self.pool, 99);
+    }
+
     fn write(&mut self, offset: u64, byte: u8, len: usize) -> Io {
         let mut buf = self.pool.get(len);
         buf.fill(byte);
@@ -168,6 +180,29 @@ fn an_attachment_conforms() {
         assert!(report.ios > 1500 && report.blocks_checked > 1000, "{report:?}");
         let stats = pair.net.stats();
         assert_eq!(stats.lost + stats.reordered > 0, seed > 1, "{stats:?}");
+    }
+}
+
+/// Whoever ends it in order must hear that acknowledged writes are gone, whenever that came about.
+#[test]
+fn the_end_of_what_has_failed_tells_what_was_not_flushed() {
+    for (flushed, closes_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut p = Pair::new(1, FaultRates::default(), [Batching::default(); 2]);
+        p.until("the attach", |p| p.initiator.is_open());
+        let io = p.write(0, 1, 4096);
+        p.run(io).result.unwrap();
+        if flushed {
+            p.run(Io::new(0, Op::Flush, 0, 0)).result.unwrap();
+        }
+        p.replace_target();
+        if closes_first {
+            p.initiator.close();
+        }
+        p.until("the failure", |p| p.initiator.failure().is_some() || p.initiator.is_closed());
+        p.initiator.close();
+        p.until("the end", |p| p.initiator.is_closed());
+        let lost = (!flushed).then_some(ErrorKind::ContentChanged);
+        assert_eq!(p.initiator.close_error(), lost, "flushed {flushed}, closes {closes_first}");
     }
 }
 

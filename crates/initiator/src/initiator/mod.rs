@@ -136,8 +136,12 @@ impl Initiator {
             && self.association.session().is_some()
     }
 
-    /// Ends for good: everything fails with this, now and later.
+    /// Ends for good: everything fails with this, now and later. Whoever ends it in order hears of what no
+    /// flush will cover any more.
     fn die(&mut self, kind: ErrorKind) {
+        if !self.durability.is_clean() {
+            self.closing.tell(kind);
+        }
         self.closing.fail(kind);
         self.attachment.part();
         self.association.rest();
