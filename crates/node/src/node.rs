@@ -14,7 +14,7 @@ use thinwire_volume::{
 pub use self::edges::NodeCanary;
 use self::edges::Way;
 use crate::flights::Flight;
-use crate::lanes::{Lane, lane_of};
+use crate::lanes::{Lane, Lanes, lane_of};
 use crate::parts::Place;
 use crate::timers::Timers;
 
@@ -50,7 +50,8 @@ struct User {
     part: usize,
     /// The part's number of the link.
     link: usize,
-    lane: Lane,
+    /// It wants frames that name nobody.
+    outside: bool,
 }
 
 /// A link, and who uses it.
@@ -58,6 +59,7 @@ struct User {
 struct Shared {
     info: LinkInfo,
     users: Vec<User>,
+    lanes: Lanes,
     /// So many shares of its room there are: users, rounded up to a power of two, so that who comes and
     /// goes does not make all others tell their peers each time.
     shares: usize,
@@ -148,7 +150,8 @@ impl Node {
 
     /// Another link; its number.
     pub fn add_link(&mut self, info: LinkInfo) -> usize {
-        self.links.push(Shared { info, users: Vec::new(), shares: 1 });
+        let (users, lanes) = (Vec::new(), Lanes::default());
+        self.links.push(Shared { info, users, lanes, shares: 1 });
         self.out.push(TxBatch::new());
         self.links.len() - 1
     }
@@ -184,8 +187,9 @@ impl Node {
     pub fn add<P: Part>(&mut self, part: P, links: Vec<usize>, lane: &Lane) -> PartId<P> {
         let at = self.places.iter().position(Option::is_none).unwrap_or(self.places.len());
         for (own, &link) in links.iter().enumerate() {
-            let user = User { part: at, link: own, lane: lane.clone() };
+            let user = User { part: at, link: own, outside: lane.outside };
             self.links[link].users.push(user);
+            self.links[link].lanes.add(lane, (at, own));
         }
         self.generations += 1;
         let used = links.clone();
@@ -205,7 +209,10 @@ impl Node {
         self.find(id)?;
         let mut place = self.places[id.at].take()?;
         self.timers.set(id.at, Time::NEVER);
-        self.links.iter_mut().for_each(|link| link.users.retain(|user| user.part != id.at));
+        for link in &mut self.links {
+            link.users.retain(|user| user.part != id.at);
+            link.lanes.remove(id.at);
+        }
         (0..self.links.len()).for_each(|link| self.share_room(link));
         for Flight { edge, op, token } in place.flights.drain() {
             self.refuse(edge as usize, &Io::new(token, op, 0, 0));
@@ -271,7 +278,7 @@ impl Node {
     #[inline]
     pub fn on_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         if let [user] = &self.links[link].users[..]
-            && (user.lane.outside || lane_of(frame) != 0)
+            && (user.outside || lane_of(frame) != 0)
         {
             let (part, link) = (user.part, user.link);
             self.hand_over(now, part, link, frame);
@@ -291,14 +298,11 @@ impl Node {
     /// Several share the link. One that is nobody's goes to the first, which counts why it is dropped.
     fn find_user(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
         let lane = lane_of(frame);
+        let mut at = self.links[link].lanes.end(lane);
         let mut is_found = false;
-        for at in 0..self.links[link].users.len() {
-            let user = &self.links[link].users[at];
-            if user.lane.has(lane) {
-                let (part, link) = (user.part, user.link);
-                self.hand_over(now, part, link, frame);
-                is_found = true;
-            }
+        while let Some((next, (part, link))) = self.links[link].lanes.next(lane, at) {
+            self.hand_over(now, part, link, frame);
+            (at, is_found) = (next, true);
         }
         let first = self.links[link].users.first().filter(|_| !is_found && lane != 0);
         if let Some(first) = first {

@@ -5,7 +5,7 @@
 //!
 //!     instructions read|write COUNT [IDLE]
 //!
-//! With so many parts on each node besides, which have nothing to do but timers far away.
+//! With so many parts on each node besides, on the same link, which have nothing to do but timers far away.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use thinwire_link::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
-use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Closing, Identity, Io, Op, Part};
 
@@ -30,6 +30,9 @@ const VOLUME_BYTES: u64 = 16 << 20;
 const DEPTH: u64 = 32;
 /// A turn of both sides takes as long as on a good day.
 const TURN: Duration = Duration::from_micros(20);
+
+/// The upper half of the initiator's session ids.
+const LANE: u32 = 0x8000_0001;
 
 type Queue = Rc<RefCell<VecDeque<Segment>>>;
 
@@ -143,22 +146,29 @@ impl Pair {
         let mut here = Side::new(0, &out, &back, pool);
         let mut there = Side::new(1, &back, &out, pool);
         for number in 0..idle {
-            here.node.add(Idle(number), vec![], &Lane::ALL);
-            there.node.add(Idle(number), vec![], &Lane::ALL);
+            // On the same link, and with lanes on both sides of those that are used.
+            let session = if number % 2 == 0 { 1 } else { 0xf000_0000 } + number as u32;
+            let lane = Lane { sessions: session..=session, outside: true };
+            here.node.add(Idle(number), vec![0], &lane);
+            there.node.add(Idle(number), vec![0], &lane);
         }
         let config = TargetConfig { node: "node".into(), insecure: true, ..Default::default() };
         let mut target = Target::new(config, there.links.params(), 0, pool.clone(), 1);
         let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
         let volume = Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, pool));
         target.add_export(ExportConfig { name: "disk".into(), volume, read_only: false });
-        there.node.add(target, vec![0], &Lane::ALL);
+        let own = session_lane(0, "node");
+        let lane = Lane { sessions: own..=own | SESSION_NUMBER, outside: true };
+        there.node.add(target, vec![0], &lane);
         let mut config = InitiatorConfig::new(TargetName::Address(Addr::Sim(1)), "disk");
         config.initiator = [1; 16];
         config.instance = 1;
         config.insecure = true;
+        config.lane = LANE;
         let now = Time(1_000_000_000);
         let initiator = Initiator::new(now, config, here.links.params(), pool.clone(), 2);
-        let initiator = here.node.add(initiator, vec![0], &Lane::ALL);
+        let initiator =
+            here.node.add(initiator, vec![0], &Lane { sessions: LANE..=LANE, outside: true });
         Pair { now, there, here, initiator }
     }
 
