@@ -379,7 +379,8 @@ impl Node {
         let Some(place) = &mut self.places[at] else { return };
         place.is_stirred = false;
         place.part.settle(now);
-        if !place.edges.is_empty() {
+        // What is still with it for a port that is gone is taken, too: nobody else would.
+        if !place.edges.is_empty() || place.flights.len() > 0 {
             self.carry_up(now, at);
         }
     }

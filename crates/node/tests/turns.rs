@@ -419,6 +419,24 @@ fn the_number_of_a_port_is_used_again_and_what_the_port_had_is_nobodys() {
     }
 }
 
+/// Or a part that asks for another turn as long as completions wait has it for ever.
+#[test]
+fn what_is_completed_when_the_last_port_is_gone_is_taken_from_the_part() {
+    let (mut node, diary) = (Node::new(vec![]), Diary::default());
+    let below = node.add(store("disk", &diary), vec![], &Lane::ALL);
+    let mut port = node.port(below);
+    port.submit(Io::new(1, Op::Read, 0, 512));
+    node.get_mut(below).unwrap().is_eager = false;
+    turn(&mut node, NOW);
+    assert_eq!(node.outstanding(below), 1);
+    drop(port);
+    turn(&mut node, NOW);
+    node.get_mut(below).unwrap().is_eager = true;
+    turn(&mut node, NOW);
+    assert_eq!((node.outstanding(below), node.get(below).unwrap().outstanding()), (0, 0));
+    assert_eq!((node.strays(), node.deadline()), (0, Time::NEVER));
+}
+
 #[test]
 #[should_panic(expected = "twice")]
 fn a_part_that_completes_twice_is_found_out() {

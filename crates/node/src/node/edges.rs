@@ -157,7 +157,7 @@ impl Node {
             way.edge.set_copied_bytes(copied_bytes);
         }
         // Before any completion, which may be of what has seen the loss.
-        if events != place.events {
+        if events != place.events && !place.edges.is_empty() {
             self.carry_events(now, at, events);
         }
         for mut completion in done.drain(..) {
