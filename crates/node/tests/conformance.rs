@@ -7,7 +7,7 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_node::{Lane, Node};
 use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
-use thinwire_volume::testing::{MemDisk, exercise};
+use thinwire_volume::testing::{MemDisk, Puppet, exercise, tells_losses};
 use thinwire_volume::{
     Closing, Completion, Geometry, Identity, Io, Part, Port, Volume, VolumeEvent,
 };
@@ -82,4 +82,19 @@ fn a_port_conforms() {
         let report = exercise(&mut driven, &mut || {}, seed, 2000);
         assert!(report.ios > 2000 && report.blocks_checked > 1000, "{report:?}");
     }
+}
+
+#[test]
+fn a_port_tells_the_losses_of_what_is_below() {
+    let below = Puppet::new(1, Puppet::GEOMETRY);
+    let mut node = Node::new(Vec::new());
+    let part = node.add(Hosted(Box::new(below.clone())), Vec::new(), &Lane::ALL);
+    let mut port = node.port(part);
+    let mut turn = || {
+        // The puppet has no descriptor that says when to look at it.
+        node.get_mut(part);
+        node.settle(Time(1));
+        node.close(Time(1));
+    };
+    tells_losses(&below, &mut port, &mut turn);
 }
