@@ -37,6 +37,12 @@ impl<P: ?Sized> Clone for PartId<P> {
 
 impl<P: ?Sized> Copy for PartId<P> {}
 
+impl<P: ?Sized> PartialEq for PartId<P> {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at, self.generation) == (other.at, other.generation)
+    }
+}
+
 impl<P: Part> PartId<P> {
     /// The same, whatever it is.
     pub fn any(self) -> PartId {

@@ -15,6 +15,7 @@ use thinwire_proto::Time;
 use thinwire_volume::{Effect, Expects, Gravity, Part, PartEvent};
 
 use crate::clock::Clock;
+use crate::disk::ring;
 use crate::links::Links;
 use crate::shards::Mail;
 use crate::slow::{Steps, is_timed};
@@ -24,6 +25,8 @@ use crate::wait::{Spin, WaitStats, WaitToken, Waiter};
 /// Tokens of links start here; below are the others.
 const LINKS: WaitToken = 1 << 32;
 const MAIL: WaitToken = 1 << 31;
+/// Of the ring of this thread's disks.
+const RING: WaitToken = MAIL + 1;
 /// Tokens of volumes' descriptors start here; below are those of whoever watches.
 const VOLUMES: WaitToken = 1 << 30;
 /// No timer is that far away: until something happens.
@@ -41,6 +44,8 @@ pub struct Shard {
     pool: Pool,
     /// By token: the part that a volume with a descriptor is in, if it is in one.
     volumes: Vec<Option<PartId>>,
+    /// The parts that have disks in this thread's ring, and perhaps some that had.
+    with_disks: Vec<PartId>,
     watched: Vec<RawFd>,
     /// The way to other shards, and whose it is.
     mail: Option<(PartId, Mail)>,
@@ -59,6 +64,7 @@ impl Shard {
             clock: Clock::new(),
             pool,
             volumes: Vec::new(),
+            with_disks: Vec::new(),
             watched: Vec::new(),
             mail: None,
         })
@@ -112,8 +118,14 @@ impl Shard {
 
     /// `fd` is readable when a volume inside that part, or outside of all, has completions, or when the
     /// part itself has something to do. It belongs to the volume or the part. Added again, it is for that
-    /// part from then on.
+    /// part from then on; that of this thread's ring is for all that it was added for.
     pub fn add_volume<P: Part>(&mut self, fd: RawFd, inside: Option<PartId<P>>) -> io::Result<()> {
+        if ring::fd() == Some(fd) {
+            self.waiter.add_disk(fd, RING)?;
+            let new = inside.map(PartId::any).filter(|part| !self.with_disks.contains(part));
+            self.with_disks.extend(new);
+            return Ok(());
+        }
         self.waiter.add_disk(fd, VOLUMES + self.volumes.len() as WaitToken)?;
         self.volumes.push(inside.map(PartId::any));
         Ok(())
@@ -183,6 +195,7 @@ impl Shard {
         let now = self.clock.now();
         self.settle(now);
         self.close(now);
+        self.submit_to_disks(now);
         self.carry_out();
         self.links.flush(self.node.out())?;
         self.wait(now, timeout)?;
@@ -211,6 +224,22 @@ impl Shard {
         }
     }
 
+    /// Gives the kernel what was asked of disks in this turn, before frames are sent: the disks work
+    /// meanwhile. What has ended by then is answered by the same flush.
+    fn submit_to_disks(&mut self, now: Time) {
+        if ring::submit() {
+            self.tell_of_disks(now);
+            self.settle(now);
+            self.close(now);
+        }
+    }
+
+    fn tell_of_disks(&mut self, now: Time) {
+        for &part in &self.with_disks {
+            self.node.post(now, part, PartEvent::Readable);
+        }
+    }
+
     /// What was to be sent has been handed to the kernel.
     pub fn has_sent(&self) -> bool {
         self.links.again_within().is_none()
@@ -226,7 +255,12 @@ impl Shard {
             Expects::Answer(time) => Some(time),
             Expects::Work | Expects::Nothing => None,
         };
-        waiter.wait_probing(bounded, network_time, || links.probe())?;
+        if ring::has_work() {
+            waiter.pass(|| links.probe())?;
+        } else {
+            let probe = || Ok(ring::has_work() || links.probe()?);
+            waiter.wait_probing(bounded, network_time, probe)?;
+        }
         turn::begin();
         Ok(())
     }
@@ -247,10 +281,14 @@ impl Shard {
                     node.post(now, *part, PartEvent::Letter { link, frame });
                 });
             } else if token >= VOLUMES
+                && token != RING
                 && let Some(part) = volumes[(token - VOLUMES) as usize]
             {
                 node.post(now, part, PartEvent::Readable);
             }
+        }
+        if ring::take_in() {
+            self.tell_of_disks(now);
         }
         self.settle(now);
         Ok(frames > 0)
@@ -267,6 +305,12 @@ impl Shard {
                 (Effect::Letter(_), None) => {}
             }
         }
+    }
+}
+
+impl Drop for Shard {
+    fn drop(&mut self) {
+        ring::release();
     }
 }
 

@@ -89,6 +89,8 @@ pub struct Waiter {
     gap: Duration,
     /// Since when nothing has come, over however many waits that a timer ended.
     idle_since: Option<Instant>,
+    /// How often it was passed, as [`Waiter::pass`] says.
+    passed: u32,
     spin: Spin,
     /// [`SPIN_MAX`], but for tests: while one yields on a busy machine, that is soon over.
     spin_max: Duration,
@@ -104,6 +106,7 @@ impl Waiter {
             ready: Vec::with_capacity(EVENTS),
             gap: SPIN_MAX,
             idle_since: None,
+            passed: 0,
             spin: Spin::On,
             spin_max: SPIN_MAX,
             stats: WaitStats::default(),
@@ -208,6 +211,21 @@ impl Waiter {
         probe: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.wait_spinning(timeout, PROBES_PER_LOOK, network_time, probe)
+    }
+
+    /// Instead of a wait, when there is something to do anyway: asks `probe`, and only now and then
+    /// looks at all descriptors.
+    pub fn pass(&mut self, probe: impl FnOnce() -> io::Result<bool>) -> io::Result<()> {
+        self.stats.ready += 1;
+        self.passed = (self.passed + 1) % PROBES_PER_LOOK;
+        if self.passed == 0 {
+            self.look()?;
+        } else {
+            self.ready.clear();
+            probe()?;
+        }
+        self.idle_since = None;
+        Ok(())
     }
 
     fn wait_spinning(

@@ -18,6 +18,7 @@ mod lock;
 mod open;
 mod real;
 mod recorded;
+pub(crate) mod ring;
 mod slots;
 mod state_file;
 mod threads;
@@ -31,3 +32,6 @@ pub(crate) use identity::Hash;
 pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use unused::{UnusedGrant, UnusedGrants};
+
+#[cfg(test)]
+mod shared_tests;

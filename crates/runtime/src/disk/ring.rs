@@ -1,0 +1,387 @@
+//! The ring of a thread: io_uring for all of its disks, with one system call in a turn of a shard.
+//!
+//! Each disk has a *seat*: a number under which its file is registered, and its calls come back. It goes when
+//! the disk is dropped; the ring goes with the last seat.
+//!
+//! Without a shard whatever is started goes to the kernel when the disk is polled. A shard *drives* the ring:
+//! what its disks start goes together, once a turn, in [`submit`], before frames are sent, so that the disks
+//! work meanwhile; the same call takes in what has ended. See `docs/design.md`, "One call a turn for all
+//! disks".
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::{Rc, Weak};
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::{IoUring, types};
+
+use super::engine::SLOTS;
+
+/// Entries of the submission queue. What does not fit waits beside it for the same call.
+const ENTRIES: u32 = 256;
+/// Room for completions, for each entry: all slots of 31 disks. Beyond that the kernel keeps them.
+const COMPLETIONS_PER_ENTRY: u32 = 16;
+/// Seats with a registered file. Those behind them name their file in each call.
+const FILES: u32 = 256;
+/// How often one turn goes back to a kernel that did not take everything. What is left goes with the next.
+const TRIES: usize = 8;
+/// So often a disk may be polled in a turn before it is believed that nobody drives the ring any more.
+const POLLS_MAX: u32 = 64;
+
+thread_local! {
+    static RING: RefCell<Weak<RefCell<Ring>>> = const { RefCell::new(Weak::new()) };
+}
+
+/// A ring that several disks of one thread have in hand.
+pub(super) type SharedRing = Rc<RefCell<Ring>>;
+
+/// A slot and its count or negative errno.
+type Ended = (u32, i32);
+
+/// Where one disk sits.
+#[derive(Debug, Default)]
+struct Seat {
+    is_taken: bool,
+    /// Of the disk, among those that have sat here: what an earlier one has left behind is nobody's.
+    visit: u16,
+    ended: Vec<Ended>,
+}
+
+/// The ring of a thread. It belongs to the thread that made it.
+pub(super) struct Ring {
+    ring: IoUring,
+    seats: Vec<Seat>,
+    /// Seats with a registered file: all below.
+    files: u32,
+    /// What the submission queue had no room for.
+    waiting: VecDeque<Entry>,
+    /// Ended, and not reaped.
+    unheard: usize,
+    /// A shard calls [`submit`] in each turn.
+    is_driven: bool,
+    /// The turns of that shard.
+    turns: u64,
+    /// System calls made.
+    #[cfg(test)]
+    calls: u64,
+    /// How the next of them fail.
+    #[cfg(test)]
+    refusals: VecDeque<i32>,
+}
+
+/// The ring of this thread, or a new one. Fails where io_uring is refused (EPERM, ENOSYS) or memory is short.
+pub(super) fn of_this_thread() -> io::Result<SharedRing> {
+    RING.with_borrow_mut(|known| {
+        if let Some(ring) = known.upgrade() {
+            return Ok(ring);
+        }
+        let ring = Rc::new(RefCell::new(Ring::new(ENTRIES)?));
+        *known = Rc::downgrade(&ring);
+        Ok(ring)
+    })
+}
+
+fn with<R>(act: impl FnOnce(&mut Ring) -> R) -> Option<R> {
+    RING.with_borrow(Weak::upgrade).map(|ring| act(&mut ring.borrow_mut()))
+}
+
+/// Once a turn of the shard that drives this thread's ring, if there is one: gives the kernel what was
+/// started, and takes in what has ended, in at most one system call. True if a disk is to be polled.
+pub(crate) fn submit() -> bool {
+    with(Ring::submit).unwrap_or(false)
+}
+
+/// Takes in what has ended, without a system call. True if a disk is to be polled.
+pub(crate) fn take_in() -> bool {
+    with(|ring| ring.take_in() > 0).unwrap_or(false)
+}
+
+/// The ring of this thread has something to do now. A look at memory.
+pub(crate) fn has_work() -> bool {
+    with(Ring::has_work).unwrap_or(false)
+}
+
+/// The shard is gone.
+pub(crate) fn release() {
+    with(|ring| ring.is_driven = false);
+}
+
+/// What tells of completions of the disks of this thread.
+pub(crate) fn fd() -> Option<RawFd> {
+    with(|ring| ring.fd())
+}
+
+/// System calls that the ring of this thread has made.
+#[cfg(test)]
+pub(super) fn calls() -> u64 {
+    with(|ring| ring.calls).unwrap_or(0)
+}
+
+impl Ring {
+    fn new(entries: u32) -> io::Result<Self> {
+        let ring = build(entries)?;
+        let free = vec![-1; FILES as usize];
+        // A process that may have so few descriptors names them in each call.
+        let files = ring.submitter().register_files(&free).map_or(0, |()| FILES);
+        Ok(Ring {
+            ring,
+            seats: Vec::new(),
+            files,
+            waiting: VecDeque::new(),
+            unheard: 0,
+            is_driven: false,
+            turns: 0,
+            #[cfg(test)]
+            calls: 0,
+            #[cfg(test)]
+            refusals: VecDeque::new(),
+        })
+    }
+
+    /// A seat for a disk on `file`.
+    fn sit(&mut self, file: &File) -> io::Result<u32> {
+        let free = self.seats.iter().position(|seat| !seat.is_taken);
+        let at = free.unwrap_or(self.seats.len());
+        if (at as u32) < self.files {
+            self.ring.submitter().register_files_update(at as u32, &[file.as_raw_fd()])?;
+        }
+        if free.is_none() {
+            self.seats.push(Seat::default());
+        }
+        let room = SLOTS + 3;
+        let seat = &mut self.seats[at];
+        seat.is_taken = true;
+        seat.visit = seat.visit.wrapping_add(1);
+        seat.ended.reserve(room);
+        self.waiting.reserve(self.seats.iter().filter(|seat| seat.is_taken).count() * room);
+        Ok(at as u32)
+    }
+
+    /// The disk on this seat has nothing in the kernel any more, and goes.
+    fn rise(&mut self, at: u32) {
+        if at < self.files {
+            // Or the kernel would keep the file open, and locked.
+            let _ = self.ring.submitter().register_files_update(at, &[-1]);
+        }
+        let seat = &mut self.seats[at as usize];
+        seat.is_taken = false;
+        self.unheard -= seat.ended.len();
+        seat.ended.clear();
+    }
+
+    /// # Safety
+    /// As [`super::engine::Engine::start`].
+    unsafe fn push(&mut self, entry: Entry) {
+        // SAFETY: the caller's promise.
+        if !self.waiting.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
+            self.waiting.push_back(entry);
+        }
+    }
+
+    fn fill(&mut self) {
+        let mut queue = self.ring.submission();
+        while let Some(entry) = self.waiting.front() {
+            // SAFETY: promised when it was given to `push`.
+            if unsafe { queue.push(entry) }.is_err() {
+                return;
+            }
+            self.waiting.pop_front();
+        }
+    }
+
+    /// Has the kernel take what waits, as far as it does, and waits for `want` completions. One system call,
+    /// unless the kernel wants more. What has ended stays in the queue, where [`Ring::fd`] tells of it.
+    fn enter(&mut self, want: usize) {
+        for _ in 0..TRIES {
+            self.fill();
+            if is_to_be_tried_again(self.call(want)) {
+                // It may want room for completions.
+                self.take_in();
+                std::thread::yield_now();
+            } else if self.waiting.is_empty() && self.ring.submission().is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn call(&mut self, want: usize) -> io::Result<usize> {
+        #[cfg(test)]
+        {
+            self.calls += 1;
+            if let Some(errno) = self.refusals.pop_front() {
+                return Err(io::Error::from_raw_os_error(errno));
+            }
+        }
+        self.ring.submitter().submit_and_wait(want)
+    }
+
+    fn needs_call(&mut self) -> bool {
+        let queue = self.ring.submission();
+        !self.waiting.is_empty() || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Moves what has ended to the seats. How much was not reaped.
+    fn take_in(&mut self) -> usize {
+        for entry in self.ring.completion() {
+            let data = entry.user_data();
+            let (at, visit) = ((data >> 32) as u16, (data >> 48) as u16);
+            let seat = &mut self.seats[usize::from(at)];
+            if seat.is_taken && seat.visit == visit {
+                seat.ended.push((data as u32, entry.result()));
+                self.unheard += 1;
+            }
+        }
+        self.unheard
+    }
+
+    fn has_work(&mut self) -> bool {
+        self.unheard > 0 || !self.ring.completion().is_empty() || self.needs_call()
+    }
+
+    fn submit(&mut self) -> bool {
+        self.is_driven = true;
+        self.turns += 1;
+        if self.needs_call() {
+            self.enter(0);
+        }
+        self.take_in() > 0
+    }
+
+    fn fd(&self) -> RawFd {
+        self.ring.as_raw_fd()
+    }
+}
+
+/// What is left goes with the next try, or fails for ever.
+fn is_to_be_tried_again(called: io::Result<usize>) -> bool {
+    match called {
+        Ok(_) => false,
+        Err(error) => match error.raw_os_error() {
+            // Interrupted, short of memory for requests, or with completions that wait for room: nothing is
+            // lost.
+            Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => true,
+            _ => panic!("io_uring_enter on a ring of our own: {error}"),
+        },
+    }
+}
+
+/// The cheapest way of delivering completions: cooperative task work (5.19, a single issuer since 6.0) spares the
+/// interrupt of a running thread, which has completions made by whatever call it makes next, and a flag in shared
+/// memory tells whether one is needed for that. A sleeping thread is woken as ever. (Deferred task work is not
+/// cheaper here: `docs/design.md`, "One call a turn for all disks".)
+fn build(entries: u32) -> io::Result<IoUring> {
+    let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let completions = entries * COMPLETIONS_PER_ENTRY;
+    let mut builder = IoUring::builder();
+    builder.setup_cqsize(completions).setup_submit_all().setup_single_issuer();
+    builder.setup_coop_taskrun().setup_taskrun_flag();
+    match builder.build(entries) {
+        Err(error) if refused(&error) => {
+            IoUring::builder().setup_cqsize(completions).build(entries)
+        }
+        other => other,
+    }
+}
+
+/// One disk's place in a ring.
+pub(super) struct Place {
+    ring: SharedRing,
+    at: u32,
+    /// In front of each slot.
+    mark: u64,
+    /// How calls name the file.
+    fd: types::Fd,
+    flags: Flags,
+    /// The turn of the last poll, and how often it was polled in that.
+    polled: (u64, u32),
+}
+
+impl Place {
+    pub fn new(ring: SharedRing, file: &File) -> io::Result<Self> {
+        let (at, visit, files) = {
+            let ring = &mut *ring.borrow_mut();
+            let at = ring.sit(file)?;
+            (at, ring.seats[at as usize].visit, ring.files)
+        };
+        let is_registered = at < files;
+        Ok(Place {
+            ring,
+            at,
+            mark: u64::from(visit) << 48 | u64::from(at) << 32,
+            fd: types::Fd(if is_registered { at as RawFd } else { file.as_raw_fd() }),
+            flags: if is_registered { Flags::FIXED_FILE } else { Flags::empty() },
+            polled: (0, 0),
+        })
+    }
+
+    /// The disk's file, for calls that are marked by [`Place::on_file`].
+    pub fn file(&self) -> types::Fd {
+        self.fd
+    }
+
+    /// This call is one on the disk's file.
+    pub fn on_file(&self, entry: Entry) -> Entry {
+        entry.flags(self.flags)
+    }
+
+    /// # Safety
+    /// As [`super::engine::Engine::start`].
+    pub unsafe fn start(&mut self, slot: u32, entry: Entry) {
+        // SAFETY: the caller's promise.
+        unsafe { self.ring.borrow_mut().push(entry.user_data(self.mark | u64::from(slot))) }
+    }
+
+    /// What was started goes to the kernel, now or in this turn of the shard.
+    pub fn enter(&mut self) {
+        let ring = &mut *self.ring.borrow_mut();
+        if ring.is_driven {
+            let (turn, polls) = self.polled;
+            self.polled = (ring.turns, if turn == ring.turns { polls + 1 } else { 1 });
+            if self.polled.1 <= POLLS_MAX {
+                return;
+            }
+            ring.is_driven = false;
+        }
+        if ring.needs_call() {
+            ring.enter(0);
+        }
+    }
+
+    /// Appends what has ended.
+    pub fn reap(&mut self, ended: &mut Vec<Ended>) {
+        let ring = &mut *self.ring.borrow_mut();
+        ring.take_in();
+        let own = &mut ring.seats[self.at as usize].ended;
+        if own.is_empty() {
+            return;
+        }
+        ring.unheard -= own.len();
+        ended.append(own);
+    }
+
+    /// Waits until one has ended. Others' that end meanwhile are kept for them.
+    pub fn wait(&mut self) {
+        let ring = &mut *self.ring.borrow_mut();
+        while ring.seats[self.at as usize].ended.is_empty() {
+            ring.enter(1);
+            ring.take_in();
+        }
+    }
+
+    pub fn ring_fd(&self) -> RawFd {
+        self.ring.borrow().fd()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.ring.borrow_mut().rise(self.at);
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;
