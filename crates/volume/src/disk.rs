@@ -96,6 +96,12 @@ pub trait Disk {
         false
     }
 
+    /// Whether so many bytes may be copied for a write before the next [`Disk::poll`]: copying counts as much as
+    /// writing. If not, that poll has the descriptor ask for the next turn.
+    fn may_copy(&mut self, _bytes: u64) -> bool {
+        true
+    }
+
     /// Queues an operation. Operations may complete in any order.
     fn submit(&mut self, op: DiskOp);
 

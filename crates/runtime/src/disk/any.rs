@@ -73,6 +73,10 @@ impl Disk for AnyDisk {
         either!(&self.0, disk => disk.has_shrunk())
     }
 
+    fn may_copy(&mut self, bytes: u64) -> bool {
+        either!(&mut self.0, disk => disk.may_copy(bytes))
+    }
+
     fn submit(&mut self, op: DiskOp) {
         either!(&mut self.0, disk => disk.submit(op));
     }

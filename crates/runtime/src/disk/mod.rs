@@ -7,6 +7,7 @@
 //! [`Disk`]: thinwire_volume::Disk
 
 mod align;
+mod allowance;
 mod any;
 mod domain;
 mod engine;

@@ -11,24 +11,17 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::Errno;
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
+use super::allowance::Allowance;
 use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
 use super::writer::WriterStore;
-use crate::turn;
 
 /// A block status looks at no more than this many extents: each costs a system call.
 const EXTENTS_MAX: usize = 1024;
 
 /// How often one poll goes back for what its own completions made possible.
 const ROUNDS_MAX: usize = 4;
-
-/// Bytes that the polls of one turn give to the engine, if it is not a single operation: the kernel copies or
-/// pins them while it takes the calls in, and has a page ready for each, some 100 to 500 us in all.
-const TURN_BYTES_MAX: u64 = 1 << 20;
-
-/// An operation of few bytes counts for as much: a turn begins 64 of them.
-const OP_BYTES_MIN: u64 = TURN_BYTES_MAX / 64;
 
 /// An open, locked file or block device.
 ///
@@ -57,12 +50,17 @@ pub(super) struct RealDisk<E: Engine> {
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
-    /// What the polls of this turn may give to the engine still.
-    bytes_left: u64,
-    /// The turn that this is about.
-    turn: Option<u64>,
-    /// There was more.
+    allowance: Allowance,
+    /// There was more than this turn allows.
     is_cut_short: bool,
+    /// Bytes of writes that have their place in a turn since they were copied.
+    paid: u64,
+    /// Copies were refused.
+    copies_wait: bool,
+    /// Some were made in this turn.
+    has_copied: bool,
+    /// The last turn was full of copies, so this one begins with the others.
+    copies_yield: bool,
     /// The next turn was asked for: a call of nothing is under way.
     again: bool,
     /// A pause is under way.
@@ -110,9 +108,12 @@ impl<E: Engine> RealDisk<E> {
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
-            bytes_left: 0,
-            turn: None,
+            allowance: Allowance::new(),
             is_cut_short: false,
+            paid: 0,
+            copies_wait: false,
+            has_copied: false,
+            copies_yield: false,
             again: false,
             pausing: false,
             shrunk: false,
@@ -223,6 +224,14 @@ impl<E: Engine> RealDisk<E> {
         self.told.push(DiskDone { token, result, kind });
     }
 
+    /// It may be another turn than the last time.
+    fn begin(&mut self) {
+        if self.allowance.begin() {
+            self.copies_yield = self.has_copied && !self.backlog.is_empty();
+            self.has_copied = false;
+        }
+    }
+
     /// Gives waiting operations to the engine, as far as there are slots, and a turn goes.
     fn admit(&mut self, done: &mut Vec<DiskDone>) {
         let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_));
@@ -231,12 +240,12 @@ impl<E: Engine> RealDisk<E> {
         }
         while let Some(&slot) = self.free.last() {
             let Some(op) = self.backlog.front() else { return };
-            let bytes = op.len.max(OP_BYTES_MIN);
-            if bytes > self.bytes_left && self.bytes_left < TURN_BYTES_MAX {
+            if matches!(op.kind, DiskOpKind::Write { .. }) && self.paid >= op.len {
+                self.paid -= op.len;
+            } else if !self.allowance.take(op.len) {
                 self.is_cut_short = true;
                 return;
             }
-            self.bytes_left = self.bytes_left.saturating_sub(bytes);
             let Some(op) = self.backlog.pop_front() else { return };
             if self.shrunk && writes(&op) {
                 let DiskOp { token, kind, .. } = op;
@@ -310,6 +319,17 @@ impl<E: Engine> Disk for RealDisk<E> {
         self.shrunk
     }
 
+    /// Both for the copy and for the write itself, which would have no room else in the turn that is
+    /// full of copies.
+    fn may_copy(&mut self, bytes: u64) -> bool {
+        self.begin();
+        let may = !self.copies_yield && self.allowance.take(2 * bytes);
+        self.paid += if may { bytes } else { 0 };
+        self.has_copied |= may;
+        self.copies_wait |= !may;
+        may
+    }
+
     fn submit(&mut self, op: DiskOp) {
         match op.kind {
             DiskOpKind::BlockStatus(_) => self.ask(op),
@@ -334,11 +354,8 @@ impl<E: Engine> Disk for RealDisk<E> {
 
     fn poll(&mut self, done: &mut Vec<DiskDone>) {
         // A disk is polled as often in a turn as something moves on in its volume, or beside it.
-        let turn = turn::number();
-        if std::mem::replace(&mut self.turn, turn) != turn || turn.is_none() {
-            self.bytes_left = TURN_BYTES_MAX;
-        }
-        self.is_cut_short = false;
+        self.begin();
+        self.is_cut_short = std::mem::take(&mut self.copies_wait);
         for round in 0.. {
             self.admit(done);
             if round < ROUNDS_MAX {

@@ -7,6 +7,7 @@ use thinwire_volume::Identity;
 
 use super::super::writer::Content;
 use super::*;
+use crate::turn;
 
 /// Has done what it was given by the time that it is asked.
 #[derive(Default)]
@@ -16,6 +17,7 @@ struct Prompt {
     /// Bytes of what was started, and how many reads that were, since it was last looked at.
     bytes: u64,
     reads: usize,
+    writes: usize,
     /// Calls of nothing.
     nothings: usize,
 }
@@ -24,6 +26,13 @@ impl Engine for Prompt {
     unsafe fn start(&mut self, slot: u32, request: SystemCall) {
         let result = match request {
             SystemCall::Read { len, .. } => len,
+            SystemCall::Write { pieces, count, .. } => {
+                // SAFETY: the slot that the list is of waits for this call.
+                let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+                self.writes += 1;
+                self.started.push((slot, pieces.iter().map(|piece| piece.iov_len as i32).sum()));
+                return;
+            }
             SystemCall::Nothing => 0,
             other => panic!("{other:?}"),
         };
@@ -51,7 +60,10 @@ impl Engine for Prompt {
 }
 
 fn disk() -> RealDisk<Prompt> {
-    let file = Arc::new(File::open("/dev/zero").unwrap());
+    with_engine(Prompt::default(), Arc::new(File::open("/dev/zero").unwrap()))
+}
+
+fn with_engine<E: Engine>(engine: E, file: Arc<File>) -> RealDisk<E> {
     let (path, scope, identity) = (Path::new("/dev/zero"), SyncScope::alone(), [0xab; 16]);
     let (bytes, device, read_only) = (1 << 30, true, true);
     let content =
@@ -69,7 +81,7 @@ fn disk() -> RealDisk<Prompt> {
         writer,
         scope,
     };
-    RealDisk::new(parts, Prompt::default()).unwrap()
+    RealDisk::new(parts, engine).unwrap()
 }
 
 fn read(disk: &mut RealDisk<Prompt>, pool: &Pool, token: u64, len: u64) {
@@ -132,6 +144,61 @@ fn a_turn_gives_no_more_to_the_engine_however_often_it_polls() {
     }
     // Few bytes leave room for what comes of them.
     let mut disk = self::disk();
+    // The other one, which was refused, has its share of a turn.
+    turn(&mut disk, &mut done, 0);
     (0..3).for_each(|token| read(&mut disk, &pool, token, 4 * KIB));
     assert_eq!(turn(&mut disk, &mut done, 400 * KIB)[..2], [(3, 12 * KIB), (2, 800 * KIB)]);
+}
+
+fn write(disk: &mut RealDisk<Prompt>, pool: &Pool, token: u64, len: u64) {
+    let data = thinwire_buffer::SegList::of(pool.get(len as usize).freeze());
+    disk.submit(DiskOp { token, offset: 0, len, kind: DiskOpKind::Write { data, fua: false } });
+}
+
+#[test]
+fn copies_count_and_who_was_copied_goes_in_the_same_turn() {
+    const KIB: u64 = 1 << 10;
+    let (mut disk, pool, mut done) = (disk(), Pool::new(256 << 20), Vec::new());
+    for turn in 1..=3 {
+        turn::begin();
+        for token in 0..2 {
+            assert!(disk.may_copy(256 * KIB));
+            write(&mut disk, &pool, token, 256 * KIB);
+        }
+        assert!(!disk.may_copy(4 * KIB), "2 x 256 KiB, copied and written, are all of it");
+        disk.poll(&mut done);
+        assert_eq!(
+            (disk.engine.writes, disk.engine.nothings),
+            (2 * turn, turn),
+            "and the next one"
+        );
+    }
+    // Where there is room beside them, copies that wait hold up nobody.
+    turn::begin();
+    disk.poll(&mut done);
+    given(&mut disk);
+    turn::begin();
+    assert!(disk.may_copy(384 * KIB) && !disk.may_copy(256 * KIB));
+    (0..4).for_each(|token| read(&mut disk, &pool, token, 4 * KIB));
+    disk.poll(&mut done);
+    assert_eq!(given(&mut disk), (4, 16 * KIB));
+}
+
+#[test]
+fn copies_and_what_needs_none_have_their_turns_beside_each_other() {
+    const KIB: u64 = 1 << 10;
+    let (mut disk, pool, mut done) = (disk(), Pool::new(256 << 20), Vec::new());
+    let (mut writes, mut reads, mut begin) = (0, 0, 10);
+    for turn in 0..20 {
+        turn::begin();
+        // More of both than any turn has room for.
+        (0..begin).for_each(|token| read(&mut disk, &pool, 100 + token, 128 * KIB));
+        while disk.may_copy(128 * KIB) {
+            write(&mut disk, &pool, turn, 128 * KIB);
+        }
+        disk.poll(&mut done);
+        begin = done.drain(..).filter(|one| one.token >= 100).count() as u64;
+        (writes, reads) = (disk.engine.writes, reads + given(&mut disk).0);
+    }
+    assert!(writes >= 20 && reads >= 40, "{writes} writes, {reads} reads");
 }

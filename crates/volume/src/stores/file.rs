@@ -135,6 +135,8 @@ pub struct FileStore<D> {
     scope: SyncScope,
     /// Syncs that succeeded, and when that was heard: told when the scope is settled.
     held: VecDeque<(SyncMark, Held)>,
+    /// Writes that the disk cannot take as they are, until it has time for a copy.
+    unaligned: VecDeque<(Running, SegList)>,
     disk_done: Vec<DiskDone>,
     /// The disk was given something since this was last cleared.
     started: bool,
@@ -180,6 +182,7 @@ impl<D: Disk> FileStore<D> {
             losses_told: scope.losses(),
             scope,
             held: VecDeque::with_capacity(IOS_USUAL),
+            unaligned: VecDeque::with_capacity(IOS_USUAL),
             disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
             copied_bytes: 0,
@@ -218,21 +221,32 @@ impl<D: Disk> FileStore<D> {
         self.disk.submit(DiskOp { token: slot as Token, offset, len, kind });
     }
 
+    /// The disk can take this segment as it is.
+    fn fits(&self, segment: &Segment) -> bool {
+        let align = self.info.align_bytes as usize;
+        (segment.as_ptr() as usize).is_multiple_of(align) && segment.len().is_multiple_of(align)
+    }
+
+    /// Starts the writes that wait to be copied, as many as the disk has time for in this turn.
+    fn start_copied(&mut self) {
+        while let Some((running, _)) = self.unaligned.front()
+            && self.disk.may_copy(running.len)
+            && let Some((running, data)) = self.unaligned.pop_front()
+        {
+            let data = self.aligned(data);
+            self.start(running, DiskOpKind::Write { data, fua: running.flags.fua });
+        }
+    }
+
     /// The segments themselves where the disk can take them; each run of others, with as many behind
     /// it as make it a whole number of blocks, as a copy in one aligned buffer.
     fn aligned(&mut self, data: SegList) -> SegList {
         let align = self.info.align_bytes as usize;
-        let fits = |s: &Segment| {
-            (s.as_ptr() as usize).is_multiple_of(align) && s.len().is_multiple_of(align)
-        };
-        if align == 1 || data.iter().all(fits) {
-            return data;
-        }
         let mut out = SegList::new();
         // Where the payload, and in it the run to be copied, has been walked to.
         let (mut at, mut run) = (0, 0usize);
         for segment in data.iter() {
-            if run.is_multiple_of(align) && fits(segment) {
+            if run.is_multiple_of(align) && self.fits(segment) {
                 self.push_copy(&data, at, run, &mut out);
                 out.push(segment.clone());
                 at += run + segment.len();
@@ -393,10 +407,10 @@ impl<D: Disk> Volume for FileStore<D> {
                 let buf = self.pool.get(io.len as usize);
                 self.start(running, DiskOpKind::Read(buf));
             }
-            Op::Write => {
-                let data = self.aligned(io.data);
-                self.start(running, DiskOpKind::Write { data, fua: io.flags.fua });
+            Op::Write if io.data.iter().all(|segment| self.fits(segment)) => {
+                self.start(running, DiskOpKind::Write { data: io.data, fua: io.flags.fua });
             }
+            Op::Write => self.unaligned.push_back((running, io.data)),
             Op::Flush => self.start(running, DiskOpKind::Flush),
             Op::Discard | Op::WriteZeroes => {
                 let step = self.first_step(&running);
@@ -417,6 +431,7 @@ impl<D: Disk> Volume for FileStore<D> {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         let mut disk_done = std::mem::take(&mut self.disk_done);
         for round in 1.. {
+            self.start_copied();
             self.disk.poll(&mut disk_done);
             self.started = false;
             for one in disk_done.drain(..) {
@@ -443,8 +458,9 @@ impl<D: Disk> Volume for FileStore<D> {
     }
 
     fn outstanding(&self) -> usize {
+        let started = self.running.len() - self.free.len() + self.unaligned.len();
         let held = self.held.len() + self.ready.len();
-        self.running.len() - self.free.len() + held - usize::from(self.growth.is_under_way)
+        started + held - usize::from(self.growth.is_under_way)
     }
 
     fn copied_bytes(&self) -> u64 {

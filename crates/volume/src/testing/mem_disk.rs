@@ -29,6 +29,8 @@ pub struct MemDisk {
     liar: bool,
     /// The size that it was to remember last.
     pub kept_bytes: u64,
+    /// Bytes that may be copied for it still; `None` for any number.
+    pub copies_left: Option<u64>,
     /// How often it was asked to wake whoever polls it.
     pub wakes: u64,
     /// What was done, in order: a letter for each operation (r, w, W for FUA, f, p, z, k).
@@ -57,6 +59,7 @@ impl MemDisk {
             scope: SyncScope::alone(),
             failing: None,
             liar: false,
+            copies_left: None,
             wakes: 0,
             log: String::new(),
         }
@@ -178,6 +181,13 @@ impl Disk for MemDisk {
         let bytes = self.bytes.len() as u64 / u64::from(block_bytes) * u64::from(block_bytes);
         self.info.bytes = self.info.bytes.max(bytes);
         self.info.bytes
+    }
+
+    fn may_copy(&mut self, bytes: u64) -> bool {
+        let Some(left) = &mut self.copies_left else { return true };
+        let may = *left >= bytes;
+        *left -= if may { bytes } else { 0 };
+        may
     }
 
     fn submit(&mut self, op: DiskOp) {

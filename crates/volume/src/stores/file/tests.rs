@@ -63,6 +63,31 @@ fn only_what_the_disk_cannot_take_is_copied() {
 }
 
 #[test]
+fn no_more_is_copied_in_a_turn_than_the_disk_allows() {
+    let mut store = store(MemDisk::new(1 << 20, 512, 1), 512);
+    store.disk_mut().copies_left = Some(0);
+    for token in 0..8 {
+        let io = write(4096 * token, &[&[token as u8 + 1; 4096]], 128);
+        store.submit(Io { token, ..io });
+    }
+    // What needs no copy goes past them.
+    store.submit(Io { token: 8, ..write(65_536, &[&[9; 4096]], 0) });
+    let mut done = Vec::new();
+    for turn in 0..=4 {
+        (0..1000).for_each(|_| store.poll(&mut done));
+        assert_eq!(store.copied_bytes(), 8192 * turn);
+        assert_eq!(
+            (done.len(), store.outstanding()),
+            (1 + 2 * turn as usize, 8 - 2 * turn as usize)
+        );
+        store.disk_mut().copies_left = Some(8192 + 4095);
+    }
+    assert!(done.iter().all(|one| one.result.is_ok()) && done[0].token == 8);
+    let data = run(&mut store, Io::new(9, Op::Read, 0, 32_768)).data.to_vec();
+    assert!(data.chunks(4096).zip(1..).all(|(block, number)| block == [number; 4096]));
+}
+
+#[test]
 fn a_long_write_zeroes_takes_a_bounded_part_of_each_turn() {
     let mut store = store(MemDisk::new(64 << 20, 512, 1).lying(), 512);
     let flags = IoFlags { no_hole: true, ..IoFlags::default() };
