@@ -38,8 +38,9 @@ impl AnyDisk {
         AnyDisk(Way::Threads(Box::new(disk)))
     }
 
-    /// Readable when [`Disk::poll`] has something to take in. Valid as long as the disk. A sleep on
-    /// it (epoll_wait) may also end with EINTR when a completion arrives; poll the disk then, too.
+    /// Readable when [`Disk::poll`] has something to take in. Valid as long as the disk; disks of one
+    /// thread may share it. A sleep on it (epoll_wait) may also end with EINTR when a completion arrives;
+    /// poll the disk then, too.
     pub fn fd(&self) -> RawFd {
         either!(&self.0, disk => disk.fd())
     }

@@ -14,7 +14,7 @@ pub(super) trait Engine {
     /// at, until [`Engine::reap`] has returned the slot. A slot has one call at a time.
     unsafe fn start(&mut self, slot: u32, request: SystemCall);
 
-    /// Makes sure that what was started gets going, in at most one system call.
+    /// Makes sure that what was started gets going, at the latest with this turn of the shard that drives it.
     fn enter(&mut self);
 
     /// Appends the slots whose calls have ended, each with its count or negative errno.

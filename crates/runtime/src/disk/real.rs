@@ -128,10 +128,44 @@ impl<E: Engine> RealDisk<E> {
     }
 
     fn start(&mut self, slot: u32) {
-        let request = self.slots[slot as usize].request();
+        let request = match self.slots[slot as usize].next {
+            None => self.slots[slot as usize].request(),
+            Some(_) => self.request_joined(slot),
+        };
         // SAFETY: the slot owns the memory behind the request and is not touched before the engine
         // returns it; `slots` never grows, and dropping the disk waits for the engine first.
         unsafe { self.engine.start(slot, request) };
+    }
+
+    /// The call for reads that continue each other.
+    fn request_joined(&mut self, first: u32) -> SystemCall {
+        let (mut pieces, mut skip) = self.slots[first as usize].take_pieces();
+        let mut at = Some(first);
+        while let Some(slot) = at {
+            let slot = &mut self.slots[slot as usize];
+            slot.push_piece(&mut skip, &mut pieces);
+            at = slot.next;
+        }
+        self.slots[first as usize].request_joined(pieces)
+    }
+
+    /// Has the call of a read do those as well that wait behind it and continue it.
+    fn join(&mut self, first: u32) {
+        let mut last = first;
+        while let (Some(op), Some(&slot)) = (self.backlog.front(), self.free.last())
+            && let Some(joined) = self.slots[first as usize].would_join(op)
+        {
+            if !self.allowance.take(op.len) {
+                self.is_cut_short = true;
+                return;
+            }
+            let Some(op) = self.backlog.pop_front() else { return };
+            self.free.pop();
+            self.slots[slot as usize].load(op);
+            self.slots[last as usize].next = Some(slot);
+            self.slots[first as usize].join(joined);
+            last = slot;
+        }
     }
 
     /// Its size now; nothing if that cannot be told.
@@ -254,6 +288,7 @@ impl<E: Engine> RealDisk<E> {
             }
             self.free.pop();
             self.slots[slot as usize].load(op);
+            self.join(slot);
             self.start(slot);
         }
     }
@@ -282,12 +317,27 @@ impl<E: Engine> RealDisk<E> {
                     self.start(slot);
                     again = true;
                 }
+                Step::Apart => {
+                    let mut at = Some(slot);
+                    while let Some(slot) = at {
+                        at = self.slots[slot as usize].part();
+                        self.start(slot);
+                    }
+                    again = true;
+                }
                 Step::Done(op, result) => {
                     self.free.push(slot);
+                    let mut joined = self.slots[slot as usize].part();
                     if result == Err(libc::EIO) && matches!(op.kind, DiskOpKind::Read(_)) {
                         self.check_size();
                     }
                     done.push(DiskDone { token: op.token, result, kind: op.kind });
+                    while let Some(slot) = joined {
+                        let (op, next) = self.slots[slot as usize].take();
+                        self.free.push(slot);
+                        done.push(DiskDone { token: op.token, result, kind: op.kind });
+                        joined = next;
+                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! How much one turn gives to an engine.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use thinwire_buffer::Pool;
@@ -17,6 +18,12 @@ struct Prompt {
     /// Bytes of what was started, and how many reads that were, since it was last looked at.
     bytes: u64,
     reads: usize,
+    /// Calls.
+    calls: usize,
+    /// Calls for several reads.
+    joined: usize,
+    /// How many bytes the next calls read; after that all that they are asked for.
+    results: VecDeque<i32>,
     writes: usize,
     /// Calls of nothing.
     nothings: usize,
@@ -26,8 +33,15 @@ impl Engine for Prompt {
     unsafe fn start(&mut self, slot: u32, request: SystemCall) {
         let result = match request {
             SystemCall::Read { len, .. } => len,
-            SystemCall::Write { pieces, count, .. } => {
+            SystemCall::ReadPieces { pieces, count, .. } => {
                 // SAFETY: the slot that the list is of waits for this call.
+                let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+                self.joined += 1;
+                self.reads += pieces.len() - 1;
+                pieces.iter().map(|piece| piece.iov_len as u32).sum()
+            }
+            SystemCall::Write { pieces, count, .. } => {
+                // SAFETY: as above.
                 let pieces = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
                 self.writes += 1;
                 self.started.push((slot, pieces.iter().map(|piece| piece.iov_len as i32).sum()));
@@ -39,7 +53,9 @@ impl Engine for Prompt {
         self.bytes += u64::from(result);
         self.reads += usize::from(result > 0);
         self.nothings += usize::from(result == 0);
-        self.started.push((slot, result as i32));
+        self.calls += 1;
+        let told = self.results.pop_front();
+        self.started.push((slot, told.unwrap_or(result as i32)));
     }
 
     fn enter(&mut self) {
@@ -201,4 +217,90 @@ fn copies_and_what_needs_none_have_their_turns_beside_each_other() {
         (writes, reads) = (disk.engine.writes, reads + given(&mut disk).0);
     }
     assert!(writes >= 20 && reads >= 40, "{writes} writes, {reads} reads");
+}
+
+/// Reads in one poll; the calls that it has made, and what they were answered.
+fn joined(reads: &[(u64, u64)], results: &[i32]) -> (usize, usize, Vec<(u64, bool)>) {
+    let (mut disk, pool, mut done) = (disk(), Pool::new(16 << 20), Vec::new());
+    disk.engine.results = results.iter().copied().collect();
+    for (token, &(offset, len)) in (0..).zip(reads) {
+        let kind = DiskOpKind::Read(pool.get(len as usize));
+        disk.submit(DiskOp { token, offset, len, kind });
+    }
+    while done.len() < reads.len() {
+        disk.poll(&mut done);
+    }
+    assert_eq!(disk.free.len(), SLOTS);
+    let sizes = |one: &DiskDone| match &one.kind {
+        DiskOpKind::Read(buf) => buf.len() as u64 == reads[one.token as usize].1,
+        _ => false,
+    };
+    assert!(done.iter().all(sizes));
+    let mut told: Vec<_> = done.iter().map(|one| (one.token, one.result.is_ok())).collect();
+    told.sort_unstable();
+    (disk.engine.joined, disk.engine.calls, told)
+}
+
+#[test]
+fn reads_that_continue_each_other_are_one_call() {
+    const KIB: u64 = 1 << 10;
+    let row = |count: u64, len: u64| (0..count).map(|at| (at * len, len)).collect::<Vec<_>>();
+    let well = |count: u64| (0..count).map(|token| (token, true)).collect::<Vec<_>>();
+    assert_eq!(joined(&row(8, 4 * KIB), &[]), (1, 1, well(8)));
+    assert_eq!(joined(&row(40, 4 * KIB), &[]), (2, 2, well(40)), "as far as 128 KiB");
+    assert_eq!(joined(&row(4, 128 * KIB), &[]), (0, 4, well(4)));
+    let gap = [(0, 4096), (4096, 4096), (12_288, 4096), (8192, 4096), (12_288, 512)];
+    assert_eq!(joined(&gap, &[]), (2, 3, well(5)));
+}
+
+#[test]
+fn a_joined_call_that_is_cut_short_goes_on_where_it_stopped() {
+    let row: Vec<_> = (0..4).map(|at| (at * 4096, 4096)).collect();
+    let well = vec![(0, true), (1, true), (2, true), (3, true)];
+    // After two and a half of them, and one less, and the rest.
+    assert_eq!(joined(&row, &[10_240, 2048]), (3, 3, well.clone()));
+    // Interrupted.
+    assert_eq!(joined(&row, &[-libc::EINTR]), (2, 2, well));
+}
+
+#[test]
+fn which_of_those_in_a_joined_call_failed_is_found_out() {
+    let row: Vec<_> = (0..4).map(|at| (at * 4096, 4096)).collect();
+    let third = vec![(0, true), (1, true), (2, false), (3, true)];
+    for how in [-libc::EIO, 0] {
+        // All of them, then each: the third fails again.
+        assert_eq!(joined(&row, &[how, 4096, 4096, how, 4096]), (1, 5, third.clone()));
+        // Behind a part of it.
+        assert_eq!(joined(&row, &[8192, how, 4096, 4096, how, 4096]), (2, 6, third.clone()));
+    }
+}
+
+/// Over real memory: what is read stands where it belongs.
+#[test]
+fn joined_reads_of_a_file_fill_each_its_own_memory() {
+    use super::super::threads::Threads;
+    use super::super::uring::Uring;
+    fn check<E: Engine>(engine: E, file: Arc<File>) {
+        let mut disk = with_engine(engine, file);
+        let (pool, mut done) = (Pool::new(16 << 20), Vec::new());
+        for token in 0..20 {
+            let kind = DiskOpKind::Read(pool.get(512));
+            disk.submit(DiskOp { token, offset: 512 * token, len: 512, kind });
+        }
+        while done.len() < 20 {
+            disk.poll(&mut done);
+        }
+        for one in done {
+            let DiskOpKind::Read(buf) = &one.kind else { panic!("{one:?}") };
+            assert!(one.result.is_ok() && buf.iter().all(|&byte| u64::from(byte) == one.token));
+        }
+    }
+    let file = rustix::fs::memfd_create("joined", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let file = Arc::new(File::from(file));
+    let content: Vec<u8> = (0..20).flat_map(|number| [number; 512]).collect();
+    rustix::io::pwrite(&*file, &content, 0).unwrap();
+    check(Threads::new(&file).unwrap(), file.clone());
+    if let Ok(uring) = Uring::new(&file) {
+        check(uring, file);
+    }
 }

@@ -7,11 +7,21 @@ use thinwire_volume::{DiskOp, DiskOpKind};
 /// One call of the kernel writes at most this many pieces (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 
+/// Reads that continue each other are joined up to so many bytes: it saves most of what a small one costs, and a
+/// large one's first bytes should not wait for its last.
+const JOINED_BYTES_MAX: u64 = 128 << 10;
+
+fn is_read(op: &DiskOp) -> bool {
+    matches!(op.kind, DiskOpKind::Read(_))
+}
+
 /// One system call, with pointers into memory that the slot owns until the call has ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SystemCall {
     /// pread.
     Read { at: *mut u8, len: u32, offset: u64 },
+    /// preadv.
+    ReadPieces { pieces: *const libc::iovec, count: u32, offset: u64 },
     /// pwritev2.
     Write { pieces: *const libc::iovec, count: u32, offset: u64, durable: bool },
     /// fdatasync.
@@ -32,6 +42,8 @@ pub(super) enum Step {
     Done(DiskOp, Result<(), i32>),
     /// Another call is needed for the rest.
     Again,
+    /// Those that were joined in one call must have one each: it does not tell which of them failed.
+    Apart,
 }
 
 /// One operation in flight. It owns the memory that the kernel reads or fills, and the list of
@@ -42,14 +54,71 @@ pub(super) struct InFlight {
     /// Bytes that earlier calls have moved.
     moved: u64,
     pieces: Vec<libc::iovec>,
+    /// The slot of the read that is done by the same call, behind this one.
+    pub next: Option<u32>,
+    /// Bytes of those, all together; of the first.
+    joined: u64,
 }
 
 impl InFlight {
     /// Takes an operation in.
     pub fn load(&mut self, op: DiskOp) {
-        debug_assert!(self.op.is_none());
-        self.moved = 0;
+        debug_assert!(self.op.is_none() && self.next.is_none());
+        (self.moved, self.joined) = (0, 0);
         self.op = Some(op);
+    }
+
+    /// How many bytes the reads of this slot's call are, if `op` continues them, with it; nothing if it does
+    /// not, or that would be more than one call should read.
+    pub fn would_join(&self, op: &DiskOp) -> Option<u64> {
+        let own = self.op.as_ref().filter(|own| is_read(own) && is_read(op))?;
+        let so_far = self.joined.max(own.len);
+        let joined = so_far + op.len;
+        (own.offset + so_far == op.offset && joined <= JOINED_BYTES_MAX).then_some(joined)
+    }
+
+    /// So many bytes are read by this slot's call, with those that were joined to it.
+    pub fn join(&mut self, joined: u64) {
+        self.joined = joined;
+    }
+
+    /// It is done by a call of its own. The slot of the next one that was joined with it.
+    pub fn part(&mut self) -> Option<u32> {
+        (self.moved, self.joined) = (0, 0);
+        self.next.take()
+    }
+
+    /// Its operation, which has ended with the call of another slot, and the next such.
+    pub fn take(&mut self) -> (DiskOp, Option<u32>) {
+        (self.op.take().expect("a loaded slot"), self.next.take())
+    }
+
+    /// Appends the memory of this read behind the first `skip` bytes, less which `skip` is then.
+    pub fn push_piece(&mut self, skip: &mut usize, pieces: &mut Vec<libc::iovec>) {
+        let Some(DiskOp { kind: DiskOpKind::Read(buf), .. }) = &mut self.op else {
+            unreachable!("only reads are joined")
+        };
+        let done = (*skip).min(buf.len());
+        *skip -= done;
+        let rest = &mut buf[done..];
+        if !rest.is_empty() {
+            pieces.push(libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() });
+        }
+    }
+
+    /// The call for those that are joined: [`InFlight::push_piece`] of each has filled the list.
+    pub fn request_joined(&mut self, pieces: Vec<libc::iovec>) -> SystemCall {
+        let op = self.op.as_ref().expect("a loaded slot");
+        self.pieces = pieces;
+        let count = self.pieces.len() as u32;
+        let pieces = self.pieces.as_mut_ptr().cast_const();
+        SystemCall::ReadPieces { pieces, count, offset: op.offset + self.moved }
+    }
+
+    /// For [`InFlight::request_joined`]: an empty list, and the bytes that need no piece any more.
+    pub fn take_pieces(&mut self) -> (Vec<libc::iovec>, usize) {
+        self.pieces.clear();
+        (std::mem::take(&mut self.pieces), self.moved as usize)
     }
 
     /// The next system call for this operation. The pointers in it stay valid until
@@ -109,9 +178,13 @@ impl InFlight {
     /// Takes in the result of a call: a count or a negative errno.
     pub fn advance(&mut self, result: i32) -> Step {
         let op = self.op.as_ref().expect("a loaded slot");
+        let len = self.joined.max(op.len);
         let transfer = matches!(op.kind, DiskOpKind::Read(_) | DiskOpKind::Write { .. });
         if result == -libc::EINTR || result == -libc::EAGAIN {
             return Step::Again;
+        }
+        if self.next.is_some() && result <= 0 {
+            return Step::Apart;
         }
         if result < 0 {
             // The rest of a file that was cut at an odd place cannot be asked for directly.
@@ -121,12 +194,12 @@ impl InFlight {
         if !transfer {
             return self.done(Ok(()));
         }
-        if result == 0 && self.moved < op.len {
+        if result == 0 && self.moved < len {
             return self.done(Err(libc::EIO));
         }
         self.moved += result as u64;
-        debug_assert!(self.moved <= op.len);
-        if self.moved < op.len { Step::Again } else { self.done(Ok(())) }
+        debug_assert!(self.moved <= len);
+        if self.moved < len { Step::Again } else { self.done(Ok(())) }
     }
 
     fn done(&mut self, result: Result<(), i32>) -> Step {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
@@ -116,6 +116,15 @@ impl Shared {
                 // SAFETY: `at` leads to `len` initialised bytes that are this job's alone.
                 let place = unsafe { std::slice::from_raw_parts_mut(at, len as usize) };
                 rustix::io::pread(file, place, offset)
+            }
+            SystemCall::ReadPieces { pieces, count, offset } => {
+                // SAFETY: `count` pieces, of initialised memory that is this job's alone; `IoSliceMut` has the
+                // layout of `iovec`.
+                let places = unsafe {
+                    let pieces = pieces.cast_mut().cast::<IoSliceMut>();
+                    std::slice::from_raw_parts_mut(pieces, count as usize)
+                };
+                rustix::io::preadv(file, places, offset)
             }
             SystemCall::Write { pieces, count, offset, durable } => {
                 // SAFETY: `count` pieces, of memory that nobody writes until the job has ended;

@@ -33,6 +33,9 @@ impl Engine for Uring {
             SystemCall::Read { at, len, offset } => {
                 opcode::Read::new(file, at, len).offset(offset).build()
             }
+            SystemCall::ReadPieces { pieces, count, offset } => {
+                opcode::Readv::new(file, pieces, count).offset(offset).build()
+            }
             SystemCall::Write { pieces, count, offset, durable } => {
                 opcode::Writev::new(file, pieces, count)
                     .offset(offset)
