@@ -334,6 +334,25 @@ mod tests {
     }
 
     #[test]
+    fn who_has_work_probes_and_hears_the_others_now_and_then() {
+        let mut waiter = Waiter::new().unwrap();
+        let bell = rung();
+        waiter.add(bell.as_fd(), 7).unwrap();
+        let (mut probes, mut heard) = (0, 0);
+        for _ in 0..3 * PROBES_PER_LOOK {
+            waiter
+                .pass(|| {
+                    probes += 1;
+                    Ok(false)
+                })
+                .unwrap();
+            heard += waiter.ready().len() as u32;
+        }
+        assert_eq!((probes, heard), (3 * (PROBES_PER_LOOK - 1), 3));
+        assert_eq!(waiter.stats().slept, 0);
+    }
+
+    #[test]
     fn probes_do_not_hide_the_other_descriptors() {
         let mut waiter = patient();
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

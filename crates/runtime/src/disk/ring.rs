@@ -28,7 +28,7 @@ const COMPLETIONS_PER_ENTRY: u32 = 16;
 const FILES: u32 = 256;
 /// How often one turn goes back to a kernel that did not take everything. What is left goes with the next.
 const TRIES: usize = 8;
-/// So often a disk may be polled in a turn before it is believed that nobody drives the ring any more.
+/// So often a disk may be polled in a turn until it is believed that nobody drives the ring any more.
 const POLLS_MAX: u32 = 64;
 
 thread_local! {
@@ -85,7 +85,9 @@ pub(super) fn of_this_thread() -> io::Result<SharedRing> {
 }
 
 fn with<R>(act: impl FnOnce(&mut Ring) -> R) -> Option<R> {
-    RING.with_borrow(Weak::upgrade).map(|ring| act(&mut ring.borrow_mut()))
+    // A shard may be dropped when the thread's own variables have gone.
+    let ring = RING.try_with(|known| known.borrow().upgrade()).ok().flatten();
+    ring.map(|ring| act(&mut ring.borrow_mut()))
 }
 
 /// Once a turn of the shard that drives this thread's ring, if there is one: gives the kernel what was
@@ -343,7 +345,6 @@ impl Place {
             if self.polled.1 <= POLLS_MAX {
                 return;
             }
-            ring.is_driven = false;
         }
         if ring.needs_call() {
             ring.enter(0);

@@ -218,6 +218,21 @@ fn each_seat_has_its_own_file_also_after_others_have_gone() {
 }
 
 #[test]
+fn the_file_of_a_seat_is_let_go_of_with_it() {
+    let ring = ring(16);
+    let _staying = place(&ring);
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let file = File::from(OwnedFd::from(ours));
+    let going = Place::new(ring.clone(), &file).unwrap();
+    drop(file);
+    let mut byte = [0];
+    assert!(theirs.read(&mut byte).is_err(), "the ring has it open");
+    drop(going);
+    assert_eq!(theirs.read(&mut byte).unwrap(), 0, "nobody has");
+}
+
+#[test]
 fn its_descriptor_tells_of_what_ends_and_of_nothing_else() {
     let ring = ring(16);
     let (mut place, bell) = (place(&ring), bell());
