@@ -96,10 +96,10 @@ struct Flight {
 enum Kind {
     /// Nothing is kept of it.
     Plain,
-    /// A read, of whole pages if it can be, begun at this moment.
-    Fill { start: u64, len: u64, begun: u64 },
-    /// A change, begun at this moment. `data` goes into the pages that it was written over, if there were any.
-    Change { number: u64, begun: u64, data: SegList },
+    /// A read, of whole pages if it can be, by its number among [`Changes`].
+    Fill { start: u64, len: u64, number: u64 },
+    /// A change, by its number. `data` goes into the pages that it was written over, if there were any.
+    Change { number: u64, data: SegList },
 }
 
 impl Cache {
@@ -162,7 +162,7 @@ impl Cache {
                 self.put(io.offset, &data);
             }
         }
-        Kind::Change { number, begun: self.changes.now(), data }
+        Kind::Change { number, data }
     }
 
     /// Answers the reads that are all here, and hands the others down.
@@ -220,8 +220,8 @@ impl Cache {
             return self.hand_down(io, flight(Kind::Plain));
         }
         (io.offset, io.len) = (start, end - start);
-        let kind = Kind::Fill { start, len: end - start, begun: self.changes.now() };
-        self.hand_down(io, flight(kind));
+        let number = self.changes.begin_read(start, end);
+        self.hand_down(io, flight(Kind::Fill { start, len: end - start, number }));
     }
 
     /// Keeps the whole pages of what was read, or was written over pages that are here.
@@ -283,17 +283,18 @@ impl Cache {
         let failed = completion.result.is_err();
         match kind {
             Kind::Plain => {}
-            Kind::Fill { start, len: read_len, .. }
+            Kind::Fill { start, len: read_len, number }
                 if failed && (start, read_len) != (offset, len) =>
             {
+                self.changes.end(number);
                 // What nobody asked for may be what cannot be read.
                 let kind = Kind::Plain;
                 let io = Io::new(0, Op::Read, offset, len);
                 self.hand_down(io, Flight { token, op, fua, offset, len, kind });
                 return true;
             }
-            Kind::Fill { start, len: read_len, begun } => {
-                if !failed && !self.changes.has_touched(begun, start, start + read_len) {
+            Kind::Fill { start, len: read_len, number } => {
+                if self.changes.end(number) && !failed {
                     self.fill(start, &completion.data);
                 }
                 if !failed && (start, read_len) != (offset, len) {
@@ -305,11 +306,10 @@ impl Cache {
             Kind::Change { number, .. } if self.canary == CacheCanary::PublishedEarly => {
                 self.changes.end(number);
             }
-            Kind::Change { number, begun, data } => {
-                self.changes.end(number);
+            Kind::Change { number, data } => {
                 let end = offset + len;
-                // Of two that overlap the first to begin finds the other, and drops what both have written.
-                match !failed && !self.changes.has_touched(begun, offset, end) {
+                // Of two that overlap the first to begin is told, and drops what both have written.
+                match self.changes.end(number) && !failed {
                     true if !data.is_empty() => self.put(offset, &data),
                     _ => self.pages.drop_range(offset / PAGE..end.div_ceil(PAGE)),
                 }

@@ -1,81 +1,71 @@
-//! Which parts of a volume are being changed, and were a moment ago: what was read beside a change is not
-//! kept.
+//! Which parts of a volume are being changed, and which I/Os have met a change since they began: what was read
+//! beside one is not kept.
 
-/// Changes that are remembered, at most. What has seen more of them begin is not kept.
-const REMEMBERED: usize = 256;
-
-/// A range of bytes.
-#[derive(Clone, Copy, Default)]
-struct Span {
+/// An I/O below that is not complete.
+struct Running {
+    number: u64,
     start: u64,
     end: u64,
+    is_change: bool,
+    /// Something else may have changed its range since it began.
+    is_touched: bool,
 }
 
-impl Span {
+impl Running {
     #[inline]
     fn overlaps(&self, start: u64, end: u64) -> bool {
         self.start < end && start < self.end
     }
 }
 
-/// Changes by number, in the order in which they began.
+/// I/Os by number, in no order: as many as the users of a volume have outstanding, and what is read ahead for them.
+/// Ranges are in bytes.
 pub(super) struct Changes {
-    /// The last ones, each at its number modulo their count.
-    last: Box<[Span]>,
-    /// The number of the next.
+    running: Vec<Running>,
     next: u64,
-    /// What began before this saw something that may have changed anything.
-    trusted_from: u64,
-    running: Vec<(u64, Span)>,
 }
 
 impl Changes {
     pub fn new() -> Self {
-        let last = vec![Span::default(); REMEMBERED].into();
-        Changes { last, next: 0, trusted_from: 0, running: Vec::new() }
+        Changes { running: Vec::new(), next: 0 }
     }
 
-    /// A change of this range begins: its number.
+    /// A change of this range begins: its number. Whatever is under way there has met it.
     pub fn begin(&mut self, start: u64, end: u64) -> u64 {
+        for other in self.running.iter_mut().filter(|other| other.overlaps(start, end)) {
+            other.is_touched = true;
+        }
+        self.add(start, end, true)
+    }
+
+    /// A read of this range begins that may be kept: its number.
+    pub fn begin_read(&mut self, start: u64, end: u64) -> u64 {
+        self.add(start, end, false)
+    }
+
+    fn add(&mut self, start: u64, end: u64, is_change: bool) -> u64 {
         let number = self.next;
-        let span = Span { start, end };
-        self.last[number as usize % REMEMBERED] = span;
         self.next += 1;
-        self.running.push((number, span));
+        self.running.push(Running { number, start, end, is_change, is_touched: false });
         number
     }
 
-    /// It has ended, however.
-    pub fn end(&mut self, number: u64) {
-        if let Some(at) = self.running.iter().position(|&(other, _)| other == number) {
-            self.running.swap_remove(at);
-        }
+    /// It has ended, however. True if nothing has met it that began later: of two changes that overlap the first
+    /// is told.
+    pub fn end(&mut self, number: u64) -> bool {
+        let at = self.running.iter().position(|other| other.number == number);
+        at.is_some_and(|at| !self.running.swap_remove(at).is_touched)
     }
 
     /// A change that is not complete touches the range.
     #[inline]
     pub fn is_busy(&self, start: u64, end: u64) -> bool {
-        self.running.iter().any(|(_, span)| span.overlaps(start, end))
-    }
-
-    /// This moment.
-    pub fn now(&self) -> u64 {
-        self.next
-    }
-
-    /// Since that moment something may have touched the range.
-    pub fn has_touched(&self, since: u64, start: u64, end: u64) -> bool {
-        since < self.trusted_from
-            || self.next - since > REMEMBERED as u64
-            || (since..self.next)
-                .any(|number| self.last[number as usize % REMEMBERED].overlaps(start, end))
+        self.running.iter().any(|other| other.is_change && other.overlaps(start, end))
     }
 
     /// Something may have changed anything.
     pub fn distrust(&mut self) {
-        self.last[self.next as usize % REMEMBERED] = Span::default();
-        self.next += 1;
-        self.trusted_from = self.next;
+        self.running.iter_mut().for_each(|other| other.is_touched = true);
     }
 }
 
@@ -84,25 +74,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_touched_a_range_is_known_for_a_while() {
+    fn what_meets_a_change_is_told_when_it_ends() {
         let mut changes = Changes::new();
-        let begun = changes.now();
+        let reads = [(0, 11), (19, 30), (20, 30), (5, 10)].map(|(start, end)| {
+            assert!(!changes.is_busy(start, end), "a read is none");
+            changes.begin_read(start, end)
+        });
         let first = changes.begin(10, 20);
         assert!(changes.is_busy(19, 21) && !changes.is_busy(20, 30) && !changes.is_busy(5, 10));
-        changes.end(first);
+        // Many more, over none of them.
+        let others: Vec<_> = (0..1000).map(|at| changes.begin(100 + at, 101 + at)).collect();
+        assert!(others.into_iter().all(|other| changes.end(other)));
+        assert!(changes.end(first), "no later one has met it");
         assert!(!changes.is_busy(0, 100), "it is complete");
-        assert!(changes.has_touched(begun, 0, 11) && !changes.has_touched(begun, 20, 30));
-        assert!(!changes.has_touched(changes.now(), 0, 100), "before that moment");
-        // As many as are remembered, and one more.
-        for _ in 1..REMEMBERED {
-            changes.begin(50, 60);
+        assert_eq!(reads.map(|read| changes.end(read)), [false, false, true, true]);
+        // Of two the first is told, whichever ends first.
+        for is_first in [true, false] {
+            let both = [changes.begin(0, 10), changes.begin(9, 20)];
+            let (one, other) = if is_first { (both[0], both[1]) } else { (both[1], both[0]) };
+            assert_eq!([changes.end(one), changes.end(other)], [!is_first, is_first]);
         }
-        assert!(!changes.has_touched(begun, 20, 30));
-        changes.begin(50, 60);
-        assert!(changes.has_touched(begun, 20, 30), "nobody knows any more");
-        let begun = changes.now();
+        let under_way = [changes.begin_read(0, 1), changes.begin(5, 6)];
         changes.distrust();
-        assert!(changes.has_touched(begun, 1000, 1001));
-        assert!(!changes.has_touched(changes.now(), 1000, 1001));
+        let later = changes.begin_read(0, 1);
+        assert_eq!(under_way.map(|one| changes.end(one)), [false, false]);
+        assert!(changes.end(later));
+        assert!(changes.running.is_empty());
     }
 }

@@ -304,6 +304,23 @@ fn what_is_read_beside_a_change_is_not_kept() {
     }
 }
 
+/// A disk that takes its time beside others that write much.
+#[test]
+fn what_is_read_or_written_beside_many_changes_elsewhere_is_kept() {
+    let mut stage = Stage::new();
+    stage.fill(4096, 4096, 2);
+    let read = stage.begin(Op::Read, 0, 4096);
+    let write = stage.begin_write(4096, 4096, 3);
+    for _ in 0..1000 {
+        let other = stage.begin_write(8192, 4096, 9);
+        stage.succeed(&other);
+    }
+    stage.answer(&read, 1);
+    stage.succeed(&write);
+    stage.holds(0, 4096, 1);
+    stage.holds(4096, 4096, 3);
+}
+
 #[test]
 fn discarded_and_zeroed_pages_are_gone_when_that_is_told() {
     for (op, fails) in [(Op::Discard, false), (Op::WriteZeroes, false), (Op::WriteZeroes, true)] {
