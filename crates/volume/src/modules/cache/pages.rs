@@ -34,10 +34,12 @@ const CHANCES_MAX: usize = 64;
 /// A page counts as read so often at most.
 const READS_MAX: u8 = 3;
 
-/// Pages of the volume that are dropped in one go: 16 MiB.
-const REGION_PAGES: u64 = 4096;
-/// Regions are told apart by their number modulo this.
-const REGIONS: usize = 1024;
+/// Pages of the volume that are dropped in one go: 256 KiB.
+const REGION_PAGES: u64 = 64;
+/// Regions are told apart by their number modulo this, at least and at most: else it is one for each page that may be
+/// here. From 256 MiB on a cache has one for each 256 KiB of 16 GiB, and a drop takes a step for each at most.
+const REGIONS_MIN: usize = 1 << 10;
+const REGIONS_MAX: usize = 1 << 16;
 
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -52,7 +54,7 @@ struct Entry {
     /// Its neighbours in its queue.
     newer: u32,
     older: u32,
-    /// That of its region when it came: if that is another now, it counts as gone.
+    /// That of its region when it came: if that is another now, or older than all, it counts as gone.
     epoch: u64,
     is_main: bool,
     reads: u8,
@@ -73,8 +75,9 @@ impl Queue {
 
 #[derive(Clone, Copy, Default)]
 struct Region {
+    /// When it was dropped last, by itself or, if it has been used since, with all.
     epoch: u64,
-    /// Pages that are here and count.
+    /// Pages that are here and count, unless all were dropped later than that.
     pages: u32,
 }
 
@@ -93,6 +96,10 @@ pub(super) struct Pages {
     /// Memory of pages, in bytes, at most.
     memory_most: usize,
     regions: Box<[Region]>,
+    /// Counts drops of regions and of all.
+    drops: u64,
+    /// What came before this drop is gone.
+    epoch: u64,
     used: u64,
     /// Holds the memory of all pages, those included that are gone and that somebody still reads.
     pool: Pool,
@@ -104,9 +111,15 @@ fn hash(page: u64) -> u64 {
     mixed ^ mixed >> 32
 }
 
-#[inline]
-fn region_of(page: u64) -> usize {
-    (page / REGION_PAGES) as usize % REGIONS
+/// A range of pages: those before its first whole region, the regions, and the pages behind the last. Less than two
+/// regions of pages are in none.
+fn parts(pages: Range<u64>) -> [Range<u64>; 3] {
+    let Range { start, end } = pages;
+    let (first, last) = (start.div_ceil(REGION_PAGES), end / REGION_PAGES);
+    match first < last {
+        true => [start..first * REGION_PAGES, first..last, last * REGION_PAGES..end],
+        false => [start..end, 0..0, end..end],
+    }
 }
 
 impl Pages {
@@ -114,6 +127,7 @@ impl Pages {
     pub fn new(bytes_max: u64) -> Self {
         let count = (bytes_max / PAGE_COST_BYTES).clamp(2, u64::from(NONE) / 2) as usize;
         let most = count - count.div_ceil(COPIES);
+        let regions = most.next_power_of_two().clamp(REGIONS_MIN, REGIONS_MAX);
         Pages {
             bytes_max,
             // Room for all of them, which is taken from the machine as it is used.
@@ -125,7 +139,9 @@ impl Pages {
             ghost: Ghost::new(most as u32),
             most,
             small_most: most.div_ceil(10),
-            regions: vec![Region::default(); REGIONS].into(),
+            regions: vec![Region::default(); regions].into(),
+            drops: 0,
+            epoch: 0,
             used: 0,
             memory_most: count * PAGE_BYTES,
             pool: Pool::new(count * PAGE_BYTES),
@@ -190,8 +206,22 @@ impl Pages {
         None
     }
 
+    #[inline]
+    fn region_of(&self, page: u64) -> usize {
+        (page / REGION_PAGES) as usize & (self.regions.len() - 1)
+    }
+
+    /// The region of a page as it is now: nothing is in it if all were dropped since.
+    fn region(&mut self, at: usize) -> &mut Region {
+        let region = &mut self.regions[at];
+        if region.epoch < self.epoch {
+            *region = Region { epoch: self.epoch, pages: 0 };
+        }
+        region
+    }
+
     fn counts(&self, entry: &Entry) -> bool {
-        self.regions[region_of(entry.page)].epoch == entry.epoch
+        entry.epoch >= self.epoch && self.regions[self.region_of(entry.page)].epoch == entry.epoch
     }
 
     /// The page found at `at`, for somebody who reads it.
@@ -225,8 +255,9 @@ impl Pages {
         fill(&mut memory);
         let is_main = self.ghost.remove(hash(page));
         let place = self.place(page);
-        let region = &mut self.regions[region_of(page)];
+        let region = self.region(self.region_of(page));
         region.pages += 1;
+        let epoch = region.epoch;
         self.used += 1;
         let entry = Entry {
             page,
@@ -234,7 +265,7 @@ impl Pages {
             next: self.index[place],
             newer: NONE,
             older: NONE,
-            epoch: region.epoch,
+            epoch,
             is_main,
             reads: 0,
         };
@@ -307,32 +338,35 @@ impl Pages {
         if self.used == 0 {
             return;
         }
-        let first = pages.start.div_ceil(REGION_PAGES);
-        let end = pages.end / REGION_PAGES;
-        if first >= end {
-            return self.drop_each(pages);
+        let [before, regions, behind] = parts(pages);
+        self.drop_each(before);
+        self.drop_each(behind);
+        let count = self.regions.len();
+        match regions.end - regions.start >= count as u64 {
+            true => self.drop_all(),
+            false => regions.for_each(|region| self.drop_region(region as usize & (count - 1))),
         }
-        self.drop_each(pages.start..first * REGION_PAGES);
-        self.drop_each(end * REGION_PAGES..pages.end);
-        (first..end).take(REGIONS).for_each(|region| self.drop_region(region as usize % REGIONS));
     }
 
     /// Nothing is here any more.
     pub fn drop_all(&mut self) {
-        (0..REGIONS).for_each(|region| self.drop_region(region));
+        self.drops += 1;
+        (self.epoch, self.used) = (self.drops, 0);
     }
 
     fn drop_region(&mut self, at: usize) {
-        let region = &mut self.regions[at];
-        region.epoch += 1;
-        self.used -= u64::from(std::mem::take(&mut region.pages));
+        let pages = std::mem::take(&mut self.region(at).pages);
+        if pages > 0 {
+            self.drops += 1;
+            self.regions[at].epoch = self.drops;
+            self.used -= u64::from(pages);
+        }
     }
 
+    /// Of one region or two: a few.
     fn drop_each(&mut self, pages: Range<u64>) {
         for page in pages {
-            if self.regions[region_of(page)].pages > 0
-                && let Some(at) = self.find_any(page)
-            {
+            if let Some(at) = self.find(page) {
                 self.release(at);
             }
         }
@@ -387,7 +421,8 @@ impl Pages {
             self.entries[other as usize - 1].next = next;
         }
         if self.counts(&self.entries[at as usize]) {
-            self.regions[region_of(page)].pages -= 1;
+            let region = self.region_of(page);
+            self.regions[region].pages -= 1;
             self.used -= 1;
         }
         let entry = &mut self.entries[at as usize];
@@ -540,6 +575,36 @@ mod tests {
         places.iter().for_each(|&page| _ = read(&mut pages, page));
         pages.drop_range(0..1 << 50);
         assert_eq!(pages.used_bytes(), 0);
+    }
+
+    #[test]
+    fn few_pages_of_a_range_are_looked_for_one_by_one() {
+        let places = [0, 1, REGION_PAGES - 1, REGION_PAGES, REGION_PAGES + 1, 10 * REGION_PAGES];
+        for (start, len) in places.iter().flat_map(|&start| places.map(|len| (start, len))) {
+            let [before, regions, behind] = parts(start..start + len);
+            let one_by_one = before.clone().count() + behind.clone().count();
+            assert!(one_by_one < 2 * REGION_PAGES as usize, "{start} {len}");
+            let whole = regions.flat_map(|at| at * REGION_PAGES..(at + 1) * REGION_PAGES);
+            assert!(before.chain(whole).chain(behind).eq(start..start + len));
+        }
+    }
+
+    #[test]
+    fn what_all_were_dropped_before_stays_gone() {
+        let mut pages = pages(100);
+        let region = |page: u64| page..page + REGION_PAGES;
+        for _ in 0..3 {
+            read(&mut pages, 1);
+            pages.drop_range(region(0));
+            read(&mut pages, 2);
+            pages.drop_all();
+            assert_eq!((pages.find(1), pages.find(2), pages.used_bytes()), (None, None, 0));
+            pages.drop_range(region(0));
+            read(&mut pages, 1);
+            assert_eq!((pages.find(2), pages.used_bytes()), (None, PAGE));
+            pages.drop_range(region(REGION_PAGES));
+            assert_eq!(pages.used_bytes(), PAGE);
+        }
     }
 
     #[test]
