@@ -1,6 +1,6 @@
 //! Shared windows into buffers, and lists of them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -29,6 +29,18 @@ impl Segment {
     pub fn slice(&self, offset: usize, len: usize) -> Segment {
         assert!(offset + len <= self.len as usize, "slice outside its segment");
         Segment { inner: self.inner.clone(), offset: self.offset + offset as u32, len: len as u32 }
+    }
+
+    /// Bytes of the window. Known without a look at the memory.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// Size of the memory that this segment keeps alive, which may be far more than its length.
@@ -171,16 +183,21 @@ fn recycle(segments: Vec<Segment>) {
     });
 }
 
+/// Windows of a list of no more segments are looked for from its first.
+const FEW_SEGMENTS: usize = 4;
+
 /// A payload: segments in order. Its storage is recycled per thread.
 #[derive(Debug, Default)]
 pub struct SegList {
     segments: Vec<Segment>,
+    /// Where the last window ended, if there are more than a few: how many segments lie before that, and bytes in them.
+    last: Cell<(u32, u32)>,
 }
 
 impl SegList {
     /// An empty list. Takes no storage until something is pushed.
     pub const fn new() -> Self {
-        SegList { segments: Vec::new() }
+        SegList { segments: Vec::new(), last: Cell::new((0, 0)) }
     }
 
     /// A list of one segment.
@@ -250,11 +267,15 @@ impl SegList {
         &self.segments
     }
 
-    /// Appends the window `[offset, offset + len)` of this payload to `out`, sharing the memory.
+    /// Appends the window `[offset, offset + len)` of this payload to `out`, sharing the memory. Windows that are
+    /// asked for one behind the other take no more steps than there are segments, all together.
     ///
     /// # Panics
     /// If it does not lie within the payload.
     pub fn slice_into(&self, mut offset: usize, mut len: usize, out: &mut SegList) {
+        if self.segments.len() > FEW_SEGMENTS {
+            return self.slice_of_many(offset, len, out);
+        }
         for segment in &self.segments {
             if len == 0 {
                 return;
@@ -271,6 +292,30 @@ impl SegList {
         assert_eq!(len, 0, "slice outside its payload");
     }
 
+    /// As [`SegList::slice_into`], from where the last window ended if this one does not begin before.
+    fn slice_of_many(&self, mut offset: usize, mut len: usize, out: &mut SegList) {
+        let (segments, bytes) = self.last.get();
+        let (mut at, mut start) = (segments as usize, bytes as usize);
+        if offset < start {
+            (at, start) = (0, 0);
+        }
+        while len > 0 {
+            let segment = self.segments.get(at).expect("slice outside its payload");
+            let end = start + segment.len();
+            if offset < end {
+                let take = len.min(end - offset);
+                out.push(segment.slice(offset - start, take));
+                offset += take;
+                len -= take;
+            }
+            if offset >= end {
+                (at, start) = (at + 1, end);
+            }
+        }
+        // Beyond 4 GiB it is walked from its first.
+        self.last.set(u32::try_from(start).map_or((0, 0), |start| (at as u32, start)));
+    }
+
     /// Moves all segments of `other` to the end of this list.
     pub fn append(&mut self, mut other: SegList) {
         for segment in other.segments.drain(..) {
@@ -280,6 +325,7 @@ impl SegList {
 
     /// Lets go of all segments; keeps the storage.
     pub fn clear(&mut self) {
+        self.last.set((0, 0));
         self.segments.clear();
     }
 
@@ -338,18 +384,49 @@ mod tests {
     #[test]
     fn slices_cross_segment_borders() {
         let pool = Pool::new(1 << 20);
-        let mut list = SegList::new();
-        for part in [&b"abc"[..], b"", b"defg", b"hi"] {
-            list.push(pool.copy_of(part).freeze());
-        }
-        assert_eq!((list.bytes(), list.iter().count()), (9, 3));
-        for from in 0..9 {
-            for to in from..=9 {
+        for parts in
+            [&[&b"abc"[..], b"", b"defg", b"hi"][..], &[b"a", b"bcd", b"ef", b"g", b"h", b"i"]]
+        {
+            let mut list = SegList::new();
+            parts.iter().for_each(|part| list.push(pool.copy_of(part).freeze()));
+            assert_eq!(list.bytes(), 9);
+            let slice = |list: &SegList, from: usize, to: usize| {
                 let mut out = SegList::new();
                 list.slice_into(from, to - from, &mut out);
-                assert_eq!(out.to_vec(), b"abcdefghi"[from..to]);
+                assert_eq!(out.to_vec(), b"abcdefghi"[from..to], "{parts:?}");
+            };
+            // Each behind each other, whatever came before.
+            let windows = || (0..9).flat_map(|from| (from..=9).map(move |to| (from, to)));
+            for (before, (from, to)) in
+                windows().flat_map(|one| windows().map(move |two| (one, two)))
+            {
+                slice(&list, before.0, before.1);
+                slice(&list, from, to);
             }
         }
+    }
+
+    #[test]
+    fn windows_in_order_are_looked_for_where_the_last_one_ended() {
+        let pool = Pool::new(1 << 20);
+        let mut list = SegList::new();
+        (0..100).for_each(|_| list.push(pool.copy_of(&[0; 10]).freeze()));
+        let end = |list: &SegList, from, len| {
+            let mut out = SegList::new();
+            list.slice_into(from, len, &mut out);
+            list.last.get()
+        };
+        assert_eq!(end(&list, 0, 15), (1, 10));
+        assert_eq!(end(&list, 15, 15), (3, 30));
+        assert_eq!(end(&list, 980, 20), (100, 1000));
+        // One that is sent again, and the end, where nothing is.
+        assert_eq!(end(&list, 15, 10), (2, 20));
+        assert_eq!(end(&list, 990, 10), (100, 1000));
+        assert_eq!(end(&list, 1000, 0), (100, 1000));
+        // What is there then is another.
+        list.clear();
+        (0..100).for_each(|_| list.push(pool.copy_of(&[1; 7]).freeze()));
+        assert_eq!(end(&list, 693, 7), (100, 700));
     }
 
     #[test]

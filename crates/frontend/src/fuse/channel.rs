@@ -19,7 +19,7 @@ use super::abi::{InHeader, OutHeader, TransferIn, opcode};
 const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<TransferIn>();
 
 /// The longest argument of a request that is not a write.
-const ARGS_BYTES: usize = 128;
+const ARGS_BYTES: usize = 120;
 
 /// Rungs of the longest ladder: 4, 4, 8 ... 512 KiB for 1 MiB.
 const RUNGS_MAX: usize = 9;
