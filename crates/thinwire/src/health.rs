@@ -244,8 +244,8 @@ fn export_status(
         fault: export.has_shrunk.then(|| SHRUNK.to_owned()),
         copied_bytes: export.copied_bytes,
         cache: export.cache.map(|cache| {
-            let CacheReport { bytes, used, hits, misses } = cache;
-            CacheStatus { bytes, used, hits, misses }
+            let CacheReport { bytes, used, hits, misses, ahead } = cache;
+            CacheStatus { bytes, used, hits, misses, ahead }
         }),
         leaves: leaves.map(|leaf| leaf_of_target(leaf, report)).collect(),
     }
@@ -344,7 +344,13 @@ mod tests {
             losses: 0,
             has_shrunk: true,
             copied_bytes: 0,
-            cache: Some(CacheReport { bytes: 1 << 20, used: 4096, hits: 3, misses: 1 }),
+            cache: Some(CacheReport {
+                bytes: 1 << 20,
+                used: 4096,
+                hits: 3,
+                misses: 1,
+                ahead: 8192,
+            }),
         });
         for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
             let report = InitiatorReport {
@@ -370,7 +376,7 @@ mod tests {
         assert_eq!(export.record, "reading");
         assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
         assert_eq!(export.io.as_deref(), Some("buffered"));
-        let cache = CacheStatus { bytes: 1 << 20, used: 4096, hits: 3, misses: 1 };
+        let cache = CacheStatus { bytes: 1 << 20, used: 4096, hits: 3, misses: 1, ahead: 8192 };
         assert_eq!(export.cache, Some(cache));
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());

@@ -244,7 +244,7 @@ fn the_json_of_status_is_what_its_document_says() {
         cache: None,
         leaves: Vec::new(),
     };
-    let cache = CacheStatus { bytes: 0, used: 0, hits: 0, misses: 0 };
+    let cache = CacheStatus { bytes: 0, used: 0, hits: 0, misses: 0, ahead: 0 };
     let session = SessionStatus {
         initiator: String::new(),
         exports: Vec::new(),

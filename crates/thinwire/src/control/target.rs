@@ -146,6 +146,9 @@ pub struct CacheStatus {
     pub hits: u64,
     /// Reads that went to the store.
     pub misses: u64,
+    /// Bytes read ahead of streams; 0 from a process of an earlier version.
+    #[serde(default)]
+    pub ahead: u64,
 }
 
 /// Who holds an export for writing.

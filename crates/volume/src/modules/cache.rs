@@ -1,27 +1,32 @@
 //! [`Cache`]: what was read of a volume, kept in memory, for whoever reads it again. What may be in it, and
 //! when, is in `docs/design.md`, "Hot data".
 //!
-//! Pages of 4 KiB, filled by reads. A page is always what the volume below would answer, or it is not given
-//! to anybody:
+//! Pages of 4 KiB, filled by reads, and ahead of them where somebody reads from front to back. A page is always
+//! what the volume below would answer, or it is not given to anybody:
 //!
 //! * what a change that is not complete touches is read below, and not kept;
 //! * a write that has succeeded, and beside which nothing else touched its range, is put into the pages that
 //!   are there; any other change drops them, and so does one that failed;
-//! * a read is kept unless a change touched it meanwhile;
+//! * a read is kept unless a change touched it meanwhile, whether somebody had asked for it or not;
 //! * whatever may make the volume below another than it was drops all: a failed flush or durable write, a
 //!   loss, a growth, an operation of the writer record. What was read or written then is not kept either.
 //!
 //! So it is of use only where nobody else changes the volume below.
 
+mod ahead;
 mod changes;
 mod cursor;
 mod ghost;
 mod pages;
+mod streams;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use thinwire_buffer::{PAGE_BYTES, SegList};
 
+use self::ahead::{Ahead, READ_BYTES_MAX};
 use self::changes::Changes;
 use self::cursor::Cursor;
 use self::pages::Pages;
@@ -29,9 +34,6 @@ use super::slab::Slab;
 use crate::{Completion, Geometry, Identity, Io, Op, Token, Volume, VolumeEvent};
 
 const PAGE: u64 = PAGE_BYTES as u64;
-
-/// How often one poll goes back to the volume below with what its own completions go on with.
-const ROUNDS_MAX: u32 = 2;
 
 /// Of a read that waits beside others, so many pages are fetched into the processor's cache beforehand.
 const TOUCHED_MAX: u64 = 8;
@@ -44,6 +46,10 @@ pub enum CacheCanary {
     None,
     /// What is written is published before the volume below has taken it.
     PublishedEarly,
+    /// What is read ahead is published though a change touched it meanwhile.
+    AheadUnchecked,
+    /// What is lost by somebody else, on the same device, drops nothing.
+    LossesUnheard,
 }
 
 /// What a cache holds and did, for status.
@@ -57,6 +63,8 @@ pub struct CacheReport {
     pub hits: u64,
     /// Reads that had to go to the volume below.
     pub misses: u64,
+    /// What was read ahead of streams, in bytes, wanted or not.
+    pub ahead: u64,
 }
 
 /// A volume with what was read of it in memory. Identity, shape and writer record are those of the volume
@@ -73,12 +81,14 @@ pub struct Cache {
     /// Reads that the next poll answers or hands down: their pages lie in cold memory, and are fetched for all of
     /// them at once.
     reads: Vec<Io>,
+    ahead: Ahead,
     below_done: Vec<Completion>,
     outstanding: usize,
     /// What has happened below, as far as the pages know.
     events: u64,
     hits: u64,
     misses: u64,
+    ahead_bytes: u64,
     copied_bytes: u64,
     canary: CacheCanary,
 }
@@ -100,6 +110,8 @@ enum Kind {
     Fill { start: u64, len: u64, number: u64 },
     /// A change, by its number. `data` goes into the pages that it was written over, if there were any.
     Change { number: u64, data: SegList },
+    /// A read of the flight's range, which nobody has asked for; by its number.
+    Ahead { number: u64 },
 }
 
 impl Cache {
@@ -110,10 +122,12 @@ impl Cache {
     pub fn new(below: Box<dyn Volume>, bytes: u64) -> Self {
         assert!(bytes >= Self::BYTES_MIN, "a cache of {bytes} bytes");
         debug_assert!(PAGE.is_multiple_of(u64::from(below.geometry().block_bytes)));
+        let pages = Pages::new(bytes);
         Cache {
             events: below.events(),
             below,
-            pages: Pages::new(bytes),
+            ahead: Ahead::new(pages.small_bytes()),
+            pages,
             changes: Changes::new(),
             flights: Slab::new(),
             reads: Vec::new(),
@@ -121,6 +135,7 @@ impl Cache {
             outstanding: 0,
             hits: 0,
             misses: 0,
+            ahead_bytes: 0,
             copied_bytes: 0,
             canary: CacheCanary::None,
         }
@@ -177,16 +192,82 @@ impl Cache {
         }
         let mut reads = std::mem::take(&mut self.reads);
         for read in reads.drain(..) {
-            match self.find(read.offset, read.offset + read.len) {
-                Some(data) => {
-                    self.hits += 1;
-                    self.outstanding -= 1;
-                    done.push(Completion { data, ..Completion::new(read.token, Ok(())) });
-                }
-                None => self.miss(read),
+            let (start, end) = (read.offset, read.offset + read.len);
+            let first_uses = self.pages.first_uses();
+            let is_here = self.answer(read, done);
+            let lacks = !is_here || self.pages.first_uses() > first_uses;
+            if let Some(range) = self.ahead.streams.on_read(start, end, lacks) {
+                self.read_ahead(range);
             }
         }
         self.reads = reads;
+    }
+
+    /// Answers a read, or has it wait, or hands it down. True if it was here.
+    fn answer(&mut self, read: Io, done: &mut Vec<Completion>) -> bool {
+        if self.answer_here(&read, done) {
+            return true;
+        }
+        let (start, end) = (read.offset, read.offset + read.len);
+        let now = self.changes.next_number();
+        match self.ahead.is_coming(start, end, now) && !self.changes.is_busy(start, end) {
+            true => self.ahead.wait(read, now),
+            false => self.miss(read),
+        }
+        false
+    }
+
+    fn answer_here(&mut self, read: &Io, done: &mut Vec<Completion>) -> bool {
+        let Some(data) = self.find(read.offset, read.offset + read.len) else { return false };
+        self.hits += 1;
+        self.outstanding -= 1;
+        done.push(Completion { data, ..Completion::new(read.token, Ok(())) });
+        true
+    }
+
+    /// Reads what of a range is not here, as far as there is a volume, and nobody waits for it.
+    fn read_ahead(&mut self, range: Range<u64>) {
+        let Geometry { bytes, io_bytes_max, .. } = self.below.geometry();
+        let most = READ_BYTES_MAX.min(u64::from(io_bytes_max)) / PAGE;
+        let pages = range.start.div_ceil(PAGE)..range.end.min(bytes) / PAGE;
+        let mut at = pages.start;
+        while most > 0 && at < pages.end && !self.ahead.is_full() {
+            let piece = at..pages.end.min(at + most);
+            at = piece.end;
+            let lacks = |page: &u64| self.pages.find(*page).is_none();
+            let Some(first) = piece.clone().find(lacks) else { continue };
+            let last = piece.rev().find(lacks).unwrap_or(first);
+            let (start, end) = (first * PAGE, (last + 1) * PAGE);
+            let is_busy = self.changes.is_busy(start, end);
+            if is_busy || self.ahead.is_coming(start, end, u64::MAX) {
+                continue;
+            }
+            let (number, len) = (self.changes.begin_read(start, end), end - start);
+            self.ahead.begin(number, start..end);
+            self.ahead_bytes += len;
+            let kind = Kind::Ahead { number };
+            let flight = Flight { token: 0, op: Op::Read, fua: false, offset: start, len, kind };
+            self.hand_down(Io::new(0, Op::Read, start, len), flight);
+        }
+    }
+
+    /// What was read ahead is here, or is not to be had. True if somebody waits, who is answered or goes on below.
+    fn end_ahead(&mut self, number: u64, start: u64, completion: &Completion) -> bool {
+        self.ahead.end(number);
+        let is_clean = self.changes.end(number) || self.canary == CacheCanary::AheadUnchecked;
+        if is_clean && completion.result.is_ok() {
+            self.fill(start, &completion.data, true);
+        }
+        self.ahead.is_awaited()
+    }
+
+    /// Answers those that have waited for what was read ahead, or hands them down.
+    fn answer_late(&mut self, done: &mut Vec<Completion>) {
+        while let Some(read) = self.ahead.next_late() {
+            if !self.answer_here(&read, done) {
+                self.miss(read);
+            }
+        }
     }
 
     /// The bytes of a range, if all of them are here and nobody changes them.
@@ -224,14 +305,14 @@ impl Cache {
         self.hand_down(io, flight(Kind::Fill { start, len: end - start, number }));
     }
 
-    /// Keeps the whole pages of what was read, or was written over pages that are here.
-    fn fill(&mut self, start: u64, data: &SegList) {
+    /// Keeps the whole pages of what was read, by somebody or ahead.
+    fn fill(&mut self, start: u64, data: &SegList, is_ahead: bool) {
         let mut bytes = Cursor::new(data);
         let first = start.next_multiple_of(PAGE);
         let end = start + data.bytes() as u64;
         bytes.skip(first.min(end) - start);
         for page in first / PAGE..end / PAGE {
-            let kept = self.pages.insert(page, |place| bytes.copy_to(place));
+            let kept = self.pages.insert(page, is_ahead, |place| bytes.copy_to(place));
             match kept {
                 true => self.copied_bytes += PAGE,
                 false => bytes.skip(PAGE),
@@ -270,6 +351,9 @@ impl Cache {
         let events = self.below.events();
         if events != self.events {
             self.events = events;
+            if self.canary == CacheCanary::LossesUnheard {
+                return;
+            }
             self.drop_all();
         }
     }
@@ -295,7 +379,7 @@ impl Cache {
             }
             Kind::Fill { start, len: read_len, number } => {
                 if self.changes.end(number) && !failed {
-                    self.fill(start, &completion.data);
+                    self.fill(start, &completion.data, false);
                 }
                 if !failed && (start, read_len) != (offset, len) {
                     let mut part = SegList::new();
@@ -303,6 +387,7 @@ impl Cache {
                     completion.data = part;
                 }
             }
+            Kind::Ahead { number } => return self.end_ahead(number, offset, &completion),
             Kind::Change { number, .. } if self.canary == CacheCanary::PublishedEarly => {
                 self.changes.end(number);
             }
@@ -351,13 +436,17 @@ impl Volume for Cache {
             self.look_up(done);
         }
         let mut below_done = std::mem::take(&mut self.below_done);
-        for _ in 0..ROUNDS_MAX {
+        // What an I/O goes on with must be on its way in this poll: nobody would wake us. It goes on twice at most:
+        // from waiting to a read of whole pages, and to one of its own bytes.
+        let mut goes_on = true;
+        while std::mem::take(&mut goes_on) {
             self.below.poll(&mut below_done);
             self.check_events();
-            let ended = below_done.drain(..);
-            let goes_on = ended.fold(false, |any, one| self.on_completion(one, done) | any);
-            if !goes_on {
-                break;
+            for one in below_done.drain(..) {
+                goes_on |= self.on_completion(one, done);
+            }
+            if goes_on {
+                self.answer_late(done);
             }
         }
         self.below_done = below_done;
@@ -386,6 +475,12 @@ impl Volume for Cache {
 
     fn cache(&self) -> Option<CacheReport> {
         let (bytes, used) = (self.pages.bytes_max(), self.pages.used_bytes());
-        Some(CacheReport { bytes, used, hits: self.hits, misses: self.misses })
+        Some(CacheReport {
+            bytes,
+            used,
+            hits: self.hits,
+            misses: self.misses,
+            ahead: self.ahead_bytes,
+        })
     }
 }

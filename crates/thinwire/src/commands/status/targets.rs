@@ -296,7 +296,7 @@ mod tests {
         assert!(said.contains("nobody writes until it can; unflushed"), "{said}");
         export.fault = Some("its image became shorter".into());
         assert!(export_line(&export).ends_with("2 times; its image became shorter"));
-        let cache = CacheStatus { bytes: 256 << 20, used: 1 << 20, hits: 0, misses: 0 };
+        let cache = CacheStatus { bytes: 256 << 20, used: 1 << 20, hits: 0, misses: 0, ahead: 0 };
         export.cache = Some(cache);
         assert!(export_line(&export).contains("; cache of 256 MiB, 1 MiB used; unflushed"));
         export.cache = Some(CacheStatus { hits: 1999, misses: 1, ..cache });

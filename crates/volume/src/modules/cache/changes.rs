@@ -43,6 +43,11 @@ impl Changes {
         self.add(start, end, false)
     }
 
+    /// What begins next has this number; numbers rise.
+    pub fn next_number(&self) -> u64 {
+        self.next
+    }
+
     fn add(&mut self, start: u64, end: u64, is_change: bool) -> u64 {
         let number = self.next;
         self.next += 1;

@@ -33,6 +33,8 @@ const CHANCES_MAX: usize = 64;
 
 /// A page counts as read so often at most.
 const READS_MAX: u8 = 3;
+/// Read so often, the oldest of the small queue moves to the main one.
+const CHANCE_READS: u8 = 2;
 
 /// Pages of the volume that are dropped in one go: 256 KiB.
 const REGION_PAGES: u64 = 64;
@@ -57,6 +59,8 @@ struct Entry {
     /// That of its region when it came: if that is another now, or older than all, it counts as gone.
     epoch: u64,
     is_main: bool,
+    /// It was read ahead, and nobody has asked for it yet.
+    is_ahead: bool,
     reads: u8,
 }
 
@@ -100,6 +104,8 @@ pub(super) struct Pages {
     drops: u64,
     /// What came before this drop is gone.
     epoch: u64,
+    /// How often somebody first asked for what was read ahead.
+    first_uses: u64,
     used: u64,
     /// Holds the memory of all pages, those included that are gone and that somebody still reads.
     pool: Pool,
@@ -142,6 +148,7 @@ impl Pages {
             regions: vec![Region::default(); regions].into(),
             drops: 0,
             epoch: 0,
+            first_uses: 0,
             used: 0,
             memory_most: count * PAGE_BYTES,
             pool: Pool::new(count * PAGE_BYTES),
@@ -156,6 +163,11 @@ impl Pages {
     #[cfg(test)]
     pub fn pool_stats(&self) -> thinwire_buffer::PoolStats {
         self.pool.stats()
+    }
+
+    /// What has come and not been read again, in bytes, at most.
+    pub fn small_bytes(&self) -> u64 {
+        self.small_most as u64 * PAGE
     }
 
     /// Content that is here, in bytes.
@@ -224,11 +236,23 @@ impl Pages {
         entry.epoch >= self.epoch && self.regions[self.region_of(entry.page)].epoch == entry.epoch
     }
 
+    /// How often somebody has first asked for a page that was read ahead.
+    pub fn first_uses(&self) -> u64 {
+        self.first_uses
+    }
+
     /// The page found at `at`, for somebody who reads it.
     #[inline]
     pub fn give(&mut self, at: u32) -> &Segment {
         let entry = &mut self.entries[at as usize];
-        entry.reads = (entry.reads + 1).min(READS_MAX);
+        if entry.is_ahead {
+            // As if it had come only now: where it would be then, it will be when it is the oldest.
+            entry.is_ahead = false;
+            entry.reads = if self.ghost.remove(hash(entry.page)) { CHANCE_READS } else { 0 };
+            self.first_uses += 1;
+        } else {
+            entry.reads = (entry.reads + 1).min(READS_MAX);
+        }
         entry.memory.as_ref().expect("it is here")
     }
 
@@ -237,8 +261,9 @@ impl Pages {
         self.used > 0 && (start / PAGE..end.div_ceil(PAGE)).any(|page| self.find(page).is_some())
     }
 
-    /// Keeps a page, filled by `fill`. False if it is here already, or there is no place for it.
-    pub fn insert(&mut self, page: u64, fill: impl FnOnce(&mut [u8])) -> bool {
+    /// Keeps a page, filled by `fill`. False if it is here already, or there is no place for it. One that was read
+    /// ahead has yet to be asked for: until then it is nothing that was read once.
+    pub fn insert(&mut self, page: u64, is_ahead: bool, fill: impl FnOnce(&mut [u8])) -> bool {
         if let Some(at) = self.find_any(page) {
             if self.counts(&self.entries[at as usize]) {
                 return false;
@@ -253,7 +278,7 @@ impl Pages {
         }
         let Some(mut memory) = self.find_room() else { return false };
         fill(&mut memory);
-        let is_main = self.ghost.remove(hash(page));
+        let is_main = !is_ahead && self.ghost.remove(hash(page));
         let place = self.place(page);
         let region = self.region(self.region_of(page));
         region.pages += 1;
@@ -267,6 +292,7 @@ impl Pages {
             older: NONE,
             epoch,
             is_main,
+            is_ahead,
             reads: 0,
         };
         let at = match self.free {
@@ -389,10 +415,10 @@ impl Pages {
                 _ if from_small => (self.small.oldest, false),
                 _ => (self.main.oldest, false),
             };
-            let Entry { page, is_main, reads, .. } = self.entries[at as usize];
-            let chances = if is_main { reads } else { reads.saturating_sub(1) };
+            let Entry { page, is_main, is_ahead, reads, .. } = self.entries[at as usize];
+            let chances = if is_main { reads } else { reads.saturating_sub(CHANCE_READS - 1) };
             if is_gone || chances == 0 {
-                if !is_gone && !is_main {
+                if !is_gone && !is_main && !is_ahead {
                     self.ghost.insert(hash(page));
                 }
                 self.release(at);
@@ -478,7 +504,7 @@ mod tests {
                 true
             }
             None => {
-                pages.insert(page, |place| place[..8].copy_from_slice(&page.to_le_bytes()));
+                pages.insert(page, false, |place| place[..8].copy_from_slice(&page.to_le_bytes()));
                 false
             }
         }
@@ -506,6 +532,47 @@ mod tests {
         (20_000..23_000).for_each(|page| _ = read(&mut pages, page));
         assert!(read(&mut pages, 0));
         assert!(!read(&mut pages, 10_000));
+    }
+
+    /// As it would be without reading ahead, but for what nobody asked for, which is not remembered.
+    #[test]
+    fn what_is_read_ahead_comes_when_it_is_asked_for() {
+        let ahead = |pages: &mut Pages, range: Range<u64>| {
+            range.for_each(|page| {
+                pages.insert(page, true, |place| place[..8].copy_from_slice(&page.to_le_bytes()));
+            });
+        };
+        let mut pages = pages(1000);
+        let hot = 0..500;
+        for _ in 0..4 {
+            hot.clone().for_each(|page| _ = read(&mut pages, page));
+        }
+        // A stream of everything, of which half is read: once, and not to be kept for that.
+        for first in (10_000..60_000).step_by(32) {
+            ahead(&mut pages, first..first + 32);
+            (first..first + 16).for_each(|page| assert!(read(&mut pages, page)));
+        }
+        let kept = hot.clone().filter(|&page| read(&mut pages, page)).count();
+        assert_eq!((kept, pages.first_uses()), (500, 50_000 / 32 * 16 + 16));
+        // What went lately comes back to stay, but only for who asks for it.
+        let is_main =
+            |pages: &Pages, page| pages.entries[pages.find(page).unwrap() as usize].is_main;
+        let mut pages = super::tests::pages(1000);
+        let fill = |pages: &mut Pages, from: u64| {
+            (from..from + 970).for_each(|page| _ = read(pages, page))
+        };
+        fill(&mut pages, 0);
+        assert!(pages.find(0).is_none() && pages.find(1).is_none());
+        ahead(&mut pages, 0..2);
+        assert!(!is_main(&pages, 0) && read(&mut pages, 0));
+        fill(&mut pages, 1000);
+        assert!(is_main(&pages, 0) && pages.find(1).is_none());
+        // What nobody ever asked for never was read.
+        ahead(&mut pages, 5000..5001);
+        fill(&mut pages, 2000);
+        assert!(pages.find(5000).is_none());
+        read(&mut pages, 5000);
+        assert!(!is_main(&pages, 5000));
     }
 
     #[test]

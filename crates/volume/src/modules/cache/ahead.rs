@@ -1,0 +1,101 @@
+//! What is being read before anybody has asked for it, and who has asked for it meanwhile.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::PAGE;
+use super::streams::{STREAMS, Streams};
+use crate::Io;
+
+/// How far ahead of a stream is read, in bytes, at most, and in reads of which length.
+const WINDOW_MAX: u64 = 1 << 20;
+pub(super) const READ_BYTES_MAX: u64 = 128 << 10;
+/// Such reads that are under way together, at most: 4 MiB.
+const READS_MAX: usize = 32;
+
+/// Numbers are those of the cache's `Changes`.
+pub(super) struct Ahead {
+    pub streams: Streams,
+    /// By number, which bytes.
+    running: Vec<(u64, Range<u64>)>,
+    /// Reads of what is being read ahead: each waits for what of that was under way when it came, that is, has a
+    /// smaller number than this.
+    late: VecDeque<(Io, u64)>,
+}
+
+fn overlap(one: &Range<u64>, start: u64, end: u64) -> bool {
+    one.start < end && start < one.end
+}
+
+impl Ahead {
+    /// For a cache of which so many bytes may not have been read again: what is read ahead of all streams is no more
+    /// than that, or it would push itself out.
+    pub fn new(small_bytes: u64) -> Self {
+        let window = WINDOW_MAX.min(small_bytes / STREAMS as u64) / PAGE * PAGE;
+        let running = Vec::with_capacity(READS_MAX);
+        Ahead { streams: Streams::new(window), running, late: VecDeque::new() }
+    }
+
+    /// There may be no more of them.
+    pub fn is_full(&self) -> bool {
+        self.running.len() >= READS_MAX
+    }
+
+    pub fn begin(&mut self, number: u64, range: Range<u64>) {
+        self.running.push((number, range));
+    }
+
+    pub fn end(&mut self, number: u64) {
+        self.running.retain(|&(other, _)| other != number);
+    }
+
+    /// Something of these bytes is being read ahead, under a number smaller than `before`.
+    #[inline]
+    pub fn is_coming(&self, start: u64, end: u64, before: u64) -> bool {
+        let waits =
+            |(number, range): &(u64, Range<u64>)| *number < before && overlap(range, start, end);
+        self.running.iter().any(waits)
+    }
+
+    /// A read waits for what is under way, whose numbers are smaller than `before`.
+    pub fn wait(&mut self, read: Io, before: u64) {
+        self.late.push_back((read, before));
+    }
+
+    /// Somebody waits.
+    pub fn is_awaited(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// The next that has nothing to wait for any more, in the order in which they came.
+    pub fn next_late(&mut self) -> Option<Io> {
+        let is_due =
+            |(io, before): &(Io, u64)| !self.is_coming(io.offset, io.offset + io.len, *before);
+        let at = self.late.iter().position(is_due)?;
+        self.late.remove(at).map(|(io, _)| io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Op;
+
+    #[test]
+    fn who_waits_waits_for_nothing_that_came_later() {
+        let mut ahead = Ahead::new(1 << 20);
+        let read = |token, offset| Io::new(token, Op::Read, offset, 20);
+        let under_way = [(0, 0..10), (1, 10..20), (3, 15..20)];
+        under_way.into_iter().for_each(|(number, range)| ahead.begin(number, range));
+        assert!(ahead.is_coming(19, 21, 2) && !ahead.is_coming(20, 30, 9));
+        ahead.wait(read(7, 0), 2);
+        ahead.wait(read(8, 10), 2);
+        let next = |ahead: &mut Ahead| ahead.next_late().map(|read| read.token);
+        ahead.end(0);
+        assert_eq!(next(&mut ahead), None);
+        ahead.end(1);
+        // What has number 3 could go on and on.
+        assert_eq!([(); 3].map(|()| next(&mut ahead)), [Some(7), Some(8), None]);
+        assert!(!ahead.is_awaited());
+    }
+}
