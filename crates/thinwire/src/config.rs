@@ -12,6 +12,7 @@ use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::config_file::ConfigFile;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
+use crate::memory::MemoryLimit;
 use crate::size::{check_name, parse_mac, parse_size, show_size};
 use crate::state_dir;
 use crate::trees::Trees;
@@ -146,10 +147,9 @@ impl TargetSettings {
         all
     }
 
-    /// Whether the machine has the memory that all caches together may take.
+    /// Whether there is the memory that all caches together may take. Control path: reads files.
     pub fn check_caches(&self) -> Result<(), String> {
-        let info = rustix::system::sysinfo();
-        fits(&self.exports, info.totalram.saturating_mul(u64::from(info.mem_unit)))
+        fits(&self.exports, &MemoryLimit::of_process())
     }
 }
 
@@ -272,15 +272,18 @@ impl Gathered {
     }
 }
 
-fn fits(exports: &[ExportSpec], memory_bytes: u64) -> Result<(), String> {
+/// Whether the caches of all exports leave a quarter of the memory: frames and requests need some, and so does the
+/// machine, or whatever else is in the control group.
+fn fits(exports: &[ExportSpec], memory: &MemoryLimit) -> Result<(), String> {
     let wanted = exports.iter().filter_map(|export| export.cache).fold(0, u64::saturating_add);
-    match wanted <= memory_bytes {
+    let most = memory.bytes - memory.bytes / 4;
+    match wanted <= most {
         true => Ok(()),
         false => Err(format!(
-            "the caches of the exports may take {} together, and this machine has {} of memory: make \
-             them smaller (cache=SIZE)",
+            "the caches of the exports may take {} together, and {memory}, of which they may have three \
+             quarters, {}: make them smaller (cache=SIZE)",
             show_size(wanted),
-            show_size(memory_bytes)
+            show_size(most)
         )),
     }
 }
@@ -385,9 +388,11 @@ cache = "256M"
     #[test]
     fn caches_are_no_larger_than_the_machine() {
         let exports = ["a=/x,cache=1G", "b=/y", "c=/z,cache=512M"].map(|e| e.parse().unwrap());
-        assert_eq!(fits(&exports, 3 << 29), Ok(()));
-        let why = fits(&exports, (3 << 29) - 1).unwrap_err();
+        let memory = |bytes| MemoryLimit { bytes, limit: Some("/g/memory.max".into()) };
+        assert_eq!(fits(&exports, &memory(2 << 30)), Ok(()));
+        let why = fits(&exports, &memory((2 << 30) - 4)).unwrap_err();
         assert!(why.contains("may take 1.5 GiB together"), "{why}");
+        assert!(why.contains("/g/memory.max allows this process"), "{why}");
     }
 
     #[test]

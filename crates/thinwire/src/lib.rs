@@ -35,6 +35,7 @@ pub mod links;
 pub mod local;
 pub mod lock;
 pub mod log;
+pub mod memory;
 pub mod names;
 pub mod open;
 pub mod opened;
