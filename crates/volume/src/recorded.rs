@@ -5,9 +5,10 @@ use thinwire_buffer::{Pool, SegList};
 
 use crate::disk::error_kind;
 use crate::leaves::{LeafGrant, granted_to_others, to_remember};
+use crate::modules::Layer;
 use crate::{
-    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Geometry, Identity, Io, IoError, Op,
-    Token, Volume, VolumeEvent, WriterRecord,
+    Completion, Disk, DiskDone, DiskOp, DiskOpKind, ErrorKind, Io, IoError, Op, Token, Volume,
+    WriterRecord,
 };
 
 /// Where a writer record is kept, apart from the content that it is of, and with it the generations
@@ -165,17 +166,19 @@ fn failed(op: Op, kind: ErrorKind) -> IoError {
     Io::new(0, op, 0, 0).error(kind, "writer record")
 }
 
-impl<P: RecordPlace> Volume for Recorded<P> {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
+impl<P: RecordPlace> Layer for Recorded<P> {
+    type Below = dyn Volume;
+
+    fn below(&self) -> &Self::Below {
+        &*self.below
     }
 
-    fn identity(&self) -> Identity {
-        self.below.identity()
+    fn below_mut(&mut self) -> &mut Self::Below {
+        &mut *self.below
     }
 
     #[inline]
-    fn submit(&mut self, io: Io) {
+    fn take(&mut self, io: Io) {
         match io.op.is_record() {
             true => self.submit_record(&io),
             false => self.below.submit(io),
@@ -183,31 +186,15 @@ impl<P: RecordPlace> Volume for Recorded<P> {
     }
 
     #[inline]
-    fn poll(&mut self, done: &mut Vec<Completion>) {
+    fn bring(&mut self, done: &mut Vec<Completion>) {
         self.below.poll(done);
         if self.outstanding > 0 {
             self.poll_record(done);
         }
     }
 
-    fn outstanding(&self) -> usize {
+    fn taken(&self) -> usize {
         self.below.outstanding() + self.outstanding
-    }
-
-    fn copied_bytes(&self) -> u64 {
-        self.below.copied_bytes()
-    }
-
-    fn events(&self) -> u64 {
-        self.below.events()
-    }
-
-    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
-        self.below.poll_events(events);
-    }
-
-    fn refresh(&mut self) -> bool {
-        self.below.refresh()
     }
 }
 

@@ -30,8 +30,9 @@ use self::ahead::{Ahead, READ_BYTES_MAX};
 use self::changes::Changes;
 use self::cursor::Cursor;
 use self::pages::Pages;
+use super::Layer;
 use super::slab::Slab;
-use crate::{Completion, Geometry, Identity, Io, Op, Token, Volume, VolumeEvent};
+use crate::{Completion, Geometry, Io, Op, Token, Volume};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -410,18 +411,20 @@ impl Cache {
     }
 }
 
-impl Volume for Cache {
-    fn geometry(&self) -> Geometry {
-        self.below.geometry()
+impl Layer for Cache {
+    type Below = dyn Volume;
+
+    fn below(&self) -> &Self::Below {
+        &*self.below
     }
 
-    fn identity(&self) -> Identity {
-        self.below.identity()
+    fn below_mut(&mut self) -> &mut Self::Below {
+        &mut *self.below
     }
 
     #[inline]
-    fn submit(&mut self, io: Io) {
-        debug_assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
+    fn take(&mut self, io: Io) {
+        debug_assert!(io.op.is_record() || self.below.geometry().check(&io) == Ok(()), "{io:?}");
         match io.op {
             Op::Read => self.reads.push(io),
             _ => self.pass_on(io),
@@ -429,7 +432,7 @@ impl Volume for Cache {
         self.outstanding += 1;
     }
 
-    fn poll(&mut self, done: &mut Vec<Completion>) {
+    fn bring(&mut self, done: &mut Vec<Completion>) {
         // A loss elsewhere on the device is told of without a poll of this volume.
         self.check_events();
         if !self.reads.is_empty() {
@@ -452,28 +455,19 @@ impl Volume for Cache {
         self.below_done = below_done;
     }
 
-    fn outstanding(&self) -> usize {
+    fn taken(&self) -> usize {
         self.outstanding
     }
 
-    fn copied_bytes(&self) -> u64 {
-        self.copied_bytes + self.below.copied_bytes()
+    fn own_copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 
-    fn events(&self) -> u64 {
-        self.below.events()
-    }
-
-    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+    fn before_events(&mut self) {
         self.check_events();
-        self.below.poll_events(events);
     }
 
-    fn refresh(&mut self) -> bool {
-        self.below.refresh()
-    }
-
-    fn cache(&self) -> Option<CacheReport> {
+    fn own_cache(&self) -> Option<CacheReport> {
         let (bytes, used) = (self.pages.bytes_max(), self.pages.used_bytes());
         Some(CacheReport {
             bytes,

@@ -7,9 +7,9 @@
 //! the tests of this room, which take them from the table; which volume does what is for the module's
 //! own tests, over volumes that do as they are told (`testing::Puppet`).
 //!
-//! [`Cache`] is no row: it stands over one volume, whose content, identity and writer record are its own, and only
-//! where a target has locked that, so it is an option of an export. Of these rules it keeps those on order, flushes,
-//! losses and polls.
+//! What stands over one volume, and has its content, identity and writer record, is a [`Layer`], which passes on all
+//! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
+//! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
 //!   and hands down only what the geometry of the volume below allows.
@@ -43,6 +43,7 @@ mod below;
 mod cache;
 mod composite;
 mod events;
+mod layer;
 mod linear;
 mod pieces;
 mod shape;
@@ -54,6 +55,7 @@ use std::ops::RangeInclusive;
 pub use below::{Below, Stretch};
 pub use cache::{Cache, CacheCanary, CacheReport};
 pub use composite::{Composite, Layout};
+pub use layer::Layer;
 pub use linear::Linear;
 pub use shape::{IdentityHash, common_geometry};
 

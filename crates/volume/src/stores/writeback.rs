@@ -6,7 +6,8 @@ use thinwire_buffer::{Pool, SegList, Segment};
 
 use super::push_extent;
 use super::ranges::{Effect, Piece, Ranges};
-use crate::{Completion, Extent, Geometry, Identity, Io, IoError, Op, Token, Volume, VolumeEvent};
+use crate::modules::Layer;
+use crate::{Completion, Extent, Io, IoError, Op, Token, Volume};
 
 /// I/Os that a round keeps outstanding on the inner volume.
 const ROUND_IOS_MAX: usize = 64;
@@ -293,16 +294,18 @@ impl<V: Volume> Writeback<V> {
     }
 }
 
-impl<V: Volume> Volume for Writeback<V> {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
+impl<V: Volume> Layer for Writeback<V> {
+    type Below = V;
+
+    fn below(&self) -> &V {
+        &self.inner
     }
 
-    fn identity(&self) -> Identity {
-        self.inner.identity()
+    fn below_mut(&mut self) -> &mut V {
+        &mut self.inner
     }
 
-    fn submit(&mut self, io: Io) {
+    fn take(&mut self, io: Io) {
         self.outstanding += 1;
         match io.op {
             Op::Read | Op::BlockStatus => self.ask(io),
@@ -329,7 +332,7 @@ impl<V: Volume> Volume for Writeback<V> {
         self.advance();
     }
 
-    fn poll(&mut self, done: &mut Vec<Completion>) {
+    fn bring(&mut self, done: &mut Vec<Completion>) {
         let mut inner_done = std::mem::take(&mut self.inner_done);
         loop {
             self.inner.poll(&mut inner_done);
@@ -346,24 +349,12 @@ impl<V: Volume> Volume for Writeback<V> {
         done.append(&mut self.ready);
     }
 
-    fn outstanding(&self) -> usize {
+    fn taken(&self) -> usize {
         self.outstanding
     }
 
-    fn copied_bytes(&self) -> u64 {
-        self.copied_bytes + self.inner.copied_bytes()
-    }
-
-    fn events(&self) -> u64 {
-        self.inner.events()
-    }
-
-    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
-        self.inner.poll_events(events);
-    }
-
-    fn refresh(&mut self) -> bool {
-        self.inner.refresh()
+    fn own_copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 }
 
@@ -406,9 +397,9 @@ fn status_over(over: &Ranges, offset: u64, under: &[Extent]) -> Vec<Extent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
     use crate::stores::{FileStore, MemoryStore};
     use crate::testing::{MemDisk, SplitMix64, exercise, finish};
+    use crate::{ErrorKind, Identity};
 
     const BLOCK: usize = 512;
 

@@ -9,7 +9,7 @@ use thinwire_buffer::{Pool, SegList};
 use super::*;
 use crate::stores::{FileStore, MemoryStore};
 use crate::testing::{MemDisk, Puppet, exercise};
-use crate::{IoFlags, WriterRecord};
+use crate::{Identity, IoFlags, VolumeEvent, WriterRecord};
 
 const MIB: u64 = 1 << 20;
 
