@@ -54,6 +54,8 @@ coverage! {
     cache_hits,
     /// Reads that it could not.
     cache_misses,
+    /// Bytes that it read ahead of who reads on.
+    cache_ahead,
     /// Power failures of targets.
     power_failures,
     /// Targets killed.

@@ -424,6 +424,7 @@ pub fn harvest(target: &Target, coverage: &mut Coverage) {
     for cache in target.exports().iter().filter_map(|export| export.cache) {
         coverage.cache_hits += cache.hits;
         coverage.cache_misses += cache.misses;
+        coverage.cache_ahead += cache.ahead;
     }
     coverage.late_duplicates += stats.drops.get(DropReason::LateDuplicate);
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);

@@ -5,6 +5,7 @@ mod caches;
 mod patches;
 mod trees;
 
+pub use self::caches::has_cache;
 pub use self::trees::has_tree;
 
 use std::rc::Rc;
@@ -313,6 +314,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         bytes,
         latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),
         slow: pick(rng, &[0.0, 0.0, 0.002, 0.02]),
+        tells_late_ns: 0,
         flush_failure,
         write_failure,
         no_space,

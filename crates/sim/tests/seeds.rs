@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thinwire_sim::{Canary, has_tree, run_seed};
+use thinwire_sim::{Canary, has_cache, has_tree, run_seed};
 use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
@@ -36,6 +36,12 @@ fn found(canary: Canary, most: u64) {
 #[track_caller]
 fn found_in_trees(canary: Canary, most: u64) {
     found_among(canary, most, has_tree);
+}
+
+/// As [`found`]; only worlds with caches can see it.
+#[track_caller]
+fn found_in_caches(canary: CacheCanary, most: u64) {
+    found_among(Canary::Cache(canary), most, has_cache);
 }
 
 #[track_caller]
@@ -122,10 +128,16 @@ fn canary_that_tells_nobody_of_the_growth_of_a_leaf_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::GrowthUntold), 300);
 }
 
-/// Only worlds with caches can see it, and of these the ones whose disks fail writes.
+/// Of the worlds with caches those whose disks fail writes can see it.
 #[test]
 fn canary_of_a_cache_that_publishes_early_is_found() {
-    found(Canary::Cache(CacheCanary::PublishedEarly), 300);
+    found_in_caches(CacheCanary::PublishedEarly, 300);
+}
+
+/// Somebody must write what is being read ahead, and read it from there.
+#[test]
+fn canary_of_a_cache_that_reads_ahead_unchecked_is_found() {
+    found_in_caches(CacheCanary::AheadUnchecked, 600);
 }
 
 #[test]

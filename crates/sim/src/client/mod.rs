@@ -4,6 +4,7 @@
 //! how answers are judged in `verdict.rs`.
 
 mod process;
+mod reading;
 mod verdict;
 mod workload;
 
@@ -30,6 +31,7 @@ use crate::model::{Range, Violation};
 use crate::tree::TreeStore;
 
 pub use self::process::{ClientProcess, Top};
+pub use self::reading::ReadingOn;
 pub use self::workload::Workload;
 
 /// How an I/O of a scripted test ended.
@@ -74,6 +76,8 @@ pub struct Client {
     pub faults: Option<FaultConfig>,
     /// What it does.
     pub workload: Workload,
+    /// It reads on, if it does.
+    pub reading: Option<ReadingOn>,
     /// Number of its present run, unique in the world.
     pub run: u32,
     /// The run has been granted its export.
@@ -133,6 +137,7 @@ impl Client {
             export,
             faults: None,
             workload,
+            reading: None,
             run: 0,
             is_open: false,
             is_guest: false,

@@ -179,7 +179,10 @@ impl Client {
         // Mostly short ones, sometimes as long as it goes.
         let longest = if self.rng.chance(0.9) { longest.min(16) } else { longest };
         let count = self.rng.between(1, longest as u64) as usize;
-        let range = Range { first: first * block, count: count * block };
+        let mut range = Range { first: first * block, count: count * block };
+        if let Some(reading) = &mut self.reading {
+            range = reading.lead(op, range, block, all);
+        }
         let fua = op.is_write() && self.rng.chance(w.fua);
         let token = self.submit(now, op, range, fua, export, coverage);
         if self.rng.chance(w.pauses) {

@@ -55,7 +55,10 @@ impl Disk for SimDisk {
         let is_slow = m.rng.chance(m.config.slow) && most < 1_000_000_000;
         let factor = if is_slow { 100 } else { 1 };
         let effect_at = m.now + m.rng.between(least, most) * factor;
-        let done_at = effect_at + m.rng.between(0, least.max(1));
+        let mut done_at = effect_at + m.rng.between(0, least.max(1));
+        if m.config.tells_late_ns > 0 {
+            done_at += m.rng.between(0, m.config.tells_late_ns);
+        }
         let (effect_at, done_at) = if self.at_once { (m.now, m.now) } else { (effect_at, done_at) };
         let mark = m.next_number;
         m.flights.push(Flight {

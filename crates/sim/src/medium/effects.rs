@@ -152,6 +152,10 @@ pub(super) struct Medium {
 
 impl Medium {
     pub fn advance(&mut self, now: u64) {
+        // Nobody may ask it for what is in a cache above: it is lost all the same once somebody was told.
+        if self.config.is_cached && self.device.heard.get() > self.device_seen.1 {
+            self.follow_device();
+        }
         assert!(now >= self.now);
         self.now = now;
         self.woken |= self.wakes_at.take_if(|at| *at <= now).is_some();

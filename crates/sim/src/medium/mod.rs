@@ -43,6 +43,8 @@ pub struct MediumConfig {
     pub latency_ns: (u64, u64),
     /// Operations that take 100 times as long.
     pub slow: f64,
+    /// How much longer it takes to tell of one that has taken effect, in ns, at most.
+    pub tells_late_ns: u64,
     /// Flushes that fail, losing what they were to save.
     pub flush_failure: f64,
     /// Writes that fail with EIO, a part of them done.
@@ -89,6 +91,7 @@ impl Default for MediumConfig {
             bytes: 1 << 20,
             latency_ns: (20_000, 200_000),
             slow: 0.0,
+            tells_late_ns: 0,
             flush_failure: 0.0,
             write_failure: 0.0,
             no_space: 0.0,

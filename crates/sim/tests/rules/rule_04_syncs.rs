@@ -5,6 +5,7 @@ use thinwire_sim::export::Store;
 use thinwire_sim::medium::{Device, MediumConfig, MediumHandle};
 use thinwire_sim::server::Crash;
 use thinwire_volume::Op;
+use thinwire_volume::modules::CacheCanary;
 use thinwire_wire::Status;
 
 use crate::scene::{Scene, at, ms};
@@ -89,6 +90,46 @@ fn rule_04_a_sync_beside_a_failing_one_is_told_behind_it() {
         s.read(at(0, 32));
         s.end();
     }
+}
+
+/// The neighbour's flush fails, and takes along what the first export's writer had written, who is gone. Its target has
+/// that in a cache; whether a reader is told it after that. `None` if nothing of it was lost.
+fn reads_what_was_lost(seed: u64, canary: CacheCanary) -> Option<bool> {
+    let (mut s, other, second) = with_neighbour(seed);
+    s.world.exports[0].cache = Some(1 << 20);
+    s.medium.configure(|c| c.is_cached = true);
+    s.world.exports[0].cache_canary = canary;
+    s.restart(Crash::Kill);
+    let reader = s.client();
+    s.world.clients[reader].config.read_only = true;
+    s.attach(reader);
+    s.write(at(0, 32));
+    let read = |s: &mut Scene| {
+        let token = s.submit(reader, Op::Read, at(0, 32));
+        s.outcome(reader, token).data
+    };
+    let written = read(&mut s);
+    assert_eq!(read(&mut s), written);
+    s.world.crash_client(0);
+    second.configure(|c| (c.flush_failure, c.device_failure) = (1.0, 1.0));
+    let flush = s.submit(other, Op::Flush, at(0, 0));
+    assert!(s.outcome(other, flush).result.is_err());
+    s.pass(ms(1));
+    let is_lost = s.medium.current()[..written.len()] != written[..];
+    is_lost.then(|| read(&mut s) == written)
+}
+
+#[test]
+fn rule_04_a_cache_hears_of_a_loss_next_door() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let found = reads_what_was_lost(seed, CacheCanary::None);
+        assert_ne!(found, Some(true), "seed {seed}");
+        // It stays in one that does not hear of it.
+        assert_eq!(reads_what_was_lost(seed, CacheCanary::LossesUnheard), found.map(|_| true));
+        lost += u32::from(found.is_some());
+    }
+    assert!(lost >= 10, "only {lost} lost it");
 }
 
 /// Nothing fails, and nothing follows: whoever was woken for the end of the neighbour's flush rests.
