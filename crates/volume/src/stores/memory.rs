@@ -14,6 +14,16 @@ const LEAF_BYTES: u64 = (LEAF_PAGES * PAGE_BYTES) as u64;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
+/// Pages, or leaves without any, that one block status looks at: whoever wants to know more asks again.
+const LOOKS_MAX: usize = 1024;
+
+/// Pages that one poll lets go of: each gives memory back, and a discard may be of all there are.
+const FREED_PER_POLL: usize = 1024;
+/// And a write that takes new memory: more than it takes, which is a page and perhaps a leaf.
+const FREED_PER_PAGE: usize = LEAF_WEIGHT + 2;
+/// A leaf itself is worth so many pages.
+const LEAF_WEIGHT: usize = size_of::<[Option<Segment>; LEAF_PAGES]>().div_ceil(PAGE_BYTES);
+
 type Leaf = Box<[Option<Segment>; LEAF_PAGES]>;
 
 /// A volume in memory, of pages of 4 KiB that exist once they are written.
@@ -24,11 +34,17 @@ type Leaf = Box<[Option<Segment>; LEAF_PAGES]>;
 /// incarnation given to [`MemoryStore::new`] must be another in every life of the process.
 ///
 /// Allocates when a page or a leaf (2 MiB of content) is first touched, not when either is
-/// written again.
+/// written again. What is zeroed or discarded reads so at once; its memory goes back a little with each
+/// later poll, and faster than writes take new memory, so that there is never more than the volume is
+/// long. A store that nobody polls keeps the rest.
 pub struct MemoryStore {
     geometry: Geometry,
     identity: Identity,
     leaves: Vec<Option<Leaf>>,
+    /// Leaves that were zeroed whole, and are let go of a few pages at a time.
+    gone: Vec<Leaf>,
+    /// Of the last of them, those below this are.
+    gone_pages: usize,
     zeroes: Segment,
     pool: Pool,
     /// Reads that the next poll answers: random pages lie in cold memory, and are fetched for all of
@@ -64,6 +80,8 @@ impl MemoryStore {
             },
             identity,
             leaves: std::iter::repeat_with(|| None).take(leaves).collect(),
+            gone: Vec::new(),
+            gone_pages: 0,
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
             reads: Vec::new(),
@@ -114,6 +132,8 @@ impl MemoryStore {
             fill(&mut page[part.start..end]);
             return;
         }
+        self.free(FREED_PER_PAGE);
+        let slot = self.page_slot(part.page);
         let mut fresh = pool.get_loose();
         let mut kept = 0;
         match slot {
@@ -152,8 +172,12 @@ impl MemoryStore {
         let mut at = offset;
         while at < end {
             let leaf = (at / LEAF_BYTES) as usize;
-            let leaf_end = ((leaf as u64 + 1) * LEAF_BYTES).min(end);
-            if self.leaves[leaf].is_some() {
+            let leaf_end = (leaf as u64 + 1) * LEAF_BYTES;
+            let is_whole = at % LEAF_BYTES == 0 && leaf_end.min(self.geometry.bytes) <= end;
+            let leaf_end = leaf_end.min(end);
+            if is_whole {
+                self.gone.extend(self.leaves[leaf].take());
+            } else if self.leaves[leaf].is_some() {
                 for part in Parts::of(at, leaf_end - at) {
                     if part.len == PAGE_BYTES {
                         *self.page_slot(part.page) = None;
@@ -166,10 +190,34 @@ impl MemoryStore {
         }
     }
 
+    /// Lets go of so many pages, at most, of what was zeroed.
+    fn free(&mut self, most: usize) {
+        let mut left = most;
+        while let Some(leaf) = self.gone.last_mut() {
+            for slot in &mut leaf[self.gone_pages..] {
+                if left == 0 {
+                    return;
+                }
+                left -= usize::from(slot.take().is_some());
+                self.gone_pages += 1;
+            }
+            if left == 0 {
+                return;
+            }
+            left = left.saturating_sub(LEAF_WEIGHT);
+            self.gone_pages = 0;
+            self.gone.pop();
+        }
+    }
+
     fn status(&self, offset: u64, len: u64, one_extent: bool, extents: &mut Vec<Extent>) {
         let end = offset + len;
-        let mut at = offset;
-        while at < end && extents.len() <= EXTENTS_MAX && !(one_extent && extents.len() > 1) {
+        let (mut at, mut looks) = (offset, 0);
+        while at < end
+            && looks < LOOKS_MAX
+            && extents.len() <= EXTENTS_MAX
+            && !(one_extent && extents.len() > 1)
+        {
             let (next, hole) = if self.leaves[(at / LEAF_BYTES) as usize].is_none() {
                 ((at / LEAF_BYTES + 1) * LEAF_BYTES, true)
             } else {
@@ -178,7 +226,7 @@ impl MemoryStore {
             };
             let next = next.min(end);
             push_extent(extents, Extent { len: next - at, hole, zero: hole });
-            at = next;
+            (at, looks) = (next, looks + 1);
         }
         extents.truncate(if one_extent { 1 } else { EXTENTS_MAX });
     }
@@ -217,6 +265,7 @@ impl Volume for MemoryStore {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.free(FREED_PER_POLL);
         if self.reads.len() > 1 {
             self.touch();
         }
@@ -400,5 +449,90 @@ mod tests {
         assert_eq!(run(&mut store, one).extents, [data(4096)]);
         run(&mut store, Io::new(0, Op::WriteZeroes, 0, 64 << 20));
         assert_eq!(pool.stats().live_bytes, 0);
+    }
+
+    /// Whoever asks about gigabytes, which is anybody, holds up nobody by it.
+    #[test]
+    fn a_block_status_looks_at_so_many_pages_and_can_be_asked_on() {
+        let pool = Pool::new(0);
+        let mut store = MemoryStore::new(1 << 40, 512, ID, &pool);
+        let data = (8 << 20) + 4096;
+        for at in (0..data).step_by(PAGE_BYTES) {
+            write(&mut store, &pool, at, &[5; PAGE_BYTES]);
+        }
+        let looks = |extents: &[Extent]| {
+            let of = |e: &Extent| e.len.div_ceil(if e.hole { LEAF_BYTES } else { PAGE });
+            extents.iter().map(of).sum::<u64>()
+        };
+        let (mut at, mut asked, mut known) = (0, 0, Vec::new());
+        while at < 4 << 30 {
+            let io = Io::new(0, Op::BlockStatus, at, (4 << 30) - at);
+            let extents = run(&mut store, io).extents;
+            assert!((1..=LOOKS_MAX as u64).contains(&looks(&extents)), "{extents:?}");
+            for extent in extents {
+                at += extent.len;
+                push_extent(&mut known, extent);
+            }
+            asked += 1;
+        }
+        let hole = Extent { len: (4 << 30) - data, hole: true, zero: true };
+        assert_eq!(known, [Extent { len: data, hole: false, zero: false }, hole]);
+        assert!(asked <= 6, "{asked}");
+    }
+
+    /// Memory of what is discarded goes back a little at a time, whatever is looked at or written meanwhile.
+    #[test]
+    fn a_discard_of_many_pages_is_seen_at_once_and_freed_in_many_polls() {
+        const LEAVES: u64 = 12;
+        let bytes = LEAVES * LEAF_BYTES + 4096;
+        let pool = Pool::new(0);
+        let mut store = MemoryStore::new(bytes, 512, ID, &pool);
+        let fill = |store: &mut MemoryStore| {
+            for at in (0..bytes).step_by(PAGE_BYTES) {
+                write(store, &pool, at, &[5; PAGE_BYTES]);
+            }
+        };
+        let live = || pool.stats().live_bytes / PAGE_BYTES;
+        fill(&mut store);
+        let full = live();
+        assert_eq!(full as u64, bytes / PAGE);
+        // All but a block at the beginning, the end in the middle of a leaf.
+        store.submit(Io::new(0, Op::Discard, 512, bytes - 512));
+        assert!(live() > full - LEAF_PAGES, "only the pages of the first leaf, which stays");
+        let zeroes = |store: &mut MemoryStore, at| {
+            store.submit(Io::new(1, Op::Read, at, 4096));
+            store.read(at, 4096).iter().all(|segment| segment.iter().all(|&byte| byte == 0))
+        };
+        assert!(zeroes(&mut store, LEAF_BYTES) && zeroes(&mut store, bytes - 4096));
+        let (mut polls, mut done) = (0, Vec::new());
+        while live() > 1 {
+            let before = live();
+            store.poll(&mut done);
+            assert!((1..=FREED_PER_POLL).contains(&(before - live())));
+            polls += 1;
+        }
+        assert_eq!((polls, done.len(), store.outstanding()), (6, 3, 0));
+        // Who writes faster than it is polled never has more than the volume is long.
+        drop(done);
+        fill(&mut store);
+        store.submit(Io::new(0, Op::WriteZeroes, 0, bytes));
+        assert_eq!(live(), full);
+        for at in (0..bytes).step_by(PAGE_BYTES) {
+            let mut io = Io::new(0, Op::Write, at, PAGE);
+            io.data = SegList::of(Pool::new(0).get_zeroed(PAGE_BYTES).freeze());
+            store.submit(io);
+            assert!(live() <= full);
+        }
+        assert!(store.gone.is_empty());
+        for _ in 0..100 {
+            for at in (0..bytes).step_by(LEAF_BYTES as usize) {
+                let mut io = Io::new(0, Op::Write, at, PAGE);
+                io.data = SegList::of(Pool::new(0).get_zeroed(PAGE_BYTES).freeze());
+                store.submit(io);
+            }
+            store.submit(Io::new(0, Op::Discard, 0, bytes));
+            let all = live() + LEAF_WEIGHT * store.gone.len();
+            assert!(all <= full + LEAF_WEIGHT * (LEAVES as usize + 1));
+        }
     }
 }
