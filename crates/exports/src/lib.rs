@@ -25,13 +25,24 @@
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //! * `marks.rs`: which of many exports have something to be done
 //!
-//! ```compile_fail
-//! # use thinwire_exports::{Exports, ExportsConfig};
-//! # use thinwire_buffer::Pool;
-//! # use thinwire_volume::{Io, Op};
-//! let mut exports = Exports::new(ExportsConfig::default(), 1, &Pool::new(0));
-//! // There is no way round the permit, nor to the volume.
-//! exports.submit(Io::new(0, Op::Read, 0, 512));
+//! An I/O without a permit does not compile, and nobody else makes one:
+//!
+//! ```compile_fail,E0451
+//! # use thinwire_exports::{Exports, IoTicket, Pass, Permit};
+//! # use thinwire_volume::{ErrorKind, Io, Op};
+//! fn read(exports: &mut Exports, pass: Pass, ticket: IoTicket) -> Result<(), ErrorKind> {
+//!     let permit = Permit { pass: 0, export: 0 };
+//!     exports.submit(permit, Io::new(0, Op::Read, 0, 512), ticket, |_| {})
+//! }
+//! ```
+//!
+//! ```
+//! # use thinwire_exports::{Exports, IoTicket, Pass, Permit};
+//! # use thinwire_volume::{ErrorKind, Io, Op};
+//! fn read(exports: &mut Exports, pass: Pass, ticket: IoTicket) -> Result<(), ErrorKind> {
+//!     let permit = exports.admit(ticket.session, pass).expect("a good pass");
+//!     exports.submit(permit, Io::new(0, Op::Read, 0, 512), ticket, |_| {})
+//! }
 //! ```
 #![forbid(unsafe_code)]
 
