@@ -174,7 +174,8 @@ pub struct Exports {
     pub(crate) release: bool,
     /// Exports whose record was not resolved when that was last looked at: see [`RecordState::Unresolved`].
     pub(crate) unresolved: Marks,
-    /// Something of a record has begun or ended since [`Exports::take_started`].
+    /// Something of a record has begun or ended since [`Exports::take_started`], or a flush has begun that
+    /// no poll has followed.
     pub(crate) started: bool,
     /// A completion has begun another I/O, which must reach the disk in this turn.
     pub(crate) goes_on: bool,
@@ -298,8 +299,8 @@ impl Exports {
         self.stats
     }
 
-    /// Something of a record has begun, or ended: what the volumes say of it is to be polled, and
-    /// [`Exports::settle`] called again, in this turn.
+    /// Something of a record has begun, or ended, or the last poll has left a flush that it has begun: what
+    /// the volumes say of it is to be polled, and [`Exports::settle`] called again, in this turn.
     #[inline]
     pub fn take_started(&mut self) -> bool {
         std::mem::take(&mut self.started)

@@ -185,6 +185,8 @@ impl Exports {
                 break;
             }
         }
+        // What the last of these polls has begun reaches its disk by another.
+        self.started |= self.goes_on;
         (self.done, self.done_ends) = (done, ends);
     }
 

@@ -29,6 +29,37 @@ fn a_volume_is_polled_again_in_a_turn_only_for_what_its_completions_have_begun()
     assert_eq!(turn(&mut exports), (1, 1));
 }
 
+/// Polls of one turn are bounded. What the last of them has begun would reach no disk, and wake nobody, until
+/// somebody else has something to do.
+#[test]
+fn a_flush_that_the_last_poll_of_a_turn_begins_is_polled_for_at_once() {
+    let (mut exports, puppets) = puppets(4);
+    let mut running = Vec::new();
+    for (export, puppet) in puppets.iter().enumerate() {
+        let reader = exports.open_read(1, export);
+        for _ in 0..2 {
+            submit(&mut exports, 1, reader.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+        }
+        running.push(puppet.take_one());
+    }
+    // Each volume's flush ends when the one before it is told, and begins the one that waits behind it.
+    puppets[0].succeed(&running[0]);
+    let mut told = 0;
+    exports.poll(|_, _, _, _| {
+        told += 1;
+        if let Some(puppet) = puppets.get(told) {
+            puppet.succeed(&running[told]);
+        }
+    });
+    assert_eq!(told, puppets.len());
+    let (last, polls) = (puppets[3].take_one(), puppets[3].polls());
+    assert!(exports.take_started(), "the turn goes on");
+    puppets[3].succeed(&last);
+    exports.poll(|_, _, _, _| told += 1);
+    assert_eq!((told, puppets[3].polls() - polls), (puppets.len() + 1, 1));
+    assert!(!exports.take_started());
+}
+
 /// A look at a file is a system call: a thousand of them in one turn would keep everybody else waiting.
 #[test]
 fn many_volumes_look_a_few_in_each_turn_and_each_once_a_second() {
