@@ -64,12 +64,13 @@ impl House {
             Err(NoEntry::Fenced) => return refuse(peer, Status::Fenced),
             Err(NoEntry::Waits) => return,
         };
-        let Some(mut io) = to_io(&request) else { return refuse(peer, Status::Unsupported) };
+        let mut io = match to_io(&request) {
+            Ok(io) => io,
+            Err(status) => return refuse(peer, status),
+        };
         let s = peer.slots.get(slot);
-        if is_write {
-            if s.has_excess(request.length) || request.length as usize > REQUEST_BYTES_MAX {
-                return refuse(peer, Status::Invalid);
-            }
+        // Data that does not fit the request stays out: the door finds it missing, once it has looked at the rights.
+        if takes_data && !s.has_excess(request.length) {
             io.data = s.take_data();
         }
         let op = io.op;
@@ -179,9 +180,13 @@ fn encode_extents(pool: &Pool, extents: &[Extent]) -> Segment {
     buf.freeze()
 }
 
-/// The I/O that a request asks for; `None` if this version does not know the operation.
-fn to_io(request: &Request) -> Option<Io> {
-    let op = match OpCode::from_number(request.op)? {
+/// The I/O that a request asks for, or what it completes as: this version does not know the operation, or
+/// it is a flush of a part, which a volume would not tell from one of all.
+fn to_io(request: &Request) -> Result<Io, Status> {
+    let op = match OpCode::from_number(request.op).ok_or(Status::Unsupported)? {
+        OpCode::Flush if (request.address, request.length) != (0, 0) => {
+            return Err(Status::Invalid);
+        }
         OpCode::Read => Op::Read,
         OpCode::Write => Op::Write,
         OpCode::Flush => Op::Flush,
@@ -196,5 +201,5 @@ fn to_io(request: &Request) -> Option<Io> {
         one_extent: request.op_flags & op_flags::ONE_EXTENT != 0,
         ..IoFlags::default()
     };
-    Some(io)
+    Ok(io)
 }

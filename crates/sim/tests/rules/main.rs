@@ -9,6 +9,7 @@ mod grove;
 mod growth;
 mod hardening;
 mod reflection;
+mod requests;
 mod rule_01_late_data;
 mod rule_02_dead_processes;
 mod rule_03_leaves;
