@@ -97,6 +97,9 @@ impl Exports {
         on_entry: impl FnOnce(u64),
     ) -> Result<(), ErrorKind> {
         let Permit { pass, export } = permit;
+        // Elsewhere it would sync nothing, but a failure under it would be taken for a failed sync: whoever
+        // may only read could then change the verifier at will.
+        io.flags.fua &= io.op.is_write();
         if io.op.is_write() && self.passes[pass].read_only {
             return Err(ErrorKind::ReadOnly);
         }

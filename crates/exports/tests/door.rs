@@ -233,6 +233,24 @@ fn a_loss_is_told_to_all() {
     assert_ne!(exports.open_read(2, 0).verifier, reader.verifier);
 }
 
+/// FUA means nothing to a read: who may only read puts nobody's writes in doubt by one that fails.
+#[test]
+fn a_read_that_fails_is_no_sync_that_has_failed() {
+    let (mut exports, puppets) = puppets(1);
+    let reader = exports.open_read(1, 0);
+    for op in [Op::Read, Op::BlockStatus] {
+        let mut io = Io::new(0, op, 0, 512);
+        io.flags.fua = true;
+        submit(&mut exports, 1, reader.pass, io).unwrap();
+        let io = puppets[0].take_one();
+        assert!(!io.flags.fua, "nor does the volume hear of it");
+        puppets[0].fail(&io);
+        let ended = poll(&mut exports);
+        assert!(ended[0].1 == reader.verifier && ended[0].2.result.is_err());
+        assert_eq!(exports.open_read(2, 0).verifier, reader.verifier);
+    }
+}
+
 /// Its passes go with a session; its I/Os leave the volume all the same, and flushes go together.
 #[test]
 fn a_session_that_ends_leaves_nothing_open() {

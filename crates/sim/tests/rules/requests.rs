@@ -3,9 +3,11 @@
 use thinwire_buffer::{RxFrame, SegList};
 use thinwire_proto::{Content, Item, Time};
 use thinwire_sim::hand::{Desk, Hand};
-use thinwire_wire::{Attach, Attached, Complete, Message, OpCode, Request, Status, attach_flags};
+use thinwire_wire::{
+    Attach, Attached, Complete, Message, OpCode, Request, Status, attach_flags, op_flags,
+};
 
-use crate::scene::Scene;
+use crate::scene::{Scene, at};
 
 /// Makes one request at a time, all in one slot, under the last attach.
 #[derive(Default)]
@@ -85,6 +87,26 @@ impl Asker {
     fn status(&mut self, s: &mut Scene, op: OpCode, address: u64, length: u32) -> Status {
         Status::from_number(self.ask(s, op as u8, 0, address, length).status)
     }
+}
+
+/// What fails with FUA may be a failed sync, after which all writers send everything again. No reader may have
+/// them do so.
+#[test]
+fn fua_says_nothing_for_a_read_that_fails() {
+    let mut s = Scene::new().with_client();
+    s.write(at(0, 8));
+    let mut asker = Asker::new(&mut s, attach_flags::READ_ONLY);
+    let before = asker.ask(&mut s, OpCode::Read as u8, op_flags::FUA, 0, 512);
+    assert_eq!(Status::from_number(before.status), Status::Ok);
+    s.medium.configure(|c| c.read_failure = 1.0);
+    let failed = asker.ask(&mut s, OpCode::Read as u8, op_flags::FUA, 0, 512);
+    assert_eq!(Status::from_number(failed.status), Status::Io);
+    s.medium.configure(|c| c.read_failure = 0.0);
+    let after = asker.ask(&mut s, OpCode::Read as u8, 0, 0, 512);
+    assert_eq!((before.verifier, failed.verifier), (after.verifier, after.verifier));
+    assert_eq!(s.flush(), Ok(()));
+    assert_eq!(s.stats(0).replayed, 0);
+    s.end();
 }
 
 /// A volume would not tell a flush of a part from one of all.
