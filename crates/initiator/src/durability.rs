@@ -10,7 +10,7 @@ use thinwire_volume::{ErrorKind, IoFlags, Op};
 
 use crate::InitiatorConfig;
 use crate::config::InitiatorCanary;
-use crate::retained::{Effect, Retained, Standing};
+use crate::retained::{Effect, LOOKS_PER_TURN, Retained, Standing};
 use crate::slots::{Mark, Owner, Pending};
 
 /// How long after a failed forced flush the next may follow.
@@ -65,6 +65,8 @@ pub(crate) struct Durability {
     replay: Option<Replay>,
     /// Replays begun so far.
     replays: u64,
+    /// How much of the log a replay may still look at in this turn.
+    looks: usize,
     /// Something that was acknowledged could not be written again.
     owes: bool,
     /// Whoever needs to know of that hears of it without a flush.
@@ -86,6 +88,7 @@ impl Durability {
             verifier: 0,
             replay: None,
             replays: 0,
+            looks: LOOKS_PER_TURN,
             owes: false,
             is_heard: config.losses_are_heard,
             forced: false,
@@ -105,16 +108,17 @@ impl Durability {
         self.retained.len()
     }
 
-    /// Lets go of some of what is not retained any more: called every turn.
+    /// A turn begins: lets go of some of what is not retained any more.
     #[inline]
-    pub fn free(&mut self) {
+    pub fn begin_turn(&mut self) {
+        self.looks = LOOKS_PER_TURN;
         self.retained.free();
     }
 
-    /// There is more of it, for the next turn.
+    /// There is more to let go of, or to look at for a replay, in the next turn.
     #[inline]
-    pub fn is_freeing(&self) -> bool {
-        self.retained.is_freeing()
+    pub fn goes_on(&self) -> bool {
+        self.retained.is_freeing() || self.looks == 0
     }
 
     pub fn stats(&self) -> Replayed {
@@ -186,27 +190,34 @@ impl Durability {
     fn start_replay(&mut self, outstanding: usize) {
         let (end, next) = (self.retained.mark(), self.retained.oldest());
         self.replays += 1;
+        self.retained.forget_covers();
         self.replay = Some(Replay { end, next, from: 0, outstanding });
     }
 
     /// The next request of the replay, in the order of the log, for whoever can start it
-    /// ([`Durability::replay_started`]). Ends a replay of which none is left or outstanding.
+    /// ([`Durability::replay_started`]). Ends a replay of which none is left or outstanding. Thousands
+    /// of entries may need none: what is too much for this turn is found in the next.
     #[inline]
     pub fn next_replay(&mut self) -> Option<Pending> {
-        loop {
+        self.replay?;
+        self.retained.lay_covers(&mut self.looks);
+        while self.looks > 0 {
             let replay = self.replay.as_mut()?;
             if replay.next >= replay.end {
                 if replay.outstanding == 0 {
                     self.replay = None;
+                    self.retained.forget_covers();
                 }
                 return None;
             }
             let number = replay.next;
-            let Some((offset, len)) = self.retained.uncovered(number, replay.from) else {
+            let part = self.retained.uncovered(number, replay.from, &mut self.looks);
+            let Some((offset, len)) = part else {
                 if replay.from == 0 {
                     self.retained.superseded(number);
                 }
                 (replay.next, replay.from) = (number + 1, 0);
+                self.looks = self.looks.saturating_sub(1);
                 continue;
             };
             let effect = self.retained.get_mut(number).expect("a part of it is uncovered");
@@ -218,6 +229,7 @@ impl Durability {
             let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
             return Some(Pending { owner, op, flags, offset, len, data });
         }
+        None
     }
 
     /// What [`Durability::next_replay`] gave, which ends at this byte, is on its way.

@@ -12,7 +12,8 @@
 //! * `association.rs`: finding the target, greetings, the session and its paths (`attempt.rs`: one search)
 //! * `attachment.rs`: what is asked of the target and granted
 //! * `requests.rs`: I/Os that wait, that are outstanding (`slots.rs`), that are done
-//! * `durability.rs`: completed but unflushed writes (`retained.rs`), their replay, the verifier
+//! * `durability.rs`: completed but unflushed writes (`retained.rs`), their replay
+//!   (`covers.rs`: around what is durable), the verifier
 //! * `absence.rs`: the time without a target
 //! * `closing.rs`: the end
 //! * `discovery.rs`: who is there?
@@ -27,6 +28,7 @@ mod attachment;
 mod attempt;
 mod closing;
 mod config;
+mod covers;
 mod discovery;
 mod durability;
 mod initiator;

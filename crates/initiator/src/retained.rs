@@ -16,8 +16,13 @@ use std::collections::VecDeque;
 use thinwire_buffer::SegList;
 use thinwire_volume::{IoFlags, Op};
 
+use crate::covers::Covers;
+
 /// Entries at most, whatever their size: the log's own memory is made once.
 pub(crate) const ENTRIES_MAX: usize = 16_384;
+
+/// Entries and covers that a replay looks at in one turn, and the ranges of them.
+pub(crate) const LOOKS_PER_TURN: usize = 1024;
 
 /// Entries that are let go of in one turn: each gives memory back, and a flush may cover all of them.
 const FREED_PER_TURN: usize = 256;
@@ -99,6 +104,9 @@ pub(crate) struct Retained {
     bytes: usize,
     /// Numbers of the covers.
     covers: VecDeque<u64>,
+    /// Where those below `laid` are: for a replay, and empty without one.
+    laid_covers: Covers,
+    laid: u64,
     /// Parts of a read that no entry has decided yet; kept for its storage.
     open: Vec<(u64, u64)>,
 }
@@ -106,7 +114,17 @@ pub(crate) struct Retained {
 impl Retained {
     pub fn new() -> Self {
         let log = VecDeque::with_capacity(ENTRIES_MAX + 1024);
-        Retained { log, first: 0, done: 0, bytes: 0, covers: VecDeque::new(), open: Vec::new() }
+        let (covers, laid_covers) = (VecDeque::new(), Covers::default());
+        Retained {
+            log,
+            first: 0,
+            done: 0,
+            bytes: 0,
+            covers,
+            laid_covers,
+            laid: 0,
+            open: Vec::new(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -159,25 +177,38 @@ impl Retained {
         self.log.push_back(Entry { effect, weight });
     }
 
+    /// Notes where the covers are, for [`Retained::uncovered`]: all of them if `looks` suffices, which says
+    /// how much may be looked at.
+    pub fn lay_covers(&mut self, looks: &mut usize) {
+        let mut next = self.covers.partition_point(|&cover| cover < self.laid);
+        while let Some(&number) = self.covers.get(next)
+            && *looks > 0
+        {
+            let effect = &self.log[(number - self.first) as usize].effect;
+            let seen = self.laid_covers.lay(effect.offset, effect.end(), number);
+            *looks = looks.saturating_sub(seen);
+            self.laid = number + 1;
+            next += 1;
+        }
+    }
+
+    /// A replay begins, or has ended: what was noted of the covers is not needed any more.
+    pub fn forget_covers(&mut self) {
+        self.laid_covers.clear();
+        self.laid = 0;
+    }
+
     /// The first part of an entry, from `from` on, that no later cover covers: its offset and
-    /// length. Covers have none.
-    pub fn uncovered(&self, number: u64, from: u64) -> Option<(u64, u64)> {
+    /// length. Covers have none. All covers are laid.
+    pub fn uncovered(&self, number: u64, from: u64, looks: &mut usize) -> Option<(u64, u64)> {
         let effect = self.get(number)?;
         if effect.standing == Standing::Durable {
             return None;
         }
-        let later = self.covers.partition_point(|&cover| cover <= number);
-        let covers = || {
-            let numbers = self.covers.range(later..);
-            numbers.map(|&cover| &self.log[(cover - self.first) as usize].effect)
-        };
-        let mut start = effect.offset.max(from);
-        while let Some(over) = covers().find(|c| c.offset <= start && start < c.end()) {
-            start = over.end();
-        }
-        let next = covers().map(|c| c.offset).filter(|&offset| offset > start).min();
-        let end = next.unwrap_or(u64::MAX).min(effect.end());
-        (start < end).then(|| (start, end - start))
+        let start = effect.offset.max(from);
+        let (gap, seen) = self.laid_covers.gap(number, start, effect.end());
+        *looks = looks.saturating_sub(seen);
+        gap
     }
 
     /// Puts what the entries left over what was read from `offset` on: the medium may have lost them,
@@ -278,6 +309,7 @@ impl Retained {
     pub fn clear(&mut self) {
         let mark = self.mark();
         self.flushed(mark);
+        self.forget_covers();
     }
 }
 
@@ -302,25 +334,25 @@ mod tests {
         r.push(Effect { standing: cover, ..effect(2560, 1) });
         r.push(Effect { standing: cover, ..effect(512, 1) });
         r.push(Effect { len: 1024, ..effect(2048, 1) });
-        let pieces = |r: &Retained, number| {
-            let mut pieces = vec![];
-            let mut from = 0;
-            while let Some((offset, len)) = r.uncovered(number, from) {
+        let pieces = |r: &mut Retained, number| {
+            let (mut pieces, mut from, mut looks) = (vec![], 0, 1000);
+            r.lay_covers(&mut looks);
+            while let Some((offset, len)) = r.uncovered(number, from, &mut looks) {
                 pieces.push((offset, len));
                 from = offset + len;
             }
             pieces
         };
-        assert_eq!(pieces(&r, 0), [(1024, 1024), (3072, 2048)]);
-        assert_eq!((pieces(&r, 1), pieces(&r, 3)), (vec![], vec![]));
-        assert_eq!(pieces(&r, 4), [(2048, 1024)], "the newest of all");
+        assert_eq!(pieces(&mut r, 0), [(1024, 1024), (3072, 2048)]);
+        assert_eq!((pieces(&mut r, 1), pieces(&mut r, 3)), (vec![], vec![]));
+        assert_eq!(pieces(&mut r, 4), [(2048, 1024)], "the newest of all");
         r.push(Effect { standing: cover, ..effect(2048, 1) });
         r.push(Effect { standing: cover, ..effect(2560, 1) });
-        assert_eq!(pieces(&r, 4), []);
+        assert_eq!(pieces(&mut r, 4), []);
         r.superseded(4);
         assert!(r.all_under(5, 1) && !r.all_under(5, 2), "of the first alone");
         r.flushed(2);
-        assert!(r.uncovered(0, 0).is_none() && r.all_under(7, 2), "the rest is durable");
+        assert!(pieces(&mut r, 0).is_empty() && r.all_under(7, 2), "the rest is durable");
     }
 
     /// What was read is as it should be, but for what the log knows better.

@@ -174,7 +174,7 @@ impl Initiator {
     /// batch per link.
     pub fn turn(&mut self, now: Time, out: &mut [TxBatch]) {
         self.now = now;
-        self.durability.free();
+        self.durability.begin_turn();
         if let Some(session) = self.association.session_mut() {
             session.on_time(now);
         }
@@ -277,7 +277,7 @@ impl Initiator {
         if self.closing.lives() && self.attachment.first_error().is_none() {
             at = at.min(self.connection_deadline());
         }
-        if self.association.has_frames() || self.durability.is_freeing() { now } else { at }
+        if self.association.has_frames() || self.durability.goes_on() { now } else { at }
     }
 
     /// The earliest of the parts' timers.
