@@ -71,6 +71,8 @@ pub(crate) struct Durability {
     owes: bool,
     /// Whoever needs to know of that hears of it without a flush.
     is_heard: bool,
+    /// The attachment has ended with a log that nobody can send again.
+    given_up: bool,
     /// The flush that the bound asks for is outstanding.
     forced: bool,
     /// One that failed is not repeated before this.
@@ -91,6 +93,7 @@ impl Durability {
             looks: LOOKS_PER_TURN,
             owes: false,
             is_heard: config.losses_are_heard,
+            given_up: false,
             forced: false,
             forced_after: Time::ZERO,
             bytes_max: config.retained_bytes_max,
@@ -125,6 +128,11 @@ impl Durability {
         self.stats
     }
 
+    /// How often something was lost that had been acknowledged.
+    pub fn losses(&self) -> u64 {
+        self.stats.failures + u64::from(self.given_up)
+    }
+
     pub fn is_replaying(&self) -> bool {
         self.replay.is_some()
     }
@@ -146,8 +154,9 @@ impl Durability {
         Mark { number: self.retained.mark(), replays: self.replays }
     }
 
-    /// Forgets the log: nothing of it can or must be written again.
+    /// Forgets the log, for good: nothing of it can be written again, so it is lost.
     pub fn clear(&mut self) {
+        self.given_up |= !self.retained.is_empty();
         self.retained.clear();
         self.replay = None;
     }

@@ -45,8 +45,8 @@ pub struct Initiator {
     clocks_asked: Option<u32>,
     /// The phase that has been told of.
     told: Phase,
-    /// Effects that could not be replayed, as far as whoever stands on it has been told.
-    failures_told: u64,
+    /// Losses, as far as whoever stands on it has been told.
+    losses_told: u64,
 }
 
 impl Initiator {
@@ -78,7 +78,7 @@ impl Initiator {
             clocks: None,
             clocks_asked: None,
             told: Phase::Attached,
-            failures_told: 0,
+            losses_told: 0,
             config,
         };
         if initiator.attachment.first_error().is_none() {

@@ -2,11 +2,13 @@
 
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
 use thinwire_proto::{Batching, Role, SessionConfig};
+use thinwire_volume::{ErrorKind, IoFlags, Op, Volume, VolumeEvent};
 use thinwire_wire::Message;
 
 use super::*;
 
 use crate::TargetName;
+use crate::slots::{Owner, Pending};
 
 /// With a session, though nobody is there.
 fn connected() -> Initiator {
@@ -60,6 +62,26 @@ fn a_first_attach_that_failed_leaves_no_timer() {
     let later = Time(2) + Duration::from_secs(10);
     initiator.turn(later, &mut [TxBatch::new()]);
     assert_eq!(initiator.deadline(later), Time(u64::MAX));
+}
+
+/// Nobody writes again what a fenced writer had retained: who stands on the volume hears of it.
+#[test]
+fn who_ends_with_unflushed_writes_has_lost_them() {
+    for writes in [0, 1] {
+        let mut initiator = connected();
+        let (owner, op, flags) = (Owner::User(1), Op::Write, IoFlags::default());
+        for _ in 0..writes {
+            let io = Pending { owner, op, flags, offset: 0, len: 512, data: SegList::new() };
+            initiator.durability.on_effect(io, 0);
+        }
+        let (before, mut told) = (initiator.events(), Vec::new());
+        for _ in 0..2 {
+            initiator.die(ErrorKind::Fenced);
+            initiator.poll_events(&mut told);
+        }
+        let expected = if writes == 0 { vec![] } else { vec![VolumeEvent::Lost] };
+        assert_eq!((initiator.events() - before, told), (expected.len() as u64, expected));
+    }
 }
 
 /// As after a goodbye: what is outstanding is asked for again in another session.

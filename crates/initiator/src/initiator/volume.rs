@@ -59,14 +59,15 @@ impl Volume for Initiator {
         self.requests.copied_bytes()
     }
 
-    /// What a restart of the target loses is sent again: only what could not be is lost.
+    /// What a restart of the target loses is sent again: only what could not be is lost, and what
+    /// could never be any more, when the attachment ended.
     fn events(&self) -> u64 {
-        self.durability.stats().failures + self.attachment.growths()
+        self.durability.losses() + self.attachment.growths()
     }
 
     fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
-        let failures = self.durability.stats().failures;
-        if std::mem::replace(&mut self.failures_told, failures) != failures {
+        let losses = self.durability.losses();
+        if std::mem::replace(&mut self.losses_told, losses) != losses {
             events.push(VolumeEvent::Lost);
         }
         if let Some(bytes) = self.attachment.take_growth() {
