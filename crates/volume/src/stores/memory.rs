@@ -24,6 +24,9 @@ const FREED_PER_PAGE: usize = LEAF_WEIGHT + 2;
 /// A leaf itself is worth so many pages.
 const LEAF_WEIGHT: usize = size_of::<[Option<Segment>; LEAF_PAGES]>().div_ceil(PAGE_BYTES);
 
+/// Longer writes do not wait for the next poll: what arrived for them is still in the processor's cache.
+const WAITING_WRITE_BYTES_MAX: u64 = 4 * PAGE;
+
 type Leaf = Box<[Option<Segment>; LEAF_PAGES]>;
 
 /// A volume in memory, of pages of 4 KiB that exist once they are written.
@@ -47,9 +50,9 @@ pub struct MemoryStore {
     gone_pages: usize,
     zeroes: Segment,
     pool: Pool,
-    /// Reads that the next poll answers: random pages lie in cold memory, and are fetched for all of
-    /// a turn's reads at once.
-    reads: Vec<Read>,
+    /// Reads and short writes that the next poll does, in order: random pages lie in cold memory, and are
+    /// fetched for all of a turn at once.
+    waiting: Vec<Io>,
     ready: Vec<Completion>,
     copied_bytes: u64,
     writer: WriterRecord,
@@ -84,7 +87,7 @@ impl MemoryStore {
             gone_pages: 0,
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
-            reads: Vec::new(),
+            waiting: Vec::new(),
             ready: Vec::new(),
             copied_bytes: 0,
             writer: WriterRecord::default(),
@@ -111,15 +114,27 @@ impl MemoryStore {
         data
     }
 
-    /// Fetches what is known of the pages that all waiting reads will share.
+    /// Fetches what waiting reads will share and waiting writes will change of their pages.
     fn touch(&self) {
-        for read in &self.reads {
-            for page in read.offset / PAGE..(read.offset + read.len).div_ceil(PAGE) {
-                if let Some(page) = self.page(page) {
-                    page.touch();
+        for io in &self.waiting {
+            for page in io.offset / PAGE..(io.offset + io.len).div_ceil(PAGE) {
+                match self.page(page) {
+                    Some(page) if io.op == Op::Write => page.touch_bytes(),
+                    Some(page) => page.touch(),
+                    None => {}
                 }
             }
         }
+    }
+
+    /// Does what waits, in order.
+    fn perform_waiting(&mut self, done: &mut Vec<Completion>) {
+        if self.waiting.len() > 1 {
+            self.touch();
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        done.extend(waiting.drain(..).map(|io| self.perform(io)));
+        self.waiting = waiting;
     }
 
     /// Makes the part of a page writable and hands it to `fill`. A page that somebody shares is
@@ -230,24 +245,12 @@ impl MemoryStore {
         }
         extents.truncate(if one_extent { 1 } else { EXTENTS_MAX });
     }
-}
 
-impl Volume for MemoryStore {
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    fn submit(&mut self, io: Io) {
-        debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
+    /// Does one thing, now.
+    fn perform(&mut self, io: Io) -> Completion {
         let mut completion = Completion::new(io.token, Ok(()));
         match io.op {
-            Op::Read => {
-                return self.reads.push(Read { token: io.token, offset: io.offset, len: io.len });
-            }
+            Op::Read => completion.data = self.read(io.offset, io.len),
             Op::Write => self.write(io.offset, &io.data),
             Op::Discard | Op::WriteZeroes => self.zero(io.offset, io.len),
             Op::Flush => {}
@@ -261,38 +264,48 @@ impl Volume for MemoryStore {
                 None => completion.result = Err(io.error(ErrorKind::Invalid, "memory")),
             },
         }
-        self.ready.push(completion);
+        completion
+    }
+}
+
+impl Volume for MemoryStore {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    fn submit(&mut self, io: Io) {
+        debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
+        let waits = match io.op {
+            Op::Read => true,
+            Op::Write => io.len <= WAITING_WRITE_BYTES_MAX,
+            _ => false,
+        };
+        if waits {
+            return self.waiting.push(io);
+        }
+        let mut ready = std::mem::take(&mut self.ready);
+        self.perform_waiting(&mut ready);
+        ready.push(self.perform(io));
+        self.ready = ready;
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.free(FREED_PER_POLL);
-        if self.reads.len() > 1 {
-            self.touch();
-        }
-        for read in &self.reads {
-            let mut completion = Completion::new(read.token, Ok(()));
-            completion.data = self.read(read.offset, read.len);
-            done.push(completion);
-        }
-        self.reads.clear();
         done.append(&mut self.ready);
+        self.perform_waiting(done);
     }
 
     fn outstanding(&self) -> usize {
-        self.reads.len() + self.ready.len()
+        self.waiting.len() + self.ready.len()
     }
 
     fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
-}
-
-/// A read between its submission and the next poll.
-#[derive(Clone, Copy)]
-struct Read {
-    token: u64,
-    offset: u64,
-    len: u64,
 }
 
 /// A part of one page.
@@ -364,6 +377,37 @@ mod tests {
         assert_eq!(run(&mut store, Io::new(2, Op::Read, 4096, 4096)).data.to_vec(), expected);
         run(&mut store, Io::new(3, Op::Discard, 4096, 4096));
         assert_eq!(read.data.to_vec(), vec![1; 4096]);
+    }
+
+    /// Short writes of a turn are done together, as reads are; a long one does not wait, and overtakes nobody.
+    #[test]
+    fn short_writes_wait_for_the_poll_and_nothing_changes_places() {
+        let pool = Pool::new(1 << 20);
+        let mut store = MemoryStore::new(1 << 20, 512, ID, &pool);
+        let submit = |store: &mut MemoryStore, token, op, pages: usize, byte| {
+            let mut io = Io::new(token, op, 0, (pages * PAGE_BYTES) as u64);
+            if op == Op::Write {
+                io.data = SegList::of(pool.copy_of(&vec![byte; pages * PAGE_BYTES]).freeze());
+            }
+            store.submit(io);
+        };
+        submit(&mut store, 0, Op::Write, 1, 10);
+        submit(&mut store, 1, Op::Read, 1, 0);
+        assert_eq!((store.copied_bytes(), store.outstanding()), (0, 2));
+        submit(&mut store, 2, Op::Write, 8, 12);
+        assert!(store.copied_bytes() >= 9 * PAGE, "the long one is done, and what was before it");
+        assert_eq!(store.outstanding(), 3);
+        submit(&mut store, 3, Op::Read, 1, 0);
+        submit(&mut store, 4, Op::Write, 1, 14);
+        submit(&mut store, 5, Op::Read, 1, 0);
+        submit(&mut store, 6, Op::Discard, 1, 0);
+        submit(&mut store, 7, Op::Read, 1, 0);
+        let mut done = Vec::new();
+        store.poll(&mut done);
+        assert!(done.iter().map(|completion| completion.token).eq(0..8));
+        let first = |at: usize| done[at].data.to_vec()[0];
+        assert_eq!([1, 3, 5, 7].map(first), [10, 12, 14, 0]);
+        assert_eq!(store.outstanding(), 0);
     }
 
     #[test]
