@@ -1,5 +1,8 @@
-//! What a connection still has to say: replies in order, sent by reference in as few calls as the
-//! socket allows.
+//! What a connection still has to say: replies, sent by reference in as few calls as the socket allows.
+//!
+//! A client may have megabytes of answers to long reads waiting here; who asked for little beside them is not made
+//! to wait for all of these. So short replies go before long ones that have not begun, which go on at least every
+//! other call. NBD allows any order; within either kind, and so in a handshake, it stays.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -13,6 +16,9 @@ use crate::effort::Effort;
 
 /// Most pieces of memory handed to the kernel in one call (its own limit is 1024).
 const SLICES_MAX: usize = 256;
+
+/// Replies with so much data wait for short ones.
+const LONG_BYTES_MIN: usize = 32 << 10;
 
 /// One reply, or one part of the handshake.
 pub(super) struct Reply {
@@ -48,17 +54,25 @@ pub(super) struct Sent {
     pub(super) held_bytes: u64,
 }
 
-/// A queue of replies.
+/// Two queues of replies.
 #[derive(Default)]
 pub(super) struct Output {
-    queue: VecDeque<Reply>,
-    /// Bytes of the first reply that are out already.
+    short: VecDeque<Reply>,
+    long: VecDeque<Reply>,
+    /// The first short reply goes before all others: a part of it is out.
+    short_begun: bool,
+    /// The first long reply goes before all short ones that have not begun: a part of it is out, or it is due.
+    long_due: bool,
+    /// Bytes of the reply that goes first that are out already.
     sent: usize,
 }
 
 impl Output {
     pub(super) fn push(&mut self, reply: Reply) {
-        self.queue.push_back(reply);
+        match reply.data.bytes() >= LONG_BYTES_MIN {
+            true => self.long.push_back(reply),
+            false => self.short.push_back(reply),
+        }
     }
 
     /// A handshake reply with a text or the like after its head.
@@ -73,18 +87,18 @@ impl Output {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.short.is_empty() && self.long.is_empty()
     }
 
     pub(super) fn len(&self) -> usize {
-        self.queue.len()
+        self.short.len() + self.long.len()
     }
 
     /// Sends what the socket takes, as far as there is `effort` for it. What is left waits for the socket to
     /// be writable.
     pub(super) fn send(&mut self, socket: impl AsFd, effort: &mut Effort) -> io::Result<Sent> {
         let mut total = Sent::default();
-        while !self.queue.is_empty() && !effort.is_spent() {
+        while !self.is_empty() && !effort.is_spent() {
             let (offered, result) = self.send_once(&socket, effort.left());
             let sent = match result {
                 Ok(sent) => sent,
@@ -106,7 +120,7 @@ impl Output {
         let mut count = 0;
         let mut offered = 0;
         let mut skip = self.sent;
-        'all: for reply in &self.queue {
+        'all: for reply in self.in_order() {
             let head = std::iter::once(reply.head.as_bytes());
             for part in head.chain(reply.data.iter().map(|segment| &segment[..])) {
                 if skip >= part.len() {
@@ -129,21 +143,36 @@ impl Output {
         (offered, rustix::net::sendmsg(socket, &slices[..count], &mut control, flags))
     }
 
+    /// All replies, as they go out.
+    fn in_order(&self) -> impl Iterator<Item = &Reply> {
+        let (begun, due) = (usize::from(self.short_begun), usize::from(self.long_due));
+        let first = self.short.iter().take(begun).chain(self.long.iter().take(due));
+        first.chain(self.short.iter().skip(begun)).chain(self.long.iter().skip(due))
+    }
+
     /// Lets go of the first `sent` unsent bytes.
     fn advance(&mut self, sent: usize, total: &mut Sent) {
         self.sent += sent;
-        while let Some(first) = self.queue.front() {
+        let mut no_long_one = true;
+        loop {
+            let is_long = !self.short_begun && (self.long_due || self.short.is_empty());
+            let queue = if is_long { &mut self.long } else { &mut self.short };
+            let Some(first) = queue.front() else { break };
             let bytes = first.bytes();
             if self.sent < bytes {
-                return;
+                *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = self.sent > 0;
+                break;
             }
             self.sent -= bytes;
-            let reply = self.queue.pop_front().expect("a first one");
+            let reply = queue.pop_front().expect("a first one");
+            *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = false;
+            no_long_one &= !is_long;
             total.replies += 1;
             total.requests += u32::from(reply.ends_request);
             total.held_bytes += reply.held_bytes;
         }
-        debug_assert_eq!(self.sent, 0);
+        self.long_due |= no_long_one && !self.long.is_empty();
+        debug_assert!(self.sent == 0 || self.short_begun || self.long_due);
     }
 }
 
@@ -191,5 +220,87 @@ mod tests {
         assert!(output.is_empty());
         assert_eq!(total, Sent { replies: 700, requests: 700, held_bytes: 7000 });
         assert_eq!(pool.stats().live_bytes, 0);
+    }
+
+    fn reply(pool: &Pool, cookie: u64, bytes: usize) -> Reply {
+        let data = SegList::of(pool.copy_of(&vec![cookie as u8; bytes]).freeze());
+        let head = ReplyHead::simple(cookie, None);
+        Reply { head, data, ends_request: true, held_bytes: 0 }
+    }
+
+    /// The cookies of the replies in a stream of whole ones, all of one length by cookie.
+    fn cookies(mut stream: &[u8], bytes_of: impl Fn(u64) -> usize) -> Vec<u64> {
+        let mut cookies = Vec::new();
+        while let Some((head, rest)) = stream.split_at_checked(16) {
+            let cookie = u64::from_be_bytes(head[8..].try_into().unwrap());
+            let (data, rest) = rest.split_at(bytes_of(cookie));
+            assert!(data.iter().all(|&byte| byte == cookie as u8), "a reply in pieces");
+            cookies.push(cookie);
+            stream = rest;
+        }
+        cookies
+    }
+
+    fn socket_pair() -> (UnixStream, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (ours, theirs)
+    }
+
+    /// Replies of this length are long.
+    const LONG: usize = 1 << 20;
+
+    fn bytes_of(cookie: u64) -> usize {
+        if cookie < 100 { LONG } else { 64 }
+    }
+
+    /// All there is to be read.
+    fn hear(theirs: &mut UnixStream, got: &mut Vec<u8>) {
+        let mut sip = vec![0; 1 << 16];
+        while let Ok(n @ 1..) = theirs.read(&mut sip) {
+            got.extend_from_slice(&sip[..n]);
+        }
+    }
+
+    #[test]
+    fn short_replies_wait_for_no_long_one_that_has_not_begun() {
+        let pool = Pool::new(16 << 20);
+        let (ours, mut theirs) = socket_pair();
+        let mut output = Output::default();
+        (0..4).for_each(|cookie| output.push(reply(&pool, cookie, LONG)));
+        output.send(&ours, &mut Effort::of_a_turn()).unwrap();
+        (100..103).for_each(|cookie| output.push(reply(&pool, cookie, 64)));
+        let mut got = Vec::new();
+        while !output.is_empty() {
+            output.send(&ours, &mut Effort::of_a_turn()).unwrap();
+            hear(&mut theirs, &mut got);
+        }
+        hear(&mut theirs, &mut got);
+        assert_eq!(cookies(&got, bytes_of), [0, 100, 101, 102, 1, 2, 3]);
+    }
+
+    /// However many short ones come, and though one of them is begun each time.
+    #[test]
+    fn long_replies_go_on_at_least_every_other_call() {
+        let pool = Pool::new(16 << 20);
+        let (ours, mut theirs) = socket_pair();
+        let mut output = Output::default();
+        (0..3).for_each(|cookie| output.push(reply(&pool, cookie, LONG)));
+        let (mut got, mut cookie, mut calls) = (Vec::new(), 100, 0);
+        while !output.long.is_empty() {
+            while output.short.len() < 100 {
+                output.push(reply(&pool, cookie, 64));
+                cookie += 1;
+            }
+            let (offered, sent) = output.send_once(&ours, 1000);
+            assert_eq!(sent, Ok(offered));
+            output.advance(offered, &mut Sent::default());
+            hear(&mut theirs, &mut got);
+            calls += 1;
+            assert!(calls <= 2 * 3 * (LONG / 1000 + 2), "nothing gets on");
+        }
+        let begun = output.sent;
+        assert!(cookies(&got[..got.len() - begun], bytes_of).len() > 3 + 12);
     }
 }
