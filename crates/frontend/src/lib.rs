@@ -43,9 +43,10 @@ pub trait Face {
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Does what can be done without waiting: takes in requests, submits I/Os, polls the volume for
-    /// completions, answers. Called when `fd` is readable or the volume made progress. Returns true if
-    /// anything happened: then it may have left something for the next turn, since one is bounded, and
-    /// wants that without anybody telling. An error means that the face is dead and must be closed.
+    /// completions, answers. Called when `fd` is readable or the volume made progress. Returns true if it
+    /// may have left something for the next turn, since one is bounded, and wants that without anybody
+    /// telling, or if whoever waits for an answer of this face should look again: a turn more costs a
+    /// system call or two. An error means that the face is dead and must be closed.
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool>;
 
     /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.

@@ -126,26 +126,25 @@ impl FuseServer {
         self.channel.as_fd()
     }
 
-    /// Answers what the volume has finished, and takes requests in, as far as a turn goes. True if anything
-    /// happened: then there may be more. `None` if the connection has ended.
+    /// Answers what the volume has finished, and takes requests in, as far as a turn goes. True if there may be
+    /// more of which neither the device nor a completion tells. `None` if the connection has ended.
     ///
     /// # Errors
     /// If the device fails, or the kernel speaks a protocol that is too old to go on.
     pub fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<Option<bool>> {
         // Answers go first: requests wait well where they are, and without new ones there is an end to answers.
         let mut effort = Effort::of_a_turn();
-        let mut any = self.complete(volume, &mut effort);
+        self.complete(volume, &mut effort);
         while !effort.is_spent() && !self.is_full() {
             match self.channel.receive()? {
                 ChannelEvent::Request(request) => self.handle(request, volume, &mut effort)?,
                 ChannelEvent::Empty => break,
                 ChannelEvent::Gone => return Ok(None),
             }
-            any = true;
         }
-        // What a prompt volume has done already.
-        any |= self.complete(volume, &mut effort);
-        Ok(Some(any))
+        // What a prompt volume has done already; looking for a hole may have asked it for more.
+        let any = self.complete(volume, &mut effort);
+        Ok(Some(any || effort.is_spent()))
     }
 
     /// Acts on one request: answers it, or submits an I/O whose completion will.

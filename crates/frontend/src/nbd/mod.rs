@@ -248,7 +248,7 @@ impl NbdFace {
     }
 
     /// Takes in what epoll has to say.
-    fn listen(&mut self) -> io::Result<bool> {
+    fn listen(&mut self) -> io::Result<()> {
         self.events.clear();
         let spare = rustix::buffer::spare_capacity(&mut self.events);
         match epoll::wait(&self.epoll, spare, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -277,7 +277,7 @@ impl NbdFace {
             connection.readable |= gone || flags.contains(epoll::EventFlags::IN);
             Self::touch(&mut self.touched, connection);
         }
-        Ok(!self.events.is_empty())
+        Ok(())
     }
 
     fn accept(&mut self) -> io::Result<()> {
@@ -327,7 +327,7 @@ impl NbdFace {
     }
 
     /// Hands the volume's completions to those who wait for them.
-    fn reap(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> bool {
+    fn reap(&mut self, volume: &mut dyn Volume, effort: &mut Effort) {
         let mut completions = std::mem::take(&mut self.completions);
         volume.poll(&mut completions);
         let count = completions.len().min(effort.items_left());
@@ -348,7 +348,6 @@ impl NbdFace {
         }
         self.completions = completions;
         self.made_room |= count > 0;
-        count > 0
     }
 
     /// Lets touched connections take in what they can. Returns how many have had their chance.
@@ -460,19 +459,20 @@ impl Face for NbdFace {
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         let [mut taken, mut reaped, mut sent] = [(); 3].map(|()| Effort::of_a_turn());
-        let mut any = self.listen()?;
-        any |= self.reap(volume, &mut reaped);
+        self.listen()?;
+        self.reap(volume, &mut reaped);
         loop {
             let count = self.pump(volume, &mut taken);
             // What a prompt volume has done already leaves in the same call.
-            any |= self.reap(volume, &mut reaped);
+            self.reap(volume, &mut reaped);
             self.flush(count, &mut sent);
             if std::mem::take(&mut self.made_room) {
                 self.resume();
             }
-            let is_over = self.touched.is_empty() && self.completions.is_empty();
-            if is_over || [&taken, &reaped, &sent].iter().any(|effort| effort.is_spent()) {
-                return Ok(any || !is_over);
+            let is_spent = [&taken, &reaped, &sent].iter().any(|effort| effort.is_spent());
+            if is_spent || (self.touched.is_empty() && self.completions.is_empty()) {
+                // Of what else is to be done epoll tells, or a completion.
+                return Ok(is_spent);
             }
         }
     }
