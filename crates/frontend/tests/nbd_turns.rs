@@ -218,3 +218,23 @@ fn a_turn_after_which_nothing_is_left_wants_no_other() {
         assert!(scene.is_quiet());
     }
 }
+
+/// Between reads a write's payload goes straight to its place, too, but for what came with its head.
+#[test]
+fn long_writes_between_reads_are_not_copied() {
+    let (mut scene, len) = (Scene::new(1), 64 << 10);
+    let write = [&request_bytes(0, WRITE, 1, 0, len as u32)[..], &vec![7; len]].concat();
+    let read = request_bytes(0, READ, 2, 0, 1);
+    scene.say(0, &write);
+    scene.rest();
+    let copied = scene.face.stats().copied_bytes;
+    for _ in 0..4 {
+        scene.say(0, &read);
+        scene.rest();
+        scene.say(0, &write);
+        scene.rest();
+    }
+    let copied = scene.face.stats().copied_bytes - copied;
+    assert!(copied <= 4 * 512, "{copied} bytes");
+    assert_eq!(scene.hear(), [5 * 16 + 4 * 17]);
+}

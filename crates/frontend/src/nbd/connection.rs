@@ -89,7 +89,7 @@ pub(super) struct Connection {
     incoming: Option<Incoming>,
     /// Bytes of a refused write's payload still to be skipped.
     skip: u64,
-    /// The last request was a write with a long payload.
+    /// The last write had a long payload. What is not a write is so short that it fits either way.
     long_payloads: bool,
     /// The next request waits for room.
     paused: bool,
@@ -323,7 +323,9 @@ impl Connection {
         self.requests += 1;
         hall.stats.requests += 1;
         let is_write = request.command == command::WRITE;
-        self.long_payloads = is_write && valid.is_ok() && request.len >= DIRECT_BYTES_MIN;
+        if is_write {
+            self.long_payloads = valid.is_ok() && request.len >= DIRECT_BYTES_MIN;
+        }
         match valid {
             Ok(io) => {
                 self.hold(bytes, hall);
