@@ -82,6 +82,8 @@ pub enum LabCommand {
     Scaling(RunArgs),
     /// List the points of all experiments and how long they take
     List(ListArgs),
+    /// Whom spinning hurts: two sides beside 0 to 4 busy processes, with --spin off and on
+    Busy(BusyArgs),
     /// The limit of a link: frames there and back with an empty protocol
     Echo(EchoArgs),
 }
@@ -105,7 +107,10 @@ impl LabCommand {
             LabCommand::Peers(args) => (Experiment::Peers, args),
             LabCommand::Links(args) => (Experiment::Links, args),
             LabCommand::Scaling(args) => (Experiment::Scaling, args),
-            LabCommand::Report(_) | LabCommand::List(_) | LabCommand::Echo(_) => return None,
+            LabCommand::Report(_)
+            | LabCommand::List(_)
+            | LabCommand::Busy(_)
+            | LabCommand::Echo(_) => return None,
         })
     }
 }
@@ -179,6 +184,24 @@ pub struct ListArgs {
     pub json: bool,
 }
 
+/// `thinwire-lab busy`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire-lab busy
+  thinwire-lab busy --rounds 3 --seconds 1
+
+Nothing is stored. The more processors a machine has, the more processes it takes to be busy: the table is
+for one with two")]
+pub struct BusyArgs {
+    /// Rounds of each point
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How long each run takes
+    #[arg(long, value_name = "SECONDS", default_value = "1.5", value_parser = times::seconds)]
+    pub seconds: f64,
+}
+
 /// `thinwire-lab echo`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -225,6 +248,7 @@ mod tests {
         for line in [
             "report --quick --out /tmp/x --remarks f",
             "fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
+            "busy --rounds 2 --seconds 0.5",
             "echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
         ] {
             parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -237,6 +261,7 @@ mod tests {
             ("fig1 --seconds 0", "0"),
             ("fig1 --seconds soon", "soon"),
             ("fig1 --rounds 0", "0"),
+            ("busy --rounds 0", "0"),
             ("fig9", "fig9"),
             ("fig1 --minutes 0", "0"),
             ("echo server", "--link"),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::args::{EchoSide, LabArgs, LabCommand, ListArgs, ReportArgs, RunArgs};
+use crate::busy;
 use crate::contender::Abilities;
 use crate::echo;
 use crate::error::{LabError, Outcome};
@@ -28,6 +29,10 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             EchoSide::Client(args) => echo::client(args),
         },
         LabCommand::List(args) => list(args),
+        LabCommand::Busy(args) => {
+            let lab = Laboratory::new(executable, &crate::own_executable()?, interrupted)?;
+            say(&busy::run(&lab, args)?.text())
+        }
         LabCommand::Report(args) => report(args, executable, interrupted),
         command => {
             let (experiment, args) = command.experiment().expect("all others are experiments");

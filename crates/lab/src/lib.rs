@@ -13,12 +13,14 @@
 //! | [`experiments`] | what each table and figure measures and shows |
 //! | [`plan`], [`runner`] | in which order, how long; doing it |
 //! | [`stand`], [`contender`] | namespaces and processes; who is measured, and how |
+//! | [`busy`] | whom spinning hurts: beside busy processes |
 //! | [`echo`] | the limit: an empty protocol |
 //! | [`store`], [`figures`], [`stats`], [`view`] | what was measured: kept, summed up, looked at |
 //! | [`document`] | the document's numbers |
 //! | [`draw`], [`report`], [`remarks`] | charts, the page, and what people say on it |
 
 pub mod args;
+pub mod busy;
 pub mod commands;
 pub mod contender;
 pub mod document;

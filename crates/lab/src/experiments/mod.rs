@@ -171,7 +171,7 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(title: impl Into<String>, header: &[&str]) -> Self {
+    pub(crate) fn new(title: impl Into<String>, header: &[&str]) -> Self {
         let header = header.iter().map(|&h| h.to_owned()).collect();
         Table { title: title.into(), header, rows: Vec::new() }
     }
