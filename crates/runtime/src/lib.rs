@@ -7,7 +7,7 @@
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
 //! * [`lookup`] finds targets; [`steering`] keeps frames of others away
-//! * [`wait`]: sleeping on everything at once, and when to spin instead
+//! * [`wait`]: sleeping on everything at once, or spinning instead; when, `spin.rs` decides
 //! * [`disk`]: the disks under file stores
 pub mod blocking;
 pub mod clock;
@@ -20,6 +20,7 @@ pub mod serve;
 pub mod shard;
 pub mod shards;
 mod slow;
+mod spin;
 pub mod stages;
 pub mod steering;
 pub mod switched;

@@ -19,6 +19,8 @@ pub struct Links {
     rx: RxBatch,
     /// The link that the last frames came from: also those that wait in `rx`.
     last: usize,
+    /// How long those that were handed on had waited, at most.
+    waited: Option<Duration>,
     /// What became of the frames to send, by link.
     outlets: Vec<Outlet>,
     again_within: Option<Duration>,
@@ -32,7 +34,16 @@ impl Links {
         let clocks = Rc::new(StageClocks::new());
         let outlets = vec![Outlet::default(); links.len()];
         let pool = pool.for_received();
-        Links { links, rx: RxBatch::new(), last: 0, outlets, again_within: None, pool, clocks }
+        Links {
+            links,
+            rx: RxBatch::new(),
+            last: 0,
+            waited: None,
+            outlets,
+            again_within: None,
+            pool,
+            clocks,
+        }
     }
 
     /// The clocks that see frames come and go.
@@ -85,11 +96,21 @@ impl Links {
     /// Hands what a probe has taken to `take`. Returns how many frames.
     pub fn receive_probed(&mut self, mut take: impl FnMut(usize, &mut RxFrame)) -> usize {
         let count = self.rx.len();
+        // The first has waited longest.
+        if let Some(first) = self.rx.front() {
+            self.waited = self.waited.max(Some(first.waited));
+        }
         for mut frame in self.rx.drain(..) {
             self.clocks.act_on(frame.waited, frame.queued);
             take(self.last, &mut frame);
         }
         count
+    }
+
+    /// How long the frames that were handed on since the last call had waited for that, at most
+    /// ([`RxFrame::waited`]); nothing if there were none.
+    pub fn take_waited(&mut self) -> Option<Duration> {
+        self.waited.take()
     }
 
     fn fetch(&mut self, at: usize) -> io::Result<()> {
@@ -184,6 +205,8 @@ mod tests {
         /// Keeps the frames that it has taken for so many calls.
         keeps: usize,
         arrives: u8,
+        /// How long its frames have waited; one less with each.
+        waited: u8,
     }
 
     impl Link for Narrow {
@@ -208,7 +231,7 @@ mod tests {
                 from: Addr::Sim(2),
                 bytes: pool.copy_of(&[self.arrives]).freeze(),
                 rest: Default::default(),
-                waited: Duration::ZERO,
+                waited: Duration::from_secs(self.waited.saturating_sub(self.arrives).into()),
                 queued: Duration::ZERO,
             });
             Ok(1)
@@ -223,7 +246,7 @@ mod tests {
 
     fn narrow() -> (Links, Rc<RefCell<Vec<u8>>>) {
         let sent = Rc::default();
-        let link = Narrow { sent: Rc::clone(&sent), takes: 1, keeps: 0, arrives: 0 };
+        let link = Narrow { sent: Rc::clone(&sent), takes: 1, keeps: 0, arrives: 0, waited: 9 };
         (Links::new(vec![Box::new(link)], Pool::new(1 << 20)), sent)
     }
 
@@ -251,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_waits_in_a_ring_of_the_link_is_tried_again() {
-        let link = Narrow { sent: Rc::default(), takes: 9, keeps: 3, arrives: 0 };
+        let link = Narrow { sent: Rc::default(), takes: 9, keeps: 3, arrives: 0, waited: 0 };
         let mut links = Links::new(vec![Box::new(link)], Pool::new(1 << 20));
         let mut out = [TxBatch::new()];
         out[0].push(Addr::Sim(2)).head.push(1);
@@ -270,6 +293,8 @@ mod tests {
         let mut got = Vec::new();
         assert_eq!(links.receive(0, |_, frame| got.push(frame.bytes[0])).unwrap(), 2);
         assert_eq!(got, [1, 2]);
+        assert_eq!(links.take_waited(), Some(Duration::from_secs(8)), "the first of them");
         assert_eq!(links.receive_probed(|_, _| panic!("nothing is left")), 0);
+        assert_eq!(links.take_waited(), None);
     }
 }

@@ -197,6 +197,9 @@ impl Shard {
         self.close(now);
         self.submit_to_disks(now);
         self.carry_out();
+        if self.node.out().iter().any(|batch| !batch.is_empty()) {
+            self.waiter.sent();
+        }
         self.links.flush(self.node.out())?;
         self.wait(now, timeout)?;
         self.receive()
@@ -286,6 +289,9 @@ impl Shard {
             {
                 node.post(now, part, PartEvent::Readable);
             }
+        }
+        if let Some(waited) = links.take_waited() {
+            waiter.arrived(waited);
         }
         if ring::take_in() {
             self.tell_of_disks(now);

@@ -1,68 +1,25 @@
-//! Sleeping on everything at once, and when to spin instead (`docs/design.md`, "One
-//! thread carries a frame all the way").
+//! Sleeping on everything at once, or spinning instead (`docs/design.md`, "When to sleep").
 //!
 //! Waking a sleeping thread costs tens of microseconds, more than a small I/O. So after work a
-//! shard spins for a while before it sleeps, as long as that has lately paid: it keeps an estimate
-//! of the time from going idle to the next event, and spins only if that is of the order of what a
-//! wake-up costs. While it spins it yields, so that on a busy machine it spins on nobody's time.
-//! [`Spin`] has it never spin, or never sleep.
+//! shard spins for a while before it sleeps, if [`crate::spin`] says so. While it spins it yields, so
+//! that on a busy machine it spins on nobody's time. [`Spin`] has it never spin, or never sleep.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::time::Timespec;
+use thinwire_proto::Time;
 
-/// Longest spin, and the estimate above which spinning does not pay. About four times what waking
-/// up both sides of a round trip costs.
-const SPIN_MAX: Duration = Duration::from_micros(200);
-/// What waking up costs, about. Where events come more often than that, sleeping costs more than
-/// spinning.
-const WAKE_UP: Duration = Duration::from_micros(25);
-/// Where the network takes longer for a round trip, a wake-up does not show: frames wait in a queue
-/// there, a slow link's, and a processor that spins would only wait for it.
-const NETWORK_TIME_MAX: Duration = Duration::from_micros(500);
+use crate::clock::Clock;
+pub use crate::spin::Spin;
+use crate::spin::Spinner;
+
 /// While it spins over a link, a look at everything comes after so many at that link alone.
 const PROBES_PER_LOOK: u32 = 4;
 /// Events that one wait can report.
 const EVENTS: usize = 32;
-/// When to spin instead of sleeping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Spin {
-    /// Never.
-    Off,
-    /// For up to 200 us, as long as that has lately paid.
-    #[default]
-    On,
-    /// Always: it never sleeps, and takes all of a processor that nobody else wants.
-    Always,
-}
-
-impl fmt::Display for Spin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Spin::Off => "off",
-            Spin::On => "on",
-            Spin::Always => "always",
-        })
-    }
-}
-
-impl FromStr for Spin {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "off" => Ok(Spin::Off),
-            "on" => Ok(Spin::On),
-            "always" => Ok(Spin::Always),
-            _ => Err(format!("`{text}`: give on, off or always")),
-        }
-    }
-}
 
 /// A descriptor's number among those waited for.
 pub type WaitToken = u64;
@@ -76,6 +33,8 @@ pub struct WaitStats {
     pub spun: u64,
     /// Waits that spun for nothing.
     pub spun_in_vain: u64,
+    /// Those of them that ended because somebody else wanted the processor.
+    pub made_way: u64,
     /// Waits that slept.
     pub slept: u64,
 }
@@ -85,15 +44,10 @@ pub struct Waiter {
     epoll: OwnedFd,
     events: Vec<epoll::Event>,
     ready: Vec<WaitToken>,
-    /// Estimated time from going idle to the next event.
-    gap: Duration,
-    /// Since when nothing has come, over however many waits that a timer ended.
-    idle_since: Option<Instant>,
+    clock: Clock,
     /// How often it was passed, as [`Waiter::pass`] says.
     passed: u32,
-    spin: Spin,
-    /// [`SPIN_MAX`], but for tests: while one yields on a busy machine, that is soon over.
-    spin_max: Duration,
+    spinner: Spinner,
     stats: WaitStats,
 }
 
@@ -104,18 +58,16 @@ impl Waiter {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             events: Vec::with_capacity(EVENTS),
             ready: Vec::with_capacity(EVENTS),
-            gap: SPIN_MAX,
-            idle_since: None,
+            clock: Clock::new(),
             passed: 0,
-            spin: Spin::On,
-            spin_max: SPIN_MAX,
+            spinner: Spinner::new(),
             stats: WaitStats::default(),
         })
     }
 
     /// When to spin. Default: [`Spin::On`].
     pub fn set_spin(&mut self, spin: Spin) {
-        self.spin = spin;
+        self.spinner.set_mode(spin);
     }
 
     /// Reports `token` while `fd` is readable; adding it again changes the token. The descriptor
@@ -169,6 +121,7 @@ impl Waiter {
     fn ask(&mut self, timeout: Option<Duration>) -> io::Result<bool> {
         self.events.clear();
         self.ready.clear();
+        let has_slept = timeout != Some(Duration::ZERO);
         let timeout = timeout
             .map(|t| Timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
         let spare = rustix::buffer::spare_capacity(&mut self.events);
@@ -183,8 +136,8 @@ impl Waiter {
                 self.ready.push(token);
             }
         }
-        if !self.ready.is_empty() {
-            self.idle_since = None;
+        if !self.ready.is_empty() && self.spinner.is_idle() {
+            self.spinner.found(self.clock.now(), has_slept);
         }
         Ok(!self.ready.is_empty())
     }
@@ -224,7 +177,9 @@ impl Waiter {
             self.ready.clear();
             probe()?;
         }
-        self.idle_since = None;
+        if self.spinner.is_idle() {
+            self.spinner.found(self.clock.now(), false);
+        }
         Ok(())
     }
 
@@ -242,62 +197,72 @@ impl Waiter {
         if timeout.is_some_and(|t| t.is_zero()) {
             return Ok(false);
         }
-        let start = Instant::now();
-        let idle_since = *self.idle_since.get_or_insert(start);
+        let start = self.clock.now();
+        let end = timeout.map_or(Time::NEVER, |timeout| start + timeout);
         let mut left = timeout;
-        if self.pays(network_time) {
-            let budget = (self.gap * 4).clamp(Duration::from_micros(30), self.spin_max);
-            let budget = match self.spin {
-                Spin::Always => timeout,
-                _ => Some(timeout.map_or(budget, |t| t.min(budget))),
-            };
-            let mut probes = 0u32;
+        if self.spinner.begin(start, network_time, switches) {
+            let (mut round, mut probes) = (start, 0u32);
             loop {
                 std::thread::yield_now();
-                probes += 1;
-                if probe()? || (probes % probes_per_look == 0 && self.look()?) {
+                let yielded = self.clock.now();
+                let is_mine = self.spinner.yielded(round, yielded, switches);
+                if probe()? {
                     self.stats.spun += 1;
-                    self.idle_since = None;
-                    self.learn(idle_since.elapsed());
+                    self.spinner.found(yielded, false);
                     return Ok(true);
                 }
-                if budget.is_some_and(|budget| start.elapsed() >= budget) {
+                probes = probes.wrapping_add(1);
+                if probes.is_multiple_of(probes_per_look) && self.look()? {
+                    self.stats.spun += 1;
+                    return Ok(true);
+                }
+                let now = self.clock.now();
+                // A look that found nothing is short, too: it may have been interrupted there.
+                let is_mine = is_mine && self.spinner.yielded(yielded, now, switches);
+                self.stats.made_way += u64::from(!is_mine);
+                if !self.spinner.goes_on(round, now) || !is_mine || now >= end {
                     break;
                 }
+                round = now;
             }
             self.stats.spun_in_vain += 1;
-            if self.spin == Spin::Always {
+            if self.spinner.is_endless() {
                 return Ok(false);
             }
-            left = timeout.map(|t| t.saturating_sub(start.elapsed()));
+            left = timeout.map(|_| end.since(self.clock.now()));
         }
         self.stats.slept += 1;
-        let ready = self.ask(left)?;
-        let idle = idle_since.elapsed();
-        // A timer of ours says nothing about when the next event comes, but that it has not yet.
-        if ready || idle > SPIN_MAX {
-            self.learn(idle);
-        }
-        Ok(ready)
+        self.ask(left)
     }
 
-    fn pays(&self, network_time: impl FnOnce() -> Option<Duration>) -> bool {
-        let shows = || network_time().is_none_or(|network_time| network_time <= NETWORK_TIME_MAX);
-        match self.spin {
-            Spin::Off => false,
-            Spin::On => self.gap <= self.spin_max && (self.gap <= WAKE_UP || shows()),
-            Spin::Always => true,
-        }
+    /// What ended the last wait was a frame that had waited for its receiver for so long: the gap before it
+    /// was shorter by that.
+    pub fn arrived(&mut self, waited: Duration) {
+        self.spinner.arrived(waited);
     }
 
-    fn learn(&mut self, gap: Duration) {
-        // What lies far beyond counts only as "too long", so that one pause is soon forgotten.
-        self.gap = (self.gap * 7 + gap.min(SPIN_MAX * 4)) / 8;
+    /// Something has just been sent, so an answer may come.
+    pub fn sent(&mut self) {
+        if self.spinner.is_idle() {
+            self.spinner.sent(self.clock.now());
+        }
     }
+}
+
+/// How often this thread has lost its processor to another while it wanted it.
+fn switches() -> u64 {
+    // SAFETY: a structure of numbers, for which zeroes are valid, that the kernel fills.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
+    usage.ru_nivcsw as u64
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
     use rustix::event::{EventfdFlags, eventfd};
 
     use super::*;
@@ -312,7 +277,7 @@ mod tests {
     /// the processor that it yields.
     fn patient() -> Waiter {
         let mut waiter = Waiter::new().unwrap();
-        (waiter.spin_max, waiter.gap) = (LONG.unwrap(), LONG.unwrap());
+        waiter.set_spin(Spin::Always);
         waiter
     }
 
@@ -388,34 +353,12 @@ mod tests {
     #[test]
     fn timers_do_not_keep_an_idle_shard_spinning() {
         let mut waiter = Waiter::new().unwrap();
-        for _ in 0..100 {
+        for _ in 0..400 {
             assert!(!waiter.wait(Some(Duration::from_micros(100))).unwrap());
         }
-        let before = waiter.stats().spun_in_vain;
-        assert!(before < 50, "{before} of 100");
-        for _ in 0..100 {
-            assert!(!waiter.wait(Some(Duration::from_micros(100))).unwrap());
-        }
-        assert_eq!(waiter.stats().spun_in_vain, before);
-    }
-
-    #[test]
-    fn where_frames_queue_in_the_network_nobody_spins_for_them() {
-        let mut waiter = Waiter::new().unwrap();
-        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        waiter.add(bell.as_fd(), 7).unwrap();
-        let timeout = Some(Duration::from_micros(10));
-        let mut spins = |gap, network_time| {
-            waiter.gap = Duration::from_micros(gap);
-            let before = waiter.stats().spun_in_vain;
-            let network_time = || Duration::from_micros(network_time).into();
-            waiter.wait_probing(timeout, network_time, || Ok(false)).unwrap();
-            waiter.stats().spun_in_vain > before
-        };
-        assert!(spins(60, 100) && spins(60, 500));
-        assert!(!spins(60, 501));
-        assert!(spins(20, 501), "sleeping costs more");
-        assert!(!spins(201, 100));
+        // Two of them, and on a busy machine those that made way.
+        let spun = waiter.stats().spun_in_vain;
+        assert!(spun < 50, "{spun} of 400");
     }
 
     #[test]
@@ -424,37 +367,81 @@ mod tests {
         waiter.set_spin(Spin::Always);
         let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         waiter.add(bell.as_fd(), 7).unwrap();
-        // What would keep it from spinning otherwise: nothing has come for long, and a slow network.
-        waiter.gap = SPIN_MAX * 4;
-        let slow = || Some(NETWORK_TIME_MAX * 2);
+        let slow = || Some(Duration::from_secs(1));
+        let start = Instant::now();
+        let timeout = Some(Duration::from_millis(20));
+        assert!(!waiter.wait_probing(timeout, slow, || Ok(false)).unwrap());
+        assert!(start.elapsed() >= Duration::from_millis(20), "a timer still ends it, on time");
         let mut probes = 0;
-        let mut count = || {
+        let ring_late = || {
             probes += 1;
+            if probes == 10 * PROBES_PER_LOOK {
+                rustix::io::write(&bell, &1u64.to_ne_bytes())?;
+            }
             Ok(false)
         };
-        let start = Instant::now();
-        assert!(!waiter.wait_probing(Some(Duration::from_millis(20)), slow, &mut count).unwrap());
-        assert!(start.elapsed() >= Duration::from_millis(20), "a timer still ends it, on time");
-        let ring = || {
-            std::thread::sleep(Duration::from_millis(20));
-            rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
-        };
-        std::thread::scope(|scope| {
-            scope.spawn(ring);
-            assert!(waiter.wait_probing(None, slow, &mut count).unwrap());
-        });
+        assert!(waiter.wait_probing(None, slow, ring_late).unwrap());
         assert_eq!(waiter.ready(), [7]);
-        assert!(probes > 2 * u64::from(PROBES_PER_LOOK), "{probes} probes");
         let stats = waiter.stats();
         assert_eq!((stats.spun, stats.spun_in_vain, stats.slept), (1, 1, 0));
     }
 
+    /// Has this thread, and those that it starts, run on one processor only.
+    fn stay_on_one_processor() {
+        use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+        let all = sched_getaffinity(None).unwrap();
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+    }
+
     #[test]
-    fn words_for_spinning_are_understood_and_said() {
-        for spin in [Spin::Off, Spin::On, Spin::Always] {
-            assert_eq!(spin.to_string().parse(), Ok(spin));
-        }
-        assert!("never".parse::<Spin>().unwrap_err().contains("on, off or always"));
+    fn who_shares_its_processor_with_somebody_busy_makes_way() {
+        stay_on_one_processor();
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let start = Instant::now();
+            let mut made_way = 0;
+            while made_way == 0 && start.elapsed() < LONG.unwrap() {
+                let mut waiter = Waiter::new().unwrap();
+                assert!(!waiter.wait(Some(Duration::from_millis(20))).unwrap());
+                let stats = waiter.stats();
+                made_way = stats.made_way;
+                assert_eq!((stats.spun, stats.spun_in_vain, stats.slept), (0, 1, 1));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(made_way, 1);
+        });
+    }
+
+    #[test]
+    fn a_frame_that_had_waited_makes_no_long_gap() {
+        let spins_after = |waited| {
+            let mut waiter = Waiter::new().unwrap();
+            let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+            waiter.add(bell.as_fd(), 7).unwrap();
+            for _ in 0..40 {
+                assert!(!waiter.wait(Some(Duration::from_millis(1))).unwrap());
+                rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+                assert!(waiter.wait(LONG).unwrap());
+                waiter.arrived(waited);
+                rustix::io::read(&bell, &mut [0; 8]).unwrap();
+            }
+            let before = waiter.stats().spun_in_vain;
+            // If somebody else wants the processor: when that is forgotten.
+            for _ in 0..2 {
+                std::thread::sleep(Duration::from_millis(600));
+                assert!(!waiter.wait(Some(Duration::from_millis(1))).unwrap());
+            }
+            waiter.stats().spun_in_vain > before
+        };
+        assert!(!spins_after(Duration::ZERO));
+        assert!(spins_after(Duration::from_secs(1)), "it was there all the time");
     }
 
     #[test]
