@@ -24,8 +24,9 @@ Examples:
 
 Needs root, for network namespaces. What is measured is stored at once, in samples.jsonl of the
 folder, with the build and the machine: a run that is started again measures what is not there. While
-it measures it has the folder tw-lab-PID in /dev/shm (else in the temporary directory) and namespaces
-of that name; those of a run that was killed go when the next one starts. Peers (nbdkit, qemu-nbd, tgt,
+it measures it has the folder tw-lab-PID in /dev/shm (else in the temporary directory), for disks one in
+that of the results, and namespaces, mounts, loop devices and control groups of that name; those of a
+run that was killed go when the next one starts. Peers (nbdkit, qemu-nbd, tgt,
 fio, iscsi-perf) take part if they are installed.
 
 Exit codes: 0 done, 1 failed, 2 bad usage")]
@@ -76,6 +77,10 @@ pub enum LabCommand {
     Limits(RunArgs),
     /// Side by side with nbdkit, qemu-nbd and tgt
     Peers(RunArgs),
+    /// NBD, --block and --file as programs use them, beside nbdkit, qemu-nbd and tgt
+    Faces(RunArgs),
+    /// Images on a disk: direct, buffered, cached, limited; beside local use and nbdkit
+    Disks(RunArgs),
     /// Links shaped to 1 to 10 Gb/s, small and large frames, with and without a switch
     Links(RunArgs),
     /// Requests outstanding, initiators, links, shards
@@ -105,6 +110,8 @@ impl LabCommand {
             LabCommand::Fig8(args) => (Experiment::Fig8, args),
             LabCommand::Limits(args) => (Experiment::Limits, args),
             LabCommand::Peers(args) => (Experiment::Peers, args),
+            LabCommand::Faces(args) => (Experiment::Faces, args),
+            LabCommand::Disks(args) => (Experiment::Disks, args),
             LabCommand::Links(args) => (Experiment::Links, args),
             LabCommand::Scaling(args) => (Experiment::Scaling, args),
             LabCommand::Report(_)
@@ -122,6 +129,8 @@ Examples (for any experiment):
   thinwire-lab fig1                       measure what is not stored yet, draw
   thinwire-lab fig1 --draw                draw what is stored
   thinwire-lab table2 --quick --json
+  thinwire-lab faces --only nbd --rounds 3
+  thinwire-lab disks --quick --out /srv/lab    images are made in that folder, on its disk
   thinwire-lab links --only udp --rounds 1 --seconds 0.5 --out /tmp/lab")]
 pub struct RunArgs {
     /// Measure only the points and rounds of the quick form
@@ -143,7 +152,7 @@ pub struct RunArgs {
     /// Measure nothing: draw what is stored
     #[arg(long)]
     pub draw: bool,
-    /// Where samples, JSON, SVG and report go
+    /// Where samples, JSON, SVG and report go; while `disks` measures, its images are there, too
     #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
     pub out: PathBuf,
     /// Say this in the report about what was measured, for example its commit

@@ -62,7 +62,7 @@ fn measured(
     let echo = crate::own_executable()?;
     let lab = match args.draw {
         true => None,
-        false => Some(Laboratory::new(executable, &echo, interrupted)?),
+        false => Some(Laboratory::new(executable, &echo, &args.out, interrupted)?),
     };
     let identity = match &lab {
         Some(lab) => Provenance::of(Path::new(lab.executable()), Path::new(lab.echo()))?,

@@ -19,6 +19,9 @@ pub struct Figures {
     pub p99_us: Option<f64>,
     /// CPU time of the initiators' processes for each I/O.
     pub cpu_client_us: f64,
+    /// CPU time of the process of a face for each I/O, which stands between client and server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_face_us: Option<f64>,
     /// CPU time of the server for each I/O.
     pub cpu_server_us: f64,
     /// Time that all of the machine's processors together were not idle, for each I/O: it holds what
@@ -39,9 +42,16 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// CPU time of both sides for each I/O.
+    /// CPU time of both sides for each I/O, with that of a face.
     pub fn cpu_us(&self) -> f64 {
-        self.cpu_client_us + self.cpu_server_us
+        self.cpu_client_us + self.cpu_face_us.unwrap_or_default() + self.cpu_server_us
+    }
+
+    /// `1.5 + 4.8 + 4.4`: client, face (if there is one), server.
+    pub fn cpu_shown(&self) -> String {
+        let each = [Some(self.cpu_client_us), self.cpu_face_us, Some(self.cpu_server_us)];
+        let shown: Vec<String> = each.into_iter().flatten().map(|us| format!("{us:.1}")).collect();
+        shown.join(" + ")
     }
 
     /// The stages of requests of this size.

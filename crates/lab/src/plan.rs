@@ -1,6 +1,6 @@
 //! What is to be measured, in which order, and how long that takes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::contender::{set_up_key, start_after};
 use crate::point::{JOINING, Load, Point, Subject, Wire};
@@ -15,9 +15,9 @@ pub enum Form {
 }
 
 /// Longest quick run, in seconds.
-pub const QUICK_SECONDS_MAX: f64 = 480.0;
+pub const QUICK_SECONDS_MAX: f64 = 540.0;
 /// Longest full run, in seconds.
-pub const FULL_SECONDS_MAX: f64 = 5700.0;
+pub const FULL_SECONDS_MAX: f64 = 8400.0;
 
 /// Subjects that are compared: measured in turns on the same load, in another order each round.
 #[derive(Clone, Debug)]
@@ -147,7 +147,9 @@ pub fn merged(groups: impl IntoIterator<Item = Group>) -> Vec<Group> {
 fn overhead(subject: &Subject) -> f64 {
     match subject {
         Subject::Thinwire { .. } | Subject::Echo { .. } => 0.4,
-        Subject::Nbdkit | Subject::QemuNbd => 1.1,
+        Subject::Disk { .. } => 0.4,
+        Subject::Face { .. } | Subject::FaceAlone => 1.1,
+        Subject::Nbdkit | Subject::NbdkitAlone | Subject::NbdkitFile | Subject::QemuNbd => 1.1,
         Subject::Tgt => 0.5,
         Subject::MemoryCopy => 0.2,
         Subject::Null { .. } => 0.1,
@@ -155,7 +157,13 @@ fn overhead(subject: &Subject) -> f64 {
 }
 
 /// Seconds that setting a subject up takes.
-pub const SET_UP_SECONDS: f64 = 1.2;
+pub fn set_up_seconds(subject: &Subject) -> f64 {
+    match subject {
+        // An image is written to a disk, and read again by some.
+        Subject::Disk { .. } | Subject::NbdkitFile => 2.5,
+        _ => 1.2,
+    }
+}
 
 /// Seconds that one run of a point takes.
 pub fn run_seconds(point: &Point, entry: &Entry) -> f64 {
@@ -173,15 +181,16 @@ pub fn run_seconds(point: &Point, entry: &Entry) -> f64 {
 /// Seconds that a plan takes from nothing.
 pub fn estimate(groups: &[Group], form: Form) -> f64 {
     let mut seconds = 0.0;
-    let mut standing: BTreeSet<String> = BTreeSet::new();
+    let mut standing: BTreeMap<String, f64> = BTreeMap::new();
     for group in groups {
         let points = group.points().filter(|(_, entry)| entry.rounds(form) > 0);
-        let mut here = BTreeSet::new();
+        let mut here = BTreeMap::new();
         for (point, entry) in points {
             seconds += f64::from(entry.rounds(form)) * run_seconds(&point, entry);
-            here.insert(set_up_key(&point));
+            here.insert(set_up_key(&point), set_up_seconds(&point.subject));
         }
-        seconds += here.difference(&standing).count() as f64 * SET_UP_SECONDS;
+        let new = here.iter().filter(|(key, _)| !standing.contains_key(*key));
+        seconds += new.map(|(_, set_up)| set_up).sum::<f64>();
         standing = here;
     }
     seconds
@@ -189,6 +198,8 @@ pub fn estimate(groups: &[Group], form: Form) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::experiments::{Experiment, plan_of_all};
 
@@ -233,7 +244,7 @@ mod tests {
         let seconds = 4.0 * (2.0 + overhead(&Subject::Nbdkit));
         assert_eq!(
             estimate(&[group(Subject::Nbdkit, 2.0, 4, 1)], Form::Full),
-            seconds + SET_UP_SECONDS
+            seconds + set_up_seconds(&Subject::Nbdkit)
         );
         let subjects = |round| -> Vec<Subject> {
             all[0].turns(Form::Full, round).iter().map(|(point, _)| point.subject).collect()

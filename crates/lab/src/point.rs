@@ -163,6 +163,55 @@ impl Carrier {
     }
 }
 
+/// Through which door of `thinwire attach` a volume is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaceKind {
+    /// `--nbd`, on a unix socket.
+    Nbd,
+    /// `--block`.
+    Block,
+    /// `--file`.
+    File,
+}
+
+impl FaceKind {
+    /// Its flag, without dashes.
+    pub fn word(self) -> &'static str {
+        match self {
+            FaceKind::Nbd => "nbd",
+            FaceKind::Block => "block",
+            FaceKind::File => "file",
+        }
+    }
+}
+
+/// Where the bytes of an image lie, and how it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ImageStore {
+    /// A file on a disk, directly: the default.
+    Direct,
+    /// The same through the page cache of the target's kernel.
+    Buffered,
+    /// The same with a cache of the target's own, larger than the image.
+    Cache,
+    /// A loop device over a file, directly, limited by the kernel to 20 k I/Os and 200 MiB a second.
+    Limited,
+}
+
+impl ImageStore {
+    /// In names.
+    pub fn word(self) -> &'static str {
+        match self {
+            ImageStore::Direct => "direct",
+            ImageStore::Buffered => "buffered",
+            ImageStore::Cache => "cache",
+            ImageStore::Limited => "limited",
+        }
+    }
+}
+
 /// How Thinwire is to work, where it is not to work by its defaults. Each field is a flag of
 /// `thinwire target`, of `thinwire bench`, or of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -220,6 +269,22 @@ pub enum Subject {
         /// What differs from the defaults.
         settings: Settings,
     },
+    /// `thinwire target`, and a program on the initiator's machine that uses the volume through a face.
+    Face {
+        /// The door.
+        face: FaceKind,
+        /// Its link.
+        carrier: Carrier,
+    },
+    /// The NBD face of a volume in the memory of its own process: no network.
+    FaceAlone,
+    /// `thinwire target` with an image on a disk, and `thinwire bench`.
+    Disk {
+        /// How the image is used.
+        store: ImageStore,
+        /// The link; none: `thinwire bench` of the image, on the machine where it is.
+        carrier: Option<Carrier>,
+    },
     /// The limit: frames of the same sizes with nothing in them.
     Echo {
         /// Its link.
@@ -239,6 +304,10 @@ pub enum Subject {
     },
     /// nbdkit's memory plugin over TCP, driven by fio's nbd engine.
     Nbdkit,
+    /// The same on a unix socket: no network.
+    NbdkitAlone,
+    /// nbdkit's file plugin over TCP with an image on a disk, through the page cache of its machine.
+    NbdkitFile,
     /// qemu-nbd over TCP with an image in memory, driven by fio's nbd engine.
     QemuNbd,
     /// tgt over TCP with an image in memory, driven by iscsi-perf.
@@ -264,7 +333,14 @@ impl Subject {
 
     /// Whether it uses the wire at all.
     pub fn is_remote(&self) -> bool {
-        !matches!(self, Subject::MemoryCopy | Subject::Null { .. })
+        !matches!(
+            self,
+            Subject::MemoryCopy
+                | Subject::Null { .. }
+                | Subject::FaceAlone
+                | Subject::NbdkitAlone
+                | Subject::Disk { carrier: None, .. }
+        )
     }
 
     /// The name people read in legends.
@@ -285,12 +361,22 @@ impl Subject {
                 }
                 title
             }
+            Subject::Face { face, carrier } => {
+                format!("Thinwire {}, --{}", carrier.word(), face.word())
+            }
+            Subject::FaceAlone => "NBD face alone, unix socket".into(),
+            Subject::Disk { store, carrier: Some(carrier) } => {
+                format!("Thinwire {}, {}", carrier.word(), store.word())
+            }
+            Subject::Disk { store, carrier: None } => format!("local bench, {}", store.word()),
             Subject::Echo { carrier, sleeps: false, .. } => format!("echo {}", carrier.word()),
             Subject::Echo { carrier, .. } => format!("echo {}, sleeping", carrier.word()),
             Subject::MemoryCopy => "memory copy".into(),
             Subject::Null { switch: false } => "null device (BD-NCS)".into(),
             Subject::Null { switch: true } => "null device, context switch (BD-WCS)".into(),
             Subject::Nbdkit => "nbdkit, TCP".into(),
+            Subject::NbdkitAlone => "nbdkit, unix socket".into(),
+            Subject::NbdkitFile => "nbdkit file, TCP".into(),
             Subject::QemuNbd => "qemu-nbd, TCP".into(),
             Subject::Tgt => "tgt iSCSI, TCP".into(),
         }
@@ -311,6 +397,11 @@ impl fmt::Display for Subject {
 
                 Ok(())
             }
+            Subject::Face { face, carrier } => write!(f, "{}-{}", face.word(), carrier.word()),
+            Subject::FaceAlone => f.write_str("nbd-alone"),
+            Subject::Disk { store, carrier } => {
+                write!(f, "{}-{}", store.word(), carrier.map_or("here", Carrier::word))
+            }
             Subject::Echo { carrier, sleeps, frame } => {
                 let sleep = if *sleeps { "-sleep" } else { "" };
                 write!(f, "echo-{}{sleep}-{}k", carrier.word(), frame / 1024)
@@ -319,6 +410,8 @@ impl fmt::Display for Subject {
             Subject::Null { switch: false } => f.write_str("null"),
             Subject::Null { switch: true } => f.write_str("null-switch"),
             Subject::Nbdkit => f.write_str("nbdkit"),
+            Subject::NbdkitAlone => f.write_str("nbdkit-alone"),
+            Subject::NbdkitFile => f.write_str("nbdkit-file"),
             Subject::QemuNbd => f.write_str("qemu-nbd"),
             Subject::Tgt => f.write_str("tgt"),
         }
@@ -366,6 +459,13 @@ mod tests {
         assert_eq!(Wire::FREE.to_string(), "free-m9000");
         let local = Point { subject: Subject::Null { switch: true }, ..point };
         assert_eq!(local.to_string(), "local/randread-4k-32x4/null-switch");
+        let named = |subject| Point { subject, ..point }.to_string();
+        let face = Subject::Face { face: FaceKind::Block, carrier: Carrier::Udp };
+        assert_eq!(named(face), "10g-m9000/randread-4k-32x4/block-udp");
+        let disk = |carrier| Subject::Disk { store: ImageStore::Limited, carrier };
+        assert_eq!(named(disk(None)), "local/randread-4k-32x4/limited-here");
+        assert_eq!(named(disk(Some(Carrier::Udp))), "10g-m9000/randread-4k-32x4/limited-udp");
+        assert_eq!(named(Subject::FaceAlone), "local/randread-4k-32x4/nbd-alone");
         assert_eq!(load.outstanding(), 128);
         assert_eq!(Load::stages(Pattern::RandWrite).to_string(), "randwrite-stages");
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::contender::{Abilities, Contender, set_up, set_up_key};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
-use crate::plan::{Entry, Form, Group, SET_UP_SECONDS, run_seconds};
+use crate::plan::{Entry, Form, Group, run_seconds, set_up_seconds};
 use crate::point::Point;
 use crate::stand::Laboratory;
 use crate::store::{Run, SampleStore};
@@ -188,7 +188,7 @@ impl<'l> Standing<'l> {
     fn round_seconds(&self, turns: &[(Point, Entry)]) -> f64 {
         let one = |(point, entry): &(Point, Entry)| {
             let stands = self.contenders.contains_key(&set_up_key(point));
-            run_seconds(point, entry) + if stands { 0.0 } else { SET_UP_SECONDS }
+            run_seconds(point, entry) + if stands { 0.0 } else { set_up_seconds(&point.subject) }
         };
         turns.iter().map(one).sum()
     }
@@ -301,8 +301,11 @@ impl Progress {
         let pace = self.started.elapsed().as_secs_f64() / self.estimated.as_secs_f64().max(1e-3);
         let said = match found {
             Ok(f) => format!(
-                "{:>8.0} IOPS {:>6.0} MiB/s {:>8.1} us  CPU {:.1} + {:.1} us",
-                f.iops, f.mib_per_s, f.mean_us, f.cpu_client_us, f.cpu_server_us
+                "{:>8.0} IOPS {:>6.0} MiB/s {:>8.1} us  CPU {} us",
+                f.iops,
+                f.mib_per_s,
+                f.mean_us,
+                f.cpu_shown()
             ),
             Err(why) => why.clone(),
         };
@@ -317,7 +320,7 @@ impl Progress {
 }
 
 fn estimate(point: &Point, entry: &Entry, round: u32) -> Duration {
-    let set_up = if round == 0 { SET_UP_SECONDS / 3.0 } else { 0.0 };
+    let set_up = if round == 0 { set_up_seconds(&point.subject) / 3.0 } else { 0.0 };
     Duration::from_secs_f64(run_seconds(point, entry) + set_up)
 }
 

@@ -54,6 +54,11 @@ impl Spread {
         }
         format!("{:.digits$} ({:.digits$}–{:.digits$})", self.median, self.min, self.max)
     }
+
+    /// The same with the quartiles in parentheses.
+    pub fn quartiles(&self, digits: usize) -> String {
+        Spread { min: self.q1, max: self.q3, ..*self }.show(digits)
+    }
 }
 
 /// Of sorted values, at least one; linear between neighbours.
@@ -78,6 +83,7 @@ mod tests {
         assert_eq!((one.median, one.q1, one.q3, one.min, one.max), (7.0, 7.0, 7.0, 7.0, 7.0));
         assert_eq!(one.show(1), "7.0");
         assert_eq!(odd.show(0), "3 (1–5)");
+        assert_eq!((odd.quartiles(1), one.quartiles(1)), ("3.0 (2.0–4.0)".into(), "7.0".into()));
     }
 
     #[test]

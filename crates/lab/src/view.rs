@@ -58,10 +58,25 @@ impl<'a> View<'a> {
     /// A figure of one point over that of another, taken within each visit, where both had their
     /// turns one after the other: a machine that is busy for a while slows both.
     pub fn ratio(&self, a: &Point, b: &Point, of: impl Fn(&Figures) -> f64) -> Option<Spread> {
-        let value = |sample: &Sample| (sample.run.visit, of(&sample.figures));
-        let others: BTreeMap<u64, f64> = self.samples(b).map(value).collect();
-        let pair = |(visit, own)| others.get(&visit).map(|other| own / other);
-        Spread::of(self.samples(a).map(value).filter_map(pair))
+        self.together([a, b], |[a, b]| of(a) / of(b))
+    }
+
+    /// What a calculation with figures of several points comes to, over the visits in which all of them
+    /// had their turns.
+    pub fn together<const N: usize>(
+        &self,
+        points: [&Point; N],
+        of: impl Fn([&Figures; N]) -> f64,
+    ) -> Option<Spread> {
+        let visits = points.map(|point| {
+            let all = self.samples(point).map(|sample| (sample.run.visit, &sample.figures));
+            all.collect::<BTreeMap<u64, &Figures>>()
+        });
+        let one = |visit: &u64| {
+            let found = visits.each_ref().map(|all| all.get(visit).copied());
+            found.iter().all(Option::is_some).then(|| of(found.map(|f| f.expect("all are there"))))
+        };
+        Spread::of(visits.first()?.keys().filter_map(one))
     }
 
     /// The last round's figures of a point.
@@ -148,6 +163,9 @@ mod tests {
         let view = View::new(&store, &[group(3, 1)], Form::Full);
         let ratio = view.ratio(&ours, &theirs, |f| f.iops).unwrap();
         assert_eq!((ratio.median, ratio.rounds), (3.0, 1));
+        let sum = view.together([&ours, &theirs], |[a, b]| a.iops + b.iops).unwrap();
+        assert_eq!((sum.median, sum.rounds), (40.0, 1), "not the halves of two visits");
+        assert_eq!(view.together([&ours, &point(Subject::Tgt)], |[a, _]| a.iops), None);
         assert_eq!(view.spread(&ours, |f| f.iops).unwrap().median, 60.0);
         std::fs::remove_dir_all(&folder).unwrap();
     }

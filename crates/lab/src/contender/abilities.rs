@@ -6,20 +6,25 @@ use std::collections::BTreeSet;
 use crate::error::{LabError, Outcome};
 use crate::stand::Laboratory;
 
-/// Flags of `thinwire target` and `thinwire bench`.
+/// Flags of `thinwire target` and `thinwire bench`, and what the target's help says.
 #[derive(Debug, Default)]
 pub struct Abilities {
     target: BTreeSet<String>,
     bench: BTreeSet<String>,
+    said: String,
 }
 
 impl Abilities {
     /// Asks.
     pub fn ask(lab: &Laboratory) -> Outcome<Self> {
-        let flags = |command: &str| -> Outcome<BTreeSet<String>> {
-            Ok(flags(&lab.run(None, &[lab.executable(), command, "--help"], "")?))
-        };
-        Ok(Abilities { target: flags("target")?, bench: flags("bench")? })
+        let help = |command: &str| lab.run(None, &[lab.executable(), command, "--help"], "");
+        let said = help("target")?;
+        Ok(Abilities { target: flags(&said), bench: flags(&help("bench")?), said })
+    }
+
+    /// Whether an export of `thinwire target` has an option.
+    pub fn export_has(&self, option: &str) -> bool {
+        self.said.contains(&format!("[,{option}]")) || self.said.contains(&format!("[,{option}="))
     }
 
     /// Whether `thinwire bench` has a flag.
@@ -67,7 +72,10 @@ mod tests {
         let bench =
             flags("Options:\n      --receive <HOW>\n      --submission <HOW>\n  -h, --help");
         assert_eq!(bench.len(), 3);
-        let abilities = Abilities { target, bench };
+        let said = "NAME=VOLUME[,ro][,cache=SIZE][,buffered]".to_owned();
+        let abilities = Abilities { target, bench, said };
+        assert!(abilities.export_has("cache") && abilities.export_has("buffered"));
+        assert!(!abilities.export_has("buffer") && !abilities.export_has("compressed"));
         let asked = [("--receive", "split"), ("--submission", "queue")];
         let (target, bench) = abilities.deal(asked.into_iter()).unwrap();
         assert_eq!(target, ["--receive", "split"]);

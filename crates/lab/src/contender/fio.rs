@@ -1,4 +1,4 @@
-//! fio's nbd engine, which drives NBD servers.
+//! fio, which drives NBD servers by its nbd engine, and files and devices by direct I/O.
 
 use serde::Deserialize;
 
@@ -8,20 +8,38 @@ use crate::figures::Figures;
 use crate::point::Load;
 use crate::stand::{Laboratory, Network, Side, VOLUME_MIB};
 
-/// Runs a load against an NBD server; also returns how many I/Os it did. CPU times but the
+/// What fio is pointed at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Aim {
+    /// An NBD server, by its URI.
+    Nbd(String),
+    /// A file or a device, by its path, with direct I/O.
+    Path(String),
+}
+
+impl Aim {
+    fn flags(&self) -> Vec<String> {
+        match self {
+            Aim::Nbd(uri) => words!["--ioengine=nbd", format!("--uri={uri}")],
+            Aim::Path(path) => {
+                words!["--ioengine=libaio", "--direct=1", format!("--filename={path}")]
+            }
+        }
+    }
+}
+
+/// Runs a load on the initiator's side; also returns how many I/Os it did. CPU times but the
 /// client's are the caller's to add.
 pub fn run(
     lab: &Laboratory,
     network: &Network,
-    uri: &str,
+    aim: &Aim,
     load: &Load,
     seconds: f64,
 ) -> Outcome<(Figures, f64)> {
-    let argv = words![
-        "fio",
-        "--name=lab",
-        "--ioengine=nbd",
-        format!("--uri={uri}"),
+    let mut argv = words!["fio", "--name=lab"];
+    argv.extend(aim.flags());
+    argv.extend(words![
         format!("--rw={}", load.pattern.word()),
         format!("--bs={}", load.block),
         format!("--iodepth={}", load.depth),
@@ -37,7 +55,7 @@ pub fn run(
         "--lat_percentiles=1",
         "--clat_percentiles=0",
         "--output-format=json",
-    ];
+    ]);
     let process = network.start(Side::Initiator(1), &strs(&argv))?;
     let (text, _) = process.finish(lab, patience(seconds))?;
     parse(&text, load.pattern.reads())
@@ -100,6 +118,14 @@ fn parse(text: &str, reads: bool) -> Outcome<(Figures, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_and_devices_are_used_directly() {
+        let of = |aim: Aim| aim.flags().join(" ");
+        assert_eq!(of(Aim::Nbd("nbd://x/".into())), "--ioengine=nbd --uri=nbd://x/");
+        let path = of(Aim::Path("/dev/loop0".into()));
+        assert!(path.contains("--direct=1") && path.ends_with("--filename=/dev/loop0"), "{path}");
+    }
 
     #[test]
     fn what_fio_prints_is_understood() {

@@ -1,7 +1,9 @@
 //! Those who are measured: each kind of subject knows how to be set up and how to be run once.
 
 mod abilities;
+mod disk;
 mod echo;
+mod face;
 mod fio;
 mod iscsi;
 mod local;
@@ -38,9 +40,18 @@ pub fn set_up<'l>(
         Subject::Echo { carrier, sleeps, frame } => {
             Box::new(echo::Echo::set_up(lab, wire, carrier, sleeps, frame)?)
         }
+        Subject::Face { face, carrier } => {
+            Box::new(face::FaceUser::set_up(lab, wire, face, carrier)?)
+        }
+        Subject::FaceAlone => Box::new(face::FaceUser::alone(lab, wire)?),
+        Subject::Disk { store, carrier } => {
+            Box::new(disk::DiskUser::set_up(lab, abilities, wire, store, carrier)?)
+        }
         Subject::MemoryCopy => Box::new(local::MemoryCopy::new()),
         Subject::Null { switch } => Box::new(local::Null::new(lab, switch)),
         Subject::Nbdkit => Box::new(nbd::Nbd::nbdkit(lab, wire)?),
+        Subject::NbdkitAlone => Box::new(nbd::Nbd::nbdkit_alone(lab, wire)?),
+        Subject::NbdkitFile => Box::new(nbd::Nbd::nbdkit_file(lab, wire)?),
         Subject::QemuNbd => Box::new(nbd::Nbd::qemu(lab, wire)?),
         Subject::Tgt => Box::new(iscsi::Tgt::set_up(lab, wire)?),
     })

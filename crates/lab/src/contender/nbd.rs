@@ -1,12 +1,13 @@
-//! NBD over TCP, by two servers that nobody here wrote.
+//! NBD, by two servers that nobody here wrote: over TCP, and nbdkit on a unix socket, too.
 
 use std::time::Duration;
 
-use super::{Contender, Meter, fio};
+use super::fio::{self, Aim};
+use super::{Contender, Meter};
 use crate::error::{LabError, Outcome, failed};
 use crate::figures::Figures;
 use crate::point::{Load, Wire};
-use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB, is_installed};
+use crate::stand::{Image, Laboratory, Network, Process, Side, VOLUME_MIB, is_installed};
 
 /// A server, driven by fio.
 pub struct Nbd<'l> {
@@ -14,19 +15,52 @@ pub struct Nbd<'l> {
     uri: String,
     server: Process,
     network: Network<'l>,
+    _image: Option<Image>,
 }
 
 const PORT: &str = "10809";
+
+/// The URI of the default export behind a unix socket.
+pub fn unix_uri(socket: &str) -> String {
+    format!("nbd+unix:///?socket={socket}")
+}
 
 impl<'l> Nbd<'l> {
     /// nbdkit's memory plugin, filled.
     pub fn nbdkit(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
         let size = format!("{VOLUME_MIB}M");
         let nbd = Self::serve(lab, wire, &["nbdkit", "-f", "-p", PORT, "memory", &size])?;
-        let blob = lab.blob()?;
-        nbd.run_until_done(&["nbdcopy", blob.to_str().expect("our own path"), &nbd.uri])?;
+        nbd.fill()?;
         nbd.network.shape()?;
         Ok(nbd)
+    }
+
+    /// The same on a unix socket.
+    pub fn nbdkit_alone(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
+        let size = format!("{VOLUME_MIB}M");
+        let socket = lab.fresh_path("nbdkit");
+        let socket = socket.to_str().expect("our own path");
+        let argv = ["nbdkit", "-f", "-U", socket, "memory", &size];
+        let nbd = Nbd { uri: unix_uri(socket), ..Self::serve(lab, wire, &argv)? };
+        nbd.fill()?;
+        Ok(nbd)
+    }
+
+    /// nbdkit's file plugin with an image on a disk, which its kernel keeps in memory once it is read.
+    pub fn nbdkit_file(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
+        let image = Image::new(lab)?;
+        let argv = ["nbdkit", "-f", "-p", PORT, "file", image.path()];
+        let served = Self::serve(lab, wire, &argv)?;
+        let nbd = Nbd { _image: Some(image), ..served };
+        // Read once by the server itself: what is measured later is a hot image.
+        nbd.run_until_done(&["nbdcopy", &nbd.uri, "null:"])?;
+        nbd.network.shape()?;
+        Ok(nbd)
+    }
+
+    fn fill(&self) -> Outcome {
+        let blob = self.lab.blob()?;
+        self.run_until_done(&["nbdcopy", blob.to_str().expect("our own path"), &self.uri])
     }
 
     /// qemu-nbd with an image that lies in memory.
@@ -50,7 +84,7 @@ impl<'l> Nbd<'l> {
         let network = Network::new(lab, wire)?;
         let server = network.start(Side::Target, argv)?;
         let uri = format!("nbd://{}:{PORT}/", network.address(Side::Target, 1));
-        Ok(Nbd { lab, uri, server, network })
+        Ok(Nbd { lab, uri, server, network, _image: None })
     }
 
     /// Runs a client until it succeeds: servers do not say when they listen.
@@ -75,8 +109,8 @@ impl<'l> Nbd<'l> {
 
 impl Contender for Nbd<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
-        let meter = Meter::start(Some(&self.server));
-        let (mut figures, ios) = fio::run(self.lab, &self.network, &self.uri, load, seconds)?;
+        let (meter, aim) = (Meter::start(Some(&self.server)), Aim::Nbd(self.uri.clone()));
+        let (mut figures, ios) = fio::run(self.lab, &self.network, &aim, load, seconds)?;
         (figures.cpu_server_us, figures.cpu_machine_us) = meter.stop(ios);
         Ok(figures)
     }

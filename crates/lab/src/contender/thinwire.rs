@@ -43,10 +43,7 @@ impl<'l> ThinwirePair<'l> {
             }
         }
         let network = Network::new(lab, wire)?;
-        let mut argv = words![lab.executable(), "target", "--insecure", "--name", "lab"];
-        for link in 1..=wire.links {
-            argv.extend(words!["--link", link_text(&network, carrier, Side::Target, link)]);
-        }
+        let mut argv = Vec::new();
         let own = wire.initiators;
         for n in 0..own {
             argv.extend(words!["--export", format!("disk{n}=memory:{VOLUME_MIB}M")]);
@@ -58,36 +55,17 @@ impl<'l> ThinwirePair<'l> {
             argv.extend(words!["--shards", settings.shards]);
         }
         argv.extend(target_flags);
-        let mut target = network.start(Side::Target, &strs(&argv))?;
-        target.until_says(lab, "ready ", Duration::from_secs(20))?;
+        let target = serve(lab, &network, carrier, &argv, &[])?;
         let pair = ThinwirePair { lab, carrier, flags, target, network };
-        let blob = lab.blob()?;
-        let blob = blob.to_str().expect("our own path");
         for n in 1..=own {
-            let argv = words![lab.executable(), "copy", "--insecure", blob, pair.uri(n, n - 1)];
-            pair.network.run(Side::Initiator(n), &strs(&argv), "")?;
+            fill(lab, &pair.network, n, &pair.uri(n, n - 1))?;
         }
         pair.network.shape()?;
         Ok(pair)
     }
 
-    /// Of a volume, as an initiator names it.
     fn uri(&self, initiator: u32, disk: u32) -> String {
-        let links = 1..=self.network.wire().links;
-        let side = Side::Initiator(initiator);
-        let text = |link| format!("link={}", link_text(&self.network, self.carrier, side, link));
-        let parameters: Vec<String> = links.map(text).collect();
-        match (self.carrier, &parameters[..]) {
-            // One address in the name; the session learns of the others as further links.
-            (Carrier::Udp, [_]) => {
-                format!("tw+udp://{}/disk{disk}", self.network.address(Side::Target, 1))
-            }
-            (Carrier::Udp, several) => {
-                let at = self.network.address(Side::Target, 1);
-                format!("tw+udp://{at}/disk{disk}?{}", several.join("&"))
-            }
-            (_, several) => format!("tw://lab/disk{disk}?{}", several.join("&")),
-        }
+        uri(&self.network, self.carrier, initiator, disk)
     }
 
     /// Starts an initiator, which measures from a time of CLOCK_MONOTONIC on, in seconds, or at once.
@@ -222,6 +200,50 @@ pub fn start_after(initiators: u32) -> f64 {
 fn monotonic() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Starts a target on all links of a network, with further flags, and waits until it serves. `prefix`:
+/// words before the command.
+pub fn serve(
+    lab: &Laboratory,
+    network: &Network,
+    carrier: Carrier,
+    flags: &[String],
+    prefix: &[String],
+) -> Outcome<Process> {
+    let mut argv = prefix.to_vec();
+    argv.extend(words![lab.executable(), "target", "--insecure", "--name", "lab"]);
+    for link in 1..=network.wire().links {
+        argv.extend(words!["--link", link_text(network, carrier, Side::Target, link)]);
+    }
+    argv.extend(flags.iter().cloned());
+    let mut target = network.start(Side::Target, &strs(&argv))?;
+    target.until_says(lab, "ready ", Duration::from_secs(20))?;
+    Ok(target)
+}
+
+/// Fills a volume with the random bytes that all volumes hold.
+pub fn fill(lab: &Laboratory, network: &Network, initiator: u32, uri: &str) -> Outcome {
+    let blob = lab.blob()?;
+    let blob = blob.to_str().expect("our own path");
+    let argv = [lab.executable(), "copy", "--insecure", blob, uri];
+    network.run(Side::Initiator(initiator), &argv, "").map(drop)
+}
+
+/// Of a volume, as an initiator names it.
+pub fn uri(network: &Network, carrier: Carrier, initiator: u32, disk: u32) -> String {
+    let side = Side::Initiator(initiator);
+    let text = |link| format!("link={}", link_text(network, carrier, side, link));
+    let parameters: Vec<String> = (1..=network.wire().links).map(text).collect();
+    match (carrier, &parameters[..]) {
+        // One address in the name; the session learns of the others as further links.
+        (Carrier::Udp, [_]) => format!("tw+udp://{}/disk{disk}", network.address(Side::Target, 1)),
+        (Carrier::Udp, several) => {
+            let at = network.address(Side::Target, 1);
+            format!("tw+udp://{at}/disk{disk}?{}", several.join("&"))
+        }
+        (_, several) => format!("tw://lab/disk{disk}?{}", several.join("&")),
+    }
 }
 
 /// What `thinwire bench` is told of a load.

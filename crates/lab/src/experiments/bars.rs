@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{NONE, Section, Table, batching, links, pipelines, scaling};
+use super::{NONE, Section, Table, batching, disks, faces, links, pipelines, scaling};
 use crate::document::document;
 use crate::figures::Figures;
 use crate::plan::Group;
@@ -103,7 +103,7 @@ fn nbdkit_points(loads: &[Load]) -> Vec<Point> {
     loads.iter().map(|load| free(*load, Subject::Nbdkit)).collect()
 }
 
-fn free(load: Load, subject: Subject) -> Point {
+pub(super) fn free(load: Load, subject: Subject) -> Point {
     Point { wire: Wire::FREE, load, subject }
 }
 
@@ -163,33 +163,41 @@ pub fn bars(view: &View) -> Vec<Bar> {
     slow(view, &mut bars);
     steps(view, &mut bars);
     backlog(view, &mut bars);
+    faces::bars(view, &mut bars);
+    disks::bars(view, &mut bars);
     bars
 }
 
 /// What is wanted of a ratio of two points.
-struct Wanted {
+pub(super) struct Wanted {
     of: fn(&Figures) -> f64,
     at_least: bool,
     value: f64,
 }
 
-const fn at_least(value: f64, of: fn(&Figures) -> f64) -> Wanted {
+pub(super) const fn at_least(value: f64, of: fn(&Figures) -> f64) -> Wanted {
     Wanted { of, at_least: true, value }
 }
 
-const fn at_most(value: f64, of: fn(&Figures) -> f64) -> Wanted {
+pub(super) const fn at_most(value: f64, of: fn(&Figures) -> f64) -> Wanted {
     Wanted { of, at_least: false, value }
 }
 
 /// How many of these points have figures, and how many there are.
-fn count(view: &View, points: impl IntoIterator<Item = Point>) -> [usize; 2] {
+pub(super) fn count(view: &View, points: impl IntoIterator<Item = Point>) -> [usize; 2] {
     let points: BTreeSet<Point> = points.into_iter().collect();
     [points.iter().filter(|point| view.has(point)).count(), points.len()]
 }
 
 impl Wanted {
     /// `others`: the points that decided which two are compared.
-    fn bar(&self, view: &View, text: String, [a, b]: [Point; 2], others: &[Point]) -> Bar {
+    pub(super) fn bar(
+        &self,
+        view: &View,
+        text: String,
+        [a, b]: [Point; 2],
+        others: &[Point],
+    ) -> Bar {
         let show = |point: &Point| {
             view.spread(point, self.of).map_or(NONE.into(), |s| crate::draw::number(s.median))
         };
@@ -414,9 +422,15 @@ pub fn section(view: &View) -> Section {
              of the pattern and size. A bar has a verdict only if every point that it rests on was measured.",
         ],
     );
+    section.tables.push(table("What it must show", bars(view)));
+    section
+}
+
+/// Bars with their verdicts.
+pub(super) fn table(title: &str, bars: Vec<Bar>) -> Table {
     let header = ["bar", "wanted", "measured", "figures", "verdict"];
-    let mut table = Table::new("What it must show", &header);
-    for bar in bars(view) {
+    let mut table = Table::new(title, &header);
+    for bar in bars {
         let sign = if bar.at_least { "at least" } else { "at most" };
         table.rows.push(vec![
             bar.text.clone(),
@@ -426,8 +440,7 @@ pub fn section(view: &View) -> Section {
             bar.verdict(),
         ]);
     }
-    section.tables.push(table);
-    section
+    table
 }
 
 #[cfg(test)]
@@ -494,6 +507,9 @@ mod tests {
                 mib_per_s: 1.0,
                 mean_us: 1.0,
                 cpu_client_us: 1.0,
+                cpu_face_us: Some(1.0),
+                p50_us: Some(1.0),
+                p99_us: Some(2.0),
                 ..Figures::default()
             };
             put(&mut store, point, 0, figures);

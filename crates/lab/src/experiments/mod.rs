@@ -2,6 +2,8 @@
 
 mod bars;
 mod batching;
+mod disks;
+mod faces;
 mod limits;
 mod links;
 mod mixed;
@@ -38,13 +40,15 @@ pub enum Experiment {
     Fig8,
     Limits,
     Peers,
+    Faces,
+    Disks,
     Links,
     Scaling,
 }
 
 impl Experiment {
     /// All of them, in the report's order.
-    pub const ALL: [Experiment; 15] = [
+    pub const ALL: [Experiment; 17] = [
         Experiment::Bars,
         Experiment::Table2,
         Experiment::Table3,
@@ -58,6 +62,8 @@ impl Experiment {
         Experiment::Fig8,
         Experiment::Limits,
         Experiment::Peers,
+        Experiment::Faces,
+        Experiment::Disks,
         Experiment::Links,
         Experiment::Scaling,
     ];
@@ -78,6 +84,8 @@ impl Experiment {
             Experiment::Fig8 => "fig8",
             Experiment::Limits => "limits",
             Experiment::Peers => "peers",
+            Experiment::Faces => "faces",
+            Experiment::Disks => "disks",
             Experiment::Links => "links",
             Experiment::Scaling => "scaling",
         }
@@ -101,6 +109,8 @@ impl Experiment {
             Experiment::Fig8 => mixed::plan(),
             Experiment::Limits => limits::plan(),
             Experiment::Peers => peers::plan(),
+            Experiment::Faces => faces::plan(),
+            Experiment::Disks => disks::plan(),
             Experiment::Links => links::plan(),
             Experiment::Scaling => scaling::plan(),
         }
@@ -119,6 +129,8 @@ impl Experiment {
             Experiment::Fig8 => mixed::section(view),
             Experiment::Limits => limits::section(view),
             Experiment::Peers => peers::section(view),
+            Experiment::Faces => faces::section(view),
+            Experiment::Disks => disks::section(view),
             Experiment::Links => links::section(view),
             Experiment::Scaling => scaling::section(view),
         };
@@ -245,7 +257,9 @@ fn utilisation_mark(id: &str, what: &str, x: Option<f64>) -> Mark {
 /// on the same wire, measured in turns with it. A cell; empty for subjects without an echo.
 fn of_echo(view: &View, point: &Point) -> String {
     let share = match point.subject {
-        Subject::Thinwire { carrier, .. } => {
+        Subject::Thinwire { carrier, .. }
+        | Subject::Face { carrier, .. }
+        | Subject::Disk { carrier: Some(carrier), .. } => {
             let echo = Point { subject: Subject::echo(carrier, false), ..*point };
             view.ratio(point, &echo, |f| f.iops)
         }

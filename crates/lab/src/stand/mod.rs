@@ -2,6 +2,7 @@
 //! processes in them. Everything carries the process id of its maker in its name, goes when it is
 //! dropped, and is swept by the next laboratory if its maker was killed outright.
 
+mod disk;
 mod network;
 mod process;
 mod sweep;
@@ -13,6 +14,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Outcome, failed};
+pub use disk::{Image, LIMIT_IOPS, LIMIT_MIB, LimitedDisk};
 pub use network::{Network, Side};
 pub use process::{Process, machine_busy, process_cpu};
 
@@ -29,6 +31,8 @@ pub struct Laboratory<'a> {
     executable: PathBuf,
     echo: PathBuf,
     folder: PathBuf,
+    /// On a disk; made when it is first asked for.
+    disk_folder: PathBuf,
     /// True once a signal asked to end.
     interrupted: &'a dyn Fn() -> bool,
     made: Cell<u32>,
@@ -38,22 +42,30 @@ pub struct Laboratory<'a> {
 impl<'a> Laboratory<'a> {
     /// Makes a folder in memory and takes down what laboratories that were killed have left.
     /// `executable` is the thinwire to be measured, `echo` the laboratory's own: copies of them in the
-    /// folder are, so that a build that replaces them meanwhile does not take part.
-    pub fn new(executable: &Path, echo: &Path, interrupted: &'a dyn Fn() -> bool) -> Outcome<Self> {
+    /// folder are, so that a build that replaces them meanwhile does not take part. `disks` is a folder on
+    /// a disk, in which images are made.
+    pub fn new(
+        executable: &Path,
+        echo: &Path,
+        disks: &Path,
+        interrupted: &'a dyn Fn() -> bool,
+    ) -> Outcome<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(LabError::Failed(
                 "the laboratory makes network namespaces, which needs root; run it as root".into(),
             ));
         }
-        sweep::sweep();
-        let folder = work_root().join(format!("{PREFIX}-{}", std::process::id()));
+        let disks = std::path::absolute(disks).map_err(failed("cannot tell where the disk is"))?;
+        sweep::sweep(&disks);
+        let own = format!("{PREFIX}-{}", std::process::id());
+        let (folder, disk_folder) = (work_root().join(&own), disks.join(own));
         std::fs::create_dir_all(&folder)
             .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
         let (made, blob) = (Cell::new(0), RefCell::new(None));
         let copies = ["thinwire", "thinwire-lab"].map(|name| folder.join(name));
         let lab = {
             let [executable, echo] = copies.clone();
-            Laboratory { executable, echo, folder, interrupted, made, blob }
+            Laboratory { executable, echo, folder, disk_folder, interrupted, made, blob }
         };
         for (from, to) in [executable, echo].into_iter().zip(&copies) {
             std::fs::copy(from, to).map_err(failed(format!(
@@ -62,9 +74,11 @@ impl<'a> Laboratory<'a> {
                 to.display()
             )))?;
         }
-        match lab.folder.to_str() {
-            Some(_) => Ok(lab),
-            None => Err(LabError::Failed(format!("{}: not UTF-8", lab.folder.display()))),
+        let folders = [&lab.folder, &lab.disk_folder];
+        let strange = folders.into_iter().find(|folder| folder.to_str().is_none()).cloned();
+        match strange {
+            None => Ok(lab),
+            Some(folder) => Err(LabError::Failed(format!("{}: not UTF-8", folder.display()))),
         }
     }
 
@@ -84,7 +98,16 @@ impl<'a> Laboratory<'a> {
         self.folder.join(format!("{:05}-{name}", self.made.get()))
     }
 
-    /// A name that no other network has.
+    /// The same in a folder on the disk.
+    fn fresh_disk_path(&self, name: &str) -> Outcome<PathBuf> {
+        let folder = &self.disk_folder;
+        std::fs::create_dir_all(folder)
+            .map_err(failed(format!("cannot make the folder {}", folder.display())))?;
+        self.made.set(self.made.get() + 1);
+        Ok(folder.join(format!("{:05}-{name}", self.made.get())))
+    }
+
+    /// A name that no other network or control group has.
     fn fresh_tag(&self) -> String {
         self.made.set(self.made.get() + 1);
         format!("{PREFIX}-{}-{}", std::process::id(), self.made.get())
@@ -158,7 +181,10 @@ impl<'a> Laboratory<'a> {
 
 impl Drop for Laboratory<'_> {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        for folder in [&self.folder, &self.disk_folder] {
+            sweep::release(folder);
+            let _ = std::fs::remove_dir_all(folder);
+        }
     }
 }
 
@@ -244,7 +270,8 @@ mod tests {
         std::fs::copy("/bin/true", &own).unwrap();
         let interrupted = Cell::new(false);
         let ask = || interrupted.get();
-        let lab = Laboratory::new(&own, Path::new("/bin/false"), &ask).unwrap();
+        let lab =
+            Laboratory::new(&own, Path::new("/bin/false"), &std::env::temp_dir(), &ask).unwrap();
         std::fs::write(&own, "another build").unwrap();
         std::fs::remove_file(&own).unwrap();
         let copy = lab.executable().to_owned();

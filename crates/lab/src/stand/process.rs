@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
@@ -106,6 +106,22 @@ impl Process {
         }
     }
 
+    /// Asks it to end and waits for that; who does not end in time is killed when it is dropped.
+    pub fn end(&mut self, patience: Duration) {
+        let Some(id) = Pid::from_raw(self.child.id() as i32).filter(|_| !self.ended) else {
+            return;
+        };
+        let _ = rustix::process::kill_process(id, Signal::TERM);
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                self.ended = true;
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     fn complaint(&self, status: &str) -> LabError {
         let said = std::fs::read_to_string(&self.stderr).unwrap_or_default();
         let said = if said.trim().is_empty() { self.stdout() } else { said };
@@ -153,6 +169,34 @@ pub fn machine_busy() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_asked_to_end_may_do_so_in_order() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let never = || false;
+        let disks = std::env::temp_dir();
+        let lab = Laboratory::new(Path::new("/bin/true"), Path::new("/bin/true"), &disks, &never);
+        let lab = lab.unwrap();
+        let mark = lab.fresh_path("mark");
+        let script = format!(
+            "trap 'echo x > {}; exit' TERM; echo ready; while :; do sleep 0.01; done",
+            mark.display()
+        );
+        let mut process = Process::start(&lab, None, &["sh", "-c", &script]).unwrap();
+        process.until_says(&lab, "ready", Duration::from_secs(20)).unwrap();
+        process.end(Duration::from_secs(20));
+        assert!(process.ended && mark.exists());
+        // Nobody is asked twice, and who does not listen does not stop us.
+        process.end(Duration::ZERO);
+        let mut deaf =
+            Process::start(&lab, None, &["sh", "-c", "trap '' TERM; echo ready; sleep 600"])
+                .unwrap();
+        deaf.until_says(&lab, "ready", Duration::from_secs(20)).unwrap();
+        deaf.end(Duration::from_millis(50));
+        assert!(!deaf.ended);
+    }
 
     #[test]
     fn this_process_uses_time() {

@@ -1,11 +1,13 @@
-//! Taking down: namespaces with whatever still runs in them, and what killed laboratories left.
+//! Taking down: namespaces with whatever still runs in them, mounts, loop devices, control groups, and
+//! what killed laboratories left.
 
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal};
 
+use super::disk::GROUP_ROOTS;
 use super::{PREFIX, tgt_sockets, work_root};
 
 /// Kills what runs in these namespaces and removes them. Of what is not there nothing is said.
@@ -33,21 +35,89 @@ fn ip(args: &[&str]) -> Command {
     command
 }
 
-/// Takes down what carries our prefix and the process id of one that is no more.
-pub fn sweep() {
-    let names = |folder: &Path| -> Vec<String> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+/// Unmounts what is mounted in a folder, and frees loop devices over files in it: what a face, or a
+/// limited disk, leaves that was killed. Of what is not there nothing is said.
+pub fn release(folder: &Path) {
+    for device in loops_over(folder) {
+        release_loop(&device);
+    }
+    for mount in
+        mounts_in(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), folder)
+    {
+        let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Detaches a loop device.
+pub fn release_loop(device: &str) {
+    let mut command = Command::new("losetup");
+    let _ = command.args(["-d", device]).stderr(Stdio::null()).process_group(0).status();
+}
+
+/// Ends what is in a control group and removes it.
+pub fn remove_group(group: &Path) {
+    for _ in 0..100 {
+        let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        for pid in members.split_whitespace() {
+            if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
+                let _ = rustix::process::kill_process(pid, Signal::KILL);
+            }
+        }
+        // Those who were killed leave it a little later.
+        match std::fs::remove_dir(group) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// Loop devices over files in a folder.
+fn loops_over(folder: &Path) -> Vec<String> {
+    let is_over = |name: &String| {
+        let file = Path::new("/sys/block").join(name).join("loop/backing_file");
+        std::fs::read_to_string(file)
+            .is_ok_and(|file| Path::new(file.trim_end()).starts_with(folder))
     };
+    let found = names(Path::new("/sys/block")).into_iter().filter(is_over);
+    found.map(|name| format!("/dev/{name}")).collect()
+}
+
+/// Mount points in a folder, the innermost first.
+fn mounts_in(mountinfo: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    let mut mounts: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).collect();
+    mounts.reverse();
+    mounts
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Takes down what carries our prefix and the process id of one that is no more, also in the folder in
+/// which images on a disk are made.
+pub fn sweep(disks: &Path) {
     let mut dead = names(Path::new("/run/netns"));
     dead.retain(|name| is_orphan(name));
     if !dead.is_empty() {
         eprintln!("lab: taking down {} namespaces that a killed laboratory left", dead.len());
         take_down(&dead);
     }
-    for name in names(&work_root()).iter().filter(|name| is_orphan(name)) {
-        let _ = std::fs::remove_dir_all(work_root().join(name));
-        dead.push(name.clone());
+    for root in GROUP_ROOTS.map(Path::new) {
+        names(root)
+            .iter()
+            .filter(|name| is_orphan(name))
+            .for_each(|name| remove_group(&root.join(name)));
+    }
+    for root in [&work_root(), disks] {
+        for name in names(root).iter().filter(|name| is_orphan(name)) {
+            release(&root.join(name));
+            let _ = std::fs::remove_dir_all(root.join(name));
+            dead.push(name.clone());
+        }
     }
     // tgt's are called after us; those of others, whose numbers mean something else, are left alone.
     for id in dead.iter().filter_map(|name| maker(name)) {
@@ -71,6 +141,18 @@ fn is_orphan(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mounts_are_taken_down_from_within() {
+        let text = "22 1 0:20 / / rw - ext4 /dev/vda rw\n\
+                    30 22 0:40 / /dev/shm/tw-lab-7/00001-file rw - fuse.thinwire thinwire rw\n\
+                    31 30 0:41 / /dev/shm/tw-lab-7/00001-file/in rw - tmpfs x rw\n\
+                    32 22 0:42 / /dev/shm/tw-lab-77/f rw - tmpfs x rw\n";
+        let found = mounts_in(text, Path::new("/dev/shm/tw-lab-7"));
+        let own = ["/dev/shm/tw-lab-7/00001-file/in", "/dev/shm/tw-lab-7/00001-file"];
+        assert_eq!(found, own.map(PathBuf::from));
+        assert_eq!(loops_over(Path::new("/no/such/folder")), Vec::<String>::new());
+    }
 
     #[test]
     fn only_the_dead_are_orphans() {
