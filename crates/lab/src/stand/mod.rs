@@ -182,7 +182,7 @@ impl<'a> Laboratory<'a> {
 impl Drop for Laboratory<'_> {
     fn drop(&mut self) {
         for folder in [&self.folder, &self.disk_folder] {
-            sweep::release(folder);
+            sweep::release(|path| path.starts_with(folder));
             let _ = std::fs::remove_dir_all(folder);
         }
     }
@@ -250,8 +250,13 @@ pub fn is_installed(program: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// Held by each test that opens a laboratory: two of one process have one folder.
+    pub static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     #[test]
     fn the_end_of_an_output_is_one_line() {
@@ -266,6 +271,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
+        let _alone = ONE_AT_A_TIME.lock();
         let own = std::env::temp_dir().join(format!("{PREFIX}-test-{}", std::process::id()));
         std::fs::copy("/bin/true", &own).unwrap();
         let interrupted = Cell::new(false);

@@ -175,6 +175,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
+        let _alone = crate::stand::tests::ONE_AT_A_TIME.lock();
         let never = || false;
         let disks = std::env::temp_dir();
         let lab = Laboratory::new(Path::new("/bin/true"), Path::new("/bin/true"), &disks, &never);

@@ -35,15 +35,14 @@ fn ip(args: &[&str]) -> Command {
     command
 }
 
-/// Unmounts what is mounted in a folder, and frees loop devices over files in it: what a face, or a
-/// limited disk, leaves that was killed. Of what is not there nothing is said.
-pub fn release(folder: &Path) {
-    for device in loops_over(folder) {
+/// Unmounts what is mounted where `is_ours` says so, and frees loop devices over such files: what a face,
+/// or a limited disk, leaves that was killed. Of what is not there nothing is said.
+pub fn release(is_ours: impl Fn(&Path) -> bool) {
+    for device in loops_over(&is_ours) {
         release_loop(&device);
     }
-    for mount in
-        mounts_in(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), folder)
-    {
+    let mounted = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for mount in mounts_in(&mounted, &is_ours) {
         let _ = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
     }
 }
@@ -73,21 +72,20 @@ pub fn remove_group(group: &Path) {
     }
 }
 
-/// Loop devices over files in a folder.
-fn loops_over(folder: &Path) -> Vec<String> {
+/// Loop devices over files that are ours, which may have been removed.
+fn loops_over(is_ours: impl Fn(&Path) -> bool) -> Vec<String> {
     let is_over = |name: &String| {
         let file = Path::new("/sys/block").join(name).join("loop/backing_file");
-        std::fs::read_to_string(file)
-            .is_ok_and(|file| Path::new(file.trim_end()).starts_with(folder))
+        std::fs::read_to_string(file).is_ok_and(|file| is_ours(Path::new(file.trim_end())))
     };
     let found = names(Path::new("/sys/block")).into_iter().filter(is_over);
     found.map(|name| format!("/dev/{name}")).collect()
 }
 
-/// Mount points in a folder, the innermost first.
-fn mounts_in(mountinfo: &str, folder: &Path) -> Vec<PathBuf> {
+/// Mount points that are ours, the innermost first.
+fn mounts_in(mountinfo: &str, is_ours: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-    let mut mounts: Vec<PathBuf> = points.filter(|point| point.starts_with(folder)).collect();
+    let mut mounts: Vec<PathBuf> = points.filter(|point| is_ours(point)).collect();
     mounts.reverse();
     mounts
 }
@@ -112,9 +110,9 @@ pub fn sweep(disks: &Path) {
             .filter(|name| is_orphan(name))
             .for_each(|name| remove_group(&root.join(name)));
     }
+    release(|path| path.iter().filter_map(|name| name.to_str()).any(is_orphan));
     for root in [&work_root(), disks] {
         for name in names(root).iter().filter(|name| is_orphan(name)) {
-            release(&root.join(name));
             let _ = std::fs::remove_dir_all(root.join(name));
             dead.push(name.clone());
         }
@@ -148,10 +146,10 @@ mod tests {
                     30 22 0:40 / /dev/shm/tw-lab-7/00001-file rw - fuse.thinwire thinwire rw\n\
                     31 30 0:41 / /dev/shm/tw-lab-7/00001-file/in rw - tmpfs x rw\n\
                     32 22 0:42 / /dev/shm/tw-lab-77/f rw - tmpfs x rw\n";
-        let found = mounts_in(text, Path::new("/dev/shm/tw-lab-7"));
+        let found = mounts_in(text, |path| path.starts_with("/dev/shm/tw-lab-7"));
         let own = ["/dev/shm/tw-lab-7/00001-file/in", "/dev/shm/tw-lab-7/00001-file"];
         assert_eq!(found, own.map(PathBuf::from));
-        assert_eq!(loops_over(Path::new("/no/such/folder")), Vec::<String>::new());
+        assert_eq!(loops_over(|_| false), Vec::<String>::new());
     }
 
     #[test]
