@@ -52,14 +52,17 @@ fn subjects(load: Load) -> Vec<Subject> {
     all
 }
 
-/// Whether the quick form measures it.
+/// Whether the quick form measures it: reads with many outstanding; of large ones only the default.
 fn is_quick(load: Load, subject: Subject) -> bool {
-    let told = load == SMALL || load == READS;
-    told && match subject {
-        Subject::Disk { store: ImageStore::Limited, .. } => false,
-        Subject::Disk { carrier, .. } => carrier != Some(Carrier::Udp),
-        _ => true,
-    }
+    let quick = load == SMALL || load == READS;
+    quick
+        && match subject {
+            Subject::Disk { store: ImageStore::Limited, .. } => false,
+            Subject::Disk { carrier: Some(Carrier::Udp), .. } => false,
+            Subject::Disk { store, .. } => load == SMALL || store == ImageStore::Direct,
+            Subject::NbdkitFile => load == SMALL,
+            _ => true,
+        }
 }
 
 pub fn plan() -> Vec<Group> {

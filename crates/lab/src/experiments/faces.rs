@@ -51,14 +51,20 @@ fn subjects(load: Load) -> Vec<Subject> {
     all
 }
 
-/// Whether the quick form measures it: reads with many outstanding, and of the faces over `udp` none but
-/// NBD.
+/// Whether the quick form measures it: reads with many outstanding; of large ones, of which each subject
+/// would be set up for one run, those of the faces that bars are about most.
 fn is_quick(load: Load, subject: Subject) -> bool {
-    let told = load == SMALL[0] || load == LARGE[0];
-    told && match subject {
-        Subject::Face { face, carrier } => face == FaceKind::Nbd || carrier == Carrier::Packet,
-        Subject::QemuNbd | Subject::Tgt => load == SMALL[0],
-        _ => true,
+    let small = load == SMALL[0];
+    match subject {
+        Subject::Face { face: FaceKind::Nbd, .. } => small || load == LARGE[0],
+        Subject::Face { face: FaceKind::Block, carrier: Carrier::Packet } => {
+            small || load == LARGE[0]
+        }
+        Subject::Face { carrier: Carrier::Udp, .. } => false,
+        Subject::Thinwire { .. } | Subject::Echo { .. } | Subject::Nbdkit => {
+            small || load == LARGE[0]
+        }
+        _ => small,
     }
 }
 
@@ -359,7 +365,8 @@ mod tests {
             }
         }
         let quick = |load, subject| is_quick(load, subject);
-        assert!(quick(SMALL[0], face(FaceKind::Nbd, Carrier::Udp)));
+        assert!(quick(LARGE[0], face(FaceKind::Nbd, Carrier::Udp)));
+        assert!(quick(SMALL[0], Subject::FaceAlone) && !quick(LARGE[0], Subject::FaceAlone));
         assert!(
             !quick(SMALL[0], face(FaceKind::File, Carrier::Udp)) && !quick(ONE[0], Subject::Nbdkit)
         );
