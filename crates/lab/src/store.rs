@@ -1,7 +1,7 @@
 //! What was measured, kept as it is measured: one JSON object a line, appended, so that a run that is
 //! interrupted or killed loses nothing but the run under way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -58,8 +58,9 @@ struct Line {
 /// What is known of a point.
 #[derive(Debug, Default)]
 struct Known {
-    /// The newest sample of each round.
-    rounds: BTreeMap<u32, Sample>,
+    /// The samples of each round by their visits: who shares a point with others is measured with each
+    /// of them.
+    rounds: BTreeMap<u32, BTreeMap<u64, Sample>>,
     /// Why rounds have none, as far as it is known.
     failures: BTreeMap<u32, String>,
 }
@@ -133,7 +134,8 @@ impl SampleStore {
         match (line.figures, line.missing) {
             (Some(figures), _) => {
                 known.failures.remove(&line.run.round);
-                known.rounds.insert(line.run.round, Sample { run: line.run, figures });
+                let visits = known.rounds.entry(line.run.round).or_default();
+                visits.insert(line.run.visit, Sample { run: line.run, figures });
                 let (from, to) = self.span.unwrap_or((line.time, line.time));
                 self.span = Some((from.min(line.time), to.max(line.time)));
             }
@@ -151,18 +153,20 @@ impl SampleStore {
     /// Whether all these have figures of a round, from one visit, each of a run as long as its entry
     /// says or longer.
     pub fn is_whole(&self, turns: &[(Point, Entry)], round: u32) -> bool {
-        let visit = |(point, entry): &(Point, Entry)| {
-            let sample = self.known.get(&point.to_string())?.rounds.get(&round)?;
-            (sample.run.seconds >= entry.seconds).then_some(sample.run.visit)
+        let visits = |(point, entry): &(Point, Entry)| -> BTreeSet<u64> {
+            let of_round = self.samples(point).filter(|sample| sample.run.round == round);
+            let long = of_round.filter(|sample| sample.run.seconds >= entry.seconds);
+            long.map(|sample| sample.run.visit).collect()
         };
-        let mut visits = turns.iter().map(visit);
-        let first = visits.next();
-        first.is_none_or(|first| first.is_some() && visits.all(|visit| visit == first))
+        let common = turns.iter().map(visits).reduce(|a, b| &a & &b);
+        common.is_none_or(|common| !common.is_empty())
     }
 
-    /// The samples of a point in the order of the rounds; none if it was not measured.
+    /// The samples of a point in the order of the rounds, those of a round in that of the visits; none if
+    /// it was not measured.
     pub fn samples(&self, point: &Point) -> impl Iterator<Item = &Sample> {
-        self.known.get(&point.to_string()).into_iter().flat_map(|known| known.rounds.values())
+        let known = self.known.get(&point.to_string()).into_iter();
+        known.flat_map(|known| known.rounds.values().flat_map(BTreeMap::values))
     }
 
     /// Why a round of a point has no sample, if that is known.
@@ -272,7 +276,11 @@ pub(crate) mod tests {
         assert!(!store.is_whole(&turns(&[1, 2], 1.0), 0), "the other half on another day");
         store.put(&point(1), run(0, 2), Ok(figures(7.0))).unwrap();
         assert!(store.is_whole(&turns(&[1, 2], 1.0), 0));
-        assert_eq!(store.samples(&point(1)).count(), 1, "the newest is kept");
+        store.put(&point(1), run(0, 3), Ok(figures(8.0))).unwrap();
+        store.put(&point(4), run(0, 3), Ok(figures(9.0))).unwrap();
+        assert!(store.is_whole(&turns(&[1, 4], 1.0), 0));
+        assert!(store.is_whole(&turns(&[1, 2], 1.0), 0), "with others since, and still whole");
+        assert!(!store.is_whole(&turns(&[1, 2, 4], 1.0), 0), "not in one visit");
         assert!(store.is_whole(&[], 0));
         std::fs::remove_dir_all(&folder).unwrap();
     }

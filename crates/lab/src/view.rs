@@ -28,8 +28,14 @@ impl<'a> View<'a> {
         self.entries.get(point).map_or(0, |entry| entry.rounds(self.form))
     }
 
-    /// What counts of a point.
+    /// What counts of a point: of each round the newest.
     fn samples(&self, point: &Point) -> impl Iterator<Item = &'a Sample> {
+        let newest: BTreeMap<u32, &Sample> = self.all(point).map(|s| (s.run.round, s)).collect();
+        newest.into_values()
+    }
+
+    /// The same with those of further visits in the same rounds, beside others.
+    fn all(&self, point: &Point) -> impl Iterator<Item = &'a Sample> {
         let rounds = self.rounds(point);
         let seconds = self.entries.get(point).map_or(0.0, |entry| entry.seconds);
         let counts = move |run: &Run| run.round < rounds && run.seconds >= seconds;
@@ -61,22 +67,26 @@ impl<'a> View<'a> {
         self.together([a, b], |[a, b]| of(a) / of(b))
     }
 
-    /// What a calculation with figures of several points comes to, over the visits in which all of them
-    /// had their turns.
+    /// What a calculation with figures of several points comes to, over the rounds: for each the newest
+    /// visit in which all of them had their turns.
     pub fn together<const N: usize>(
         &self,
         points: [&Point; N],
         of: impl Fn([&Figures; N]) -> f64,
     ) -> Option<Spread> {
         let visits = points.map(|point| {
-            let all = self.samples(point).map(|sample| (sample.run.visit, &sample.figures));
-            all.collect::<BTreeMap<u64, &Figures>>()
+            let all = self.all(point).map(|sample| (sample.run.visit, sample));
+            all.collect::<BTreeMap<u64, &Sample>>()
         });
-        let one = |visit: &u64| {
-            let found = visits.each_ref().map(|all| all.get(visit).copied());
-            found.iter().all(Option::is_some).then(|| of(found.map(|f| f.expect("all are there"))))
-        };
-        Spread::of(visits.first()?.keys().filter_map(one))
+        let mut rounds: BTreeMap<u32, [&Figures; N]> = BTreeMap::new();
+        for (visit, first) in visits.first()? {
+            let found = visits.each_ref().map(|all| all.get(visit));
+            if found.iter().all(Option::is_some) {
+                let figures = found.map(|sample| &sample.expect("all are there").figures);
+                rounds.insert(first.run.round, figures);
+            }
+        }
+        Spread::of(rounds.into_values().map(of))
     }
 
     /// The last round's figures of a point.
@@ -166,6 +176,14 @@ mod tests {
         let sum = view.together([&ours, &theirs], |[a, b]| a.iops + b.iops).unwrap();
         assert_eq!((sum.median, sum.rounds), (40.0, 1), "not the halves of two visits");
         assert_eq!(view.together([&ours, &point(Subject::Tgt)], |[a, _]| a.iops), None);
+        // One of them has since been measured beside somebody else.
+        let figures = Figures { iops: 500.0, ..Figures::default() };
+        let run = Run { round: 0, visit: 4, seconds: 1.0 };
+        store.put(&theirs, run, Ok(figures)).unwrap();
+        let view = View::new(&store, &[group(3, 1)], Form::Full);
+        let ratio = view.ratio(&ours, &theirs, |f| f.iops).unwrap();
+        assert_eq!((ratio.median, ratio.rounds), (3.0, 1), "of the visit that both have");
+        assert_eq!(view.spread(&theirs, |f| f.iops).unwrap().max, 500.0, "by itself, the newest");
         assert_eq!(view.spread(&ours, |f| f.iops).unwrap().median, 60.0);
         std::fs::remove_dir_all(&folder).unwrap();
     }
