@@ -144,7 +144,7 @@ fn report(args: &ReportArgs, executable: &Path, interrupted: &dyn Fn() -> bool) 
     }
     for bar in experiments::bars(&view) {
         let sign = if bar.at_least { "at least" } else { "at most" };
-        let found = bar.measured.map_or("–".into(), |s| s.show(3));
+        let found = bar.shown();
         say(&format!("{:>24}  {}: {sign} {}, {found}", bar.verdict(), bar.text, bar.wanted))?;
     }
     say(&format!("bars: {met} met, {missed} missed, {open} not or only partly measured"))?;

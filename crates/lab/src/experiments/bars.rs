@@ -58,6 +58,11 @@ impl Bar {
         Some(if self.at_least { median >= self.wanted } else { median <= self.wanted })
     }
 
+    /// The spread, with as many digits as tell something; `–` if there is none.
+    pub fn shown(&self) -> String {
+        self.measured.map_or(NONE.into(), |s| s.show(if s.median < 1000.0 { 3 } else { 0 }))
+    }
+
     /// With its verdict, for a file.
     pub fn judged(self) -> Judged {
         Judged { verdict: self.verdict(), bar: self }
@@ -435,7 +440,7 @@ pub(super) fn table(title: &str, bars: Vec<Bar>) -> Table {
         table.rows.push(vec![
             bar.text.clone(),
             format!("{sign} {}", bar.wanted),
-            bar.measured.map_or(NONE.into(), |s| s.show(3)),
+            bar.shown(),
             bar.figures.clone(),
             bar.verdict(),
         ]);
