@@ -30,7 +30,9 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
         },
         LabCommand::List(args) => list(args),
         LabCommand::Busy(args) => {
-            let lab = Laboratory::new(executable, &crate::own_executable()?, interrupted)?;
+            // It measures no disk, and so needs no room for one.
+            let (echo, disks) = (crate::own_executable()?, std::env::temp_dir());
+            let lab = Laboratory::new(executable, &echo, &disks, interrupted)?;
             say(&busy::run(&lab, args)?.text())
         }
         LabCommand::Report(args) => report(args, executable, interrupted),
