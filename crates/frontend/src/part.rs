@@ -144,8 +144,13 @@ impl FacePart {
                     "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
                 ),
             )),
-            // Whoever flushes is told; the disk tells of itself.
-            VolumeEvent::Lost | VolumeEvent::Shrunk => None,
+            // Users are told by a flush that fails: the volume sees to that.
+            VolumeEvent::Lost => Some((
+                Gravity::Warning,
+                "acknowledged writes that no flush has covered may be lost: the next flush says so".into(),
+            )),
+            // The disk tells of itself.
+            VolumeEvent::Shrunk => None,
         }));
         true
     }

@@ -113,6 +113,18 @@ fn growth_is_looked_for_once_a_second_and_told() {
 }
 
 #[test]
+fn a_loss_is_told_to_a_person_and_a_shorter_file_is_not() {
+    let (mut part, _, puppet) = part();
+    puppet.tell(VolumeEvent::Lost);
+    puppet.tell(VolumeEvent::Shrunk);
+    let notes = turn(&mut part, START).0;
+    assert!(
+        matches!(&notes[..], [Effect::Note(Gravity::Warning, text)] if text.contains("may be lost"))
+    );
+    assert_eq!(turn(&mut part, START).0, []);
+}
+
+#[test]
 fn a_dead_face_is_not_turned_again_and_is_told_once() {
     let (mut part, told, _) = part();
     told.borrow_mut().dies = true;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use thinwire_runtime::disk::{self, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
-use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
+use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Owing, Volume, VolumeEvent};
 
 use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
@@ -34,7 +34,7 @@ struct LeafVolume(Rc<RefCell<Granted>>);
 struct Granted {
     /// Let go of before the store, and its lock.
     grant: Option<LocalGrant>,
-    store: Box<dyn Volume>,
+    store: Owing<Box<dyn Volume>>,
     /// Something was to be written, or may be.
     written: bool,
     /// A sync has failed, of this volume or of what shares its device.
@@ -88,6 +88,7 @@ impl LocalLeaf {
             }
             _ => None,
         };
+        let store = Owing::new(store, options.losses_are_heard);
         let store = Rc::new(RefCell::new(Granted {
             grant,
             store,
@@ -162,12 +163,14 @@ impl LocalLeaf {
     #[cfg(test)]
     pub fn fail_next_flush(&self) {
         let nothing: Box<dyn Volume> = Box::new(NullStore::new(512, 512));
-        let store = &mut self.store.borrow_mut().store;
+        let leaf = &mut *self.store.borrow_mut();
+        let store = leaf.store.below_mut();
         let sound = std::mem::replace(store, nothing);
         *store = Box::new(crate::testing::FailsFlush::new(sound));
     }
 
-    /// An orderly end: makes all durable, then lets go of the right to write.
+    /// An orderly end: makes all durable, then lets go of the right to write. A loss that no flush has told
+    /// of is one that this flush has to tell: then who has written stays on record.
     pub fn end(&mut self) -> Outcome {
         if self.store.borrow().grant.is_none() {
             return Ok(());
@@ -183,7 +186,7 @@ impl LocalLeaf {
         }
         let store = &mut *self.store.borrow_mut();
         match store.grant.take() {
-            Some(grant) => grant.release(&mut *store.store),
+            Some(grant) => grant.release(&mut store.store),
             None => Ok(()),
         }
     }
@@ -247,7 +250,7 @@ impl Drop for Granted {
             && !self.written
             && taken_back.is_ok()
         {
-            grant.undo(&mut *self.store);
+            grant.undo(&mut self.store);
         }
     }
 }

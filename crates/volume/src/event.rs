@@ -24,3 +24,13 @@ pub enum VolumeEvent {
     /// writes there, until it is opened again.
     Shrunk,
 }
+
+impl VolumeEvent {
+    /// Puts it among what is still to be told: of one kind the last says all, and a loss comes first.
+    pub(crate) fn remember(self, news: &mut Vec<VolumeEvent>) {
+        let kind = std::mem::discriminant(&self);
+        news.retain(|other| std::mem::discriminant(other) != kind);
+        let at = if self == VolumeEvent::Lost { 0 } else { news.len() };
+        news.insert(at, self);
+    }
+}

@@ -85,12 +85,7 @@ impl Edge {
         if let VolumeEvent::Resized { bytes } = event {
             self.geometry.set(Geometry { bytes, ..self.geometry.get() });
         }
-        let mut news = self.news.borrow_mut();
-        // Of one kind the last says all; a loss comes first.
-        let kind = std::mem::discriminant(&event);
-        news.retain(|other| std::mem::discriminant(other) != kind);
-        let at = if event == VolumeEvent::Lost { 0 } else { news.len() };
-        news.insert(at, event);
+        event.remember(&mut self.news.borrow_mut());
         self.events.set(self.events.get() + 1);
     }
 

@@ -108,7 +108,8 @@ mod tests {
         };
         assert_eq!(forced(Ending::AfterLoss), [false, true, true]);
         assert_eq!(forced(Ending::Unfinished), [false, true, true]);
-        // Where the last flush succeeded, what was lost before was told then, and is written once more or given up.
+        // Where the last flush succeeded, what was lost before was told by one that failed, and is written once
+        // more or given up; what no flush has told of fails the end itself.
         assert_eq!(forced(Ending::Orderly), [false; 3]);
         assert_eq!(forced(Ending::BarAway), [false, true, false]);
         assert_eq!(forced(Ending::Unused), [false; 3]);

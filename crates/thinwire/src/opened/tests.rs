@@ -1,0 +1,150 @@
+//! Volumes that commands open: what is refused, and what a loss leaves.
+
+use std::path::PathBuf;
+
+use thinwire_buffer::SegList;
+use thinwire_volume::{Op, load_writer};
+
+use super::*;
+use crate::cli::WireArgs;
+use crate::open::open_volume;
+use crate::testing::TempDir;
+
+#[test]
+fn what_does_not_fit_is_named_as_the_user_named_it() {
+    let half = 1u64 << 63;
+    let text = format!("linear:[memory:512,null:{half},linear:[null:{half},null:512]]");
+    let options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
+    let outer = format!("cannot open {text}: linear:[null:{half},null:512] does not fit");
+    assert!(error.starts_with(&outer), "{error}");
+}
+
+/// Two images as one volume, of which the second fails the next flush, as a disk does: once.
+struct Failing {
+    dir: TempDir,
+    open: Box<dyn OpenVolume>,
+}
+
+impl Failing {
+    const NAMES: [&str; 2] = ["sound.img", "broken.img"];
+
+    fn new(name: &str, losses_are_heard: bool) -> Self {
+        let dir = TempDir::new(name);
+        let paths = Self::NAMES.map(|name| dir.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
+        let text = format!("linear:[{},{}]", paths[0].display(), paths[1].display());
+        let run_dir = dir.path().join("run");
+        let mut options = VolumeOptions::new(false, &WireArgs::default(), run_dir);
+        options.losses_are_heard = losses_are_heard;
+        let host = Host::new().unwrap();
+        let disk = DiskOptions::default();
+        let tree = Tree::open(&host, &text.parse().unwrap(), &options, disk, None).unwrap();
+        let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
+        leaf.fail_next_flush();
+        for fd in tree.fds() {
+            host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
+        }
+        Failing { open: over(&host, tree, &options), dir }
+    }
+
+    fn write(&mut self, offset: u64) -> bool {
+        let mut io = Io::new(1, Op::Write, offset, 4096);
+        io.data = SegList::of(self.open.pool().copy_of(&[7; 4096]).freeze());
+        self.io(io)
+    }
+
+    fn flush(&mut self) -> bool {
+        self.io(Io::new(1, Op::Flush, 0, 0))
+    }
+
+    fn io(&mut self, io: Io) -> bool {
+        let done = crate::bench::one_io(&mut *self.open, io, &mut Vec::new());
+        done.unwrap().result.is_ok()
+    }
+
+    /// Ends it: the outcome, and of each image whether its writer is still on record.
+    fn close(mut self, ending: Ending) -> (Outcome<Unheard>, [bool; 2]) {
+        let closed = self.open.close(ending);
+        drop(self.open);
+        let is_held = |name| {
+            let (pool, path) = (Pool::new(0), self.dir.path().join(name));
+            let disk = DiskOptions::default();
+            let store = thinwire_runtime::disk::open_store(&path, &disk, &pool, &mut |_| {});
+            load_writer(&mut *store.unwrap().volume).unwrap().is_held()
+        };
+        (closed, Self::NAMES.map(is_held))
+    }
+}
+
+#[test]
+fn a_failed_flush_of_one_leaf_leaves_only_that_one_on_record() {
+    let mut volume = Failing::new("opened-loss", false);
+    assert!(volume.write(0) && volume.write(1 << 16) && !volume.flush());
+    let (closed, are_held) = volume.close(Ending::AfterLoss);
+    assert_eq!((closed.is_ok(), are_held), (true, [false, true]));
+}
+
+/// Who asked for the flush that failed knows; another client that has written does not (rule 4).
+#[test]
+fn what_one_flush_has_lost_another_is_told_unless_losses_are_heard() {
+    for is_heard in [false, true] {
+        let mut volume = Failing::new("opened-told", is_heard);
+        assert!(volume.write(1 << 16) && !volume.flush());
+        assert_eq!([volume.flush(), volume.flush()], [is_heard, true]);
+        let (closed, are_held) = volume.close(Ending::Orderly);
+        assert_eq!((closed.is_ok(), are_held), (true, [false; 2]));
+    }
+}
+
+#[test]
+fn a_loss_that_no_flush_has_told_of_fails_the_end_and_stays_on_record() {
+    let mut volume = Failing::new("opened-untold", false);
+    assert!(volume.write(1 << 16) && !volume.flush());
+    let (closed, are_held) = volume.close(Ending::Orderly);
+    let why = closed.unwrap_err().to_string();
+    assert!(why.contains("writes since the last flush may be lost"), "{why}");
+    assert_eq!(are_held, [false, true]);
+}
+
+/// Whether it stands there itself, in a list, or in a file that is named there.
+#[test]
+fn a_part_that_is_not_there_is_named_with_the_line_that_says_so() {
+    let dir = TempDir::new("opened-missing");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let volume = |name: &str, children: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nkind = \"linear\"\nchildren = [{children}]\n")
+    };
+    let own = volume("own", "\"memory:512\",\n\n\"none.img\"");
+    let listed = volume("listed", "\"memory:512\", \"linear:[memory:512,none.img]\"");
+    let far = volume("far", "\"other.toml#here\"");
+    std::fs::write(path("a.toml"), own + &listed + &far).unwrap();
+    std::fs::write(path("other.toml"), volume("here", "\"none.img\"")).unwrap();
+    let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    options.read_only = true;
+    let [a, other, none] = ["a.toml", "other.toml", "none.img"].map(path);
+    for (name, place) in [
+        (format!("{a}#own"), format!("{a}:6: ")),
+        (format!("{a}#listed"), format!("{a}:10: ")),
+        (format!("{a}#far"), format!("{other}:4: ")),
+        (format!("linear:[memory:512,{a}#own]"), format!("{a}:6: ")),
+        (format!("linear:[memory:512,{none}]"), String::new()),
+    ] {
+        let spec = name.parse().unwrap();
+        let error = open_volume(&spec, &options, None).err().unwrap().to_string();
+        assert_eq!(error, format!("{place}{none}: no such file or device"), "{name}");
+    }
+}
+
+#[test]
+fn a_file_that_is_part_twice_is_refused() {
+    let dir = TempDir::new("opened-twice");
+    let path = dir.path().join("a.img");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let a = path.display();
+    let text = format!("linear:[{a},memory:512,linear:[{a}]]");
+    let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    options.read_only = true;
+    let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
+    assert!(error.contains(&format!("file:{a} and file:{a} are the same file")), "{error}");
+}

@@ -1,0 +1,112 @@
+//! What is lost is told by a flush: by hand, and by a disk that loses at random.
+
+mod random;
+
+use thinwire_buffer::SegList;
+
+use super::*;
+use crate::testing::Puppet;
+use crate::{IoFlags, VolumeEvent};
+
+fn owing(is_heard: bool) -> (Owing<Puppet>, Puppet) {
+    let puppet = Puppet::new(1, Puppet::GEOMETRY);
+    (Owing::new(puppet.clone(), is_heard), puppet)
+}
+
+fn write(token: Token, fua: bool) -> Io {
+    let data = SegList::of(thinwire_buffer::Pool::new(0).copy_of(&[7; 512]).freeze());
+    let flags = IoFlags { fua, ..IoFlags::default() };
+    Io { data, flags, ..Io::new(token, Op::Write, 0, 512) }
+}
+
+fn flush(token: Token) -> Io {
+    Io::new(token, Op::Flush, 0, 0)
+}
+
+/// How these I/Os end, of which the volume below says that all have succeeded.
+fn succeed(owing: &mut Owing<Puppet>, puppet: &Puppet, ios: Vec<Io>) -> Vec<bool> {
+    ios.into_iter().for_each(|io| owing.submit(io));
+    puppet.take().iter().for_each(|io| puppet.succeed(io));
+    poll(owing)
+}
+
+fn poll(owing: &mut Owing<Puppet>) -> Vec<bool> {
+    let mut done = Vec::new();
+    owing.poll(&mut done);
+    done.iter().map(|one| one.result.is_ok()).collect()
+}
+
+fn events(owing: &mut Owing<Puppet>) -> Vec<VolumeEvent> {
+    let mut events = Vec::new();
+    owing.poll_events(&mut events);
+    events
+}
+
+#[test]
+fn a_loss_is_told_by_the_next_flush_and_once() {
+    let (mut owing, puppet) = owing(false);
+    assert_eq!(succeed(&mut owing, &puppet, vec![write(1, false), flush(2)]), [true; 2]);
+    puppet.tell(VolumeEvent::Lost);
+    let read = Io::new(4, Op::Read, 0, 512);
+    assert_eq!(succeed(&mut owing, &puppet, vec![write(3, true), read]), [true; 2]);
+    owing.submit(flush(5));
+    puppet.succeed(&puppet.take_one());
+    let mut done = Vec::new();
+    owing.poll(&mut done);
+    let error = done[0].result.unwrap_err();
+    assert_eq!((error.kind, error.op, error.module), (ErrorKind::Io, Op::Flush, MODULE));
+    assert_eq!(succeed(&mut owing, &puppet, vec![flush(6)]), [true]);
+}
+
+#[test]
+fn a_loss_that_is_heard_of_with_completions_is_told_by_all_flushes_that_ran() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![write(1, false)]);
+    [2, 3, 4].into_iter().for_each(|token| owing.submit(flush(token)));
+    let below = puppet.take();
+    below[..2].iter().for_each(|io| puppet.succeed(io));
+    puppet.tell(VolumeEvent::Resized { bytes: 16384 });
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), [false; 2]);
+    owing.submit(flush(5));
+    puppet.succeed(&below[2]);
+    puppet.succeed(&puppet.take_one());
+    assert_eq!(poll(&mut owing), [false, true], "this one began behind it, and all have been told");
+    // Whoever stands on it hears of both, the loss first.
+    assert_eq!(events(&mut owing), [VolumeEvent::Lost, VolumeEvent::Resized { bytes: 16384 }]);
+    assert_eq!(events(&mut owing), []);
+}
+
+#[test]
+fn a_flush_that_fails_by_itself_has_not_told_others() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![write(1, false)]);
+    owing.submit(flush(2));
+    puppet.fail(&puppet.take_one());
+    puppet.tell(VolumeEvent::Lost);
+    let mut done = Vec::new();
+    owing.poll(&mut done);
+    assert_eq!(done[0].result.unwrap_err().module, "puppet", "its own error is not covered");
+    assert_eq!(succeed(&mut owing, &puppet, vec![flush(3)]), [false]);
+    assert_eq!(succeed(&mut owing, &puppet, vec![flush(4)]), [true]);
+}
+
+#[test]
+fn a_loss_that_somebody_asked_for_first_is_owed_all_the_same() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![write(1, false)]);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(events(&mut owing), [VolumeEvent::Lost]);
+    assert_eq!(succeed(&mut owing, &puppet, vec![flush(2)]), [false]);
+}
+
+#[test]
+fn who_has_nothing_to_lose_or_hears_of_losses_is_owed_no_flush() {
+    for (is_heard, fua) in [(false, true), (true, false)] {
+        let (mut owing, puppet) = owing(is_heard);
+        succeed(&mut owing, &puppet, vec![write(1, fua)]);
+        puppet.tell(VolumeEvent::Lost);
+        assert_eq!(succeed(&mut owing, &puppet, vec![flush(2)]), [true], "{is_heard} {fua}");
+        assert_eq!(events(&mut owing), [VolumeEvent::Lost]);
+    }
+}
