@@ -82,10 +82,12 @@ impl Blocking {
     /// Does one I/O and waits for it. The token is chosen here.
     ///
     /// # Errors
-    /// Whatever the volume says; [`ErrorKind::Io`] if a link failed.
+    /// Whatever the volume says; [`ErrorKind::Io`] of `link` if one failed: then it is still under way, and may
+    /// take effect beside what is asked for next.
     pub fn run(&mut self, mut io: Io) -> Result<Completion, IoError> {
         self.next += 1;
-        io.token = self.next;
+        let token = self.next;
+        io.token = token;
         if let Err(kind) = self.geometry().check(&io) {
             return Err(io.error(kind, "remote"));
         }
@@ -93,7 +95,9 @@ impl Blocking {
         self.remote.volume().submit(io);
         loop {
             self.remote.volume().poll(&mut self.done);
-            if let Some(completion) = self.done.pop() {
+            // Others are of I/Os that were not waited for.
+            let own = self.done.drain(..).find(|one| one.token == token);
+            if let Some(completion) = own {
                 return completion.result.map(|()| completion);
             }
             self.remote.wait(None).map_err(|_| failed)?;
