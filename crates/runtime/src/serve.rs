@@ -48,6 +48,15 @@ impl OpenedExport {
         let fds = fd.into_iter().collect();
         OpenedExport { config, fds, ports: Vec::new(), leaves: Vec::new(), direct: None, end: None }
     }
+
+    /// Lets go of what nobody was served: the volume, then what it stands on. Not while its shard is
+    /// borrowed, whose turns that may take.
+    pub fn discard(self) {
+        drop(self.config);
+        if let Some(end) = self.end {
+            end(false);
+        }
+    }
 }
 
 /// An attachment that an export stands on, a part of the shard as long as that is served.
@@ -135,12 +144,14 @@ impl TargetShard {
         self.shard.borrow_mut().join(self.target, mail)
     }
 
-    /// Offers a volume.
+    /// Offers a volume, or lets go of it as of one that nobody was served.
     pub fn add_export(&mut self, export: OpenedExport) -> io::Result<()> {
-        let shard = &mut *self.shard.borrow_mut();
-        for fd in export.fds {
-            shard.add_volume(fd, Some(self.target))?;
+        let watch = |&fd: &RawFd| self.shard.borrow_mut().add_volume(fd, Some(self.target));
+        if let Err(error) = export.fds.iter().try_for_each(watch) {
+            export.discard();
+            return Err(error);
         }
+        let shard = &mut *self.shard.borrow_mut();
         for port in export.ports {
             shard.node().give_port(port, self.target);
         }

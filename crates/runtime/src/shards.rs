@@ -312,8 +312,12 @@ impl<O: Opener> Commons<'_, O> {
         let exports = self.opener.exports(&own_exports, index, &shared)?;
         let mut shard = TargetShard::on(shared, config, own, index);
         shard.with_target(|target| target.set_instance(self.instance));
-        for export in exports {
-            shard.add_export(export).map_err(failed)?;
+        let mut exports = exports.into_iter();
+        while let Some(export) = exports.next() {
+            if let Err(error) = shard.add_export(export) {
+                exports.for_each(OpenedExport::discard);
+                return Err(failed(error));
+            }
         }
         shard.with_target(|target| target.set_all_exports(self.all));
         if self.count > 1 {

@@ -2,9 +2,10 @@
 
 mod pair;
 
+use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -39,6 +40,8 @@ fn link(spec: &str, shard: Option<ShardSteering>) -> io::Result<Box<dyn Link>> {
 enum Bad {
     /// This export cannot be opened.
     Export(usize),
+    /// This export's descriptor cannot be watched: a file's.
+    Descriptor(usize),
     /// The link of this shard fails when something arrives.
     Link(u8),
 }
@@ -47,8 +50,11 @@ enum Bad {
 struct Memory {
     links: Vec<String>,
     bad: Option<Bad>,
+    file: File,
     /// What ended, with the number of sessions it had.
     ended: mpsc::Sender<(u8, u64)>,
+    /// Exports that were let go of, and whether anybody could be served.
+    let_go: mpsc::Sender<(usize, bool)>,
 }
 
 impl Opener for Memory {
@@ -80,10 +86,18 @@ impl Opener for Memory {
                 return Err(io::Error::other("this disk is broken"));
             }
             let identity = Identity { identity: [number as u8; 16], incarnation: 1 };
-            let shard = shard.borrow();
-            let volume = Box::new(MemoryStore::new(1 << 20, 512, identity, shard.pool()));
+            let pool = shard.borrow().pool().clone();
+            let volume = Box::new(MemoryStore::new(1 << 20, 512, identity, &pool));
             let config = ExportConfig { name: EXPORTS[number].into(), volume, read_only: false };
-            Ok(OpenedExport::new(config, None))
+            let is_bad = self.bad == Some(Bad::Descriptor(number));
+            let fd = is_bad.then(|| self.file.as_raw_fd());
+            let (let_go, shard) = (self.let_go.clone(), shard.clone());
+            let end = move |was_served| {
+                // The end of an attachment takes turns.
+                let _ = shard.borrow_mut().turn(Some(Duration::ZERO));
+                let _ = let_go.send((number, was_served));
+            };
+            Ok(OpenedExport { end: Some(Box::new(end)), ..OpenedExport::new(config, fd) })
         };
         numbers.iter().map(open).collect()
     }
@@ -125,6 +139,7 @@ struct Served {
     stop: Option<OwnedFd>,
     thread: JoinHandle<io::Result<()>>,
     ended: mpsc::Receiver<(u8, u64)>,
+    let_go: mpsc::Receiver<(usize, bool)>,
     ready: mpsc::Receiver<()>,
     inquiry: Arc<Inquiry>,
 }
@@ -135,9 +150,11 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
     let asked = inquiry.clone();
     let (tell, ready) = mpsc::channel();
     let (tell_end, ended) = mpsc::channel();
+    let (tell_let_go, let_go) = mpsc::channel();
     let links = links.iter().map(ToString::to_string).collect();
     let thread = std::thread::spawn(move || {
-        let opener = Memory { links, bad, ended: tell_end };
+        let file = File::open("/proc/self/exe").unwrap();
+        let opener = Memory { links, bad, file, ended: tell_end, let_go: tell_let_go };
         let exports = EXPORTS.map(String::from);
         let service = Service {
             config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
@@ -153,7 +170,7 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
             Ok(())
         })
     });
-    Served { stop: Some(stop), thread, ended, ready, inquiry }
+    Served { stop: Some(stop), thread, ended, let_go, ready, inquiry }
 }
 
 impl Served {
@@ -162,6 +179,7 @@ impl Served {
         // The other end becomes readable when this one is closed.
         drop(self.stop.take());
         self.thread.join().unwrap().unwrap();
+        assert!(self.let_go.iter().all(|(_, was_served)| was_served));
         let mut ended: Vec<_> = self.ended.iter().collect();
         ended.sort_unstable();
         assert!(ended.iter().enumerate().all(|(at, (index, _))| at == *index as usize));
@@ -281,6 +299,20 @@ fn an_error_of_one_shard_ends_all() {
         assert_eq!(error.to_string(), "this disk is broken");
         assert!(served.ready.recv().is_err(), "it said that it was ready");
         assert_eq!(served.ended.iter().count(), 0);
+    }
+}
+
+/// Targets that they stand on are told, and who was on record of files is so again.
+#[test]
+fn an_export_that_cannot_be_watched_lets_go_of_all_that_were_opened() {
+    for shards in [1, 2] {
+        let links = [&*format!("udp:127.0.0.1:{}", free_port())];
+        let served = start(&links, shards, Some(Bad::Descriptor(0)));
+        let error = served.thread.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        let mut let_go: Vec<_> = served.let_go.iter().collect();
+        let_go.sort_unstable();
+        assert_eq!(let_go, [(0, false), (1, false), (2, false)]);
     }
 }
 

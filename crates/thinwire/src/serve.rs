@@ -214,11 +214,7 @@ impl Opener for Configured<'_> {
                 Ok(export) => opened.push((number, export)),
                 Err(failure) => {
                     // What has been attached for the others is let go of.
-                    let ends = opened.into_iter().filter_map(|(_, export)| {
-                        drop(export.config);
-                        export.end
-                    });
-                    ends.for_each(|end| end(false));
+                    opened.into_iter().for_each(|(_, export)| export.discard());
                     return Err(failure);
                 }
             }
