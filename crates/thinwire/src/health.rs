@@ -266,6 +266,8 @@ mod tests {
     use thinwire_runtime::inquiry::LinkReport;
     use thinwire_target::{SessionReport, TargetStats, WriterReport};
 
+    use crate::testing::target_settings;
+
     /// Frames are shared in each session by itself.
     #[test]
     fn what_is_said_of_batches_is_said_of_one_session() {
@@ -282,14 +284,6 @@ mod tests {
         assert_eq!(level(&[remote(2), local(), remote(7)]), None);
         assert_eq!(level(&[remote(2), remote(2)]), None, "nor are their counts the same");
         assert_eq!(level(&[local()]), None);
-    }
-
-    fn settings() -> TargetSettings {
-        let words =
-            "thinwire target --name n --link eth1 --export a=memory:1M --export b=memory:1M";
-        let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(words.split(' ')).unwrap();
-        let crate::cli::Command::Target(args) = cli.command else { unreachable!() };
-        TargetSettings::assemble(&args).unwrap()
     }
 
     fn shard(index: u8) -> ShardReport {
@@ -371,7 +365,7 @@ mod tests {
             shard.leaves.push(LeafReport { export, uri, links, report });
         }
         let patience = Duration::from_millis(300);
-        let all = target(&settings(), TargetState::Serving, patience, &[Some(shard)]);
+        let all = target(&target_settings(), TargetState::Serving, patience, &[Some(shard)]);
         let export = &all.exports[0];
         assert_eq!(export.record, "reading");
         assert!(export.fault.as_ref().unwrap().contains("became shorter"), "{export:?}");
@@ -389,7 +383,7 @@ mod tests {
     fn shards_add_up_and_what_is_missing_is_said() {
         let patience = Duration::from_millis(300);
         let reports = [Some(shard(0)), None, Some(shard(2))];
-        let all = target(&settings(), TargetState::Serving, patience, &reports);
+        let all = target(&target_settings(), TargetState::Serving, patience, &reports);
         assert_eq!((all.shards, all.session_count, all.counters.requests), (3, 600, 10));
         assert_eq!((all.links.len(), all.links[0].rx_frames), (1, 4));
         let sessions: Vec<_> = all.sessions.iter().map(|s| (s.shard, s.idle_s)).collect();
@@ -397,7 +391,7 @@ mod tests {
         let detail = all.detail.unwrap();
         assert!(detail.contains("within 0.3 s of shard 1, not shown"), "{detail}");
         assert!(detail.contains("2 of 600 sessions are shown"), "{detail}");
-        let all = target(&settings(), TargetState::Starting, patience, &[]);
+        let all = target(&target_settings(), TargetState::Starting, patience, &[]);
         assert_eq!((all.node.as_str(), all.detail), ("n", None));
     }
 }

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use thinwire_runtime::disk::{self, UnusedGrant};
 use thinwire_runtime::switched::Switched;
@@ -15,8 +16,14 @@ use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
 use crate::host::Host;
 use crate::open::{OnRecord, VolumeOptions, Wait};
+use crate::remote::is_readable;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
+
+/// An end that is in a hurry waits so long for a disk.
+const HURRY_PATIENCE: Duration = Duration::from_secs(1);
+/// How often an end looks whether it is.
+const HURRY_LOOK: Duration = Duration::from_millis(100);
 
 /// An open local volume, and the right to write it. A path that is to be written gets this process as
 /// its writer on record; the others die with the process, and have no record.
@@ -169,16 +176,26 @@ impl LocalLeaf {
         *store = Box::new(crate::testing::FailsFlush::new(sound));
     }
 
+    /// It answers no flush from now on.
+    #[cfg(test)]
+    pub fn hang(&self) {
+        let nothing: Box<dyn Volume> = Box::new(NullStore::new(512, 512));
+        let leaf = &mut *self.store.borrow_mut();
+        *leaf.store.below_mut() = Box::new(crate::testing::Hangs(nothing, 0));
+    }
+
     /// An orderly end: makes all durable, then lets go of the right to write. A loss that no flush has told
-    /// of is one that this flush has to tell: then who has written stays on record.
-    pub fn end(&mut self) -> Outcome {
+    /// of is one that this flush has to tell: then who has written stays on record. So it does if the disk
+    /// does not answer within [`HURRY_PATIENCE`] once `hurry` is readable.
+    pub fn end(&mut self, hurry: Option<&OwnedFd>) -> Outcome {
         if self.store.borrow().grant.is_none() {
             return Ok(());
         }
         // What is still outstanding nobody else will hear of; a sync that fails says so once.
-        let mut ended = self.drain()?;
+        let mut given_up = None;
+        let mut ended = self.drain(hurry, &mut given_up)?;
         self.store.borrow_mut().store.submit(Io::new(0, Op::Flush, 0, 0));
-        ended.append(&mut self.drain()?);
+        ended.append(&mut self.drain(hurry, &mut given_up)?);
         for one in ended {
             one.result.map_err(|e| {
                 Failure::failed(format!("writes since the last flush may be lost: {e}"))
@@ -191,8 +208,12 @@ impl LocalLeaf {
         }
     }
 
-    /// Waits for all that is outstanding.
-    fn drain(&mut self) -> Outcome<Vec<Completion>> {
+    /// Waits for all that is outstanding, until it is `given_up`: some time after `hurry` was readable.
+    fn drain(
+        &mut self,
+        hurry: Option<&OwnedFd>,
+        given_up: &mut Option<Instant>,
+    ) -> Outcome<Vec<Completion>> {
         let mut done = Vec::new();
         loop {
             {
@@ -202,7 +223,17 @@ impl LocalLeaf {
                     return Ok(done);
                 }
             }
-            self.host.turn(Wait::Forever)?;
+            let now = Instant::now();
+            if given_up.is_none() && hurry.is_some_and(is_readable) {
+                *given_up = Some(now + HURRY_PATIENCE);
+            }
+            if given_up.is_some_and(|at| at <= now) {
+                return Err(Failure::failed(
+                    "given up while a disk of this machine does not answer: writes since the last flush may \
+                     be lost",
+                ));
+            }
+            self.host.turn(Wait::Until(now + HURRY_LOOK))?;
         }
     }
 }

@@ -290,3 +290,20 @@ fn read_only_is_in_the_geometry() {
     let mut open = open(&"memory:1M".parse().unwrap(), &options, None).unwrap();
     assert!(open.volume().geometry().features.read_only);
 }
+
+#[test]
+fn an_end_in_a_hurry_does_not_wait_for_a_disk_that_does_not_answer() {
+    let image = Image::new();
+    let host = Host::new().unwrap();
+    let options = VolumeOptions { run_dir: image.dir.path().join("run"), ..options() };
+    let opened = LocalLeaf::open(&host, &image.spec, &options, image.disk_options(), None);
+    let mut leaf = opened.unwrap();
+    leaf.keep_grant();
+    leaf.hang();
+    let hurry = crate::steward::bell().unwrap();
+    rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
+    let why = leaf.end(Some(&hurry)).unwrap_err().to_string();
+    assert!(why.contains("does not answer"), "{why}");
+    drop(leaf);
+    assert!(image.record().is_held(), "what was written last may be lost");
+}

@@ -103,6 +103,8 @@ pub fn serve(
         control,
         serving: &serving,
         over: &over,
+        last_patience: steward::LAST_PATIENCE,
+        give_up: &|| std::process::exit(1),
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("steward".into());

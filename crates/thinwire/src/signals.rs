@@ -49,6 +49,14 @@ impl Signals {
         Signals { fd: never }
     }
 
+    /// Those that a test sends: to nobody else of its process.
+    #[cfg(test)]
+    pub fn by_hand() -> (Self, ByHand) {
+        let (fd, writer) = rustix::pipe::pipe().unwrap();
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::OFlags::NONBLOCK).unwrap();
+        (Signals { fd }, ByHand(writer))
+    }
+
     /// Readable when a signal waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -68,6 +76,20 @@ impl Signals {
             }
             _ => None,
         }
+    }
+}
+
+/// See [`Signals::by_hand`].
+#[cfg(test)]
+pub struct ByHand(OwnedFd);
+
+#[cfg(test)]
+impl ByHand {
+    /// One more to take.
+    pub fn send(&self, signal: i32) {
+        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        info[..4].copy_from_slice(&signal.to_ne_bytes());
+        rustix::io::write(&self.0, &info).unwrap();
     }
 }
 

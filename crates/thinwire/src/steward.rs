@@ -2,14 +2,15 @@
 //! socket (`target-NODE.sock` in the run directory). Shards only give their figures away, between two
 //! turns; whatever takes longer is done here.
 //!
-//! The first signal ends the target in order, and what that waits for is told; the second ends the wait.
+//! The first signal ends the target in order, and what that waits for is told; the second ends the wait. A disk
+//! that does not answer holds its shard all the same: then the process ends some seconds later, as by kill -9.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thinwire_runtime::inquiry::{Inquiry, ShardReport};
 
 use crate::config::TargetSettings;
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// How long an orderly end may take: requests in the stores, then the leaves of each export.
 const STOP_SECONDS: u64 = 3;
 const LEAVES_SECONDS: u64 = crate::remote::CLOSE_PATIENCE.as_secs();
+/// How long after a second signal the end is waited for.
+pub const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What tells shards to end, from whatever thread. Each is readable once it has been said, and stays so.
 #[derive(Clone, Debug)]
@@ -97,6 +100,10 @@ pub struct Steward<'a> {
     pub serving: &'a AtomicBool,
     /// Readable when nothing is to be looked after any more.
     pub over: &'a OwnedFd,
+    /// How long after a second signal that is waited for: [`LAST_PATIENCE`].
+    pub last_patience: Duration,
+    /// What ends the process then, whatever holds it.
+    pub give_up: &'a (dyn Fn() + Sync),
 }
 
 impl Steward<'_> {
@@ -105,12 +112,15 @@ impl Steward<'_> {
         // However this ends, a target that takes no signals must not go on.
         let _end = RingAtEnd(&self.endings.stop);
         let mut signals = 0;
+        let mut given_up = None;
         loop {
             let control = self.control.as_ref().map(ControlServer::fd);
             let fds = [Some(self.over.as_fd()), Some(self.signals.fd()), control];
             let mut fds: Vec<_> =
                 fds.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            match poll(&mut fds, None) {
+            let left = given_up.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            match poll(&mut fds, left.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(e) => return tracing::error!("cannot wait for signals: {e}"),
             }
@@ -118,9 +128,19 @@ impl Steward<'_> {
                 return;
             }
             drop(fds);
+            if given_up.is_some_and(|at| at <= Instant::now()) {
+                tracing::error!(
+                    "a disk of this machine does not answer: ends without it, as by kill -9. The kernel \
+                     keeps the lock of that image until the disk has answered; writers stay on record"
+                );
+                return (self.give_up)();
+            }
             if let Some(signal) = self.signals.take() {
                 signals += 1;
                 self.on_signal(signal, signals);
+                if signals == 2 {
+                    given_up = Some(Instant::now() + self.last_patience);
+                }
             }
             if let Some(control) = &mut self.control {
                 let state = match (signals, self.serving.load(Ordering::Acquire)) {
@@ -200,5 +220,44 @@ impl Controlled for View<'_> {
     fn detach(&mut self, _: bool) -> Result<DetachProgress, String> {
         let pid = std::process::id();
         Err(format!("it is a target: stop its service, or send SIGTERM to its process {pid}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::testing::target_settings;
+
+    /// Whether it ends the process within `wait` after so many signals, while a shard does not end.
+    fn gives_up(signals: usize, wait: Duration) -> bool {
+        let (taken, hand) = Signals::by_hand();
+        let (endings, over) = (Endings::new().unwrap(), bell().unwrap());
+        let (tell, told) = mpsc::channel();
+        let steward = Steward {
+            config: &target_settings(),
+            signals: &taken,
+            endings: &endings,
+            inquiry: &Inquiry::new(1).unwrap(),
+            control: None,
+            serving: &AtomicBool::new(false),
+            over: &over,
+            last_patience: Duration::from_millis(50),
+            give_up: &|| tell.send(()).unwrap(),
+        };
+        std::thread::scope(|scope| {
+            let _over = RingAtEnd(&over);
+            scope.spawn(|| steward.run());
+            (0..signals).for_each(|_| hand.send(libc::SIGTERM));
+            told.recv_timeout(wait).is_ok()
+        })
+    }
+
+    #[test]
+    fn a_second_signal_ends_the_process_although_a_shard_does_not_end() {
+        let (short, long) = (Duration::from_millis(300), Duration::from_secs(20));
+        assert!(!gives_up(1, short), "an end in order takes as long as it takes");
+        assert!(gives_up(2, long) && gives_up(3, long));
     }
 }

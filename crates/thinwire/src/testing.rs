@@ -12,6 +12,7 @@ use thinwire_volume::{
 };
 
 use crate::attachment::shown::Shown;
+use crate::config::TargetSettings;
 use crate::error::Outcome;
 use crate::open::{Ending, OpenVolume, Unheard, VolumeHealth, Wait};
 
@@ -37,6 +38,14 @@ impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Of a target with two exports in memory.
+pub fn target_settings() -> TargetSettings {
+    let words = "thinwire target --name n --link eth1 --export a=memory:1M --export b=memory:1M";
+    let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(words.split(' ')).unwrap();
+    let crate::cli::Command::Target(args) = cli.command else { unreachable!() };
+    TargetSettings::assemble(&args).unwrap()
 }
 
 /// What a [`MemoryVolume`] does wrong.
@@ -303,5 +312,33 @@ impl Volume for FailsFlush {
             events.push(VolumeEvent::Lost);
         }
         self.sound.poll_events(events);
+    }
+}
+
+/// A volume that answers no flush, and how many it was asked for.
+pub struct Hangs(pub Box<dyn Volume>, pub usize);
+
+impl Volume for Hangs {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn submit(&mut self, io: Io) {
+        match io.op {
+            Op::Flush => self.1 += 1,
+            _ => self.0.submit(io),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.0.poll(done);
+    }
+
+    fn outstanding(&self) -> usize {
+        self.0.outstanding() + self.1
     }
 }

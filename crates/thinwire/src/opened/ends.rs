@@ -82,7 +82,7 @@ pub(super) fn end(
             // Whoever flushed has been told, and the next flush would not fail again.
             (Leaf::Local(leaf), Ending::AfterLoss) if leaf.has_lost() => {}
             (Leaf::Local(leaf), Ending::Orderly | Ending::BarAway | Ending::AfterLoss) => {
-                let left = leaf.end();
+                let left = leaf.end(hurry);
                 ended = ended.and_then(|unheard| left.map(|()| unheard));
             }
             (Leaf::Local(leaf), Ending::Unused) => leaf.unkeep_grant(),
