@@ -133,6 +133,33 @@ def busy_image(lab):
 
 
 @test()
+def disk_that_hangs(lab):
+    """A target whose disk does not answer waits for it after SIGTERM, and ends some seconds after a second one."""
+    # The disk is one that another process serves. Reads do not keep a thread in the kernel, as a sync would.
+    below = Attachment(lab, "memory:64M", face="block", name="below")
+    target = Target(lab, f"disk0={below.path}", over="raw", extra=("--state-dir", lab.path("state")))
+    reader = lab.start("initiator", node.BIN, "bench", "--insecure", uri(lab, over="raw"), "--rw", "randread",
+                       "--runtime", "60", name="reader")
+    time.sleep(1)
+    check(reader.running, f"nothing is read: {reader.stderr}")
+    pid = below.pid()
+    os.kill(pid, 19)
+    try:
+        time.sleep(0.5)
+        target.process.kill(15)
+        time.sleep(4)
+        check(target.process.running, f"it did not wait for its disk: {target.process.stderr}")
+        target.process.kill(15)
+        began = time.monotonic()
+        target.process.wait(12, expect=1)
+        took = time.monotonic() - began
+        check(4 < took < 9, f"it ended {took:.1f} s after the second signal")
+        check("does not answer" in target.process.stderr, f"the end is not explained: {target.process.stderr}")
+    finally:
+        os.kill(pid, 18)
+
+
+@test()
 def socket_exists(lab):
     """A socket path that exists: a live one and a stranger's file are refused, a dead one is taken over."""
     Target(lab, "disk0=memory:1M", "disk1=memory:1M")
