@@ -7,8 +7,8 @@ use crate::{
 /// The name under which its errors appear.
 const MODULE: &str = "loss";
 
-/// So many flushes are outstanding together before its list must grow.
-const FLUSHES_USUAL: usize = 64;
+/// So many flushes and writes are outstanding together before its list must grow.
+const WATCHED_USUAL: usize = 256;
 
 /// A fault planted in it, which its test must find. No flag sets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -24,17 +24,20 @@ pub enum OwingCanary {
     OneOfMany,
 }
 
-/// A flush that is with the volume below.
+/// A flush, or a write that is durable with one only, that is with the volume below.
 #[derive(Clone, Copy, Debug)]
-struct Flush {
+struct Watched {
     token: Token,
-    /// A loss was heard of meanwhile: it cannot have covered what is gone.
+    is_write: bool,
+    /// A loss was heard of meanwhile: a flush cannot have covered what is gone, and a write may be gone that
+    /// is acknowledged when the loss has been told.
     is_doomed: bool,
 }
 
 /// A store, and what it owes: a loss ([`VolumeEvent::Lost`]) that nobody above writes again has to be told
 /// by a flush, or one would be acknowledged although what it should cover is gone (rule 4). So each
-/// flush fails that was outstanding when a loss was heard of, or else the next one that would succeed.
+/// flush fails that was outstanding when a loss was heard of, or else the next one that would succeed; and
+/// one more if a write that was outstanding then is acknowledged behind that.
 ///
 /// A flush that fails by itself tells whoever asked for it, and pays nothing: who else has written was
 /// not told. FUA writes vouch for themselves only, and pay nothing either. Who has written nothing that
@@ -49,7 +52,8 @@ pub struct Owing<V> {
     has_written: bool,
     /// A loss that no flush has told of.
     owes: bool,
-    flushes: Vec<Flush>,
+    /// Searched for each completion: as short as what is outstanding.
+    watched: Vec<Watched>,
     /// What the volume below counted when its events were last taken.
     seen: u64,
     /// Taken from it, and not yet told.
@@ -67,7 +71,7 @@ impl<V: Volume> Owing<V> {
             is_heard,
             has_written: false,
             owes: false,
-            flushes: Vec::with_capacity(FLUSHES_USUAL),
+            watched: Vec::with_capacity(WATCHED_USUAL),
             news: Vec::new(),
             canary: OwingCanary::None,
         }
@@ -96,16 +100,18 @@ impl<V: Volume> Owing<V> {
         self.owes = self.canary != OwingCanary::DebtForgotten;
         let are_doomed =
             !matches!(self.canary, OwingCanary::DebtForgotten | OwingCanary::OneOfMany);
-        self.flushes.iter_mut().for_each(|flush| flush.is_doomed |= are_doomed);
+        self.watched.iter_mut().for_each(|one| one.is_doomed |= are_doomed);
     }
 
     /// The flushes among completions are answered.
-    fn answer_flushes(&mut self, done: &mut [Completion]) {
+    fn answer(&mut self, done: &mut [Completion]) {
         for one in done {
-            let at = self.flushes.iter().position(|flush| flush.token == one.token);
+            let at = self.watched.iter().position(|watched| watched.token == one.token);
             let Some(at) = at else { continue };
-            let is_doomed = self.flushes.swap_remove(at).is_doomed;
-            if one.result.is_err() {
+            let Watched { is_write, is_doomed, .. } = self.watched.swap_remove(at);
+            if is_write {
+                self.owes |= is_doomed && one.result.is_ok();
+            } else if one.result.is_err() {
                 self.owes &= self.canary != OwingCanary::PaidByFailure;
             } else if std::mem::take(&mut self.owes) | is_doomed {
                 let (kind, op) = (ErrorKind::Io, Op::Flush);
@@ -125,9 +131,10 @@ impl<V: Volume> Volume for Owing<V> {
     }
 
     fn submit(&mut self, io: Io) {
-        self.has_written |= io.op.is_write() && !io.flags.fua;
-        if io.op == Op::Flush && !self.is_heard {
-            self.flushes.push(Flush { token: io.token, is_doomed: false });
+        let is_write = io.op.is_write() && !io.flags.fua;
+        self.has_written |= is_write;
+        if (is_write || io.op == Op::Flush) && !self.is_heard {
+            self.watched.push(Watched { token: io.token, is_write, is_doomed: false });
         }
         self.below.submit(io);
     }
@@ -143,8 +150,8 @@ impl<V: Volume> Volume for Owing<V> {
         if std::mem::replace(&mut self.seen, events) != events {
             self.take_news();
         }
-        if !self.flushes.is_empty() {
-            self.answer_flushes(&mut done[first..]);
+        if !self.watched.is_empty() {
+            self.answer(&mut done[first..]);
         }
     }
 

@@ -92,6 +92,20 @@ fn a_flush_that_fails_by_itself_has_not_told_others() {
 }
 
 #[test]
+fn a_write_that_ran_beside_a_loss_is_in_doubt_although_that_was_told() {
+    let (mut owing, puppet) = owing(false);
+    [write(1, false), flush(2)].into_iter().for_each(|io| owing.submit(io));
+    let below = puppet.take();
+    puppet.succeed(&below[1]);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), [false]);
+    puppet.succeed(&below[0]);
+    assert_eq!(poll(&mut owing), [true]);
+    assert_eq!(succeed(&mut owing, &puppet, vec![flush(3)]), [false]);
+    assert_eq!(succeed(&mut owing, &puppet, vec![write(4, false), flush(5)]), [true; 2]);
+}
+
+#[test]
 fn a_loss_that_somebody_asked_for_first_is_owed_all_the_same() {
     let (mut owing, puppet) = owing(false);
     succeed(&mut owing, &puppet, vec![write(1, false)]);
