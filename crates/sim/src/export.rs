@@ -52,6 +52,8 @@ pub struct Export {
     pub writers: usize,
     /// The store may fail operations.
     pub may_fail: bool,
+    /// Not any more: it fails nothing, and everybody has heard of what it has failed.
+    pub is_well: bool,
     /// It is a part of another export, which its only user serves: what it holds is checked there.
     pub is_leaf: bool,
     /// Moments at which the process lost something, besides those of the medium.
@@ -88,6 +90,7 @@ impl Export {
             change: None,
             writers: 0,
             may_fail: false,
+            is_well: false,
             is_leaf: false,
             upheavals: 0,
         };
@@ -95,6 +98,11 @@ impl Export {
             export.begin_content(medium.identity(), Some(medium), None);
         }
         export
+    }
+
+    /// An operation may fail now, or what failed before may be told now.
+    pub fn error_is_due(&self) -> bool {
+        self.may_fail && !self.is_well
     }
 
     /// From now on it holds this content; `model` if not zeroes.

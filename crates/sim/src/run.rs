@@ -2,13 +2,14 @@
 
 use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
+use thinwire_volume::Op;
 
 use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
 use crate::export::Store;
 use crate::gateway::LeavesState;
-use crate::model::Violation;
+use crate::model::{Range, Violation};
 use crate::server::{Crash, Server};
 use crate::swarm;
 use crate::world::{MS, SECOND, World};
@@ -37,6 +38,8 @@ pub enum Canary {
     Cache(thinwire_volume::modules::CacheCanary),
     /// That an image was cut is not remembered.
     CutsForgotten,
+    /// A flush that failed once fails for ever.
+    FailureKept,
     /// A gateway does not ask who has written its leaves while it was gone.
     LeafWritersUnasked,
     /// A gateway does not write down which grants of leaves it has not used.
@@ -56,6 +59,8 @@ pub struct RunReport {
 
 /// All I/O is answered and everybody is attached this long after all is well again.
 const RECOVERY_NS: u64 = 60 * SECOND;
+/// Flushes after which everybody has heard of all losses.
+const FLUSHES_THAT_TELL: u32 = 3;
 /// How long the quiet system is watched.
 const QUIET_NS: u64 = 4 * SECOND;
 /// Tells the dice of growth from others.
@@ -101,9 +106,12 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
             _ => {}
         }
     }
+    let media = || world.exports.iter().filter_map(|export| export.medium());
     if canary == Canary::CutsForgotten {
-        let media = world.exports.iter().filter_map(|export| export.medium());
-        media.for_each(|medium| medium.configure(|config| config.forgets_cuts = true));
+        media().for_each(|medium| medium.configure(|config| config.forgets_cuts = true));
+    }
+    if canary == Canary::FailureKept {
+        media().for_each(|medium| medium.configure(|config| config.goes_on_failing = true));
     }
     if prints {
         world.describe_settings();
@@ -161,7 +169,28 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
     if world.coverage.away_errors > away_errors {
         return Err(Violation("an I/O failed for want of a target that had come back".into()));
     }
-    Ok(())
+    // What was lost is told by flushes: by the disk's, by the first that succeeds behind a replay which did
+    // not, and so once more where a gateway is between. Behind these nothing fails any more.
+    for _ in 0..FLUSHES_THAT_TELL {
+        flush_all(world)?;
+    }
+    world.exports.iter_mut().for_each(|export| export.is_well = true);
+    world.clients.iter_mut().filter(|client| !client.is_guest).for_each(|c| c.add_budget(6));
+    world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(12));
+    until_recovered(world)?;
+    flush_all(world)
+}
+
+/// Everybody who is in flushes once.
+fn flush_all(world: &mut World) -> Result<(), Violation> {
+    let nothing = Range { first: 0, count: 0 };
+    for client in 0..world.clients.len() {
+        if is_attached(&world.clients[client]) {
+            world.submit(client, Op::Flush, nothing, false);
+        }
+    }
+    world.jugglers.iter_mut().for_each(|juggler| juggler.flush_all());
+    until_recovered(world)
 }
 
 fn until_recovered(world: &mut World) -> Result<(), Violation> {

@@ -328,6 +328,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         failure_takes_ns: pick(rng, &[0, 10 * MS, 200 * MS]),
         record_shares_description: false,
         forgets_cuts: false,
+        goes_on_failing: false,
         is_cached: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),

@@ -145,6 +145,12 @@ fn canary_that_forgets_cuts_is_found() {
     found(Canary::CutsForgotten, 1000);
 }
 
+/// Nothing but I/O behind the end of all failures can see it.
+#[test]
+fn canary_that_goes_on_failing_is_found() {
+    found(Canary::FailureKept, 100);
+}
+
 #[test]
 fn canary_that_skips_the_door_is_found() {
     found(Canary::Door(target::DoorCanary::DoorSkipped), 300);

@@ -86,7 +86,7 @@ impl Client {
         if failures > self.failures_seen {
             self.failures_seen = failures;
             export.models[self.content].replay_failed(self.run);
-            if !export.may_fail {
+            if !export.error_is_due() {
                 return Err(Violation(format!("{}: a replay failed", self.name)));
             }
         }
@@ -194,7 +194,7 @@ impl Client {
             ErrorKind::Away => may_lose,
             ErrorKind::Fenced => self.fence_is_due(export),
             ErrorKind::ContentChanged => self.content_is_gone(export),
-            ErrorKind::Io | ErrorKind::NoSpace => export.may_fail,
+            ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),
             ErrorKind::ShuttingDown => self.closing,
             ErrorKind::ReadOnly => matches!(kind, Expectation::Forbidden),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::OutcomeUnknown => false,
@@ -248,7 +248,7 @@ impl Client {
             Some(AttachError::Refused { status, text, .. }) if !initiator.is_open() => {
                 let is_due = match status {
                     Status::Busy => true,
-                    Status::Io => export.may_fail,
+                    Status::Io => export.error_is_due(),
                     Status::Invalid => self.config.initiator == [0; 16],
                     _ => false,
                 };

@@ -23,7 +23,7 @@ impl Juggler {
     }
 
     /// For the longest that it may ask for.
-    fn has_credit(&self) -> bool {
+    pub(super) fn has_credit(&self) -> bool {
         let Some(session) = &self.hand.session else { return false };
         let (slots, bytes) = session.peer_grant();
         let longest = (self.workload.sectors_max * SECTOR_BYTES) as u64;
@@ -174,7 +174,7 @@ impl Juggler {
         if let (1.., Some(session)) = (one.bytes(), &mut self.hand.session) {
             session.on_completed(Time(around.now), one.bytes());
         }
-        let may_fail = around.exports[self.seats[at].export].may_fail;
+        let may_fail = around.exports[self.seats[at].export].error_is_due();
         match status {
             Status::Fenced => return self.on_fenced(at, around),
             Status::Ok => {}

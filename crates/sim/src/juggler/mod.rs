@@ -175,6 +175,12 @@ impl Juggler {
         self.hand.machine.dirty = true;
     }
 
+    /// Lets it flush each of its exports once, those that are not open when they are.
+    pub fn flush_all(&mut self) {
+        self.seats.iter_mut().for_each(|seat| seat.owes_flush = true);
+        self.hand.machine.dirty = true;
+    }
+
     /// This export is one that it writes, if it may.
     pub fn writes(&self, export: usize) -> bool {
         self.seats.iter().any(|s| s.export == export && !s.read_only)
@@ -188,7 +194,10 @@ impl Juggler {
     /// Nothing is left to be done: each of its exports is open and quiet, or a writer's turn has not
     /// come while `served`, another, has it.
     pub fn is_settled(&self, served: impl Fn(usize) -> bool) -> bool {
-        let is_fine = |s: &Seat| s.is_open() || (s.is_out() && !s.read_only && served(s.export));
+        let is_fine = |s: &Seat| match s.is_open() {
+            true => !s.owes_flush,
+            false => s.is_out() && !s.read_only && served(s.export),
+        };
         let is_quiet = self.outstanding() == 0 && self.is_finished();
         self.is_running && self.in_session && is_quiet && self.seats.iter().all(is_fine)
     }

@@ -47,6 +47,8 @@ pub(super) struct Seat {
     pub is_clean: bool,
     /// It was detached in this session.
     pub was_left: bool,
+    /// It is to be flushed once.
+    pub owes_flush: bool,
 }
 
 impl Seat {
@@ -66,6 +68,7 @@ impl Seat {
             outstanding: 0,
             is_clean: true,
             was_left: false,
+            owes_flush: false,
         }
     }
 
@@ -123,6 +126,13 @@ impl Juggler {
                     }
                 }
                 _ => {}
+            }
+        }
+        for at in 0..self.seats.len() {
+            let seat = &self.seats[at];
+            if seat.owes_flush && seat.is_open() && self.desk.has_free() && self.has_credit() {
+                self.seats[at].owes_flush = false;
+                self.flush(at, around);
             }
         }
         while self.wants_more(around.now) {
@@ -228,7 +238,7 @@ impl Juggler {
                 transaction + 16 <= self.desk.last_transaction()
             }
             Status::Busy => !seat.read_only,
-            Status::Io => export.may_fail && !seat.read_only,
+            Status::Io => export.error_is_due() && !seat.read_only,
             _ => false,
         };
         if !is_due {

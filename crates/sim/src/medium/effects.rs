@@ -139,6 +139,8 @@ pub(super) struct Medium {
     pub fence: Fence,
     pub breach: Option<String>,
     pub failures_off: bool,
+    /// A flush of this process has failed, and it goes on failing.
+    pub is_failing: bool,
     /// So many writes fail now.
     pub sick_writes: u64,
     /// Counts moments at which unflushed effects may have been lost.
@@ -449,7 +451,11 @@ impl Medium {
     }
 
     fn flush(&mut self, mark: u64) -> Result<(), i32> {
+        if self.is_failing {
+            return Err(EIO);
+        }
         let failure = self.sync_failure();
+        self.is_failing = self.config.goes_on_failing && failure.is_some();
         if failure.is_some() {
             return self.fail_sync(failure, mark);
         }
@@ -515,6 +521,7 @@ impl Medium {
     /// What dies with the process.
     pub fn forget_process(&mut self) {
         self.records.forget_process();
+        self.is_failing = false;
         (self.wakes_at, self.woken) = (None, false);
         // The failures of the device are known to whoever opens it next: all begin anew.
         self.follow_device();

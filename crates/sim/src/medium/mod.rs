@@ -74,6 +74,8 @@ pub struct MediumConfig {
     pub record_shares_description: bool,
     /// That it was cut is not remembered: what "Identity and incarnation" in `docs/design.md` forbids.
     pub forgets_cuts: bool,
+    /// A process that was told of a failed flush is told so by all later ones: a debt that nobody takes away.
+    pub goes_on_failing: bool,
     /// What is read of it stays in its target's memory: a writer may patch a block as it was read before the
     /// grant, by anybody.
     pub is_cached: bool,
@@ -105,6 +107,7 @@ impl Default for MediumConfig {
             failure_takes_ns: 0,
             record_shares_description: false,
             forgets_cuts: false,
+            goes_on_failing: false,
             is_cached: false,
             punch_hole: true,
             zero_range: true,
@@ -207,6 +210,7 @@ impl MediumHandle {
             fence: Fence::default(),
             breach: None,
             failures_off: false,
+            is_failing: false,
             sick_writes: 0,
             upheavals: 0,
             losses: 0,
