@@ -242,6 +242,53 @@ fn small_requests_are_bounded_by_number() {
     assert!(server.stats().pauses > 0);
 }
 
+/// Answers that nobody reads are bounded in bytes, too, if the volume makes them or the gate.
+#[test]
+fn answers_without_payload_are_bounded_in_bytes() {
+    const MOST: u64 = 256 << 10;
+    let mut config = config();
+    config.limits.connection_bytes_max = MOST;
+    config.limits.connection_requests_max = 4096;
+    let server = Server::start(config, Backing::Memory, BYTES);
+    let mut other = Client::open(&server.path, false);
+    // As many extents as an answer takes.
+    for cookie in 0..2048 {
+        other.request(0, WRITE, cookie, cookie * 8192, 1);
+        other.say(b"x");
+        assert_eq!(other.answer(0).error, 0);
+    }
+    for (command, len, count) in [(STATUS, 32 << 20, 500u64), (77, 0, 50_000)] {
+        let mut lazy = Client::open(&server.path, true);
+        let live = |_: &mut NbdFace, volume: &mut nbd_common::Served| {
+            volume.inner().pool.stats().live_bytes as u64
+        };
+        let before = server.with(live);
+        let mut socket = lazy.socket.try_clone().unwrap();
+        let flood = std::thread::spawn(move || {
+            for cookie in 0..count {
+                socket.write_all(&request_bytes(0, command, cookie, 0, len)).unwrap();
+            }
+        });
+        server.until(move |face, volume| live(face, volume) > before + MOST / 2);
+        for cookie in 0..100 {
+            other.request(0, READ, cookie, 0, 1);
+            assert_eq!(other.answer(1).data, b"x");
+            let held = server.with(|face, _| face.held_bytes());
+            assert!(held <= MOST, "{held} bytes are held");
+            // What has come of the requests themselves, beside.
+            let taken = server.with(live) - before;
+            assert!(taken <= MOST + (512 << 10), "{taken} bytes are taken");
+        }
+        for _ in 0..count {
+            let answer = lazy.answer(0);
+            assert_eq!(answer.error, if command == STATUS { 0 } else { 22 });
+            assert!(command != STATUS || answer.data.len() > 4000, "{}", answer.data.len());
+        }
+        flood.join().unwrap();
+        server.until(|face, _| face.held_bytes() == 0);
+    }
+}
+
 /// All connections together are bounded, and nobody starves.
 #[test]
 fn connections_share_what_memory_there_is() {

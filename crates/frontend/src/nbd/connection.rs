@@ -1,9 +1,9 @@
 //! One client: its handshake, then its requests.
 //!
 //! Memory is bounded by what a client may have outstanding ([`NbdLimits`](super::NbdLimits)): a
-//! request keeps its place, and a read or write its bytes, until the reply has left. When the next
-//! request does not fit, it stays where it is and the socket is not read any more, so that a
-//! client that stops reading stops only itself.
+//! request keeps its place, and its bytes (those of a read or write, or what else its answer takes),
+//! until the reply has left. When the next request does not fit, it stays where it is and the socket
+//! is not read any more, so that a client that stops reading stops only itself.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -310,8 +310,11 @@ impl Connection {
             return Ok(true);
         }
         let valid = check(&request, self.terms, export);
+        // What it may need until its answer has left.
         let bytes = match request.command {
-            command::READ | command::WRITE if valid.is_ok() => u64::from(request.len),
+            _ if valid.is_err() => self.error_bytes(),
+            command::READ | command::WRITE => u64::from(request.len),
+            command::BLOCK_STATUS => (EXTENTS_MAX * EXTENT_BYTES) as u64,
             _ => 0,
         };
         if !self.has_room(bytes, hall) {
@@ -333,7 +336,9 @@ impl Connection {
                     let payload = Payload::new(request.len as usize);
                     self.incoming = Some(Incoming { request, io, payload });
                 } else {
-                    effort.read(bytes as usize);
+                    if request.command == command::READ {
+                        effort.read(bytes as usize);
+                    }
                     self.submit(request, io, bytes, hall, volume);
                 }
             }
@@ -400,21 +405,31 @@ impl Connection {
             command::BLOCK_STATUS => {
                 let one = request.flags & command_flag::REQ_ONE != 0;
                 let room = completion.extents.len().clamp(1, EXTENTS_MAX) * EXTENT_BYTES;
-                let mut buf = hall.pool.get(room);
+                let mut buf = hall.pool.get_small(room);
+                let answer_bytes = buf.capacity() as u64;
+                self.release(held_bytes - answer_bytes, hall);
                 let count = proto::put_extents(&completion.extents, request.len, one, &mut buf);
                 assert!(count > 0, "a block status without extents");
                 buf.set_len(count * EXTENT_BYTES);
-                self.answer(ReplyHead::status_chunk(cookie, count), SegList::of(buf.freeze()));
+                let (head, data) =
+                    (ReplyHead::status_chunk(cookie, count), SegList::of(buf.freeze()));
+                self.answer(head, data, answer_bytes);
             }
             _ => {
                 self.release(held_bytes, hall);
-                self.answer(ReplyHead::simple(cookie, None), SegList::new());
+                self.answer(ReplyHead::simple(cookie, None), SegList::new(), 0);
             }
         }
     }
 
-    fn answer(&mut self, head: ReplyHead, data: SegList) {
-        self.output.push(Reply { head, data, ends_request: true, held_bytes: 0 });
+    /// `held_bytes` are those of `data`, held already.
+    fn answer(&mut self, head: ReplyHead, data: SegList, held_bytes: u64) {
+        self.output.push(Reply { head, data, ends_request: true, held_bytes });
+    }
+
+    /// Memory that the answer with an error takes.
+    fn error_bytes(&self) -> u64 {
+        if self.terms.structured { ERROR_TEXT_BYTES_MAX as u64 } else { 0 }
     }
 
     /// Answers with an error, and with a text where the client understands one.
@@ -423,18 +438,22 @@ impl Connection {
         request: &NbdRequest,
         errno: Errno,
         text: std::fmt::Arguments<'_>,
-        hall: &Hall,
+        hall: &mut Hall,
     ) {
-        if !self.terms.structured {
-            return self.answer(ReplyHead::simple(request.cookie, Some(errno)), SegList::new());
+        let held_bytes = self.error_bytes();
+        if held_bytes == 0 {
+            let head = ReplyHead::simple(request.cookie, Some(errno));
+            return self.answer(head, SegList::new(), 0);
         }
-        let mut buf = hall.pool.get(ERROR_TEXT_BYTES_MAX);
+        self.hold(held_bytes, hall);
+        let mut buf = hall.pool.get_small(ERROR_TEXT_BYTES_MAX);
         let mut rest = &mut buf[..];
         // What does not fit is cut off.
         let _ = rest.write_fmt(text);
         let len = ERROR_TEXT_BYTES_MAX - rest.len();
         buf.set_len(len);
-        self.answer(ReplyHead::error_chunk(request.cookie, errno, len), SegList::of(buf.freeze()));
+        let head = ReplyHead::error_chunk(request.cookie, errno, len);
+        self.answer(head, SegList::of(buf.freeze()), held_bytes);
     }
 }
 

@@ -86,8 +86,9 @@ pub struct NbdLimits {
     /// The same for all connections together, those that are gone included as long as the volume has
     /// their requests. Default 65,536.
     pub requests_max: usize,
-    /// Bytes of reads and writes a connection may have outstanding. Default 64 MiB. A single
-    /// request may exceed it.
+    /// Bytes a connection may have outstanding: those of its reads and writes, 32 KiB for a block status
+    /// until that is known, and the texts of errors. Default 64 MiB. A single request may exceed it, and
+    /// the errors of a volume by 512 bytes each.
     pub connection_bytes_max: u64,
     /// The same for all connections together. Default 512 MiB. A connection with nothing
     /// outstanding may exceed it with one request.
