@@ -52,4 +52,4 @@ pub mod world;
 
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
-pub use swarm::{has_cache, has_tree};
+pub use swarm::{has_cache, has_tree, has_wrapped_links};

@@ -251,7 +251,8 @@ fn has_recovered(w: &World) -> bool {
 pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     if world.servers.iter().any(|server| server.faults.is_some()) {
         // The wrapper of links is called again and again: see `machine.rs`.
-        return Ok(());
+        world.run_for(2 * SECOND)?;
+        return world.check_growth();
     }
     // Whoever gets its turn only now has nothing to do.
     world.clients.iter_mut().for_each(|client| client.add_budget(0));

@@ -215,6 +215,12 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     (world, plan(duration_ns, faults, rng))
 }
 
+/// Whether the links of a seed's machines are wrapped in one that makes faults.
+pub fn has_wrapped_links(seed: u64) -> bool {
+    let (world, _) = build(seed, &mut Rng::new(seed), false);
+    world.servers.iter().any(|server| server.faults.is_some())
+}
+
 /// Some clients may keep little of what arrives alive, or nothing: what they read is copied. Drawn apart, so
 /// that all else is as it would be without.
 fn lend_little(seed: u64, world: &mut World) {

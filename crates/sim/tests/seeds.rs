@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thinwire_sim::{Canary, has_cache, has_tree, run_seed};
+use thinwire_sim::{Canary, has_cache, has_tree, has_wrapped_links, run_seed};
 use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
@@ -120,6 +120,13 @@ fn canary_that_fences_a_whole_session_is_found() {
 #[test]
 fn canary_that_tells_nobody_of_growth_is_found() {
     found(Canary::Door(target::DoorCanary::GrowthUntold), 300);
+}
+
+/// It is looked for there, too.
+#[test]
+fn canary_that_tells_nobody_of_growth_over_wrapped_links_is_found() {
+    let canary = Canary::Door(target::DoorCanary::GrowthUntold);
+    found_among(canary, 300, |seed| has_wrapped_links(seed) && !has_tree(seed));
 }
 
 /// Growth climbs from the last leaf of a tree to whoever stands on that.
