@@ -122,6 +122,9 @@ mod tests {
         fn sources(&self) -> Sources<'_> {
             [None; 2]
         }
+        fn due_in(&mut self) -> Option<Duration> {
+            None
+        }
         fn stats(&self) -> LinkStats {
             LinkStats::default()
         }

@@ -23,6 +23,7 @@ pub mod xdp;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, RxBatch, TxBatch};
 
@@ -88,6 +89,10 @@ pub trait Link {
     /// What to watch while nothing is to be done.
     fn sources(&self) -> Sources<'_>;
 
+    /// How soon to call [`Link::recv`] although none of the sources is readable: zero if that time has
+    /// come, `None` if the link holds nothing back.
+    fn due_in(&mut self) -> Option<Duration>;
+
     /// Counters since the link was opened.
     fn stats(&self) -> LinkStats;
 }
@@ -148,6 +153,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn sources(&self) -> Sources<'_> {
         (**self).sources()
     }
+    fn due_in(&mut self) -> Option<Duration> {
+        (**self).due_in()
+    }
     fn stats(&self) -> LinkStats {
         (**self).stats()
     }
@@ -181,6 +189,9 @@ mod tests {
         }
         fn sources(&self) -> Sources<'_> {
             [None; 2]
+        }
+        fn due_in(&mut self) -> Option<Duration> {
+            None
         }
         fn stats(&self) -> LinkStats {
             LinkStats::default()

@@ -512,6 +512,10 @@ impl Link for PacketLink {
         [Some(self.socket.as_fd()), self.changes.as_ref().map(Changes::fd)]
     }
 
+    fn due_in(&mut self) -> Option<Duration> {
+        None
+    }
+
     fn stats(&self) -> LinkStats {
         // Words of tpacket_stats: packets, drops. The kernel clears them when read.
         let counters =

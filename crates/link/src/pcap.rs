@@ -11,6 +11,7 @@ use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 
@@ -376,6 +377,10 @@ impl<L: Link> Link for PcapLink<L> {
         self.inner.sources()
     }
 
+    fn due_in(&mut self) -> Option<Duration> {
+        self.inner.due_in()
+    }
+
     fn stats(&self) -> LinkStats {
         self.inner.stats()
     }
@@ -485,6 +490,9 @@ mod tests {
         }
         fn sources(&self) -> Sources<'_> {
             [None; 2]
+        }
+        fn due_in(&mut self) -> Option<Duration> {
+            None
         }
         fn stats(&self) -> LinkStats {
             self.0.stats()

@@ -300,9 +300,7 @@ impl LinkSpec {
             link = Box::new(PcapLink::new(link, file.clone(), PcapWire::of(self)));
         }
         if let Some(config) = &options.fault {
-            let faulty = FaultLink::new(link, config, monotonic_clock());
-            link =
-                Box::new(faulty.map_err(LinkOpenError::system("make an alarm for held frames"))?);
+            link = Box::new(FaultLink::new(link, config, monotonic_clock()));
         }
         Ok((link, advice))
     }

@@ -24,6 +24,8 @@ pub struct Links {
     /// What became of the frames to send, by link.
     outlets: Vec<Outlet>,
     again_within: Option<Duration>,
+    /// One of them holds something back.
+    holds_back: bool,
     pool: Pool,
     clocks: Rc<StageClocks>,
 }
@@ -41,6 +43,7 @@ impl Links {
             waited: None,
             outlets,
             again_within: None,
+            holds_back: false,
             pool,
             clocks,
         }
@@ -133,6 +136,26 @@ impl Links {
         Ok(probed + self.receive_probed(take))
     }
 
+    /// How soon [`Links::receive_due`] is to be called, if at all.
+    pub fn due_in(&mut self) -> Option<Duration> {
+        let soonest = self.links.iter_mut().filter_map(|link| link.due_in()).min();
+        self.holds_back = soonest.is_some();
+        soonest
+    }
+
+    /// As [`Links::receive`], of all links that hold something back whose time has come.
+    pub fn receive_due(&mut self, mut take: impl FnMut(usize, &mut RxFrame)) -> io::Result<usize> {
+        let mut frames = 0;
+        if self.holds_back {
+            for at in 0..self.links.len() {
+                if self.links[at].due_in() == Some(Duration::ZERO) {
+                    frames += self.receive(at, &mut take)?;
+                }
+            }
+        }
+        Ok(frames)
+    }
+
     /// Sends everything in `out`, by link: one call for each. What a full queue does not take stays
     /// there, to be sent first by the next flush.
     pub fn flush(&mut self, out: &mut [TxBatch]) -> io::Result<()> {
@@ -192,13 +215,14 @@ impl Links {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use thinwire_buffer::{FrameSizes, Room};
+    use thinwire_link::fault::{FaultConfig, FaultLink};
     use thinwire_link::{Outgoing, Sources, WAITING_FRAMES_MAX};
 
     use super::*;
 
-    /// Takes as many frames a call as it is told to, and has another as often as it is asked.
+    /// Takes as many frames a call as it is told to, and has another as often as it is asked, up to nine.
     struct Narrow {
         sent: Rc<RefCell<Vec<u8>>>,
         takes: usize,
@@ -226,6 +250,9 @@ mod tests {
             Ok(Outgoing { unsent: self.keeps, ..Outgoing::default() })
         }
         fn recv(&mut self, pool: &Pool, _: usize, out: &mut RxBatch) -> io::Result<usize> {
+            if self.arrives == 9 {
+                return Ok(0);
+            }
             self.arrives += 1;
             out.push_back(RxFrame {
                 from: Addr::Sim(2),
@@ -238,6 +265,9 @@ mod tests {
         }
         fn sources(&self) -> Sources<'_> {
             [None; 2]
+        }
+        fn due_in(&mut self) -> Option<Duration> {
+            None
         }
         fn stats(&self) -> LinkStats {
             LinkStats::default()
@@ -283,6 +313,29 @@ mod tests {
             links.again_within().is_some()
         };
         assert_eq!([(); 4].map(|_| flush(&mut links)), [true, true, false, false]);
+    }
+
+    #[test]
+    fn what_is_held_back_is_looked_at_in_its_time() {
+        let (mut links, _) = narrow();
+        let mut got = Vec::new();
+        let look = |links: &mut Links, got: &mut Vec<u8>| {
+            links.receive_due(|_, frame| got.push(frame.bytes[0])).unwrap()
+        };
+        assert_eq!((links.due_in(), look(&mut links, &mut got)), (None, 0));
+        let delay = FaultConfig { delay_ns_min: 7, delay_ns_max: 7, ..FaultConfig::default() };
+        let now_ns = Rc::new(Cell::new(0));
+        let clock = now_ns.clone();
+        let narrow = std::mem::take(&mut links.links).remove(0);
+        let faulty = FaultLink::new(narrow, &delay, Box::new(move || clock.get()));
+        links.links.push(Box::new(faulty));
+        links.receive(0, |_, _| panic!("it is held back")).unwrap();
+        assert_eq!(links.due_in(), Some(Duration::from_nanos(7)));
+        assert_eq!(look(&mut links, &mut got), 0);
+        now_ns.set(7);
+        assert_eq!(links.due_in(), Some(Duration::ZERO));
+        assert_eq!(look(&mut links, &mut got), 9);
+        assert_eq!(got, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     }
 
     #[test]

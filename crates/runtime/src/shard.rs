@@ -250,7 +250,8 @@ impl Shard {
 
     fn wait(&mut self, now: Time, timeout: Option<Duration>) -> io::Result<()> {
         let own = self.node.deadline().since(now);
-        let own = self.links.again_within().map_or(own, |again| own.min(again));
+        let of_links = self.links.again_within().into_iter().chain(self.links.due_in()).min();
+        let own = of_links.map_or(own, |of_links| own.min(of_links));
         let timeout = timeout.map_or(own, |t| t.min(own));
         let bounded = (timeout < FOR_EVER).then_some(timeout);
         let Self { node, links, waiter, .. } = self;
@@ -274,6 +275,7 @@ impl Shard {
         let clock = *clock;
         let mut frames =
             links.receive_probed(|link, frame| on_frame(node, clock, now, link, frame));
+        frames += links.receive_due(|link, frame| on_frame(node, clock, now, link, frame))?;
         for &token in waiter.ready() {
             if token >= LINKS {
                 let at = (token - LINKS) as usize;

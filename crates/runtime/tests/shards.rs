@@ -129,6 +129,9 @@ impl Link for BrokenLink {
     fn sources(&self) -> Sources<'_> {
         self.0.sources()
     }
+    fn due_in(&mut self) -> Option<Duration> {
+        self.0.due_in()
+    }
     fn stats(&self) -> LinkStats {
         self.0.stats()
     }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
 use thinwire_link::Link;
@@ -28,10 +29,9 @@ pub struct Machine {
     links: Vec<Box<dyn Link>>,
     batches: Vec<TxBatch>,
     received: RxBatch,
-    /// The fault wrapper holds frames back until it is called; so many more calls.
-    holds: u32,
-    is_wrapped: bool,
-    called_at: u64,
+    /// A link holds something back until then.
+    links_due: u64,
+    clock: Rc<Cell<u64>>,
     wake_at: Option<u64>,
 }
 
@@ -49,9 +49,8 @@ impl Machine {
             links: Vec::new(),
             batches: Vec::new(),
             received: RxBatch::new(),
-            holds: 0,
-            is_wrapped: false,
-            called_at: 0,
+            links_due: u64::MAX,
+            clock: Rc::default(),
             wake_at: None,
         }
     }
@@ -79,7 +78,8 @@ impl Machine {
     ) -> Vec<LinkInfo> {
         self.lane = lane;
         self.links.clear();
-        self.is_wrapped = faults.is_some();
+        self.links_due = u64::MAX;
+        self.clock = clock.clone();
         self.batches.clear();
         for link in links {
             let link: Box<dyn Link> = match faults {
@@ -90,7 +90,7 @@ impl Machine {
                     let clock = clock.clone();
                     let clock = Box::new(move || clock.get());
                     let config = FaultConfig { seed, ..*faults };
-                    Box::new(FaultLink::new(link, &config, clock).expect("no descriptor needed"))
+                    Box::new(FaultLink::new(link, &config, clock))
                 }
             };
             self.links.push(link);
@@ -110,6 +110,13 @@ impl Machine {
                 take(at, &mut frame);
             }
         }
+        self.look_at_links();
+    }
+
+    fn look_at_links(&mut self) {
+        let soonest = self.links.iter_mut().filter_map(|link| link.due_in()).min();
+        let due = |within: Duration| self.clock.get() + within.as_nanos() as u64;
+        self.links_due = soonest.map_or(u64::MAX, due);
     }
 
     /// One batch for each link, to be filled by whoever has no node.
@@ -128,14 +135,11 @@ impl Machine {
     /// Sends these frames, by link; returns how many.
     pub fn send(&mut self, batches: &mut [TxBatch]) -> u64 {
         let mut frames = 0;
-        self.holds = self.holds.saturating_sub(1);
         for (link, batch) in self.links.iter_mut().zip(batches) {
             frames += batch.len() as u64;
             link.send(batch).expect("simulated links do not fail");
         }
-        if frames > 0 && self.is_wrapped {
-            self.holds = 20;
-        }
+        self.look_at_links();
         frames
     }
 
@@ -145,14 +149,8 @@ impl Machine {
             return false;
         }
         let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0);
-        if arrived && self.is_wrapped {
-            self.holds = 20;
-        }
-        let is_due = is_due
-            || arrived
-            || self.dirty
-            || self.deadline <= now
-            || (self.holds > 0 && self.called_at + 100_000 <= now);
+        let is_due =
+            is_due || arrived || self.dirty || self.deadline <= now || self.links_due <= now;
         if !is_due {
             self.wake_at = None;
             return false;
@@ -164,7 +162,6 @@ impl Machine {
         // The next turn is later, however much there is to do.
         self.wake_at = None;
         self.dirty = false;
-        self.called_at = now;
         self.turns += 1;
         true
     }
@@ -179,8 +176,7 @@ impl Machine {
         let at = match self.wake_at {
             Some(at) => at,
             None if self.dirty => now + 1_000,
-            None if self.holds > 0 => self.deadline.clamp(now + 1_000, now + 100_000),
-            None => self.deadline.max(now + 1_000),
+            None => self.deadline.min(self.links_due).max(now + 1_000),
         };
         at.max(self.frozen_until)
     }

@@ -91,6 +91,10 @@ impl Link for Wire {
         [None; 2]
     }
 
+    fn due_in(&mut self) -> Option<Duration> {
+        None
+    }
+
     fn stats(&self) -> LinkStats {
         LinkStats::default()
     }

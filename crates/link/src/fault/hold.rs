@@ -69,20 +69,17 @@ impl Way {
 struct Held<T> {
     what: T,
     overtakers: u32,
-    calls_left: u32,
     until_ns: u64,
 }
 
 /// Frames held back. Few, so a search through all of them is cheap.
 pub(super) struct Hold<T> {
     held: Vec<Held<T>>,
-    calls_max: u32,
 }
 
 impl<T> Hold<T> {
-    /// Holds nothing longer than for `calls_max` calls (`u32::MAX`: calls do not count).
-    pub(super) fn new(calls_max: u32) -> Self {
-        Hold { held: Vec::new(), calls_max }
+    pub(super) fn new() -> Self {
+        Hold { held: Vec::new() }
     }
 
     pub(super) fn keep(&mut self, what: T, fate: Fate, now_ns: u64) {
@@ -91,12 +88,7 @@ impl<T> Hold<T> {
             0 => (REORDER_NS_MAX, fate.overtakers),
             delay_ns => (delay_ns, u32::MAX),
         };
-        self.held.push(Held {
-            what,
-            overtakers,
-            calls_left: self.calls_max,
-            until_ns: now_ns.saturating_add(wait_ns),
-        });
+        self.held.push(Held { what, overtakers, until_ns: now_ns.saturating_add(wait_ns) });
     }
 
     /// A frame of this way passed those that are held.
@@ -108,18 +100,9 @@ impl<T> Hold<T> {
         }
     }
 
-    /// The owner called.
-    pub(super) fn one_call(&mut self) {
-        if self.calls_max != u32::MAX {
-            for held in &mut self.held {
-                held.calls_left = held.calls_left.saturating_sub(1);
-            }
-        }
-    }
-
     /// Lets go of one frame that waited long enough: of those the one whose time came first.
     pub(super) fn release(&mut self, now_ns: u64) -> Option<T> {
-        let ripe = |h: &Held<T>| h.overtakers == 0 || h.calls_left == 0 || h.until_ns <= now_ns;
+        let ripe = |h: &Held<T>| h.overtakers == 0 || h.until_ns <= now_ns;
         let (i, _) = self
             .held
             .iter()

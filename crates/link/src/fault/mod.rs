@@ -5,21 +5,15 @@
 //! seed and the same frames make the same faults, with random numbers of its own for each way.
 //!
 //! *Reordering* holds a frame back until one to four later ones of its way have passed it; so that
-//! none is held forever on a silent link, at most a millisecond (and where the link has no
-//! descriptor to wake anybody, at most 16 calls). A held frame wakes the one who waits for
-//! [`Link::sources`] in time.
+//! none is held forever on a silent link, at most a millisecond: [`Link::due_in`] tells when the
+//! wrapper is to be called for what it holds.
 
 mod config;
 mod hold;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::epoll;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 use thinwire_buffer::{
     Addr, LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, TxBatch, TxFrame,
 };
@@ -56,32 +50,30 @@ pub struct FaultLink<L> {
     held_tx: Hold<HeldTx>,
     tx_batch: TxBatch,
     outlet: Outlet,
+    /// When the link underneath was last given what is to be sent.
+    tried_ns: u64,
     rx: Way,
     held_rx: Hold<RxFrame>,
     rx_batch: RxBatch,
-    alarm: Option<Alarm>,
     stats: FaultStats,
 }
 
 impl<L: Link> FaultLink<L> {
     /// Wraps a link. `clock` gives a time in ns that never goes back; only differences count.
-    pub fn new(inner: L, config: &FaultConfig, clock: ClockSource) -> io::Result<Self> {
-        let has_sources = inner.sources().iter().any(Option::is_some);
-        let alarm = has_sources.then(|| Alarm::new(inner.sources())).transpose()?;
-        let calls_max = if alarm.is_some() { u32::MAX } else { 16 };
-        Ok(FaultLink {
+    pub fn new(inner: L, config: &FaultConfig, clock: ClockSource) -> Self {
+        FaultLink {
             clock,
             tx: Way::new(config, config.seed),
-            held_tx: Hold::new(calls_max),
+            held_tx: Hold::new(),
             tx_batch: TxBatch::new(),
             outlet: Outlet::default(),
+            tried_ns: 0,
             rx: Way::new(config, !config.seed),
-            held_rx: Hold::new(calls_max),
+            held_rx: Hold::new(),
             rx_batch: RxBatch::new(),
-            alarm,
             inner,
             stats: FaultStats::default(),
-        })
+        }
     }
 
     /// What it did so far.
@@ -157,15 +149,6 @@ impl<L: Link> FaultLink<L> {
             out.push_back(held);
         }
     }
-
-    fn set_alarm(&mut self, now_ns: u64) -> io::Result<()> {
-        let Some(alarm) = &mut self.alarm else { return Ok(()) };
-        let due_ns = match (self.held_tx.next_ns(), self.held_rx.next_ns()) {
-            (Some(tx), Some(rx)) => Some(tx.min(rx)),
-            (tx, rx) => tx.or(rx),
-        };
-        alarm.set(due_ns.map(|due_ns| due_ns.saturating_sub(now_ns).max(1)))
-    }
 }
 
 impl<L: Link> Link for FaultLink<L> {
@@ -179,25 +162,23 @@ impl<L: Link> Link for FaultLink<L> {
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
         let now_ns = (self.clock)();
-        self.held_tx.one_call();
         for frame in batch.frames_mut() {
             self.judge_tx(frame, now_ns);
         }
         self.tx_batch.add_last_pieces(batch.last_pieces());
         batch.clear();
         self.release_tx(now_ns);
+        self.tried_ns = now_ns;
         let inner = self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
-        self.set_alarm(now_ns)?;
         Ok(Outgoing { unsent: self.tx_batch.len() + inner.unsent, ..inner })
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
         let now_ns = (self.clock)();
         let before = out.len();
-        self.held_tx.one_call();
-        self.held_rx.one_call();
         self.release_tx(now_ns);
         if !self.tx_batch.is_empty() {
+            self.tried_ns = now_ns;
             self.outlet.send(&mut self.inner, &mut self.tx_batch)?;
         }
         self.release_rx(now_ns, out);
@@ -213,54 +194,26 @@ impl<L: Link> Link for FaultLink<L> {
             }
         }
         self.rx_batch = batch;
-        self.set_alarm(now_ns)?;
         Ok(out.len() - before)
     }
 
     fn sources(&self) -> Sources<'_> {
-        [self.alarm.as_ref().map(|alarm| alarm.all.as_fd()), None]
+        self.inner.sources()
+    }
+
+    fn due_in(&mut self) -> Option<Duration> {
+        let waits = self.outlet.again_within().filter(|_| !self.tx_batch.is_empty());
+        let again_ns = waits.map(|within| self.tried_ns + within.as_nanos() as u64);
+        let own_ns = [self.held_tx.next_ns(), self.held_rx.next_ns(), again_ns];
+        let own_ns = own_ns.into_iter().flatten().min();
+        let own = own_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub((self.clock)())));
+        own.into_iter().chain(self.inner.due_in()).min()
     }
 
     /// The inner link's: what the wrapper does is counted in [`FaultLink::faults`].
     fn stats(&self) -> LinkStats {
         let inner = self.inner.stats();
         LinkStats { tx_dropped: inner.tx_dropped + self.outlet.dropped(), ..inner }
-    }
-}
-
-/// A timer joined to the inner link's descriptors.
-struct Alarm {
-    all: OwnedFd,
-    timer: OwnedFd,
-    is_set: bool,
-}
-
-impl Alarm {
-    fn new(sources: Sources<'_>) -> io::Result<Alarm> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for fd in std::iter::once(timer.as_fd()).chain(sources.into_iter().flatten()) {
-            epoll::add(&all, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        }
-        Ok(Alarm { all, timer, is_set: false })
-    }
-
-    /// Rings in so many ns, or not at all. Setting also silences a timer that has rung.
-    fn set(&mut self, in_ns: Option<u64>) -> io::Result<()> {
-        if in_ns.is_none() && !self.is_set {
-            return Ok(());
-        }
-        self.is_set = in_ns.is_some();
-        let in_ns = in_ns.unwrap_or(0);
-        let it_value = Timespec {
-            tv_sec: (in_ns / 1_000_000_000) as _,
-            tv_nsec: (in_ns % 1_000_000_000) as _,
-        };
-        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = Itimerspec { it_interval: never, it_value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &setting)?;
-        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ mod send;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use thinwire_buffer::{LinkInfo, PAGE_BYTES, Pool, RxBatch, RxFrame, TxBatch};
 
@@ -170,6 +171,11 @@ impl Link for HandoffLink {
             Some(receiver) => [Some(receiver.bell()), None],
             None => self.sources.each_ref().map(|fd| fd.as_ref().map(AsFd::as_fd)),
         }
+    }
+
+    /// Only wrappers hold anything back, and they are around this one.
+    fn due_in(&mut self) -> Option<Duration> {
+        None
     }
 
     fn stats(&self) -> LinkStats {

@@ -88,6 +88,9 @@ impl Link for Frail {
     fn sources(&self) -> Sources<'_> {
         [Some(self.bell.as_fd()), None]
     }
+    fn due_in(&mut self) -> Option<Duration> {
+        None
+    }
     fn stats(&self) -> LinkStats {
         LinkStats { tx_frames: self.sent.get(), ..LinkStats::default() }
     }

@@ -456,6 +456,10 @@ impl Link for SimLink {
         [None; 2]
     }
 
+    fn due_in(&mut self) -> Option<Duration> {
+        None
+    }
+
     fn stats(&self) -> LinkStats {
         let net = self.net.borrow();
         let station = &net.stations[self.number as usize];

@@ -11,6 +11,7 @@ mod tx;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
@@ -218,6 +219,10 @@ impl Link for UdpLink {
 
     fn sources(&self) -> Sources<'_> {
         [Some(self.socket.as_fd()), self.group_socket.as_ref().map(AsFd::as_fd)]
+    }
+
+    fn due_in(&mut self) -> Option<Duration> {
+        None
     }
 
     fn stats(&self) -> LinkStats {

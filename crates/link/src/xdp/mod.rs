@@ -23,6 +23,7 @@ mod umem;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::epoll;
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
@@ -349,6 +350,10 @@ impl Link for XdpLink {
 
     fn sources(&self) -> Sources<'_> {
         [Some(self.all.as_fd()), None]
+    }
+
+    fn due_in(&mut self) -> Option<Duration> {
+        None
     }
 
     fn stats(&self) -> LinkStats {
