@@ -43,6 +43,9 @@ impl Link for Flaky {
     fn sources(&self) -> Sources<'_> {
         self.link.sources()
     }
+    fn due_in(&mut self) -> Option<Duration> {
+        self.link.due_in()
+    }
     fn stats(&self) -> LinkStats {
         self.link.stats()
     }

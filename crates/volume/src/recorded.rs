@@ -360,7 +360,8 @@ mod tests {
     #[test]
     fn it_conforms() {
         let pool = Pool::new(8 << 20);
-        let below = crate::stores::MemoryStore::new(1 << 20, 512, crate::Identity::default(), &pool);
+        let below =
+            crate::stores::MemoryStore::new(1 << 20, 512, crate::Identity::default(), &pool);
         let place = crate::testing::MemDisk::new(4096, 512, 1);
         let mut volume = Recorded::new(Box::new(below), place, Vec::new());
         let report = crate::testing::exercise(&mut volume, &mut || {}, 1, 2000);
