@@ -167,6 +167,9 @@ thread_local! {
 /// lists of the smallest class: what an attachment keeps for replay, at most.
 const SPARE_SEGMENTS_MAX: usize = 128 << 10;
 
+/// So many lists of the smallest class are made room for together.
+const NEW_AT_ONCE: usize = 32;
+
 /// The class of storage of exactly this room; `None` for storage that is not ours to recycle.
 fn class_of(capacity: usize) -> Option<usize> {
     let class = (capacity / CLASS_0_SEGMENTS).checked_ilog2()? as usize;
@@ -176,7 +179,17 @@ fn class_of(capacity: usize) -> Option<usize> {
 /// Empty storage of a class.
 fn storage(class: usize) -> Vec<Segment> {
     let spare = SPARE.try_with(|spare| spare.borrow_mut()[class].pop());
-    spare.ok().flatten().unwrap_or_else(|| Vec::with_capacity(CLASS_0_SEGMENTS << class))
+    spare.ok().flatten().unwrap_or_else(|| new_storage(class))
+}
+
+/// Of the smallest class several at once: how many are alive together creeps up for long, one by one.
+#[cold]
+fn new_storage(class: usize) -> Vec<Segment> {
+    if class == 0 {
+        let more = (1..NEW_AT_ONCE).map(|_| Vec::with_capacity(CLASS_0_SEGMENTS));
+        let _ = SPARE.try_with(|spare| spare.borrow_mut()[0].extend(more));
+    }
+    Vec::with_capacity(CLASS_0_SEGMENTS << class)
 }
 
 /// Takes emptied storage back, if it is worth keeping.

@@ -26,6 +26,10 @@ pub struct Links {
     again_within: Option<Duration>,
     /// One of them holds something back.
     holds_back: bool,
+    /// By link: it cannot be used any more.
+    dead: Vec<bool>,
+    /// Those of them that are waited for still.
+    fallen: Vec<usize>,
     pool: Pool,
     clocks: Rc<StageClocks>,
 }
@@ -35,6 +39,7 @@ impl Links {
     pub fn new(links: Vec<Box<dyn Link>>, pool: Pool) -> Self {
         let clocks = Rc::new(StageClocks::new());
         let outlets = vec![Outlet::default(); links.len()];
+        let dead = vec![false; links.len()];
         let pool = pool.for_received();
         Links {
             links,
@@ -44,6 +49,8 @@ impl Links {
             outlets,
             again_within: None,
             holds_back: false,
+            dead,
+            fallen: Vec::new(),
             pool,
             clocks,
         }
@@ -71,6 +78,7 @@ impl Links {
         }
         self.links.push(link);
         self.outlets.push(Outlet::default());
+        self.dead.push(false);
         Ok(())
     }
 
@@ -84,14 +92,46 @@ impl Links {
         Ok(())
     }
 
+    /// A link has failed in a way that is no loss of frames: it is silent from now on, as a wire is that was
+    /// cut, and the paths over the others go on.
+    ///
+    /// # Errors
+    /// It was the last.
+    #[cold]
+    fn lose(&mut self, at: usize, error: io::Error) -> io::Result<()> {
+        if self.dead.iter().enumerate().all(|(other, &dead)| dead || other == at) {
+            return Err(error);
+        }
+        self.dead[at] = true;
+        self.fallen.push(at);
+        let name = self.links[at].name();
+        tracing::error!("link {name} failed and is not used until the next start: {error}");
+        Ok(())
+    }
+
+    /// Waits no more for links that have failed.
+    #[inline]
+    pub fn unregister_fallen(&mut self, waiter: &mut Waiter) {
+        for at in self.fallen.drain(..) {
+            for fd in self.links[at].sources().into_iter().flatten() {
+                // What cannot be waited for does not end a wait, either.
+                let _ = waiter.remove(fd);
+            }
+        }
+    }
+
     /// Takes what has arrived on the link that the last frames came from, for
     /// [`Links::receive_probed`]. True if there is something.
     pub fn probe(&mut self) -> io::Result<bool> {
         if self.rx.is_empty()
             && let Some(link) = self.links.get_mut(self.last)
-            && link.probe(&self.pool, FRAMES_PER_TURN, &mut self.rx)? > 0
+            && !self.dead[self.last]
         {
-            self.clocks.taken();
+            match link.probe(&self.pool, FRAMES_PER_TURN, &mut self.rx) {
+                Ok(0) => {}
+                Ok(_) => self.clocks.taken(),
+                Err(error) => self.lose(self.last, error)?,
+            }
         }
         Ok(!self.rx.is_empty())
     }
@@ -117,9 +157,16 @@ impl Links {
     }
 
     fn fetch(&mut self, at: usize) -> io::Result<()> {
-        if self.links[at].recv(&self.pool, FRAMES_PER_TURN, &mut self.rx)? > 0 {
-            self.last = at;
-            self.clocks.taken();
+        if self.dead[at] {
+            return Ok(());
+        }
+        match self.links[at].recv(&self.pool, FRAMES_PER_TURN, &mut self.rx) {
+            Ok(0) => {}
+            Ok(_) => {
+                self.last = at;
+                self.clocks.taken();
+            }
+            Err(error) => self.lose(at, error)?,
         }
         Ok(())
     }
@@ -138,7 +185,8 @@ impl Links {
 
     /// How soon [`Links::receive_due`] is to be called, if at all.
     pub fn due_in(&mut self) -> Option<Duration> {
-        let soonest = self.links.iter_mut().filter_map(|link| link.due_in()).min();
+        let living = self.links.iter_mut().zip(&self.dead).filter(|(_, dead)| !**dead);
+        let soonest = living.filter_map(|(link, _)| link.due_in()).min();
         self.holds_back = soonest.is_some();
         soonest
     }
@@ -166,10 +214,16 @@ impl Links {
             }
         }
         self.again_within = None;
-        let links = self.links.iter_mut().zip(&mut self.outlets);
-        for ((link, outlet), batch) in links.zip(out) {
-            if !batch.is_empty() || outlet.again_within().is_some() {
-                outlet.send(link.as_mut(), batch)?;
+        for (at, batch) in out.iter_mut().enumerate() {
+            let outlet = &mut self.outlets[at];
+            if self.dead[at] {
+                batch.clear();
+            } else if !batch.is_empty() || outlet.again_within().is_some() {
+                if let Err(error) = outlet.send(self.links[at].as_mut(), batch) {
+                    batch.clear();
+                    self.lose(at, error)?;
+                    continue;
+                }
                 let soonest = self.again_within.into_iter().chain(outlet.again_within()).min();
                 self.again_within = soonest;
             }
@@ -336,6 +390,63 @@ mod tests {
         assert_eq!(links.due_in(), Some(Duration::ZERO));
         assert_eq!(look(&mut links, &mut got), 9);
         assert_eq!(got, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+
+    /// Its descriptor is none any more.
+    struct Broken;
+
+    impl Link for Broken {
+        fn name(&self) -> &str {
+            "broken"
+        }
+        fn info(&self) -> LinkInfo {
+            narrow().0.links[0].info()
+        }
+        fn send(&mut self, _: &mut TxBatch) -> io::Result<Outgoing> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+        fn recv(&mut self, _: &Pool, _: usize, _: &mut RxBatch) -> io::Result<usize> {
+            Err(io::ErrorKind::NotConnected.into())
+        }
+        fn sources(&self) -> Sources<'_> {
+            [None; 2]
+        }
+        fn due_in(&mut self) -> Option<Duration> {
+            Some(Duration::ZERO)
+        }
+        fn stats(&self) -> LinkStats {
+            LinkStats::default()
+        }
+    }
+
+    #[test]
+    fn a_link_that_fails_is_silent_and_the_others_go_on() {
+        type Use = fn(&mut Links) -> io::Result<()>;
+        let flush = |links: &mut Links| {
+            let mut out = [TxBatch::new(), TxBatch::new()];
+            out.iter_mut().for_each(|batch| batch.push(Addr::Sim(2)).head.push(7));
+            links.flush(&mut out[..links.len()])
+        };
+        let uses: [Use; 3] =
+            [flush, |links| links.receive(0, |_, _| ()).map(drop), |links| links.probe().map(drop)];
+        for first in uses {
+            let sent = Rc::default();
+            let link = Narrow { sent: Rc::clone(&sent), takes: 9, keeps: 0, arrives: 0, waited: 0 };
+            let pool = Pool::new(1 << 20);
+            let mut links = Links::new(vec![Box::new(Broken), Box::new(link)], pool.clone());
+            first(&mut links).unwrap();
+            assert_eq!((&links.dead[..], &links.fallen[..]), (&[true, false][..], &[0][..]));
+            sent.borrow_mut().clear();
+            flush(&mut links).unwrap();
+            let mut out = [TxBatch::new(), TxBatch::new()];
+            links.flush(&mut out).unwrap();
+            assert_eq!((&sent.borrow()[..], links.due_in()), (&[7][..], None));
+            assert_eq!(links.receive(1, |_, _| ()).unwrap(), 1);
+            assert_eq!(links.receive(0, |_, _| ()).unwrap(), 0);
+            // Nobody can be reached any more.
+            let mut alone = Links::new(vec![Box::new(Broken)], pool);
+            assert!(first(&mut alone).is_err());
+        }
     }
 
     #[test]

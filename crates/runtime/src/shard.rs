@@ -201,6 +201,7 @@ impl Shard {
             self.waiter.sent();
         }
         self.links.flush(self.node.out())?;
+        self.links.unregister_fallen(&mut self.waiter);
         self.wait(now, timeout)?;
         self.receive()
     }

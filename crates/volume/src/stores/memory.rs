@@ -14,6 +14,9 @@ const LEAF_BYTES: u64 = (LEAF_PAGES * PAGE_BYTES) as u64;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
+/// So many I/Os come in a turn before a list of them must grow.
+const IOS_USUAL: usize = 64;
+
 /// Pages, or leaves without any, that one block status looks at: whoever wants to know more asks again.
 const LOOKS_MAX: usize = 1024;
 
@@ -87,8 +90,8 @@ impl MemoryStore {
             gone_pages: 0,
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
-            waiting: Vec::new(),
-            ready: Vec::new(),
+            waiting: Vec::with_capacity(IOS_USUAL),
+            ready: Vec::with_capacity(IOS_USUAL),
             copied_bytes: 0,
             writer: WriterRecord::default(),
         }
@@ -561,18 +564,20 @@ mod tests {
         fill(&mut store);
         store.submit(Io::new(0, Op::WriteZeroes, 0, bytes));
         assert_eq!(live(), full);
-        for at in (0..bytes).step_by(PAGE_BYTES) {
-            let mut io = Io::new(0, Op::Write, at, PAGE);
-            io.data = SegList::of(Pool::new(0).get_zeroed(PAGE_BYTES).freeze());
-            store.submit(io);
+        // Of what is written at once: what is short waits for the poll.
+        let long = |at| {
+            let mut io = Io::new(0, Op::Write, at, (2 * WAITING_WRITE_BYTES_MAX).min(bytes - at));
+            io.data = SegList::of(Pool::new(0).get_zeroed(io.len as usize).freeze());
+            io
+        };
+        for at in (0..bytes).step_by(2 * WAITING_WRITE_BYTES_MAX as usize) {
+            store.submit(long(at));
             assert!(live() <= full);
         }
         assert!(store.gone.is_empty());
         for _ in 0..100 {
             for at in (0..bytes).step_by(LEAF_BYTES as usize) {
-                let mut io = Io::new(0, Op::Write, at, PAGE);
-                io.data = SegList::of(Pool::new(0).get_zeroed(PAGE_BYTES).freeze());
-                store.submit(io);
+                store.submit(long(at));
             }
             store.submit(Io::new(0, Op::Discard, 0, bytes));
             let all = live() + LEAF_WEIGHT * store.gone.len();
