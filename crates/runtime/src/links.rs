@@ -166,7 +166,10 @@ impl Links {
                 self.last = at;
                 self.clocks.taken();
             }
-            Err(error) => self.lose(at, error)?,
+            Err(error) => {
+                self.rx.clear();
+                self.lose(at, error)?;
+            }
         }
         Ok(())
     }

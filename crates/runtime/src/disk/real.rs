@@ -59,6 +59,8 @@ pub(super) struct RealDisk<E: Engine> {
     copies_wait: bool,
     /// Some were made in this turn.
     has_copied: bool,
+    /// What this turn leaves of the disk's own share is for a copy.
+    saves: bool,
     /// The last turn was full of copies, so this one begins with the others.
     copies_yield: bool,
     /// The next turn was asked for: a call of nothing is under way.
@@ -113,6 +115,7 @@ impl<E: Engine> RealDisk<E> {
             paid: 0,
             copies_wait: false,
             has_copied: false,
+            saves: false,
             copies_yield: false,
             again: false,
             pausing: false,
@@ -155,7 +158,7 @@ impl<E: Engine> RealDisk<E> {
         while let (Some(op), Some(&slot)) = (self.backlog.front(), self.free.last())
             && let Some(joined) = self.slots[first as usize].would_join(op)
         {
-            if !self.allowance.take(op.len) {
+            if !self.allowance.take(op.len, !self.saves) {
                 self.is_cut_short = true;
                 return;
             }
@@ -262,7 +265,9 @@ impl<E: Engine> RealDisk<E> {
     fn begin(&mut self) {
         if self.allowance.begin() {
             self.copies_yield = self.has_copied && !self.backlog.is_empty();
-            self.has_copied = false;
+            (self.has_copied, self.saves) = (false, false);
+            // What did not begin in the turn of its copy has its place in another.
+            self.paid = 0;
         }
     }
 
@@ -276,7 +281,7 @@ impl<E: Engine> RealDisk<E> {
             let Some(op) = self.backlog.front() else { return };
             if matches!(op.kind, DiskOpKind::Write { .. }) && self.paid >= op.len {
                 self.paid -= op.len;
-            } else if !self.allowance.take(op.len) {
+            } else if !self.allowance.take(op.len, !self.saves) {
                 self.is_cut_short = true;
                 return;
             }
@@ -373,7 +378,8 @@ impl<E: Engine> Disk for RealDisk<E> {
     /// full of copies.
     fn may_copy(&mut self, bytes: u64) -> bool {
         self.begin();
-        let may = !self.copies_yield && self.allowance.take(2 * bytes);
+        let may = !self.copies_yield && self.allowance.take(2 * bytes, true);
+        self.saves |= !may && !self.copies_yield;
         self.paid += if may { bytes } else { 0 };
         self.has_copied |= may;
         self.copies_wait |= !may;

@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::{Rc, Weak};
 
-use io_uring::squeue::{Entry, Flags};
+use io_uring::squeue::Entry;
 use io_uring::{IoUring, types};
 
 use super::engine::SLOTS;
@@ -24,8 +24,6 @@ use super::engine::SLOTS;
 const ENTRIES: u32 = 256;
 /// Room for completions, for each entry: all slots of 31 disks. Beyond that the kernel keeps them.
 const COMPLETIONS_PER_ENTRY: u32 = 16;
-/// Seats with a registered file. Those behind them name their file in each call.
-const FILES: u32 = 256;
 /// How often one turn goes back to a kernel that did not take everything. What is left goes with the next.
 const TRIES: usize = 8;
 /// So often a disk may be polled in a turn until it is believed that nobody drives the ring any more.
@@ -54,8 +52,6 @@ struct Seat {
 pub(super) struct Ring {
     ring: IoUring,
     seats: Vec<Seat>,
-    /// Seats with a registered file: all below.
-    files: u32,
     /// What the submission queue had no room for.
     waiting: VecDeque<Entry>,
     /// Ended, and not reaped.
@@ -125,13 +121,9 @@ pub(super) fn calls() -> u64 {
 impl Ring {
     fn new(entries: u32) -> io::Result<Self> {
         let ring = build(entries)?;
-        let free = vec![-1; FILES as usize];
-        // A process that may have so few descriptors names them in each call.
-        let files = ring.submitter().register_files(&free).map_or(0, |()| FILES);
         Ok(Ring {
             ring,
             seats: Vec::new(),
-            files,
             waiting: VecDeque::new(),
             unheard: 0,
             is_driven: false,
@@ -143,13 +135,11 @@ impl Ring {
         })
     }
 
-    /// A seat for a disk on `file`.
-    fn sit(&mut self, file: &File) -> io::Result<u32> {
+    /// A seat for a disk. Its file is not registered: one whose calls hang would keep the files, and so the
+    /// locks, of all that are, until the last of its calls has ended.
+    fn sit(&mut self) -> u32 {
         let free = self.seats.iter().position(|seat| !seat.is_taken);
         let at = free.unwrap_or(self.seats.len());
-        if (at as u32) < self.files {
-            self.ring.submitter().register_files_update(at as u32, &[file.as_raw_fd()])?;
-        }
         if free.is_none() {
             self.seats.push(Seat::default());
         }
@@ -159,15 +149,11 @@ impl Ring {
         seat.visit = seat.visit.wrapping_add(1);
         seat.ended.reserve(room);
         self.waiting.reserve(self.seats.iter().filter(|seat| seat.is_taken).count() * room);
-        Ok(at as u32)
+        at as u32
     }
 
     /// The disk on this seat has nothing in the kernel any more, and goes.
     fn rise(&mut self, at: u32) {
-        if at < self.files {
-            // Or the kernel would keep the file open, and locked.
-            let _ = self.ring.submitter().register_files_update(at, &[-1]);
-        }
         let seat = &mut self.seats[at as usize];
         seat.is_taken = false;
         self.unheard -= seat.ended.len();
@@ -196,12 +182,14 @@ impl Ring {
 
     /// Has the kernel take what waits, as far as it does, and waits for `want` completions. One system call,
     /// unless the kernel wants more. What has ended stays in the queue, where [`Ring::fd`] tells of it.
-    fn enter(&mut self, want: usize) {
+    fn enter(&mut self, mut want: usize) {
         for _ in 0..TRIES {
             self.fill();
             if is_to_be_tried_again(self.call(want)) {
-                // It may want room for completions.
-                self.take_in();
+                // It may want room for completions. What is waited for may be among those.
+                if self.take_in() > 0 {
+                    want = 0;
+                }
                 std::thread::yield_now();
             } else if self.waiting.is_empty() && self.ring.submission().is_empty() {
                 return;
@@ -294,39 +282,26 @@ pub(super) struct Place {
     at: u32,
     /// In front of each slot.
     mark: u64,
-    /// How calls name the file.
     fd: types::Fd,
-    flags: Flags,
     /// The turn of the last poll, and how often it was polled in that.
     polled: (u64, u32),
 }
 
 impl Place {
-    pub fn new(ring: SharedRing, file: &File) -> io::Result<Self> {
-        let (at, visit, files) = {
+    /// For a disk on `file`, which is to stay open as long as there are calls on it.
+    pub fn new(ring: SharedRing, file: &File) -> Self {
+        let (at, visit) = {
             let ring = &mut *ring.borrow_mut();
-            let at = ring.sit(file)?;
-            (at, ring.seats[at as usize].visit, ring.files)
+            let at = ring.sit();
+            (at, ring.seats[at as usize].visit)
         };
-        let is_registered = at < files;
-        Ok(Place {
-            ring,
-            at,
-            mark: u64::from(visit) << 48 | u64::from(at) << 32,
-            fd: types::Fd(if is_registered { at as RawFd } else { file.as_raw_fd() }),
-            flags: if is_registered { Flags::FIXED_FILE } else { Flags::empty() },
-            polled: (0, 0),
-        })
+        let mark = u64::from(visit) << 48 | u64::from(at) << 32;
+        Place { ring, at, mark, fd: types::Fd(file.as_raw_fd()), polled: (0, 0) }
     }
 
-    /// The disk's file, for calls that are marked by [`Place::on_file`].
+    /// The disk's file.
     pub fn file(&self) -> types::Fd {
         self.fd
-    }
-
-    /// This call is one on the disk's file.
-    pub fn on_file(&self, entry: Entry) -> Entry {
-        entry.flags(self.flags)
     }
 
     /// # Safety

@@ -21,7 +21,7 @@ static PAUSE: types::Timespec = types::Timespec::new().nsec(PAUSE_TIME.subsec_na
 impl Uring {
     /// A place for `file`. Fails where io_uring is refused (EPERM, ENOSYS) or memory is short.
     pub fn new(file: &File) -> io::Result<Self> {
-        Ok(Uring { place: Place::new(ring::of_this_thread()?, file)? })
+        Ok(Uring { place: Place::new(ring::of_this_thread()?, file) })
     }
 }
 
@@ -51,10 +51,6 @@ impl Engine for Uring {
             SystemCall::Allocate { mode, offset, len } => {
                 opcode::Fallocate::new(file, len).offset(offset).mode(mode).build()
             }
-        };
-        let entry = match request {
-            SystemCall::Pause | SystemCall::Nothing | SystemCall::Bell(_) => entry,
-            _ => self.place.on_file(entry),
         };
         // SAFETY: what the entry points to stays valid until it is reaped: the caller's promise, and
         // the time of a pause does anyway. A bell and nothing have no memory.

@@ -1,6 +1,8 @@
 //! A sparse volume in memory. Reads hand out the store's own pages; writes replace pages that
 //! somebody still reads.
 
+use std::collections::VecDeque;
+
 use thinwire_buffer::{PAGE_BYTES, Pool, SegList, Segment};
 
 use super::{EXTENTS_MAX, IO_BYTES_MAX, push_extent};
@@ -48,8 +50,8 @@ pub struct MemoryStore {
     identity: Identity,
     leaves: Vec<Option<Leaf>>,
     /// Leaves that were zeroed whole, and are let go of a few pages at a time.
-    gone: Vec<Leaf>,
-    /// Of the last of them, those below this are.
+    gone: VecDeque<Leaf>,
+    /// Of the first of them, those below this are.
     gone_pages: usize,
     zeroes: Segment,
     pool: Pool,
@@ -86,7 +88,7 @@ impl MemoryStore {
             },
             identity,
             leaves: std::iter::repeat_with(|| None).take(leaves).collect(),
-            gone: Vec::new(),
+            gone: VecDeque::new(),
             gone_pages: 0,
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
@@ -211,7 +213,7 @@ impl MemoryStore {
     /// Lets go of so many pages, at most, of what was zeroed.
     fn free(&mut self, most: usize) {
         let mut left = most;
-        while let Some(leaf) = self.gone.last_mut() {
+        while let Some(leaf) = self.gone.front_mut() {
             for slot in &mut leaf[self.gone_pages..] {
                 if left == 0 {
                     return;
@@ -224,7 +226,7 @@ impl MemoryStore {
             }
             left = left.saturating_sub(LEAF_WEIGHT);
             self.gone_pages = 0;
-            self.gone.pop();
+            self.gone.pop_front();
         }
     }
 
