@@ -2,8 +2,8 @@
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
-    Denial, Denied, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun, IoTicket, NoEntry,
-    Pass, RecordReport, User, Users, WriteClaim,
+    Denial, Denied, DoorCanary, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
+    IoTicket, NoEntry, Pass, RecordReport, User, Users, WriteClaim,
 };
 use thinwire_volume::stores::FileStore;
 use thinwire_volume::testing::{MemDisk, Puppet};
@@ -85,7 +85,11 @@ fn door_that_records_once() -> (Exports, Pool) {
 
 /// A door to so many puppets, whose records have been read.
 fn puppets(count: usize) -> (Exports, Vec<Puppet>) {
-    let mut exports = Exports::new(ExportsConfig::default(), 7, &Pool::new(0));
+    puppets_behind(ExportsConfig::default(), count)
+}
+
+fn puppets_behind(config: ExportsConfig, count: usize) -> (Exports, Vec<Puppet>) {
+    let mut exports = Exports::new(config, 7, &Pool::new(0));
     let puppets: Vec<_> = (0..count).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
     for (at, puppet) in puppets.iter().enumerate() {
         puppet.may_grow();
@@ -231,6 +235,33 @@ fn a_loss_is_told_to_all() {
     submit(&mut exports, 2, reader.pass, Io::new(0, Op::Read, 0, 512)).unwrap();
     assert_ne!(poll(&mut exports)[0].1, reader.verifier);
     assert_ne!(exports.open_read(2, 0).verifier, reader.verifier);
+}
+
+/// What has ended in the same poll as the loss was heard in, whichever of the volumes came first, may have
+/// missed what was lost: a flush that is answered under the verifier from before would vouch for it. The
+/// fault that tells the loss behind the answers must show here.
+#[test]
+fn what_ends_with_a_loss_is_answered_under_the_verifier_behind_it() {
+    for canary in [DoorCanary::None, DoorCanary::VerifierAfterAnswer] {
+        let (mut exports, puppets) =
+            puppets_behind(ExportsConfig { canary, ..ExportsConfig::default() }, 2);
+        let readers = [0, 1].map(|at| exports.open_read(at as u64 + 1, at));
+        for (who, reader) in (1..).zip(&readers) {
+            submit(&mut exports, who, reader.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+        }
+        for puppet in &puppets {
+            puppet.tell(VolumeEvent::Lost);
+            puppet.succeed(&puppet.take_one());
+        }
+        let ended = poll(&mut exports);
+        assert_eq!(ended.len(), 2);
+        for ((_, verifier, _), reader) in ended.iter().zip(&readers) {
+            assert_eq!(*verifier == reader.verifier, canary != DoorCanary::None, "{canary:?}");
+        }
+        for (at, reader) in readers.iter().enumerate() {
+            assert_ne!(exports.open_read(3, at).verifier, reader.verifier, "from then on");
+        }
+    }
 }
 
 /// FUA means nothing to a read: who may only read puts nobody's writes in doubt by one that fails.

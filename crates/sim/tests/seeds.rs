@@ -220,5 +220,5 @@ fn canary_of_a_gateway_that_believes_a_note_to_be_gone_is_found() {
 
 #[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
-    found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 10_000);
+    found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 25_000);
 }
