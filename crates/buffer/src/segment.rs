@@ -86,15 +86,6 @@ impl Segment {
         }
     }
 
-    /// As [`Segment::touch`], for whoever will write: loads the beginning of the bytes, too.
-    #[inline]
-    pub fn touch_bytes(&self) {
-        if let Some(inner) = &self.inner {
-            black_box(Rc::strong_count(inner));
-            black_box(self.first());
-        }
-    }
-
     /// True if no other segment shares the memory.
     pub fn is_unique(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| Rc::strong_count(inner) == 1)

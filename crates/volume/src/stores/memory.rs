@@ -29,9 +29,6 @@ const FREED_PER_PAGE: usize = LEAF_WEIGHT + 2;
 /// A leaf itself is worth so many pages.
 const LEAF_WEIGHT: usize = size_of::<[Option<Segment>; LEAF_PAGES]>().div_ceil(PAGE_BYTES);
 
-/// Longer writes do not wait for the next poll: what arrived for them is still in the processor's cache.
-const WAITING_WRITE_BYTES_MAX: u64 = 4 * PAGE;
-
 type Leaf = Box<[Option<Segment>; LEAF_PAGES]>;
 
 /// A volume in memory, of pages of 4 KiB that exist once they are written.
@@ -55,8 +52,8 @@ pub struct MemoryStore {
     gone_pages: usize,
     zeroes: Segment,
     pool: Pool,
-    /// Reads and short writes that the next poll does, in order: random pages lie in cold memory, and are
-    /// fetched for all of a turn at once.
+    /// Reads that the next poll answers: random pages lie in cold memory, and are fetched for all of a turn's
+    /// reads at once.
     waiting: Vec<Io>,
     ready: Vec<Completion>,
     copied_bytes: u64,
@@ -119,14 +116,12 @@ impl MemoryStore {
         data
     }
 
-    /// Fetches what waiting reads will share and waiting writes will change of their pages.
+    /// Fetches what is known of the pages that all waiting reads will share.
     fn touch(&self) {
         for io in &self.waiting {
             for page in io.offset / PAGE..(io.offset + io.len).div_ceil(PAGE) {
-                match self.page(page) {
-                    Some(page) if io.op == Op::Write => page.touch_bytes(),
-                    Some(page) => page.touch(),
-                    None => {}
+                if let Some(page) = self.page(page) {
+                    page.touch();
                 }
             }
         }
@@ -284,18 +279,14 @@ impl Volume for MemoryStore {
 
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
-        let waits = match io.op {
-            Op::Read => true,
-            Op::Write => io.len <= WAITING_WRITE_BYTES_MAX,
-            _ => false,
-        };
-        if waits {
-            return self.waiting.push(io);
+        // Writes at once: what they bring would be kept for longer, and with it ever more memory.
+        match io.op {
+            Op::Read => self.waiting.push(io),
+            _ => {
+                let completion = self.perform(io);
+                self.ready.push(completion);
+            }
         }
-        let mut ready = std::mem::take(&mut self.ready);
-        self.perform_waiting(&mut ready);
-        ready.push(self.perform(io));
-        self.ready = ready;
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
@@ -382,37 +373,6 @@ mod tests {
         assert_eq!(run(&mut store, Io::new(2, Op::Read, 4096, 4096)).data.to_vec(), expected);
         run(&mut store, Io::new(3, Op::Discard, 4096, 4096));
         assert_eq!(read.data.to_vec(), vec![1; 4096]);
-    }
-
-    /// Short writes of a turn are done together, as reads are; a long one does not wait, and overtakes nobody.
-    #[test]
-    fn short_writes_wait_for_the_poll_and_nothing_changes_places() {
-        let pool = Pool::new(1 << 20);
-        let mut store = MemoryStore::new(1 << 20, 512, ID, &pool);
-        let submit = |store: &mut MemoryStore, token, op, pages: usize, byte| {
-            let mut io = Io::new(token, op, 0, (pages * PAGE_BYTES) as u64);
-            if op == Op::Write {
-                io.data = SegList::of(pool.copy_of(&vec![byte; pages * PAGE_BYTES]).freeze());
-            }
-            store.submit(io);
-        };
-        submit(&mut store, 0, Op::Write, 1, 10);
-        submit(&mut store, 1, Op::Read, 1, 0);
-        assert_eq!((store.copied_bytes(), store.outstanding()), (0, 2));
-        submit(&mut store, 2, Op::Write, 8, 12);
-        assert!(store.copied_bytes() >= 9 * PAGE, "the long one is done, and what was before it");
-        assert_eq!(store.outstanding(), 3);
-        submit(&mut store, 3, Op::Read, 1, 0);
-        submit(&mut store, 4, Op::Write, 1, 14);
-        submit(&mut store, 5, Op::Read, 1, 0);
-        submit(&mut store, 6, Op::Discard, 1, 0);
-        submit(&mut store, 7, Op::Read, 1, 0);
-        let mut done = Vec::new();
-        store.poll(&mut done);
-        assert!(done.iter().map(|completion| completion.token).eq(0..8));
-        let first = |at: usize| done[at].data.to_vec()[0];
-        assert_eq!([1, 3, 5, 7].map(first), [10, 12, 14, 0]);
-        assert_eq!(store.outstanding(), 0);
     }
 
     #[test]
@@ -566,13 +526,13 @@ mod tests {
         fill(&mut store);
         store.submit(Io::new(0, Op::WriteZeroes, 0, bytes));
         assert_eq!(live(), full);
-        // Of what is written at once: what is short waits for the poll.
+        const LONG: u64 = 8 * PAGE;
         let long = |at| {
-            let mut io = Io::new(0, Op::Write, at, (2 * WAITING_WRITE_BYTES_MAX).min(bytes - at));
+            let mut io = Io::new(0, Op::Write, at, LONG.min(bytes - at));
             io.data = SegList::of(Pool::new(0).get_zeroed(io.len as usize).freeze());
             io
         };
-        for at in (0..bytes).step_by(2 * WAITING_WRITE_BYTES_MAX as usize) {
+        for at in (0..bytes).step_by(LONG as usize) {
             store.submit(long(at));
             assert!(live() <= full);
         }
