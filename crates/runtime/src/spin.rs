@@ -76,6 +76,9 @@ impl FromStr for Spin {
     }
 }
 
+/// How often a spin begins with a look at who else ran, at most.
+const ASK_EVERY: Duration = Duration::from_millis(1);
+
 /// An estimate of a quantile in one number: up by a part of itself when something longer is seen, down by a
 /// part when something shorter is, so that it rests where the two balance (the frugal estimate of Ma,
 /// Muthukrishnan and Sandler, 2013). How far off what it sees lies does not matter.
@@ -144,8 +147,9 @@ pub(crate) struct Spinner {
     budget: Duration,
     held_until: Time,
     hold: Duration,
-    /// How often others had been given the processor when that was last looked at.
+    /// How often others had been given the processor when that was last looked at, and when.
     switches: u64,
+    asked_at: Time,
 }
 
 impl Spinner {
@@ -162,6 +166,7 @@ impl Spinner {
             held_until: Time::ZERO,
             hold: HOLD_MIN,
             switches: 0,
+            asked_at: Time::ZERO,
         }
     }
 
@@ -196,7 +201,10 @@ impl Spinner {
         if spun >= self.budget || now < self.held_until || !self.pays(network_time) {
             return false;
         }
-        self.switches = switches();
+        // To ask is a system call, and a spin for one small I/O not much more.
+        if now.since(self.asked_at) >= ASK_EVERY {
+            (self.switches, self.asked_at) = (switches(), now);
+        }
         true
     }
 
