@@ -8,11 +8,15 @@
 //! event. Spinning is for a processor that nobody else wants: if somebody else ran while it yielded,
 //! it sleeps for a while.
 
+mod quantile;
+
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use thinwire_proto::Time;
+
+use self::quantile::Quantile;
 
 /// Longest spin, and the gap above which spinning does not pay, where waking up costs what it should: about
 /// four times what waking up both sides of a round trip costs.
@@ -78,41 +82,6 @@ impl FromStr for Spin {
 
 /// How often a spin begins with a look at who else ran, at most.
 const ASK_EVERY: Duration = Duration::from_millis(1);
-
-/// An estimate of a quantile in one number: up by a part of itself when something longer is seen, down by a
-/// part when something shorter is, so that it rests where the two balance (the frugal estimate of Ma,
-/// Muthukrishnan and Sandler, 2013). How far off what it sees lies does not matter.
-#[derive(Clone, Copy, Debug)]
-struct Quantile {
-    ns: u64,
-    /// It falls by its so-manieth part, and rises by its fourth.
-    fall: u64,
-}
-
-/// Below this no quantile falls, so that its parts stay numbers.
-const QUANTILE_MIN: Duration = Duration::from_micros(1);
-
-impl Quantile {
-    const fn median(first: Duration) -> Self {
-        Quantile { ns: first.as_nanos() as u64, fall: 4 }
-    }
-
-    const fn nine_tenths(first: Duration) -> Self {
-        Quantile { ns: first.as_nanos() as u64, fall: 40 }
-    }
-
-    fn get(&self) -> Duration {
-        Duration::from_nanos(self.ns)
-    }
-
-    /// `most` bounds it, so that it is soon back when all becomes short again.
-    fn see(&mut self, seen: Duration, most: Duration) {
-        self.ns = match seen > self.get() {
-            true => (self.ns + self.ns / 4).min(most.as_nanos() as u64),
-            false => (self.ns - self.ns / self.fall).max(QUANTILE_MIN.as_nanos() as u64),
-        };
-    }
-}
 
 /// A time in which nothing comes.
 #[derive(Clone, Copy, Debug)]
@@ -565,27 +534,6 @@ mod tests {
         assert!(spinner.begin(Time(1), || panic!("asked"), || panic!("asked")));
         assert!(spinner.yielded(Time(1), Time::NEVER, || panic!("asked")));
         assert!(spinner.goes_on(Time(1), Time::NEVER) && spinner.is_endless());
-    }
-
-    #[test]
-    fn quantiles_rest_where_they_should() {
-        for (mut quantile, from, to) in
-            [(Quantile::median(us(100)), 400, 700), (Quantile::nine_tenths(us(100)), 800, 960)]
-        {
-            let (mut state, mut sum) = (1u64, 0);
-            for n in 0..30_000u64 {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                quantile.see(us((state >> 33) % 1000), us(5000));
-                sum += if n < 10_000 { 0 } else { quantile.ns };
-            }
-            let rests = sum / 20_000_000;
-            assert!(rests > from && rests < to, "{rests}");
-        }
-        let mut quantile = Quantile::median(us(1));
-        (0..100).for_each(|_| quantile.see(us(0), us(400)));
-        assert_eq!(quantile.get(), QUANTILE_MIN);
-        (0..100).for_each(|_| quantile.see(us(9_000_000), us(400)));
-        assert_eq!(quantile.get(), us(400));
     }
 
     #[test]
