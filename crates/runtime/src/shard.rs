@@ -320,6 +320,7 @@ impl Shard {
 impl Drop for Shard {
     fn drop(&mut self) {
         ring::release();
+        turn::end();
     }
 }
 

@@ -41,6 +41,17 @@ thread_local! {
     static TURN: RefCell<Turn> = RefCell::default();
 }
 
+/// Which turn a disk finds itself in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// That of the last time.
+    Same,
+    /// Another one.
+    New,
+    /// Nobody counts any, or nobody does any more.
+    Uncounted,
+}
+
 impl Turn {
     fn begin(&mut self, number: Option<u64>) {
         self.number = number;
@@ -71,15 +82,15 @@ impl Allowance {
     }
 
     /// The disk is polled, or asked: perhaps in another turn than the last time. On a thread whose turns nobody
-    /// counts each poll is one. True if it is a counted one, and new.
-    pub fn begin(&mut self) -> bool {
+    /// counts each poll is one.
+    pub fn begin(&mut self) -> Begun {
         let number = turn::number();
         TURN.with_borrow_mut(|turn| {
             if number.is_none() {
                 let disks = turn.disks;
                 *turn = Turn { disks, spare: TURN_BYTES_MAX, ..Turn::default() };
                 (self.turn, self.saved, self.is_refused) = (None, 0, false);
-                return false;
+                return Begun::Uncounted;
             }
             if turn.number != number {
                 turn.begin(number);
@@ -89,8 +100,10 @@ impl Allowance {
                 let was_refused = std::mem::take(&mut self.is_refused);
                 let saved = if was_refused { self.saved + turn.share } else { 0 };
                 self.saved = saved.min(TURN_BYTES_MAX);
+                Begun::New
+            } else {
+                Begun::Same
             }
-            is_new
         })
     }
 

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
 use rustix::io::Errno;
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
-use super::allowance::Allowance;
+use super::allowance::{Allowance, Begun};
 use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
@@ -263,11 +263,16 @@ impl<E: Engine> RealDisk<E> {
 
     /// It may be another turn than the last time.
     fn begin(&mut self) {
-        if self.allowance.begin() {
-            self.copies_yield = self.has_copied && !self.backlog.is_empty();
-            (self.has_copied, self.saves) = (false, false);
-            // What did not begin in the turn of its copy has its place in another.
-            self.paid = 0;
+        match self.allowance.begin() {
+            Begun::Same => {}
+            Begun::New => {
+                self.copies_yield = self.has_copied && !self.backlog.is_empty();
+                (self.has_copied, self.saves) = (false, false);
+                // What did not begin in the turn of its copy has its place in another.
+                self.paid = 0;
+            }
+            // Its shard may have gone in a turn in which it was to wait for the next.
+            Begun::Uncounted => (self.copies_yield, self.saves) = (false, false),
         }
     }
 

@@ -219,6 +219,25 @@ fn copies_and_what_needs_none_have_their_turns_beside_each_other() {
     assert!(writes >= 20 && reads >= 40, "{writes} writes, {reads} reads");
 }
 
+/// Else it would wait for a turn that nobody begins.
+#[test]
+fn a_disk_whose_shard_is_gone_gets_on() {
+    const KIB: u64 = 1 << 10;
+    let (mut disk, pool, mut done) = (disk(), Pool::new(256 << 20), Vec::new());
+    // Its copies are to make way in the next turn, and this one is full.
+    turn::begin();
+    assert!(disk.may_copy(512 * KIB) && !disk.may_copy(512 * KIB));
+    (0..8).for_each(|token| read(&mut disk, &pool, token, 512 * KIB));
+    turn::begin();
+    assert!(!disk.may_copy(512 * KIB));
+    turn::end();
+    for _ in 0..8 {
+        disk.poll(&mut done);
+    }
+    assert_eq!(done.len(), 8);
+    assert!(disk.may_copy(512 * KIB));
+}
+
 /// Reads in one poll; the calls that it has made, and what they were answered.
 fn joined(reads: &[(u64, u64)], results: &[i32]) -> (usize, usize, Vec<(u64, bool)>) {
     let (mut disk, pool, mut done) = (disk(), Pool::new(16 << 20), Vec::new());
