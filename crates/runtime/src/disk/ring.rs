@@ -56,6 +56,8 @@ pub(super) struct Ring {
     waiting: VecDeque<Entry>,
     /// Ended, and not reaped.
     unheard: usize,
+    /// Some of it has ended since all were told the last time.
+    has_news: bool,
     /// A shard calls [`submit`] in each turn.
     is_driven: bool,
     /// The turns of that shard.
@@ -92,9 +94,10 @@ pub(crate) fn submit() -> bool {
     with(Ring::submit).unwrap_or(false)
 }
 
-/// Takes in what has ended, without a system call. True if a disk is to be polled.
+/// Takes in what has ended, without a system call, at the end of a turn. True if a disk is to be polled. Whoever
+/// has one, in a part or outside, does so before the next wait; what is left then is taken for nobody's.
 pub(crate) fn take_in() -> bool {
-    with(|ring| ring.take_in() > 0).unwrap_or(false)
+    with(Ring::tell).unwrap_or(false)
 }
 
 /// The ring of this thread has something to do now. A look at memory.
@@ -118,6 +121,12 @@ pub(super) fn calls() -> u64 {
     with(|ring| ring.calls).unwrap_or(0)
 }
 
+/// What has ended and was taken by nobody, of all disks of this thread.
+#[cfg(test)]
+pub(super) fn unheard() -> usize {
+    with(|ring| ring.unheard).unwrap_or(0)
+}
+
 impl Ring {
     fn new(entries: u32) -> io::Result<Self> {
         let ring = build(entries)?;
@@ -126,6 +135,7 @@ impl Ring {
             seats: Vec::new(),
             waiting: VecDeque::new(),
             unheard: 0,
+            has_news: false,
             is_driven: false,
             turns: 0,
             #[cfg(test)]
@@ -222,13 +232,23 @@ impl Ring {
             if seat.is_taken && seat.visit == visit {
                 seat.ended.push((data as u32, entry.result()));
                 self.unheard += 1;
+                self.has_news = true;
             }
         }
         self.unheard
     }
 
+    /// [`Ring::take_in`], and all who have disks are told. Who does not listen any more, such as one whose part
+    /// has been removed, keeps nobody awake with it.
+    fn tell(&mut self) -> bool {
+        let is_something = self.take_in() > 0;
+        self.has_news = false;
+        is_something
+    }
+
     fn has_work(&mut self) -> bool {
-        self.unheard > 0 || !self.ring.completion().is_empty() || self.needs_call()
+        let has_news = self.has_news && self.unheard > 0;
+        has_news || !self.ring.completion().is_empty() || self.needs_call()
     }
 
     fn submit(&mut self) -> bool {

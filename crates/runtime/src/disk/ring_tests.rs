@@ -255,6 +255,27 @@ fn its_descriptor_tells_of_what_ends_and_of_nothing_else() {
     assert!(!tells(&ring, Duration::ZERO));
 }
 
+/// Such as one that was removed and is kept for a while.
+#[test]
+fn what_nobody_takes_keeps_a_shard_awake_for_one_turn_only() {
+    let ring = ring(16);
+    let (mut heard, mut unheard) = (place(&ring), place(&ring));
+    start_nothing(&mut unheard, 7);
+    assert!(ring.borrow_mut().submit() && ring.borrow_mut().has_work());
+    assert!(ring.borrow_mut().tell());
+    assert!(!ring.borrow_mut().has_work(), "it was told");
+    assert!(ring.borrow_mut().submit(), "whoever listens by then may take it");
+    assert!(!ring.borrow_mut().has_work());
+    // What others have is news.
+    start_nothing(&mut heard, 8);
+    assert!(ring.borrow_mut().submit() && ring.borrow_mut().has_work());
+    assert!(ring.borrow_mut().tell());
+    assert_eq!(reaped(&mut heard), [8]);
+    assert!(!ring.borrow_mut().has_work());
+    assert_eq!(reaped(&mut unheard), [7], "it is kept for whom it belongs to");
+    assert_eq!(ring.borrow().unheard, 0);
+}
+
 #[test]
 fn a_disk_whose_shard_turns_no_more_helps_itself() {
     let ring = ring(16);

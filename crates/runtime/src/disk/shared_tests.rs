@@ -141,6 +141,31 @@ fn a_shard_whose_disks_do_nothing_makes_no_call() {
 }
 
 #[test]
+fn a_shard_sleeps_though_nobody_polls_the_disk_of_a_part_that_was_removed() {
+    let dir = Dir::new("kept");
+    let Some((mut shard, [a, b])) = readers::<2>(&dir) else { return };
+    begin(&mut shard, &[a, b], 8);
+    shard.turn(Some(Duration::ZERO)).unwrap();
+    let kept = shard.node().remove(b);
+    turn_until(&mut shard, &[a], 8);
+    let start = Instant::now();
+    while ring::unheard() < 8 {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        shard.turn(Some(Duration::from_millis(1))).unwrap();
+    }
+    shard.turn(Some(Duration::ZERO)).unwrap();
+    let before = shard.wait_stats();
+    for _ in 0..20 {
+        shard.turn(Some(Duration::from_millis(1))).unwrap();
+    }
+    let after = shard.wait_stats();
+    assert_eq!((after.ready - before.ready, after.slept - before.slept), (0, 20));
+    begin(&mut shard, &[a], 8);
+    turn_until(&mut shard, &[a], 16);
+    drop(kept);
+}
+
+#[test]
 fn a_disk_that_is_closed_under_load_takes_nothing_from_the_others() {
     let dir = Dir::new("closed");
     let Some((mut shard, [a, b, c])) = readers::<3>(&dir) else { return };
