@@ -5,13 +5,18 @@
 /// between user and kernel, and more than a socket mostly holds, so that there are no more system calls.
 const TURN_BYTES: usize = 256 << 10;
 
+/// By how much what begins in a turn may exceed it, in bytes, so that it need not be cut: a part of it left over costs
+/// two system calls more, and who waits for the whole gains nothing by the rest.
+const EXCESS_BYTES: usize = TURN_BYTES / 2;
+
 /// What a request or an answer costs beside its bytes, as bytes: a turn has 64 of them.
 const ITEM_BYTES: usize = TURN_BYTES / 64;
 
 /// A volume may copy what is read, or not; a turn submits reads of so many times its bytes.
 const READS_PER_TURN: usize = 4;
 
-/// What is left of a turn. The last thing that begins may exceed it.
+/// What is left of a turn. The last thing that begins may exceed it, by half a turn's bytes at the most.
+#[derive(Clone)]
 pub(crate) struct Effort {
     left: usize,
 }
@@ -27,9 +32,14 @@ impl Effort {
         self.left == 0
     }
 
-    /// Bytes that may be copied still.
-    pub(crate) fn left(&self) -> usize {
-        self.left
+    /// How many of the next `bytes`, which belong together, may be copied still: all of them, unless they exceed the
+    /// turn by too much, and none if it is spent.
+    pub(crate) fn room_for(&self, bytes: usize) -> usize {
+        match self.left {
+            0 => 0,
+            left if bytes <= left + EXCESS_BYTES => bytes,
+            left => left,
+        }
     }
 
     /// Requests or answers that may be acted on still.

@@ -81,7 +81,7 @@ pub(super) struct Connection {
     /// Order of arrival.
     pub(super) arrival: u64,
     /// epoll says that there is something to read.
-    pub(super) readable: bool,
+    readable: bool,
     phase: ConnectionPhase,
     terms: Terms,
     input: Input,
@@ -156,7 +156,7 @@ impl Connection {
         let reads = !self.paused && !matches!(self.phase, ConnectionPhase::Draining);
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::IN, reads);
-        wanted.set(EventFlags::OUT, !self.output.is_empty());
+        wanted.set(EventFlags::OUT, self.output.is_blocked());
         wanted
     }
 
@@ -190,9 +190,19 @@ impl Connection {
         Ok(())
     }
 
-    /// What was taken in was more than there was effort for: [`Connection::pump`] goes on with it.
+    /// There was not effort enough for what was taken in, or for what the socket takes: the next turn goes on with
+    /// it, and epoll says nothing of it.
     pub(super) fn is_left_over(&self) -> bool {
-        self.left_over
+        self.left_over || !(self.output.is_empty() || self.output.is_blocked())
+    }
+
+    /// What epoll says of its socket.
+    pub(super) fn heard(&mut self, flags: EventFlags) {
+        let gone = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        self.readable |= gone || flags.contains(EventFlags::IN);
+        if gone || flags.contains(EventFlags::OUT) {
+            self.output.unblock();
+        }
     }
 
     /// Sends what the socket takes, as far as there is `effort` for it. Returns whether that made room for
@@ -236,7 +246,9 @@ impl Connection {
     ) -> Result<(), End> {
         self.left_over = false;
         loop {
-            if effort.is_spent() {
+            // A write that is whole need not wait for the next turn.
+            let is_whole = self.incoming.as_ref().is_some_and(|write| write.payload.is_whole());
+            if effort.is_spent() && !is_whole {
                 // Or nothing, as it turns out then.
                 self.left_over = true;
                 return Ok(());

@@ -85,8 +85,9 @@ impl Input {
         if let Some(payload) = payload.as_deref_mut() {
             debug_assert_eq!(self.end, 0, "what was taken ahead goes first");
             (hole, is_last) = payload.hole(pool);
-            if hole.len() > effort.left() {
-                (hole, is_last) = (&mut hole[..effort.left()], false);
+            let room = effort.room_for(hole.len());
+            if hole.len() > room {
+                (hole, is_last) = (&mut hole[..room], false);
             }
         }
         let hole_len = hole.len();

@@ -275,7 +275,7 @@ impl NbdFace {
                 self.end(slot, End::Orderly);
                 continue;
             }
-            connection.readable |= gone || flags.contains(epoll::EventFlags::IN);
+            connection.heard(flags);
             Self::touch(&mut self.touched, connection);
         }
         Ok(())

@@ -37,10 +37,6 @@ impl Reply {
     pub(super) fn free(head: ReplyHead, data: SegList) -> Self {
         Reply { head, data, ends_request: false, held_bytes: 0 }
     }
-
-    fn bytes(&self) -> usize {
-        self.head.as_bytes().len() + self.data.bytes()
-    }
 }
 
 /// What sending has set free.
@@ -54,24 +50,35 @@ pub(super) struct Sent {
     pub(super) held_bytes: u64,
 }
 
+/// A reply that is not out.
+struct Waiting {
+    reply: Reply,
+    /// Of its head and its data.
+    bytes: usize,
+}
+
 /// Two queues of replies.
 #[derive(Default)]
 pub(super) struct Output {
-    short: VecDeque<Reply>,
-    long: VecDeque<Reply>,
+    short: VecDeque<Waiting>,
+    long: VecDeque<Waiting>,
     /// The first short reply goes before all others: a part of it is out.
     short_begun: bool,
     /// The first long reply goes before all short ones that have not begun: a part of it is out, or it is due.
     long_due: bool,
     /// Bytes of the reply that goes first that are out already.
     sent: usize,
+    /// The socket has taken less than it was offered.
+    is_blocked: bool,
 }
 
 impl Output {
     pub(super) fn push(&mut self, reply: Reply) {
-        match reply.data.bytes() >= LONG_BYTES_MIN {
-            true => self.long.push_back(reply),
-            false => self.short.push_back(reply),
+        let data_bytes = reply.data.bytes();
+        let waiting = Waiting { bytes: reply.head.as_bytes().len() + data_bytes, reply };
+        match data_bytes >= LONG_BYTES_MIN {
+            true => self.long.push_back(waiting),
+            false => self.short.push_back(waiting),
         }
     }
 
@@ -94,33 +101,46 @@ impl Output {
         self.short.len() + self.long.len()
     }
 
-    /// Sends what the socket takes, as far as there is `effort` for it. What is left waits for the socket to
-    /// be writable.
+    /// What is left waits for the socket to be writable.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
+    /// The socket is writable.
+    pub(super) fn unblock(&mut self) {
+        self.is_blocked = false;
+    }
+
+    /// Sends what the socket takes, as far as there is `effort` for it; nothing while it is blocked.
     pub(super) fn send(&mut self, socket: impl AsFd, effort: &mut Effort) -> io::Result<Sent> {
         let mut total = Sent::default();
-        while !self.is_empty() && !effort.is_spent() {
-            let (offered, result) = self.send_once(&socket, effort.left());
+        while !self.is_blocked && !self.is_empty() && !effort.is_spent() {
+            let (offered, result) = self.send_once(&socket, effort);
             let sent = match result {
                 Ok(sent) => sent,
-                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => break,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => 0,
                 Err(error) => return Err(error.into()),
             };
             effort.copy(sent);
             self.advance(sent, &mut total);
-            if sent < offered {
-                break;
-            }
+            self.is_blocked = sent < offered;
         }
         Ok(total)
     }
 
-    /// Sends once, at most so many bytes. Says how many it has offered to the socket, and what became of them.
-    fn send_once(&self, socket: impl AsFd, bytes_max: usize) -> (usize, rustix::io::Result<usize>) {
+    /// Sends once, as far as there is `effort` for it: whole replies, but for those that are longer than a turn.
+    /// Says how many bytes it has offered to the socket, and what became of them.
+    fn send_once(&self, socket: impl AsFd, effort: &Effort) -> (usize, rustix::io::Result<usize>) {
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let mut count = 0;
         let mut offered = 0;
         let mut skip = self.sent;
-        'all: for reply in self.in_order() {
+        let mut effort = effort.clone();
+        'all: for Waiting { reply, bytes } in self.in_order() {
+            let room = effort.room_for(bytes - skip);
+            effort.copy(room);
+            let bytes_max = offered + room;
             let head = std::iter::once(reply.head.as_bytes());
             for part in head.chain(reply.data.iter().map(|segment| &segment[..])) {
                 if skip >= part.len() {
@@ -144,7 +164,7 @@ impl Output {
     }
 
     /// All replies, as they go out.
-    fn in_order(&self) -> impl Iterator<Item = &Reply> {
+    fn in_order(&self) -> impl Iterator<Item = &Waiting> {
         let (begun, due) = (usize::from(self.short_begun), usize::from(self.long_due));
         let first = self.short.iter().take(begun).chain(self.long.iter().take(due));
         first.chain(self.short.iter().skip(begun)).chain(self.long.iter().skip(due))
@@ -158,13 +178,12 @@ impl Output {
             let is_long = !self.short_begun && (self.long_due || self.short.is_empty());
             let queue = if is_long { &mut self.long } else { &mut self.short };
             let Some(first) = queue.front() else { break };
-            let bytes = first.bytes();
-            if self.sent < bytes {
+            if self.sent < first.bytes {
                 *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = self.sent > 0;
                 break;
             }
+            let Waiting { reply, bytes } = queue.pop_front().expect("a first one");
             self.sent -= bytes;
-            let reply = queue.pop_front().expect("a first one");
             *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = false;
             no_long_one &= !is_long;
             total.replies += 1;
@@ -215,6 +234,7 @@ mod tests {
             if let Ok(n) = theirs.read(&mut sip) {
                 got.extend_from_slice(&sip[..n]);
             }
+            output.unblock();
         }
         assert!(got == expected);
         assert!(output.is_empty());
@@ -275,6 +295,7 @@ mod tests {
         while !output.is_empty() {
             output.send(&ours, &mut Effort::of_a_turn()).unwrap();
             hear(&mut theirs, &mut got);
+            output.unblock();
         }
         hear(&mut theirs, &mut got);
         assert_eq!(cookies(&got, bytes_of), [0, 100, 101, 102, 1, 2, 3]);
@@ -293,7 +314,9 @@ mod tests {
                 output.push(reply(&pool, cookie, 64));
                 cookie += 1;
             }
-            let (offered, sent) = output.send_once(&ours, 1000);
+            let mut effort = Effort::of_a_turn();
+            effort.copy(effort.room_for(usize::MAX) - 1000);
+            let (offered, sent) = output.send_once(&ours, &effort);
             assert_eq!(sent, Ok(offered));
             output.advance(offered, &mut Sent::default());
             hear(&mut theirs, &mut got);
