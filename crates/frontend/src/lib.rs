@@ -49,6 +49,12 @@ pub trait Face {
     /// system call or two. An error means that the face is dead and must be closed.
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool>;
 
+    /// As [`Face::turn`], for a turn before which `fd` was not found readable: a face that asks other descriptors what
+    /// it is about need not. Nothing is lost, since `fd` stays readable.
+    fn go_on(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        self.turn(volume)
+    }
+
     /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.
     /// `Pending` if that takes a while to find out: the question is put, go on turning the face and
     /// call again after each turn. An answer is given once, to the next call it is found out anew.

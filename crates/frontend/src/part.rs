@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Part, Volume, VolumeEvent,
+    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Part, PartEvent, Volume,
+    VolumeEvent,
 };
 
 use crate::Face;
@@ -43,6 +44,8 @@ pub struct FacePart {
     events: u64,
     is_flushing: bool,
     flushed: Option<Result<(), IoError>>,
+    /// A descriptor was found readable, the face's perhaps.
+    is_readable: bool,
     /// Something has happened: there may be more to do, or to be looked at.
     again: bool,
     notes: Vec<(Gravity, String)>,
@@ -62,6 +65,7 @@ impl FacePart {
             events: 0,
             is_flushing: false,
             flushed: None,
+            is_readable: true,
             again: false,
             notes: Vec::new(),
             done: Vec::new(),
@@ -155,10 +159,18 @@ impl FacePart {
         true
     }
 
+    fn turn_face(&mut self) -> io::Result<bool> {
+        let volume = &mut *self.volume;
+        match std::mem::take(&mut self.is_readable) {
+            true => self.face.turn(volume),
+            false => self.face.go_on(volume),
+        }
+    }
+
     /// True if anything happened.
     fn turn(&mut self) -> bool {
         match self.state {
-            State::Serving => self.face.turn(&mut *self.volume).unwrap_or_else(|e| {
+            State::Serving => self.turn_face().unwrap_or_else(|e| {
                 let trouble = format!("the face died: {e}");
                 self.notes.push((Gravity::Failure, trouble.clone()));
                 self.trouble = Some(trouble);
@@ -181,6 +193,10 @@ impl FacePart {
 }
 
 impl Part for FacePart {
+    fn on_event(&mut self, _: Time, event: PartEvent<'_>) {
+        self.is_readable |= matches!(event, PartEvent::Readable);
+    }
+
     fn settle(&mut self, now: Time) {
         if self.refresh_at <= now {
             self.refresh_at = if self.volume.refresh() { now + REFRESH } else { Time::NEVER };

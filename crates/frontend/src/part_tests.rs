@@ -16,6 +16,8 @@ struct Told {
     reads: u64,
     dies: bool,
     turns: usize,
+    /// Turns before which it was not told that its descriptor is readable.
+    gone_on: usize,
     completed: usize,
     /// What polite closing says, once.
     refusal: Option<io::ErrorKind>,
@@ -50,6 +52,11 @@ impl Face for Fake {
             told.reads -= 1;
         }
         Ok(any)
+    }
+
+    fn go_on(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
+        self.told.borrow_mut().gone_on += 1;
+        self.turn(volume)
     }
 
     fn busy(&mut self) -> Poll<Option<String>> {
@@ -94,6 +101,25 @@ fn it_asks_for_turns_as_long_as_something_happens() {
     puppet.take().iter().for_each(|io| puppet.succeed(io));
     assert_eq!(turn(&mut part, START).1, START);
     assert_eq!((told.borrow().completed, part.outstanding()), (2, 0));
+}
+
+/// Asking its clients' sockets costs a system call, and a completion says nothing of them.
+#[test]
+fn a_face_is_told_whether_its_descriptor_was_readable() {
+    let (mut part, told, puppet) = part();
+    told.borrow_mut().reads = 1;
+    // Before the first turn nobody has looked.
+    part.settle(START);
+    let io = puppet.take().pop().unwrap();
+    puppet.succeed(&io);
+    part.settle(START);
+    assert_eq!((told.borrow().turns, told.borrow().gone_on, told.borrow().completed), (2, 1, 1));
+    part.on_event(START, PartEvent::Below);
+    part.settle(START);
+    assert_eq!((told.borrow().turns, told.borrow().gone_on), (3, 2));
+    part.on_event(START, PartEvent::Readable);
+    part.settle(START);
+    assert_eq!((told.borrow().turns, told.borrow().gone_on), (4, 2));
 }
 
 #[test]

@@ -33,20 +33,22 @@ impl Scene {
         let pool = Pool::new(256 << 20);
         let volume = volume(Backing::Memory, 64 << 20, &pool);
         let face = NbdFace::bind(config(), pool).unwrap();
+        let mut scene = Scene { face, volume, clients: Vec::new() };
+        (0..clients).for_each(|_| scene.come());
+        scene
+    }
+
+    /// One more client, which has chosen the export.
+    fn come(&mut self) {
         let hello =
             [&3u32.to_be_bytes()[..], &option_bytes(option::GO, &info_data("", &[]))].concat();
-        let connect = |_| {
-            let mut client = UnixStream::connect(face.path()).unwrap();
-            client.set_nonblocking(true).unwrap();
-            client.write_all(&hello).unwrap();
-            client
-        };
-        let clients = (0..clients).map(connect).collect();
-        let mut scene = Scene { face, volume, clients };
-        scene.rest();
+        let mut client = UnixStream::connect(self.face.path()).unwrap();
+        client.set_nonblocking(true).unwrap();
+        client.write_all(&hello).unwrap();
+        self.clients.push(client);
+        self.rest();
         // The greeting, the export's description and ACK.
-        assert!(scene.hear().iter().all(|&bytes| bytes == 18 + 32 + 20));
-        scene
+        assert_eq!(self.hear().last(), Some(&(18 + 32 + 20)));
     }
 
     /// Client `number` asks for so much as often as that, in one piece.
@@ -288,4 +290,35 @@ fn long_writes_between_reads_are_not_copied() {
     let copied = scene.face.stats().copied_bytes - copied;
     assert!(copied <= 4 * 512, "{copied} bytes");
     assert_eq!(scene.hear(), [5 * 16 + 4 * 17]);
+}
+
+/// Whose socket is read first, without asking who else has something to say.
+#[test]
+fn who_never_stops_keeps_nobody_out() {
+    let mut scene = Scene::new(1);
+    let newcomer = UnixStream::connect(scene.face.path()).unwrap();
+    let mut turns = 0;
+    while scene.face.connections() == 1 {
+        scene.ask(0, 1, 1);
+        scene.turn_any();
+        assert_eq!(scene.hear(), [17]);
+        turns += 1;
+        assert!(turns <= 20, "nobody opens");
+    }
+    drop(newcomer);
+}
+
+/// It is gone while the face looks at its socket first, and another one comes to its place.
+#[test]
+fn the_only_client_may_go_and_another_come() {
+    let mut scene = Scene::new(1);
+    for round in 0..3 {
+        scene.ask(0, 1, 1);
+        scene.rest();
+        assert_eq!(scene.hear(), [17], "round {round}");
+        scene.clients.clear();
+        scene.rest();
+        assert_eq!(scene.face.connections(), 0);
+        scene.come();
+    }
 }

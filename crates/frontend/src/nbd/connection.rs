@@ -82,6 +82,7 @@ pub(super) struct Connection {
     pub(super) arrival: u64,
     /// epoll says that there is something to read.
     readable: bool,
+    was_heard: bool,
     phase: ConnectionPhase,
     terms: Terms,
     input: Input,
@@ -116,6 +117,7 @@ impl Connection {
             listed: false,
             arrival,
             readable: false,
+            was_heard: false,
             phase: ConnectionPhase::Handshake(Box::default()),
             terms: Terms::default(),
             input: Input::default(),
@@ -178,8 +180,9 @@ impl Connection {
             let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
             let long_payloads = self.long_payloads;
             match self.input.fill(&self.socket, payload, long_payloads, &hall.pool, effort)? {
-                Heard::Much => {}
-                Heard::Little | Heard::Nothing => self.readable = false,
+                Heard::Much => self.was_heard = true,
+                Heard::Little => (self.readable, self.was_heard) = (false, true),
+                Heard::Nothing => self.readable = false,
                 Heard::End => self.drain(),
             }
             self.digest(hall, volume, export, effort)?;
@@ -194,6 +197,22 @@ impl Connection {
     /// it, and epoll says nothing of it.
     pub(super) fn is_left_over(&self) -> bool {
         self.left_over || !(self.output.is_empty() || self.output.is_blocked())
+    }
+
+    /// It is likely that there is something to read when anything has happened to its socket.
+    pub(super) fn may_be_heard(&self) -> bool {
+        let is_talking = matches!(self.phase, ConnectionPhase::Transmission) && !self.paused;
+        is_talking && self.interest == EventFlags::IN
+    }
+
+    /// There may be something to read, though epoll was not asked.
+    pub(super) fn guess(&mut self) {
+        (self.readable, self.was_heard) = (true, false);
+    }
+
+    /// Something was read since the guess that there is.
+    pub(super) fn was_heard(&self) -> bool {
+        self.was_heard
     }
 
     /// What epoll says of its socket.
