@@ -255,7 +255,7 @@ impl Cache {
     /// What was read ahead is here, or is not to be had. True if somebody waits, who is answered or goes on below.
     fn end_ahead(&mut self, number: u64, start: u64, completion: &Completion) -> bool {
         self.ahead.end(number);
-        let is_clean = self.changes.end(number) || self.canary == CacheCanary::AheadUnchecked;
+        let is_clean = self.changes.end_read(number) || self.canary == CacheCanary::AheadUnchecked;
         if is_clean && completion.result.is_ok() {
             self.fill(start, &completion.data, true);
         }
@@ -264,7 +264,8 @@ impl Cache {
 
     /// Answers those that have waited for what was read ahead, or hands them down.
     fn answer_late(&mut self, done: &mut Vec<Completion>) {
-        while let Some(read) = self.ahead.next_late() {
+        let mut left = self.ahead.late();
+        while let Some(read) = self.ahead.next_late(&mut left) {
             if !self.answer_here(&read, done) {
                 self.miss(read);
             }
@@ -371,7 +372,7 @@ impl Cache {
             Kind::Fill { start, len: read_len, number }
                 if failed && (start, read_len) != (offset, len) =>
             {
-                self.changes.end(number);
+                self.changes.end_read(number);
                 // What nobody asked for may be what cannot be read.
                 let kind = Kind::Plain;
                 let io = Io::new(0, Op::Read, offset, len);
@@ -379,7 +380,7 @@ impl Cache {
                 return true;
             }
             Kind::Fill { start, len: read_len, number } => {
-                if self.changes.end(number) && !failed {
+                if self.changes.end_read(number) && !failed {
                     self.fill(start, &completion.data, false);
                 }
                 if !failed && (start, read_len) != (offset, len) {

@@ -67,12 +67,23 @@ impl Ahead {
         !self.late.is_empty()
     }
 
-    /// The next that has nothing to wait for any more, in the order in which they came.
-    pub fn next_late(&mut self) -> Option<Io> {
-        let is_due =
-            |(io, before): &(Io, u64)| !self.is_coming(io.offset, io.offset + io.len, *before);
-        let at = self.late.iter().position(is_due)?;
-        self.late.remove(at).map(|(io, _)| io)
+    /// How many wait.
+    pub fn late(&self) -> usize {
+        self.late.len()
+    }
+
+    /// The next that has nothing to wait for any more, in the order in which they came. `left` are those that have
+    /// not been looked at, all of them at first: each is looked at once, and who asks goes on until there are none.
+    pub fn next_late(&mut self, left: &mut usize) -> Option<Io> {
+        while *left > 0 {
+            *left -= 1;
+            let (io, before) = self.late.pop_front()?;
+            if !self.is_coming(io.offset, io.offset + io.len, before) {
+                return Some(io);
+            }
+            self.late.push_back((io, before));
+        }
+        None
     }
 }
 
@@ -90,12 +101,26 @@ mod tests {
         assert!(ahead.is_coming(19, 21, 2) && !ahead.is_coming(20, 30, 9));
         ahead.wait(read(7, 0), 2);
         ahead.wait(read(8, 10), 2);
-        let next = |ahead: &mut Ahead| ahead.next_late().map(|read| read.token);
+        let pass = |ahead: &mut Ahead| {
+            let mut left = ahead.late();
+            let due = std::iter::from_fn(|| ahead.next_late(&mut left));
+            due.map(|read| read.token).collect::<Vec<_>>()
+        };
         ahead.end(0);
-        assert_eq!(next(&mut ahead), None);
+        assert_eq!(pass(&mut ahead), []);
         ahead.end(1);
         // What has number 3 could go on and on.
-        assert_eq!([(); 3].map(|()| next(&mut ahead)), [Some(7), Some(8), None]);
+        assert_eq!(pass(&mut ahead), [7, 8]);
         assert!(!ahead.is_awaited());
+        // Between others that go on waiting, who keep their order.
+        [(4, 40..50), (5, 60..70)]
+            .into_iter()
+            .for_each(|(number, range)| ahead.begin(number, range));
+        let late = [(1, 40), (2, 60), (3, 45), (4, 65), (5, 41)];
+        late.into_iter().for_each(|(token, offset)| ahead.wait(read(token, offset), 6));
+        ahead.end(5);
+        assert_eq!((pass(&mut ahead), ahead.late()), (vec![2, 4], 3));
+        ahead.end(4);
+        assert_eq!(pass(&mut ahead), [1, 3, 5]);
     }
 }

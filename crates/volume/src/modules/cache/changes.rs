@@ -6,7 +6,6 @@ struct Running {
     number: u64,
     start: u64,
     end: u64,
-    is_change: bool,
     /// Something else may have changed its range since it began.
     is_touched: bool,
 }
@@ -21,26 +20,31 @@ impl Running {
 /// I/Os by number, in no order: as many as the users of a volume have outstanding, and what is read ahead for them.
 /// Ranges are in bytes.
 pub(super) struct Changes {
-    running: Vec<Running>,
+    changes: Vec<Running>,
+    /// Apart, so that whoever asks for changes, as each I/O does, looks at none of them.
+    reads: Vec<Running>,
     next: u64,
 }
 
 impl Changes {
     pub fn new() -> Self {
-        Changes { running: Vec::new(), next: 0 }
+        Changes { changes: Vec::new(), reads: Vec::new(), next: 0 }
     }
 
     /// A change of this range begins: its number. Whatever is under way there has met it.
     pub fn begin(&mut self, start: u64, end: u64) -> u64 {
-        for other in self.running.iter_mut().filter(|other| other.overlaps(start, end)) {
-            other.is_touched = true;
-        }
-        self.add(start, end, true)
+        let met = self.changes.iter_mut().chain(&mut self.reads);
+        met.filter(|other| other.overlaps(start, end)).for_each(|other| other.is_touched = true);
+        let number = self.take_number();
+        self.changes.push(Running { number, start, end, is_touched: false });
+        number
     }
 
     /// A read of this range begins that may be kept: its number.
     pub fn begin_read(&mut self, start: u64, end: u64) -> u64 {
-        self.add(start, end, false)
+        let number = self.take_number();
+        self.reads.push(Running { number, start, end, is_touched: false });
+        number
     }
 
     /// What begins next has this number; numbers rise.
@@ -48,30 +52,38 @@ impl Changes {
         self.next
     }
 
-    fn add(&mut self, start: u64, end: u64, is_change: bool) -> u64 {
-        let number = self.next;
+    fn take_number(&mut self) -> u64 {
         self.next += 1;
-        self.running.push(Running { number, start, end, is_change, is_touched: false });
-        number
+        self.next - 1
     }
 
-    /// It has ended, however. True if nothing has met it that began later: of two changes that overlap the first
-    /// is told.
+    /// A change has ended, however. True if nothing has met it that began later: of two that overlap the first is
+    /// told.
     pub fn end(&mut self, number: u64) -> bool {
-        let at = self.running.iter().position(|other| other.number == number);
-        at.is_some_and(|at| !self.running.swap_remove(at).is_touched)
+        take_out(&mut self.changes, number)
+    }
+
+    /// A read has ended, however. True if no change has met it.
+    pub fn end_read(&mut self, number: u64) -> bool {
+        take_out(&mut self.reads, number)
     }
 
     /// A change that is not complete touches the range.
     #[inline]
     pub fn is_busy(&self, start: u64, end: u64) -> bool {
-        self.running.iter().any(|other| other.is_change && other.overlaps(start, end))
+        self.changes.iter().any(|change| change.overlaps(start, end))
     }
 
     /// Something may have changed anything.
     pub fn distrust(&mut self) {
-        self.running.iter_mut().for_each(|other| other.is_touched = true);
+        self.changes.iter_mut().chain(&mut self.reads).for_each(|other| other.is_touched = true);
     }
+}
+
+/// Whether it was there, and untouched.
+fn take_out(running: &mut Vec<Running>, number: u64) -> bool {
+    let at = running.iter().position(|other| other.number == number);
+    at.is_some_and(|at| !running.swap_remove(at).is_touched)
 }
 
 #[cfg(test)]
@@ -92,18 +104,18 @@ mod tests {
         assert!(others.into_iter().all(|other| changes.end(other)));
         assert!(changes.end(first), "no later one has met it");
         assert!(!changes.is_busy(0, 100), "it is complete");
-        assert_eq!(reads.map(|read| changes.end(read)), [false, false, true, true]);
+        assert_eq!(reads.map(|read| changes.end_read(read)), [false, false, true, true]);
         // Of two the first is told, whichever ends first.
         for is_first in [true, false] {
             let both = [changes.begin(0, 10), changes.begin(9, 20)];
             let (one, other) = if is_first { (both[0], both[1]) } else { (both[1], both[0]) };
             assert_eq!([changes.end(one), changes.end(other)], [!is_first, is_first]);
         }
-        let under_way = [changes.begin_read(0, 1), changes.begin(5, 6)];
+        let (read, change) = (changes.begin_read(0, 1), changes.begin(5, 6));
         changes.distrust();
         let later = changes.begin_read(0, 1);
-        assert_eq!(under_way.map(|one| changes.end(one)), [false, false]);
-        assert!(changes.end(later));
-        assert!(changes.running.is_empty());
+        assert_eq!((changes.end_read(read), changes.end(change)), (false, false));
+        assert!(changes.end_read(later));
+        assert!(changes.changes.is_empty() && changes.reads.is_empty());
     }
 }
