@@ -142,4 +142,37 @@ mod tests {
         d.on_replayed(2 * COUNT, d.mark(), 2, true);
         assert!(d.next_replay().is_none() && !d.is_replaying());
     }
+
+    /// Finding the next request may take all that a turn may look at. If there is no credit for it, to look again
+    /// at once finds the same.
+    #[test]
+    fn a_replay_that_waits_for_credit_does_not_ask_for_turns() {
+        let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+        let mut d = Durability::new(&config);
+        d.begin(1);
+        let write = |at: u64, blocks: u64, fua| {
+            let (owner, flags) = (Owner::User(1), IoFlags { fua, ..IoFlags::default() });
+            let (offset, len, data) = (at * 512, blocks * 512, SegList::new());
+            Pending { owner, op: Op::WriteZeroes, flags, offset, len, data }
+        };
+        let covered = 2 * LOOKS_PER_TURN as u64;
+        d.on_effect(write(0, covered + 1, false), 1);
+        (0..covered).for_each(|at| d.on_effect(write(at, 1, true), 1));
+        d.on_verifier(2);
+        let io = loop {
+            d.begin_turn();
+            match d.next_replay() {
+                Some(io) => break io,
+                None => assert!(d.goes_on(), "covers are still to be laid"),
+            }
+        };
+        assert_eq!((io.offset, io.len), (covered * 512, 512));
+        for _ in 0..3 {
+            assert!(!d.goes_on(), "it waits for somebody else");
+            d.begin_turn();
+            assert!(d.next_replay().is_some());
+        }
+        d.replay_started(io.offset + io.len);
+        assert!(d.goes_on(), "the rest of the log has not been looked at");
+    }
 }

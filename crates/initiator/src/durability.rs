@@ -67,6 +67,8 @@ pub(crate) struct Durability {
     replays: u64,
     /// How much of the log a replay may still look at in this turn.
     looks: usize,
+    /// A request of the replay could not be started: an answer or a credit is waited for.
+    is_held: bool,
     /// Something that was acknowledged could not be written again.
     owes: bool,
     /// Whoever needs to know of that hears of it without a flush.
@@ -91,6 +93,7 @@ impl Durability {
             replay: None,
             replays: 0,
             looks: LOOKS_PER_TURN,
+            is_held: false,
             owes: false,
             is_heard: config.losses_are_heard,
             given_up: false,
@@ -115,13 +118,15 @@ impl Durability {
     #[inline]
     pub fn begin_turn(&mut self) {
         self.looks = LOOKS_PER_TURN;
+        self.is_held = false;
         self.retained.free();
     }
 
-    /// There is more to let go of, or to look at for a replay, in the next turn.
+    /// There is more to let go of, or to look at for a replay, in the next turn, without anything that is
+    /// waited for.
     #[inline]
     pub fn goes_on(&self) -> bool {
-        self.retained.is_freeing() || self.looks == 0
+        self.retained.is_freeing() || (self.looks == 0 && !self.is_held)
     }
 
     pub fn stats(&self) -> Replayed {
@@ -236,6 +241,7 @@ impl Durability {
                 effect.data.slice_into(skip, len as usize, &mut data);
             }
             let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
+            self.is_held = true;
             return Some(Pending { owner, op, flags, offset, len, data });
         }
         None
@@ -243,6 +249,7 @@ impl Durability {
 
     /// What [`Durability::next_replay`] gave, which ends at this byte, is on its way.
     pub fn replay_started(&mut self, end: u64) {
+        self.is_held = false;
         let replay = self.replay.as_mut().expect("it gave one");
         if replay.from == 0 {
             let effect = self.retained.get_mut(replay.next).expect("just there");
