@@ -272,6 +272,24 @@ fn a_turn_after_which_nothing_is_left_wants_no_other() {
     }
 }
 
+/// Only the head of the next one is taken ahead.
+#[test]
+fn long_writes_one_behind_the_other_are_not_copied() {
+    let (mut scene, len) = (Scene::new(1), 32 << 10);
+    let write = [&request_bytes(0, WRITE, 1, 0, len as u32)[..], &vec![7; len]].concat();
+    let mut copied = 0;
+    for round in 0..4 {
+        scene.say(0, &write.repeat(4));
+        scene.rest();
+        // Who has done other things until now is not known to go on so.
+        if round == 0 {
+            copied = scene.face.stats().copied_bytes;
+        }
+    }
+    assert_eq!(scene.face.stats().copied_bytes - copied, 0);
+    assert_eq!(scene.hear(), [16 * 16]);
+}
+
 /// Between reads a write's payload goes straight to its place, too, but for what came with its head.
 #[test]
 fn long_writes_between_reads_are_not_copied() {

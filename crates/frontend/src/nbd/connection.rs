@@ -90,8 +90,6 @@ pub(super) struct Connection {
     incoming: Option<Incoming>,
     /// Bytes of a refused write's payload still to be skipped.
     skip: u64,
-    /// The last write had a long payload. What is not a write is so short that it fits either way.
-    long_payloads: bool,
     /// The next request waits for room.
     paused: bool,
     /// What was taken in was more than there was effort for, of which epoll says nothing.
@@ -124,7 +122,6 @@ impl Connection {
             output,
             incoming: None,
             skip: 0,
-            long_payloads: false,
             paused: false,
             left_over: false,
             requests: 0,
@@ -178,8 +175,7 @@ impl Connection {
                 break;
             }
             let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
-            let long_payloads = self.long_payloads;
-            match self.input.fill(&self.socket, payload, long_payloads, &hall.pool, effort)? {
+            match self.input.fill(&self.socket, payload, &hall.pool, effort)? {
                 Heard::Much => self.was_heard = true,
                 Heard::Little => (self.readable, self.was_heard) = (false, true),
                 Heard::Nothing => self.readable = false,
@@ -357,9 +353,7 @@ impl Connection {
         self.requests += 1;
         hall.stats.requests += 1;
         let is_write = request.command == command::WRITE;
-        if is_write {
-            self.long_payloads = valid.is_ok() && request.len >= DIRECT_BYTES_MIN;
-        }
+        self.input.understood(is_write && valid.is_ok() && request.len >= DIRECT_BYTES_MIN);
         match valid {
             Ok(io) => {
                 self.hold(bytes, hall);

@@ -5,13 +5,16 @@ use std::os::fd::AsFd;
 
 use thinwire_buffer::{Buf, Pool, SegList};
 
+use super::proto::REQUEST_BYTES;
 use crate::effort::Effort;
 
 /// Most bytes taken ahead in one call: several hundred requests without payload.
-pub(super) const INPUT_BYTES: usize = 64 << 10;
-/// What may be taken ahead of a long payload: it lands here and must be copied, so it is kept
-/// short; it still holds 18 requests.
+const INPUT_BYTES: usize = 64 << 10;
+/// What is taken ahead at first where a long payload has begun, since another one may follow: it would land here and
+/// be copied. So it is kept short; it still holds 18 requests.
 const INPUT_BYTES_SHORT: usize = 512;
+/// So many times as much is taken ahead next when all that was asked for has come.
+const GROWTH: usize = 4;
 /// Payloads from here on go straight to where they belong; shorter ones cost more in system calls
 /// than in copying.
 pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
@@ -33,14 +36,32 @@ pub(super) enum Heard {
 }
 
 /// Bytes taken ahead. Holds memory only while it holds bytes.
-#[derive(Default)]
 pub(super) struct Input {
     buf: Option<Buf>,
     start: usize,
     end: usize,
+    /// How much to take ahead: as much as the client sends without long payloads.
+    window: usize,
+    /// The last request has a long payload.
+    after_long: bool,
+}
+
+impl Default for Input {
+    fn default() -> Self {
+        Input { buf: None, start: 0, end: 0, window: INPUT_BYTES, after_long: false }
+    }
 }
 
 impl Input {
+    /// The next request was understood. After two with long payloads a third is expected: only its head is taken
+    /// ahead, and its payload goes all where it belongs.
+    pub(super) fn understood(&mut self, has_long_payload: bool) {
+        if has_long_payload {
+            self.window = if self.after_long { REQUEST_BYTES } else { INPUT_BYTES_SHORT };
+        }
+        self.after_long = has_long_payload;
+    }
+
     /// The bytes there are.
     pub(super) fn bytes(&self) -> &[u8] {
         self.buf.as_ref().map_or(&[], |buf| &buf[self.start..self.end])
@@ -61,12 +82,10 @@ impl Input {
     }
 
     /// Takes more from the socket, as far as there is `effort` for it: first into `payload`, the rest here.
-    /// `long_payloads` says that what follows is likely a request with a long payload.
     pub(super) fn fill(
         &mut self,
         socket: impl AsFd,
         payload: Option<&mut Payload>,
-        long_payloads: bool,
         pool: &Pool,
         effort: &mut Effort,
     ) -> io::Result<Heard> {
@@ -76,8 +95,7 @@ impl Input {
             self.end -= self.start;
             self.start = 0;
         }
-        let window = if long_payloads { INPUT_BYTES_SHORT } else { INPUT_BYTES };
-        let window = window.max(self.end + 1).min(INPUT_BYTES);
+        let window = self.window.max(self.end + 1).min(INPUT_BYTES);
         let ahead = &mut buf[self.end..window];
         let mut hole: &mut [u8] = &mut [];
         let mut is_last = true;
@@ -107,6 +125,9 @@ impl Input {
                     payload.advance(len.min(hole_len));
                 }
                 self.end += len.saturating_sub(hole_len);
+                if self.end == window {
+                    self.window = (window * GROWTH).min(INPUT_BYTES);
+                }
                 Ok(if len == offered { Heard::Much } else { Heard::Little })
             }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(Heard::Nothing),
@@ -193,7 +214,7 @@ mod tests {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut input = Input::default();
-        assert_eq!(input.fill(&ours, None, false, &pool, &mut turn()).unwrap(), Heard::Nothing);
+        assert_eq!(input.fill(&ours, None, &pool, &mut turn()).unwrap(), Heard::Nothing);
         assert_eq!(pool.stats().live_bytes, 0, "an idle connection holds nothing");
         let stream: Vec<u8> = (0..3_000_000u32).map(|n| (n % 253) as u8).collect();
         let len = 2_900_001;
@@ -204,8 +225,7 @@ mod tests {
             theirs.write_all(&stream[at..next]).unwrap();
             at = next;
             while input.bytes().is_empty()
-                && input.fill(&ours, Some(&mut payload), true, &pool, &mut turn()).unwrap()
-                    == Heard::Much
+                && input.fill(&ours, Some(&mut payload), &pool, &mut turn()).unwrap() == Heard::Much
                 && !payload.is_whole()
             {}
         }
@@ -216,9 +236,41 @@ mod tests {
         assert!(ahead == stream[len..len + ahead.len()]);
         input.consume(ahead.len());
         drop(theirs);
-        while input.fill(&ours, None, true, &pool, &mut turn()).unwrap() != Heard::End {
+        while input.fill(&ours, None, &pool, &mut turn()).unwrap() != Heard::End {
             let len = input.bytes().len();
             input.consume(len);
         }
+    }
+
+    /// How many bytes each call takes of a stream without payloads.
+    fn sips(input: &mut Input, bytes: usize) -> Vec<usize> {
+        let pool = Pool::new(16 << 20);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.write_all(&vec![0; bytes]).unwrap();
+        let mut sips = Vec::new();
+        while sips.iter().sum::<usize>() < bytes {
+            input.fill(&ours, None, &pool, &mut turn()).unwrap();
+            sips.push(input.bytes().len());
+            input.consume(input.bytes().len());
+        }
+        sips
+    }
+
+    /// Little where it would be copied, much where it saves calls; and one long write is soon forgotten.
+    #[test]
+    fn what_is_taken_ahead_follows_what_the_client_sends() {
+        let mut input = Input::default();
+        assert_eq!(sips(&mut input, 100_000), [65_536, 34_464]);
+        input.understood(true);
+        assert_eq!(sips(&mut input, 28), [28]);
+        input.understood(false);
+        assert_eq!(sips(&mut input, 100_000), [512, 2048, 8192, 32_768, 56_480]);
+        assert_eq!(sips(&mut input, 65_536), [65_536]);
+        input.understood(true);
+        input.understood(true);
+        assert_eq!(sips(&mut input, 28 + 4), [28, 4]);
+        input.understood(true);
+        assert_eq!(sips(&mut input, 600), [28, 112, 448, 12]);
     }
 }
