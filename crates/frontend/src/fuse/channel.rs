@@ -1,4 +1,4 @@
-//! `/dev/fuse` itself: requests in, replies out, without waiting and without a copy of ours.
+//! `/dev/fuse` itself: requests in, replies out (`replies.rs`), without waiting and without a copy of ours.
 //!
 //! The kernel fills a request into the pieces of a scattered read one after the other. The first
 //! piece takes the two headers of a write, so that its payload starts on a page; the following
@@ -6,14 +6,15 @@
 //! lies in buffers that are together less than twice as large, aligned for direct disk I/O, and
 //! goes to the volume as it is.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use thinwire_buffer::{Buf, PAGE_BYTES, Pool, SegList};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
-use super::abi::{InHeader, OutHeader, TransferIn, opcode};
+use super::abi::{InHeader, TransferIn, opcode};
+use super::replies::Replies;
 
 /// Headers of a write; every other request spills into the first buffer.
 const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<TransferIn>();
@@ -23,9 +24,6 @@ const ARGS_BYTES: usize = 120;
 
 /// Rungs of the longest ladder: 4, 4, 8 ... 512 KiB for 1 MiB.
 const RUNGS_MAX: usize = 9;
-
-/// A reply in more pieces than this is copied into one. 1 MiB in full frames of MTU 9000 fits.
-const REPLY_PIECES_MAX: usize = 160;
 
 /// A request of the kernel.
 pub struct FuseRequest {
@@ -59,6 +57,7 @@ pub struct Channel {
     fd: OwnedFd,
     pool: Pool,
     rungs: Vec<Buf>,
+    replies: Replies,
 }
 
 impl Channel {
@@ -66,7 +65,8 @@ impl Channel {
     /// least a page and at most 1 MiB.
     pub fn new(fd: OwnedFd, pool: Pool, write_bytes_max: usize) -> Self {
         let rungs = ladder(write_bytes_max).map(|bytes| pool.get(bytes)).collect();
-        Channel { fd, pool, rungs }
+        let replies = Replies::new(pool.clone());
+        Channel { fd, pool, rungs, replies }
     }
 
     /// Takes one request.
@@ -123,46 +123,25 @@ impl Channel {
         }
     }
 
-    /// Answers with a fixed structure.
-    pub fn reply(&self, unique: u64, body: &[u8]) {
-        let header = out_header(unique, 0, body.len());
-        self.send(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)]);
+    /// Answers with a fixed structure, when [`Channel::send`] is called.
+    pub fn reply(&mut self, unique: u64, body: &[u8]) {
+        self.replies.push(&self.fd, unique, 0, body, SegList::new());
     }
 
-    /// Answers with an error (a positive errno).
-    pub fn reply_error(&self, unique: u64, errno: i32) {
-        self.send(&[IoSlice::new(out_header(unique, errno, 0).as_bytes())]);
+    /// Answers with an error (a positive errno), in the same way.
+    pub fn reply_error(&mut self, unique: u64, errno: i32) {
+        self.replies.push(&self.fd, unique, -errno, &[], SegList::new());
     }
 
-    /// Answers a read.
-    pub fn reply_data(&self, unique: u64, data: &SegList) {
-        let segments = data.as_slice();
-        if segments.len() >= REPLY_PIECES_MAX {
-            let mut whole = self.pool.get(data.bytes());
-            data.copy_to(&mut whole);
-            return self.reply(unique, &whole);
-        }
-        let header = out_header(unique, 0, data.bytes());
-        let mut pieces = [IoSlice::new(&[]); REPLY_PIECES_MAX];
-        pieces[0] = IoSlice::new(header.as_bytes());
-        for (piece, segment) in pieces[1..].iter_mut().zip(segments) {
-            *piece = IoSlice::new(segment);
-        }
-        self.send(&pieces[..=segments.len()]);
+    /// Answers a read, in the same way.
+    pub fn reply_data(&mut self, unique: u64, data: SegList) {
+        self.replies.push(&self.fd, unique, 0, &[], data);
     }
 
-    /// Never waits. A reply that the kernel no longer wants (interrupted, aborted) is nobody's loss.
-    fn send(&self, pieces: &[IoSlice<'_>]) {
-        if let Err(e) = rustix::io::writev(&self.fd, pieces)
-            && !matches!(e, Errno::NOENT | Errno::NODEV)
-        {
-            tracing::warn!("the kernel refused a FUSE reply: {e}");
-        }
+    /// Sends what was answered since it was last called. Never waits. False if it is to be called again soon.
+    pub fn send(&mut self) -> bool {
+        self.replies.send(&self.fd)
     }
-}
-
-fn out_header(unique: u64, errno: i32, body_bytes: usize) -> OutHeader {
-    OutHeader { len: (size_of::<OutHeader>() + body_bytes) as u32, error: -errno, unique }
 }
 
 impl AsFd for Channel {

@@ -7,7 +7,7 @@
 //! from the kernel into the buffer that the volume gets.
 //!
 //! * [`abi`](self) — `abi.rs`: the kernel's messages
-//! * `channel.rs`: requests in, replies out
+//! * `channel.rs`: requests in, replies out; `replies.rs`: those of a turn in one call
 //! * `server.rs`: what each request means for the volume
 //! * `mount.rs`: getting there and away, and what a killed attachment leaves
 //!
@@ -19,6 +19,7 @@ mod channel;
 mod error;
 pub(crate) mod mount;
 pub(crate) mod mountinfo;
+mod replies;
 mod server;
 
 use std::io;

@@ -135,6 +135,8 @@ impl FuseServer {
         // Answers go first: requests wait well where they are, and without new ones there is an end to answers.
         let mut effort = Effort::of_a_turn();
         self.complete(volume, &mut effort);
+        // Whoever waits for them goes on while requests are taken in.
+        self.channel.send();
         while !effort.is_spent() && !self.is_full() {
             match self.channel.receive()? {
                 ChannelEvent::Request(request) => self.handle(request, volume, &mut effort)?,
@@ -144,7 +146,8 @@ impl FuseServer {
         }
         // What a prompt volume has done already; looking for a hole may have asked it for more.
         let any = self.complete(volume, &mut effort);
-        Ok(Some(any || effort.is_spent()))
+        let are_sent = self.channel.send();
+        Ok(Some(any || effort.is_spent() || !are_sent))
     }
 
     /// Acts on one request: answers it, or submits an I/O whose completion will.
@@ -209,7 +212,7 @@ impl FuseServer {
         any
     }
 
-    fn answer(&self, unique: u64, body: &[u8]) -> Result<(), i32> {
+    fn answer(&mut self, unique: u64, body: &[u8]) -> Result<(), i32> {
         self.channel.reply(unique, body);
         Ok(())
     }
@@ -225,6 +228,8 @@ impl FuseServer {
         };
         if (offer.major, offer.minor) < (abi::MAJOR, abi::MINOR_MIN) {
             self.channel.reply_error(unique, libc::EPROTO);
+            // There is no end of this turn.
+            self.channel.send();
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!(
@@ -323,7 +328,7 @@ impl FuseServer {
         self.answer(unique, reply.as_bytes())
     }
 
-    fn statfs(&self, unique: u64) -> Result<(), i32> {
+    fn statfs(&mut self, unique: u64) -> Result<(), i32> {
         let reply = abi::StatfsOut {
             blocks: self.bytes / STATFS_BLOCK_BYTES,
             bfree: 0,
@@ -496,7 +501,7 @@ impl FuseServer {
         let result = completion.result.map_err(|e| errno(e.kind));
         let outcome = match what {
             What::Read { len } => {
-                result.and_then(|()| self.read_done(unique, len, &completion.data))
+                result.and_then(|()| self.read_done(unique, len, completion.data))
             }
             What::Write { len } => {
                 self.writes_outstanding -= 1;
@@ -525,7 +530,7 @@ impl FuseServer {
         }
     }
 
-    fn read_done(&self, unique: u64, len: u64, data: &SegList) -> Result<(), i32> {
+    fn read_done(&mut self, unique: u64, len: u64, data: SegList) -> Result<(), i32> {
         if data.bytes() as u64 != len {
             debug_assert!(false, "a read of {len} bytes brought {}", data.bytes());
             return Err(libc::EIO);
