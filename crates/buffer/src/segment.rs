@@ -184,6 +184,7 @@ fn new_storage(class: usize) -> Vec<Segment> {
 }
 
 /// Takes emptied storage back, if it is worth keeping.
+#[inline(never)]
 fn recycle(segments: Vec<Segment>) {
     let capacity = segments.capacity();
     let Some(class) = class_of(capacity) else { return };
@@ -199,21 +200,41 @@ fn recycle(segments: Vec<Segment>) {
 /// Windows of a list of no more segments are looked for from its first.
 const FEW_SEGMENTS: usize = 4;
 
-/// A payload: segments in order. Its storage is recycled per thread.
+/// Where the segments of a list are.
+#[derive(Debug)]
+enum Store {
+    /// In the list itself: one, or none if it is empty.
+    One(Segment),
+    /// In storage that is recycled.
+    Many(Vec<Segment>),
+}
+
+/// Stands for none.
+const NOTHING: Segment = Segment { inner: None, offset: 0, len: 0 };
+
+impl Default for Store {
+    fn default() -> Self {
+        Store::One(NOTHING)
+    }
+}
+
+/// A payload: segments in order. One segment takes no storage, that of several is recycled per thread.
 #[derive(Debug, Default)]
 pub struct SegList {
-    segments: Vec<Segment>,
+    store: Store,
     /// Where the last window ended, if there are more than a few: how many segments lie before that, and bytes in them.
     last: Cell<(u32, u32)>,
 }
+const _: () = assert!(size_of::<SegList>() == size_of::<Vec<Segment>>() + 8);
 
 impl SegList {
-    /// An empty list. Takes no storage until something is pushed.
+    /// An empty list.
     pub const fn new() -> Self {
-        SegList { segments: Vec::new(), last: Cell::new((0, 0)) }
+        SegList { store: Store::One(NOTHING), last: Cell::new((0, 0)) }
     }
 
     /// A list of one segment.
+    #[inline]
     pub fn of(segment: Segment) -> Self {
         let mut list = SegList::new();
         list.push(segment);
@@ -221,9 +242,12 @@ impl SegList {
     }
 
     /// Makes sure that this thread has storage for `count` more lists of up to `segments` segments,
-    /// so that as many can be filled without allocating.
+    /// so that as many can be filled without allocating. Those of one need none.
     pub fn warm(segments: usize, count: usize) {
-        let class = segments.div_ceil(CLASS_0_SEGMENTS).max(1).next_power_of_two().ilog2() as usize;
+        if segments <= 1 {
+            return;
+        }
+        let class = segments.div_ceil(CLASS_0_SEGMENTS).next_power_of_two().ilog2() as usize;
         for class in 0..=class.min(CLASS_COUNT - 1) {
             let lists: Vec<_> = (0..count).map(|_| storage(class)).collect();
             lists.into_iter().for_each(recycle);
@@ -236,48 +260,63 @@ impl SegList {
         if segment.is_empty() {
             return;
         }
-        if self.segments.len() == self.segments.capacity() {
-            self.grow();
+        match &mut self.store {
+            Store::One(place) if place.is_empty() => *place = segment,
+            Store::Many(segments) if segments.len() < segments.capacity() => segments.push(segment),
+            _ => self.push_growing(segment),
         }
-        self.segments.push(segment);
     }
 
-    /// Moves to storage of the next class.
-    fn grow(&mut self) {
-        let class = match self.segments.capacity() {
-            0 => 0,
-            // The vector grows by itself beyond the largest class.
-            capacity => match class_of(capacity) {
-                Some(class) if class + 1 < CLASS_COUNT => class + 1,
-                _ => return,
+    /// Moves to storage of the next class first.
+    #[inline(never)]
+    fn push_growing(&mut self, segment: Segment) {
+        let mut segments = match std::mem::take(&mut self.store) {
+            Store::One(first) => {
+                let mut segments = storage(0);
+                segments.push(first);
+                segments
+            }
+            Store::Many(mut segments) => match class_of(segments.capacity()) {
+                Some(class) if class + 1 < CLASS_COUNT => {
+                    let mut larger = storage(class + 1);
+                    larger.append(&mut segments);
+                    recycle(segments);
+                    larger
+                }
+                // The vector grows by itself beyond the largest class.
+                _ => segments,
             },
         };
-        let mut larger = storage(class);
-        larger.append(&mut self.segments);
-        recycle(std::mem::replace(&mut self.segments, larger));
+        segments.push(segment);
+        self.store = Store::Many(segments);
     }
 
     /// Length of the whole payload in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.segments.iter().map(|s| s.len()).sum()
+        self.as_slice().iter().map(|s| s.len()).sum()
     }
 
     /// True if there is no payload.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.as_slice().is_empty()
     }
 
     /// The segments in order.
     #[inline]
     pub fn iter(&self) -> std::slice::Iter<'_, Segment> {
-        self.segments.iter()
+        self.as_slice().iter()
     }
 
     /// The segments as a slice.
+    #[inline]
     pub fn as_slice(&self) -> &[Segment] {
-        &self.segments
+        match &self.store {
+            Store::One(place) if place.is_empty() => &[],
+            Store::One(only) => std::slice::from_ref(only),
+            Store::Many(segments) => segments,
+        }
     }
 
     /// Appends the window `[offset, offset + len)` of this payload to `out`, sharing the memory. Windows that are
@@ -286,10 +325,11 @@ impl SegList {
     /// # Panics
     /// If it does not lie within the payload.
     pub fn slice_into(&self, mut offset: usize, mut len: usize, out: &mut SegList) {
-        if self.segments.len() > FEW_SEGMENTS {
+        let segments = self.as_slice();
+        if segments.len() > FEW_SEGMENTS {
             return self.slice_of_many(offset, len, out);
         }
-        for segment in &self.segments {
+        for segment in segments {
             if len == 0 {
                 return;
             }
@@ -307,13 +347,13 @@ impl SegList {
 
     /// As [`SegList::slice_into`], from where the last window ended if this one does not begin before.
     fn slice_of_many(&self, mut offset: usize, mut len: usize, out: &mut SegList) {
-        let (segments, bytes) = self.last.get();
+        let ((segments, bytes), all) = (self.last.get(), self.as_slice());
         let (mut at, mut start) = (segments as usize, bytes as usize);
         if offset < start {
             (at, start) = (0, 0);
         }
         while len > 0 {
-            let segment = self.segments.get(at).expect("slice outside its payload");
+            let segment = all.get(at).expect("slice outside its payload");
             let end = start + segment.len();
             if offset < end {
                 let take = len.min(end - offset);
@@ -331,21 +371,25 @@ impl SegList {
 
     /// Moves all segments of `other` to the end of this list.
     pub fn append(&mut self, mut other: SegList) {
-        for segment in other.segments.drain(..) {
-            self.push(segment);
+        match &mut other.store {
+            Store::One(only) => self.push(std::mem::replace(only, NOTHING)),
+            Store::Many(segments) => segments.drain(..).for_each(|segment| self.push(segment)),
         }
     }
 
     /// Lets go of all segments; keeps the storage.
     pub fn clear(&mut self) {
         self.last.set((0, 0));
-        self.segments.clear();
+        match &mut self.store {
+            Store::One(only) => *only = NOTHING,
+            Store::Many(segments) => segments.clear(),
+        }
     }
 
     /// Copies the payload to `out`, which must be exactly as long.
     pub fn copy_to(&self, out: &mut [u8]) {
         let mut at = 0;
-        for segment in &self.segments {
+        for segment in self.iter() {
             out[at..at + segment.len()].copy_from_slice(segment);
             at += segment.len();
         }
@@ -361,7 +405,7 @@ impl SegList {
 
     /// The only segment, if the payload is in one piece.
     pub fn single(&self) -> Option<&Segment> {
-        match &self.segments[..] {
+        match self.as_slice() {
             [one] => Some(one),
             _ => None,
         }
@@ -371,21 +415,19 @@ impl SegList {
 impl Clone for SegList {
     fn clone(&self) -> Self {
         let mut list = SegList::new();
-        for segment in &self.segments {
-            list.push(segment.clone());
-        }
+        self.iter().for_each(|segment| list.push(segment.clone()));
         list
     }
 }
 
 impl Drop for SegList {
+    #[inline]
     fn drop(&mut self) {
-        if self.segments.capacity() == 0 {
-            return;
+        if let Store::Many(segments) = &mut self.store {
+            let mut segments = std::mem::take(segments);
+            segments.clear();
+            recycle(segments);
         }
-        let mut segments = std::mem::take(&mut self.segments);
-        segments.clear();
-        recycle(segments);
     }
 }
 
@@ -443,6 +485,33 @@ mod tests {
     }
 
     #[test]
+    fn a_single_segment_takes_no_storage() {
+        let pool = Pool::new(1 << 20);
+        let one = pool.copy_of(b"x").freeze();
+        let is_within = |list: &SegList| {
+            let (here, at) = (std::ptr::from_ref(list).addr(), list.as_slice().as_ptr().addr());
+            (here..here + size_of::<SegList>()).contains(&at)
+        };
+        let mut list = SegList::new();
+        assert!(list.is_empty() && list.single().is_none());
+        list.push(one.slice(0, 0));
+        list.push(one.clone());
+        list.push(one.slice(0, 0));
+        assert!(is_within(&list) && list.single().is_some() && !one.is_unique());
+        let mut all = list.clone();
+        all.append(list.clone());
+        assert!(!is_within(&all) && (all.bytes(), all.as_slice().len()) == (2, 2));
+        list.append(all);
+        assert_eq!(list.to_vec(), b"xxx");
+        list.clear();
+        assert!(list.is_empty() && one.is_unique());
+        list.push(one.clone());
+        assert!(!is_within(&list), "what a list has it keeps");
+        drop(list);
+        assert!(SegList::of(one.slice(1, 0)).is_empty() && one.is_unique());
+    }
+
+    #[test]
     fn storage_of_every_size_is_used_again() {
         let pool = Pool::new(1 << 20);
         let one = pool.copy_of(b"x").freeze();
@@ -452,13 +521,13 @@ mod tests {
             list
         };
         // Two alive at once, one of them beyond the largest class.
-        for count in [1, 8, 9, 300, 5000] {
+        for count in [2, 8, 9, 300, 5000] {
             let lists = [list_of(count), list_of(count)];
             assert!(lists.iter().all(|list| list.bytes() == count));
-            let at = lists.each_ref().map(|list| list.segments.as_ptr());
+            let at = lists.each_ref().map(|list| list.as_slice().as_ptr());
             drop(lists);
             let again = [list_of(count), list_of(count)];
-            let recycled = again.iter().all(|list| at.contains(&list.segments.as_ptr()));
+            let recycled = again.iter().all(|list| at.contains(&list.as_slice().as_ptr()));
             assert!(recycled || count > CLASS_0_SEGMENTS << (CLASS_COUNT - 1), "{count}");
         }
     }

@@ -165,7 +165,7 @@ fn steady(mut pair: Pair) {
         pool.warm(64 << 10, 128);
     }
     // A slow flush makes the initiator keep many writes.
-    SegList::warm(1, 16 << 10);
+    SegList::warm(2, 8 << 10);
     let content = [pair.initiator_pool.get_zeroed(4096), pair.initiator_pool.get_zeroed(65536)];
     let content = content.map(|buf| buf.freeze());
     let mut done = Vec::with_capacity(2 * DEPTHS[1]);

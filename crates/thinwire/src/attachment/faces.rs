@@ -110,8 +110,8 @@ const LONG_WRITES: usize = 16;
 const SHORT_IOS: usize = 2048;
 /// Received frames that wait for their turn, and trains of them.
 const FRAMES: usize = 64;
-/// Lists of payload pieces: one for each write that may be kept.
-const LISTS: usize = 16 << 10;
+/// Lists of several payload pieces: one for each write of 8 KiB and more that may be kept, and what is under way.
+const LISTS: usize = 8 << 10;
 
 /// Takes the memory that serving needs, about 40 MiB. What a burst of short writes against a slow
 /// target needs beyond that is allocated, from the reserves if the process may use them.
@@ -123,7 +123,7 @@ fn warm(pool: &Pool) {
     for bytes in [16 << 10, 64 << 10] {
         pool.warm(bytes, LONG_WRITES + FRAMES);
     }
-    SegList::warm(1, LISTS);
+    SegList::warm(2, LISTS);
 }
 
 /// What stays behind if the process is killed while it shows this face.
