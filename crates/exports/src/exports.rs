@@ -12,6 +12,7 @@ use crate::ios::PendingIo;
 use crate::marks::Marks;
 use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
+use crate::spread::DoorLetter;
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
@@ -73,6 +74,12 @@ pub enum DoorCanary {
     GrowthUntold,
     /// The door is skipped: whoever ever had a pass for an export is let in.
     DoorSkipped,
+    /// A branch of a spread export syncs by itself, beside its owner.
+    SyncsTogether,
+    /// A writer is granted a spread export while requests of its predecessor are in a branch's volume.
+    FenceOfOneRing,
+    /// A new verifier of a spread export is told before all shards have heard of it.
+    VerifierUntold,
 }
 
 /// A volume to offer.
@@ -187,6 +194,8 @@ pub struct Exports {
     pub(crate) grown: Marks,
     pub(crate) refresh: Refresh,
     pub(crate) stats: DoorStats,
+    /// To other shards, oldest first.
+    pub(crate) letters: VecDeque<DoorLetter>,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
     notes: VecDeque<String>,
@@ -226,6 +235,7 @@ impl Exports {
             grown: Marks::default(),
             refresh: Refresh::new(),
             stats: DoorStats::default(),
+            letters: VecDeque::new(),
             verifier: seed,
             notes: VecDeque::new(),
         }

@@ -24,6 +24,7 @@
 //! * `events.rs`: losses and growth of the volumes
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //! * `marks.rs`: which of many exports have something to be done
+//! * `spread.rs`, `owner.rs`, `branch.rs`: one export on several shards
 //!
 //! An I/O without a permit does not compile, and nobody else makes one:
 //!
@@ -54,6 +55,7 @@ mod marks;
 mod passes;
 mod record;
 mod report;
+mod spread;
 mod twin;
 mod users;
 
@@ -61,4 +63,5 @@ pub use claims::WriteClaim;
 pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
 pub use report::{ExportReport, RecordReport, WriterReport};
+pub use spread::{DoorLetter, Spread};
 pub use users::{Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users};

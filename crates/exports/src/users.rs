@@ -17,7 +17,7 @@ pub struct InitiatorRun {
 pub struct User {
     /// Unique among the sessions of all dialects that use this door, and never used again.
     pub session: u64,
-    /// Counts the sessions that were opened here: a later one of the same initiator has a higher one.
+    /// A later one of the same initiator has a higher one, on whatever shard.
     pub number: u64,
     /// Who is at its other end.
     pub run: InitiatorRun,

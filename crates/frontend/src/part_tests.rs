@@ -80,13 +80,17 @@ fn part() -> (FacePart, Rc<RefCell<Told>>, Puppet) {
     (FacePart::new(Box::new(face), Box::new(puppet.clone())), told, puppet)
 }
 
-/// A turn of it: what it leaves, and when it wants another one.
-fn turn(part: &mut FacePart, now: Time) -> (Vec<Effect>, Time) {
+/// A turn of it: what it says to a person, and when it wants another one.
+fn turn(part: &mut FacePart, now: Time) -> (Vec<(Gravity, String)>, Time) {
     part.on_event(now, PartEvent::Readable);
     part.settle(now);
     let mut effects = Vec::new();
     let at = Part::close(part, &mut Closing { now, out: &mut [], effects: &mut effects });
-    (effects, at)
+    let said = |effect| match effect {
+        Effect::Note(gravity, text) => (gravity, text),
+        other => panic!("{other:?}"),
+    };
+    (effects.into_iter().map(said).collect(), at)
 }
 
 #[test]
@@ -134,7 +138,7 @@ fn growth_is_looked_for_once_a_second_and_told() {
     let turns = told.borrow().turns;
     let (notes, at) = turn(&mut part, second);
     let said = "the volume has grown to 1048576 bytes".to_owned();
-    assert_eq!((notes, at), (vec![Effect::Note(Gravity::News, said)], second));
+    assert_eq!((notes, at), (vec![(Gravity::News, said)], second));
     assert_eq!((told.borrow().turns, part.geometry().bytes), (turns + 1, 1 << 20));
 }
 
@@ -144,9 +148,7 @@ fn a_loss_is_told_to_a_person_and_a_shorter_file_is_not() {
     puppet.tell(VolumeEvent::Lost);
     puppet.tell(VolumeEvent::Shrunk);
     let notes = turn(&mut part, START).0;
-    assert!(
-        matches!(&notes[..], [Effect::Note(Gravity::Warning, text)] if text.contains("may be lost"))
-    );
+    assert!(matches!(&notes[..], [(Gravity::Warning, text)] if text.contains("may be lost")));
     assert_eq!(turn(&mut part, START).0, []);
 }
 
@@ -157,7 +159,7 @@ fn a_dead_face_is_not_turned_again_and_is_told_once() {
     let (notes, at) = turn(&mut part, START);
     let said = "the face died: the kernel went away".to_owned();
     assert_eq!(part.trouble(), Some(said.as_str()));
-    assert_eq!((notes, at), (vec![Effect::Note(Gravity::Failure, said)], START));
+    assert_eq!((notes, at), (vec![(Gravity::Failure, said)], START));
     assert_eq!(turn(&mut part, START), (Vec::new(), Time::NEVER));
     assert_eq!(told.borrow().turns, 1);
 }

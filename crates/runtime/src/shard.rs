@@ -311,7 +311,7 @@ impl Shard {
                 (Effect::Note(Gravity::Warning, text), _) => tracing::warn!("{text}"),
                 (Effect::Note(Gravity::Failure, text), _) => tracing::error!("{text}"),
                 (Effect::Letter(letter), Some((_, mail))) => mail.send(letter),
-                (Effect::Letter(_), None) => {}
+                (Effect::Letter(_), None) | (Effect::Parcel(_), _) => {}
             }
         }
     }

@@ -386,7 +386,7 @@ impl Server {
         while let Some((_, effect)) = node.take_effect() {
             match effect {
                 Effect::Letter(letter) => posted.push(letter),
-                Effect::Note(..) => {}
+                Effect::Parcel(_) | Effect::Note(..) => {}
             }
         }
         for letter in posted {

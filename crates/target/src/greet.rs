@@ -64,7 +64,7 @@ pub(crate) struct Promise {
     pub nonce: u64,
     /// The link and the address that its HELLO came from.
     pub place: (usize, Addr),
-    /// How many sessions this target had opened before.
+    /// Higher than that of all sessions that this target opened before.
     pub number: u64,
     pub name: String,
     pub created: Time,
@@ -115,8 +115,11 @@ impl Target {
             self.refuse(link, from, hello, Status::Invalid, text);
             return Ok(());
         }
-        if let Some(shard) = self.house.other_shard(hello.export) {
-            return self.forward(shard, link, from, &rx.bytes);
+        match self.house.shard_for(hello.export, &hello.initiator) {
+            Some(shard) if shard != self.shard => {
+                return self.forward(shard, link, from, &rx.bytes);
+            }
+            _ => {}
         }
         let index = match self.known(link, from, hello) {
             Some(index) => index,
@@ -157,8 +160,9 @@ impl Target {
         let upper = session_lane(self.shard, &house.config.node) | index as u32;
         house.next_epoch = house.next_epoch.wrapping_add(1);
         let limit = house.links[link].frame_bytes.max.min(hello.frame_bytes_max as usize);
-        let number = house.stats.sessions;
         house.stats.sessions += 1;
+        // A time, so that those of all shards can be told apart by it: they have one clock.
+        house.session_number = now.0.max(house.session_number + 1);
         self.promises[index] = Some(Promise {
             local_id: u64::from(upper) << 32 | random,
             remote_id: hello.session,
@@ -170,7 +174,7 @@ impl Target {
             instance: hello.instance,
             nonce: hello.nonce,
             place: (link, from),
-            number,
+            number: house.session_number,
             name: hello.name.to_string(),
             created: now,
         });

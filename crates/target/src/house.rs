@@ -41,6 +41,8 @@ pub(crate) struct House {
     pub exports: Exports,
     /// Exports of other shards, and which.
     pub elsewhere: Vec<(String, u8)>,
+    /// Exports that all shards have, and how many shards there are.
+    pub spread: Vec<(String, u8)>,
     /// There are more, or fewer, sessions to share the room of the links.
     pub room_changed: bool,
     /// Requests in the stores, by the place of the session that they are of, which may have ended.
@@ -48,6 +50,8 @@ pub(crate) struct House {
     /// All but what the door counts.
     pub stats: TargetStats,
     pub next_epoch: u32,
+    /// Of the session that was opened last.
+    pub session_number: u64,
 }
 
 impl House {

@@ -1,7 +1,8 @@
 //! A target as a part of a node.
 
 use thinwire_buffer::{Room, RxFrame, Time};
-use thinwire_volume::{Closing, Effect, Expects, Gravity, Part, PartEvent};
+use thinwire_exports::DoorLetter;
+use thinwire_volume::{Closing, Effect, Expects, Gravity, Parcel, Part, PartEvent};
 
 use crate::target::Target;
 
@@ -15,6 +16,11 @@ impl Part for Target {
         match event {
             PartEvent::Readable | PartEvent::Below => self.disk_ready(),
             PartEvent::Letter { link, frame } => self.on_forward(now, link, frame),
+            PartEvent::Parcel(content) => {
+                let letter =
+                    content.downcast().expect("targets send one another letters of the door");
+                self.on_door_letter(now, *letter);
+            }
         }
     }
 
@@ -32,6 +38,11 @@ impl Part for Target {
         if self.has_effects() {
             let letters = std::iter::from_fn(|| self.next_forward()).map(Effect::Letter);
             turn.effects.extend(letters);
+            let parcel = |letter: DoorLetter| {
+                Effect::Parcel(Parcel { shard: letter.to, content: Box::new(letter) })
+            };
+            let parcels = std::iter::from_fn(|| self.next_door_letter()).map(parcel);
+            turn.effects.extend(parcels);
             let note = |text| Effect::Note(Gravity::Warning, text);
             let notes = std::iter::from_fn(|| self.take_note()).map(note);
             turn.effects.extend(notes);

@@ -1,10 +1,14 @@
 //! What one shard of a target knows of the others: which exports they have. A greeting for one of
 //! those is handed on; everything else of a session reaches its shard by the session id (rule 10).
+//! An export that is spread all of them have: its greetings are dealt to them by who greets, and their
+//! doors write letters to one another.
 
 use thinwire_buffer::Addr;
-use thinwire_proto::DropReason;
+use thinwire_exports::{DoorLetter, ExportConfig, Spread};
+use thinwire_proto::{DropReason, Time};
 use thinwire_volume::Letter;
 
+use crate::attach::Sessions;
 use crate::house::House;
 use crate::target::Target;
 
@@ -32,6 +36,30 @@ impl Target {
         self.forwards.pop_front()
     }
 
+    /// Offers a volume of an export that all shards have, each with a volume of its own on the same
+    /// content. Names are unique: the caller has checked. Discovery tells it as
+    /// [`Target::set_all_exports`] does.
+    pub fn add_spread_export(&mut self, config: ExportConfig, spread: Spread) {
+        debug_assert_eq!(spread.shard, self.shard, "one of another shard");
+        self.offered_names.push(config.name.clone());
+        self.house.spread.push((config.name.clone(), spread.shards));
+        self.house.exports.add_spread(config, spread);
+    }
+
+    /// What the door of another shard has to say.
+    pub fn on_door_letter(&mut self, now: Time, letter: DoorLetter) {
+        self.house.now = now;
+        let room_changed = &mut self.house.room_changed;
+        let mut sessions = Sessions { peers: &mut self.peers, room_changed };
+        self.house.exports.on_letter(now, letter, &mut sessions);
+    }
+
+    /// The next letter of the door, for [`Target::on_door_letter`] of the shard that it is to. To be
+    /// carried in order, and none lost.
+    pub fn next_door_letter(&mut self) -> Option<DoorLetter> {
+        self.house.exports.next_letter()
+    }
+
     pub(crate) fn forward(
         &mut self,
         shard: u8,
@@ -48,6 +76,13 @@ impl Target {
 }
 
 impl House {
+    /// The shard on which a session of this initiator is to be that begins with this export.
+    pub fn shard_for(&self, export: &str, initiator: &[u8; 16]) -> Option<u8> {
+        let spread = self.spread.iter().find(|(name, _)| name == export);
+        let dealt = spread.map(|&(_, shards)| Spread::dealt(initiator, shards));
+        dealt.or_else(|| self.other_shard(export))
+    }
+
     /// The shard that has this export, if it is not this one.
     pub fn other_shard(&self, export: &str) -> Option<u8> {
         self.elsewhere.iter().find(|(name, _)| name == export).map(|&(_, shard)| shard)

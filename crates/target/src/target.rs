@@ -88,10 +88,12 @@ impl Target {
                 instance,
                 exports,
                 elsewhere: Vec::new(),
+                spread: Vec::new(),
                 room_changed: false,
                 in_store: Vec::new(),
                 stats: TargetStats::default(),
                 next_epoch,
+                session_number: 0,
             },
             peers: Vec::new(),
             promises: Vec::new(),
@@ -460,10 +462,12 @@ impl Target {
             })
     }
 
-    /// Something is to be done outside: [`Target::next_forward`], [`Target::take_note`].
+    /// Something is to be done outside: [`Target::next_forward`], [`Target::next_door_letter`],
+    /// [`Target::take_note`].
     #[inline]
     pub(crate) fn has_effects(&self) -> bool {
-        !self.forwards.is_empty() || self.house.exports.has_notes()
+        let exports = &self.house.exports;
+        !self.forwards.is_empty() || exports.has_notes() || exports.has_letters()
     }
 
     /// The next thing that a person who looks after the target should know.

@@ -27,7 +27,7 @@ pub use grant::{Grant, GrantError};
 pub use io::{Completion, Extent, Features, Geometry, Identity, Io, IoFlags, Op, Token, Volume};
 pub use leaves::{LeafGrant, granted_to_others, to_remember};
 pub use owing::{Owing, OwingCanary};
-pub use part::{Closing, Effect, Expects, Gravity, Letter, Part, PartEvent};
+pub use part::{Closing, Effect, Expects, Gravity, Letter, Parcel, Part, PartEvent};
 pub use port::{Bell, Edge, Port};
 pub use recorded::{RecordPlace, Recorded};
 pub use sync::{SyncDomain, SyncMark, SyncScope};

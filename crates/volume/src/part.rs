@@ -82,6 +82,8 @@ pub enum PartEvent<'a> {
         /// The frame.
         frame: &'a mut RxFrame,
     },
+    /// What the part of the same kind on another shard has to say: see [`Parcel`].
+    Parcel(Box<dyn Any + Send>),
 }
 
 /// What a part finds at the end of a turn.
@@ -95,10 +97,12 @@ pub struct Closing<'a> {
 }
 
 /// What a part wants done outside of its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Effect {
     /// A frame for the part of the same kind on another shard.
     Letter(Letter),
+    /// Something to say to it.
+    Parcel(Parcel),
     /// A sentence for the person who looks after it.
     Note(Gravity, String),
 }
@@ -112,6 +116,16 @@ pub enum Gravity {
     Warning,
     /// Something does not go on.
     Failure,
+}
+
+/// What a part says to the part of the same kind on another shard. Unlike a [`Letter`] it is never lost,
+/// and those from one shard to another arrive in their order: whoever sends them bounds how many there are.
+#[derive(Debug)]
+pub struct Parcel {
+    /// Index of the shard that it is for.
+    pub shard: u8,
+    /// For [`PartEvent::Parcel`] there. Only parts look into it.
+    pub content: Box<dyn Any + Send>,
 }
 
 /// A frame for another shard, as it arrived.
