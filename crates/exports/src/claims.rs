@@ -6,6 +6,7 @@ use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::record::RecordState;
+use crate::spread::Asked;
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
 
@@ -31,8 +32,9 @@ pub(crate) struct Holder {
     /// Runs with its identity that asked while it was alive: they are others.
     pub twins: Vec<u64>,
     pub name: String,
-    /// The session of its pass, which may have ended.
+    /// The session of its pass, which may have ended, and where that is, if not on this shard.
     pub session: u64,
+    pub shard: Option<u8>,
     /// When that session was last heard, once it has ended.
     pub last_heard: Time,
     /// Under which it writes, and when it was granted that first: `None` if in a former life of this node.
@@ -44,6 +46,8 @@ pub(crate) struct Holder {
 #[derive(Clone, Debug)]
 pub(crate) struct PendingClaim {
     pub user: User,
+    /// Where its session is, if not on this shard.
+    pub shard: Option<u8>,
     pub transaction: u32,
     pub export: usize,
     /// Under which it is to be granted if all before it are; `None` until it is known who has it now. A claim that
@@ -67,6 +71,7 @@ impl PendingClaim {
         let run = InitiatorRun { initiator: [0; 16], instance: 0 };
         PendingClaim {
             user: User { session: 0, number: 0, run, name: String::new() },
+            shard: None,
             transaction: 0,
             export: usize::MAX,
             generation: None,
@@ -95,11 +100,25 @@ impl Exports {
     /// # Errors
     /// It is denied at once.
     pub fn claim(&mut self, now: Time, claim: WriteClaim<'_>) -> Result<(), Denied> {
+        self.claim_from(now, claim, None)
+    }
+
+    /// The same, of a session of another shard.
+    pub(crate) fn claim_from(
+        &mut self,
+        now: Time,
+        claim: WriteClaim<'_>,
+        shard: Option<u8>,
+    ) -> Result<(), Denied> {
         let WriteClaim { user, transaction, export, resumes, takes_over } = claim;
         let e = &self.exports[export];
         if e.read_only || e.volume.geometry().features.read_only {
             let text = format!("export {} is read-only", e.name);
             return Err(Denied::new(Denial::ReadOnly, 0, text));
+        }
+        if e.role.is_branch() {
+            self.ask_owner(claim);
+            return Ok(());
         }
         if let Some(is_granted) = self.is_stale(user, export) {
             // Whoever asked here has gone on to another session and was granted it there, or has
@@ -128,6 +147,7 @@ impl Exports {
         self.exports[export].claims += 1;
         self.claims.push(PendingClaim {
             user: user.clone(),
+            shard,
             transaction,
             export,
             generation,
@@ -145,7 +165,8 @@ impl Exports {
     /// A claim of this session and transaction waits.
     pub fn is_waiting(&self, session: u64, transaction: u32) -> bool {
         let is = |p: &PendingClaim| p.user.session == session && p.transaction == transaction;
-        self.claims.iter().any(is)
+        let asked = |p: &Asked| p.session == session && p.transaction == transaction;
+        self.claims.iter().any(is) || self.asked.iter().any(asked)
     }
 
     /// A claim that comes late, in a session that its initiator has left behind: whether a later one
@@ -275,8 +296,8 @@ impl Exports {
         if !self.claims.is_empty() {
             self.settle_claims(now, users);
         }
-        if !self.grown.is_empty() {
-            self.tell_growth(users);
+        if !self.to_tell.is_empty() {
+            self.tell(now, users);
         }
     }
 
@@ -305,6 +326,10 @@ impl Exports {
             self.release = true;
             let (session, transaction) = (claim.user.session, claim.transaction);
             match denied {
+                Some(denied) if claim.shard.is_some() => {
+                    let shard = claim.shard.expect("just seen");
+                    self.deny_elsewhere(export, shard, session, transaction, denied);
+                }
                 Some(denied) if users.is_there(session) => {
                     users.on_denied(session, transaction, denied);
                 }
@@ -346,9 +371,8 @@ impl Exports {
             Pulse::None => {}
         }
         let at_once = self.config.canary == DoorCanary::GrantOverRequests;
-        if (self.exports[export].writers_outstanding > 0 && !at_once)
-            || self.exports[export].record != RecordState::Settled
-        {
+        let is_dry = self.hold_branches(export) && self.exports[export].writers_outstanding == 0;
+        if (!is_dry && !at_once) || self.exports[export].record != RecordState::Settled {
             return Decided::Waits;
         }
         let claim = &mut self.claims[at];
@@ -357,7 +381,9 @@ impl Exports {
             return Decided::Denied(self.unrecorded(export, error));
         }
         let claim = &self.claims[at];
-        if self.was_overtaken(claim) || !users.is_there(claim.user.session) {
+        // Of one of another shard that is told, which has the claim withdrawn.
+        let is_there = claim.shard.is_some() || users.is_there(claim.user.session);
+        if self.was_overtaken(claim) || !is_there {
             return Decided::Denied(self.overtaken(Denial::Busy, export));
         }
         // Of those that waited before it some may have come to nothing: that leaves no gap, which whoever
@@ -410,7 +436,7 @@ impl Exports {
 
     /// It is on record: its predecessors are fenced, though it may itself be gone by now.
     fn grant(&mut self, now: Time, claim: PendingClaim, users: &mut dyn Users) {
-        let PendingClaim { user, transaction, export, generation, resumes, .. } = claim;
+        let PendingClaim { user, shard, transaction, export, generation, resumes, .. } = claim;
         let User { session, number, run, name } = user;
         let generation = generation.expect("what is recorded was decided");
         let e = &mut self.exports[export];
@@ -422,13 +448,17 @@ impl Exports {
         };
         e.note_grant(run.initiator, number, generation);
         let twins = Vec::new();
-        let holder = Holder { run, twins, name, session, last_heard: now, generation, since };
+        let holder =
+            Holder { run, twins, name, session, shard, last_heard: now, generation, since };
         if let Some(before) = e.holder.replace(holder) {
             self.held.remove(&(before.session, export));
         }
         self.held.insert((session, export));
         self.fence_writers(export);
-        if users.is_there(session) {
+        self.fence_branches(export, run, generation);
+        if let Some(shard) = shard {
+            self.grant_elsewhere(export, shard, session, transaction, generation);
+        } else if users.is_there(session) {
             let granted = self.open(session, export, generation, false);
             users.on_granted(session, transaction, &granted);
         }

@@ -7,6 +7,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::VolumeEvent;
 
 use crate::exports::{DoorCanary, Exports};
+use crate::spread::{Role, Word};
 use crate::users::{Pass, Users};
 
 /// How often volumes look whether what they lie on has grown: a look at a file costs a system call.
@@ -51,7 +52,7 @@ impl Exports {
     #[cold]
     pub(crate) fn check_all_events(&mut self) {
         (0..self.exports.len()).for_each(|export| self.check_events(export));
-        self.has_news = false;
+        self.has_news = !self.mute.is_empty() || !self.ended.is_empty();
     }
 
     fn take_events(&mut self, export: usize) {
@@ -64,7 +65,10 @@ impl Exports {
             match event {
                 VolumeEvent::Lost => self.on_loss(export),
                 VolumeEvent::Shrunk => self.exports[export].has_shrunk = true,
-                VolumeEvent::Resized { .. } => self.grown.insert(export),
+                VolumeEvent::Resized { .. } => {
+                    self.exports[export].has_grown = true;
+                    self.to_tell.insert(export);
+                }
                 VolumeEvent::Unreachable { bytes } => {
                     let name = &self.exports[export].name;
                     self.note(format!(
@@ -83,7 +87,7 @@ impl Exports {
         let deaf =
             matches!(self.config.canary, DoorCanary::SameVerifier | DoorCanary::LossesUnnoticed);
         if !deaf {
-            self.exports[export].verifier = self.next_verifier();
+            self.change_verifier(export);
         }
     }
 
@@ -105,7 +109,9 @@ impl Exports {
         let count = self.exports.len();
         let end = count.min(*next + LOOKS_PER_TURN);
         for export in *next..end {
-            if self.exports[export].volume.refresh() {
+            let e = &mut self.exports[export];
+            // A branch's looks when its owner's has found some.
+            if !e.role.is_branch() && e.volume.refresh() {
                 *any = true;
                 // What it finds comes out of a poll.
                 self.to_poll.insert(export);
@@ -118,19 +124,39 @@ impl Exports {
         };
     }
 
-    /// Tells those who have an export open how large it is, if it has grown.
-    pub(crate) fn tell_growth(&mut self, users: &mut dyn Users) {
-        let is_told = self.config.canary != DoorCanary::GrowthUntold;
-        for export in self.grown.iter().filter(|_| is_told) {
-            let bytes = self.exports[export].volume.geometry().bytes;
-            for at in self.passes.of_export(export) {
-                let state = &self.passes[at];
-                if !state.fenced {
-                    let pass = Pass { number: at as u32 + 1, generation: state.generation };
-                    users.on_resized(state.session, pass, bytes);
-                }
+    /// Tells what there is to tell of exports: to those who have them open, and to other shards.
+    #[cold]
+    pub(crate) fn tell(&mut self, now: Time, users: &mut dyn Users) {
+        let mut next = 0;
+        while let Some(export) = self.to_tell.next(next) {
+            next = export + 1;
+            if std::mem::take(&mut self.exports[export].has_grown) {
+                self.tell_growth(export, users);
+            }
+            let has_more = match self.exports[export].role {
+                Role::Plain => false,
+                Role::Owner(_) => self.settle_owner(export),
+                Role::Branch(_) => self.settle_branch(now, export, users),
+            };
+            if !has_more {
+                self.to_tell.remove(export);
             }
         }
-        self.grown.clear();
+    }
+
+    /// Tells those who have an export open how large it is.
+    fn tell_growth(&mut self, export: usize, users: &mut dyn Users) {
+        if self.config.canary == DoorCanary::GrowthUntold {
+            return;
+        }
+        self.tell_branches(export, || Word::Grown);
+        let bytes = self.exports[export].volume.geometry().bytes;
+        for at in self.passes.of_export(export) {
+            let state = &self.passes[at];
+            if !state.fenced {
+                let pass = Pass { number: at as u32 + 1, generation: state.generation };
+                users.on_resized(state.session, pass, bytes);
+            }
+        }
     }
 }

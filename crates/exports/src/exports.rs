@@ -12,7 +12,7 @@ use crate::ios::PendingIo;
 use crate::marks::Marks;
 use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
-use crate::spread::DoorLetter;
+use crate::spread::{Asked, DoorLetter, Role};
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
@@ -131,6 +131,10 @@ pub(crate) struct Export {
     pub granted: VecDeque<([u8; 16], u64)>,
     /// Under which generation it was granted last, in this life of the node.
     pub granted_generation: Option<u64>,
+    /// What this shard is to it.
+    pub role: Role,
+    /// It has grown, and nobody has been told.
+    pub has_grown: bool,
     pub flush_running: bool,
     /// Flushes that came while one was running: the next one serves them all (rule 13).
     pub flush_waiting: Vec<u64>,
@@ -190,12 +194,20 @@ pub struct Exports {
     pub(crate) closings: Vec<Closing>,
     /// Records travel in its memory.
     pub(crate) pool: Pool,
-    /// Exports that have grown, of which nobody has been told.
-    pub(crate) grown: Marks,
+    /// Exports of which there is something to tell: that they have grown, or to other shards.
+    pub(crate) to_tell: Marks,
     pub(crate) refresh: Refresh,
     pub(crate) stats: DoorStats,
     /// To other shards, oldest first.
     pub(crate) letters: VecDeque<DoorLetter>,
+    /// SpreadConfig exports that answer nobody: a verifier is not heeded everywhere yet.
+    pub(crate) mute: Marks,
+    /// What has ended and waits for the next poll, with its export.
+    pub(crate) ended: Vec<(usize, Completion)>,
+    /// Claims that owners on other shards decide.
+    pub(crate) asked: Vec<Asked>,
+    /// Syncs that owners on other shards are asked for.
+    pub(crate) syncs_elsewhere: usize,
     verifier: u64,
     /// What a person who looks after the node should know, oldest first.
     notes: VecDeque<String>,
@@ -232,10 +244,14 @@ impl Exports {
             goes_on: false,
             closings: Vec::new(),
             pool: pool.clone(),
-            grown: Marks::default(),
+            to_tell: Marks::default(),
             refresh: Refresh::new(),
             stats: DoorStats::default(),
             letters: VecDeque::new(),
+            mute: Marks::default(),
+            ended: Vec::new(),
+            asked: Vec::new(),
+            syncs_elsewhere: 0,
             verifier: seed,
             notes: VecDeque::new(),
         }
@@ -246,11 +262,20 @@ impl Exports {
     /// # Panics
     /// If the name is taken: the caller has checked.
     pub fn add(&mut self, config: ExportConfig) {
+        let export = self.take_in(config, Role::Plain);
+        self.read_record(export);
+    }
+
+    /// Takes a volume in; nothing is asked of it yet.
+    pub(crate) fn take_in(&mut self, config: ExportConfig, role: Role) -> usize {
         let ExportConfig { name, volume, read_only } = config;
         assert!(self.find(&name).is_none(), "export {name} twice");
         let events = volume.events();
         self.refresh.at = Time::ZERO;
-        let verifier = self.next_verifier();
+        let verifier = match role.spread() {
+            Some(spread) => spread.verifier,
+            None => self.next_verifier(),
+        };
         self.exports.push(Export {
             name,
             volume,
@@ -268,11 +293,13 @@ impl Exports {
             writers_outstanding: 0,
             granted: VecDeque::new(),
             granted_generation: None,
+            role,
+            has_grown: false,
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
         });
-        self.read_record(self.exports.len() - 1);
+        self.exports.len() - 1
     }
 
     /// The index of the export of this name.

@@ -5,6 +5,7 @@ use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::record::RECORD_TOKEN;
+use crate::spread::SYNC_TOKEN;
 use crate::twin::Twin;
 use crate::users::{NoEntry, Pass};
 
@@ -35,12 +36,12 @@ pub struct Permit {
 pub(crate) struct PendingIo {
     ticket: IoTicket,
     pass: usize,
-    op: Op,
+    pub op: Op,
     /// It is durable once completed.
-    fua: bool,
+    pub fua: bool,
     /// The export's verifier when it was given to the volume. A plain write may have an older one, if nobody
     /// has asked the volume since what was lost: then it is sent again for nothing.
-    verifier: u64,
+    pub verifier: u64,
     offset: u64,
     len: u64,
 }
@@ -103,7 +104,8 @@ impl Exports {
         if io.op.is_write() && self.passes[pass].read_only {
             return Err(ErrorKind::ReadOnly);
         }
-        if io.flags.fua {
+        let fua = io.flags.fua;
+        if fua {
             // What was lost before it comes puts it in no doubt.
             self.check_events(export);
         }
@@ -114,8 +116,7 @@ impl Exports {
         self.stats.ios += 1;
         let verifier = e.verifier;
         let Io { op, offset, len, .. } = io;
-        let pending =
-            Some(PendingIo { ticket, pass, op, fua: io.flags.fua, verifier, offset, len });
+        let pending = Some(PendingIo { ticket, pass, op, fua, verifier, offset, len });
         let at = match self.ios_free.pop() {
             Some(at) => {
                 self.ios[at] = pending;
@@ -129,7 +130,20 @@ impl Exports {
         io.token = at as u64;
         self.to_poll.insert(export);
         on_entry(verifier);
-        if op != Op::Flush {
+        if fua || op == Op::Flush {
+            self.submit_syncing(export, io);
+        } else {
+            e.volume.submit(io);
+        }
+        Ok(())
+    }
+
+    /// The same, of one that syncs.
+    fn submit_syncing(&mut self, export: usize, io: Io) {
+        let e = &mut self.exports[export];
+        if !e.role.is_plain() {
+            self.submit_spread(export, io);
+        } else if io.op != Op::Flush {
             e.volume.submit(io);
         } else if e.flush_running {
             e.flush_waiting.push(io.token);
@@ -137,7 +151,6 @@ impl Exports {
             e.flush_running = true;
             e.volume.submit(io);
         }
-        Ok(())
     }
 
     /// A descriptor of a volume is readable, or something has happened to one: the next poll polls all of
@@ -168,12 +181,19 @@ impl Exports {
             let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer && !done.is_empty();
             if self.has_news && !is_late {
                 self.check_all_events();
+                if self.has_news {
+                    self.poll_spread(&mut done, &mut ends, &mut deliver);
+                }
             }
             let mut at = 0;
             for (export, end) in ends.drain(..) {
-                for completion in &mut done[at..end] {
+                let mut ended = done[at..end].iter_mut();
+                while let Some(completion) = ended.next() {
                     if completion.token & RECORD_TOKEN != 0 {
-                        self.on_record(completion.token, completion);
+                        if self.on_own(completion) {
+                            // A sync has failed, so what is behind it may have missed something.
+                            ended.by_ref().for_each(|later| self.keep(export, later));
+                        }
                         continue;
                     }
                     self.on_completion(export, completion, &mut deliver);
@@ -219,15 +239,33 @@ impl Exports {
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
         let io = self.take_io(completion.token);
+        if io.fua || io.op == Op::Flush {
+            return self.on_syncing_completion(export, io, completion, deliver);
+        }
+        self.deliver(export, &io, completion, deliver);
+    }
+
+    /// The same, of one that syncs.
+    fn on_syncing_completion(
+        &mut self,
+        export: usize,
+        io: PendingIo,
+        completion: &mut Completion,
+        deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
+    ) {
         let is_flush = io.op == Op::Flush;
-        if completion.result.is_err()
-            && (is_flush || io.fua)
-            && self.config.canary != DoorCanary::SameVerifier
-        {
+        if !self.exports[export].role.is_plain() {
+            if completion.result.is_ok() && !is_flush {
+                // It has ended in the volume of this shard only.
+                self.keep_io(completion.token, io);
+                return self.sync(export, completion.token);
+            }
+            return self.deliver(export, &io, completion, deliver);
+        }
+        if completion.result.is_err() && self.config.canary != DoorCanary::SameVerifier {
             // fdatasync fails once and then succeeds with the data gone (rule 4). Stores flush for
             // FUA, too, and lose what others have written with it.
-            let verifier = self.next_verifier();
-            self.exports[export].verifier = verifier;
+            self.change_verifier(export);
         }
         if !is_flush {
             return self.deliver(export, &io, completion, deliver);
@@ -256,7 +294,7 @@ impl Exports {
     }
 
     #[inline]
-    fn deliver(
+    pub(crate) fn deliver(
         &mut self,
         export: usize,
         io: &PendingIo,
@@ -283,11 +321,37 @@ impl Exports {
     }
 
     #[inline]
-    fn take_io(&mut self, token: u64) -> PendingIo {
+    pub(crate) fn take_io(&mut self, token: u64) -> PendingIo {
         let at = token as usize;
         let io = self.ios[at].take().expect("a volume completes what it was given");
         self.ios_free.push(at);
         io
+    }
+
+    /// One that has not been answered.
+    pub(crate) fn io(&self, token: u64) -> PendingIo {
+        self.ios[token as usize].expect("it has not been answered")
+    }
+
+    /// Undoes [`Exports::take_io`], if nothing has come between.
+    fn keep_io(&mut self, token: u64, io: PendingIo) {
+        let at = self.ios_free.pop();
+        debug_assert_eq!(at, Some(token as usize));
+        self.ios[token as usize] = Some(io);
+    }
+
+    /// An I/O of the door itself has ended. True if those behind it, of the same export, may not be answered
+    /// yet.
+    #[cold]
+    pub(crate) fn on_own(&mut self, completion: &mut Completion) -> bool {
+        let token = completion.token;
+        if token & SYNC_TOKEN == 0 {
+            self.on_record(token, completion);
+            return false;
+        }
+        let export = (token & !(RECORD_TOKEN | SYNC_TOKEN)) as usize;
+        self.on_sync_ended(export, completion.result);
+        self.mute.contains(export)
     }
 
     /// I/Os that had to wait are to be tried again.
@@ -300,6 +364,8 @@ impl Exports {
     #[inline]
     pub fn is_at_work(&self) -> bool {
         !self.closings.is_empty()
+            || self.has_news
+            || self.syncs_elsewhere > 0
             || self.to_poll.iter().any(|export| self.exports[export].volume.outstanding() > 0)
     }
 }

@@ -47,11 +47,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod branch;
 mod claims;
 mod events;
 mod exports;
 mod ios;
 mod marks;
+mod owner;
 mod passes;
 mod record;
 mod report;
@@ -63,5 +65,5 @@ pub use claims::WriteClaim;
 pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
 pub use report::{ExportReport, RecordReport, WriterReport};
-pub use spread::{DoorLetter, Spread};
+pub use spread::{DoorLetter, SpreadConfig};
 pub use users::{Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users};

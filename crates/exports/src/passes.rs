@@ -181,8 +181,9 @@ impl Exports {
         }
         let export = state.export;
         let generation = self.exports[export].writer.generation;
-        let is_storing = false;
-        let closing = Closing { session, pass, transaction, export, generation, is_storing };
+        self.close_at_owner(export, session, transaction, generation);
+        let (shard, is_storing) = (None, false);
+        let closing = Closing { session, shard, pass, transaction, export, generation, is_storing };
         self.closings.push(closing);
         // It is begun in this turn.
         self.started = true;
@@ -192,8 +193,13 @@ impl Exports {
     /// A session is over; what it had open is not used any more, but its writer keeps the export
     /// until its lease ends.
     pub fn end_session(&mut self, session: u64, last_heard: Time) {
+        self.tell_owners_of_end(session);
         self.passes.end_session(session);
         self.heard(session, last_heard);
+        self.withdraw_claims(session);
+    }
+
+    pub(crate) fn withdraw_claims(&mut self, session: u64) {
         let before = self.claims.len();
         // What is being recorded is granted all the same, to one that has gone since.
         self.claims.retain(|claim| {
@@ -210,6 +216,7 @@ impl Exports {
             let holder = self.exports[export].holder.as_mut();
             holder.expect("it is held").last_heard = last_heard;
         }
+        self.tell_owners_of_life(session, last_heard);
     }
 
     /// All writers of an export are fenced: their passes mean nothing any more.
@@ -252,6 +259,7 @@ impl Exports {
     pub fn open_count(&self, session: u64) -> usize {
         self.passes.of_session(session).count()
             + self.claims.iter().filter(|claim| claim.user.session == session).count()
+            + self.asked.iter().filter(|claim| claim.session == session).count()
     }
 
     /// Names of the exports that a session has open.
@@ -263,6 +271,7 @@ impl Exports {
     /// Sessions that have an export open, or wait for one; some of them several times.
     pub fn sessions(&self) -> impl Iterator<Item = u64> {
         let open = self.passes.by_session.iter().map(|&(session, _)| session);
-        open.chain(self.claims.iter().map(|claim| claim.user.session))
+        let claims = self.claims.iter().map(|claim| claim.user.session);
+        open.chain(claims).chain(self.asked.iter().map(|claim| claim.session))
     }
 }

@@ -10,6 +10,7 @@ use thinwire_volume::{
 };
 
 use crate::exports::{DoorCanary, Exports};
+use crate::spread::Word;
 use crate::users::{Denial, Denied, Pass, Users};
 
 /// How soon a record that could not be put back is tried again: a sync that fails may take long, and
@@ -39,6 +40,8 @@ pub(crate) enum RecordState {
     Unresolved(Option<Time>),
     /// The same, and it is being tried again.
     Settling,
+    /// This is a branch: its owner knows, and holds writers back.
+    Held,
 }
 
 impl RecordState {
@@ -53,7 +56,7 @@ impl RecordState {
     /// It is not known who the writer is.
     #[inline]
     pub fn is_in_doubt(self) -> bool {
-        matches!(self, RecordState::Unresolved(_) | RecordState::Settling)
+        matches!(self, RecordState::Unresolved(_) | RecordState::Settling | RecordState::Held)
     }
 
     /// Who may write next cannot be said, and will be soon.
@@ -66,6 +69,8 @@ impl RecordState {
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {
     pub session: u64,
+    /// Where that is, if not on this shard.
+    pub shard: Option<u8>,
     pub pass: Pass,
     pub transaction: u32,
     pub export: usize,
@@ -114,6 +119,9 @@ impl Exports {
         let export = (token & !RECORD_TOKEN) as usize;
         // What waits for it is looked at in this turn.
         self.started = true;
+        if !self.exports[export].role.is_plain() {
+            self.to_tell.insert(export);
+        }
         let e = &mut self.exports[export];
         let result = completion.result;
         let (mut next, mut note) = (None, None);
@@ -169,7 +177,10 @@ impl Exports {
                 RecordState::Settled
             }
             RecordState::Settling => RecordState::Unresolved(None),
-            idle @ (RecordState::Settled | RecordState::Unread(_) | RecordState::Unresolved(_)) => {
+            idle @ (RecordState::Settled
+            | RecordState::Unread(_)
+            | RecordState::Unresolved(_)
+            | RecordState::Held) => {
                 debug_assert!(false, "nothing was asked of the record");
                 idle
             }
@@ -235,6 +246,11 @@ impl Exports {
         while at < self.closings.len() {
             let Closing { export, generation, is_storing, .. } = self.closings[at];
             let e = &self.exports[export];
+            if e.role.is_branch() {
+                // Its owner tells.
+                at += 1;
+                continue;
+            }
             let is_writer = e.writer.generation == generation && e.writer.is_held();
             match e.record {
                 RecordState::Changing(_) | RecordState::Releasing => {
@@ -250,8 +266,11 @@ impl Exports {
                 }
                 _ => {}
             }
-            let Closing { session, transaction, .. } = self.closings.remove(at);
-            users.on_closed(session, transaction);
+            let Closing { session, shard, transaction, .. } = self.closings.remove(at);
+            match shard {
+                Some(to) => self.post(export, to, Word::Closed { session, transaction }),
+                None => users.on_closed(session, transaction),
+            }
         }
     }
 }

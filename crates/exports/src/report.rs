@@ -30,6 +30,8 @@ pub struct ExportReport {
     pub copied_bytes: u64,
     /// How its cache does, if it has one.
     pub cache: Option<CacheReport>,
+    /// The shard that owns it, if this one has a branch of it, which does not know who writes, nor of the record.
+    pub branch_of: Option<u8>,
 }
 
 /// Who holds an export for writing, for status.
@@ -75,7 +77,7 @@ impl Exports {
             generation: e.writer.generation,
             writer: self.writer(at),
             record: match e.record {
-                RecordState::Settled => RecordReport::Settled,
+                RecordState::Settled | RecordState::Held => RecordReport::Settled,
                 RecordState::Changing(_) | RecordState::Releasing => RecordReport::Changing,
                 RecordState::Reading => RecordReport::Reading,
                 RecordState::Unread(_) => RecordReport::Unread,
@@ -85,6 +87,7 @@ impl Exports {
             has_shrunk: e.has_shrunk,
             copied_bytes: e.volume.copied_bytes(),
             cache: e.volume.cache(),
+            branch_of: e.role.branch_of(),
         };
         self.exports.iter().enumerate().map(report).collect()
     }
@@ -107,7 +110,7 @@ impl Exports {
         };
         Some(WriterReport {
             name,
-            attached: self.passes.of_export(export).any(writes),
+            attached: self.passes.of_export(export).any(writes) || e.role.writes(holder.session),
             since: holder.since,
             last_heard: Some(holder.last_heard),
             lease_end: Some(holder.last_heard + self.config.lease),

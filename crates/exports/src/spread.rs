@@ -2,14 +2,22 @@
 //! (`docs/design.md`, "One export, several shards").
 
 use thinwire_buffer::Time;
-use thinwire_volume::IoError;
+use thinwire_volume::{Completion, Io, IoError, Op};
 
-use crate::exports::{ExportConfig, Exports};
+use crate::branch::Branch;
+use crate::exports::{DoorCanary, ExportConfig, Exports};
+use crate::ios::IoTicket;
+use crate::owner::Owner;
+use crate::record::{RECORD_TOKEN, RecordState};
+use crate::twin::Twin;
 use crate::users::{Denied, InitiatorRun, User, Users};
+
+/// Beside [`RECORD_TOKEN`]: the token of a sync that an owner has begun, with the index of the export.
+pub(crate) const SYNC_TOKEN: u64 = 1 << 62;
 
 /// How an export is spread over the shards of a target. All shards agree on all of it but `shard`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread {
+pub struct SpreadConfig {
     /// Names the export in letters: unique among the exports of the target.
     pub number: u32,
     /// This shard.
@@ -22,7 +30,7 @@ pub struct Spread {
     pub verifier: u64,
 }
 
-impl Spread {
+impl SpreadConfig {
     /// The shard on which sessions of this initiator are to be: the same for all its life, as long as there
     /// are so many.
     pub fn dealt(initiator: &[u8; 16], shards: u8) -> u8 {
@@ -47,7 +55,7 @@ pub struct DoorLetter {
     pub to: u8,
     /// The shard that it is from.
     pub from: u8,
-    /// See [`Spread::number`].
+    /// See [`SpreadConfig::number`].
     pub export: u32,
     pub(crate) word: Word,
 }
@@ -63,8 +71,8 @@ pub(crate) enum Word {
     Ended { session: u64 },
     /// A session that holds the export was heard.
     Heard { session: u64 },
-    /// A session of this run has answered that question.
-    Alive { run: InitiatorRun, question: u64 },
+    /// A session of the run that was meant has answered that question.
+    Alive { question: u64 },
     /// No writer's I/O of this branch is in its volume or will be, as long as that hold lasts.
     Drained { hold: u64 },
     /// What its sessions have written so far is to be synced, for the I/O of this number.
@@ -100,6 +108,105 @@ pub(crate) enum Word {
     Grown,
 }
 
+/// What a shard is to an export.
+pub(crate) enum Role {
+    /// No other shard has it.
+    Plain,
+    /// It decides who writes, syncs, and changes the verifier.
+    Owner(Box<Owner>),
+    /// Reads and writes of its own sessions are all that it does by itself.
+    Branch(Box<Branch>),
+}
+
+/// What owners and branches have in common.
+pub(crate) struct Ties {
+    pub spread: SpreadConfig,
+    /// The latest edition of the verifier that this shard has heard of, or made.
+    pub edition: u64,
+    /// The verifier of that edition, until it is in force: nobody is answered before.
+    pub next: Option<u64>,
+    /// What has ended since, to be answered then.
+    kept: Vec<Completion>,
+    /// I/Os to be durable once completed that have come since: what was lost before puts them in no doubt.
+    delayed: Vec<Io>,
+}
+
+impl Ties {
+    pub fn new(spread: SpreadConfig) -> Self {
+        Ties { spread, edition: 0, next: None, kept: Vec::new(), delayed: Vec::new() }
+    }
+}
+
+/// A claim that the owner of its export decides, on another shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub session: u64,
+    pub transaction: u32,
+    pub export: usize,
+}
+
+impl Role {
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        matches!(self, Role::Plain)
+    }
+
+    #[inline]
+    pub fn is_branch(&self) -> bool {
+        matches!(self, Role::Branch(_))
+    }
+
+    pub fn owner(&mut self) -> Option<&mut Owner> {
+        match self {
+            Role::Owner(owner) => Some(owner),
+            _ => None,
+        }
+    }
+
+    pub fn branch(&mut self) -> Option<&mut Branch> {
+        match self {
+            Role::Branch(branch) => Some(branch),
+            _ => None,
+        }
+    }
+
+    fn ties(&self) -> Option<&Ties> {
+        match self {
+            Role::Plain => None,
+            Role::Owner(owner) => Some(&owner.ties),
+            Role::Branch(branch) => Some(&branch.ties),
+        }
+    }
+
+    fn ties_mut(&mut self) -> &mut Ties {
+        match self {
+            Role::Plain => unreachable!("a plain export is tied to no other shard"),
+            Role::Owner(owner) => &mut owner.ties,
+            Role::Branch(branch) => &mut branch.ties,
+        }
+    }
+
+    pub fn spread(&self) -> Option<&SpreadConfig> {
+        self.ties().map(|ties| &ties.spread)
+    }
+
+    /// The shard that owns it, if this is a branch.
+    pub fn branch_of(&self) -> Option<u8> {
+        self.spread().filter(|spread| spread.owner != spread.shard).map(|spread| spread.owner)
+    }
+
+    /// A session of a branch has it open to write.
+    pub fn writes(&self, session: u64) -> bool {
+        matches!(self, Role::Owner(owner) if owner.writer == Some(session))
+    }
+
+    /// A branch has told that the run lives that is asked.
+    pub fn lives(&self, twin: Twin) -> bool {
+        let is_asked = matches!(twin, Twin::Asked(..));
+        is_asked && matches!(self, Role::Owner(owner) if owner.lives)
+    }
+}
+
 impl Exports {
     /// Offers a volume of an export that all shards of the target have: each a volume of its own on the same
     /// content. That of the owner is used for everything; those of the others are never asked to sync, nor for
@@ -108,14 +215,31 @@ impl Exports {
     ///
     /// # Panics
     /// If the name is taken: the caller has checked.
-    pub fn add_spread(&mut self, config: ExportConfig, spread: Spread) {
-        let _ = spread;
-        self.add(config);
+    pub fn add_spread(&mut self, config: ExportConfig, spread: SpreadConfig) {
+        assert!(spread.shard < spread.shards && spread.owner < spread.shards, "{spread:?}");
+        if spread.shard == spread.owner {
+            let export = self.take_in(config, Role::Owner(Box::new(Owner::new(spread))));
+            return self.read_record(export);
+        }
+        let export = self.take_in(config, Role::Branch(Box::new(Branch::new(spread))));
+        self.exports[export].record = RecordState::Settled;
     }
 
-    /// The door of another shard has something to say.
+    /// The door of another shard has something to say. What comes of it is done in this turn: the next
+    /// [`Exports::poll`] answers, and [`Exports::settle`] tells.
     pub fn on_letter(&mut self, now: Time, letter: DoorLetter, users: &mut dyn Users) {
-        let _ = (now, letter, users);
+        let DoorLetter { from, export: number, word, .. } = letter;
+        let is_meant = |role: &Role| role.spread().is_some_and(|spread| spread.number == number);
+        let Some(export) = self.exports.iter().position(|e| is_meant(&e.role)) else {
+            debug_assert!(false, "no export has the number {number}");
+            return;
+        };
+        self.started = true;
+        self.to_tell.insert(export);
+        match self.exports[export].role {
+            Role::Owner(_) => self.on_branch_word(now, export, from, word),
+            _ => self.on_owner_word(now, export, word, users),
+        }
     }
 
     /// The next letter to another shard.
@@ -127,5 +251,128 @@ impl Exports {
     #[inline]
     pub fn has_letters(&self) -> bool {
         !self.letters.is_empty()
+    }
+
+    /// Writes to another shard about an export.
+    pub(crate) fn post(&mut self, export: usize, to: u8, word: Word) {
+        let spread = self.exports[export].role.spread().expect("only of one that others have");
+        let letter = DoorLetter { to, from: spread.shard, export: spread.number, word };
+        self.letters.push_back(letter);
+    }
+
+    /// What a volume has lost, or a sync that failed, has put in doubt what no sync has covered: a new
+    /// verifier tells.
+    #[cold]
+    pub(crate) fn change_verifier(&mut self, export: usize) {
+        match self.exports[export].role {
+            Role::Plain => self.exports[export].verifier = self.next_verifier(),
+            // No write was begun under that which is not in force yet, so it tells of this, too.
+            Role::Owner(ref owner) if owner.ties.next.is_some() => {}
+            Role::Owner(_) => self.make_edition(export),
+            Role::Branch(_) => self.report_loss(export),
+        }
+    }
+
+    /// Gives an I/O that syncs to the volume of this shard, or asks the owner.
+    pub(crate) fn submit_spread(&mut self, export: usize, mut io: Io) {
+        if io.op == Op::Flush {
+            return self.sync(export, io.token);
+        }
+        // What has been written is synced then by the owner, as by a flush.
+        io.flags.fua = false;
+        if self.mute.contains(export) {
+            return self.exports[export].role.ties_mut().delayed.push(io);
+        }
+        self.exports[export].volume.submit(io);
+    }
+
+    /// Has what was written until now synced, for an I/O.
+    pub(crate) fn sync(&mut self, export: usize, token: u64) {
+        let together = self.config.canary == DoorCanary::SyncsTogether;
+        match self.exports[export].role {
+            Role::Owner(_) => self.sync_as_owner(export, token),
+            Role::Branch(_) if together && self.io(token).op == Op::Flush => {
+                self.exports[export].volume.submit(Io::new(token, Op::Flush, 0, 0));
+                self.goes_on = true;
+            }
+            _ => self.sync_elsewhere(export, token),
+        }
+    }
+
+    /// An I/O has ended in all that it needs: it is answered by the next poll, or when the export answers
+    /// again.
+    pub(crate) fn end_io(&mut self, export: usize, completion: Completion) {
+        if self.mute.contains(export) {
+            return self.exports[export].role.ties_mut().kept.push(completion);
+        }
+        self.ended.push((export, completion));
+        (self.has_news, self.goes_on) = (true, true);
+    }
+
+    /// An I/O has ended in the volume of an export that answers nobody.
+    pub(crate) fn keep(&mut self, export: usize, completion: &mut Completion) {
+        if completion.token & RECORD_TOKEN != 0 {
+            self.on_own(completion);
+            return;
+        }
+        let io = self.io(completion.token);
+        let completion = std::mem::replace(completion, Completion::new(0, Ok(())));
+        if io.fua && completion.result.is_ok() {
+            return self.sync(export, completion.token);
+        }
+        self.end_io(export, completion);
+    }
+
+    /// The export answers nobody until [`Exports::answer_again`].
+    pub(crate) fn fall_silent(&mut self, export: usize) {
+        self.mute.insert(export);
+        self.has_news = true;
+    }
+
+    /// The verifier that tells of all that was lost is in force.
+    pub(crate) fn answer_again(&mut self, export: usize) {
+        self.mute.remove(export);
+        let e = &mut self.exports[export];
+        let ties = e.role.ties_mut();
+        let (kept, delayed) = (std::mem::take(&mut ties.kept), std::mem::take(&mut ties.delayed));
+        for io in delayed {
+            let pending = self.ios[io.token as usize].as_mut().expect("it has not ended");
+            pending.verifier = e.verifier;
+            e.volume.submit(io);
+        }
+        self.to_poll.insert(export);
+        self.ended.extend(kept.into_iter().map(|completion| (export, completion)));
+        (self.has_news, self.goes_on, self.started) = (true, true, true);
+    }
+
+    /// Takes out of what has ended what may not be answered yet, and answers what may by now.
+    #[cold]
+    pub(crate) fn poll_spread(
+        &mut self,
+        done: &mut Vec<Completion>,
+        ends: &mut [(usize, usize)],
+        deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
+    ) {
+        let mut all = std::mem::take(done).into_iter();
+        let mut at = 0;
+        for (export, end) in ends.iter_mut() {
+            for mut completion in all.by_ref().take(*end - at) {
+                if self.mute.contains(*export) && completion.token & RECORD_TOKEN == 0 {
+                    self.keep(*export, &mut completion);
+                } else {
+                    done.push(completion);
+                }
+            }
+            at = std::mem::replace(end, done.len());
+        }
+        for (export, mut completion) in std::mem::take(&mut self.ended) {
+            if self.mute.contains(export) {
+                self.end_io(export, completion);
+                continue;
+            }
+            let io = self.take_io(completion.token);
+            self.deliver(export, &io, &mut completion, deliver);
+        }
+        self.has_news = !self.mute.is_empty();
     }
 }

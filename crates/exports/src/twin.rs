@@ -58,7 +58,10 @@ impl Exports {
             return Pulse::None;
         }
         let InitiatorRun { initiator, instance } = claim.user.run;
-        let holder = self.exports[claim.export].holder.as_mut();
+        let export = claim.export;
+        let e = &mut self.exports[export];
+        let lives = e.role.lives(claim.twin);
+        let holder = e.holder.as_mut();
         let holder = holder.filter(|h| h.run.initiator == initiator && h.run.instance != instance);
         let Some(holder) = holder else {
             claim.twin = Twin::Cleared;
@@ -67,7 +70,7 @@ impl Exports {
         match claim.twin {
             Twin::Asked(asked, since) if asked == holder.run.instance => {
                 // What it had sent before says nothing: it must answer what it is sent from here on.
-                if users.has_answered(holder.run, since) {
+                if lives || users.has_answered(holder.run, since) {
                     holder.twins.truncate(TWINS_MAX - 1);
                     holder.twins.insert(0, instance);
                     return Pulse::Alive;
@@ -78,13 +81,16 @@ impl Exports {
                 claim.twin = Twin::Cleared;
                 Pulse::None
             }
-            _ if users.ask(now, holder.run) => {
-                claim.twin = Twin::Asked(holder.run.instance, now);
-                Pulse::Unknown
-            }
             _ => {
-                claim.twin = Twin::Cleared;
-                Pulse::None
+                let (run, shard) = (holder.run, holder.shard);
+                let is_asked = users.ask(now, run) | self.ask_branch(export, run, shard);
+                let claim = &mut self.claims[at];
+                if !is_asked {
+                    claim.twin = Twin::Cleared;
+                    return Pulse::None;
+                }
+                claim.twin = Twin::Asked(run.instance, now);
+                Pulse::Unknown
             }
         }
     }

@@ -4,7 +4,7 @@
 //! doors write letters to one another.
 
 use thinwire_buffer::Addr;
-use thinwire_exports::{DoorLetter, ExportConfig, Spread};
+use thinwire_exports::{DoorLetter, ExportConfig, SpreadConfig};
 use thinwire_proto::{DropReason, Time};
 use thinwire_volume::Letter;
 
@@ -39,7 +39,7 @@ impl Target {
     /// Offers a volume of an export that all shards have, each with a volume of its own on the same
     /// content. Names are unique: the caller has checked. Discovery tells it as
     /// [`Target::set_all_exports`] does.
-    pub fn add_spread_export(&mut self, config: ExportConfig, spread: Spread) {
+    pub fn add_spread_export(&mut self, config: ExportConfig, spread: SpreadConfig) {
         debug_assert_eq!(spread.shard, self.shard, "one of another shard");
         self.offered_names.push(config.name.clone());
         self.house.spread.push((config.name.clone(), spread.shards));
@@ -79,7 +79,7 @@ impl House {
     /// The shard on which a session of this initiator is to be that begins with this export.
     pub fn shard_for(&self, export: &str, initiator: &[u8; 16]) -> Option<u8> {
         let spread = self.spread.iter().find(|(name, _)| name == export);
-        let dealt = spread.map(|&(_, shards)| Spread::dealt(initiator, shards));
+        let dealt = spread.map(|&(_, shards)| SpreadConfig::dealt(initiator, shards));
         dealt.or_else(|| self.other_shard(export))
     }
 

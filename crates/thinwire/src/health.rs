@@ -345,6 +345,7 @@ mod tests {
                 misses: 1,
                 ahead: 8192,
             }),
+            branch_of: None,
         });
         for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
             let report = InitiatorReport {

@@ -1,0 +1,252 @@
+//! A shard that reads and writes an export by a volume of its own, and asks the shard that owns it for all else
+//! (`docs/design.md`, "One export, several shards").
+
+use std::time::Duration;
+
+use thinwire_buffer::Time;
+use thinwire_volume::Completion;
+
+use crate::claims::WriteClaim;
+use crate::exports::Exports;
+use crate::record::RecordState;
+use crate::spread::{Asked, SpreadConfig, Ties, Word};
+use crate::users::{InitiatorRun, Users};
+
+/// How long a run that was asked whether it lives is waited for: its owner has less patience.
+const QUESTION: Duration = Duration::from_secs(1);
+/// How often an owner is told that a writer was heard, at most, unless leases are shorter than four of these.
+const HEARD: Duration = Duration::from_secs(1);
+
+/// What a branch knows besides what its owner does.
+pub(crate) struct Branch {
+    pub ties: Ties,
+    /// Its volume has lost something, when this was the latest edition that it had heard of: nobody is
+    /// answered before a later one is in force.
+    lost: Option<u64>,
+    /// Writers are held back, and whether the owner has been told that none of their I/Os is left.
+    hold: Option<(u64, bool)>,
+    /// Runs that are asked whether they live, since when.
+    questions: Vec<(u64, InitiatorRun, Time)>,
+    /// The writer of which the owner was told last, and when that had been heard.
+    heard: Option<(u64, Time)>,
+}
+
+impl Branch {
+    pub fn new(spread: SpreadConfig) -> Self {
+        let ties = Ties::new(spread);
+        Branch { ties, lost: None, hold: None, questions: Vec::new(), heard: None }
+    }
+}
+
+impl Exports {
+    fn branch(&mut self, export: usize) -> &mut Branch {
+        self.exports[export].role.branch().expect("asked of a branch")
+    }
+
+    fn tell_owner(&mut self, export: usize, word: Word) {
+        let owner = self.branch(export).ties.spread.owner;
+        self.post(export, owner, word);
+    }
+
+    pub(crate) fn on_owner_word(
+        &mut self,
+        now: Time,
+        export: usize,
+        word: Word,
+        users: &mut dyn Users,
+    ) {
+        match word {
+            Word::Granted { session, transaction, generation } => {
+                // To one that has gone since it is granted all the same: what wrote before is fenced.
+                if self.take_asked(session, transaction) {
+                    let granted = self.open(session, export, generation, false);
+                    users.on_granted(session, transaction, &granted);
+                }
+            }
+            Word::Denied { session, transaction, denied } => {
+                if self.take_asked(session, transaction) {
+                    users.on_denied(session, transaction, denied);
+                }
+            }
+            Word::Closed { session, transaction } => {
+                let before = self.closings.len();
+                self.closings.retain(|c| (c.session, c.transaction) != (session, transaction));
+                if self.closings.len() < before {
+                    users.on_closed(session, transaction);
+                }
+            }
+            Word::Fenced { by, generation } => {
+                self.exports[export].writer.generation = generation;
+                self.fence_writers(export);
+                self.tell_fenced(export, by, generation, users);
+            }
+            Word::Record { generation } => self.exports[export].writer.generation = generation,
+            Word::Ask { run, question } => {
+                if users.ask(now, run) {
+                    self.branch(export).questions.push((question, run, now));
+                }
+            }
+            Word::Hold { hold } => {
+                self.branch(export).hold = Some((hold, false));
+                self.exports[export].record = RecordState::Held;
+            }
+            Word::Release { hold } => {
+                debug_assert_eq!(self.branch(export).hold.map(|(hold, _)| hold), Some(hold));
+                self.branch(export).hold = None;
+                self.exports[export].record = RecordState::Settled;
+                self.release = true;
+            }
+            Word::Synced { io, result } => {
+                self.syncs_elsewhere -= 1;
+                self.end_io(export, Completion::new(io, result));
+            }
+            Word::Verifier { edition, verifier } => self.on_edition(export, edition, verifier),
+            Word::Heeded { edition } => {
+                let ties = &mut self.branch(export).ties;
+                // Another may have come behind it, which is to be heeded, too.
+                if ties.edition == edition
+                    && let Some(verifier) = ties.next.take()
+                {
+                    self.exports[export].verifier = verifier;
+                    self.try_answer(export);
+                }
+            }
+            Word::Grown => {
+                self.exports[export].volume.refresh();
+                self.to_poll.insert(export);
+                self.has_news = true;
+            }
+            other => debug_assert!(false, "no word of an owner: {other:?}"),
+        }
+    }
+
+    /// The volume of a branch has lost something.
+    pub(crate) fn report_loss(&mut self, export: usize) {
+        let branch = self.branch(export);
+        let edition = branch.ties.edition;
+        // No write was begun under a later one, so that tells of this, too.
+        if branch.lost.replace(edition) != Some(edition) {
+            self.tell_owner(export, Word::Lost { edition });
+            self.fall_silent(export);
+        }
+    }
+
+    fn on_edition(&mut self, export: usize, edition: u64, verifier: u64) {
+        // What was lost before this shard has heard of it is what it tells of.
+        self.check_events(export);
+        let branch = self.branch(export);
+        branch.ties.edition = edition;
+        branch.ties.next = Some(verifier);
+        branch.lost = None;
+        self.fall_silent(export);
+        self.tell_owner(export, Word::Seen { edition });
+    }
+
+    fn try_answer(&mut self, export: usize) {
+        let branch = self.branch(export);
+        if branch.lost.is_none() && branch.ties.next.is_none() {
+            self.answer_again(export);
+        }
+    }
+
+    /// A sync for an I/O of this shard.
+    pub(crate) fn sync_elsewhere(&mut self, export: usize, token: u64) {
+        self.syncs_elsewhere += 1;
+        self.tell_owner(export, Word::Sync { io: token });
+    }
+
+    /// Passes a claim on.
+    pub(crate) fn ask_owner(&mut self, claim: WriteClaim<'_>) {
+        let WriteClaim { user, transaction, export, resumes, takes_over } = claim;
+        self.asked.push(Asked { session: user.session, transaction, export });
+        let user = user.clone();
+        self.tell_owner(export, Word::Claim { user, transaction, resumes, takes_over });
+    }
+
+    /// The owner has decided about a claim, whose session may have ended.
+    fn take_asked(&mut self, session: u64, transaction: u32) -> bool {
+        let is = |asked: &Asked| (asked.session, asked.transaction) == (session, transaction);
+        let at = self.asked.iter().position(is);
+        at.map(|at| self.asked.remove(at)).is_some()
+    }
+
+    /// A writer has closed its pass: of a branch its owner has it recorded.
+    pub(crate) fn close_at_owner(
+        &mut self,
+        export: usize,
+        session: u64,
+        transaction: u32,
+        generation: u64,
+    ) {
+        if self.exports[export].role.is_branch() {
+            self.tell_owner(export, Word::Close { session, transaction, generation });
+        }
+    }
+
+    /// Branches for which a session has a writer's pass.
+    fn written_elsewhere(&self, session: u64) -> Vec<usize> {
+        let written = |at| {
+            let pass = &self.passes[at];
+            let is_writer = !pass.read_only && !pass.fenced;
+            (is_writer && self.exports[pass.export].role.is_branch()).then_some(pass.export)
+        };
+        self.passes.of_session(session).filter_map(written).collect()
+    }
+
+    /// A session is about to end.
+    pub(crate) fn tell_owners_of_end(&mut self, session: u64) {
+        let asked = self.asked.iter().filter(|asked| asked.session == session);
+        let mut exports: Vec<_> = asked.map(|asked| asked.export).collect();
+        exports.extend(self.written_elsewhere(session));
+        exports.sort_unstable();
+        exports.dedup();
+        self.asked.retain(|asked| asked.session != session);
+        for export in exports {
+            self.tell_owner(export, Word::Ended { session });
+        }
+    }
+
+    /// A session was heard: leases are counted by owners.
+    pub(crate) fn tell_owners_of_life(&mut self, session: u64, last_heard: Time) {
+        let period = HEARD.min(self.config.lease / 4);
+        for export in self.written_elsewhere(session) {
+            let heard = &mut self.branch(export).heard;
+            let is_news = match *heard {
+                Some((who, before)) if who == session => last_heard >= before + period,
+                _ => true,
+            };
+            if is_news {
+                *heard = Some((session, last_heard));
+                self.tell_owner(export, Word::Heard { session });
+            }
+        }
+    }
+
+    /// Tells the owner what there is to tell. True if there will be more.
+    pub(crate) fn settle_branch(
+        &mut self,
+        now: Time,
+        export: usize,
+        users: &mut dyn Users,
+    ) -> bool {
+        let is_dry = self.exports[export].writers_outstanding == 0;
+        let branch = self.branch(export);
+        let mut words = Vec::new();
+        if let Some((hold, is_told @ false)) = &mut branch.hold
+            && is_dry
+        {
+            *is_told = true;
+            words.push(Word::Drained { hold: *hold });
+        }
+        branch.questions.retain(|&(question, run, since)| {
+            let lives = users.has_answered(run, since);
+            if lives {
+                words.push(Word::Alive { question });
+            }
+            !lives && now < since + QUESTION
+        });
+        let has_more = matches!(branch.hold, Some((_, false))) || !branch.questions.is_empty();
+        words.into_iter().for_each(|word| self.tell_owner(export, word));
+        has_more
+    }
+}

@@ -1,0 +1,307 @@
+//! The shard that decides about an export which others have, too: who writes, when all are fenced, and what
+//! was lost (`docs/design.md`, "One export, several shards").
+
+use thinwire_buffer::Time;
+use thinwire_volume::{Completion, Io, IoError, Op};
+
+use crate::claims::WriteClaim;
+use crate::exports::{DoorCanary, Exports};
+use crate::record::{Closing, RECORD_TOKEN};
+use crate::spread::{Role, SYNC_TOKEN, SpreadConfig, Ties, Word};
+use crate::twin::Twin;
+use crate::users::{Denied, InitiatorRun, Pass};
+
+/// What an owner knows of its branches.
+pub(crate) struct Owner {
+    pub ties: Ties,
+    /// Which edition of the verifier each shard has heard of.
+    seen: Vec<u64>,
+    /// Counts the times that writers were held back everywhere.
+    hold: u64,
+    is_held: bool,
+    /// Which of them each shard has run dry under.
+    drained: Vec<u64>,
+    /// For whom the sync that runs is, if one does, and for whom the next.
+    riding: Vec<Rider>,
+    waiting: Vec<Rider>,
+    is_syncing: bool,
+    /// Branches' syncs that have ended while nobody is answered.
+    synced: Vec<(u8, Word)>,
+    /// Counts questions whether a run lives; what is known of the last.
+    question: u64,
+    pub lives: bool,
+    /// The session of a branch that has the export open to write.
+    pub writer: Option<u64>,
+    /// The generation that branches have heard of.
+    told_generation: u64,
+}
+
+/// Who waits for a sync.
+#[derive(Clone, Copy, Debug)]
+enum Rider {
+    /// An I/O of this shard.
+    Own(u64),
+    /// One of a branch.
+    Of(u8, u64),
+}
+
+impl Owner {
+    pub fn new(spread: SpreadConfig) -> Self {
+        let shards = usize::from(spread.shards);
+        Owner {
+            ties: Ties::new(spread),
+            seen: vec![0; shards],
+            hold: 0,
+            is_held: false,
+            drained: vec![0; shards],
+            riding: Vec::new(),
+            waiting: Vec::new(),
+            is_syncing: false,
+            synced: Vec::new(),
+            question: 0,
+            lives: false,
+            writer: None,
+            told_generation: 0,
+        }
+    }
+
+    /// The shards that have branches.
+    fn branches(&self) -> impl Iterator<Item = u8> + use<> {
+        let SpreadConfig { owner, shards, .. } = self.ties.spread;
+        (0..shards).filter(move |&shard| shard != owner)
+    }
+
+    /// All branches have said as much.
+    fn is_said(&self, said: &[u64], number: u64) -> bool {
+        self.branches().all(|shard| said[usize::from(shard)] >= number)
+    }
+}
+
+impl Exports {
+    fn owner(&mut self, export: usize) -> &mut Owner {
+        self.exports[export].role.owner().expect("asked of the owner")
+    }
+
+    /// Writes to all branches of an export; of one that has none to nobody.
+    pub(crate) fn tell_branches(&mut self, export: usize, word: impl Fn() -> Word) {
+        let Role::Owner(owner) = &self.exports[export].role else { return };
+        owner.branches().for_each(|shard| self.post(export, shard, word()));
+    }
+
+    pub(crate) fn on_branch_word(&mut self, now: Time, export: usize, from: u8, word: Word) {
+        match word {
+            Word::Claim { user, transaction, resumes, takes_over } => {
+                let claim = WriteClaim { user: &user, transaction, export, resumes, takes_over };
+                if let Err(denied) = self.claim_from(now, claim, Some(from)) {
+                    self.deny_elsewhere(export, from, user.session, transaction, denied);
+                }
+            }
+            Word::Close { session, transaction, generation } => {
+                self.forget_writer(export, session);
+                self.closings.push(Closing {
+                    session,
+                    shard: Some(from),
+                    pass: Pass { number: 0, generation: 0 },
+                    transaction,
+                    export,
+                    generation,
+                    is_storing: false,
+                });
+            }
+            Word::Ended { session } => {
+                self.forget_writer(export, session);
+                self.withdraw_claims(session);
+            }
+            // As of now: their clocks may differ, and letters take no time to speak of.
+            Word::Heard { session } => self.heard(session, now),
+            Word::Alive { question } => {
+                let owner = self.owner(export);
+                owner.lives |= owner.question == question;
+            }
+            Word::Drained { hold } => self.owner(export).drained[usize::from(from)] = hold,
+            Word::Sync { io } => {
+                self.owner(export).waiting.push(Rider::Of(from, io));
+                self.start_sync(export);
+            }
+            Word::Lost { edition } => {
+                // What both of them can hear of is told once.
+                self.check_events(export);
+                if self.owner(export).ties.edition == edition {
+                    self.make_edition(export);
+                }
+            }
+            Word::Seen { edition } => {
+                self.owner(export).seen[usize::from(from)] = edition;
+                self.heed(export);
+            }
+            other => debug_assert!(false, "no word of a branch: {other:?}"),
+        }
+    }
+
+    /// The next edition of the verifier. Nobody is answered before all branches have heard of it, so that
+    /// none tells the one from before when another has told this one.
+    pub(crate) fn make_edition(&mut self, export: usize) {
+        let verifier = self.next_verifier();
+        let untold = self.config.canary == DoorCanary::VerifierUntold;
+        let ties = &mut self.owner(export).ties;
+        ties.edition += 1;
+        ties.next = Some(verifier);
+        let edition = ties.edition;
+        self.tell_branches(export, || Word::Verifier { edition, verifier });
+        if untold {
+            self.owner(export).seen.fill(edition);
+        }
+        self.fall_silent(export);
+        self.heed(export);
+    }
+
+    /// Puts the next verifier in force if all have heard of it.
+    fn heed(&mut self, export: usize) {
+        let owner = self.owner(export);
+        let edition = owner.ties.edition;
+        if !owner.is_said(&owner.seen, edition) {
+            return;
+        }
+        let Some(verifier) = owner.ties.next.take() else { return };
+        let synced = std::mem::take(&mut owner.synced);
+        self.exports[export].verifier = verifier;
+        self.tell_branches(export, || Word::Heeded { edition });
+        for (shard, word) in synced {
+            self.post(export, shard, word);
+        }
+        self.answer_again(export);
+    }
+
+    /// A sync for an I/O of this shard.
+    pub(crate) fn sync_as_owner(&mut self, export: usize, token: u64) {
+        self.owner(export).waiting.push(Rider::Own(token));
+        self.start_sync(export);
+    }
+
+    /// One at a time: of two together one may be told of what the other has lost, and the other not. Who comes
+    /// while one runs waits for the next (rule 13).
+    fn start_sync(&mut self, export: usize) {
+        let owner = self.owner(export);
+        if owner.is_syncing || owner.waiting.is_empty() {
+            return;
+        }
+        owner.is_syncing = true;
+        std::mem::swap(&mut owner.riding, &mut owner.waiting);
+        let token = RECORD_TOKEN | SYNC_TOKEN | export as u64;
+        self.exports[export].volume.submit(Io::new(token, Op::Flush, 0, 0));
+        self.to_poll.insert(export);
+        (self.started, self.goes_on) = (true, true);
+    }
+
+    pub(crate) fn on_sync_ended(&mut self, export: usize, result: Result<(), IoError>) {
+        if result.is_err() && self.config.canary != DoorCanary::SameVerifier {
+            self.change_verifier(export);
+        }
+        let owner = self.owner(export);
+        owner.is_syncing = false;
+        let mut riders = std::mem::take(&mut owner.riding);
+        for rider in riders.drain(..) {
+            match rider {
+                Rider::Own(token) => self.end_io(export, Completion::new(token, result)),
+                Rider::Of(shard, io) => {
+                    let word = Word::Synced { io, result };
+                    if self.mute.contains(export) {
+                        self.owner(export).synced.push((shard, word));
+                    } else {
+                        self.post(export, shard, word);
+                    }
+                }
+            }
+        }
+        self.owner(export).riding = riders;
+        self.start_sync(export);
+    }
+
+    /// Holds writers back on all shards. True once all branches have run dry of their I/Os.
+    pub(crate) fn hold_branches(&mut self, export: usize) -> bool {
+        let of_one = self.config.canary == DoorCanary::FenceOfOneRing;
+        let Some(owner) = self.exports[export].role.owner() else { return true };
+        if !owner.is_held {
+            owner.is_held = true;
+            owner.hold += 1;
+            let hold = owner.hold;
+            self.to_tell.insert(export);
+            self.tell_branches(export, || Word::Hold { hold });
+        }
+        let owner = self.owner(export);
+        of_one || owner.is_said(&owner.drained, owner.hold)
+    }
+
+    /// Everybody who wrote before is fenced, on all branches.
+    pub(crate) fn fence_branches(&mut self, export: usize, by: InitiatorRun, generation: u64) {
+        if let Some(owner) = self.exports[export].role.owner() {
+            (owner.writer, owner.told_generation) = (None, generation);
+            self.tell_branches(export, || Word::Fenced { by, generation });
+        }
+    }
+
+    /// A claim of a branch is granted: the pass is made there.
+    pub(crate) fn grant_elsewhere(
+        &mut self,
+        export: usize,
+        shard: u8,
+        session: u64,
+        transaction: u32,
+        generation: u64,
+    ) {
+        self.owner(export).writer = Some(session);
+        self.post(export, shard, Word::Granted { session, transaction, generation });
+    }
+
+    pub(crate) fn deny_elsewhere(
+        &mut self,
+        export: usize,
+        shard: u8,
+        session: u64,
+        transaction: u32,
+        denied: Denied,
+    ) {
+        self.post(export, shard, Word::Denied { session, transaction, denied });
+    }
+
+    /// Asks the branch on which a holder's session is, or was, whether its run lives. False if it is on this
+    /// shard.
+    pub(crate) fn ask_branch(
+        &mut self,
+        export: usize,
+        run: InitiatorRun,
+        shard: Option<u8>,
+    ) -> bool {
+        let Some(owner) = self.exports[export].role.owner() else { return false };
+        owner.question += 1;
+        owner.lives = false;
+        let question = owner.question;
+        let Some(shard) = shard else { return false };
+        self.post(export, shard, Word::Ask { run, question });
+        true
+    }
+
+    fn forget_writer(&mut self, export: usize, session: u64) {
+        let writer = &mut self.owner(export).writer;
+        writer.take_if(|writer| *writer == session);
+    }
+
+    /// Tells branches what there is to tell. True if there will be more.
+    pub(crate) fn settle_owner(&mut self, export: usize) -> bool {
+        let e = &mut self.exports[export];
+        let generation = e.writer.generation;
+        let owner = e.role.owner().expect("asked of the owner");
+        if std::mem::replace(&mut owner.told_generation, generation) != generation {
+            self.tell_branches(export, || Word::Record { generation });
+        }
+        let e = &mut self.exports[export];
+        let owner = e.role.owner().expect("asked of the owner");
+        let is_claimed = self.claims.iter().any(|c| c.export == export && c.twin == Twin::Cleared);
+        if owner.is_held && !is_claimed && !e.record.is_in_doubt() {
+            owner.is_held = false;
+            let hold = owner.hold;
+            self.tell_branches(export, || Word::Release { hold });
+        }
+        self.owner(export).is_held
+    }
+}
