@@ -88,13 +88,12 @@ impl Exports {
             }
             Word::Hold { hold } => {
                 self.branch(export).hold = Some((hold, false));
-                self.exports[export].record = RecordState::Held;
+                self.hold_writers(export);
             }
             Word::Release { hold } => {
                 debug_assert_eq!(self.branch(export).hold.map(|(hold, _)| hold), Some(hold));
                 self.branch(export).hold = None;
-                self.exports[export].record = RecordState::Settled;
-                self.release = true;
+                self.hold_writers(export);
             }
             Word::Synced { io, result } => {
                 self.syncs_elsewhere -= 1;
@@ -147,6 +146,17 @@ impl Exports {
         if branch.lost.is_none() && branch.ties.next.is_none() {
             self.answer_again(export);
         }
+    }
+
+    /// Holds writers back if this is a branch, as long as the owner says so, or the branch answers nobody: a
+    /// write may not be begun under a verifier that is older than what others have been told.
+    pub(crate) fn hold_writers(&mut self, export: usize) {
+        let is_mute = self.mute.contains(export);
+        let e = &mut self.exports[export];
+        let Some(branch) = e.role.branch() else { return };
+        let is_held = branch.hold.is_some() || is_mute;
+        e.record = if is_held { RecordState::Held } else { RecordState::Settled };
+        self.release |= !is_held;
     }
 
     /// A sync for an I/O of this shard.

@@ -40,7 +40,7 @@ pub(crate) enum RecordState {
     Unresolved(Option<Time>),
     /// The same, and it is being tried again.
     Settling,
-    /// This is a branch: its owner knows, and holds writers back.
+    /// This is a branch: its owner knows, and writers are held back.
     Held,
 }
 

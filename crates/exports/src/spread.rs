@@ -327,11 +327,14 @@ impl Exports {
     pub(crate) fn fall_silent(&mut self, export: usize) {
         self.mute.insert(export);
         self.has_news = true;
+        // The owner may tell others before it tells this branch that all have heard.
+        self.hold_writers(export);
     }
 
     /// The verifier that tells of all that was lost is in force.
     pub(crate) fn answer_again(&mut self, export: usize) {
         self.mute.remove(export);
+        self.hold_writers(export);
         let e = &mut self.exports[export];
         let ties = e.role.ties_mut();
         let (kept, delayed) = (std::mem::take(&mut ties.kept), std::mem::take(&mut ties.delayed));
