@@ -9,7 +9,7 @@ use thinwire_volume::Completion;
 use crate::claims::WriteClaim;
 use crate::exports::Exports;
 use crate::record::RecordState;
-use crate::spread::{Asked, SpreadConfig, Ties, Word};
+use crate::spread::{Asked, SpreadConfig, Ties, Untold, Word};
 use crate::users::{InitiatorRun, Users};
 
 /// How long a run that was asked whether it lives is waited for: its owner has less patience.
@@ -60,7 +60,8 @@ impl Exports {
                 // To one that has gone since it is granted all the same: what wrote before is fenced.
                 if self.take_asked(session, transaction) {
                     let granted = self.open(session, export, generation, false);
-                    users.on_granted(session, transaction, &granted);
+                    let opened = Untold { session, transaction, export, granted };
+                    self.tell_opened(opened, users);
                 }
             }
             Word::Denied { session, transaction, denied } => {

@@ -6,7 +6,7 @@ use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::record::RecordState;
-use crate::spread::Asked;
+use crate::spread::{Asked, Untold};
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
 
@@ -166,7 +166,8 @@ impl Exports {
     pub fn is_waiting(&self, session: u64, transaction: u32) -> bool {
         let is = |p: &PendingClaim| p.user.session == session && p.transaction == transaction;
         let asked = |p: &Asked| p.session == session && p.transaction == transaction;
-        self.claims.iter().any(is) || self.asked.iter().any(asked)
+        let untold = |p: &Untold| p.session == session && p.transaction == transaction;
+        self.claims.iter().any(is) || self.asked.iter().any(asked) || self.untold.iter().any(untold)
     }
 
     /// A claim that comes late, in a session that its initiator has left behind: whether a later one

@@ -133,6 +133,7 @@ impl Exports {
             if std::mem::take(&mut self.exports[export].has_grown) {
                 self.tell_growth(export, users);
             }
+            self.tell_untold(export, users);
             let has_more = match self.exports[export].role {
                 Role::Plain => false,
                 Role::Owner(_) => self.settle_owner(export),

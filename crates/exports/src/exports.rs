@@ -12,7 +12,7 @@ use crate::ios::PendingIo;
 use crate::marks::Marks;
 use crate::passes::Passes;
 use crate::record::{Closing, RecordState};
-use crate::spread::{Asked, DoorLetter, Role};
+use crate::spread::{Asked, DoorLetter, Role, Untold};
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
@@ -206,6 +206,8 @@ pub struct Exports {
     pub(crate) ended: Vec<(usize, Completion)>,
     /// Claims that owners on other shards decide.
     pub(crate) asked: Vec<Asked>,
+    /// Passes of which nobody is told while their export answers nobody.
+    pub(crate) untold: Vec<Untold>,
     /// Syncs that owners on other shards are asked for.
     pub(crate) syncs_elsewhere: usize,
     verifier: u64,
@@ -251,6 +253,7 @@ impl Exports {
             mute: Marks::default(),
             ended: Vec::new(),
             asked: Vec::new(),
+            untold: Vec::new(),
             syncs_elsewhere: 0,
             verifier: seed,
             notes: VecDeque::new(),

@@ -7,6 +7,7 @@ use thinwire_buffer::Time;
 
 use crate::exports::{DoorCanary, Exports};
 use crate::record::Closing;
+use crate::spread::Untold;
 use crate::users::{Granted, InitiatorRun, Pass, Users};
 
 /// One export, opened by one user.
@@ -121,6 +122,23 @@ impl IndexMut<usize> for Passes {
 }
 
 impl Exports {
+    /// Opens an export for reading, as a session's transaction asks. `None` if that must wait:
+    /// [`Users::on_granted`] tells, and until then [`Exports::is_waiting`] says so.
+    pub fn attach_read(
+        &mut self,
+        session: u64,
+        transaction: u32,
+        export: usize,
+    ) -> Option<Granted> {
+        let granted = self.open_read(session, export);
+        if self.mute.contains(export) {
+            // Others may have been told a later verifier.
+            self.untold.push(Untold { session, transaction, export, granted });
+            return None;
+        }
+        Some(granted)
+    }
+
     /// Opens an export for reading. It is never fenced.
     pub fn open_read(&mut self, session: u64, export: usize) -> Granted {
         self.open(session, export, self.exports[export].writer.generation, true)
@@ -194,6 +212,7 @@ impl Exports {
     /// until its lease ends.
     pub fn end_session(&mut self, session: u64, last_heard: Time) {
         self.tell_owners_of_end(session);
+        self.untold.retain(|opened| opened.session != session);
         self.passes.end_session(session);
         self.heard(session, last_heard);
         self.withdraw_claims(session);

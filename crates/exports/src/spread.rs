@@ -10,7 +10,7 @@ use crate::ios::IoTicket;
 use crate::owner::Owner;
 use crate::record::{RECORD_TOKEN, RecordState};
 use crate::twin::Twin;
-use crate::users::{Denied, InitiatorRun, User, Users};
+use crate::users::{Denied, Granted, InitiatorRun, User, Users};
 
 /// Beside [`RECORD_TOKEN`]: the token of a sync that an owner has begun, with the index of the export.
 pub(crate) const SYNC_TOKEN: u64 = 1 << 62;
@@ -143,6 +143,15 @@ pub(crate) struct Asked {
     pub session: u64,
     pub transaction: u32,
     pub export: usize,
+}
+
+/// A pass that has been opened, which its session has not been told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untold {
+    pub session: u64,
+    pub transaction: u32,
+    pub export: usize,
+    pub granted: Granted,
 }
 
 impl Role {
@@ -344,8 +353,31 @@ impl Exports {
             e.volume.submit(io);
         }
         self.to_poll.insert(export);
+        self.to_tell.insert(export);
         self.ended.extend(kept.into_iter().map(|completion| (export, completion)));
         (self.has_news, self.goes_on, self.started) = (true, true, true);
+    }
+
+    /// A pass has been opened: tells its session, as soon as the export answers.
+    pub(crate) fn tell_opened(&mut self, opened: Untold, users: &mut dyn Users) {
+        if self.mute.contains(opened.export) {
+            self.untold.push(opened);
+        } else {
+            users.on_granted(opened.session, opened.transaction, &opened.granted);
+        }
+    }
+
+    /// Tells of the passes that were opened while an export answered nobody, if it answers again.
+    pub(crate) fn tell_untold(&mut self, export: usize, users: &mut dyn Users) {
+        if self.untold.is_empty() || self.mute.contains(export) {
+            return;
+        }
+        let verifier = self.exports[export].verifier;
+        for Untold { session, transaction, granted, .. } in
+            self.untold.extract_if(.., |opened| opened.export == export)
+        {
+            users.on_granted(session, transaction, &Granted { verifier, ..granted });
+        }
     }
 
     /// Takes out of what has ended what may not be answered yet, and answers what may by now.

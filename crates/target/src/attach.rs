@@ -50,8 +50,10 @@ impl House {
         };
         let has = |flag| attach.flags & flag != 0;
         if has(attach_flags::READ_ONLY) {
-            let granted = self.exports.open_read(session, export);
-            return grant(peer, &mut self.room_changed, transaction, &granted);
+            if let Some(granted) = self.exports.attach_read(session, transaction, export) {
+                grant(peer, &mut self.room_changed, transaction, &granted);
+            }
+            return;
         }
         let user = peer.user();
         let resumes = has(attach_flags::RESUME).then_some(attach.writer_generation);

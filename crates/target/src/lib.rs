@@ -40,4 +40,6 @@ pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
 pub use report::SessionReport;
 pub use target::Target;
-pub use thinwire_exports::{DoorCanary, ExportConfig, ExportReport, RecordReport, WriterReport};
+pub use thinwire_exports::{
+    DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig, WriterReport,
+};
