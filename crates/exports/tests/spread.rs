@@ -2,6 +2,8 @@
 
 use thinwire_exports::DoorCanary;
 
+#[path = "spread/pair.rs"]
+mod pair;
 #[path = "spread/world.rs"]
 mod world;
 
