@@ -58,7 +58,9 @@ impl Exports {
         match word {
             Word::Granted { session, transaction, generation } => {
                 // To one that has gone since it is granted all the same: what wrote before is fenced.
-                if self.take_asked(session, transaction) {
+                if !self.take_asked(session, transaction) {
+                    self.tell_owner(export, Word::Ended { session });
+                } else {
                     let granted = self.open(session, export, generation, false);
                     let opened = Untold { session, transaction, export, granted };
                     self.tell_opened(opened, users);

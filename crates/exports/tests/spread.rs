@@ -4,6 +4,8 @@ use thinwire_exports::DoorCanary;
 
 #[path = "spread/pair.rs"]
 mod pair;
+#[path = "spread/rings.rs"]
+mod rings;
 #[path = "spread/world.rs"]
 mod world;
 

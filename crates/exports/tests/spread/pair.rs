@@ -432,4 +432,17 @@ fn a_claim_of_a_session_that_has_gone_leaves_nothing_open() {
     assert_eq!(pair.doors[BRANCH].sessions().count(), 0);
     assert!(pair.told[BRANCH].granted.is_empty());
     assert!(pair.doors[OWNER].admit(session(OWNER, 1, 1), first.pass).is_ok(), "withdrawn in time");
+
+    // Another goes when it is on record: nothing of it is open, but it has fenced.
+    pair.claim(BRANCH, 3, 1, true).unwrap();
+    pair.turn(BRANCH);
+    pair.deliver(BRANCH);
+    pair.deliver(OWNER);
+    pair.deliver(BRANCH);
+    pair.doors[BRANCH].end_session(session(BRANCH, 3, 1), AT);
+    pair.settle();
+    assert_eq!(pair.doors[BRANCH].sessions().count(), 0);
+    assert_eq!(pair.told[OWNER].fenced, [session(OWNER, 1, 1)]);
+    let writer = pair.doors[OWNER].reports().remove(0).writer.unwrap();
+    assert_eq!((writer.name.as_str(), writer.attached), ("user 3", false));
 }

@@ -9,15 +9,13 @@ use thinwire_exports::{
     Denied, DoorCanary, DoorLetter, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
     IoTicket, NoEntry, Pass, SpreadConfig, User, Users, WriteClaim,
 };
-use thinwire_volume::testing::Puppet;
-use thinwire_volume::{
-    Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent, WriterRecord,
-};
+use thinwire_volume::{Completion, ErrorKind, Io, Op, WriterRecord};
 
 const SHARDS: u8 = 3;
-const BLOCKS: u64 = 16;
 const INITIATORS_MAX: usize = 5;
 const FIRST_VERIFIER: u64 = 1;
+
+use crate::rings::{BLOCKS, File, Flight, Ring, RingVolume};
 
 /// What a test may vary.
 #[derive(Clone, Copy, Default)]
@@ -38,75 +36,6 @@ impl Dice {
 
     fn falls(&mut self, percent: usize) -> bool {
         self.below(100) < percent
-    }
-}
-
-/// One file, open once: what all rings write, what is durable of it, and the error of a sync, which the
-/// kernel tells once.
-struct File {
-    cached: [u64; BLOCKS as usize],
-    durable: [u64; BLOCKS as usize],
-    has_failed: bool,
-    /// Blocks to which a write is under way: of two the order would not be known.
-    busy: BTreeSet<u64>,
-    record: SegList,
-    /// Which all volumes hear of.
-    losses: u64,
-}
-
-/// What one shard has of it.
-#[derive(Default)]
-struct Ring {
-    /// With the generation under which a write was begun, and its version.
-    flying: Vec<Flight>,
-    ready: Vec<Completion>,
-    told_losses: u64,
-    outstanding: usize,
-}
-
-struct Flight {
-    io: Io,
-    generation: u64,
-    version: u64,
-}
-
-struct RingVolume(Rc<RefCell<File>>, Rc<RefCell<Ring>>, Rc<RefCell<(u64, u64)>>);
-
-impl Volume for RingVolume {
-    fn geometry(&self) -> Geometry {
-        Geometry { bytes: BLOCKS * 512, ..Puppet::GEOMETRY }
-    }
-
-    fn identity(&self) -> Identity {
-        Identity::default()
-    }
-
-    fn submit(&mut self, io: Io) {
-        assert!(!io.flags.fua, "the owner syncs");
-        let (generation, version) = *self.2.borrow();
-        let mut ring = self.1.borrow_mut();
-        ring.outstanding += 1;
-        ring.flying.push(Flight { io, generation, version });
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        let mut ring = self.1.borrow_mut();
-        ring.outstanding -= ring.ready.len();
-        done.append(&mut ring.ready);
-    }
-
-    fn outstanding(&self) -> usize {
-        self.1.borrow().outstanding
-    }
-
-    fn events(&self) -> u64 {
-        self.0.borrow().losses
-    }
-
-    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
-        let losses = self.0.borrow().losses;
-        let told = std::mem::replace(&mut self.1.borrow_mut().told_losses, losses);
-        events.extend((told < losses).then_some(VolumeEvent::Lost));
     }
 }
 
