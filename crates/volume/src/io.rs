@@ -98,12 +98,17 @@ pub struct Io {
     pub len: u64,
     /// The payload of a write; empty otherwise.
     pub data: SegList,
+    /// Who asked, of those that use a volume together without telling each other of errors: the connections
+    /// of a face. What stands on top of a tree tells them apart ([`Owing`](crate::Owing)), nothing
+    /// below does. Zero where there is one.
+    pub user: u8,
 }
 
 impl Io {
     /// An I/O without payload and flags.
     pub fn new(token: Token, op: Op, offset: u64, len: u64) -> Self {
-        Io { token, op, flags: IoFlags::default(), offset, len, data: SegList::new() }
+        let (flags, data) = (IoFlags::default(), SegList::new());
+        Io { token, op, flags, offset, len, data, user: 0 }
     }
 
     /// The error for this I/O.
@@ -269,6 +274,12 @@ pub trait Volume {
     /// False if there is nothing to look at, now and later.
     fn refresh(&mut self) -> bool {
         false
+    }
+
+    /// A user ([`Io::user`]) submits nothing more, or is another one from now on; what it has outstanding ends
+    /// as ever.
+    fn end_user(&mut self, user: u8) {
+        let _ = user;
     }
 
     /// How its cache does, if it is one.

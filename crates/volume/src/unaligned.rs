@@ -209,7 +209,7 @@ impl<V: Volume> Unaligned<V> {
         let mut pieces = 0;
         let mut send = |op, offset, len, data| {
             let token = inner_token(index, pieces);
-            self.inner.submit(Io { token, op, flags, offset, len, data });
+            self.inner.submit(Io { flags, data, ..Io::new(token, op, offset, len) });
             pieces += 1;
         };
         match request.op {

@@ -37,7 +37,7 @@ impl Volume for Initiator {
             return self.requests.refuse(completion);
         }
         debug_assert!(io.op == Op::Flush || io.len > 0);
-        let Io { token, op, flags, mut offset, mut len, data } = io;
+        let Io { token, op, flags, mut offset, mut len, data, .. } = io;
         if op == Op::Flush {
             // Volumes ignore its range, targets refuse one.
             (offset, len) = (0, 0);

@@ -47,7 +47,7 @@ mod layer;
 mod linear;
 mod pieces;
 mod shape;
-mod slab;
+pub(crate) mod slab;
 
 use std::fmt;
 use std::ops::RangeInclusive;

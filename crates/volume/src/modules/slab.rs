@@ -1,7 +1,7 @@
 //! A table of what is outstanding, whose indices serve as tokens below.
 
 /// Allocates when it holds more than ever before, and else never.
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     entries: Vec<Option<T>>,
     free: Vec<u32>,
 }

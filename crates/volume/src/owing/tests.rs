@@ -124,3 +124,109 @@ fn who_has_nothing_to_lose_or_hears_of_losses_is_owed_no_flush() {
         assert_eq!(events(&mut owing), [VolumeEvent::Lost]);
     }
 }
+
+fn of(user: u8, io: Io) -> Io {
+    Io { user, ..io }
+}
+
+/// Whether flushes of these users succeed, one after the other.
+fn flushes<const N: usize>(
+    owing: &mut Owing<Puppet>,
+    puppet: &Puppet,
+    users: [u8; N],
+) -> [bool; N] {
+    users.map(|user| succeed(owing, puppet, vec![of(user, flush(1))])[0])
+}
+
+#[test]
+fn a_loss_is_told_to_each_user_once_whoever_has_written() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![of(1, write(1, false)), of(2, Io::new(2, Op::Read, 0, 512))]);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), []);
+    assert!(owing.owes());
+    // Who comes while the writer was not told may be the writer, by another way.
+    assert_eq!(flushes(&mut owing, &puppet, [2, 2, 3, 3]), [false, true, false, true]);
+    assert_eq!(flushes(&mut owing, &puppet, [1, 1, 2, 3]), [false, true, true, true]);
+    assert!(!owing.owes());
+    assert_eq!(flushes(&mut owing, &puppet, [4]), [true], "all are told whose writes it was");
+}
+
+#[test]
+fn what_a_user_was_not_told_the_next_one_is() {
+    for tells_before in [false, true] {
+        let (mut owing, puppet) = owing(false);
+        succeed(&mut owing, &puppet, vec![of(1, write(1, false)), of(2, flush(2))]);
+        if tells_before {
+            puppet.tell(VolumeEvent::Lost);
+            assert_eq!(poll(&mut owing), []);
+        }
+        owing.end_user(1);
+        if !tells_before {
+            puppet.tell(VolumeEvent::Lost);
+            assert_eq!(poll(&mut owing), []);
+        }
+        assert_eq!(flushes(&mut owing, &puppet, [2, 2]), [false, true]);
+        assert_eq!(flushes(&mut owing, &puppet, [1, 1]), [false, true]);
+        assert_eq!(flushes(&mut owing, &puppet, [3]), [true]);
+    }
+}
+
+#[test]
+fn who_leaves_with_all_flushed_leaves_nothing_to_tell() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![of(1, write(1, false))]);
+    assert_eq!(flushes(&mut owing, &puppet, [1]), [true]);
+    owing.end_user(1);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), []);
+    assert!(!owing.owes());
+    assert_eq!(flushes(&mut owing, &puppet, [2]), [true]);
+}
+
+#[test]
+fn a_write_of_a_user_that_has_left_is_in_doubt_too() {
+    let (mut owing, puppet) = owing(false);
+    owing.submit(of(1, write(1, false)));
+    owing.end_user(1);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), []);
+    owing.submit(of(2, flush(2)));
+    let below = puppet.take();
+    puppet.succeed(&below[1]);
+    assert_eq!(poll(&mut owing), [false]);
+    puppet.succeed(&below[0]);
+    assert_eq!(poll(&mut owing), [true]);
+    assert!(owing.owes(), "it is acknowledged behind what was told");
+    assert_eq!(flushes(&mut owing, &puppet, [3, 3]), [false, true]);
+}
+
+#[test]
+fn users_beyond_the_last_share() {
+    let (mut owing, puppet) = owing(false);
+    let [last, first] = [USERS - 1, USERS];
+    let writes = [0, last, first, u8::MAX].map(|user| of(user, write(user.into(), false)));
+    succeed(&mut owing, &puppet, writes.into());
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(flushes(&mut owing, &puppet, [first, 0]), [false, true]);
+    assert_eq!(flushes(&mut owing, &puppet, [last, u8::MAX]), [false, true]);
+    owing.end_user(first);
+    assert_eq!(flushes(&mut owing, &puppet, [0]), [true]);
+}
+
+#[test]
+fn a_durable_write_beside_a_loss_fails_as_itself() {
+    let (mut owing, puppet) = owing(false);
+    let zeroes = |token| Io { op: Op::WriteZeroes, ..write(token, true) };
+    [write(1, true), zeroes(2)].into_iter().for_each(|io| owing.submit(io));
+    let below = puppet.take();
+    puppet.tell(VolumeEvent::Lost);
+    below.iter().for_each(|io| puppet.succeed(io));
+    let mut done = Vec::new();
+    owing.poll(&mut done);
+    let errors = done.iter().map(|one| one.result.unwrap_err());
+    let errors: Vec<_> = errors.map(|e| (e.kind, e.op, e.offset, e.len, e.module)).collect();
+    let expected = [Op::Write, Op::WriteZeroes].map(|op| (ErrorKind::Io, op, 0, 512, MODULE));
+    assert_eq!(errors, expected);
+    assert_eq!(succeed(&mut owing, &puppet, vec![write(3, true), zeroes(4), flush(5)]), [true; 3]);
+}
