@@ -1,10 +1,9 @@
 //! Who is there: DISCOVER and OFFER (`docs/protocol.md`, "Discovery").
 
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt;
 
-use crate::field::{Codec, Field, Name, Reader, message};
+use crate::field::{Codec, Field, Name, Out, Reader, message};
 use crate::{FrameError, NAME_BYTES_MAX};
 
 message! {
@@ -89,7 +88,7 @@ impl<'a> Field<'a> for OfferedExports<'a> {
         Ok(OfferedExports(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
     }
 
-    fn put(self, out: &mut Vec<u8>) {
+    fn put(self, out: &mut impl Out) {
         (self.iter().count() as u16).put(out);
         for name in self.iter() {
             Name::put(name, out);

@@ -9,25 +9,49 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Longest explanation in bytes.
 pub const TEXT_BYTES_MAX: usize = 200;
 
+/// Where fields are written.
+pub(crate) trait Out {
+    fn add(&mut self, bytes: &[u8]);
+}
+
+impl Out for Vec<u8> {
+    #[inline]
+    fn add(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// The place of a message of fixed length: its fields need not ask for room one by one.
+pub(crate) struct Place<'a>(pub &'a mut [u8]);
+
+impl Out for Place<'_> {
+    #[inline(always)]
+    fn add(&mut self, bytes: &[u8]) {
+        let (here, rest) = core::mem::take(&mut self.0).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        self.0 = rest;
+    }
+}
+
 /// A value on the wire.
 pub(crate) trait Field<'a>: Copy {
     /// Its width, where that is always the same.
     const BYTES: Option<usize>;
     fn get(r: &mut Reader<'a>) -> Result<Self, FrameError>;
-    fn put(self, out: &mut Vec<u8>);
+    fn put(self, out: &mut impl Out);
 }
 
 macro_rules! integer_field {
     ($($t:ty),*) => {$(
         impl Field<'_> for $t {
             const BYTES: Option<usize> = Some(size_of::<$t>());
-            #[inline]
+            #[inline(always)]
             fn get(r: &mut Reader<'_>) -> Result<Self, FrameError> {
                 Ok(<$t>::from_be_bytes(r.array()?))
             }
-            #[inline]
-            fn put(self, out: &mut Vec<u8>) {
-                out.extend_from_slice(&self.to_be_bytes());
+            #[inline(always)]
+            fn put(self, out: &mut impl Out) {
+                out.add(&self.to_be_bytes());
             }
         }
     )*};
@@ -39,8 +63,8 @@ impl<const N: usize> Field<'_> for [u8; N] {
     fn get(r: &mut Reader<'_>) -> Result<Self, FrameError> {
         r.array()
     }
-    fn put(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self);
+    fn put(self, out: &mut impl Out) {
+        out.add(&self);
     }
 }
 
@@ -48,7 +72,7 @@ impl<const N: usize> Field<'_> for [u8; N] {
 pub(crate) trait Codec<'a, T> {
     const BYTES: Option<usize>;
     fn get(r: &mut Reader<'a>) -> Result<T, FrameError>;
-    fn put(value: T, out: &mut Vec<u8>);
+    fn put(value: T, out: &mut impl Out);
 }
 
 /// As its type says.
@@ -60,12 +84,12 @@ pub(crate) struct Text;
 
 impl<'a, T: Field<'a>> Codec<'a, T> for Plain {
     const BYTES: Option<usize> = T::BYTES;
-    #[inline]
+    #[inline(always)]
     fn get(r: &mut Reader<'a>) -> Result<T, FrameError> {
         T::get(r)
     }
-    #[inline]
-    fn put(value: T, out: &mut Vec<u8>) {
+    #[inline(always)]
+    fn put(value: T, out: &mut impl Out) {
         value.put(out);
     }
 }
@@ -77,7 +101,7 @@ macro_rules! text_codec {
             fn get(r: &mut Reader<'a>) -> Result<&'a str, FrameError> {
                 r.text($max)
             }
-            fn put(value: &'a str, out: &mut Vec<u8>) {
+            fn put(value: &'a str, out: &mut impl Out) {
                 put_text(value, $max, out);
             }
         }
@@ -146,15 +170,23 @@ macro_rules! message {
             #[inline]
             pub fn emit(&self, out: &mut ::alloc::vec::Vec<u8>) {
                 let start = out.len();
-                out.extend_from_slice(&[Self::TYPE, 0]);
-                out.extend_from_slice(&(Self::BYTES as u16).to_be_bytes());
+                if Self::BYTES == 0 {
+                    self.put(out);
+                    $crate::field::close_variable(start, out);
+                } else {
+                    out.resize(start + Self::BYTES, 0);
+                    self.put(&mut $crate::field::Place(&mut out[start..start + Self::BYTES]));
+                }
+            }
+
+            #[inline(always)]
+            fn put(&self, out: &mut impl $crate::field::Out) {
+                out.add(&[Self::TYPE, 0]);
+                out.add(&(Self::BYTES as u16).to_be_bytes());
                 $(
                     $crate::field::codec!($ty $(, $codec)?; put)(self.$field, out);
-                    $( out.extend_from_slice(&[0; $zero]); )?
+                    $( out.add(&[0; $zero]); )?
                 )*
-                if Self::BYTES == 0 {
-                    $crate::field::close_variable(start, out);
-                }
             }
         }
         $crate::field::body!([$($life)?] $name $(<$life>)?; [
@@ -239,14 +271,14 @@ pub(crate) fn value(is_within: bool) -> Result<(), FrameError> {
 pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
-    #[inline]
+    #[inline(always)]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
         let (head, tail) = self.0.split_first_chunk().ok_or(FrameError::MessageLength)?;
         self.0 = tail;
         Ok(*head)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn get<F: Field<'a>>(&mut self) -> Result<F, FrameError> {
         F::get(self)
     }
@@ -258,7 +290,7 @@ impl<'a> Reader<'a> {
     }
 
     /// So many bytes that must be zero.
-    #[inline]
+    #[inline(always)]
     pub fn zero(&mut self, len: usize) -> Result<(), FrameError> {
         let (head, tail) = self.0.split_at_checked(len).ok_or(FrameError::MessageLength)?;
         self.0 = tail;
@@ -277,7 +309,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Nothing may follow but up to three zero bytes of padding.
-    #[inline]
+    #[inline(always)]
     pub fn end(mut self) -> Result<(), FrameError> {
         if self.0.len() > 3 {
             return Err(FrameError::MessageLength);
@@ -287,20 +319,20 @@ impl<'a> Reader<'a> {
 }
 
 /// Appends a text as [`Reader::text`] reads it, cut at `max` bytes on a character border.
-pub(crate) fn put_text(text: &str, max: usize, out: &mut Vec<u8>) {
+pub(crate) fn put_text(text: &str, max: usize, out: &mut impl Out) {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    out.push(end as u8);
+    out.add(&[end as u8]);
     // A control character would make the peer refuse the frame: it becomes a space.
     for c in text[..end].chars() {
         let mut utf8 = [0; 4];
         let shown = if c.is_control() { ' ' } else { c };
         let bytes = shown.encode_utf8(&mut utf8).as_bytes();
-        out.extend_from_slice(bytes);
+        out.add(bytes);
         // C1 controls take two bytes; keep the announced length.
-        out.extend(core::iter::repeat_n(b' ', c.len_utf8() - bytes.len()));
+        out.add(&[b' '; 4][..c.len_utf8() - bytes.len()]);
     }
 }
 

@@ -143,11 +143,11 @@ pub struct MessageIter<'a> {
 impl<'a> Iterator for MessageIter<'a> {
     type Item = Message<'a>;
 
-    /// Each message has been checked: it is only read here. Nothing would come of one that was not.
+    /// Each message has been checked: it is only read here. Those of unknown types are passed over.
     fn next(&mut self) -> Option<Message<'a>> {
         loop {
             let (number, _, body) = split(&mut self.rest)?;
-            let message = Message::read(number, body, self.payload_at).ok()?;
+            let message = Message::read(number, body, self.payload_at);
             if let Some(Message::Data(data)) = &message {
                 self.payload_at += data.length as usize;
             }

@@ -1,10 +1,9 @@
 //! Opening a session: HELLO, RETRY, WELCOME, REFUSE, and the answer to a frame of none
 //! (`docs/protocol.md`, "Handshake").
 
-use alloc::vec::Vec;
 use core::fmt;
 
-use crate::field::{Field, Reader, message, only, value};
+use crate::field::{Field, Out, Reader, message, only, value};
 use crate::{BASE_FRAME_BYTES_MIN, FrameError, UNIT_BYTES};
 
 /// Most addresses in a WELCOME.
@@ -24,24 +23,24 @@ pub enum Address {
 }
 
 impl Address {
-    fn put(self, out: &mut Vec<u8>) {
+    fn put(self, out: &mut impl Out) {
         match self {
             Address::Mac(mac) => {
-                out.push(1);
+                out.add(&[1]);
                 mac.put(out);
             }
             Address::V4(ip, port) => {
-                out.push(2);
+                out.add(&[2]);
                 ip.put(out);
                 port.put(out);
             }
             Address::V6(ip, port) => {
-                out.push(3);
+                out.add(&[3]);
                 ip.put(out);
                 port.put(out);
             }
             Address::Sim(n) => {
-                out.push(4);
+                out.add(&[4]);
                 n.put(out);
             }
         }
@@ -114,8 +113,8 @@ impl<'a> Field<'a> for Addresses<'a> {
         Ok(Addresses(Source::Wire { count, bytes: &bytes[..bytes.len() - r.0.len()] }))
     }
 
-    fn put(self, out: &mut Vec<u8>) {
-        out.push(self.iter().count() as u8);
+    fn put(self, out: &mut impl Out) {
+        (self.iter().count() as u8).put(out);
         for address in self.iter() {
             address.put(out);
         }

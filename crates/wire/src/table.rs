@@ -108,17 +108,13 @@ macro_rules! messages {
                 }))
             }
 
-            /// From the bytes behind its first four; nothing if the type is unknown.
+            /// From the bytes behind its first four, which were checked; nothing if the type is unknown.
             #[inline]
-            pub(crate) fn read(
-                number: u8,
-                body: &$life [u8],
-                payload_at: usize,
-            ) -> Result<Option<Self>, FrameError> {
-                Ok(Some(match number {
-                    $( <$body>::TYPE => Message::$variant(<$body>::read(body, payload_at)?), )*
-                    _ => return Ok(None),
-                }))
+            pub(crate) fn read(number: u8, body: &$life [u8], payload_at: usize) -> Option<Self> {
+                match number {
+                    $( <$body>::TYPE => Some(Message::$variant(<$body>::read(body, payload_at).ok()?)), )*
+                    _ => None,
+                }
             }
         }
     };
