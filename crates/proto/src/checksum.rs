@@ -9,6 +9,8 @@ use crc_fast::{CrcAlgorithm, Digest};
 use thinwire_buffer::{RxFrame, TxFrame};
 use thinwire_wire::{FrameError, HEADER_BYTES, Header, TAG_AT, TAG_BYTES};
 
+/// A digest is large, and is not to be moved.
+#[inline(always)]
 fn digest() -> Digest {
     Digest::new(CrcAlgorithm::Crc32Iscsi)
 }

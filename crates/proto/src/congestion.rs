@@ -96,7 +96,10 @@ impl Window {
         }
         let frame = frame_bytes as f64;
         let delay_target = self.base.saturating_add(QUEUE_TARGET);
-        let share = f64::from(self.round_lost) / f64::from(self.round_acked + self.round_lost);
+        let share = match self.round_lost {
+            0 => 0.0,
+            lost => f64::from(lost) / f64::from(self.round_acked + lost),
+        };
         let floor = frame * DELAY_FRAMES_MIN;
         let is_small = self.bytes < floor;
         if share > LOSS_SHARE && (self.round_lost > 2 || (is_small && share >= DECREASE_MAX)) {

@@ -31,7 +31,11 @@ impl UnitMap {
 
     /// Nothing is there any more.
     pub fn clear(&mut self) {
-        self.words[..self.end].iter_mut().for_each(|word| *word = 0);
+        match self.end {
+            // Short requests, without a call.
+            0 | 1 => self.words[0] = 0,
+            end => self.words[..end].fill(0),
+        }
         (self.set, self.end) = (0, 0);
     }
 
@@ -74,6 +78,17 @@ impl UnitMap {
         let (first, last) = (offset / UNIT_BYTES, Self::units(end));
         assert!(offset % UNIT_BYTES == 0 && last <= UNITS_MAX);
         self.end = self.end.max(last.div_ceil(64));
+        if first < last && first / 64 == (last - 1) / 64 {
+            // Most often all of it is in one word, and none of it is there.
+            let (mask, _) = mask_from(first, last);
+            let word = &mut self.words[first / 64];
+            if *word & mask == 0 {
+                *word |= mask;
+                self.set += last - first;
+                missing(offset, end);
+                return last - first;
+            }
+        }
         let before = self.set;
         // A run of missing units that may go on in the next word.
         let mut run = None;
