@@ -133,7 +133,10 @@ impl Requests {
                 *at += 1;
                 continue;
             }
-            return self.waiting.remove(*at);
+            return match *at {
+                0 => self.waiting.pop_front(),
+                at => self.waiting.remove(at),
+            };
         }
         None
     }
@@ -247,6 +250,7 @@ fn decode_extents(bytes: &[u8], asked: u64, block: u64) -> Vec<Extent> {
 #[cfg(test)]
 mod tests {
     use thinwire_buffer::Pool;
+    use thinwire_proto::DropReason;
     use thinwire_volume::IoFlags;
     use thinwire_wire::Complete;
 
@@ -320,18 +324,18 @@ mod tests {
                 ("there is no credit", |r| start(r, (0, 0))),
                 ("COMPLETE with an error", |r| {
                     let complete = Complete { status: 1, ..complete() };
-                    match r.slots.on_complete(&complete) {
-                        Ok(Some(finished)) => {
-                            r.complete(&finished.io, Err(ErrorKind::Io));
+                    match finished(r, &complete) {
+                        Ok(Some(io)) => {
+                            r.complete(&io, Err(ErrorKind::Io));
                             String::new()
                         }
                         Ok(None) => "kept to itself".to_owned(),
                         Err(_) => "dropped".to_owned(),
                     }
                 }),
-                ("it has to be made again", |r| match r.slots.on_complete(&complete()) {
-                    Ok(Some(finished)) => {
-                        r.put_back(finished.io);
+                ("it has to be made again", |r| match finished(r, &complete()) {
+                    Ok(Some(io)) => {
+                        r.put_back(io);
                         String::new()
                     }
                     _ => "-".to_owned(),
@@ -356,6 +360,12 @@ mod tests {
             ],
             state_of,
         );
+    }
+
+    fn finished(r: &mut Requests, complete: &Complete) -> Result<Option<Pending>, DropReason> {
+        let is_finished = r.slots.on_complete(complete)?;
+        let finished = is_finished.then(|| r.slots.take_finished(complete.slot)).flatten();
+        Ok(finished.map(|finished| finished.io))
     }
 
     /// Of the first request in a session.

@@ -125,6 +125,8 @@ pub(crate) struct Slot {
     complete: Option<Complete>,
     /// With a flush: what it covers.
     pub mark: Mark,
+    /// Where it stands among those in use, if it does.
+    at: u16,
 }
 
 impl Slot {
@@ -138,7 +140,14 @@ impl Slot {
             units: UnitMap::default(),
             complete: None,
             mark: Mark::default(),
+            at: 0,
         }
+    }
+
+    /// The target has completed it, and all its data is here.
+    fn is_finished(&self) -> bool {
+        let all = |complete: &Complete| UnitMap::units(complete.length as usize);
+        self.complete.as_ref().is_some_and(|complete| self.units.count() >= all(complete))
     }
 }
 
@@ -231,6 +240,7 @@ impl Slots {
         s.units.clear();
         s.complete = None;
         s.mark = mark;
+        s.at = self.in_use.len() as u16;
         self.in_use.push(slot);
         (slot, s.sequence)
     }
@@ -242,9 +252,11 @@ impl Slots {
         s.place = Place::Nowhere;
         s.pieces.clear();
         s.complete = None;
-        if let Some(at) = self.in_use.iter().position(|&u| u == slot) {
-            self.in_use.swap_remove(at);
-            self.changing -= usize::from(self.ranges.swap_remove(at).changes);
+        let at = s.at as usize;
+        self.in_use.swap_remove(at);
+        self.changing -= usize::from(self.ranges.swap_remove(at).changes);
+        if let Some(&moved) = self.in_use.get(at) {
+            self.slots[moved as usize].at = at as u16;
         }
         self.free.push(slot);
     }
@@ -259,14 +271,14 @@ impl Slots {
 
     /// DATA of a read, only units that are missing: kept where it is, or copied into the place where it
     /// belongs. If `is_spare` says no the links need their memory: what was kept moves to such a place, of
-    /// `pool`, too.
+    /// `pool`, too. True if the request is finished: then [`Slots::take_finished`] comes next.
     pub fn on_data(
         &mut self,
         data: &Data,
         frame: &RxFrame,
         is_spare: bool,
         pool: &Pool,
-    ) -> Result<Option<Finished>, DropReason> {
+    ) -> Result<bool, DropReason> {
         let s = self.live(data.slot, data.sequence)?;
         let (offset, length) = (data.offset as usize, data.length as usize);
         if matches!(s.place, Place::Nowhere) {
@@ -297,15 +309,13 @@ impl Slots {
             Place::Lent(_) => pieces.place(arrived, from, to, None),
             Place::Nobody(_) | Place::Nowhere => {}
         });
+        let is_finished = s.is_finished();
         self.copied_bytes += copied;
-        if new == 0 {
-            return Err(DropReason::LateDuplicate);
-        }
-        Ok(self.try_finish(data.slot))
+        if new == 0 { Err(DropReason::LateDuplicate) } else { Ok(is_finished) }
     }
 
-    /// COMPLETE: it is finished once all its data is there.
-    pub fn on_complete(&mut self, complete: &Complete) -> Result<Option<Finished>, DropReason> {
+    /// COMPLETE: it is finished once all its data is there. As [`Slots::on_data`].
+    pub fn on_complete(&mut self, complete: &Complete) -> Result<bool, DropReason> {
         let s = self.live(complete.slot, complete.sequence)?;
         if s.complete.is_some() {
             return Err(DropReason::LateDuplicate);
@@ -315,15 +325,14 @@ impl Slots {
             return Err(DropReason::Range);
         }
         s.complete = Some(*complete);
-        Ok(self.try_finish(complete.slot))
+        Ok(s.is_finished())
     }
 
-    fn try_finish(&mut self, slot: u16) -> Option<Finished> {
+    /// Takes what has just been finished out of its slot, which is free from now on. Nothing if its user has been
+    /// told an error.
+    pub fn take_finished(&mut self, slot: u16) -> Option<Finished> {
         let s = &mut self.slots[slot as usize];
-        let complete = s.complete?;
-        if s.units.count() < UnitMap::units(complete.length as usize) {
-            return None;
-        }
+        let complete = s.complete.expect("it is finished");
         let given_up = matches!(s.state, State::GivenUp);
         let io = s.io.take().expect("a live slot has its I/O");
         let data = match std::mem::replace(&mut s.place, Place::Nowhere) {
@@ -488,13 +497,15 @@ mod tests {
         let frame = RxFrame { from: Addr::Sim(1), bytes, rest: SegList::new(), waited, queued };
         let (offset, length) = (offset as u32, length as u32);
         let data = Data { slot: 0, sequence: 1, offset, length, payload_at: 0 };
-        slots.on_data(&data, &frame, true, pool).unwrap()
+        let is_finished = slots.on_data(&data, &frame, true, pool).unwrap();
+        is_finished.then(|| slots.take_finished(0)).flatten()
     }
 
     fn complete(slots: &mut Slots) -> Option<Finished> {
         let length = LEN as u32;
         let complete = Complete { slot: 0, sequence: 1, status: 0, length, verifier: 1 };
-        slots.on_complete(&complete).unwrap()
+        let is_finished = slots.on_complete(&complete).unwrap();
+        is_finished.then(|| slots.take_finished(0)).flatten()
     }
 
     /// However small the pieces are in which a target sends it.

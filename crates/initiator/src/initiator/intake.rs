@@ -8,7 +8,7 @@ use thinwire_wire::{Attached, Kind, Message, Refuse, Status, event_code};
 use super::Initiator;
 use crate::association::Asked;
 use crate::attachment::{Granted, Refusal};
-use crate::slots::{Finished, Outgoing, Owner};
+use crate::slots::{Outgoing, Owner};
 
 impl Initiator {
     /// The stages of the gate: header, session, unsealing, messages. Nothing changes before a frame is
@@ -93,13 +93,13 @@ impl Initiator {
             Message::Data(data) => {
                 let is_spare = self.pool.stats().received_bytes <= self.config.lent_bytes_max;
                 let slots = self.requests.slots();
-                if let Some(finished) = slots.on_data(data, frame, is_spare, &self.pool)? {
-                    self.finish(finished);
+                if slots.on_data(data, frame, is_spare, &self.pool)? {
+                    self.finish(data.slot);
                 }
             }
             Message::Complete(complete) => {
-                if let Some(finished) = self.requests.slots().on_complete(complete)? {
-                    self.finish(finished);
+                if self.requests.slots().on_complete(complete)? {
+                    self.finish(complete.slot);
                 }
             }
             Message::ResetDone(done) => {
@@ -133,7 +133,9 @@ impl Initiator {
         Ok(())
     }
 
-    fn finish(&mut self, finished: Finished) {
+    /// The request in this slot is finished.
+    fn finish(&mut self, slot: u16) {
+        let Some(finished) = self.requests.slots().take_finished(slot) else { return };
         let (user, op) = (matches!(finished.io.owner, Owner::User(_)), finished.io.op);
         self.on_finished(finished);
         if user {
