@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{Batching, Content, Item, Role, Session, SessionConfig, Time, outside_frame};
-use thinwire_target::{ExportConfig, Target, TargetConfig};
+use thinwire_target::{ExportConfig, SpreadConfig, Target, TargetConfig};
 use thinwire_volume::Letter;
 use thinwire_volume::stores::NullStore;
 use thinwire_wire::{Attach, Discover, Frame, Header, Hello, Kind, Message, Status};
@@ -13,7 +13,7 @@ const NOW: Time = Time(1_000_000_000);
 const INITIATOR: Addr = Addr::Sim(2);
 const ROOM: Room = Room { frames: 64, bytes: 1 << 20 };
 
-/// Shard `index` of two: `one` is on shard 0, `two` on shard 1.
+/// Shard `index` of two: `one` is on shard 0, `two` on shard 1, and `all`, which shard 1 owns, on both.
 fn shard(index: u8) -> Target {
     let frame_bytes = FrameSizes { base: 1400, max: 1400 };
     let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room: ROOM };
@@ -23,7 +23,11 @@ fn shard(index: u8) -> Target {
     let name = ["one", "two"][usize::from(index)];
     let volume = Box::new(NullStore::new(1 << 20, 512));
     target.add_export(ExportConfig { name: name.into(), volume, read_only: false });
-    target.set_all_exports(&[("one".into(), 0), ("two".into(), 1)]);
+    let spread = SpreadConfig { number: 2, shard: index, shards: 2, owner: 1, verifier: 6 };
+    let volume = Box::new(NullStore::new(1 << 20, 512));
+    let config = ExportConfig { name: "all".into(), volume, read_only: false };
+    target.add_spread_export(config, spread);
+    target.set_all_exports(&[("one".into(), 0), ("two".into(), 1), ("all".into(), 1)]);
     target.set_instance(77);
     target
 }
@@ -56,10 +60,15 @@ fn cookie(target: &mut Target, export: &str) -> u64 {
 }
 
 fn hello(export: &str, cookie: u64) -> RxFrame {
+    hello_of(9, export, cookie)
+}
+
+/// A greeting of an initiator.
+fn hello_of(who: u8, export: &str, cookie: u64) -> RxFrame {
     let hello = Hello {
         nonce: 5,
         session: 1234,
-        initiator: [9; 16],
+        initiator: [who; 16],
         instance: 1,
         frame_bytes_max: 1400,
         security: 1,
@@ -115,6 +124,35 @@ fn a_greeting_goes_to_the_shard_that_has_the_export() {
     assert!(welcomed(&turn(&mut first, NOW)).is_some());
 }
 
+/// By who greets, and the same whoever looks: else they would hand it to and fro.
+#[test]
+fn greetings_for_an_export_of_all_shards_are_dealt() {
+    let (mut first, mut second) = (shard(0), shard(1));
+    let cookie = cookie(&mut first, "all");
+    let mut dealt = [0; 2];
+    for who in 1..=40 {
+        let mut greeting = hello_of(who, "all", cookie);
+        let shard = SpreadConfig::dealt(&[who; 16], 2);
+        dealt[usize::from(shard)] += 1;
+        first.on_frame(NOW, 0, &mut greeting);
+        let (answer, handed_on) = match first.next_forward() {
+            None => (turn(&mut first, NOW), 0),
+            Some(letter) => {
+                assert!(turn(&mut first, NOW).is_empty());
+                second.on_forward(NOW, letter.link, &mut rx(&letter.frame));
+                (turn(&mut second, NOW), letter.shard)
+            }
+        };
+        let (session, ..) = welcomed(&answer).expect("welcome");
+        assert_eq!((session >> 56, handed_on), (shard.into(), shard));
+        assert_eq!(second.next_forward(), None);
+    }
+    assert!(dealt.iter().all(|count| *count >= 10), "{dealt:?}");
+    // Who comes back to a target that was started anew finds its shard.
+    let dealt = [1, 2, 3, 4, 5, 6, 7, 8].map(|who| SpreadConfig::dealt(&[who; 16], 3));
+    assert_eq!(dealt, [1, 2, 1, 0, 1, 2, 2, 0]);
+}
+
 #[test]
 fn greetings_that_nobody_fetches_are_bounded() {
     let mut first = shard(0);
@@ -138,8 +176,8 @@ fn discovery_tells_the_exports_of_all_shards() {
     let frame = Frame::parse(&frames[0].bytes).unwrap();
     assert_eq!(frame.header().session, 9, "whoever asks is told where it wants to be told");
     let Some(Message::Offer(offer)) = frame.messages().next() else { panic!("no offer") };
-    assert_eq!((offer.instance, offer.total), (77, 2));
-    assert_eq!(offer.exports.iter().collect::<Vec<_>>(), ["one", "two"]);
+    assert_eq!((offer.instance, offer.total), (77, 3));
+    assert_eq!(offer.exports.iter().collect::<Vec<_>>(), ["one", "two", "all"]);
 }
 
 /// An initiator that asks for one export within a session, whatever it was greeted for.
@@ -159,12 +197,11 @@ impl Content for Asking {
     fn acked(&mut self, _: Item) {}
 }
 
-#[test]
-fn an_attach_in_a_session_of_another_shard_is_refused() {
-    let mut first = shard(0);
-    let cookie = cookie(&mut first, "one");
-    first.on_frame(NOW, 0, &mut hello("one", cookie));
-    let (remote_id, epoch, _) = welcomed(&turn(&mut first, NOW)).expect("welcome");
+/// A session with a target for `one`, and what asks in it for `export`.
+fn asks(target: &mut Target, export: &'static str) {
+    let cookie = cookie(target, "one");
+    target.on_frame(NOW, 0, &mut hello("one", cookie));
+    let (remote_id, epoch, _) = welcomed(&turn(target, NOW)).expect("welcome");
     let config = SessionConfig {
         role: Role::Initiator,
         local_id: 1234,
@@ -177,17 +214,55 @@ fn an_attach_in_a_session_of_another_shard_is_refused() {
     session.add_path(NOW, 0, Addr::Sim(1), Some(ROOM), FrameSizes { base: 1400, max: 1400 });
     session.send(Item::Attach(1));
     let mut out = [TxBatch::new()];
-    session.transmit(NOW, &mut Asking("two"), &mut out);
+    session.transmit(NOW, &mut Asking(export), &mut out);
     for frame in out[0].frames() {
-        first.on_frame(NOW, 0, &mut received(frame));
+        target.on_frame(NOW, 0, &mut received(frame));
     }
-    let refused = turn(&mut first, NOW).iter().find_map(|rx| {
-        Frame::parse(&rx.bytes).unwrap().messages().find_map(|message| match message {
-            Message::AttachRefused(refused) => Some((refused.status, refused.text.to_string())),
-            _ => None,
-        })
+}
+
+/// What is found among the messages of frames.
+fn found<T>(frames: &[RxFrame], find: impl Fn(Message<'_>) -> Option<T>) -> Option<T> {
+    let find = |rx: &RxFrame| Frame::parse(&rx.bytes).unwrap().messages().find_map(&find);
+    frames.iter().find_map(find)
+}
+
+#[test]
+fn an_attach_in_a_session_of_another_shard_is_refused() {
+    let mut first = shard(0);
+    asks(&mut first, "two");
+    let refused = found(&turn(&mut first, NOW), |message| match message {
+        Message::AttachRefused(refused) => Some((refused.status, refused.text.to_string())),
+        _ => None,
     });
     let (status, text) = refused.expect("refused");
     assert_eq!(Status::from_number(status), Status::WrongShard);
     assert!(text.contains("two") && text.contains("shard 1"), "{text}");
+}
+
+/// It is granted where the session is, once the owner has decided.
+#[test]
+fn an_export_of_all_shards_is_attached_at_any() {
+    let mut shards = [shard(0), shard(1)];
+    shards.iter_mut().for_each(|shard| {
+        turn(shard, NOW);
+    });
+    asks(&mut shards[0], "all");
+    let attached = |frames: &[RxFrame]| {
+        found(frames, |message| match message {
+            Message::Attached(attached) => Some((attached.writer_generation, attached.verifier)),
+            _ => None,
+        })
+    };
+    assert_eq!(attached(&turn(&mut shards[0], NOW)), None);
+    let mut granted = None;
+    for _ in 0..10 {
+        for at in 0..2 {
+            while let Some(letter) = shards[at].next_door_letter() {
+                shards[usize::from(letter.to)].on_door_letter(NOW, letter);
+            }
+            let frames = turn(&mut shards[1 - at], NOW);
+            granted = granted.or(attached(&frames));
+        }
+    }
+    assert_eq!(granted, Some((1, 6)));
 }
