@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
@@ -201,7 +202,7 @@ impl World {
     /// # Errors
     /// It must not.
     pub fn step(&mut self) -> Result<(), String> {
-        self.now = self.now + std::time::Duration::from_millis(1);
+        self.now = self.now + Duration::from_millis(1);
         match self.dice.below(20) {
             0..=6 => self.act()?,
             7..=9 => self.land()?,
@@ -223,6 +224,7 @@ impl World {
     pub fn come_to_rest(&mut self) -> Result<(), String> {
         self.fails = false;
         for _ in 0..200 {
+            self.now = self.now + Duration::from_millis(100);
             while self.rings.iter().any(|ring| !ring.borrow().flying.is_empty()) {
                 self.land()?;
             }
@@ -230,6 +232,14 @@ impl World {
             while self.mail.values().any(|letters| !letters.is_empty()) {
                 self.deliver()?;
             }
+        }
+        let waits = |client: &&Client| {
+            let door = &self.doors[client.shard];
+            let entry = client.writes.map(|(pass, _)| door.admit(client.session, pass));
+            matches!(entry, Some(Err(NoEntry::Waits)))
+        };
+        if let Some(client) = self.clients.iter().find(waits) {
+            return Err(format!("the writes of session {} wait for ever", client.session));
         }
         let claiming = self.clients.iter().filter(|client| client.is_claiming).count();
         let at_work = self.doors.iter().filter(|door| door.is_at_work()).count();
@@ -391,6 +401,13 @@ impl World {
                 }
             }
             Op::LoadWriter => completion.data = file.record.clone(),
+            Op::StoreWriter if self.fails && self.dice.falls(10) => {
+                // What is on record then is not known.
+                if self.dice.falls(50) {
+                    file.record = io.data.clone();
+                }
+                completion.result = Err(io.error(ErrorKind::Io, "file"));
+            }
             Op::StoreWriter => file.record = io.data.clone(),
             _ => completion.data = SegList::of(self.pool.get(512).freeze()),
         }
