@@ -112,7 +112,7 @@ impl Exports {
                 self.forget_writer(export, session);
                 self.withdraw_claims(session);
             }
-            // As of now: their clocks may differ, and letters take no time to speak of.
+            // As of now: letters take no time to speak of.
             Word::Heard { session } => self.heard(session, now),
             Word::Alive { question } => {
                 let owner = self.owner(export);

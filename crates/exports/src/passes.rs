@@ -139,7 +139,8 @@ impl Exports {
         Some(granted)
     }
 
-    /// Opens an export for reading. It is never fenced.
+    /// Opens an export for reading. It is never fenced. At a branch of one that several shards have the verifier
+    /// may be older than what sessions of others were told: [`Exports::attach_read`] waits for that.
     pub fn open_read(&mut self, session: u64, export: usize) -> Granted {
         self.open(session, export, self.exports[export].writer.generation, true)
     }
