@@ -25,8 +25,6 @@ pub(crate) struct Owner {
     riding: Vec<Rider>,
     waiting: Vec<Rider>,
     is_syncing: bool,
-    /// Branches' syncs that have ended while nobody is answered.
-    synced: Vec<(u8, Word)>,
     /// Counts questions whether a run lives; what is known of the last.
     question: u64,
     pub lives: bool,
@@ -57,7 +55,6 @@ impl Owner {
             riding: Vec::new(),
             waiting: Vec::new(),
             is_syncing: false,
-            synced: Vec::new(),
             question: 0,
             lives: false,
             writer: None,
@@ -124,8 +121,7 @@ impl Exports {
                 self.start_sync(export);
             }
             Word::Lost { edition } => {
-                // What both of them can hear of is told once.
-                self.check_events(export);
+                // One that was made before the branch has heard of it tells of this, too.
                 if self.owner(export).ties.edition == edition {
                     self.make_edition(export);
                 }
@@ -163,12 +159,8 @@ impl Exports {
             return;
         }
         let Some(verifier) = owner.ties.next.take() else { return };
-        let synced = std::mem::take(&mut owner.synced);
         self.exports[export].verifier = verifier;
         self.tell_branches(export, || Word::Heeded { edition });
-        for (shard, word) in synced {
-            self.post(export, shard, word);
-        }
         self.answer_again(export);
     }
 
@@ -203,14 +195,8 @@ impl Exports {
         for rider in riders.drain(..) {
             match rider {
                 Rider::Own(token) => self.end_io(export, Completion::new(token, result)),
-                Rider::Of(shard, io) => {
-                    let word = Word::Synced { io, result };
-                    if self.mute.contains(export) {
-                        self.owner(export).synced.push((shard, word));
-                    } else {
-                        self.post(export, shard, word);
-                    }
-                }
+                // A verifier that is on its way there comes before, so it is answered under that.
+                Rider::Of(shard, io) => self.post(export, shard, Word::Synced { io, result }),
             }
         }
         self.owner(export).riding = riders;

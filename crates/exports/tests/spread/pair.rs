@@ -315,15 +315,36 @@ fn a_verifier_is_told_when_all_have_heard_of_it() {
     assert!(pair.doors.iter().all(|door| !door.is_at_work()));
 }
 
-/// What only a branch has heard of changes the verifier everywhere; what both have heard of, once.
+/// What comes out of the volume behind a sync that has failed may have missed what that lost.
+#[test]
+fn what_ends_behind_a_failed_sync_is_answered_under_the_next_verifier() {
+    let mut pair = Pair::new();
+    let here = pair.doors[OWNER].open_read(session(OWNER, 1, 1), 0).pass;
+    pair.submit(OWNER, 1, here, Io::new(0, Op::Flush, 0, 0));
+    pair.submit(OWNER, 1, here, Io::new(0, Op::Read, 0, 512));
+    let [flush, read] = &pair.puppets[OWNER].take()[..] else { panic!("two") };
+    pair.puppets[OWNER].fail(flush);
+    pair.puppets[OWNER].succeed(read);
+    pair.settle();
+    assert_eq!(pair.answers.len(), 2);
+    assert!(pair.answers.iter().all(|&(_, verifier, _)| verifier != 5), "{:?}", pair.answers);
+}
+
+/// What only a branch has heard of changes the verifier everywhere; what both have heard of, once, whichever
+/// is the first.
 #[test]
 fn a_loss_that_a_branch_hears_of_is_told_everywhere() {
-    for both in [false, true] {
+    for (both, first) in [(false, BRANCH), (true, BRANCH), (true, OWNER)] {
         let mut pair = Pair::new();
         let there = pair.doors[BRANCH].open_read(session(BRANCH, 2, 1), 0).pass;
         pair.puppets[BRANCH].tell(VolumeEvent::Lost);
         if both {
             pair.puppets[OWNER].tell(VolumeEvent::Lost);
+        }
+        if first == OWNER {
+            pair.doors[OWNER].disk_ready();
+            pair.turn(OWNER);
+            pair.deliver(OWNER);
         }
         pair.submit(BRANCH, 2, there, Io::new(0, Op::Read, 0, 512));
         pair.end(BRANCH, true);

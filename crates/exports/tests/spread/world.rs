@@ -241,6 +241,17 @@ impl World {
         if let Some(client) = self.clients.iter().find(waits) {
             return Err(format!("the writes of session {} wait for ever", client.session));
         }
+        let writes = |client: &Client| {
+            let door = &self.doors[client.shard];
+            client.writes.is_some_and(|(pass, _)| door.admit(client.session, pass).is_ok())
+        };
+        let attached = self.doors.iter().flat_map(Exports::reports).find_map(|report| {
+            let is_owners = report.branch_of.is_none();
+            is_owners.then(|| report.writer.is_some_and(|writer| writer.attached))
+        });
+        if attached != Some(self.clients.iter().any(writes)) {
+            return Err(format!("the owner tells of a writer that it is attached: {attached:?}"));
+        }
         let claiming = self.clients.iter().filter(|client| client.is_claiming).count();
         let at_work = self.doors.iter().filter(|door| door.is_at_work()).count();
         match (self.asked.len(), claiming, at_work) {
