@@ -28,7 +28,7 @@ pub(crate) struct Owner {
     /// Counts questions whether a run lives; what is known of the last.
     question: u64,
     pub lives: bool,
-    /// The session of a branch that has the export open to write.
+    /// The session of a branch that had the export open to write last: it has, if it is the holder's.
     pub writer: Option<u64>,
     /// The generation that branches have heard of.
     told_generation: u64,
@@ -221,7 +221,7 @@ impl Exports {
     /// Everybody who wrote before is fenced, on all branches.
     pub(crate) fn fence_branches(&mut self, export: usize, by: InitiatorRun, generation: u64) {
         if let Some(owner) = self.exports[export].role.owner() {
-            (owner.writer, owner.told_generation) = (None, generation);
+            owner.told_generation = generation;
             self.tell_branches(export, || Word::Fenced { by, generation });
         }
     }

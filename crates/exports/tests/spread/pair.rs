@@ -6,10 +6,10 @@ use std::time::Duration;
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
     Denial, Denied, DoorLetter, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
-    IoTicket, NoEntry, Pass, SpreadConfig, User, Users, WriteClaim,
+    IoTicket, NoEntry, Pass, RecordReport, SpreadConfig, User, Users, WriteClaim,
 };
 use thinwire_volume::testing::{MemDisk, Puppet};
-use thinwire_volume::{Io, Op, Recorded, VolumeEvent};
+use thinwire_volume::{Io, Op, Recorded, VolumeEvent, WriterRecord, store_writer};
 
 const OWNER: usize = 0;
 const BRANCH: usize = 1;
@@ -73,14 +73,23 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
+        Pair::on(MemDisk::new(512, 512, 1))
+    }
+
+    /// With the writer record on that disk.
+    fn on(disk: MemDisk) -> Self {
+        let mut disk = Some(disk);
         let puppets: Vec<_> = (0..2).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
         let mut doors = Vec::new();
         for (shard, puppet) in (0..).zip(&puppets) {
             puppet.may_grow();
             let mut door =
                 Exports::new(ExportsConfig::default(), 70 + u64::from(shard), &Pool::new(0));
-            let disk = MemDisk::new(512, 512, 1);
-            let recorded = Recorded::new(Box::new(puppet.clone()), disk, Vec::new());
+            let disk = disk.take().unwrap_or_else(|| MemDisk::new(512, 512, 1));
+            let mut recorded = Recorded::new(Box::new(puppet.clone()), disk, Vec::new());
+            if shard == 0 {
+                store_writer(&mut recorded, WriterRecord::new(7, [0; 16], "")).unwrap();
+            }
             let config =
                 ExportConfig { name: "disk".into(), volume: Box::new(recorded), read_only: false };
             let spread = SpreadConfig { number: 3, shard, shards: 2, owner: 0, verifier: 5 };
@@ -218,7 +227,35 @@ fn a_writer_at_a_branch_is_one_like_others() {
     assert!(pair.doors[OWNER].reports()[0].writer.is_none());
     pair.claim(OWNER, 4, 1, false).unwrap();
     pair.settle();
-    assert_eq!(pair.told[OWNER].granted.last().unwrap().1.writer_generation, 4);
+    assert_eq!(pair.told[OWNER].granted.last().unwrap().1.writer_generation, 11);
+}
+
+/// A record that can be neither changed nor put back: nobody writes, on any shard, though who asked has gone.
+#[test]
+fn writers_are_held_back_everywhere_while_the_record_is_in_doubt() {
+    let mut disk = MemDisk::new(512, 512, 1);
+    // The first record, the first grant and half of a change; then its other half and what was to undo it.
+    disk.fail_records([false, false, false, false, true, true]);
+    let mut pair = Pair::on(disk);
+    assert_eq!(
+        pair.doors[BRANCH].open_read(9, 0).writer_generation,
+        7,
+        "it is told what is on record"
+    );
+    let first = pair.grant(BRANCH, 1);
+    pair.claim(OWNER, 2, 1, true).unwrap();
+    pair.settle();
+    assert_eq!(pair.doors[OWNER].reports()[0].record, RecordReport::Unsettled);
+    pair.doors[OWNER].end_session(session(OWNER, 2, 1), AT);
+    pair.settle();
+    let entry = |pair: &Pair| pair.doors[BRANCH].admit(session(BRANCH, 1, 1), first.pass).err();
+    assert_eq!(entry(&pair), Some(NoEntry::Waits));
+    for seconds in [0, 2] {
+        pair.now = AT + Duration::from_secs(seconds);
+        pair.settle();
+    }
+    assert_eq!(pair.doors[OWNER].reports()[0].record, RecordReport::Settled);
+    assert!(entry(&pair).is_none() && pair.told[OWNER].granted.is_empty());
 }
 
 /// The grant waits for the I/O that is in the branch's volume, and nothing new is let in meanwhile; what is
