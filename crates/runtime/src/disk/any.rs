@@ -56,7 +56,7 @@ impl AnyDisk {
 
 impl fmt::Debug for AnyDisk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, info) = either!(&self.0, disk => (&disk.path, &disk.info));
+        let (path, info) = either!(&self.0, disk => (&disk.common.path, &disk.info));
         write!(f, "{} through {}: {info:?}", path.display(), self.backend())
     }
 }

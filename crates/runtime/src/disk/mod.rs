@@ -1,7 +1,7 @@
 //! Real disks: files and block devices of this machine, behind the [`Disk`] interface.
 //!
 //! [`open`] finds out what a path is, locks it, and learns its size, alignment, identity and writer
-//! record; [`open_store`] makes a volume of it. System calls go through io_uring, or through a few
+//! record; [`open_store`] makes a volume of it, and [`SpreadDisk`] one for each of several threads. System calls go through io_uring, or through a few
 //! threads where that is refused.
 //!
 //! [`Disk`]: thinwire_volume::Disk
@@ -9,6 +9,7 @@
 mod align;
 mod allowance;
 mod any;
+mod common;
 mod domain;
 mod engine;
 mod error;
@@ -21,6 +22,7 @@ mod real;
 mod recorded;
 pub(crate) mod ring;
 mod slots;
+mod spread;
 mod state_file;
 mod threads;
 mod unused;
@@ -32,6 +34,7 @@ pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
 pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
+pub use spread::SpreadDisk;
 pub use unused::{UnusedGrant, UnusedGrants};
 
 #[cfg(test)]

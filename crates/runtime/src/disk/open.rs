@@ -17,7 +17,8 @@ use thinwire_volume::stores::{FileStore, FileStoreError};
 use thinwire_volume::{DiskInfo, Identity, Volume};
 
 use super::any::AnyDisk;
-use super::real::{Parts, RealDisk};
+use super::common::{Common, Parts};
+use super::real::{RealDisk, Role};
 use super::threads::Threads;
 use super::uring::Uring;
 use super::writer::{Content, WriterStore};
@@ -94,6 +95,20 @@ pub fn open(
     options: &DiskOptions,
     notify: &mut dyn FnMut(&str),
 ) -> Result<OpenedDisk, DiskOpenError> {
+    let mut notes = Vec::new();
+    let common = open_common(path, options, &mut notes, notify)?;
+    let direct = common.is_direct();
+    let disk = with_backend(Arc::new(common), Role::Owner, options.backend, &mut notes)?;
+    Ok(OpenedDisk { disk, direct, notes })
+}
+
+/// Opens what any number of rings can share; the rest as [`open`]. What the user should know goes to `notes`.
+pub(super) fn open_common(
+    path: &Path,
+    options: &DiskOptions,
+    notes: &mut Vec<String>,
+    notify: &mut dyn FnMut(&str),
+) -> Result<Common, DiskOpenError> {
     assert!(matches!(options.block_bytes, 512 | 4096), "logical block of 512 or 4096 bytes");
     let os = |what, source| DiskOpenError::Os { path: path.to_owned(), what, source };
     check_kind(path, &std::fs::metadata(path).map_err(|error| refused(path, options, error))?)?;
@@ -122,7 +137,6 @@ pub fn open(
         }
     }
 
-    let mut notes = Vec::new();
     let mut align_bytes = 1;
     if options.direct {
         match align::go_direct(&file, bytes, options.block_bytes) {
@@ -152,11 +166,8 @@ pub fn open(
             && if device { device_zeroes(major, minor) } else { file_punches(&file, bytes) },
         zero_range: !options.read_only,
     };
-    let file = Arc::new(file);
-    let path = path.to_owned();
-    let parts = Parts { file, path, info, device, may_grow, writer, scope };
-    let disk = with_backend(parts, options.backend, &mut notes)?;
-    Ok(OpenedDisk { disk, direct: align_bytes > 1, notes })
+    let (file, path) = (Arc::new(file), path.to_owned());
+    Ok(Common::new(Parts { file, path, info, device, may_grow, writer, scope }))
 }
 
 /// A disk as a volume.
@@ -179,8 +190,19 @@ pub fn open_store(
 ) -> Result<OpenedStore, DiskOpenError> {
     let opened = open(path, options, notify)?;
     opened.notes.iter().for_each(|note| notify(note));
-    let (fd, direct) = (opened.disk.fd(), opened.direct);
-    let store = FileStore::new(opened.disk, options.block_bytes, pool).map_err(|error| {
+    store_on(opened.disk, opened.direct, path, options.block_bytes, pool)
+}
+
+/// A volume of blocks of this size on a disk; `path` is for errors.
+pub(super) fn store_on(
+    disk: AnyDisk,
+    direct: bool,
+    path: &Path,
+    block_bytes: u32,
+    pool: &Pool,
+) -> Result<OpenedStore, DiskOpenError> {
+    let fd = disk.fd();
+    let store = FileStore::new(disk, block_bytes, pool).map_err(|error| {
         let path = path.to_owned();
         match error {
             FileStoreError::Empty => DiskOpenError::Empty { path },
@@ -277,18 +299,19 @@ fn device_zeroes(major: u32, minor: u32) -> bool {
     })
 }
 
-fn with_backend(
-    parts: Parts,
+/// A ring of this thread on what was opened, or threads.
+pub(super) fn with_backend(
+    common: Arc<Common>,
+    role: Role,
     backend: Backend,
     notes: &mut Vec<String>,
 ) -> Result<AnyDisk, DiskOpenError> {
+    let path = common.path.clone();
     if backend != Backend::Threads {
-        match Uring::new(&parts.file) {
+        match Uring::new(&common.file) {
             Ok(uring) => {
-                let path = parts.path.clone();
-                let disk =
-                    RealDisk::new(parts, uring).map_err(|source| descriptors(path, source))?;
-                return Ok(AnyDisk::uring(disk));
+                let disk = RealDisk::new(common, role, uring);
+                return Ok(AnyDisk::uring(disk.map_err(|source| descriptors(path, source))?));
             }
             Err(source) if backend == Backend::Uring => {
                 return Err(DiskOpenError::NoUring { source });
@@ -297,19 +320,16 @@ fn with_backend(
                 "{}: io_uring is refused here ({error}), so threads do the disk I/O, which costs \
                  more CPU; allow it with sysctl kernel.io_uring_disabled=0 or in the container's \
                  seccomp profile",
-                parts.path.display()
+                path.display()
             )),
         }
     }
-    match Threads::new(&parts.file) {
+    match Threads::new(&common.file) {
         Ok(threads) => {
-            let path = parts.path.clone();
-            let disk = RealDisk::new(parts, threads).map_err(|source| descriptors(path, source))?;
-            Ok(AnyDisk::threads(disk))
+            let disk = RealDisk::new(common, role, threads);
+            Ok(AnyDisk::threads(disk.map_err(|source| descriptors(path, source))?))
         }
-        Err(source) => {
-            Err(DiskOpenError::Os { path: parts.path, what: "start threads for its I/O", source })
-        }
+        Err(source) => Err(DiskOpenError::Os { path, what: "start threads for its I/O", source }),
     }
 }
 

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, SeekFrom, flock, fstat, seek};
+use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
 use super::allowance::{Allowance, Begun};
+use super::common::Common;
 use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
 use super::slots::{InFlight, Step, SystemCall};
-use super::writer::WriterStore;
 
 /// A block status looks at no more than this many extents: each costs a system call.
 const EXTENTS_MAX: usize = 1024;
@@ -23,22 +22,26 @@ const EXTENTS_MAX: usize = 1024;
 /// How often one poll goes back for what its own completions made possible.
 const ROUNDS_MAX: usize = 4;
 
-/// An open, locked file or block device.
+/// Which of the rings on one open file a disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The only one, or the one that makes the syncs, keeps the writer record, and finds growth.
+    Owner,
+    /// Another: see `spread.rs`.
+    Branch,
+}
+
+/// One thread's way to an open, locked file or block device.
 ///
 /// At most [`SLOTS`] operations are in the kernel; more wait here, in order. Dropping the disk
 /// waits for what is in the kernel, since the memory of it belongs to the kernel till then, forgets
-/// what waits, and lets go of the lock.
+/// what waits, and, if it is the last on its file, lets go of the lock.
 pub(super) struct RealDisk<E: Engine> {
-    pub file: Arc<File>,
-    pub path: PathBuf,
+    pub common: Arc<Common>,
     pub info: DiskInfo,
-    /// A block device: it does not become long again by a write beyond its end, and has no holes.
-    pub device: bool,
-    /// See [`Parts`].
-    may_grow: bool,
+    role: Role,
     /// The last size of which something was said.
     told_of: u64,
-    scope: SyncScope,
     engine: E,
     /// Records and block status.
     jobs: Jobs,
@@ -67,41 +70,20 @@ pub(super) struct RealDisk<E: Engine> {
     again: bool,
     /// A pause is under way.
     pausing: bool,
-    /// Found shorter than it was when opened. Stays: what was there is gone.
-    shrunk: bool,
-    /// The smallest size that it has been seen with since; before, no size at all.
-    smallest: u64,
-    /// The size that may have been offered: what was there when it was opened, and growth once it is kept.
-    offered: u64,
     /// The size that is being kept.
     keeping: u64,
 }
 
-/// What [`RealDisk::new`] is made of.
-pub(super) struct Parts {
-    pub file: Arc<File>,
-    pub path: PathBuf,
-    pub info: DiskInfo,
-    pub device: bool,
-    /// It is the same volume at the next start, if it has grown until then.
-    pub may_grow: bool,
-    pub writer: WriterStore,
-    pub scope: SyncScope,
-}
-
 impl<E: Engine> RealDisk<E> {
     /// Fails if the process may not have more descriptors.
-    pub fn new(parts: Parts, engine: E) -> io::Result<Self> {
-        let Parts { file, path, info, device, may_grow, writer, scope } = parts;
-        let jobs = Jobs::new(worker(file.clone(), writer, scope.clone(), info.read_only))?;
+    pub fn new(common: Arc<Common>, role: Role, engine: E) -> io::Result<Self> {
+        let jobs = Jobs::new(worker(common.clone()))?;
+        let info = common.info();
         Ok(RealDisk {
-            file,
-            path,
+            common,
             info,
-            device,
-            may_grow,
+            role,
             told_of: info.bytes,
-            scope,
             engine,
             jobs,
             listening: false,
@@ -119,9 +101,6 @@ impl<E: Engine> RealDisk<E> {
             copies_yield: false,
             again: false,
             pausing: false,
-            shrunk: false,
-            smallest: u64::MAX,
-            offered: info.bytes,
             keeping: 0,
         })
     }
@@ -171,31 +150,21 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
-    /// Its size now; nothing if that cannot be told.
-    fn bytes_now(&self) -> Option<u64> {
-        match self.device {
-            // The size that `fstat` tells of a device is none.
-            true => seek(&*self.file, SeekFrom::End(0)).ok(),
-            false => fstat(&*self.file).ok().map(|stat| stat.st_size as u64),
-        }
-    }
-
     /// Looks whether the file still has its size. A write beyond the end of a file that was cut
     /// would make it long again, with zeroes in between that nobody wrote.
     fn check_size(&mut self) {
-        if !self.device && !self.shrunk {
-            self.compare_size(self.bytes_now());
+        if !self.common.device && !self.common.has_shrunk() {
+            self.look();
         }
     }
 
-    /// A size that cannot be told is no news. One that was not offered may come and go.
-    fn compare_size(&mut self, bytes: Option<u64>) {
-        let Some(bytes) = bytes.filter(|_| !self.device) else { return };
-        if self.shrunk {
-            self.smallest = self.smallest.min(bytes);
-        } else if bytes < self.offered {
-            self.note_shrunk(bytes);
+    /// Its size now; nothing if that cannot be told, which is no news.
+    fn look(&mut self) -> Option<u64> {
+        let seen = self.common.look();
+        if seen.is_cut_news {
+            self.jobs.cut();
         }
+        seen.bytes
     }
 
     /// What of a larger size is not offered, once for each size.
@@ -203,8 +172,8 @@ impl<E: Engine> RealDisk<E> {
         if bytes <= self.info.bytes || std::mem::replace(&mut self.told_of, bytes) == bytes {
             return;
         }
-        let (path, offered) = (self.path.display(), self.info.bytes);
-        if self.may_grow {
+        let (path, offered) = (self.common.path.display(), self.info.bytes);
+        if self.common.may_grow {
             tracing::warn!(
                 "{path} has {bytes} bytes now, no multiple of the block of {block_bytes}: {offered} are \
                  offered, and the next start will refuse it; make its size a multiple"
@@ -217,18 +186,6 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
-    fn note_shrunk(&mut self, bytes: u64) {
-        (self.shrunk, self.smallest) = (true, bytes);
-        tracing::error!(
-            path = %self.path.display(),
-            bytes_before = self.offered,
-            bytes_now = bytes,
-            "the file became shorter while it was served: reads beyond that end and all writes fail \
-             until it is opened again, however long it is by then"
-        );
-        self.jobs.cut();
-    }
-
     /// Once a size is kept it is offered.
     fn note_kept(&mut self) {
         let is_end = |done: &&DiskDone| matches!(done.kind, DiskOpKind::KeepSize);
@@ -237,23 +194,23 @@ impl<E: Engine> RealDisk<E> {
         {
             let kept = std::mem::take(&mut self.keeping);
             if done.result.is_ok() {
-                self.offered = self.offered.max(kept);
+                self.common.offer(kept);
             }
         }
     }
 
     /// Has a block status done, unless it is known at once.
     fn ask(&mut self, op: DiskOp) {
-        if !self.device {
+        if !self.common.device {
             self.check_size();
-            if !self.shrunk {
+            if !self.common.has_shrunk() {
                 return self.jobs.submit(op);
             }
         }
         let DiskOp { token, len, mut kind, .. } = op;
         let mut result = Ok(());
         match &mut kind {
-            DiskOpKind::BlockStatus(extents) if self.device => {
+            DiskOpKind::BlockStatus(extents) if self.common.device => {
                 extents.push(Extent { len, hole: false, zero: false });
             }
             _ => result = Err(libc::EIO),
@@ -291,7 +248,7 @@ impl<E: Engine> RealDisk<E> {
                 return;
             }
             let Some(op) = self.backlog.pop_front() else { return };
-            if self.shrunk && writes(&op) {
+            if self.common.has_shrunk() && writes(&op) {
                 let DiskOp { token, kind, .. } = op;
                 done.push(DiskDone { token, result: Err(libc::EIO), kind });
                 continue;
@@ -363,11 +320,15 @@ impl<E: Engine> Disk for RealDisk<E> {
 
     /// Does not wait where the size is in memory, as it is of local files and devices.
     fn refresh(&mut self, block_bytes: u32) -> u64 {
-        let bytes = self.bytes_now();
-        self.compare_size(bytes);
+        let bytes = self.look();
+        if self.role == Role::Branch {
+            // The owner has it kept.
+            self.info.bytes = self.info.bytes.max(self.common.offered());
+            return self.info.bytes;
+        }
         let block = u64::from(block_bytes);
-        if let (Some(bytes), false) = (bytes, self.shrunk) {
-            if self.may_grow {
+        if let (Some(bytes), false) = (bytes, self.common.has_shrunk()) {
+            if self.common.may_grow {
                 self.info.bytes = self.info.bytes.max(bytes / block * block);
             }
             self.tell_unoffered(bytes, block_bytes);
@@ -376,7 +337,7 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn has_shrunk(&self) -> bool {
-        self.shrunk
+        self.common.has_shrunk()
     }
 
     /// Both for the copy and for the write itself, which would have no room else in the turn that is
@@ -394,6 +355,13 @@ impl<E: Engine> Disk for RealDisk<E> {
     fn submit(&mut self, op: DiskOp) {
         match op.kind {
             DiskOpKind::BlockStatus(_) => self.ask(op),
+            _ if self.role == Role::Branch && is_owners(&op) => {
+                let is_kept =
+                    matches!(op.kind, DiskOpKind::KeepSize) && op.len <= self.common.offered();
+                let DiskOp { token, kind, .. } = op;
+                let result = if is_kept { Ok(()) } else { Err(libc::EINVAL) };
+                self.told.push(DiskDone { token, result, kind });
+            }
             DiskOpKind::StoreWriter(_) if self.info.read_only => {
                 let DiskOp { token, kind, .. } = op;
                 self.told.push(DiskDone { token, result: Err(libc::EROFS), kind });
@@ -405,7 +373,7 @@ impl<E: Engine> Disk for RealDisk<E> {
                 self.jobs.submit(op);
             }
             // What is there by now is not what was.
-            DiskOpKind::Read(_) if op.offset.saturating_add(op.len) > self.smallest => {
+            DiskOpKind::Read(_) if op.offset.saturating_add(op.len) > self.common.smallest() => {
                 let DiskOp { token, kind, .. } = op;
                 self.told.push(DiskDone { token, result: Err(libc::EIO), kind });
             }
@@ -456,7 +424,7 @@ impl<E: Engine> Disk for RealDisk<E> {
     }
 
     fn sync_scope(&self) -> SyncScope {
-        self.scope.clone()
+        self.common.scope.clone()
     }
 }
 
@@ -470,24 +438,40 @@ impl<E: Engine> Drop for RealDisk<E> {
             self.take_in(&mut Vec::new());
             self.engine.enter();
         }
-        let _ = flock(&*self.file, FlockOperation::Unlock);
     }
 }
 
-/// What a disk's thread does. It is the only one that looks at the record.
-fn worker(
-    file: Arc<File>,
-    mut writer: WriterStore,
-    scope: SyncScope,
-    read_only: bool,
-) -> super::jobs::Worker {
-    Box::new(move |work| match work {
-        Work::BlockStatus { offset, len, extents } => block_status(&file, *offset, *len, extents),
-        Work::LoadWriter(record) => writer.load(&file, &scope).map(|found| **record = found),
-        Work::StoreWriter(_) if read_only => Err(libc::EROFS),
-        Work::StoreWriter(record) => writer.store(&file, &scope, **record),
-        Work::Cut => writer.cut(&file, &scope),
-        Work::KeepSize(bytes) => writer.keep_size(&file, &scope, *bytes),
+/// What only the owner of a file does: a sync beside another could share one error of the kernel with it.
+fn is_owners(op: &DiskOp) -> bool {
+    match op.kind {
+        DiskOpKind::Write { fua, .. } => fua,
+        DiskOpKind::Flush
+        | DiskOpKind::LoadWriter(_)
+        | DiskOpKind::StoreWriter(_)
+        | DiskOpKind::KeepSize => true,
+        DiskOpKind::Read(_)
+        | DiskOpKind::PunchHole
+        | DiskOpKind::ZeroRange
+        | DiskOpKind::BlockStatus(_) => false,
+    }
+}
+
+/// What a disk's thread does. Nobody else looks at the record.
+fn worker(common: Arc<Common>) -> super::jobs::Worker {
+    Box::new(move |work| {
+        let Common { file, scope, .. } = &*common;
+        match work {
+            Work::BlockStatus { offset, len, extents } => {
+                block_status(file, *offset, *len, extents)
+            }
+            Work::LoadWriter(record) => {
+                common.writer().load(file, scope).map(|found| **record = found)
+            }
+            Work::StoreWriter(_) if common.info().read_only => Err(libc::EROFS),
+            Work::StoreWriter(record) => common.writer().store(file, scope, **record),
+            Work::Cut => common.writer().cut(file, scope),
+            Work::KeepSize(bytes) => common.writer().keep_size(file, scope, *bytes),
+        }
     })
 }
 

@@ -6,7 +6,8 @@ use std::path::Path;
 use thinwire_buffer::Pool;
 use thinwire_volume::Identity;
 
-use super::super::writer::Content;
+use super::super::common::Parts;
+use super::super::writer::{Content, WriterStore};
 use super::*;
 use crate::turn;
 
@@ -88,16 +89,9 @@ fn with_engine<E: Engine>(engine: E, file: Arc<File>) -> RealDisk<E> {
     let identity = Identity { identity, incarnation: 0 };
     let (punch_hole, zero_range) = (false, false);
     let info = DiskInfo { bytes, align_bytes: 1, identity, read_only, punch_hole, zero_range };
-    let parts = Parts {
-        file: file.clone(),
-        path: path.into(),
-        info,
-        device,
-        may_grow: false,
-        writer,
-        scope,
-    };
-    RealDisk::new(parts, engine).unwrap()
+    let (path, may_grow) = (path.into(), false);
+    let parts = Parts { file: file.clone(), path, info, device, may_grow, writer, scope };
+    RealDisk::new(Arc::new(Common::new(parts)), Role::Owner, engine).unwrap()
 }
 
 fn read(disk: &mut RealDisk<Prompt>, pool: &Pool, token: u64, len: u64) {
