@@ -10,12 +10,14 @@ use thinwire_buffer::Pool;
 use thinwire_initiator::Initiator;
 use thinwire_link::Link;
 use thinwire_node::{Lane, PartId};
-use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
+use thinwire_target::{
+    ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
+};
 
 use crate::clock::entropy;
 use crate::inquiry::{Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
 use crate::shard::{Shard, SharedShard};
-use crate::shards::Mail;
+use crate::shards::{Idle, Mail};
 use crate::wait::{Spin, WaitToken};
 
 const STOP: WaitToken = 0;
@@ -79,6 +81,8 @@ pub struct Orders<'a> {
     pub hurry: Option<BorrowedFd<'a>>,
     /// Who asks how it is.
     pub inquiry: Option<&'a Inquiry>,
+    /// Other shards that serve an export together with it, which end when it does.
+    pub idle: Option<&'a Idle>,
 }
 
 /// A target and its shard: links, volumes and sessions.
@@ -146,6 +150,15 @@ impl TargetShard {
 
     /// Offers a volume, or lets go of it as of one that nobody was served.
     pub fn add_export(&mut self, export: OpenedExport) -> io::Result<()> {
+        self.offer(export, None)
+    }
+
+    /// The same; `spread`: other shards have volumes on the same content.
+    pub(crate) fn offer(
+        &mut self,
+        export: OpenedExport,
+        spread: Option<SpreadConfig>,
+    ) -> io::Result<()> {
         let watch = |&fd: &RawFd| self.shard.borrow_mut().add_volume(fd, Some(self.target));
         if let Err(error) = export.fds.iter().try_for_each(watch) {
             export.discard();
@@ -158,7 +171,11 @@ impl TargetShard {
         let name = &export.config.name;
         self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
         self.direct.extend(export.direct.map(|direct| (name.clone(), direct)));
-        shard.get_mut(self.target).add_export(export.config);
+        let target = shard.get_mut(self.target);
+        match spread {
+            Some(spread) => target.add_spread_export(export.config, spread),
+            None => target.add_export(export.config),
+        }
         self.ends.extend(export.end);
         Ok(())
     }
@@ -181,7 +198,7 @@ impl TargetShard {
     /// Serves until `stop` is readable, then ends in order: initiators are told, what is under way is
     /// finished (for a bounded time).
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
-        self.run_under(&Orders { stop, hurry: None, inquiry: None })
+        self.run_under(&Orders { stop, hurry: None, inquiry: None, idle: None })
     }
 
     /// Serves until `orders.stop` is readable, then ends in order: initiators are told, what is under way
@@ -204,9 +221,16 @@ impl TargetShard {
         }
         shard.get_mut(self.target).shut_down();
         let end = shard.now() + STOP_TIME;
+        let mut is_noted = false;
         loop {
             shard.turn(Some(STOP_LOOK))?;
-            let all_is_said = shard.get(self.target).is_idle() && shard.has_sent();
+            let mut all_is_said = shard.get(self.target).is_idle() && shard.has_sent();
+            if let Some(idle) = orders.idle {
+                if all_is_said && !std::mem::replace(&mut is_noted, true) {
+                    idle.note(self.index);
+                }
+                all_is_said &= idle.of_all();
+            }
             if all_is_said || shard.now() >= end || shard.ready().any(|token| token == HURRY) {
                 break;
             }

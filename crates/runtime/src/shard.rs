@@ -177,6 +177,12 @@ impl Shard {
         &self.links
     }
 
+    /// The clock that the parts' times are of: that of other shards, whose times are compared with theirs. Before
+    /// anything has happened here.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
     /// When waiting spins. Default: [`Spin::On`].
     pub fn set_spin(&mut self, spin: Spin) {
         self.waiter.set_spin(spin);
@@ -283,6 +289,10 @@ impl Shard {
                 frames +=
                     links.receive(at, |link, frame| on_frame(node, clock, now, link, frame))?;
             } else if let (MAIL, Some((part, mail))) = (token, mail.as_ref()) {
+                mail.hear();
+                for content in mail.unpack() {
+                    node.post(now, *part, PartEvent::Parcel(content));
+                }
                 mail.receive(pool, |link, frame| {
                     node.post(now, *part, PartEvent::Letter { link, frame });
                 });
@@ -311,7 +321,8 @@ impl Shard {
                 (Effect::Note(Gravity::Warning, text), _) => tracing::warn!("{text}"),
                 (Effect::Note(Gravity::Failure, text), _) => tracing::error!("{text}"),
                 (Effect::Letter(letter), Some((_, mail))) => mail.send(letter),
-                (Effect::Letter(_), None) | (Effect::Parcel(_), _) => {}
+                (Effect::Parcel(parcel), Some((_, mail))) => mail.send_parcel(parcel),
+                (Effect::Letter(_) | Effect::Parcel(_), None) => {}
             }
         }
     }

@@ -1,16 +1,21 @@
 //! Several shards of one target (`docs/design.md`, "Shards and steering"; rule 10): threads with links,
 //! exports and sessions of their own, which share nothing but a name, an instance number and the mail.
 //!
+//! Those of an export that is spread over the shards have a disk of their own each on the same open file, and
+//! their doors write to one another through the mail, too (`Parcel`).
+//!
 //! A frame of a session carries its shard in the first byte of the session id, and the kernel gives
 //! it to that shard's socket. Frames outside sessions carry none and come to shard 0. It answers
 //! discovery for all, and hands a greeting for another shard's export to that shard, which answers
-//! from its own link on the same interface or address: only greetings ever cross threads.
+//! from its own link on the same interface or address: of frames, only greetings ever cross threads.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -18,10 +23,10 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_link::{Link, ShardSteering};
-use thinwire_target::TargetConfig;
-use thinwire_volume::Letter;
+use thinwire_target::{SpreadConfig, TargetConfig};
+use thinwire_volume::{Letter, Parcel};
 
-use crate::clock::entropy;
+use crate::clock::{Clock, entropy};
 use crate::inquiry::Inquiry;
 use crate::serve::{OpenedExport, Orders, TargetShard};
 use crate::shard::{Shard, SharedShard};
@@ -34,6 +39,7 @@ const LETTERS_MAX: usize = 64;
 /// The end of the mail that a shard has.
 pub(crate) struct Mail {
     inbox: Receiver<Letter>,
+    parcels: Receiver<Box<dyn Any + Send>>,
     bell: Arc<OwnedFd>,
     /// By shard; our own, too.
     others: Vec<Post>,
@@ -43,6 +49,8 @@ pub(crate) struct Mail {
 #[derive(Clone)]
 struct Post {
     letters: SyncSender<Letter>,
+    /// Without a bound of its own: whoever sends them bounds how many there are.
+    parcels: Sender<Box<dyn Any + Send>>,
     bell: Arc<OwnedFd>,
 }
 
@@ -53,18 +61,20 @@ impl Mail {
         let mut inboxes = Vec::new();
         for _ in 0..count {
             let (letters, inbox) = sync_channel(LETTERS_MAX);
-            posts.push(Post { letters, bell: Arc::new(new_bell()?) });
-            inboxes.push(inbox);
+            let (parcels, delivered) = channel();
+            posts.push(Post { letters, parcels, bell: Arc::new(new_bell()?) });
+            inboxes.push((inbox, delivered));
         }
-        let mail = |(inbox, post): (_, &Post)| Mail {
+        let mail = |((inbox, parcels), post): (_, &Post)| Mail {
             inbox,
+            parcels,
             bell: post.bell.clone(),
             others: posts.clone(),
         };
         Ok(inboxes.into_iter().zip(&posts).map(mail).collect())
     }
 
-    /// Readable when letters wait.
+    /// Readable when letters or parcels wait.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -77,9 +87,26 @@ impl Mail {
         }
     }
 
-    /// Takes in what has come, at most what fits the box at once.
-    pub fn receive(&self, pool: &Pool, mut take: impl FnMut(usize, &mut RxFrame)) {
+    /// Hands a parcel to its shard. To one that has ended it says nothing any more.
+    pub fn send_parcel(&self, parcel: Parcel) {
+        let post = &self.others[usize::from(parcel.shard)];
+        if post.parcels.send(parcel.content).is_ok() {
+            ring(&post.bell);
+        }
+    }
+
+    /// Silences the bell: what comes from here on rings it again. Before anything is taken in.
+    pub fn hear(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Takes in the parcels that have come, in the order in which each shard has sent them.
+    pub fn unpack(&self) -> impl Iterator<Item = Box<dyn Any + Send>> + '_ {
+        self.parcels.try_iter()
+    }
+
+    /// Takes in the letters that have come, at most what fits the box at once.
+    pub fn receive(&self, pool: &Pool, mut take: impl FnMut(usize, &mut RxFrame)) {
         for letter in self.inbox.try_iter().take(LETTERS_MAX) {
             let bytes = pool.copy_of(&letter.frame).freeze();
             let waited = Duration::ZERO;
@@ -113,7 +140,8 @@ pub trait Opener: Sync {
     fn links(&self, shard: &ShardSteering) -> Result<Vec<Box<dyn Link>>, Self::Error>;
 
     /// Opens the exports of the shard of this index, by their numbers in the list given to [`serve`], in
-    /// that order; all or none. What they stand on may be parts of the shard, which has no target yet; its
+    /// that order; all or none. One that is spread is asked of every shard: each has a volume of its own on the
+    /// same content, and that of number `n % shards` the one that syncs and keeps the writer record. What they stand on may be parts of the shard, which has no target yet; its
     /// links are open, in order.
     fn exports(
         &self,
@@ -134,8 +162,8 @@ pub struct Service<'a> {
     pub config: TargetConfig,
     /// Threads, this one included. Those that would have no export are left out.
     pub shards: u8,
-    /// Names of the exports, unique: the one with number `n` is on shard `n % shards`.
-    pub exports: &'a [String],
+    /// The exports, by number: the one with number `n` is on shard `n % shards`, or owned by that.
+    pub exports: &'a [Offered],
     /// Memory that each shard's pool keeps for reuse, in bytes.
     pub pool_free_bytes_max: usize,
     /// When an idle shard spins.
@@ -146,10 +174,23 @@ pub struct Service<'a> {
     pub inquiry: Option<&'a Inquiry>,
 }
 
+/// An export, as all shards know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// Its name, unique among those of the target.
+    pub name: String,
+    /// All shards serve it together, if there are several; else one does.
+    pub spread: bool,
+}
+
 impl Service<'_> {
-    /// How many shards there will be: an export lives on one.
+    /// How many shards there will be: an export lives on one, unless it is spread over all.
     pub fn shard_count(&self) -> u8 {
-        self.shards.max(1).min(self.exports.len().clamp(1, 255) as u8)
+        let shards = self.shards.max(1);
+        match self.exports.iter().any(|export| export.spread) {
+            true => shards,
+            false => shards.min(self.exports.len().clamp(1, 255) as u8),
+        }
     }
 }
 
@@ -236,13 +277,23 @@ pub fn serve<O: Opener>(
 ) -> Result<(), O::Error> {
     let count = service.shard_count();
     let shard_of = |number: usize| (number % usize::from(count)) as u8;
-    let all: Vec<(String, u8)> =
-        service.exports.iter().cloned().enumerate().map(|(n, e)| (e, shard_of(n))).collect();
+    let named = service.exports.iter().map(|export| export.name.clone());
+    let all: Vec<(String, u8)> = named.enumerate().map(|(n, name)| (name, shard_of(n))).collect();
     let end = new_bell().map_err(|e| opener.failed(e))?;
     let mut mail = Mail::between(count).map_err(|e| opener.failed(e))?.into_iter();
     let own_mail = mail.next().expect("at least one shard");
-    let commons =
-        Commons { service, opener, all: &all, count, instance: entropy(), stop, end: &end };
+    let commons = Commons {
+        service,
+        opener,
+        all: &all,
+        verifiers: all.iter().map(|_| entropy()).collect(),
+        clock: Clock::new(),
+        idle: Idle { is_idle: (0..count).map(|_| AtomicBool::new(false)).collect() },
+        count,
+        instance: entropy(),
+        stop,
+        end: &end,
+    };
     let panicked = || opener.failed(io::Error::other("a shard ended by itself"));
     thread::scope(|scope| {
         let (tell, told) = channel();
@@ -274,11 +325,36 @@ pub fn serve<O: Opener>(
     })
 }
 
+/// Which shards of a target that ends have nothing under way any more for which others may be asked: an owner syncs
+/// for the last sessions of branches, so all end together.
+#[derive(Debug)]
+pub struct Idle {
+    /// By shard.
+    is_idle: Vec<AtomicBool>,
+}
+
+impl Idle {
+    /// A shard has nothing under way any more, nor begins anything by itself; or it has failed.
+    pub(crate) fn note(&self, shard: u8) {
+        self.is_idle[usize::from(shard)].store(true, Ordering::Release);
+    }
+
+    /// That is so of all.
+    pub(crate) fn of_all(&self) -> bool {
+        self.is_idle.iter().all(|idle| idle.load(Ordering::Acquire))
+    }
+}
+
 /// What all shards' threads look at.
 struct Commons<'a, O> {
     service: &'a Service<'a>,
     opener: &'a O,
     all: &'a [(String, u8)],
+    /// The first of each export, if that is spread.
+    verifiers: Vec<u64>,
+    /// What happens on several shards is told apart by its time.
+    clock: Clock,
+    idle: Idle,
     count: u8,
     instance: u64,
     /// Readable when the user wants the end, or when a shard has ended.
@@ -305,17 +381,19 @@ impl<O: Opener> Commons<'_, O> {
         let shared = Shard::new(links, pool).map_err(failed)?;
         let shared = Rc::new(RefCell::new(shared));
         shared.borrow_mut().set_spin(self.service.spin);
+        shared.borrow_mut().set_clock(self.clock);
         // Before there is a target: nobody is told that an export is not there while it is opened.
         let numbered = self.all.iter().enumerate();
+        let is_own = |number: usize, at: u8| at == index || self.is_spread(number);
         let own_exports: Vec<usize> =
-            numbered.filter(|(_, (_, at))| *at == index).map(|(number, _)| number).collect();
+            numbered.filter(|(n, (_, at))| is_own(*n, *at)).map(|(number, _)| number).collect();
         let exports = self.opener.exports(&own_exports, index, &shared)?;
         let mut shard = TargetShard::on(shared, config, own, index);
         shard.with_target(|target| target.set_instance(self.instance));
-        let mut exports = exports.into_iter();
-        while let Some(export) = exports.next() {
-            if let Err(error) = shard.add_export(export) {
-                exports.for_each(OpenedExport::discard);
+        let mut exports = exports.into_iter().zip(&own_exports);
+        while let Some((export, &number)) = exports.next() {
+            if let Err(error) = shard.offer(export, self.spread(number, index)) {
+                exports.for_each(|(export, _)| export.discard());
                 return Err(failed(error));
             }
         }
@@ -324,6 +402,22 @@ impl<O: Opener> Commons<'_, O> {
             shard.join(mail).map_err(failed)?;
         }
         Ok(shard)
+    }
+
+    /// All shards have the export of this number.
+    fn is_spread(&self, number: usize) -> bool {
+        self.count > 1 && self.service.exports[number].spread
+    }
+
+    /// How the export of this number is spread, as this shard sees it, if it is.
+    fn spread(&self, number: usize, shard: u8) -> Option<SpreadConfig> {
+        self.is_spread(number).then(|| SpreadConfig {
+            number: number as u32,
+            shard,
+            shards: self.count,
+            owner: self.all[number].1,
+            verifier: self.verifiers[number],
+        })
     }
 
     /// The life of a shard other than the first.
@@ -355,9 +449,15 @@ impl<O: Opener> Commons<'_, O> {
             either.add(self.stop, 0)?;
             either.add(self.end.as_fd(), 1)?;
             let Service { hurry, inquiry, .. } = *self.service;
-            shard.run_under(&Orders { stop: either.fd(), hurry, inquiry })
+            let is_tied = (0..self.all.len()).any(|number| self.is_spread(number));
+            let idle = is_tied.then_some(&self.idle);
+            shard.run_under(&Orders { stop: either.fd(), hurry, inquiry, idle })
         };
         let ran = serve();
+        if ran.is_err() {
+            // The others wait for nothing of it any more.
+            self.idle.note(index);
+        }
         self.opener.ended(index, shard);
         shard.let_go();
         ran.map_err(|e| self.opener.failed(e))

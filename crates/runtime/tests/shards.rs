@@ -20,7 +20,7 @@ use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{Opener, Service, serve};
+use thinwire_runtime::shards::{Offered, Opener, Service, serve};
 use thinwire_runtime::wait::Spin;
 use thinwire_target::{ExportConfig, RecordReport, TargetConfig};
 use thinwire_volume::Identity;
@@ -158,7 +158,7 @@ fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
     let thread = std::thread::spawn(move || {
         let file = File::open("/proc/self/exe").unwrap();
         let opener = Memory { links, bad, file, ended: tell_end, let_go: tell_let_go };
-        let exports = EXPORTS.map(String::from);
+        let exports = EXPORTS.map(|name| Offered { name: name.into(), spread: false });
         let service = Service {
             config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
             shards,

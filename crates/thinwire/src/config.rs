@@ -212,6 +212,12 @@ impl Gathered {
                 let set = bytes.and_then(|bytes| spec.set_cache(bytes));
                 set.map_err(|e| file.wrong(cache.span(), e))?;
             }
+            if let Some(spread) = &export.spread
+                && *spread.get_ref()
+            {
+                let set = spec.set_spread().and_then(|()| spec.check_spread());
+                set.map_err(|e| file.wrong(spread.span(), e))?;
+            }
             self.add_export(spec, file.place(start))?;
         }
         Ok(())

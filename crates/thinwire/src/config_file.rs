@@ -104,6 +104,7 @@ pub(crate) struct FileExport {
     pub block: Option<Spanned<u64>>,
     pub buffered: Option<Spanned<bool>>,
     pub cache: Option<Spanned<String>>,
+    pub spread: Option<Spanned<bool>>,
     #[serde(default)]
     pub writeback: bool,
 }

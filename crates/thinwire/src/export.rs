@@ -1,4 +1,4 @@
-//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,writeback]`, and the
+//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,spread][,writeback]`, and the
 //! check that the volume behind it can be served.
 
 use std::fmt;
@@ -32,6 +32,8 @@ pub struct ExportSpec {
     pub buffered: bool,
     /// Memory for what was read of it, in bytes.
     pub cache: Option<u64>,
+    /// All shards serve it together, each by a ring of its own.
+    pub spread: bool,
     /// Test wrapper: acknowledge writes early and lose the unflushed ones with the process.
     pub writeback: bool,
 }
@@ -47,6 +49,7 @@ impl ExportSpec {
             block_bytes: BLOCK_BYTES_DEFAULT,
             buffered: false,
             cache: None,
+            spread: false,
             writeback: false,
         })
     }
@@ -97,6 +100,37 @@ impl ExportSpec {
                  yet when somebody else has written there",
             ),
         }
+    }
+
+    /// Has all shards of the target serve it together.
+    pub fn set_spread(&mut self) -> Result<(), ParseError> {
+        let wrong = |why: &str| Err(ParseError::new(self.volume.to_string(), why));
+        match self.volume {
+            VolumeSpec::Path(_) | VolumeSpec::Null(_) => {
+                self.spread = true;
+                Ok(())
+            }
+            VolumeSpec::Memory(_) => wrong(
+                "a volume in memory belongs to one thread, and cannot be spread over shards; a file on a tmpfs can",
+            ),
+            VolumeSpec::Switched(_) | VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => wrong(
+                "a volume that is made of others, or is another target's, is attached by one shard, and cannot \
+                 be spread over several",
+            ),
+        }
+    }
+
+    /// Whether what is asked for goes together.
+    pub fn check_spread(&self) -> Result<(), ParseError> {
+        let beside = match self {
+            Self { spread: true, cache: Some(_), .. } => "cache=SIZE",
+            Self { spread: true, writeback: true, .. } => "writeback",
+            _ => return Ok(()),
+        };
+        let why = format!(
+            "not together with {beside}, which one thread has: it would not hear of what other shards write"
+        );
+        Err(ParseError::new("spread", why))
     }
 
     /// Whether nobody else writes behind its cache: a device that is opened for reading only may be mounted,
@@ -184,18 +218,20 @@ impl FromStr for ExportSpec {
             match option.split_once('=').unwrap_or((option.as_str(), "")) {
                 ("ro", "") => spec.read_only = true,
                 ("buffered", "") => spec.set_buffered()?,
+                ("spread", "") => spec.set_spread()?,
                 ("writeback", "") => spec.writeback = true,
                 ("block", value) => spec.set_block(crate::size::parse_size(value)?)?,
                 ("cache", value) => spec.set_cache(crate::size::parse_size(value)?)?,
                 _ => {
                     return Err(ParseError::new(
                         option,
-                        "unknown export option; known are ro, block=512, block=4096, cache=SIZE, buffered and \
-                         writeback (write a comma in a path twice)",
+                        "unknown export option; known are ro, block=512, block=4096, cache=SIZE, buffered, \
+                         spread and writeback (write a comma in a path twice)",
                     ));
                 }
             }
         }
+        spec.check_spread()?;
         Ok(spec)
     }
 }
@@ -214,6 +250,9 @@ impl fmt::Display for ExportSpec {
         }
         if let Some(bytes) = self.cache {
             write!(f, ",cache={bytes}")?;
+        }
+        if self.spread {
+            f.write_str(",spread")?;
         }
         if self.writeback {
             f.write_str(",writeback")?;
@@ -244,6 +283,9 @@ mod tests {
         let text = "disk0=file:/srv/disk0.img,buffered,writeback";
         let spec: ExportSpec = text.parse().unwrap();
         assert!(spec.buffered && spec.to_string() == text);
+        let text = "hot=file:/srv/hot.img,buffered,spread";
+        let spec: ExportSpec = text.parse().unwrap();
+        assert!(spec.spread && spec.to_string() == text);
         let text = "big=linear:[tw://n/d?link=eth1,file:/c],buffered";
         assert!(
             text.parse::<ExportSpec>().unwrap().buffered,
@@ -289,6 +331,12 @@ mod tests {
             ("a=memory:1M,buffered", "no file"),
             ("a=linear:[tw://n/d?link=eth1,null:1M],buffered", "no file"),
             ("a=/x,buffered=1", "`buffered=1`"),
+            ("a=memory:1M,spread", "one thread"),
+            ("a=linear:[/x,/y],spread", "one shard"),
+            ("a=/x,spread,cache=1M", "cache=SIZE"),
+            ("a=/x,cache=1M,spread", "cache=SIZE"),
+            ("a=/x,spread,writeback", "writeback"),
+            ("a=/x,spread=2", "`spread=2`"),
         ] {
             let error = text.parse::<ExportSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

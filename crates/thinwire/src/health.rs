@@ -164,8 +164,9 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     let shard = u32::from(report.index);
     all.session_count += report.session_count as u64;
     add_links(&mut all.links, report);
-    let exports = report.exports.iter().map(|export| export_status(config, export, report));
-    all.exports.extend(exports);
+    for export in &report.exports {
+        add_export(&mut all.exports, export_status(config, export, report));
+    }
     let link = |at: usize| report.links[at].name.clone();
     all.sessions.extend(report.sessions.iter().map(|session| SessionStatus {
         initiator: session.initiator.clone(),
@@ -184,6 +185,20 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     for (reason, count) in stats.drops.iter() {
         *all.drops.entry(reason.to_owned()).or_default() += count;
     }
+}
+
+/// What one shard says of an export, which others may serve, too: most is known by the one that owns it.
+fn add_export(exports: &mut Vec<ExportStatus>, mut export: ExportStatus) {
+    let Some(known) = exports.iter_mut().find(|known| known.name == export.name) else {
+        return exports.push(export);
+    };
+    if export.shards.contains(&export.shard) {
+        std::mem::swap(known, &mut export);
+    }
+    known.copied_bytes += export.copied_bytes;
+    known.shards.append(&mut export.shards);
+    known.shards.sort_unstable();
+    known.fault = known.fault.take().or(export.fault);
 }
 
 /// All shards have the same links, in the same order.
@@ -229,7 +244,8 @@ fn export_status(
         block_bytes: export.geometry.block_bytes,
         read_only: export.read_only || export.geometry.features.read_only,
         io: direct.map(|(_, direct)| if *direct { "direct" } else { "buffered" }.to_owned()),
-        shard: u32::from(report.index),
+        shard: u32::from(export.branch_of.unwrap_or(report.index)),
+        shards: vec![u32::from(report.index)],
         writer,
         generation: export.generation,
         record: match export.record {
@@ -307,6 +323,35 @@ mod tests {
         }
     }
 
+    /// What an idle shard says of an export.
+    fn report(name: &str) -> ExportReport {
+        let features = thinwire_volume::Features {
+            read_only: false,
+            discard: true,
+            write_zeroes: true,
+            block_status: true,
+        };
+        ExportReport {
+            name: name.into(),
+            geometry: thinwire_volume::Geometry {
+                bytes: 512,
+                block_bytes: 512,
+                preferred_bytes: 512,
+                io_bytes_max: 512,
+                features,
+            },
+            read_only: false,
+            generation: 0,
+            writer: None,
+            record: RecordReport::Settled,
+            losses: 0,
+            has_shrunk: false,
+            copied_bytes: 0,
+            cache: None,
+            branch_of: None,
+        }
+    }
+
     #[test]
     fn of_a_writer_and_of_leaves_all_is_told() {
         let mut shard = shard(0);
@@ -318,26 +363,10 @@ mod tests {
             lease_end: None,
         };
         shard.exports.push(ExportReport {
-            name: "a".into(),
-            geometry: thinwire_volume::Geometry {
-                bytes: 512,
-                block_bytes: 512,
-                preferred_bytes: 512,
-                io_bytes_max: 512,
-                features: thinwire_volume::Features {
-                    read_only: false,
-                    discard: true,
-                    write_zeroes: true,
-                    block_status: true,
-                },
-            },
-            read_only: false,
             generation: 1,
             writer: Some(writer),
             record: RecordReport::Reading,
-            losses: 0,
             has_shrunk: true,
-            copied_bytes: 0,
             cache: Some(CacheReport {
                 bytes: 1 << 20,
                 used: 4096,
@@ -345,7 +374,7 @@ mod tests {
                 misses: 1,
                 ahead: 8192,
             }),
-            branch_of: None,
+            ..report("a")
         });
         for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
             let report = InitiatorReport {
@@ -378,6 +407,31 @@ mod tests {
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();
         let policy = || "doorbell".to_owned();
         assert_eq!(batches, [(policy(), 1, 9, 3), (policy(), 7, 9, 3)]);
+    }
+
+    #[test]
+    fn of_an_export_that_all_shards_serve_its_owner_tells_most() {
+        let patience = Duration::from_millis(300);
+        for owner in 0..3 {
+            let shard_of = |index: u8| {
+                let mut shard = shard(index);
+                shard.exports.push(ExportReport {
+                    generation: if index == owner { 7 } else { 0 },
+                    losses: u64::from(index == owner),
+                    has_shrunk: index == 1,
+                    copied_bytes: 10,
+                    branch_of: (index != owner).then_some(owner),
+                    ..report("a")
+                });
+                Some(shard)
+            };
+            let reports = [0, 1, 2].map(shard_of);
+            let all = target(&target_settings(), TargetState::Serving, patience, &reports);
+            let [export] = &all.exports[..] else { panic!("{:?}", all.exports) };
+            assert_eq!((export.shard, &export.shards[..]), (u32::from(owner), &[0, 1, 2][..]));
+            assert_eq!((export.generation, export.losses, export.copied_bytes), (7, 1, 30));
+            assert!(export.fault.is_some());
+        }
     }
 
     #[test]

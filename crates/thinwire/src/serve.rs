@@ -1,6 +1,6 @@
 //! Serving: from a configuration to running shards.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
-use thinwire_runtime::disk::{self, DiskOptions};
+use thinwire_runtime::disk::{self, DiskOpenError, DiskOptions, OpenedStore, SpreadDisk};
 use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{self, Opener, Service};
+use thinwire_runtime::shards::{self, Offered, Opener, Service};
 use thinwire_runtime::steering::Lanes;
 use thinwire_target::ExportConfig;
 use thinwire_volume::modules::Cache;
@@ -70,7 +70,9 @@ pub fn serve(
             (None, None)
         }
     };
-    let names: Vec<_> = config.exports.iter().map(|export| export.name.clone()).collect();
+    let offered =
+        |export: &ExportSpec| Offered { name: export.name.clone(), spread: export.spread };
+    let offered: Vec<_> = config.exports.iter().map(offered).collect();
     let endings = Endings::new()?;
     let mut service = Service {
         config: thinwire_target::TargetConfig {
@@ -80,7 +82,7 @@ pub fn serve(
             ..Default::default()
         },
         shards: u8::try_from(config.shards).unwrap_or(u8::MAX),
-        exports: &names,
+        exports: &offered,
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
         hurry: Some(endings.hurry.as_fd()),
@@ -92,8 +94,14 @@ pub fn serve(
     service.inquiry = Some(&inquiry);
     let lanes = (0..service.shards.max(1)).map(|_| Lanes::draw()).collect();
     let left_behind = Arc::new(AtomicBool::new(false));
-    let configured =
-        Configured { config, endings: endings.clone(), left_behind: left_behind.clone(), lanes };
+    let mut configured = Configured {
+        config,
+        endings: endings.clone(),
+        left_behind: left_behind.clone(),
+        lanes,
+        count: service.shard_count(),
+        spread: Vec::new(),
+    };
     let (serving, over) = (AtomicBool::new(false), steward::bell()?);
     let steward = Steward {
         config,
@@ -112,6 +120,8 @@ pub fn serve(
         begun.map_err(|e| Failure::failed(format!("cannot start a thread: {e}")))?;
         // However serving ends, its thread does, too.
         let _over = steward::RingAtEnd(&over);
+        // While this waits for a lock, signals are heard.
+        configured.open_spread()?;
         shards::serve(&service, &configured, endings.stop.as_fd(), &mut || {
             serving.store(true, Ordering::Release);
             ready()
@@ -151,6 +161,46 @@ struct Configured<'a> {
     left_behind: Arc<AtomicBool>,
     /// By shard: whose frames its links let in besides, for exports that stand on other targets'.
     lanes: Vec<Lanes>,
+    /// Shards.
+    count: u8,
+    /// By number, files and devices of exports that all shards serve, if there are several.
+    spread: Vec<Option<SpreadDisk>>,
+}
+
+impl Configured<'_> {
+    /// Opens once what several shards will have a ring on each.
+    fn open_spread(&mut self) -> Outcome {
+        let (config, endings) = (self.config, self.endings.clone());
+        for spec in &config.exports {
+            let opened = match &spec.volume {
+                VolumeSpec::Path(path) if spec.spread && self.count > 1 => {
+                    let options = disk_options(spec, &config.state_dir, &endings.stop);
+                    let opened = SpreadDisk::open(path, &options, &mut notify(spec));
+                    Some(opened.map_err(|e| cannot_serve(spec, e))?)
+                }
+                _ => None,
+            };
+            self.spread.push(opened);
+        }
+        Ok(())
+    }
+
+    /// The volume of one of several shards on a file or device that was opened for all.
+    fn open_ring(
+        &self,
+        disk: &SpreadDisk,
+        number: usize,
+        index: u8,
+        pool: &Pool,
+    ) -> Outcome<OpenedExport> {
+        let spec = &self.config.exports[number];
+        let opened = match number % usize::from(self.count) == usize::from(index) {
+            true => disk.owner(pool, &mut notify(spec)),
+            false => disk.branch(pool),
+        };
+        let opened = opened.map_err(|e| cannot_serve(spec, e))?;
+        Ok(of_store(opened, |volume, fd| OpenedExport::new(named(spec, volume), fd)))
+    }
 }
 
 impl Configured<'_> {
@@ -205,12 +255,13 @@ impl Opener for Configured<'_> {
             numbers.iter().partition(|&&number| self.config.exports[number].volume.is_store());
         for number in stores.into_iter().chain(others) {
             let spec = &self.config.exports[number];
-            let export = match spec.volume.is_store() {
-                true => {
-                    let pool = shard.borrow().pool().clone();
-                    open_store(spec, &self.config.state_dir, &pool, &self.endings.stop)
+            let pool = || shard.borrow().pool().clone();
+            let export = match &self.spread[number] {
+                Some(disk) => self.open_ring(disk, number, index, &pool()),
+                None if spec.volume.is_store() => {
+                    open_store(spec, &self.config.state_dir, &pool(), &self.endings.stop)
                 }
-                false => self.open_tree(spec, &host),
+                None => self.open_tree(spec, &host),
             };
             match export {
                 Ok(export) => opened.push((number, export)),
@@ -295,6 +346,34 @@ impl Configured<'_> {
     }
 }
 
+/// How the file or device of an export is opened.
+fn disk_options(spec: &ExportSpec, state_dir: &Path, stop: &Arc<OwnedFd>) -> DiskOptions {
+    DiskOptions {
+        read_only: spec.read_only,
+        block_bytes: spec.block_bytes,
+        direct: !spec.buffered,
+        stop: Some(stop.clone()),
+        state_dir: state_dir.to_owned(),
+        ..DiskOptions::default()
+    }
+}
+
+fn notify(spec: &ExportSpec) -> impl FnMut(&str) {
+    |note| tracing::warn!("export {}: {note}", spec.name)
+}
+
+fn cannot_serve(spec: &ExportSpec, error: DiskOpenError) -> Failure {
+    Failure::failed(format!("cannot serve export {}: {error}", spec.name))
+}
+
+fn of_store(
+    opened: OpenedStore,
+    export: impl FnOnce(Box<dyn Volume>, Option<RawFd>) -> OpenedExport,
+) -> OpenedExport {
+    let OpenedStore { volume, fd, direct } = opened;
+    OpenedExport { direct: Some(direct), ..export(volume, Some(fd)) }
+}
+
 fn named(spec: &ExportSpec, volume: Box<dyn Volume>) -> ExportConfig {
     ExportConfig { name: spec.name.clone(), volume, read_only: spec.read_only }
 }
@@ -371,20 +450,9 @@ fn open_store(
         }
         VolumeSpec::Path(path) => {
             spec.check_cache(path).map_err(Failure::usage)?;
-            let options = DiskOptions {
-                read_only: spec.read_only,
-                block_bytes: block,
-                direct: !spec.buffered,
-                stop: Some(stop.clone()),
-                state_dir: state_dir.to_owned(),
-                ..DiskOptions::default()
-            };
-            let name = &spec.name;
-            let mut notify = |note: &str| tracing::warn!("export {name}: {note}");
-            let opened = disk::open_store(path, &options, pool, &mut notify)
-                .map_err(|e| Failure::failed(format!("cannot serve export {name}: {e}")))?;
-            let direct = Some(opened.direct);
-            OpenedExport { direct, ..export(opened.volume, Some(opened.fd)) }
+            let options = disk_options(spec, state_dir, stop);
+            let opened = disk::open_store(path, &options, pool, &mut notify(spec));
+            of_store(opened.map_err(|e| cannot_serve(spec, e))?, export)
         }
         VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => unreachable!("{spec} is no store"),
     })

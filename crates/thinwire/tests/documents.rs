@@ -235,6 +235,7 @@ fn the_json_of_status_is_what_its_document_says() {
         read_only: false,
         io: None,
         shard: 0,
+        shards: vec![0],
         writer: None,
         generation: 0,
         record: String::new(),

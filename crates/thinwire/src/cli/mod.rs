@@ -132,6 +132,7 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
   block = 512
   buffered = false
   cache = \"256M\"
+  spread = false
   [[volume]]
   name = \"big\"
   kind = \"linear\"
@@ -165,9 +166,9 @@ pub struct TargetArgs {
     /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
-    /// NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,writeback]; repeatable. cache: memory of the
-    /// target for what is read; buffered: through the page cache of this machine's kernel, not directly to the
-    /// file or device
+    /// NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,spread][,writeback]; repeatable. cache: memory
+    /// of the target for what is read; buffered: through the page cache of this machine's kernel, not directly
+    /// to the file or device; spread: all --shards serve it together, each initiator by one of them
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it

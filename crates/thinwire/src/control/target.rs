@@ -111,8 +111,11 @@ pub struct ExportStatus {
     /// are through the page cache; null if it has none, and from a process of an earlier version.
     #[serde(default)]
     pub io: Option<String>,
-    /// The shard that serves it.
+    /// The shard that serves it, or, of one that all serve, the one that decides who writes, and syncs.
     pub shard: u32,
+    /// All shards that serve it, of those that answered; empty from a process of an earlier version.
+    #[serde(default)]
+    pub shards: Vec<u32>,
     /// Who holds it for writing; null if nobody does.
     pub writer: Option<WriterStatus>,
     /// The present writer generation; 0 if it was never written.
@@ -126,7 +129,7 @@ pub struct ExportStatus {
     /// What is wrong with what it lies on, for people; null if nothing is known.
     #[serde(default)]
     pub fault: Option<String>,
-    /// Bytes that had to be copied for its store.
+    /// Bytes that had to be copied for its store, on all shards.
     pub copied_bytes: u64,
     /// What it keeps in memory of what was read; null without a cache, and from a process of an earlier version.
     #[serde(default)]

@@ -146,6 +146,10 @@ fn export_line(export: &ExportStatus) -> String {
     let mut line =
         format!("export {name} of {volume}, {size} in blocks of {} bytes", export.block_bytes);
     line += &export.io.as_ref().map_or(String::new(), |io| format!(", {io}"));
+    if export.shards.len() > 1 {
+        let shards: Vec<_> = export.shards.iter().map(u32::to_string).collect();
+        line += &format!(", by shards {}", shards.join(", "));
+    }
     line += &match &export.writer {
         _ if export.read_only => ", read-only".to_owned(),
         None => ", nobody writes".to_owned(),
@@ -249,6 +253,7 @@ mod tests {
             read_only: false,
             io: None,
             shard: 0,
+            shards: vec![0],
             writer: None,
             generation: 3,
             record: "settled".into(),
@@ -319,6 +324,7 @@ mod tests {
             read_only: false,
             io: None,
             shard: 0,
+            shards: vec![0],
             writer: None,
             generation: 0,
             record: "settled".into(),

@@ -1,0 +1,232 @@
+//! One export on several shards, over a real file: whoever attaches, by whichever shard, sees one disk with one writer.
+
+mod common;
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use common::{Dir, open_disk};
+use thinwire_buffer::{Addr, Pool, SegList};
+use thinwire_initiator::{InitiatorConfig, TargetName};
+use thinwire_link::{Link, LinkOptions, LinkSpec, ShardSteering};
+use thinwire_runtime::blocking::Blocking;
+use thinwire_runtime::disk::SpreadDisk;
+use thinwire_runtime::inquiry::Inquiry;
+use thinwire_runtime::serve::{OpenedExport, TargetShard};
+use thinwire_runtime::shard::SharedShard;
+use thinwire_runtime::shards::{Offered, Opener, Service, serve};
+use thinwire_runtime::wait::Spin;
+use thinwire_target::{ExportConfig, SpreadConfig, TargetConfig};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const SHARDS: u8 = 3;
+const BYTES: u64 = 1 << 20;
+/// The second of two exports: shard 1 owns it.
+const NUMBER: usize = 1;
+
+fn link(spec: &str, shard: Option<ShardSteering>) -> Box<dyn Link> {
+    let options = LinkOptions { shard, ..LinkOptions::default() };
+    spec.parse::<LinkSpec>().unwrap().open_with(&options).unwrap()
+}
+
+/// Opens a UDP link, and rings on files.
+struct Files {
+    link: String,
+    disks: [SpreadDisk; 2],
+    ended: mpsc::Sender<u8>,
+}
+
+impl Opener for Files {
+    type Error = io::Error;
+
+    fn failed(&self, error: io::Error) -> io::Error {
+        error
+    }
+
+    fn links(&self, shard: &ShardSteering) -> io::Result<Vec<Box<dyn Link>>> {
+        Ok(vec![link(&self.link, Some(shard.clone()))])
+    }
+
+    fn exports(
+        &self,
+        numbers: &[usize],
+        index: u8,
+        shard: &SharedShard,
+    ) -> io::Result<Vec<OpenedExport>> {
+        assert_eq!(numbers, [0, 1], "each shard has all");
+        let pool = shard.borrow().pool().clone();
+        let open = |&number: &usize| {
+            let opened = match usize::from(index) == number {
+                true => self.disks[number].owner(&pool, &mut |_| {}),
+                false => self.disks[number].branch(&pool),
+            };
+            let opened = opened.map_err(io::Error::other)?;
+            let (name, volume) = (format!("disk{number}"), opened.volume);
+            let config = ExportConfig { name, volume, read_only: false };
+            Ok(OpenedExport::new(config, Some(opened.fd)))
+        };
+        numbers.iter().map(open).collect()
+    }
+
+    fn ended(&self, index: u8, shard: &TargetShard) {
+        if shard.target().stats().sessions > 0 {
+            let _ = self.ended.send(index);
+        }
+    }
+}
+
+/// A target on threads of its own.
+struct Served {
+    target: TargetName,
+    stop: Option<OwnedFd>,
+    thread: JoinHandle<io::Result<()>>,
+    inquiry: Arc<Inquiry>,
+    /// Shards that had sessions.
+    ended: mpsc::Receiver<u8>,
+}
+
+fn start(paths: &[PathBuf; 2], dir: &Dir) -> Served {
+    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (stop_read, stop) = rustix::pipe::pipe().unwrap();
+    let inquiry = Arc::new(Inquiry::new(SHARDS).unwrap());
+    let (tell, ready) = mpsc::channel();
+    let (tell_end, ended) = mpsc::channel();
+    let disk = |path: &PathBuf| SpreadDisk::open(path, &dir.options(), &mut |_| {}).unwrap();
+    let disks = [disk(&paths[0]), disk(&paths[1])];
+    let asked = inquiry.clone();
+    let thread = std::thread::spawn(move || {
+        let opener = Files { link: format!("udp:{address}"), disks, ended: tell_end };
+        let exports = [0, 1].map(|n| Offered { name: format!("disk{n}"), spread: true });
+        let service = Service {
+            config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
+            shards: SHARDS,
+            exports: &exports,
+            pool_free_bytes_max: 8 << 20,
+            spin: Spin::On,
+            hurry: None,
+            inquiry: Some(&asked),
+        };
+        serve(&service, &opener, stop_read.as_fd(), &mut || {
+            tell.send(()).unwrap();
+            Ok(())
+        })
+    });
+    ready.recv_timeout(PATIENCE).expect("ready");
+    Served {
+        target: TargetName::Address(Addr::Udp(address)),
+        stop: Some(stop),
+        thread,
+        inquiry,
+        ended,
+    }
+}
+
+impl Served {
+    /// An initiator whose session is on that shard.
+    fn attach(&self, shard: u8, more: impl FnOnce(&mut InitiatorConfig)) -> Blocking {
+        let mut config = InitiatorConfig::new(self.target.clone(), format!("disk{NUMBER}"));
+        config.insecure = true;
+        let identities = (1u8..).map(|n| [n; 16]);
+        config.initiator =
+            identities.into_iter().find(|id| SpreadConfig::dealt(id, SHARDS) == shard).unwrap();
+        more(&mut config);
+        let links = vec![link("udp:127.0.0.1", None)];
+        Blocking::open(config, links, Pool::new(8 << 20), PATIENCE).unwrap()
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        drop(self.stop.take());
+        self.thread.join().unwrap().unwrap();
+        let mut ended: Vec<_> = self.ended.iter().collect();
+        ended.sort_unstable();
+        ended
+    }
+}
+
+fn write(volume: &mut Blocking, at: u64, byte: u8, fua: bool) -> Result<(), ErrorKind> {
+    let mut data = volume.buffer(4096);
+    data.fill(byte);
+    let mut io = Io::new(0, Op::Write, at * 4096, 4096);
+    io.data = SegList::of(data.freeze());
+    io.flags = IoFlags { fua, ..io.flags };
+    volume.run(io).map(drop).map_err(|error| error.kind)
+}
+
+fn first_byte(volume: &mut Blocking, at: u64) -> u8 {
+    volume.read(at * 4096, 4096).unwrap().to_vec()[0]
+}
+
+fn reader(config: &mut InitiatorConfig) {
+    config.read_only = true;
+}
+
+fn images(dir: &Dir) -> [PathBuf; 2] {
+    ["a", "b"].map(|name| dir.image(name, BYTES))
+}
+
+/// A branch's writes, flushes and durable writes are seen by readers of all shards; a writer on another shard
+/// fences it, and what was written is in the file when all have ended.
+#[test]
+fn sessions_of_all_shards_share_one_disk() {
+    let dir = Dir::new();
+    let paths = images(&dir);
+    let served = start(&paths, &dir);
+    let mut writer = served.attach(0, |_| {});
+    let mut readers = [1, 2].map(|shard| served.attach(shard, reader));
+    for (at, fua) in [(0, false), (1, true), (2, false)] {
+        write(&mut writer, at, 10 + at as u8, fua).unwrap();
+        for reader in &mut readers {
+            assert_eq!(first_byte(reader, at), 10 + at as u8);
+        }
+    }
+    writer.flush().unwrap();
+    let told = served.inquiry.ask(PATIENCE);
+    let told = told.iter().map(|report| &report.as_ref().expect("it serves").exports[NUMBER]);
+    let told: Vec<_> = told.map(|e| (e.branch_of, e.writer.is_some(), e.generation)).collect();
+    assert_eq!(told, [(Some(1), false, 1), (None, true, 1), (Some(1), false, 1)]);
+    let mut second = served.attach(2, |config| {
+        config.initiator[15] ^= 0x80;
+        while SpreadConfig::dealt(&config.initiator, SHARDS) != 2 {
+            config.initiator[0] += 1;
+        }
+        config.take_over = true;
+    });
+    write(&mut second, 3, 99, false).unwrap();
+    assert_eq!(write(&mut writer, 3, 98, false), Err(ErrorKind::Fenced));
+    assert_eq!(first_byte(&mut readers[0], 3), 99);
+    second.flush().unwrap();
+    for volume in readers.into_iter().chain([second]) {
+        volume.close(PATIENCE).unwrap();
+    }
+    drop(writer);
+    assert_eq!(served.end(), [0, 1, 2], "each had a session");
+    let bytes = std::fs::read(&paths[NUMBER]).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|at| bytes[at * 4096]), [10, 11, 12, 99]);
+    assert!(open_disk(Path::new(&paths[NUMBER]), &dir.options()).is_ok(), "the lock is gone");
+}
+
+/// The last flush of a branch's writer is the owner's to make, though all are told to end.
+#[test]
+fn a_writer_of_a_branch_ends_in_order_with_its_target() {
+    let dir = Dir::new();
+    let paths = images(&dir);
+    for round in 0..3 {
+        let served = start(&paths, &dir);
+        let mut writer = served.attach(2, |_| {});
+        write(&mut writer, round, 7, false).unwrap();
+        writer.close(PATIENCE).unwrap();
+        assert_eq!(served.end(), [2]);
+    }
+    // Each of them has ended on record: another needs no lease to run out.
+    let served = start(&paths, &dir);
+    let mut other = served.attach(0, |_| {});
+    assert_eq!([0, 1, 2].map(|at| first_byte(&mut other, at)), [7, 7, 7]);
+    other.close(PATIENCE).unwrap();
+    assert_eq!(served.end(), [0]);
+}
