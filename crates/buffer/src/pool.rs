@@ -131,6 +131,13 @@ impl Inner {
         matches!(self, Inner::Lent(_))
     }
 
+    pub(crate) fn is_received(&self) -> bool {
+        match self {
+            Inner::Pooled(pooled) => pooled.is_received.get(),
+            Inner::Lent(_) => true,
+        }
+    }
+
     /// Takes a pool's memory out of the only reference to it; the pool forgets it.
     pub(crate) fn into_memory(this: Rc<Inner>) -> Memory {
         let Inner::Pooled(pooled) = Rc::into_inner(this).expect("one owner") else {
@@ -426,6 +433,7 @@ impl std::fmt::Debug for Buf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::SegList;
 
     /// It is counted until its last segment is gone, whoever holds that, and at its true size.
     #[test]
@@ -434,6 +442,13 @@ mod tests {
         let received = pool.for_received();
         let own = pool.get(5000);
         let piece = received.get(9000).freeze().slice(192, 512);
+        let mut list = SegList::of(own.freeze());
+        assert_eq!(list.received_bytes(), 0);
+        (0..2).for_each(|_| list.push(piece.clone()));
+        list.push(received.get(100).freeze());
+        assert_eq!(list.received_bytes(), 16384 + 4096, "neighbours in one buffer keep it once");
+        drop(list);
+        let own = pool.get(5000);
         let counts = |pool: &Pool| (pool.stats().live_bytes, pool.stats().received_bytes);
         assert_eq!(counts(&pool), (8192 + 16384, 16384));
         assert_eq!(counts(&pool), counts(&received), "they are one pool");

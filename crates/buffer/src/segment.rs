@@ -48,6 +48,12 @@ impl Segment {
         self.inner.as_ref().map_or(0, |inner| inner.bytes().len())
     }
 
+    /// Whether the memory is a link's, filled with what it received ([`Pool::for_received`](crate::Pool::for_received)),
+    /// or lent.
+    pub fn is_received(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.is_received())
+    }
+
     /// Whether both are windows into the same memory.
     pub fn shares_memory(&self, other: &Segment) -> bool {
         match (&self.inner, &other.inner) {
@@ -301,6 +307,16 @@ impl SegList {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.as_slice().is_empty()
+    }
+
+    /// Bytes of links' memory that this payload keeps alive, at its true size; of neighbours in one buffer once.
+    pub fn received_bytes(&self) -> usize {
+        let mut last: Option<&Segment> = None;
+        let received = self.as_slice().iter().filter(|segment| segment.is_received());
+        let first = received.filter(|segment| {
+            last.replace(segment).is_none_or(|last| !last.shares_memory(segment))
+        });
+        first.map(|segment| segment.pinned_bytes()).sum()
     }
 
     /// The segments in order.

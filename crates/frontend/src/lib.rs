@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::task::Poll;
 use std::time::Duration;
 
+use thinwire_buffer::Time;
 use thinwire_volume::Volume;
 
 pub use part::FacePart;
@@ -53,6 +54,13 @@ pub trait Face {
     /// it is about need not. Nothing is lost, since `fd` stays readable.
     fn go_on(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         self.turn(volume)
+    }
+
+    /// The end of a turn, at `now`: looks after what has waited for long. Returns when it must be called again at
+    /// the latest, though nothing comes; [`Time::NEVER`] if it need not.
+    fn end_turn(&mut self, now: Time) -> Time {
+        let _ = now;
+        Time::NEVER
     }
 
     /// Why an orderly detach must be refused now (`2 NBD clients are connected`), or `None`.

@@ -208,9 +208,13 @@ impl Part for FacePart {
 
     fn close(&mut self, turn: &mut Closing<'_>) -> Time {
         turn.effects.extend(self.notes.drain(..).map(|(how, text)| Effect::Note(how, text)));
+        let due = match self.state {
+            State::Serving => self.face.end_turn(turn.now),
+            State::Dead | State::Gone => Time::NEVER,
+        };
         match std::mem::take(&mut self.again) {
             true => turn.now,
-            false => self.refresh_at,
+            false => self.refresh_at.min(due),
         }
     }
 }

@@ -19,6 +19,8 @@ struct Told {
     /// Turns before which it was not told that its descriptor is readable.
     gone_on: usize,
     completed: usize,
+    /// When it wants to be called again.
+    due: Option<Time>,
     /// What polite closing says, once.
     refusal: Option<io::ErrorKind>,
 }
@@ -52,6 +54,10 @@ impl Face for Fake {
             told.reads -= 1;
         }
         Ok(any)
+    }
+
+    fn end_turn(&mut self, _: Time) -> Time {
+        self.told.borrow().due.unwrap_or(Time::NEVER)
     }
 
     fn go_on(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
@@ -124,6 +130,17 @@ fn a_face_is_told_whether_its_descriptor_was_readable() {
     part.on_event(START, PartEvent::Readable);
     part.settle(START);
     assert_eq!((told.borrow().turns, told.borrow().gone_on), (4, 2));
+}
+
+#[test]
+fn a_face_is_called_again_when_it_wants() {
+    let (mut part, told, _) = part();
+    told.borrow_mut().due = Some(START + REFRESH);
+    assert_eq!(turn(&mut part, START).1, START + REFRESH);
+    told.borrow_mut().reads = 1;
+    assert_eq!(turn(&mut part, START).1, START);
+    part.close(true).unwrap();
+    assert_eq!(turn(&mut part, START).1, Time::NEVER);
 }
 
 #[test]

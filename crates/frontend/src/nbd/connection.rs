@@ -100,6 +100,8 @@ pub(super) struct Connection {
     held_bytes: u64,
     /// What of it is with the volume.
     below_bytes: u64,
+    /// Links' memory that its replies keep alive while they wait, as the hall counts it.
+    lent_bytes: usize,
 }
 
 impl Connection {
@@ -127,6 +129,7 @@ impl Connection {
             requests: 0,
             held_bytes: 0,
             below_bytes: 0,
+            lent_bytes: 0,
         }
     }
 
@@ -223,13 +226,44 @@ impl Connection {
     /// Sends what the socket takes, as far as there is `effort` for it. Returns whether that made room for
     /// more requests.
     pub(super) fn flush(&mut self, hall: &mut Hall, effort: &mut Effort) -> Result<bool, End> {
-        let sent = self.output.send(&self.socket, effort)?;
+        let sent = self.output.send(&self.socket, effort);
+        self.bound_lent(hall);
+        let sent = sent?;
         self.requests -= sent.requests;
         self.release(sent.held_bytes, hall);
         let is_over = matches!(self.phase, ConnectionPhase::Draining)
             && self.requests == 0
             && self.output.is_empty();
         if is_over { Err(End::Orderly) } else { Ok(sent.replies > 0) }
+    }
+
+    /// Sees to it that replies which wait for the client keep no more of the links' memory than its share.
+    fn bound_lent(&mut self, hall: &mut Hall) {
+        if self.output.is_blocked() {
+            let others = hall.lent_bytes - self.lent_bytes;
+            let left = hall.limits.lent_bytes_max.saturating_sub(others);
+            let share = hall.limits.connection_lent_bytes_max.min(left);
+            self.output.count_lent();
+            hall.stats.given_back_bytes += self.output.give_back(share, &hall.pool);
+        }
+        self.note_lent(hall);
+    }
+
+    /// Copies what replies keep of the links' memory, if they have waited since the call before.
+    pub(super) fn lose_patience(&mut self, hall: &mut Hall) {
+        hall.stats.given_back_bytes += self.output.give_back_old(&hall.pool);
+        self.note_lent(hall);
+    }
+
+    fn note_lent(&mut self, hall: &mut Hall) {
+        let lent_bytes = self.output.lent_bytes();
+        hall.lent_bytes = hall.lent_bytes - self.lent_bytes + lent_bytes;
+        self.lent_bytes = lent_bytes;
+    }
+
+    /// Links' memory that it keeps alive: free when the connection is gone.
+    pub(super) fn lent_bytes(&self) -> usize {
+        self.lent_bytes
     }
 
     /// Takes nothing more in.

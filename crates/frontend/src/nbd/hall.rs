@@ -56,5 +56,7 @@ pub(super) struct Hall {
     pub(super) pending: PendingTable,
     /// Memory held for requests of all connections, and of those that are gone.
     pub(super) held_bytes: u64,
+    /// Links' memory that replies which wait for their clients keep alive, at its true size.
+    pub(super) lent_bytes: usize,
     pub(super) stats: NbdStats,
 }

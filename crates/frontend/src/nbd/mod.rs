@@ -25,9 +25,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::task::Poll;
+use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{Completion, Volume};
 
 use self::connection::{Connection, End};
@@ -44,6 +45,9 @@ const LISTENER: u64 = u64::MAX;
 const EVENTS_MAX: usize = 64;
 /// Most turns in a row in which the only client is heard without asking epoll.
 const GUESSES_MAX: u32 = 16;
+/// So often is looked for replies that wait in links' memory: a client that does not read keeps it for one to two
+/// times as long.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// Most clients let in in one turn.
 const ACCEPTS_MAX: usize = 16;
 
@@ -96,6 +100,11 @@ pub struct NbdLimits {
     /// The same for all connections together. Default 512 MiB. A connection with nothing
     /// outstanding may exceed it with one request.
     pub bytes_max: u64,
+    /// Bytes of links' memory, at its true size, that the replies of one connection may keep alive while they wait for
+    /// the client to read. Beyond that they are given copies. Default 4 MiB.
+    pub connection_lent_bytes_max: usize,
+    /// The same for all connections together. Default 8 MiB.
+    pub lent_bytes_max: usize,
 }
 
 impl Default for NbdLimits {
@@ -106,6 +115,8 @@ impl Default for NbdLimits {
             requests_max: 65_536,
             connection_bytes_max: 64 << 20,
             bytes_max: 512 << 20,
+            connection_lent_bytes_max: 4 << 20,
+            lent_bytes_max: 8 << 20,
         }
     }
 }
@@ -133,6 +144,8 @@ pub struct NbdStats {
     pub pauses: u64,
     /// Payload bytes copied in user space, because they came in one call with what was before.
     pub copied_bytes: u64,
+    /// Bytes of replies copied so that who is slow to read them does not keep a link's memory.
+    pub given_back_bytes: u64,
 }
 
 /// What a turn may do.
@@ -174,6 +187,8 @@ pub struct NbdFace {
     made_room: bool,
     /// Turns since epoll was asked.
     guesses: u32,
+    /// When replies that wait in links' memory are looked at next; never if there are none.
+    look_at: Time,
     events: Vec<epoll::Event>,
     /// What the volume has done and nobody was told of yet.
     completions: Vec<Completion>,
@@ -229,12 +244,14 @@ impl NbdFace {
                 pool,
                 pending: PendingTable::default(),
                 held_bytes: 0,
+                lent_bytes: 0,
                 stats: NbdStats::default(),
             },
             touched: VecDeque::new(),
             paused: Vec::new(),
             made_room: false,
             guesses: 0,
+            look_at: Time::NEVER,
             events: Vec::with_capacity(EVENTS_MAX),
             completions: Vec::new(),
             config,
@@ -485,6 +502,7 @@ impl NbdFace {
         self.free.push(slot);
         self.made_room = true;
         self.hall.held_bytes -= connection.own_bytes();
+        self.hall.lent_bytes -= connection.lent_bytes();
         match end {
             End::Orderly => {}
             End::Broken(how) => {
@@ -528,6 +546,21 @@ impl Face for NbdFace {
 
     fn go_on(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         Ok(self.act(volume, &mut Efforts::default()))
+    }
+
+    fn end_turn(&mut self, now: Time) -> Time {
+        let is_due = now >= self.look_at;
+        if is_due {
+            for connection in self.slots.iter_mut().filter_map(|place| place.connection.as_mut()) {
+                connection.lose_patience(&mut self.hall);
+            }
+        }
+        if self.hall.lent_bytes == 0 {
+            self.look_at = Time::NEVER;
+        } else if is_due || self.look_at == Time::NEVER {
+            self.look_at = now + PATIENCE;
+        }
+        self.look_at
     }
 
     fn busy(&mut self) -> Poll<Option<String>> {

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use thinwire_buffer::{Pool, SegList};
 
+use super::input::Payload;
 use super::proto::ReplyHead;
 use crate::effort::Effort;
 
@@ -55,6 +56,23 @@ struct Waiting {
     reply: Reply,
     /// Of its head and its data.
     bytes: usize,
+    /// Links' memory that its data keeps alive, once that was counted.
+    lent_bytes: Option<usize>,
+    /// Has waited since before [`Output::give_back_old`] was called.
+    is_old: bool,
+}
+
+impl Waiting {
+    /// Gives the reply a copy of its data, if that keeps links' memory. Returns how much, and how many bytes were copied.
+    fn give_back(&mut self, pool: &Pool) -> (usize, usize) {
+        let Some(lent_bytes @ 1..) = self.lent_bytes else { return (0, 0) };
+        self.lent_bytes = Some(0);
+        let data = std::mem::take(&mut self.reply.data);
+        let mut copy = Payload::new(data.bytes());
+        data.iter().for_each(|segment| _ = copy.take(segment, pool));
+        self.reply.data = copy.finish();
+        (lent_bytes, data.bytes())
+    }
 }
 
 /// Two queues of replies.
@@ -70,12 +88,15 @@ pub(super) struct Output {
     sent: usize,
     /// The socket has taken less than it was offered.
     is_blocked: bool,
+    /// Links' memory that replies keep alive, as far as it was counted.
+    lent_bytes: usize,
 }
 
 impl Output {
     pub(super) fn push(&mut self, reply: Reply) {
         let data_bytes = reply.data.bytes();
-        let waiting = Waiting { bytes: reply.head.as_bytes().len() + data_bytes, reply };
+        let bytes = reply.head.as_bytes().len() + data_bytes;
+        let waiting = Waiting { bytes, reply, lent_bytes: None, is_old: false };
         match data_bytes >= LONG_BYTES_MIN {
             true => self.long.push_back(waiting),
             false => self.short.push_back(waiting),
@@ -137,7 +158,7 @@ impl Output {
         let mut offered = 0;
         let mut skip = self.sent;
         let mut effort = effort.clone();
-        'all: for Waiting { reply, bytes } in self.in_order() {
+        'all: for Waiting { reply, bytes, .. } in self.in_order() {
             let room = effort.room_for(bytes - skip);
             effort.copy(room);
             let bytes_max = offered + room;
@@ -163,6 +184,51 @@ impl Output {
         (offered, rustix::net::sendmsg(socket, &slices[..count], &mut control, flags))
     }
 
+    /// Links' memory that replies which wait keep alive, at its true size, as last counted.
+    pub(super) fn lent_bytes(&self) -> usize {
+        self.lent_bytes
+    }
+
+    /// Counts that of the replies which have come since.
+    pub(super) fn count_lent(&mut self) {
+        for queue in [&mut self.short, &mut self.long] {
+            for waiting in queue.iter_mut().rev().take_while(|waiting| waiting.lent_bytes.is_none())
+            {
+                let lent_bytes = waiting.reply.data.received_bytes();
+                waiting.lent_bytes = Some(lent_bytes);
+                self.lent_bytes += lent_bytes;
+            }
+        }
+    }
+
+    /// Gives replies copies until no more than `lent_bytes_max` of the links' memory is kept, those first that go out
+    /// last. Returns how many bytes were copied.
+    pub(super) fn give_back(&mut self, lent_bytes_max: usize, pool: &Pool) -> u64 {
+        let mut copied = 0;
+        for waiting in self.short.iter_mut().chain(&mut self.long).rev() {
+            if self.lent_bytes <= lent_bytes_max {
+                break;
+            }
+            let (lent_bytes, bytes) = waiting.give_back(pool);
+            self.lent_bytes -= lent_bytes;
+            copied += bytes as u64;
+        }
+        copied
+    }
+
+    /// Gives copies to those replies that wait since the last call. Returns how many bytes were copied.
+    pub(super) fn give_back_old(&mut self, pool: &Pool) -> u64 {
+        let mut copied = 0;
+        for waiting in self.short.iter_mut().chain(&mut self.long) {
+            if std::mem::replace(&mut waiting.is_old, true) {
+                let (lent_bytes, bytes) = waiting.give_back(pool);
+                self.lent_bytes -= lent_bytes;
+                copied += bytes as u64;
+            }
+        }
+        copied
+    }
+
     /// All replies, as they go out.
     fn in_order(&self) -> impl Iterator<Item = &Waiting> {
         let (begun, due) = (usize::from(self.short_begun), usize::from(self.long_due));
@@ -182,8 +248,9 @@ impl Output {
                 *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = self.sent > 0;
                 break;
             }
-            let Waiting { reply, bytes } = queue.pop_front().expect("a first one");
+            let Waiting { reply, bytes, lent_bytes, .. } = queue.pop_front().expect("a first one");
             self.sent -= bytes;
+            self.lent_bytes -= lent_bytes.unwrap_or(0);
             *(if is_long { &mut self.long_due } else { &mut self.short_begun }) = false;
             no_long_one &= !is_long;
             total.replies += 1;

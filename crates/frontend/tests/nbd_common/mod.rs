@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
 use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace, NbdStats};
 use thinwire_volume::stores::{FileStore, MemoryStore};
@@ -30,6 +30,17 @@ pub struct TestVolume {
     failed: Vec<Completion>,
     /// Where payloads live.
     pub pool: Pool,
+    /// While set, what is read is in memory of links, as it came in frames of so many bytes.
+    pub lends: Option<usize>,
+}
+
+impl TestVolume {
+    fn lend(&self, data: SegList, frame_bytes: usize) -> SegList {
+        let links = self.pool.for_received();
+        let mut lent = SegList::new();
+        data.to_vec().chunks(frame_bytes).for_each(|part| lent.push(links.copy_of(part).freeze()));
+        lent
+    }
 }
 
 impl Volume for TestVolume {
@@ -59,7 +70,13 @@ impl Volume for TestVolume {
             }
         }
         done.append(&mut self.failed);
+        let before = done.len();
         self.inner.poll(done);
+        if let Some(frame_bytes) = self.lends {
+            for completion in &mut done[before..] {
+                completion.data = self.lend(std::mem::take(&mut completion.data), frame_bytes);
+            }
+        }
     }
 
     fn outstanding(&self) -> usize {
@@ -87,7 +104,9 @@ pub fn volume(backing: Backing, bytes: u64, pool: &Pool) -> Served {
         }
     };
     let (queue, failed) = (Vec::new(), Vec::new());
-    let inner = TestVolume { inner, held: false, queue, fail: None, failed, pool: pool.clone() };
+    let pool_of_it = pool.clone();
+    let inner =
+        TestVolume { inner, held: false, queue, fail: None, failed, pool: pool_of_it, lends: None };
     Unaligned::new(inner, pool.clone())
 }
 
