@@ -43,7 +43,32 @@ enum Phase {
     Main,
 }
 
-/// One submitted request.
+/// What there is to a request.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box for the larger would be an allocation for each of them"
+)]
+enum Place {
+    Free,
+    /// It is one I/O below, as it was submitted.
+    Straight {
+        token: Token,
+        op: Op,
+        len: u64,
+    },
+    Any(AnyRangeRequest),
+}
+
+impl Place {
+    fn request(&mut self) -> Option<&mut AnyRangeRequest> {
+        match self {
+            Place::Any(request) => Some(request),
+            Place::Free | Place::Straight { .. } => None,
+        }
+    }
+}
+
+/// A submitted request that is not one I/O below, or has to wait.
 struct AnyRangeRequest {
     token: Token,
     op: Op,
@@ -115,7 +140,7 @@ impl AnyRangeRequest {
 pub struct Unaligned<V> {
     inner: V,
     pool: Pool,
-    requests: Vec<Option<AnyRangeRequest>>,
+    requests: Vec<Place>,
     free: Vec<u32>,
     locks: RangeLocks,
     /// Completions of requests that needed nothing from below.
@@ -168,20 +193,52 @@ impl<V: Volume> Unaligned<V> {
         self.inner
     }
 
-    fn insert(&mut self, request: AnyRangeRequest) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.requests.push(None);
+    /// A place for a request.
+    fn reserve(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.requests.push(Place::Free);
             self.requests.len() as u32 - 1
-        });
-        self.requests[index as usize] = Some(request);
-        index
+        })
+    }
+
+    /// Passes on what is complete below, but for what a request of that kind has no use for.
+    fn finish_straight(
+        &mut self,
+        index: u32,
+        mut completion: Completion,
+        done: &mut Vec<Completion>,
+    ) {
+        let place = std::mem::replace(&mut self.requests[index as usize], Place::Free);
+        let Place::Straight { token, op, len } = place else { unreachable!("asked before") };
+        self.free.push(index);
+        completion.token = token;
+        let has_data = matches!(op, Op::Read | Op::LoadWriter) && completion.result.is_ok();
+        if !has_data {
+            completion.data = SegList::new();
+        } else if op == Op::Read {
+            assert_eq!(completion.data.bytes() as u64, len, "a read of another length");
+        }
+        done.push(completion);
+        if !has_no_range(op) {
+            self.unlock(index);
+        }
+    }
+
+    /// Lets in who waited for a request.
+    fn unlock(&mut self, index: u32) {
+        let mut granted = std::mem::take(&mut self.granted);
+        self.locks.release(index, &mut granted);
+        for next in granted.drain(..) {
+            self.begin(next);
+        }
+        self.granted = granted;
     }
 
     /// Starts a request that holds its blocks.
     fn begin(&mut self, index: u32) {
         self.submitted = true;
         let block = u64::from(self.inner.geometry().block_bytes);
-        let request = self.requests[index as usize].as_mut().expect("live request");
+        let request = self.requests[index as usize].request().expect("live request");
         if !request.modifies_edges() {
             return self.main(index);
         }
@@ -201,8 +258,8 @@ impl<V: Volume> Unaligned<V> {
         self.submitted = true;
         let geometry = self.inner.geometry();
         let block = u64::from(geometry.block_bytes);
-        let step = (u64::from(geometry.io_bytes_max) / block).max(1) * block;
-        let request = self.requests[index as usize].as_mut().expect("live request");
+        let step = step_bytes(&geometry);
+        let request = self.requests[index as usize].request().expect("live request");
         request.phase = Phase::Main;
         let edges = request.edge_blocks(block);
         let flags = request.flags;
@@ -295,7 +352,10 @@ impl<V: Volume> Unaligned<V> {
     /// Takes in one completion from below.
     fn take_in(&mut self, completion: Completion, done: &mut Vec<Completion>) {
         let (index, piece) = outer_token(completion.token);
-        let request = self.requests[index as usize].as_mut().expect("a completion for a request");
+        if matches!(self.requests[index as usize], Place::Straight { .. }) {
+            return self.finish_straight(index, completion, done);
+        }
+        let request = self.requests[index as usize].request().expect("a completion for a request");
         request.pending -= 1;
         match completion.result {
             Err(error) => _ = request.error.get_or_insert(error),
@@ -318,7 +378,8 @@ impl<V: Volume> Unaligned<V> {
 
     /// Completes a request and lets in who waited for it.
     fn finish(&mut self, index: u32, done: &mut Vec<Completion>) {
-        let mut request = self.requests[index as usize].take().expect("live request");
+        let place = std::mem::replace(&mut self.requests[index as usize], Place::Free);
+        let Place::Any(mut request) = place else { unreachable!("a live request") };
         self.free.push(index);
         let result = match request.error {
             Some(error) => Err(error),
@@ -342,12 +403,7 @@ impl<V: Volume> Unaligned<V> {
         }
         done.push(completion);
         if !has_no_range(request.op) {
-            let mut granted = std::mem::take(&mut self.granted);
-            self.locks.release(index, &mut granted);
-            for next in granted.drain(..) {
-                self.begin(next);
-            }
-            self.granted = granted;
+            self.unlock(index);
         }
     }
 }
@@ -362,9 +418,10 @@ impl<V: Volume> Volume for Unaligned<V> {
         self.inner.identity()
     }
 
-    fn submit(&mut self, io: Io) {
+    fn submit(&mut self, mut io: Io) {
         debug_assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
-        let block = u64::from(self.inner.geometry().block_bytes);
+        let geometry = self.inner.geometry();
+        let block = u64::from(geometry.block_bytes);
         let (start, end) = match io.op {
             op if has_no_range(op) => (io.offset, io.offset),
             Op::Discard => {
@@ -376,6 +433,23 @@ impl<V: Volume> Volume for Unaligned<V> {
             return self.ready.push(Completion::new(io.token, Ok(())));
         }
         let is_free = has_no_range(io.op);
+        let is_whole = start == io.offset && end == io.offset + io.len;
+        let exclusive = matches!(io.op, Op::Write | Op::WriteZeroes) && !is_whole;
+        let index = self.reserve();
+        let is_granted = is_free || self.locks.acquire(index, start, end, exclusive);
+        let is_straight = match io.op {
+            Op::Read | Op::Write => is_whole && io.len <= step_bytes(&geometry),
+            Op::Discard | Op::WriteZeroes => is_whole && io.len <= RANGE_BYTES_MAX,
+            Op::BlockStatus => false,
+            Op::Flush | Op::LoadWriter | Op::StoreWriter => true,
+        };
+        if is_granted && is_straight {
+            let Io { token, op, len, .. } = io;
+            self.requests[index as usize] = Place::Straight { token, op, len };
+            self.submitted = true;
+            io.token = inner_token(index, 0);
+            return self.inner.submit(io);
+        }
         let request = AnyRangeRequest {
             token: io.token,
             op: io.op,
@@ -392,9 +466,9 @@ impl<V: Volume> Volume for Unaligned<V> {
             pieces: Vec::new(),
             extents: Vec::new(),
         };
-        let exclusive = request.modifies_edges();
-        let index = self.insert(request);
-        if is_free || self.locks.acquire(index, start, end, exclusive) {
+        debug_assert_eq!(exclusive, request.modifies_edges());
+        self.requests[index as usize] = Place::Any(request);
+        if is_granted {
             self.begin(index);
         }
     }
@@ -435,6 +509,12 @@ impl<V: Volume> Volume for Unaligned<V> {
     fn refresh(&mut self) -> bool {
         self.inner.refresh()
     }
+}
+
+/// The longest read or write that the volume below takes: whole blocks, one at least.
+fn step_bytes(geometry: &Geometry) -> u64 {
+    let block = u64::from(geometry.block_bytes);
+    (u64::from(geometry.io_bytes_max) / block).max(1) * block
 }
 
 /// Locks do not matter to it.
