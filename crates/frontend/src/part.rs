@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Part, PartEvent, Volume,
-    VolumeEvent,
+    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Owing, Part, PartEvent,
+    Volume, VolumeEvent,
 };
 
 use crate::Face;
@@ -35,7 +35,8 @@ enum State {
 pub struct FacePart {
     /// Let go of before the volume.
     face: Box<dyn Face>,
-    volume: Box<dyn Volume>,
+    /// Each user of the face is told by a flush what it loses.
+    volume: Owing<Box<dyn Volume>>,
     state: State,
     trouble: Option<String>,
     /// When the volume looks again whether it has grown; never if it is told.
@@ -54,11 +55,12 @@ pub struct FacePart {
 }
 
 impl FacePart {
-    /// A face that was not turned yet, over a volume that takes any byte range and has no other user.
+    /// A face that was not turned yet, over a volume that takes any byte range and has no other user. What is lost is
+    /// told here: nothing below has to owe it (its users *hear* of losses).
     pub fn new(face: Box<dyn Face>, volume: Box<dyn Volume>) -> Self {
         FacePart {
             face,
-            volume,
+            volume: Owing::new(volume, false),
             state: State::Serving,
             trouble: None,
             refresh_at: Time::ZERO,
@@ -119,6 +121,11 @@ impl FacePart {
         self.flushed.as_ref()
     }
 
+    /// A loss is still to be told to somebody whose writes may be part of it.
+    pub fn owes(&self) -> bool {
+        self.volume.owes()
+    }
+
     /// I/Os that are with the volume.
     pub fn outstanding(&self) -> usize {
         self.volume.outstanding()
@@ -148,10 +155,10 @@ impl FacePart {
                     "a volume that others lie behind has grown: {bytes} bytes of it cannot be reached"
                 ),
             )),
-            // Users are told by a flush that fails: the volume sees to that.
+            // Users are told by flushes that fail.
             VolumeEvent::Lost => Some((
                 Gravity::Warning,
-                "acknowledged writes that no flush has covered may be lost: the next flush says so".into(),
+                "acknowledged writes that no flush has covered may be lost: the next flush of each client says so".into(),
             )),
             // The disk tells of itself.
             VolumeEvent::Shrunk => None,
@@ -160,7 +167,7 @@ impl FacePart {
     }
 
     fn turn_face(&mut self) -> io::Result<bool> {
-        let volume = &mut *self.volume;
+        let volume = &mut self.volume;
         match std::mem::take(&mut self.is_readable) {
             true => self.face.turn(volume),
             false => self.face.go_on(volume),

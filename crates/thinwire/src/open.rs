@@ -38,7 +38,7 @@ pub struct VolumeOptions {
     pub take_over: bool,
     /// What requests get while the target is away.
     pub when_away: WhenAwayArg,
-    /// Whoever uses the volume looks at what it counts as lost, and writes that again.
+    /// Whoever uses the volume looks at what it counts as lost, and writes that again or tells others.
     pub losses_are_heard: bool,
     /// It is served to others, who may come back with unflushed writes: what is granted of it is written
     /// down in the state directory, for [`Tree::held_leaves`](crate::opened::Tree::held_leaves).

@@ -113,7 +113,7 @@ struct Watched {
 /// Events go up as they come, a loss before the completions behind it.
 pub struct Owing<V> {
     below: V,
-    /// Whoever needs to know of losses takes them from the events, and writes again what is lost.
+    /// Whoever needs to know of losses takes them from the events.
     is_heard: bool,
     watched: Slab<Watched>,
     /// Heard of.
@@ -143,8 +143,8 @@ pub struct Owing<V> {
 }
 
 impl<V: Volume> Owing<V> {
-    /// Over a volume that has no other user. `is_heard`: who uses it looks at its events for losses, and
-    /// writes again what is lost; its flushes are left alone.
+    /// Over a volume that nobody else uses. `is_heard`: who stands on it looks at its events for losses, and
+    /// writes again what is lost, or owes it; its flushes are left alone.
     pub fn new(below: V, is_heard: bool) -> Self {
         Owing {
             seen: below.events(),

@@ -12,7 +12,7 @@ use rustix::event::epoll::EventFlags;
 use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, Io, Op, Volume};
 
-use super::hall::{Hall, Pending};
+use super::hall::{Hall, Pending, user};
 use super::handshake::{Export, Handshake, Step, Terms};
 use super::input::{DIRECT_BYTES_MIN, Heard, Input, Payload};
 use super::output::{Output, Reply};
@@ -436,6 +436,7 @@ impl Connection {
         self.below_bytes += held_bytes;
         let (slot, generation) = (self.slot, self.generation);
         io.token = hall.pending.insert(Pending { slot, generation, request, held_bytes });
+        io.user = user(slot);
         volume.submit(io);
     }
 

@@ -58,5 +58,12 @@ pub(super) struct Hall {
     pub(super) held_bytes: u64,
     /// Links' memory that replies which wait for their clients keep alive, at its true size.
     pub(super) lent_bytes: usize,
+    /// Users of the volume that have ended, and it was not told.
+    pub(super) left: Vec<u8>,
     pub(super) stats: NbdStats,
+}
+
+/// The user of the volume that the connection in this slot is: none of them is the face itself, which is 0.
+pub(super) fn user(slot: u32) -> u8 {
+    1 + (slot % 63) as u8
 }

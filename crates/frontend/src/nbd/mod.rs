@@ -32,7 +32,7 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{Completion, Volume};
 
 use self::connection::{Connection, End};
-use self::hall::{Hall, PendingTable};
+use self::hall::{Hall, PendingTable, user};
 use self::handshake::Export;
 use self::listener::Listener;
 pub use self::listener::{Listen, NbdError};
@@ -245,6 +245,7 @@ impl NbdFace {
                 pending: PendingTable::default(),
                 held_bytes: 0,
                 lent_bytes: 0,
+                left: Vec::new(),
                 stats: NbdStats::default(),
             },
             touched: VecDeque::new(),
@@ -390,6 +391,8 @@ impl NbdFace {
 
     /// Lets touched connections take in what they can. Returns how many have had their chance.
     fn pump(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> usize {
+        // Before the next one in its place submits anything.
+        self.hall.left.drain(..).for_each(|user| volume.end_user(user));
         let mut geometry = volume.geometry();
         geometry.features.read_only |= self.config.read_only;
         for at in 0..self.touched.len() {
@@ -500,6 +503,7 @@ impl NbdFace {
         let Some(connection) = place.connection.take() else { return };
         place.generation = place.generation.wrapping_add(1);
         self.free.push(slot);
+        self.hall.left.push(user(slot));
         self.made_room = true;
         self.hall.held_bytes -= connection.own_bytes();
         self.hall.lent_bytes -= connection.lent_bytes();

@@ -66,6 +66,8 @@ impl Wanted {
         options.when_away = args.when_away;
         options.patience = (!args.wait).then_some(ATTACH_PATIENCE);
         options.any_byte = true;
+        // Its face tells each of its users.
+        options.losses_are_heard = true;
         options.submission = args.submission;
         options.flags =
             CommandFlags { reading: Some("--read-only"), takes_over: true, waits: true };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use thinwire_frontend::{FORCED_CLOSE_MAX, Face, FacePart};
 use thinwire_runtime::wait::Spin;
-use thinwire_volume::{ErrorKind, IoError};
+use thinwire_volume::{ErrorKind, IoError, Op};
 
 use super::Reporter;
 use super::shown::Shown;
@@ -291,6 +291,9 @@ impl<'a> AttachmentServer<'a> {
                         // Nothing depends on this flush, and those targets are not there to hear
                         // of the end. The others are.
                         tracing::info!("a target is away and nothing has to reach it");
+                        if self.shown.look(FacePart::owes) {
+                            self.loss = Some(last_flush_failed(&UNTOLD, true));
+                        }
                         self.bars_away = true;
                         return Ok(Leaving::Gone);
                     }
@@ -406,6 +409,10 @@ fn ended(closed: io::Result<()>) -> Poll<io::Result<()>> {
         closed => Poll::Ready(closed),
     }
 }
+
+/// A loss that no flush has told of.
+const UNTOLD: IoError =
+    IoError { kind: ErrorKind::Io, op: Op::Flush, offset: 0, len: 0, module: "loss" };
 
 /// What the user is told of it.
 fn last_flush_failed(error: &IoError, may_lose: bool) -> Failure {
