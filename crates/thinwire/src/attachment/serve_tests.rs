@@ -382,3 +382,16 @@ fn who_is_away_is_let_go_of_and_named() {
     assert!(said.contains(AWAY) && said.contains("--take-over"), "{said}");
     assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::BarAway));
 }
+
+/// Nothing has to reach it any more, but what it has lost somebody has to hear.
+#[test]
+fn who_is_away_and_has_lost_something_is_not_let_go_of_as_if_nothing_were() {
+    let script = Shared::default();
+    script.lock().unwrap().loses = true;
+    let (_, result) = serving(&script, |dir| {
+        script.lock().unwrap().is_away = true;
+        detach(dir, false)
+    });
+    assert!(result.unwrap_err().message.contains("may be lost"));
+    assert_eq!(script.lock().unwrap().volume_closed, Some(Ending::AfterLoss));
+}

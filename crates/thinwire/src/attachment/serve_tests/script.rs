@@ -7,8 +7,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
-use thinwire_buffer::{Pool, Time};
-use thinwire_volume::{Closing, Completion, Geometry, Identity, Part, Volume};
+use thinwire_buffer::{Pool, SegList, Time};
+use thinwire_volume::{Closing, Completion, Geometry, Identity, Op, Part, Volume, VolumeEvent};
 
 use super::*;
 use crate::open::VolumeHealth;
@@ -49,6 +49,8 @@ pub(super) struct Script {
     pub volume_closed: Option<Ending>,
     /// The volume's target is away: flushes do not end.
     pub is_away: bool,
+    /// The face writes, and the volume loses that.
+    pub loses: bool,
     /// Something stays outstanding there.
     pub is_stuck: bool,
     /// Once the face is gone: whether the volume has ended was looked at so often.
@@ -64,12 +66,13 @@ pub(super) struct FakeFace {
     timer: OwnedFd,
     timer_runs: bool,
     gone: bool,
+    has_written: bool,
 }
 
 impl FakeFace {
     pub fn new(script: Shared) -> Self {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK).unwrap();
-        FakeFace { script, timer, timer_runs: false, gone: false }
+        FakeFace { script, timer, timer_runs: false, gone: false, has_written: false }
     }
 
     fn set_timer(&mut self, wanted: bool) {
@@ -111,9 +114,18 @@ impl Face for FakeFace {
 
     fn turn(&mut self, volume: &mut dyn Volume) -> io::Result<bool> {
         volume.poll(&mut Vec::new());
-        match self.script.lock().unwrap().dies {
+        let (dies, loses) = {
+            let script = self.script.lock().unwrap();
+            (script.dies, script.loses)
+        };
+        let writes = loses && !std::mem::replace(&mut self.has_written, loses);
+        if writes {
+            let data = SegList::of(Pool::new(0).copy_of(&[7; 512]).freeze());
+            volume.submit(Io { data, user: 1, ..Io::new(9, Op::Write, 0, 512) });
+        }
+        match dies {
             true => Err(io::Error::other("the kernel went away")),
-            false => Ok(self.take_tick()),
+            false => Ok(self.take_tick() | writes),
         }
     }
 
@@ -149,6 +161,8 @@ impl Face for FakeFace {
 struct Scripted {
     inner: MemoryVolume,
     script: Shared,
+    losses: u64,
+    told: u64,
 }
 
 impl Scripted {
@@ -180,7 +194,9 @@ impl Volume for Scripted {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
+        let seen = done.len();
         self.inner.poll(done);
+        self.losses += u64::from(self.script.lock().unwrap().loses && done.len() > seen);
         self.catch_up();
     }
 
@@ -188,6 +204,16 @@ impl Volume for Scripted {
         let mut script = self.script.lock().unwrap();
         script.looks += 1;
         self.inner.outstanding() + usize::from(script.is_stuck)
+    }
+
+    fn events(&self) -> u64 {
+        self.losses
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        if std::mem::replace(&mut self.told, self.losses) != self.losses {
+            events.push(VolumeEvent::Lost);
+        }
     }
 }
 
@@ -217,7 +243,8 @@ impl OpenVolume for Told {
 
     fn show(&mut self, face: Box<dyn Face>) -> Outcome<Shown> {
         let inner = std::mem::replace(&mut self.inner, MemoryVolume::new(512, 512));
-        let volume = Scripted { inner, script: self.script.clone() };
+        let script = self.script.clone();
+        let volume = Scripted { inner, script, losses: 0, told: 0 };
         Shown::new(&self.host, face, Box::new(volume), &[], &[])
     }
 
