@@ -92,6 +92,15 @@ impl Segment {
         }
     }
 
+    #[inline(never)]
+    fn let_go(&mut self) {
+        if let Some(inner) = self.inner.take()
+            && Rc::strong_count(&inner) == 1
+        {
+            Inner::recycle(inner);
+        }
+    }
+
     /// True if no other segment shares the memory.
     pub fn is_unique(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| Rc::strong_count(inner) == 1)
@@ -134,12 +143,11 @@ impl Deref for Segment {
 }
 
 impl Drop for Segment {
+    /// Most that are dropped are nothing any more: no call for those.
     #[inline]
     fn drop(&mut self) {
-        if let Some(inner) = self.inner.take()
-            && Rc::strong_count(&inner) == 1
-        {
-            Inner::recycle(inner);
+        if self.inner.is_some() {
+            self.let_go();
         }
     }
 }
@@ -393,6 +401,15 @@ impl SegList {
         }
     }
 
+    /// Lets go of all segments, and of the storage.
+    #[inline(never)]
+    fn give_back(&mut self) {
+        if let Store::Many(mut segments) = std::mem::take(&mut self.store) {
+            segments.clear();
+            recycle(segments);
+        }
+    }
+
     /// Lets go of all segments; keeps the storage.
     pub fn clear(&mut self) {
         self.last.set((0, 0));
@@ -439,10 +456,8 @@ impl Clone for SegList {
 impl Drop for SegList {
     #[inline]
     fn drop(&mut self) {
-        if let Store::Many(segments) = &mut self.store {
-            let mut segments = std::mem::take(segments);
-            segments.clear();
-            recycle(segments);
+        if matches!(self.store, Store::Many(_)) {
+            self.give_back();
         }
     }
 }
