@@ -241,7 +241,11 @@ impl Path {
     /// When the next probe timeout fires.
     pub(crate) fn pto_at(&self) -> Option<Time> {
         (self.state == PathState::Active && self.sent.in_flight_frames > 0).then(|| {
-            let timeout = self.rtt.probe_timeout() * (1 << self.pto_count.min(8));
+            let first = self.rtt.probe_timeout();
+            let timeout = match self.pto_count {
+                0 => first,
+                count => first * (1 << count.min(8)),
+            };
             self.sent.last_eliciting + timeout.min(Duration::from_millis(500))
         })
     }

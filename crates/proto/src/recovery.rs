@@ -26,6 +26,9 @@ const _: () = {
 /// sends nothing new.
 pub(crate) const SENT_ITEMS_MAX: usize = 16 << 10;
 
+/// So few are taken out of a queue one by one sooner than together.
+const ITEMS_FEW: u8 = 8;
+
 /// A frame is lost when this many sent after it were acknowledged.
 const PACKET_THRESHOLD: u64 = 3;
 
@@ -148,7 +151,10 @@ impl Sent {
     /// Lets go of what stands first and is not in flight any more.
     fn retire(&mut self) {
         while let Some(first) = self.frames.front().filter(|first| !first.open) {
-            self.items.drain(..first.items as usize);
+            match first.items {
+                few @ ..=ITEMS_FEW => (0..few).for_each(|_| _ = self.items.pop_front()),
+                many => _ = self.items.drain(..many as usize),
+            }
             self.frames.pop_front();
         }
     }

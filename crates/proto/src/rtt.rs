@@ -22,11 +22,15 @@ pub(crate) struct Rtt {
     pub latest: Duration,
     /// When the last sample was taken; none before the first.
     sampled_at: Option<Time>,
+    /// What follows from these: asked for far more often than they change.
+    probe_timeout: Duration,
 }
 
 impl Default for Rtt {
     fn default() -> Self {
-        Rtt { smoothed: INITIAL, variation: INITIAL / 2, latest: INITIAL, sampled_at: None }
+        let (smoothed, variation) = (INITIAL, INITIAL / 2);
+        let probe_timeout = probe_timeout(smoothed, variation);
+        Rtt { smoothed, variation, latest: INITIAL, sampled_at: None, probe_timeout }
     }
 }
 
@@ -45,11 +49,12 @@ impl Rtt {
             // The doubt that there was stays: a timer that fires too early helps nobody.
             self.smoothed = rtt;
             self.variation = self.variation.max(rtt / 2);
-            return;
+        } else {
+            let error = self.smoothed.abs_diff(rtt);
+            self.variation = mean(self.variation, 3, error);
+            self.smoothed = mean(self.smoothed, 7, rtt);
         }
-        let error = self.smoothed.abs_diff(rtt);
-        self.variation = (self.variation * 3 + error) / 4;
-        self.smoothed = (self.smoothed * 7 + rtt) / 8;
+        self.probe_timeout = probe_timeout(self.smoothed, self.variation);
     }
 
     /// The path was away, or is new: what was known of it is forgotten, and this is the first sample.
@@ -65,11 +70,21 @@ impl Rtt {
 
     /// After how long without an answer to ask again.
     pub fn probe_timeout(&self) -> Duration {
-        self.smoothed + (self.variation * 4).max(GRANULARITY) + ACK_DELAY_MAX
+        self.probe_timeout
     }
 
     /// How much later than its successor's a frame's acknowledgement may come.
     pub fn time_threshold(&self) -> Duration {
         (self.smoothed.max(self.latest) * 9 / 8).max(GRANULARITY)
     }
+}
+
+fn probe_timeout(smoothed: Duration, variation: Duration) -> Duration {
+    smoothed + (variation * 4).max(GRANULARITY) + ACK_DELAY_MAX
+}
+
+/// Of what is known, which counts so many times, and of what is new. In nanoseconds, which spares divisions.
+fn mean(known: Duration, times: u64, new: Duration) -> Duration {
+    let ns = |time: Duration| time.as_nanos() as u64;
+    Duration::from_nanos((ns(known) * times + ns(new)) / (times + 1))
 }
