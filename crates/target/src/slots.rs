@@ -82,6 +82,7 @@ impl Slot {
         }
     }
 
+    /// The next use, once the last has [ended](Slot::end_use).
     fn begin(&mut self, sequence: u32) {
         self.sequence = sequence;
         self.state = State::Receiving;
@@ -89,10 +90,15 @@ impl Slot {
         self.pieces.clear();
         self.units.clear();
         self.excess = false;
-        self.out = SegList::new();
-        self.out_bytes = 0;
         self.complete = None;
         self.reset = false;
+    }
+
+    /// Nothing of its last use is needed any more. Returns the credit that it held.
+    fn end_use(&mut self) -> u64 {
+        self.out = SegList::new();
+        self.out_bytes = 0;
+        std::mem::take(&mut self.charged)
     }
 
     /// All data of a write is there, or more than that has come.
@@ -205,8 +211,8 @@ impl Slots {
             Ordering::Equal if s.state == State::Free => Err(DropReason::Slot),
             // The canary forgets that it has done this before.
             Ordering::Equal if fresh && s.state == State::Done => {
-                self.finish_use(slot);
-                self.slots[slot as usize].begin(sequence);
+                self.granted_bytes += s.end_use();
+                s.begin(sequence);
                 Ok(Ordering::Greater)
             }
             Ordering::Equal => Ok(Ordering::Equal),
@@ -216,8 +222,8 @@ impl Slots {
                     return Err(DropReason::Slot);
                 }
                 // Reusing a slot acknowledges its last completion, data included.
-                self.finish_use(slot);
-                self.slots[slot as usize].begin(sequence);
+                self.granted_bytes += s.end_use();
+                s.begin(sequence);
                 Ok(Ordering::Greater)
             }
         }
@@ -334,22 +340,14 @@ impl Slots {
         s.units.clear();
         s.complete = Some(complete);
         if s.out_bytes == 0 {
-            self.give_back(complete.slot);
+            self.granted_bytes += std::mem::take(&mut s.charged);
         }
         self.granted_slots = self.granted_slots.wrapping_add(1);
     }
 
     /// Nothing of the slot's last use is needed any more.
     fn finish_use(&mut self, slot: u16) {
-        let s = &mut self.slots[slot as usize];
-        s.out = SegList::new();
-        s.out_bytes = 0;
-        self.give_back(slot);
-    }
-
-    fn give_back(&mut self, slot: u16) {
-        let s = &mut self.slots[slot as usize];
-        self.granted_bytes += std::mem::take(&mut s.charged);
+        self.granted_bytes += self.slots[slot as usize].end_use();
     }
 }
 

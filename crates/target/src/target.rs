@@ -163,8 +163,10 @@ impl Target {
             place = Place::Session(index);
         }
         let house = &mut self.house;
-        let opened = sealed.unseal(&house.pool, &mut house.stats.copied_bytes);
-        let frame = opened.map_err(DropReason::Frame)?;
+        let frame = match sealed.unseal(&house.pool, &mut house.stats.copied_bytes) {
+            Ok(frame) => frame,
+            Err(error) => return Err(DropReason::Frame(error)),
+        };
         if !kind.is_numbered() {
             return self.greeted(now, link, &frame, is_proved);
         }
