@@ -34,6 +34,7 @@ mod durability;
 mod initiator;
 mod notes;
 mod part;
+mod ranges;
 mod report;
 mod requests;
 mod retained;

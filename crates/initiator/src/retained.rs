@@ -282,8 +282,10 @@ impl Retained {
     #[inline]
     fn free_some(&mut self, most: usize) {
         let count = self.freeable().min(most);
-        self.first += count as u64;
-        drop(self.log.drain(..count));
+        if count > 0 {
+            self.first += count as u64;
+            drop(self.log.drain(..count));
+        }
     }
 
     /// More is to be let go of: another turn is wanted for it.

@@ -6,6 +6,7 @@ use thinwire_volume::{IoFlags, Op, Token};
 use thinwire_wire::{Complete, Data, OpCode, Request, Reset, UNIT_BYTES, op_flags};
 
 use crate::attachment::Attachment;
+use crate::ranges::{Range, Ranges};
 
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,24 +38,9 @@ impl Pending {
 
     fn range(&self) -> Range {
         match self.op {
-            Op::Flush | Op::BlockStatus => Range { start: 0, end: 0, changes: false },
+            Op::Flush | Op::BlockStatus => Range::NOTHING,
             op => Range { start: self.offset, end: self.offset + self.len, changes: op.is_write() },
         }
-    }
-}
-
-/// What an I/O touches: bytes `[start, end)`, which may be none.
-#[derive(Clone, Copy)]
-struct Range {
-    start: u64,
-    end: u64,
-    changes: bool,
-}
-
-impl Range {
-    #[inline]
-    fn conflicts(self, other: Range) -> bool {
-        self.start < other.end && other.start < self.end && (self.changes | other.changes)
     }
 }
 
@@ -165,10 +151,8 @@ pub(crate) struct Slots {
     free: Vec<u16>,
     /// Slots that are not idle.
     in_use: Vec<u16>,
-    /// What their I/Os touch, in the same order: a check against all looks at little memory.
-    ranges: Vec<Range>,
-    /// How many of them change what they touch.
-    changing: usize,
+    /// What their I/Os touch, in the same order.
+    ranges: Ranges,
     pub copied_bytes: u64,
 }
 
@@ -178,8 +162,7 @@ impl Slots {
             slots: Vec::new(),
             free: Vec::new(),
             in_use: Vec::new(),
-            ranges: Vec::new(),
-            changing: 0,
+            ranges: Ranges::new(),
             copied_bytes: 0,
         }
     }
@@ -199,7 +182,6 @@ impl Slots {
         self.free.extend((0..count).rev());
         self.in_use.clear();
         self.ranges.clear();
-        self.changing = 0;
     }
 
     /// The session is gone: what has come in it comes again in the next, as a whole.
@@ -222,8 +204,7 @@ impl Slots {
 
     /// True if `io` must wait for an outstanding one.
     pub fn conflicts(&self, io: &Pending) -> bool {
-        let range = io.range();
-        (range.changes || self.changing > 0) && self.ranges.iter().any(|r| r.conflicts(range))
+        self.ranges.conflict(io.range())
     }
 
     /// Gives an I/O a slot. The data of its answer goes to `place`.
@@ -232,9 +213,7 @@ impl Slots {
         let s = &mut self.slots[slot as usize];
         s.sequence = s.sequence.wrapping_add(1);
         s.state = State::Active;
-        let range = io.range();
-        self.ranges.push(range);
-        self.changing += usize::from(range.changes);
+        self.ranges.push(io.range());
         s.io = Some(io);
         s.place = place;
         s.units.clear();
@@ -254,7 +233,7 @@ impl Slots {
         s.complete = None;
         let at = s.at as usize;
         self.in_use.swap_remove(at);
-        self.changing -= usize::from(self.ranges.swap_remove(at).changes);
+        self.ranges.swap_remove(at);
         if let Some(&moved) = self.in_use.get(at) {
             self.slots[moved as usize].at = at as u16;
         }

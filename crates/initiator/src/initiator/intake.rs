@@ -25,7 +25,10 @@ impl Initiator {
             self.association.session_of(sealed.header().session)?;
         }
         let copied = &mut self.requests.slots().copied_bytes;
-        let frame = sealed.unseal(&self.pool.for_received(), copied).map_err(DropReason::Frame)?;
+        let frame = match sealed.unseal(&self.pool.for_received(), copied) {
+            Ok(frame) => frame,
+            Err(error) => return Err(DropReason::Frame(error)),
+        };
         if !kind.is_numbered() {
             return self.greeted(now, link, &frame);
         }
