@@ -3,9 +3,10 @@
 //! depends on the machine's speed, so a counter shows what an I/O costs, to the instruction:
 //! `scripts/instructions` runs it under callgrind and compares.
 //!
-//!     instructions read|write COUNT [IDLE]
+//!     instructions read|write COUNT DEPTH [IDLE]
 //!
-//! With so many parts on each node besides, on the same link, which have nothing to do but timers far away.
+//! COUNT I/Os, DEPTH of them outstanding: with 1 each pays for a whole turn of both sides alone. With IDLE
+//! parts on each node besides, on the same link, which have nothing to do but timers far away.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use thinwire_volume::{Closing, Identity, Io, Op, Part};
 
 const BLOCK_BYTES: u64 = 4096;
 const VOLUME_BYTES: u64 = 16 << 20;
+/// Outstanding while everything is warmed up.
 const DEPTH: u64 = 32;
 /// A turn of both sides takes as long as on a good day.
 const TURN: Duration = Duration::from_micros(20);
@@ -185,13 +187,13 @@ impl Pair {
         self.now = at + TURN;
     }
 
-    fn run(&mut self, op: Op, count: u64, content: &Segment) {
+    fn run(&mut self, op: Op, count: u64, depth: u64, content: &Segment) {
         let (mut submitted, mut completed) = (0, 0);
-        let mut done = Vec::with_capacity(2 * DEPTH as usize);
+        let mut done = Vec::with_capacity(2 * depth as usize);
         let mut state = 1u64;
         while completed < count {
             let volume = self.here.node.volume(self.initiator);
-            while submitted < count && submitted - completed < DEPTH {
+            while submitted < count && submitted - completed < depth {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let offset = (state >> 33) % (VOLUME_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
                 let mut io = Io::new(submitted, op, offset, BLOCK_BYTES);
@@ -213,13 +215,15 @@ impl Pair {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    let (op, count) = match (args.next().as_deref(), args.next().map(|n| n.parse())) {
-        (Some("read"), Some(Ok(count))) => (Op::Read, count),
-        (Some("write"), Some(Ok(count))) => (Op::Write, count),
-        _ => {
-            eprintln!("usage: instructions read|write COUNT [IDLE]");
-            std::process::exit(2);
-        }
+    let op = match args.next().as_deref() {
+        Some("read") => Some(Op::Read),
+        Some("write") => Some(Op::Write),
+        _ => None,
+    };
+    let mut number = || args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
+    let (Some(op), Some(count), Some(depth)) = (op, number(), number()) else {
+        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE]");
+        std::process::exit(2);
     };
     let pool = Pool::new(64 << 20);
     let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
@@ -229,6 +233,6 @@ fn main() {
         pair.turn();
     }
     // Frame sizes are probed meanwhile, and everything exists afterwards.
-    pair.run(Op::Write, 2 * VOLUME_BYTES / BLOCK_BYTES, &content);
-    pair.run(op, count, &content);
+    pair.run(Op::Write, 2 * VOLUME_BYTES / BLOCK_BYTES, DEPTH, &content);
+    pair.run(op, count, depth, &content);
 }
