@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 use thinwire_volume::{
-    Closing, Completion, Effect, Geometry, Gravity, Io, IoError, Op, Owing, Part, PartEvent,
-    Volume, VolumeEvent,
+    Closing, Completion, Effect, Expects, Geometry, Gravity, Io, IoError, Op, Owing, Part,
+    PartEvent, Volume, VolumeEvent,
 };
 
 use crate::Face;
@@ -223,6 +223,11 @@ impl Part for FacePart {
             true => turn.now,
             false => self.refresh_at.min(due),
         }
+    }
+
+    fn expects(&self) -> Expects {
+        let is_asked = self.state == State::Serving && self.volume.outstanding() == 0;
+        if is_asked { Expects::Request } else { Expects::Nothing }
     }
 }
 

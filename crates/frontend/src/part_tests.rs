@@ -224,3 +224,18 @@ fn force_ends_a_face_that_will_not_close() {
     turn(&mut part, START);
     assert_eq!(told.borrow().turns, 1);
 }
+
+#[test]
+fn a_request_is_expected_of_who_has_all_its_answers() {
+    let (mut part, told, puppet) = part();
+    assert_eq!(part.expects(), Expects::Request);
+    told.borrow_mut().reads = 1;
+    turn(&mut part, START);
+    assert_eq!(part.expects(), Expects::Nothing, "it waits for its volume");
+    puppet.succeed(&puppet.take_one());
+    turn(&mut part, START);
+    assert_eq!((told.borrow().completed, part.expects()), (1, Expects::Request));
+    told.borrow_mut().dies = true;
+    turn(&mut part, START);
+    assert_eq!(part.expects(), Expects::Nothing);
+}

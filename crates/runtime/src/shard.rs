@@ -20,7 +20,7 @@ use crate::links::Links;
 use crate::shards::Mail;
 use crate::slow::{Steps, is_timed};
 use crate::turn;
-use crate::wait::{Spin, WaitStats, WaitToken, Waiter};
+use crate::wait::{Next, Spin, WaitStats, WaitToken, Waiter};
 
 /// Tokens of links start here; below are the others.
 const LINKS: WaitToken = 1 << 32;
@@ -261,16 +261,19 @@ impl Shard {
         let own = of_links.map_or(own, |of_links| own.min(of_links));
         let timeout = timeout.map_or(own, |t| t.min(own));
         let bounded = (timeout < FOR_EVER).then_some(timeout);
-        let Self { node, links, waiter, .. } = self;
+        let Self { node, links, waiter, volumes, .. } = self;
         let network_time = || match node.expects() {
             Expects::Answer(time) => Some(time),
-            Expects::Work | Expects::Nothing => None,
+            Expects::Work | Expects::Request | Expects::Nothing => None,
         };
         if ring::has_work() {
             waiter.pass(|| links.probe())?;
         } else {
-            let probe = || Ok(ring::has_work() || links.probe()?);
-            waiter.wait_probing(bounded, network_time, probe)?;
+            // Only those who have a descriptor here expect anything of one.
+            let is_asked = !volumes.is_empty() && node.expects() == Expects::Request;
+            let next = if is_asked { Next::Descriptor } else { Next::Frame };
+            let probe = || Ok(ring::has_work() || !is_asked && links.probe()?);
+            waiter.wait_probing(bounded, next, network_time, probe)?;
         }
         turn::begin();
         Ok(())
@@ -344,3 +347,7 @@ fn on_frame(node: &mut Node, clock: Clock, now: Time, link: usize, frame: &mut R
     node.on_frame(now, link, frame);
     steps.end("took a frame in");
 }
+
+#[cfg(test)]
+#[path = "shard_tests.rs"]
+mod tests;

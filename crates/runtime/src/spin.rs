@@ -3,11 +3,13 @@
 //!
 //! Three things are learnt, each as a quantile, so that what is rare and long, such as some milliseconds that a
 //! hypervisor took, weighs no more than what is rare: the time from going idle to the next event, what nine in
-//! ten of these times stay below, and how long frames wait for a thread that sleeps. It spins if an event
+//! ten of these times stay below, and how long frames wait for a thread that sleeps. The first two are learnt apart
+//! for what is expected: a client may take its time though the network answers at once. It spins if an event
 //! mostly comes while that costs less than sleeping, as long as nine in ten need, once after each
 //! event. Spinning is for a processor that nobody else wants: if somebody else ran while it yielded,
 //! it sleeps for a while.
 
+mod gaps;
 mod quantile;
 
 use std::fmt;
@@ -16,6 +18,8 @@ use std::time::Duration;
 
 use thinwire_proto::Time;
 
+use self::gaps::Gaps;
+pub(crate) use self::gaps::Next;
 use self::quantile::Quantile;
 
 /// Longest spin, and the gap above which spinning does not pay, where waking up costs what it should: about
@@ -82,10 +86,16 @@ impl FromStr for Spin {
 
 /// How often a spin begins with a look at who else ran, at most.
 const ASK_EVERY: Duration = Duration::from_millis(1);
+/// Where frames are expected, or there is work, a look at all descriptors comes after so many rounds.
+const ROUNDS_PER_LOOK: u32 = 4;
+/// And after this time, however few rounds that were.
+const LOOK_EVERY: Duration = Duration::from_micros(100);
 
 /// A time in which nothing comes.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
+    /// What was expected when it began.
+    next: Next,
     since: Time,
     /// The part of it that has been spun, on the processor.
     spun: Duration,
@@ -105,9 +115,7 @@ struct Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spinner {
     mode: Spin,
-    /// Times from going idle to the arrival of what came next.
-    gap: Quantile,
-    long_gap: Quantile,
+    gaps: Gaps,
     /// How long frames have waited for the end of a sleep.
     wake_up: Quantile,
     idle: Option<Idle>,
@@ -119,6 +127,9 @@ pub(crate) struct Spinner {
     /// How often others had been given the processor when that was last looked at, and when.
     switches: u64,
     asked_at: Time,
+    /// When all descriptors were looked at the last time, and the rounds since.
+    looked_at: Time,
+    rounds: u32,
 }
 
 impl Spinner {
@@ -126,8 +137,7 @@ impl Spinner {
     pub fn new() -> Self {
         Spinner {
             mode: Spin::On,
-            gap: Quantile::median(SPIN_MAX / 2),
-            long_gap: Quantile::nine_tenths(SPIN_MAX),
+            gaps: Gaps::new(SPIN_MAX / 2, SPIN_MAX),
             wake_up: Quantile::median(WAKE_UP),
             idle: None,
             found: None,
@@ -136,6 +146,8 @@ impl Spinner {
             hold: HOLD_MIN,
             switches: 0,
             asked_at: Time::ZERO,
+            looked_at: Time::ZERO,
+            rounds: 0,
         }
     }
 
@@ -149,25 +161,27 @@ impl Spinner {
         self.mode == Spin::Always
     }
 
-    /// A wait begins at `now`, and nothing is there. True if it is to spin. `network_time` says how long the
-    /// network takes there and back, if something is on the way; `switches`, how often this thread has lost
-    /// the processor to another so far.
+    /// A wait begins at `now`, and a look at all descriptors has found nothing. True if it is to spin. `next` is what
+    /// may come; `network_time` says how long the network takes there and back, if something is on the way;
+    /// `switches`, how often this thread has lost the processor to another so far.
     pub fn begin(
         &mut self,
         now: Time,
+        next: Next,
         network_time: impl FnOnce() -> Option<Duration>,
         switches: impl FnOnce() -> u64,
     ) -> bool {
+        self.looked(now);
         match self.mode {
             Spin::Off => return false,
             Spin::On => {}
             Spin::Always => return true,
         }
         self.arrived(Duration::ZERO);
-        let new = Idle { since: now, spun: Duration::ZERO, away: Duration::ZERO };
-        let spun = self.idle.get_or_insert(new).spun;
-        self.budget = (self.long_gap.get() * 4).clamp(SPIN_MIN, self.spin_max());
-        if spun >= self.budget || now < self.held_until || !self.pays(network_time) {
+        let new = Idle { next, since: now, spun: Duration::ZERO, away: Duration::ZERO };
+        let Idle { next, spun, .. } = *self.idle.get_or_insert(new);
+        self.budget = (self.gaps.long(next) * 4).clamp(SPIN_MIN, self.spin_max());
+        if spun >= self.budget || now < self.held_until || !self.pays(next, network_time) {
             return false;
         }
         // To ask is a system call, and a spin for one small I/O not much more.
@@ -175,6 +189,22 @@ impl Spinner {
             (self.switches, self.asked_at) = (switches(), now);
         }
         true
+    }
+
+    /// A round of a spin, or a pass of who has work, has come to where it may look at all descriptors, at `now`. True
+    /// if it is to: where the next thing comes by a descriptor, always.
+    pub fn is_to_look(&mut self, now: Time, next: Next) -> bool {
+        self.rounds += 1;
+        let is_due = self.rounds >= ROUNDS_PER_LOOK || now.since(self.looked_at) >= LOOK_EVERY;
+        let is_to = next == Next::Descriptor || is_due;
+        if is_to {
+            self.looked(now);
+        }
+        is_to
+    }
+
+    fn looked(&mut self, now: Time) {
+        (self.looked_at, self.rounds) = (now, 0);
     }
 
     /// A yield, or a look that found nothing, took from `from` to `to`. False if somebody else ran meanwhile: there
@@ -227,7 +257,7 @@ impl Spinner {
     pub fn arrived(&mut self, waited: Duration) {
         let Some(Found { idle, at, has_slept }) = self.found.take() else { return };
         let present = at.since(idle.since).saturating_sub(idle.away);
-        self.learn((at - waited).since(idle.since).min(present));
+        self.learn(idle.next, (at - waited).since(idle.since).min(present));
         // Who waits for others to leave the processor is not woken up late.
         if has_slept && !waited.is_zero() && at >= self.held_until {
             self.wake_up.see(waited, LATE_SPIN_MAX);
@@ -239,14 +269,12 @@ impl Spinner {
     pub fn sent(&mut self, now: Time) {
         let too_long = self.spin_max();
         if let Some(idle) = self.idle.take_if(|idle| now.since(idle.since) > too_long) {
-            self.learn(now.since(idle.since));
+            self.learn(idle.next, now.since(idle.since));
         }
     }
 
-    fn learn(&mut self, gap: Duration) {
-        let most = self.spin_max() * 2;
-        self.gap.see(gap, most);
-        self.long_gap.see(gap, most);
+    fn learn(&mut self, next: Next, gap: Duration) {
+        self.gaps.see(next, gap, self.spin_max() * 2);
     }
 
     /// As long as it costs to wake up both sides of a round trip, if that is more than it should be.
@@ -254,9 +282,10 @@ impl Spinner {
         (self.wake_up.get() * 2).clamp(SPIN_MAX, LATE_SPIN_MAX)
     }
 
-    fn pays(&self, network_time: impl FnOnce() -> Option<Duration>) -> bool {
+    fn pays(&self, next: Next, network_time: impl FnOnce() -> Option<Duration>) -> bool {
+        let gap = self.gaps.median(next);
         let shows = || network_time().is_none_or(|network_time| network_time <= NETWORK_TIME_MAX);
-        self.gap.get() <= self.spin_max() && (self.gap.get() <= WAKE_UP || shows())
+        gap <= self.spin_max() && (gap <= WAKE_UP || next == Next::Descriptor || shows())
     }
 }
 
@@ -281,6 +310,7 @@ mod tests {
     struct Script {
         spinner: Spinner,
         now: Time,
+        next: Next,
         switches: u64,
         /// What each yield takes, and whether to somebody else.
         yields: (Duration, bool),
@@ -294,7 +324,7 @@ mod tests {
         fn new() -> Self {
             let (spinner, now) = (Spinner::new(), Time(1_000_000_000));
             let (yields, wake_up) = ((us(0), false), us(25));
-            Script { spinner, now, switches: 3, yields, once: None, wake_up }
+            Script { spinner, now, next: Next::Frame, switches: 3, yields, once: None, wake_up }
         }
 
         /// A wait for a frame that arrives after `gap`.
@@ -303,7 +333,7 @@ mod tests {
             let start = self.now;
             let switches = self.switches;
             let mut away = Duration::ZERO;
-            let spins = self.spinner.begin(self.now, || None, || switches);
+            let spins = self.spinner.begin(self.now, self.next, || None, || switches);
             let mut round = self.now;
             loop {
                 if !spins {
@@ -383,7 +413,7 @@ mod tests {
         let mut now = Time(1_000_000_000);
         let mut spun = Duration::ZERO;
         for _ in 0..100 {
-            if spinner.begin(now, || None, || 0) {
+            if spinner.begin(now, Next::Frame, || None, || 0) {
                 spinner.goes_on(now, now + us(40));
                 spun += us(40);
             }
@@ -394,7 +424,7 @@ mod tests {
         let begins = |spinner: &mut Spinner, now: &mut Time| {
             spinner.sent(*now);
             *now = *now + us(1000);
-            spinner.begin(*now - us(1000), || None, || 0)
+            spinner.begin(*now - us(1000), Next::Frame, || None, || 0)
         };
         assert!(begins(&mut spinner, &mut now), "an answer may come");
         let spins = (0..100).filter(|_| begins(&mut spinner, &mut now)).count();
@@ -461,7 +491,7 @@ mod tests {
             // Both sides stood still: what arrives does so some time afterwards.
             assert_eq!(thread.wait(us(5015)), Wait::Spun);
         }
-        assert!(thread.spinner.gap.get() < us(25), "{:?}", thread.spinner.gap);
+        assert!(thread.spinner.gaps.median(Next::Frame) < us(25), "{:?}", thread.spinner.gaps);
         // Also if it was switched while it worked: only what is switched in a spin counts.
         for _ in 0..1000 {
             thread.switches += 1;
@@ -482,7 +512,7 @@ mod tests {
         for _ in 0..20 {
             assert_eq!(thread.wait(us(15)), Wait::Slept);
         }
-        assert!(thread.spinner.gap.get() < us(25), "{:?}", thread.spinner.gap);
+        assert!(thread.spinner.gaps.median(Next::Frame) < us(25), "{:?}", thread.spinner.gaps);
         assert_eq!(thread.spinner.spin_max(), SPIN_MAX, "whose fault it was is known");
     }
 
@@ -513,25 +543,65 @@ mod tests {
 
     #[test]
     fn where_frames_queue_in_the_network_nobody_spins_for_them() {
-        let spins = |gap, network_time| {
+        let spins_for = |next, gap, network_time| {
             let mut spinner = Spinner::new();
-            spinner.gap = Quantile::median(us(gap));
-            spinner.begin(Time(1), || Some(us(network_time)), || 0)
+            spinner.gaps = Gaps::new(us(gap), SPIN_MAX);
+            spinner.begin(Time(1), next, || Some(us(network_time)), || 0)
         };
+        let spins = |gap, network_time| spins_for(Next::Frame, gap, network_time);
         assert!(spins(60, 100) && spins(60, 500));
         assert!(!spins(60, 501));
         assert!(spins(20, 501), "sleeping costs more");
         assert!(!spins(201, 100));
+        assert!(spins_for(Next::Descriptor, 60, 501), "a client is not there");
+    }
+
+    #[test]
+    fn a_client_that_takes_its_time_does_not_end_spinning_for_answers() {
+        let mut thread = Script::new();
+        let round = |thread: &mut Script, thought| {
+            [(Next::Frame, us(15)), (Next::Descriptor, thought)].map(|(next, gap)| {
+                thread.next = next;
+                thread.wait(gap)
+            })
+        };
+        let slow: Vec<_> = (0..200).map(|_| round(&mut thread, us(5000))).collect();
+        assert!(slow.iter().all(|[answer, _]| *answer == Wait::Spun), "{slow:?}");
+        assert!(slow[100..].iter().all(|[_, request]| *request == Wait::Slept), "{slow:?}");
+        // And one that has become prompt is waited for within milliseconds.
+        let again = thread.now;
+        while round(&mut thread, us(30)) != [Wait::Spun; 2] {}
+        assert!(thread.now.since(again) < us(2000), "{:?}", thread.now.since(again));
+    }
+
+    #[test]
+    fn descriptors_are_looked_at_now_and_then_and_always_where_one_is_expected() {
+        let mut spinner = Spinner::new();
+        let mut now = Time(1_000_000_000);
+        let mut looks = |next, rounds: usize, each| -> usize {
+            spinner.begin(now, next, || None, || 0);
+            let mut look = || {
+                now = now + each;
+                usize::from(spinner.is_to_look(now, next))
+            };
+            (0..rounds).map(|_| look()).sum()
+        };
+        assert_eq!(looks(Next::Frame, 400, us(1)), 100);
+        assert_eq!(looks(Next::Frame, 3, us(1)), 0);
+        assert_eq!(looks(Next::Frame, 3, us(1)), 0, "a wait begins with a look");
+        assert_eq!(looks(Next::Frame, 400, us(50)), 200);
+        assert_eq!(looks(Next::Frame, 400, us(500)), 400);
+        assert_eq!(looks(Next::Descriptor, 400, us(1)), 400);
     }
 
     #[test]
     fn a_word_is_a_word() {
         let mut spinner = Spinner::new();
         spinner.set_mode(Spin::Off);
-        assert!(!spinner.begin(Time(1), || panic!("asked"), || panic!("asked")));
+        assert!(!spinner.begin(Time(1), Next::Frame, || panic!("asked"), || panic!("asked")));
         spinner.set_mode(Spin::Always);
         // Nothing for ever, a slow network, others at work: all the same to it.
-        assert!(spinner.begin(Time(1), || panic!("asked"), || panic!("asked")));
+        assert!(spinner.begin(Time(1), Next::Frame, || panic!("asked"), || panic!("asked")));
         assert!(spinner.yielded(Time(1), Time::NEVER, || panic!("asked")));
         assert!(spinner.goes_on(Time(1), Time::NEVER) && spinner.is_endless());
     }

@@ -64,6 +64,8 @@ pub enum Expects {
     Work,
     /// An answer from the network, which takes as long as this there and back.
     Answer(Duration),
+    /// A request of a client of this machine that has all its answers: its descriptor tells of that.
+    Request,
     /// Nothing is on its way.
     Nothing,
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 /// Muthukrishnan and Sandler, 2013). How far off what it sees lies does not matter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quantile {
-    ns: u64,
+    /// Below 4 s, as all that it is told of.
+    ns: u32,
     /// It falls by its so-manieth part, and rises by its fourth.
-    fall: u64,
+    fall: u32,
 }
 
 /// Below this no quantile falls, so that its parts stay numbers.
@@ -17,22 +18,22 @@ const QUANTILE_MIN: Duration = Duration::from_micros(1);
 
 impl Quantile {
     pub const fn median(first: Duration) -> Self {
-        Quantile { ns: first.as_nanos() as u64, fall: 4 }
+        Quantile { ns: first.as_nanos() as u32, fall: 4 }
     }
 
     pub const fn nine_tenths(first: Duration) -> Self {
-        Quantile { ns: first.as_nanos() as u64, fall: 40 }
+        Quantile { ns: first.as_nanos() as u32, fall: 40 }
     }
 
     pub fn get(&self) -> Duration {
-        Duration::from_nanos(self.ns)
+        Duration::from_nanos(self.ns.into())
     }
 
     /// `most` bounds it, so that it is soon back when all becomes short again.
     pub fn see(&mut self, seen: Duration, most: Duration) {
         self.ns = match seen > self.get() {
-            true => (self.ns + self.ns / 4).min(most.as_nanos() as u64),
-            false => (self.ns - self.ns / self.fall).max(QUANTILE_MIN.as_nanos() as u64),
+            true => (self.ns + self.ns / 4).min(most.as_nanos() as u32),
+            false => (self.ns - self.ns / self.fall).max(QUANTILE_MIN.as_nanos() as u32),
         };
     }
 }
@@ -54,7 +55,7 @@ mod tests {
             for n in 0..30_000u64 {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 quantile.see(us((state >> 33) % 1000), us(5000));
-                sum += if n < 10_000 { 0 } else { quantile.ns };
+                sum += if n < 10_000 { 0 } else { u64::from(quantile.ns) };
             }
             let rests = sum / 20_000_000;
             assert!(rests > from && rests < to, "{rests}");
