@@ -29,6 +29,10 @@ const TRIES: usize = 8;
 /// So often a disk may be polled in a turn until it is believed that nobody drives the ring any more.
 const POLLS_MAX: u32 = 64;
 
+/// So much of what has ended goes to the disks in one turn. Answering it takes some 100 us, in which new requests
+/// arrive: a turn that answered all that the disks have done would leave these idle for as long.
+const TURN_ENDED_BYTES: u64 = 256 << 10;
+
 thread_local! {
     static RING: RefCell<Weak<RefCell<Ring>>> = const { RefCell::new(Weak::new()) };
 }
@@ -62,6 +66,8 @@ pub(super) struct Ring {
     is_driven: bool,
     /// The turns of that shard.
     turns: u64,
+    /// How many bytes may still end in this one.
+    room: u64,
     /// System calls made.
     #[cfg(test)]
     calls: u64,
@@ -138,6 +144,7 @@ impl Ring {
             has_news: false,
             is_driven: false,
             turns: 0,
+            room: TURN_ENDED_BYTES,
             #[cfg(test)]
             calls: 0,
             #[cfg(test)]
@@ -197,6 +204,7 @@ impl Ring {
             self.fill();
             if is_to_be_tried_again(self.call(want)) {
                 // It may want room for completions. What is waited for may be among those.
+                self.room = u64::MAX;
                 if self.take_in() > 0 {
                     want = 0;
                 }
@@ -223,9 +231,14 @@ impl Ring {
         !self.waiting.is_empty() || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
-    /// Moves what has ended to the seats. How much was not reaped.
+    /// Moves what has ended to the seats, as far as the turn has room for it, if there are turns. How much was not
+    /// reaped.
     fn take_in(&mut self) -> usize {
-        for entry in self.ring.completion() {
+        let mut completions = self.ring.completion();
+        while !self.is_driven || self.room > 0 {
+            let Some(entry) = completions.next() else { break };
+            // A count of bytes, of whatever moves some.
+            self.room = self.room.saturating_sub(entry.result().max(0) as u64);
             let data = entry.user_data();
             let (at, visit) = ((data >> 32) as u16, (data >> 48) as u16);
             let seat = &mut self.seats[usize::from(at)];
@@ -238,9 +251,10 @@ impl Ring {
         self.unheard
     }
 
-    /// [`Ring::take_in`], and all who have disks are told. Who does not listen any more, such as one whose part
+    /// [`Ring::take_in`] for another turn, and all who have disks are told. Who does not listen any more, such as one whose part
     /// has been removed, keeps nobody awake with it.
     fn tell(&mut self) -> bool {
+        self.room = TURN_ENDED_BYTES;
         let is_something = self.take_in() > 0;
         self.has_news = false;
         is_something
@@ -340,6 +354,7 @@ impl Place {
             if self.polled.1 <= POLLS_MAX {
                 return;
             }
+            ring.room = u64::MAX;
         }
         if ring.needs_call() {
             ring.enter(0);
@@ -363,6 +378,7 @@ impl Place {
         let ring = &mut *self.ring.borrow_mut();
         while ring.seats[self.at as usize].ended.is_empty() {
             ring.enter(1);
+            ring.room = u64::MAX;
             ring.take_in();
         }
     }

@@ -276,6 +276,60 @@ fn what_nobody_takes_keeps_a_shard_awake_for_one_turn_only() {
     assert_eq!(ring.borrow().unheard, 0);
 }
 
+/// Three reads of 128 KiB for each of these, all of which have ended.
+fn end_reads(ring: &SharedRing, places: &mut [Place; 2], memory: &mut [u8]) {
+    for place in places {
+        for slot in 0..3 {
+            let len = memory.len() as u32;
+            let read = opcode::Read::new(place.file(), memory.as_mut_ptr(), len).build();
+            // SAFETY: the memory stays until all have ended, below.
+            unsafe { place.start(slot, read) };
+        }
+    }
+    let ring = &mut *ring.borrow_mut();
+    ring.enter(0);
+    while ring.ring.completion().len() < 6 {
+        std::thread::yield_now();
+        ring.enter(0);
+    }
+}
+
+#[test]
+fn a_turn_has_no_more_to_answer_than_keeps_disks_waiting_for_long() {
+    let zero = File::open("/dev/zero").unwrap();
+    let mut memory = vec![0; 128 << 10];
+    let ring = ring(64);
+    let mut places = [(); 2].map(|()| Place::new(ring.clone(), &zero));
+    let all_reaped = |places: &mut [Place; 2]| -> usize {
+        places.iter_mut().map(|place| reaped(place).len()).sum()
+    };
+    ring.borrow_mut().submit();
+    end_reads(&ring, &mut places, &mut memory);
+    let turns = [(); 3].map(|()| {
+        assert!(ring.borrow_mut().submit());
+        let count = all_reaped(&mut places);
+        assert_eq!(all_reaped(&mut places), 0, "however often it is polled");
+        let is_left = ring.borrow_mut().has_work();
+        ring.borrow_mut().tell();
+        (count, is_left)
+    });
+    assert_eq!(turns, [(2, true), (2, true), (2, false)]);
+    // Who waits for its own does not wait for turns.
+    end_reads(&ring, &mut places, &mut memory);
+    ring.borrow_mut().submit();
+    for place in &mut places {
+        let mut count = 0;
+        while count < 3 {
+            place.wait();
+            count += reaped(place).len();
+        }
+    }
+    // Nor do those without a shard.
+    end_reads(&ring, &mut places, &mut memory);
+    ring.borrow_mut().is_driven = false;
+    assert_eq!(all_reaped(&mut places), 6);
+}
+
 #[test]
 fn a_disk_whose_shard_turns_no_more_helps_itself() {
     let ring = ring(16);
