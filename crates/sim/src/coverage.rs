@@ -182,6 +182,16 @@ coverage! {
     repeated,
     /// Late duplicates that were dropped.
     late_duplicates,
+    /// I/Os of users of local disks.
+    local_ios,
+    /// Writes of theirs that were acknowledged.
+    local_writes,
+    /// Times a process with local disks ended at once.
+    local_ends,
+    /// Losses that a local store has heard of.
+    local_losses,
+    /// Flushes that failed since something was lost that they need not have covered themselves.
+    local_told,
     /// Frames that arrived twice.
     duplicate_frames,
     /// Frames refused at the gate.

@@ -15,6 +15,7 @@
 //! * `server.rs`: a target on its machine, with its threads
 //! * `gateway.rs`: what a server stands on that serves other servers' exports
 //! * `tree.rs`: a volume made of several
+//! * `local/`: users of disks of their own machine, with no target between
 //! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
 //! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
@@ -36,6 +37,7 @@ pub mod hand;
 pub mod image;
 pub mod juggler;
 pub mod leaves;
+pub mod local;
 pub mod machine;
 pub mod medium;
 pub mod model;

@@ -24,6 +24,8 @@ pub enum Canary {
     Target(thinwire_target::TargetCanary),
     /// Behind the door of all targets.
     Door(thinwire_target::DoorCanary),
+    /// Below users of local disks.
+    Local(crate::local::LocalCanary),
     /// One of all initiators.
     Initiator(thinwire_initiator::InitiatorCanary),
     /// In the nodes of clients.
@@ -140,7 +142,16 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     recover(&mut world)?;
     stay_quiet(&mut world)?;
     end(&mut world)?;
-    Ok(RunReport { coverage: world.figures(), trace_hash: world.trace_hash() })
+    let (mut coverage, mut trace_hash) = (world.figures(), world.trace_hash());
+    let planted = match canary {
+        Canary::Local(planted) => Some(planted),
+        _ => None,
+    };
+    if let Some(locals) = swarm::run_local_disks(seed, planted, prints)? {
+        coverage.add(&locals.coverage);
+        trace_hash ^= locals.trace_hash;
+    }
+    Ok(RunReport { coverage, trace_hash })
 }
 
 /// Nothing is stuck: everybody who may gets in, and finishes what it has begun and more.

@@ -2,10 +2,12 @@
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
 mod caches;
+mod disks;
 mod patches;
 mod trees;
 
 pub use self::caches::has_cache;
+pub use self::disks::run_local_disks;
 pub use self::trees::has_tree;
 
 use std::rc::Rc;

@@ -13,6 +13,7 @@
 //! of a run, without anything that may lose data, an old run's sector must not change: nothing of
 //! a fenced writer lands after the grant.
 
+mod doubt;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +41,8 @@ pub enum ModelEffect {
 enum State {
     /// Not answered yet.
     Open,
+    /// Nor this, and its store has lost something since it was submitted.
+    Doubtful,
     /// Acknowledged.
     Done,
     /// Failed, or its run ended: it may have happened, or may not.
@@ -77,6 +80,11 @@ pub struct Range {
 impl Range {
     fn iter(self) -> std::ops::Range<usize> {
         self.first..self.first + self.count
+    }
+
+    /// They have sectors in common.
+    pub fn overlaps(self, other: Range) -> bool {
+        self.first < other.first + other.count && other.first < self.first + self.count
     }
 
     /// The blocks of so many sectors that it touches.
@@ -234,7 +242,7 @@ impl Model {
         for sector in &mut self.sectors {
             sector.observed = None;
             for entry in &mut sector.history {
-                if entry.state == State::Open {
+                if matches!(entry.state, State::Open | State::Doubtful) {
                     entry.state = State::Unknown;
                 }
             }
@@ -303,11 +311,11 @@ impl Model {
         if run != self.run {
             return;
         }
-        let state = if ok { State::Done } else { State::Unknown };
         for at in range.iter() {
             let sector = &mut self.sectors[at];
             if let Some(entry) = sector.history.iter_mut().rfind(|e| e.version == version) {
-                entry.state = state;
+                let is_there = ok && entry.state == State::Open;
+                entry.state = if is_there { State::Done } else { State::Unknown };
             }
         }
         if ok && fua {
