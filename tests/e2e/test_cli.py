@@ -160,6 +160,56 @@ def disk_that_hangs(lab):
 
 
 @test()
+def commands_over_a_disk_that_hangs(lab):
+    """bench, copy and attach over a disk that does not answer end by force within 3 s, and say which disk it is."""
+    below = Attachment(lab, "memory:4G", face="block", name="below")
+    over = Attachment(lab, below.path, name="over", extra=("--read-only",))
+    signalled = Attachment(lab, below.path, name="signalled", extra=("--read-only",))
+    bench = lab.start("initiator", node.BIN, "bench", below.path, "--rw", "randread", "--runtime", "60", name="bench")
+    copy = lab.start("initiator", node.BIN, "copy", below.path, lab.path("copy.raw"), name="copy")
+    reading = []
+    pid = below.pid()
+    try:
+        time.sleep(0.5)
+        os.kill(pid, 19)
+        check(bench.running and copy.running, f"they ended early: {bench.stderr} {copy.stderr}")
+        for attached in (over, signalled):
+            reading.append(lab.start("initiator", "qemu-io", "-f", "raw", "-r", "-c", "read 32M 4k", attached.nbd,
+                                     name=f"reads-{attached.name}"))
+        time.sleep(1)
+        for command in (bench, copy):
+            command.kill(15)
+        time.sleep(4)
+        for command in (bench, copy):
+            check(command.running, f"it did not wait for its disk: {command.stderr}")
+            command.kill(15)
+        began = time.monotonic()
+        for command in (bench, copy):
+            command.wait(6, expect=1)
+            took = time.monotonic() - began
+            check(2 < took < 3.5, f"it ended {took:.1f} s after the second signal")
+            check(f"no answer from {below.path}" in command.stderr, f"the end is not explained: {command.stderr}")
+        check("copy.raw, which this copy had made, is removed again" in copy.stderr
+              and not os.path.exists(lab.path("copy.raw")), f"what it leaves is not said: {copy.stderr}")
+        began = time.monotonic()
+        forced = over.detach("--force")
+        took = time.monotonic() - began
+        check(took < 3, f"detach --force took {took:.1f} s")
+        check(below.path in forced.stderr and "no answer" in forced.stderr, f"it is not explained: {forced.stderr}")
+        last = signalled.pid()
+        for _ in range(3):
+            os.kill(last, 15)
+            time.sleep(0.5)
+        until("the third signal ends it", 3, lambda: last not in node.initiators(lab))
+        check(f"no answer from {below.path}" in read(os.path.join(signalled.run_dir, "signalled.log")),
+              "the log does not explain the end")
+    finally:
+        os.kill(pid, 18)
+    for one in reading:
+        one.wait(10, expect=None)
+
+
+@test()
 def socket_exists(lab):
     """A socket path that exists: a live one and a stranger's file are refused, a dead one is taken over."""
     Target(lab, "disk0=memory:1M", "disk1=memory:1M")

@@ -11,6 +11,7 @@
 //! | [`serve`], [`steward`], [`health`] | a target: its shards, the thread beside them, what `status` shows |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
+//! | [`signals`], [`last_resort`] | what asks a command to end, and what ends one that a disk holds up |
 //! | [`commands`] | one file for each command |
 
 pub mod attachment;
@@ -30,6 +31,7 @@ pub mod guard;
 pub mod health;
 pub mod host;
 pub mod identity;
+pub mod last_resort;
 pub mod leftover;
 pub mod links;
 pub mod local;

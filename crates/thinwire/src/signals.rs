@@ -3,9 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The signals that ask a process to end.
 const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// What is read of a signal.
+type Info = [u8; size_of::<libc::signalfd_siginfo>()];
 
 /// Ending signals of this process, taken from a descriptor. Threads made later inherit that the
 /// signals do not interrupt them; so make this first.
@@ -40,6 +46,49 @@ impl Signals {
         Ok(Signals { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// The same, taken from a thread that counts them: the process may be where it takes none. Some time
+    /// after the `last` that it needs has come, `give_up` is called there, and ends it.
+    ///
+    /// # Errors
+    /// No descriptors or threads are left.
+    pub fn counted(
+        self,
+        last: u32,
+        patience: Duration,
+        give_up: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        let (fd, passed_on) = rustix::pipe::pipe_with(
+            rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
+        )?;
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(move || self.count(&passed_on, last, patience, give_up))?;
+        Ok(Signals { fd })
+    }
+
+    fn count(&self, passed_on: &OwnedFd, last: u32, patience: Duration, give_up: impl FnOnce()) {
+        let (mut count, mut end) = (0, None);
+        loop {
+            let left = end.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+            match poll(&mut fds, left.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return tracing::error!("cannot wait for signals: {e}"),
+            }
+            if end.is_some_and(|at| at <= Instant::now()) {
+                return give_up();
+            }
+            while let Some(info) = self.read() {
+                // Who leaves hundreds of them lying needs no more.
+                let _ = rustix::io::write(passed_on, &info);
+                count += 1;
+                if count == last {
+                    end = Some(Instant::now() + patience);
+                }
+            }
+        }
+    }
+
     /// Of which none ever comes: for tests, whose threads share one process.
     #[cfg(test)]
     pub fn none() -> Self {
@@ -69,13 +118,13 @@ impl Signals {
 
     /// The number of a signal that came, once each. Never waits.
     pub fn take(&self) -> Option<i32> {
-        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
-        match rustix::io::read(&self.fd, &mut info) {
-            Ok(read) if read == info.len() => {
-                Some(i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
-            }
-            _ => None,
-        }
+        self.read().map(|info| i32::from_ne_bytes([info[0], info[1], info[2], info[3]]))
+    }
+
+    fn read(&self) -> Option<Info> {
+        let mut info: Info = [0; size_of::<Info>()];
+        let read = rustix::io::read(&self.fd, &mut info);
+        (read == Ok(info.len())).then_some(info)
     }
 }
 
@@ -87,7 +136,7 @@ pub struct ByHand(OwnedFd);
 impl ByHand {
     /// One more to take.
     pub fn send(&self, signal: i32) {
-        let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
+        let mut info: Info = [0; size_of::<Info>()];
         info[..4].copy_from_slice(&signal.to_ne_bytes());
         rustix::io::write(&self.0, &info).unwrap();
     }
@@ -116,5 +165,27 @@ mod tests {
         unsafe { libc::raise(libc::SIGHUP) };
         assert_eq!(signals.take(), Some(libc::SIGHUP));
         assert_eq!(signals.take(), None);
+    }
+
+    /// Sends so many to a process that takes none; whether it is ended within that time.
+    fn is_given_up(count: usize, within: Duration) -> bool {
+        let (caught, hand) = Signals::by_hand();
+        let (tell, told) = std::sync::mpsc::channel();
+        let patience = Duration::from_millis(50);
+        let signals = caught.counted(2, patience, move || tell.send(()).unwrap()).unwrap();
+        (0..count).for_each(|_| hand.send(libc::SIGTERM));
+        // The thread is not to end before the test.
+        let is_told = told.recv_timeout(within).is_ok();
+        let taken: Vec<_> = std::iter::from_fn(|| signals.take()).collect();
+        assert_eq!(taken, vec![libc::SIGTERM; count]);
+        std::mem::forget(hand);
+        is_told
+    }
+
+    #[test]
+    fn a_process_that_takes_no_signals_ends_after_the_last() {
+        let (short, long) = (Duration::from_millis(300), Duration::from_secs(20));
+        assert!(!is_given_up(1, short));
+        assert!(is_given_up(2, long) && is_given_up(3, long));
     }
 }

@@ -14,6 +14,7 @@ use super::allowance::{Allowance, Begun};
 use super::common::Common;
 use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
 use super::jobs::{Jobs, Work};
+use super::letting_go::LettingGo;
 use super::slots::{InFlight, Step, SystemCall};
 
 /// A block status looks at no more than this many extents: each costs a system call.
@@ -430,6 +431,8 @@ impl<E: Engine> Disk for RealDisk<E> {
 
 impl<E: Engine> Drop for RealDisk<E> {
     fn drop(&mut self) {
+        let common = self.common.clone();
+        let _told = LettingGo::of(&common.path);
         self.backlog.clear();
         self.jobs.stop();
         self.engine.enter();

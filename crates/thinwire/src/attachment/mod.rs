@@ -17,10 +17,10 @@ use crate::cli::AttachArgs;
 use crate::control::ControlServer;
 use crate::error::{Failure, Outcome, ParseError};
 use crate::face::{FaceSpec, NbdAddress};
+use crate::last_resort::catch_signals;
 use crate::leftover;
 use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, open_volume};
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
-use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
 use serve::{AttachmentServer, Parts};
@@ -128,10 +128,12 @@ fn absolute(path: &std::path::Path) -> Outcome<PathBuf> {
     std::path::absolute(path).map_err(|e| Failure::usage(format!("`{}`: {e}", path.display())))
 }
 
+/// Behind the third nothing is waited for: see [`serve`].
+const SIGNALS_MAX: u32 = 3;
+
 /// Attaches and serves until detached. Runs in the attachment's own process.
 pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
-    let signals =
-        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let (signals, _) = catch_signals(SIGNALS_MAX, &[&wanted.volume])?;
     if wanted.options.wire.shards.is_some_and(|shards| shards > 1) {
         tracing::warn!("an attachment lives on one shard; --shards changes nothing here");
     }

@@ -11,6 +11,7 @@ use crate::bench::{BenchPlan, BenchReport, Engine, Stop, Tally, failure};
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
+use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, VolumeOptions, Wait, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
@@ -44,8 +45,7 @@ pub fn run(args: &BenchArgs) -> Outcome {
         refuse_in_use(&args.volume, "writing to it")?;
     }
     let shards = shards.min(args.jobs);
-    let signals =
-        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let (signals, _) = catch_signals(2, &[&args.volume])?;
     let stop = Stop::default();
     // Tells the stamps of this run from those of others.
     let run = run_number();

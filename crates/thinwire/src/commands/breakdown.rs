@@ -15,6 +15,7 @@ use crate::bench::{
 use crate::cli::{BenchArgs, BenchPattern};
 use crate::error::{Failure, Outcome};
 use crate::guard::refuse_in_use;
+use crate::last_resort::catch_signals;
 use crate::open::{Ending, OpenVolume, VolumeOptions, let_go, let_go_failed, open_volume};
 use crate::output;
 use crate::signals::Signals;
@@ -51,8 +52,7 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
     if !reads_only {
         refuse_in_use(&args.volume, "writing to it")?;
     }
-    let signals =
-        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let (signals, _) = catch_signals(2, &[&args.volume])?;
     let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
     options.flags.reading = Some(READING_FLAG);

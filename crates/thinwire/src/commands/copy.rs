@@ -13,6 +13,7 @@ use crate::copy::{Copied, CopyPair, Watch, compare, copy};
 use crate::error::{Failure, Outcome};
 use crate::guard::{missing_folder, refuse_in_use};
 use crate::host::Host;
+use crate::last_resort::catch_signals;
 use crate::open::{Ending, OnRecord, VolumeOptions, let_go, let_go_failed, open_on};
 use crate::output;
 use crate::rundir::SCHEMA;
@@ -37,8 +38,7 @@ struct Json {
 pub fn run(args: &CopyArgs) -> Outcome {
     refuse_same(&args.source, &args.destination)?;
     refuse_in_use(&args.destination, "copying onto it")?;
-    let signals =
-        Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
+    let (signals, last_words) = catch_signals(2, &[&args.source, &args.destination])?;
     let mut options =
         VolumeOptions::new(args.insecure, &WireArgs::default(), args.run_dir.run_dir.clone());
     options.read_only = true;
@@ -76,7 +76,8 @@ pub fn run(args: &CopyArgs) -> Outcome {
     let copied = done.map_err(|e| match made {
         Some(_) => removed(e, &args.destination),
         None => left(e, &args.destination, stage, destination.on_record()),
-    })?;
+    });
+    let copied = copied.inspect_err(|failure| last_words.set(failure))?;
     if let Some(made) = made {
         made.keep();
     }

@@ -227,10 +227,16 @@ fn force(dir: &RunDir, name: &str) -> Outcome<End> {
         )));
     }
     bury(dir, name)?;
-    Ok(End {
-        how: "killed",
-        detail: Some(format!("`{name}` did not answer, so its process was killed")),
-    })
+    let why = match outcome {
+        // It has done all that it can, and lets go of its volume now.
+        Ok(Response::Detached { .. } | Response::Failed { .. }) => format!(
+            "`{name}` is detached, but there was no answer from a disk of {}, so its process was killed: the \
+             kernel keeps the lock of that disk until it has answered",
+            record.uri
+        ),
+        _ => format!("`{name}` did not answer, so its process was killed"),
+    };
+    Ok(End { how: "killed", detail: Some(why) })
 }
 
 /// Cleans up after a process that is gone. What was found, if anything was.
