@@ -11,6 +11,8 @@ use crate::stamp::SECTOR_BYTES;
 pub struct SimDisk {
     pub(super) handle: MediumHandle,
     pub(super) owner: u32,
+    /// Which of its process's rings it is.
+    pub(super) ring: usize,
     /// What it is given is done at once: for a command that waits, while time stands still.
     pub(super) at_once: bool,
     /// Operations of the record that are on their way.
@@ -47,6 +49,7 @@ impl Disk for SimDisk {
             assert!(data.iter().all(aligned), "direct I/O needs aligned memory");
         }
         m.watch_overlap(self.owner, &op);
+        m.watch_syncs(self.owner, &op);
         if is_record(&op.kind) {
             self.syncs.push((op.token, SyncScope::new([m.device.domain.clone()]).begin()));
         }
@@ -63,6 +66,7 @@ impl Disk for SimDisk {
         let mark = m.next_number;
         m.flights.push(Flight {
             owner: self.owner,
+            ring: self.ring,
             op,
             submitted_at: m.now,
             effect_at,
@@ -82,9 +86,7 @@ impl Disk for SimDisk {
         // For whoever waits for it without letting time pass.
         m.advance(m.now);
         let before = done.len();
-        done.append(&mut m.ready);
-        m.woken = false;
-        m.hear_losses();
+        m.take_ready(self.ring, done);
         let scope = SyncScope::new([m.device.domain.clone()]);
         for one in done[before..].iter().filter(|one| is_record(&one.kind)) {
             let of_it = self.syncs.iter().position(|(token, _)| *token == one.token);
@@ -95,7 +97,10 @@ impl Disk for SimDisk {
 
     fn wake_soon(&mut self) {
         let m = &mut *self.handle.medium.borrow_mut();
-        m.wakes_at.get_or_insert(m.now + 200_000);
+        let at = m.now + 200_000;
+        if m.owner == self.owner {
+            m.rings[self.ring].wakes_at.get_or_insert(at);
+        }
     }
 
     fn sync_scope(&self) -> SyncScope {

@@ -10,6 +10,7 @@ use thinwire_volume::{DiskDone, DiskOp, DiskOpKind, Extent, SyncDomain};
 
 use super::growth::Sizes;
 use super::records::{Records, is_record};
+use super::rings::Ring;
 use super::watch::Fence;
 use super::{MediumConfig, MediumStats};
 use crate::stamp::SECTOR_BYTES;
@@ -76,6 +77,8 @@ impl Device {
 /// An operation on its way.
 pub(super) struct Flight {
     pub owner: u32,
+    /// Which of its process's rings has it.
+    pub ring: usize,
     pub op: DiskOp,
     pub submitted_at: u64,
     pub effect_at: u64,
@@ -119,11 +122,9 @@ pub(super) struct Medium {
     pub unflushed: Vec<Unflushed>,
     pub next_number: u64,
     pub flights: Vec<Flight>,
-    pub ready: Vec<DiskDone>,
+    /// What each thread of its process that has it waits for.
+    pub rings: Vec<Ring>,
     pub owner: u32,
-    /// The process wants to be woken then; it is.
-    pub wakes_at: Option<u64>,
-    pub woken: bool,
     pub device: Rc<Device>,
     /// Which thread of its process has it.
     pub thread: usize,
@@ -160,7 +161,7 @@ impl Medium {
         }
         assert!(now >= self.now);
         self.now = now;
-        self.woken |= self.wakes_at.take_if(|at| *at <= now).is_some();
+        self.rings.iter_mut().for_each(|ring| ring.wake(now));
         loop {
             let due = self.flights.iter().enumerate().filter(|(_, f)| f.next_at() <= now);
             let Some((at, _)) = due.min_by_key(|(_, f)| f.next_at()) else { break };
@@ -173,11 +174,12 @@ impl Medium {
             let f = self.flights.swap_remove(at);
             if f.is_failed_sync() {
                 self.failed_syncs.1 += u64::from(f.has_lost);
-                self.tell_losses(f.owner != self.owner);
+                self.tell_losses(f.owner != self.owner, f.ring);
             }
             if f.owner == self.owner {
                 let result = f.result.expect("it took effect");
-                self.ready.push(DiskDone { token: f.op.token, result, kind: f.op.kind });
+                let done = DiskDone { token: f.op.token, result, kind: f.op.kind };
+                self.rings[f.ring].ready.push(done);
             } else {
                 self.stats.landed_late += 1;
             }
@@ -371,11 +373,14 @@ impl Medium {
     /// A failed sync has ended: what was lost shows, to other threads when the first has `heard` of it.
     /// Between the two there is the moment that no verifier covers (`docs/protocol.md`, "Restart and
     /// replay").
-    fn tell_losses(&mut self, heard: bool) {
+    fn tell_losses(&mut self, heard: bool, ring: usize) {
         let failures = self.device.failures.get();
         self.device.told.borrow_mut().insert(self.thread, failures);
         if heard {
             self.hear_losses();
+        } else if self.is_shared() {
+            // Its other threads know no sooner than those of other media.
+            return self.rings[ring].is_told = true;
         }
         self.device_seen.1 = failures;
         self.show_losses();
@@ -387,7 +392,7 @@ impl Medium {
         self.failed_syncs.2 = self.failed_syncs.1;
     }
 
-    fn show_losses(&mut self) {
+    pub fn show_losses(&mut self) {
         self.upheavals += 1;
         self.current.copy_from_slice(&self.durable);
         for effect in &self.unflushed {
@@ -475,7 +480,6 @@ impl Medium {
             self.sick_writes = self.rng.below(self.config.sick_writes + 1);
         }
         self.owner += 1;
-        self.ready.clear();
         let mut effects = std::mem::take(&mut self.unflushed);
         for flight in std::mem::take(&mut self.flights) {
             let bytes = match flight.op.kind {
@@ -522,7 +526,7 @@ impl Medium {
     pub fn forget_process(&mut self) {
         self.records.forget_process();
         self.is_failing = false;
-        (self.wakes_at, self.woken) = (None, false);
+        self.rings.clear();
         // The failures of the device are known to whoever opens it next: all begin anew.
         self.follow_device();
         self.show_losses();

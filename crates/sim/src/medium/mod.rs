@@ -8,12 +8,14 @@
 //!
 //! Here is what it is like, and what the world does to it. What operations do to the images is in
 //! `effects.rs`, what becomes of its writer record in `records.rs`, how it grows in `growth.rs`, what
-//! operations must never do in `watch.rs`, the process's side in `disk.rs`.
+//! operations must never do in `watch.rs`, the process's side in `disk.rs`, and what is different where several
+//! threads of a process have it in `rings.rs`.
 
 mod disk;
 mod effects;
 mod growth;
 mod records;
+mod rings;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -31,6 +33,7 @@ use self::effects::{Flight, Medium, changes};
 use self::growth::Sizes;
 pub use self::records::RecordFate;
 use self::records::Records;
+use self::rings::Ring;
 use self::watch::Fence;
 use crate::stamp::SECTOR_BYTES;
 
@@ -195,10 +198,8 @@ impl MediumHandle {
             unflushed: Vec::new(),
             next_number: 1,
             flights: Vec::new(),
-            ready: Vec::new(),
+            rings: Vec::new(),
             owner: 0,
-            wakes_at: None,
-            woken: false,
             device_seen: (device.failures(), device.failures()),
             device,
             thread: 0,
@@ -225,14 +226,9 @@ impl MediumHandle {
     /// # Panics
     /// If an operation of an earlier process is still on its way: see [`MediumHandle::locked_until`].
     pub fn open(&self) -> SimDisk {
-        let mut m = self.medium.borrow_mut();
-        assert!(m.flights.is_empty(), "a starting target waits for the lock");
-        m.ready.clear();
-        m.owner += 1;
-        // Whoever opens it syncs it before it is looked at.
-        m.sizes.settle(u64::MAX);
-        m.open_kept();
-        SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
+        let flights = self.medium.borrow().flights.len();
+        assert!(flights == 0, "a starting target waits for the lock");
+        self.open_without_lock()
     }
 
     /// The disk for a command that waits for each I/O, while time stands still.
@@ -244,12 +240,8 @@ impl MediumHandle {
 
     /// As [`MediumHandle::open`], without waiting for the lock: what rule 2 forbids.
     pub fn open_without_lock(&self) -> SimDisk {
-        let mut m = self.medium.borrow_mut();
-        m.owner += 1;
-        // Whoever opens it syncs it before it is looked at.
-        m.sizes.settle(u64::MAX);
-        m.open_kept();
-        SimDisk { handle: self.clone(), owner: m.owner, at_once: false, syncs: Vec::new() }
+        let mut disks = self.open_rings(1);
+        disks.pop().expect("as many as were wanted")
     }
 
     /// The process that uses it has it on this of its threads.
@@ -294,20 +286,18 @@ impl MediumHandle {
     /// When something happens here next.
     pub fn next_event(&self) -> Option<u64> {
         let m = self.medium.borrow();
-        m.flights.iter().map(Flight::next_at).chain(m.wakes_at).min()
+        m.flights.iter().map(Flight::next_at).chain(m.rings.iter().filter_map(|r| r.wakes_at)).min()
     }
 
     /// The process can poll something.
     pub fn is_ready(&self) -> bool {
-        let m = self.medium.borrow();
-        m.woken || !m.ready.is_empty()
+        self.medium.borrow().rings.iter().any(Ring::is_ready)
     }
 
     /// The process has been killed: what it had submitted still lands, perhaps late.
     pub fn kill(&self) {
         let m = &mut *self.medium.borrow_mut();
         m.owner += 1;
-        m.ready.clear();
         let late = m.config.lands_late_ns;
         m.flights.retain(|f| f.result.is_none() && changes(&f.op.kind));
         for flight in &mut m.flights {

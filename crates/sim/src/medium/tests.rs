@@ -187,3 +187,71 @@ fn a_failure_that_a_dead_process_never_heard_of_is_over() {
     settle(&second);
     assert_eq!((firsts(&second.current()), second.upheavals()), (vec![7, 7, 8, 8], before));
 }
+
+fn flush_of(disk: &mut SimDisk, token: u64) {
+    disk.submit(DiskOp { token, offset: 0, len: 0, kind: DiskOpKind::Flush });
+}
+
+fn tokens(disk: &mut SimDisk) -> Vec<u64> {
+    let mut done = Vec::new();
+    disk.poll(&mut done);
+    done.iter().map(|one| one.token).collect()
+}
+
+#[test]
+fn rings_of_one_file_hear_of_their_own_only_and_die_together() {
+    let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
+    let mut rings = medium.open_rings(2);
+    write(&mut rings[1], 0, 1, false);
+    settle(&medium);
+    assert_eq!([0, 1].map(|ring| medium.is_ring_ready(ring)), [false, true]);
+    assert_eq!(tokens(&mut rings[0]), [0; 0]);
+    assert_eq!(tokens(&mut rings[1]), [1]);
+    flush(&mut rings[0]);
+    settle(&medium);
+    assert_eq!(tokens(&mut rings[0]), [2]);
+    assert_eq!(firsts(&medium.durable()), [1, 1, 0, 0], "a sync is one of the whole file");
+    // What any of them has on its way is lost, or lands late.
+    write(&mut rings[0], 0, 2, false);
+    write(&mut rings[1], 2, 3, false);
+    medium.kill();
+    assert!(medium.locked_until() > 0 && medium.in_flight() == 2);
+    settle(&medium);
+    assert_eq!(firsts(&medium.current()), [2, 2, 3, 3]);
+    assert_eq!(rings.iter_mut().map(tokens).collect::<Vec<_>>(), [[0; 0]; 2]);
+    // The next process has as many as it likes.
+    assert_eq!(medium.open_rings(3).len(), 3);
+    medium.power_failure();
+    assert!(!medium.is_ready());
+}
+
+#[test]
+fn a_failed_sync_of_one_ring_loses_what_another_wrote_and_shows_when_it_is_heard() {
+    let config = MediumConfig { flush_failure: 1.0, ..MediumConfig::default() };
+    for seed in 0..20 {
+        let medium = MediumHandle::new(seed, [1; 16], config);
+        let mut rings = medium.open_rings(2);
+        write(&mut rings[1], 0, 1, false);
+        settle(&medium);
+        flush(&mut rings[0]);
+        settle(&medium);
+        assert_eq!(tokens(&mut rings[1]), [1]);
+        assert_eq!(firsts(&medium.current()), [1, 1, 0, 0], "nobody has heard of it");
+        assert_eq!(tokens(&mut rings[0]), [2]);
+        assert_eq!(medium.current(), medium.durable());
+    }
+}
+
+#[test]
+fn two_syncs_of_one_file_together_are_a_breach() {
+    let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
+    let mut rings = medium.open_rings(2);
+    flush_of(&mut rings[0], 1);
+    settle(&medium);
+    flush_of(&mut rings[1], 2);
+    assert_eq!(medium.breach(), None, "one after the other");
+    write(&mut rings[0], 0, 1, false);
+    assert_eq!(medium.breach(), None, "a write beside it");
+    write(&mut rings[0], 4, 1, true);
+    assert!(medium.breach().is_some_and(|text| text.contains("another of the same open file")));
+}
