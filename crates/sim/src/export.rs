@@ -8,7 +8,8 @@ use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 use crate::image::Change;
 use crate::leaves::TreeRecord;
 use crate::medium::MediumHandle;
-use crate::model::{ContentLife, Model};
+use crate::model::{ContentLife, Model, Violation};
+use crate::told::ToldVerifiers;
 use crate::tree::{TreeLeaf, TreeStore};
 
 /// Where an export's content is.
@@ -46,6 +47,8 @@ pub struct Export {
     pub models: Vec<Model>,
     /// What tells each content from the others, as `models`.
     pub contents: Vec<ExportContent>,
+    /// Which verifiers initiators by hand were told.
+    pub told: ToldVerifiers,
     /// What becomes of the image before its target is started again.
     pub change: Option<(Change, u64)>,
     /// How many clients write to it, one at a time.
@@ -87,6 +90,7 @@ impl Export {
             read_only: false,
             models: Vec::new(),
             contents: Vec::new(),
+            told: ToldVerifiers::default(),
             change: None,
             writers: 0,
             may_fail: false,
@@ -214,6 +218,23 @@ impl Export {
         };
         let Some(medium) = &self.contents[content].medium else { return self.writers > 1 };
         medium.commits().iter().any(others)
+    }
+
+    /// The answer to what was asked at `asked_at` tells somebody this verifier.
+    pub(crate) fn hear_verifier(
+        &mut self,
+        verifier: u64,
+        asked_at: u64,
+        now: u64,
+    ) -> Result<(), Violation> {
+        self.told.hear(verifier, asked_at, now).map_err(|before| {
+            let text = format!(
+                "export {}: verifier {verifier:016x} was told to one who asked {before} ns after \
+                 another had been told a newer one",
+                self.name
+            );
+            Violation(text)
+        })
     }
 
     /// What may have become of its content by now.

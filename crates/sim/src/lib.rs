@@ -7,6 +7,7 @@
 //!
 //! * `medium/`: a disk that forgets, tears, fails and outlives its process
 //! * `stamp.rs`, `model/`: what the clients write, and what may be read
+//! * `told.rs`: which verifiers they were told
 //! * `client/`: an initiator with a workload, checked
 //! * `hand.rs`: an initiator by hand, that does what the shipped one never does
 //! * `juggler/`: one that has several exports in a session, checked
@@ -47,6 +48,7 @@ pub mod server;
 pub mod stamp;
 pub mod stranger;
 pub mod swarm;
+pub mod told;
 pub mod trace;
 pub mod tree;
 pub mod ways;

@@ -69,6 +69,7 @@ pub(super) struct Ask {
     pub transaction: u32,
     pub flags: u8,
     pub export: String,
+    pub since: u64,
 }
 
 /// Of one session.

@@ -198,6 +198,9 @@ impl Juggler {
         // What was acknowledged may be lost, and what it has read may be older.
         let is_sure = complete.verifier == seat.verifier;
         let export = &mut around.exports[seat.export];
+        if is_ok {
+            export.hear_verifier(complete.verifier, one.since, around.now)?;
+        }
         let life = export.life();
         let model = &mut export.models[seat.content];
         let run = seat.run;

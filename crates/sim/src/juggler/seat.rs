@@ -154,7 +154,7 @@ impl Juggler {
         let transaction = self.desk.next_transaction();
         let export = around.exports[seat.export].name.clone();
         (around.note)("asks for", seat.export as u64);
-        self.desk.asks.push(Ask { transaction, flags, export });
+        self.desk.asks.push(Ask { transaction, flags, export, since: around.now });
         seat.stands = Stands::Asked(transaction);
         self.hand.session.as_mut().expect("in session").send(Item::Attach(transaction));
     }
@@ -169,10 +169,12 @@ impl Juggler {
         self.hand.session.as_mut().expect("in session").send(Item::said(Message::Detach(detach)));
     }
 
-    /// Who asked with this transaction. The answer to another question comes late.
-    fn answered(&mut self, transaction: u32) -> Option<usize> {
-        self.desk.asks.retain(|ask| ask.transaction != transaction);
-        self.seats.iter().position(|s| s.stands == Stands::Asked(transaction))
+    /// Who asked with this transaction, and when. The answer to another question comes late.
+    fn answered(&mut self, transaction: u32) -> Option<(usize, u64)> {
+        let ask = self.desk.asks.iter().position(|ask| ask.transaction == transaction)?;
+        let since = self.desk.asks.remove(ask).since;
+        let at = self.seats.iter().position(|s| s.stands == Stands::Asked(transaction))?;
+        Some((at, since))
     }
 
     pub(super) fn on_attached(
@@ -180,7 +182,7 @@ impl Juggler {
         a: &Attached,
         around: &mut Around<'_>,
     ) -> Result<(), Violation> {
-        let Some(at) = self.answered(a.transaction) else { return Ok(()) };
+        let Some((at, since)) = self.answered(a.transaction) else { return Ok(()) };
         let me = self.hand.greeting.initiator;
         let seat = &mut self.seats[at];
         let export = &mut around.exports[seat.export];
@@ -189,6 +191,7 @@ impl Juggler {
             let text = format!("it was told of {} bytes of {identity:?}: there are none", a.bytes);
             return Err(self.violation(text));
         };
+        export.hear_verifier(a.verifier, since, around.now)?;
         (around.note)("attached", seat.export as u64);
         (around.note)("generation", a.writer_generation);
         seat.stands = Stands::In;
@@ -228,7 +231,7 @@ impl Juggler {
         text: &str,
         around: &mut Around<'_>,
     ) -> Result<(), Violation> {
-        let Some(at) = self.answered(transaction) else { return Ok(()) };
+        let Some((at, _)) = self.answered(transaction) else { return Ok(()) };
         let seat = &mut self.seats[at];
         let export = &around.exports[seat.export];
         (around.note)("is refused", seat.export as u64);
