@@ -23,7 +23,9 @@ pub const POWER: usize = 0;
 /// One of them: a server is killed.
 pub const KILL: usize = 1;
 /// Those of them that happen to a client.
-const TOUCHES_CLIENT: [usize; 6] = [4, 5, 6, 7, 8, LATE_ATTACH];
+const TOUCHES_CLIENT: [usize; 6] = [4, 5, 6, 7, TAKE_OVER, LATE_ATTACH];
+/// One of them: another client takes an export over.
+pub const TAKE_OVER: usize = 8;
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
@@ -46,6 +48,7 @@ enum Later {
     MendGateways,
     Latency(usize, (u64, u64)),
     Grow(usize),
+    FreezeShard(usize, usize, u64),
 }
 
 /// The rest of the story.
@@ -89,6 +92,13 @@ impl Chaos {
         self.growth = dice;
         for (at, export) in planned {
             self.later(at, Later::Grow(export));
+        }
+    }
+
+    /// One shard of a server stands still for so long from these times on, the others not.
+    pub fn plan_freezes(&mut self, planned: Vec<(u64, usize, usize, u64)>) {
+        for (at, server, shard, ns) in planned {
+            self.later(at, Later::FreezeShard(server, shard, ns));
         }
     }
 
@@ -227,6 +237,7 @@ impl Chaos {
             }
             Later::MendGateways => world.mend_gateways(),
             Later::Grow(export) => world.grow_export(export, &mut self.growth),
+            Later::FreezeShard(server, shard, ns) => world.freeze_shard(server, shard, ns),
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }
@@ -298,7 +309,7 @@ impl Chaos {
             5 => world.freeze(SimHost::Client(client), until),
             6 => world.clients[client].close(),
             7 => world.clients[client].abort(),
-            8 => self.take_over(world, client),
+            TAKE_OVER => self.take_over(world, client),
             9 | 10 => self.partition(world, server, SimHost::Client(client), until),
             11 => {
                 let host = if self.rng.chance(0.5) {
@@ -360,7 +371,7 @@ impl Chaos {
             }
             5 => world.freeze(host, until),
             6 => world.jugglers[at].close(),
-            8 => take_over_juggling(world, at),
+            TAKE_OVER => take_over_juggling(world, at),
             9 | 10 => self.partition(world, world.jugglers[at].server, host, until),
             LATE_ATTACH => {
                 world.crash_juggler(at);

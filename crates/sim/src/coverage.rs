@@ -66,6 +66,14 @@ coverage! {
     shutdowns,
     /// Starts of targets that have several shards.
     sharded,
+    /// Exports on all shards of a target, by starts of that.
+    spread,
+    /// Letters between the doors of its shards.
+    door_letters,
+    /// Turns of a shard in the middle of another's.
+    turns_between,
+    /// Shards that stood still for a while, the others not.
+    shards_frozen,
     /// Greetings that one shard handed over to another.
     handed_over,
     /// Starts of gateways that had all they stand on.

@@ -43,6 +43,8 @@ pub struct Export {
     pub cache_canary: CacheCanary,
     /// Offered for reading only.
     pub read_only: bool,
+    /// It is on all shards of its server: a file that each has a ring of its own on.
+    pub is_spread: bool,
     /// What may be read, one for each content, oldest first.
     pub models: Vec<Model>,
     /// What tells each content from the others, as `models`.
@@ -88,6 +90,7 @@ impl Export {
             cache: None,
             cache_canary: CacheCanary::None,
             read_only: false,
+            is_spread: false,
             models: Vec::new(),
             contents: Vec::new(),
             told: ToldVerifiers::default(),

@@ -14,6 +14,7 @@
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
+//! * `spread.rs`, `mail.rs`: exports that are on all shards of a target, and what these say to one another
 //! * `gateway.rs`: what a server stands on that serves other servers' exports
 //! * `tree.rs`: a volume made of several
 //! * `local/`: users of disks of their own machine, with no target between
@@ -40,11 +41,13 @@ pub mod juggler;
 pub mod leaves;
 pub mod local;
 pub mod machine;
+pub mod mail;
 pub mod medium;
 pub mod model;
 pub mod notes;
 pub mod run;
 pub mod server;
+pub mod spread;
 pub mod stamp;
 pub mod stranger;
 pub mod swarm;
@@ -56,4 +59,4 @@ pub mod world;
 
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
-pub use swarm::{has_cache, has_tree, has_wrapped_links};
+pub use swarm::{has_cache, has_spread, has_tree, has_wrapped_links};

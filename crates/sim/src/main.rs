@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use thinwire_sim::{Canary, Coverage, RunReport, has_tree, run_seed};
+use thinwire_sim::{Canary, Coverage, RunReport, has_spread, has_tree, run_seed};
 
 /// Runs whole simulated systems, each drawn from a seed, and checks every promise.
 ///
@@ -23,6 +23,9 @@ struct Args {
     /// Of these, only the seeds whose world has a tree of volumes: a gateway, or a client of one.
     #[arg(long, requires = "seeds")]
     trees: bool,
+    /// Of these, only the seeds in whose world targets have exports on all of their shards.
+    #[arg(long, requires = "seeds", conflicts_with = "trees")]
+    spread: bool,
     /// Run one seed.
     #[arg(long, value_name = "S", required_unless_present = "seeds")]
     seed: Option<u64>,
@@ -73,7 +76,7 @@ fn commit() -> String {
 struct Shared {
     next: AtomicU64,
     end: u64,
-    trees: bool,
+    wanted: fn(u64) -> bool,
     done: AtomicU64,
     stop: AtomicBool,
     coverage: Mutex<Coverage>,
@@ -87,7 +90,7 @@ fn work(shared: &Shared) {
         if seed >= shared.end {
             break;
         }
-        if shared.trees && !has_tree(seed) {
+        if !(shared.wanted)(seed) {
             continue;
         }
         match run(seed, false) {
@@ -102,13 +105,13 @@ fn work(shared: &Shared) {
     shared.coverage.lock().expect("nobody panics with it").add(&sum);
 }
 
-fn run_seeds(seeds: Range<u64>, trees: bool, threads: u32) -> ExitCode {
+fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32) -> ExitCode {
     let started = Instant::now();
-    let count = seeds.clone().filter(|&seed| !trees || has_tree(seed)).count() as u64;
+    let count = seeds.clone().filter(|&seed| wanted(seed)).count() as u64;
     let shared = Shared {
         next: AtomicU64::new(seeds.start),
         end: seeds.end,
-        trees,
+        wanted,
         done: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         coverage: Mutex::default(),
@@ -137,7 +140,7 @@ fn run_seeds(seeds: Range<u64>, trees: bool, threads: u32) -> ExitCode {
         counts.join(" ")
     );
     let missing = coverage.missing();
-    if count >= SEEDS_FOR_COVERAGE && !trees && !missing.is_empty() {
+    if count >= SEEDS_FOR_COVERAGE && all && !missing.is_empty() {
         println!("these seeds never exercised: {}", missing.join(", "));
         return ExitCode::FAILURE;
     }
@@ -156,7 +159,12 @@ fn main() -> ExitCode {
         PANIC.with_borrow_mut(|text| *text = info.to_string());
     }));
     if let Some(seeds) = args.seeds {
-        return run_seeds(seeds, args.trees, args.threads);
+        let wanted: fn(u64) -> bool = match (args.trees, args.spread) {
+            (true, _) => has_tree,
+            (false, true) => has_spread,
+            (false, false) => |_| true,
+        };
+        return run_seeds(seeds, wanted, !args.trees && !args.spread, args.threads);
     }
     let seed = args.seed.expect("one of the two is required");
     match run(seed, args.verbose) {

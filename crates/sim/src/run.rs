@@ -40,6 +40,10 @@ pub enum Canary {
     Cache(thinwire_volume::modules::CacheCanary),
     /// That an image was cut is not remembered.
     CutsForgotten,
+    /// What shards say to one another does not always arrive in order.
+    LettersSwapped,
+    /// Where several shards have a file, a crash ends the I/O of one of them only.
+    RingsForgotten,
     /// A flush that failed once fails for ever.
     FailureKept,
     /// A gateway does not ask who has written its leaves while it was gone.
@@ -79,6 +83,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
             Canary::Target(planted) => server.config.canary = planted,
             Canary::Door(planted) => server.config.door = planted,
             Canary::LockIgnored => server.ignores_lock = true,
+            Canary::LettersSwapped => server.mail.swaps = true,
             _ => {}
         }
     }
@@ -112,6 +117,9 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     if canary == Canary::CutsForgotten {
         media().for_each(|medium| medium.configure(|config| config.forgets_cuts = true));
     }
+    if canary == Canary::RingsForgotten {
+        media().for_each(|medium| medium.configure(|config| config.forgets_rings = true));
+    }
     if canary == Canary::FailureKept {
         media().for_each(|medium| medium.configure(|config| config.goes_on_failing = true));
     }
@@ -134,8 +142,10 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     // Dice of their own: growth changes nothing else of a seed.
     let mut growth = Rng::new(seed ^ GROWTH);
     let planned = world.plan_growth(plan.duration_ns, &mut growth);
+    let freezes = swarm::plan_freezes(seed, &world, plan.duration_ns);
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.plan_growth(planned, growth);
+    chaos.plan_freezes(freezes);
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);

@@ -18,7 +18,9 @@ use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::gateway::{LANES, LeafHand, LeafSettings};
 use crate::machine::Machine;
+use crate::mail::Mail;
 use crate::medium::MediumHandle;
+use crate::spread::Spreading;
 
 /// How a target ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,17 @@ impl ServerShard {
     }
 }
 
+/// What happens around a turn of a shard.
+#[derive(Clone, Copy)]
+pub struct TurnScene<'a> {
+    /// Whether the process dies over what a part has done.
+    pub dies: &'a dyn Fn() -> bool,
+    /// Whether a shard of the server can poll something.
+    pub is_ready: &'a dyn Fn(usize, &Server) -> bool,
+    /// It is in the middle of another shard's.
+    pub is_between: bool,
+}
+
 /// Letters that wait for one shard, at most: as in the runtime.
 const LETTERS_MAX: usize = 64;
 
@@ -97,6 +110,10 @@ pub struct Server {
     pub node_canary: NodeCanary,
     /// Settings for its attachments to other servers, from its next start on.
     pub leaf_settings: LeafSettings,
+    /// What its shards say to one another.
+    pub mail: Mail,
+    /// Some of its exports are on all of its shards.
+    pub spreading: Option<Spreading>,
     instance: u64,
     /// It stops at this time at the latest.
     pub(crate) stop_by: Option<u64>,
@@ -117,6 +134,8 @@ impl Server {
             ignores_lock: false,
             node_canary: NodeCanary::None,
             leaf_settings: LeafSettings::default(),
+            mail: Mail::default(),
+            spreading: None,
             instance: 0,
             stop_by: None,
             is_leaving: false,
@@ -168,8 +187,11 @@ impl Server {
     }
 
     /// How many of the shards serve, if it has so many exports: the first export is on the first, and
-    /// so on.
+    /// so on. All do if some exports are on all.
     pub fn serving(&self, exports: usize) -> usize {
+        if self.spreading.is_some() {
+            return self.shards.len();
+        }
         self.shards.len().min(exports.max(1))
     }
 
@@ -207,6 +229,7 @@ impl Server {
         coverage: &mut Coverage,
     ) {
         assert!(!self.runs());
+        self.deal_shards(seed);
         let count = self.serving(exports.iter().filter(|e| e.server == me).count());
         let steer = steering(self.config.node.clone(), count);
         let of_station = |&station| net.reopen_shared(station, count, steer.clone()).into();
@@ -257,6 +280,10 @@ impl Server {
             // Without the lock nobody may touch it.
             if let Some((change, seed)) = export.change.take().filter(|_| !self.ignores_lock) {
                 export.apply(change, seed, &self.pool, coverage);
+            }
+            if export.is_spread && self.serves_spread() {
+                self.serve_spread((nth, count), export, coverage);
+                continue;
             }
             let shard = &mut self.shards[nth % count];
             let served = shard.served.as_mut().expect("it has just begun");
@@ -338,11 +365,25 @@ impl Server {
         &mut self,
         shard: usize,
         now: u64,
-        dies: impl Fn() -> bool,
+        scene: &TurnScene<'_>,
         coverage: &mut Coverage,
     ) -> Option<u64> {
-        let ServerShard { machine, served, letters } = &mut self.shards[shard];
-        let Some(Served { node, target, .. }) = served else { return Some(0) };
+        let Some(mut served) = self.shards[shard].served.take() else { return Some(0) };
+        let sent = self.turn_served(shard, &mut served, now, scene, coverage);
+        self.shards[shard].served = Some(served);
+        sent
+    }
+
+    fn turn_served(
+        &mut self,
+        shard: usize,
+        served: &mut Served,
+        now: u64,
+        scene: &TurnScene<'_>,
+        coverage: &mut Coverage,
+    ) -> Option<u64> {
+        let Served { node, target, .. } = served;
+        let ServerShard { machine, letters, .. } = &mut self.shards[shard];
         let mut left = self.dies_after;
         let mut dies_now = || match &mut left {
             None => false,
@@ -362,8 +403,14 @@ impl Server {
                 node.post(time, target, PartEvent::Letter { link, frame });
             }
         }
+        while let Some(content) = self.mail.take(shard, now) {
+            coverage.door_letters += 1;
+            if let Some(target) = *target {
+                node.post(time, target, PartEvent::Parcel(content));
+            }
+        }
         while node.settle_step(time) {
-            if dies_now() {
+            if dies_now() || !self.turn_between(shard, now, scene, coverage) {
                 return None;
             }
         }
@@ -372,9 +419,10 @@ impl Server {
                 return None;
             }
         }
-        if dies() {
+        if (scene.dies)() {
             return Some(0);
         }
+        let machine = &mut self.shards[shard].machine;
         if self.dies_after.is_some() {
             // The frames of one link have gone, those of the others not.
             machine.send(&mut node.out()[..1]);
@@ -386,7 +434,8 @@ impl Server {
         while let Some((_, effect)) = node.take_effect() {
             match effect {
                 Effect::Letter(letter) => posted.push(letter),
-                Effect::Parcel(_) | Effect::Note(..) => {}
+                Effect::Parcel(parcel) => self.mail.send(now, shard, parcel),
+                Effect::Note(..) => {}
             }
         }
         for letter in posted {

@@ -4,10 +4,13 @@
 mod caches;
 mod disks;
 mod patches;
+mod spread;
 mod trees;
 
 pub use self::caches::has_cache;
 pub use self::disks::run_local_disks;
+pub use self::spread::has_spread;
+pub(crate) use self::spread::plan_freezes;
 pub use self::trees::has_tree;
 
 use std::rc::Rc;
@@ -214,7 +217,9 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     patches::lose_beside(seed, &mut world);
     lend_little(seed, &mut world);
     caches::keep(seed, &mut world);
-    (world, plan(duration_ns, faults, rng))
+    let mut plan = plan(duration_ns, faults, rng);
+    spread::over_shards(seed, &mut world, &machines, &mut plan);
+    (world, plan)
 }
 
 /// Whether the links of a seed's machines are wrapped in one that makes faults.
@@ -337,6 +342,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
         record_shares_description: false,
         forgets_cuts: false,
         goes_on_failing: false,
+        forgets_rings: false,
         is_cached: false,
         punch_hole: rng.chance(0.8),
         zero_range: rng.chance(0.8),

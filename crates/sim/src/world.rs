@@ -24,7 +24,7 @@ use crate::gateway::LeavesState;
 use crate::juggler::Juggler;
 use crate::medium::{MediumConfig, MediumHandle};
 use crate::model::{Range, Violation};
-use crate::server::{Crash, Server};
+use crate::server::{Crash, Server, TurnScene};
 use crate::trace::Trace;
 use crate::tree::{Branch, TreeLeaf, TreeStore};
 use crate::ways::Ways;
@@ -402,10 +402,10 @@ impl World {
         for (index, server) in self.servers.iter().enumerate() {
             for (nth, shard) in server.shards.iter().enumerate().filter(|(_, s)| s.runs()) {
                 at = at.min(shard.machine.next_time(self.now));
+                let due = server.mail.due(nth).filter(|_| shard.machine.rests(self.now));
+                at = at.min(due.unwrap_or(u64::MAX));
                 // A descriptor stays readable until it is looked at.
-                if shard.machine.rests(self.now)
-                    && server.exports_of(index, nth, &self.exports).any(Export::is_ready)
-                {
+                if shard.machine.rests(self.now) && server.is_ready(index, nth, &self.exports) {
                     at = at.min(self.now + 1_000);
                 }
             }
@@ -465,18 +465,24 @@ impl World {
                 if !server.shards[shard].runs() {
                     continue;
                 }
-                let is_due = server.exports_of(index, shard, &self.exports).any(Export::is_ready);
-                let machine = &mut server.shards[shard].machine;
-                if !machine.wakes(self.now, &self.net, is_due, &mut self.rng, self.lag_ns) {
+                let is_ready = server.is_ready(index, shard, &self.exports);
+                let has_mail = server.mail.due(shard).is_some_and(|at| at <= self.now);
+                let lag = server.lag(shard, self.lag_ns);
+                let (machine, now) = (&mut server.shards[shard].machine, self.now);
+                let is_due = is_ready || has_mail;
+                if !machine.wakes(now, &self.net, is_due, &mut self.rng, lag) {
                     continue;
                 }
-                if is_due {
+                if is_ready {
                     server.shards[shard].disk_ready(thinwire_proto::Time(self.now));
                 }
                 let mine = || self.exports.iter().filter(|e| e.server == index);
                 let media = || mine().flat_map(Export::own_media);
                 let dies = || mine().any(Export::dies);
-                let sent = server.turn(shard, self.now, dies, &mut self.coverage);
+                let is_ready =
+                    |shard: usize, server: &Server| server.is_ready(index, shard, &self.exports);
+                let scene = TurnScene { dies: &dies, is_ready: &is_ready, is_between: false };
+                let sent = server.turn(shard, self.now, &scene, &mut self.coverage);
                 if sent.is_none() || dies() {
                     if sent.is_some() {
                         media().for_each(MediumHandle::forget_turn);

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thinwire_sim::{Canary, has_cache, has_tree, has_wrapped_links, run_seed};
+use thinwire_sim::{Canary, has_cache, has_spread, has_tree, has_wrapped_links, run_seed};
 use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
@@ -42,6 +42,12 @@ fn found_in_trees(canary: Canary, most: u64) {
 #[track_caller]
 fn found_in_caches(canary: CacheCanary, most: u64) {
     found_among(Canary::Cache(canary), most, has_cache);
+}
+
+/// As [`found`]; only worlds with exports on several shards can see it.
+#[track_caller]
+fn found_over_shards(canary: Canary, most: u64) {
+    found_among(canary, most, has_spread);
 }
 
 #[track_caller]
@@ -166,6 +172,32 @@ fn canary_that_skips_the_door_is_found() {
 #[test]
 fn canary_that_does_not_believe_its_other_shards_is_found() {
     found(Canary::Target(target::TargetCanary::HandOverUnproved), 100);
+}
+
+#[test]
+fn canary_of_a_branch_that_syncs_by_itself_is_found() {
+    found_over_shards(Canary::Door(target::DoorCanary::SyncsTogether), 1000);
+}
+
+#[test]
+fn canary_that_fences_one_ring_of_several_is_found() {
+    found_over_shards(Canary::Door(target::DoorCanary::FenceOfOneRing), 3000);
+}
+
+/// Nobody but who asks behind another's answer can see it.
+#[test]
+fn canary_that_tells_a_verifier_before_all_shards_know_it_is_found() {
+    found_over_shards(Canary::Door(target::DoorCanary::VerifierUntold), 10_000);
+}
+
+#[test]
+fn canary_of_letters_out_of_order_is_found() {
+    found_over_shards(Canary::LettersSwapped, 1000);
+}
+
+#[test]
+fn canary_that_forgets_a_ring_in_a_crash_is_found() {
+    found_over_shards(Canary::RingsForgotten, 10_000);
 }
 
 #[test]

@@ -35,7 +35,10 @@ impl Disk for SimDisk {
     /// It only shrinks while nobody has it.
     fn refresh(&mut self, block_bytes: u32) -> u64 {
         let block = u64::from(block_bytes);
-        self.info().bytes / block * block
+        let m = self.handle.medium.borrow();
+        let is_owner = self.ring == m.owner_ring;
+        let bytes = if is_owner { m.config.bytes } else { m.size_offered };
+        bytes / block * block
     }
 
     fn submit(&mut self, op: DiskOp) {
@@ -49,7 +52,7 @@ impl Disk for SimDisk {
             assert!(data.iter().all(aligned), "direct I/O needs aligned memory");
         }
         m.watch_overlap(self.owner, &op);
-        m.watch_syncs(self.owner, &op);
+        m.watch_syncs(self.owner, self.ring, &op);
         if is_record(&op.kind) {
             self.syncs.push((op.token, SyncScope::new([m.device.domain.clone()]).begin()));
         }

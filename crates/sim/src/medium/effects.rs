@@ -124,6 +124,9 @@ pub(super) struct Medium {
     pub flights: Vec<Flight>,
     /// What each thread of its process that has it waits for.
     pub rings: Vec<Ring>,
+    /// Which of them is used for all that is for the whole file, and the size that it made durable last.
+    pub owner_ring: usize,
+    pub size_offered: u64,
     pub owner: u32,
     pub device: Rc<Device>,
     /// Which thread of its process has it.
@@ -232,6 +235,7 @@ impl Medium {
                 self.land_size(mark, op.len);
                 Ok(())
             }
+            DiskOpKind::KeepSize if self.flights[at].ring != self.owner_ring => Ok(()),
             DiskOpKind::KeepSize => self.keep_size(mark, op.len),
         };
         self.flights[at].op = op;
@@ -375,14 +379,24 @@ impl Medium {
     /// replay").
     fn tell_losses(&mut self, heard: bool, ring: usize) {
         let failures = self.device.failures.get();
+        if self.is_shared() && !heard {
+            // Its other threads know no sooner than those of other media.
+            self.rings[ring].told = Some(failures);
+            return;
+        }
         self.device.told.borrow_mut().insert(self.thread, failures);
         if heard {
             self.hear_losses();
-        } else if self.is_shared() {
-            // Its other threads know no sooner than those of other media.
-            return self.rings[ring].is_told = true;
         }
         self.device_seen.1 = failures;
+        self.show_losses();
+    }
+
+    /// Of this many failures of the device the process has heard.
+    pub fn hear_failures(&mut self, failures: u64) {
+        self.device.heard.set(self.device.heard.get().max(failures));
+        self.failed_syncs.2 = self.failed_syncs.1;
+        self.device_seen.1 = self.device_seen.1.max(failures);
         self.show_losses();
     }
 
@@ -392,7 +406,7 @@ impl Medium {
         self.failed_syncs.2 = self.failed_syncs.1;
     }
 
-    pub fn show_losses(&mut self) {
+    fn show_losses(&mut self) {
         self.upheavals += 1;
         self.current.copy_from_slice(&self.durable);
         for effect in &self.unflushed {
@@ -481,7 +495,10 @@ impl Medium {
         }
         self.owner += 1;
         let mut effects = std::mem::take(&mut self.unflushed);
-        for flight in std::mem::take(&mut self.flights) {
+        let flights = std::mem::take(&mut self.flights);
+        let (flights, forgotten) = flights.into_iter().partition(|f| !self.is_forgotten(f));
+        self.forget_rings(forgotten);
+        for flight in flights {
             let bytes = match flight.op.kind {
                 DiskOpKind::Write { data, .. } if flight.result.is_none() => data.to_vec(),
                 DiskOpKind::PunchHole | DiskOpKind::ZeroRange if flight.result.is_none() => {

@@ -79,6 +79,8 @@ pub struct MediumConfig {
     pub forgets_cuts: bool,
     /// A process that was told of a failed flush is told so by all later ones: a debt that nobody takes away.
     pub goes_on_failing: bool,
+    /// Where several threads of a process have it, the lock and a power failure know of one of them only.
+    pub forgets_rings: bool,
     /// What is read of it stays in its target's memory: a writer may patch a block as it was read before the
     /// grant, by anybody.
     pub is_cached: bool,
@@ -111,6 +113,7 @@ impl Default for MediumConfig {
             record_shares_description: false,
             forgets_cuts: false,
             goes_on_failing: false,
+            forgets_rings: false,
             is_cached: false,
             punch_hole: true,
             zero_range: true,
@@ -199,6 +202,8 @@ impl MediumHandle {
             next_number: 1,
             flights: Vec::new(),
             rings: Vec::new(),
+            owner_ring: 0,
+            size_offered: config.bytes,
             owner: 0,
             device_seen: (device.failures(), device.failures()),
             device,
@@ -226,8 +231,7 @@ impl MediumHandle {
     /// # Panics
     /// If an operation of an earlier process is still on its way: see [`MediumHandle::locked_until`].
     pub fn open(&self) -> SimDisk {
-        let flights = self.medium.borrow().flights.len();
-        assert!(flights == 0, "a starting target waits for the lock");
+        assert!(self.has_no_dead(), "a starting target waits for the lock");
         self.open_without_lock()
     }
 
@@ -240,7 +244,7 @@ impl MediumHandle {
 
     /// As [`MediumHandle::open`], without waiting for the lock: what rule 2 forbids.
     pub fn open_without_lock(&self) -> SimDisk {
-        let mut disks = self.open_rings(1);
+        let mut disks = self.open_rings(1, 0);
         disks.pop().expect("as many as were wanted")
     }
 
@@ -324,7 +328,7 @@ impl MediumHandle {
     /// When the last operation of dead processes has landed.
     pub fn locked_until(&self) -> u64 {
         let m = self.medium.borrow();
-        let of_dead = m.flights.iter().filter(|f| f.owner != m.owner);
+        let of_dead = m.flights.iter().filter(|f| f.owner != m.owner && !m.is_forgotten(f));
         of_dead.map(|f| f.effect_at + 1).max().unwrap_or(m.now)
     }
 

@@ -231,7 +231,11 @@ impl Medium {
         self.sync_record()?;
         self.sizes.settle(mark);
         self.records.keeps.bytes = bytes;
-        self.store_record(self.records.current)
+        let kept = self.store_record(self.records.current);
+        if kept.is_ok() {
+            self.size_offered = bytes;
+        }
+        kept
     }
 
     /// A dead process was about to do that: how far it came nobody knows.

@@ -201,7 +201,7 @@ fn tokens(disk: &mut SimDisk) -> Vec<u64> {
 #[test]
 fn rings_of_one_file_hear_of_their_own_only_and_die_together() {
     let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
-    let mut rings = medium.open_rings(2);
+    let mut rings = medium.open_rings(2, 0);
     write(&mut rings[1], 0, 1, false);
     settle(&medium);
     assert_eq!([0, 1].map(|ring| medium.is_ring_ready(ring)), [false, true]);
@@ -220,7 +220,7 @@ fn rings_of_one_file_hear_of_their_own_only_and_die_together() {
     assert_eq!(firsts(&medium.current()), [2, 2, 3, 3]);
     assert_eq!(rings.iter_mut().map(tokens).collect::<Vec<_>>(), [[0; 0]; 2]);
     // The next process has as many as it likes.
-    assert_eq!(medium.open_rings(3).len(), 3);
+    assert_eq!(medium.open_rings(3, 0).len(), 3);
     medium.power_failure();
     assert!(!medium.is_ready());
 }
@@ -230,7 +230,7 @@ fn a_failed_sync_of_one_ring_loses_what_another_wrote_and_shows_when_it_is_heard
     let config = MediumConfig { flush_failure: 1.0, ..MediumConfig::default() };
     for seed in 0..20 {
         let medium = MediumHandle::new(seed, [1; 16], config);
-        let mut rings = medium.open_rings(2);
+        let mut rings = medium.open_rings(2, 0);
         write(&mut rings[1], 0, 1, false);
         settle(&medium);
         flush(&mut rings[0]);
@@ -245,7 +245,7 @@ fn a_failed_sync_of_one_ring_loses_what_another_wrote_and_shows_when_it_is_heard
 #[test]
 fn two_syncs_of_one_file_together_are_a_breach() {
     let medium = MediumHandle::new(1, [1; 16], MediumConfig::default());
-    let mut rings = medium.open_rings(2);
+    let mut rings = medium.open_rings(2, 0);
     flush_of(&mut rings[0], 1);
     settle(&medium);
     flush_of(&mut rings[1], 2);
