@@ -178,13 +178,17 @@ impl Connection {
                 break;
             }
             let payload = self.incoming.as_mut().map(|incoming| &mut incoming.payload);
-            match self.input.fill(&self.socket, payload, &hall.pool, effort)? {
+            let heard = self.input.fill(&self.socket, payload, &hall.pool, effort)?;
+            let was_any = heard != Heard::Nothing;
+            match heard {
                 Heard::Much => self.was_heard = true,
                 Heard::Little => (self.readable, self.was_heard) = (false, true),
                 Heard::Nothing => self.readable = false,
                 Heard::End => self.drain(),
             }
             self.digest(hall, volume, export, effort)?;
+            // The client is giving the rest to its socket, very likely: asking epoll costs more than a call in vain.
+            self.readable |= was_any && self.incoming.is_some();
         }
         hall.stats.pauses += u64::from(self.paused && !was_paused);
         // If there is more, epoll says so again.
