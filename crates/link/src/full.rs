@@ -58,7 +58,12 @@ impl Outlet {
         self.send_at(link, batch, Instant::now)
     }
 
-    fn send_at(
+    /// As [`Outlet::send`], at the moment that `clock` tells, which is asked if something is left: for who
+    /// has a time of its own.
+    ///
+    /// # Errors
+    /// Those of [`Link::send`].
+    pub fn send_at(
         &mut self,
         link: &mut dyn Link,
         batch: &mut TxBatch,

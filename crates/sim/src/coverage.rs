@@ -212,6 +212,12 @@ coverage! {
     frames_sent,
     /// Frames lost at random.
     frames_lost,
+    /// Calls of which a link took a part of the frames.
+    sends_partial,
+    /// Calls of which a link took nothing.
+    sends_refused,
+    /// Frames that were given up since a link did not take them.
+    frames_given_up,
     /// Frames that met a cut.
     frames_cut,
     /// Frames too long for the switch.

@@ -21,6 +21,7 @@
 //! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
 //! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
+//! * `narrow.rs`: links that do not take all that they are given
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
 //! * `trace.rs`: what happened
@@ -44,6 +45,7 @@ pub mod machine;
 pub mod mail;
 pub mod medium;
 pub mod model;
+pub mod narrow;
 pub mod notes;
 pub mod run;
 pub mod server;
@@ -59,4 +61,4 @@ pub mod world;
 
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
-pub use swarm::{has_cache, has_spread, has_tree, has_wrapped_links};
+pub use swarm::{has_cache, has_narrow_links, has_spread, has_tree, has_wrapped_links};

@@ -1,14 +1,16 @@
 //! What a simulated machine has whatever runs on it: links, and a moment to wake up.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use thinwire_buffer::{LinkInfo, Pool, RxBatch, RxFrame, TxBatch};
-use thinwire_link::Link;
 use thinwire_link::fault::{FaultConfig, FaultLink};
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet};
+use thinwire_link::{Link, Outlet};
+
+use crate::narrow::{NarrowConfig, NarrowLink, NarrowStats, OutletCanary, Passage};
 
 /// Links of one process on a machine, and when it runs.
 pub struct Machine {
@@ -24,9 +26,21 @@ pub struct Machine {
     pub dirty: bool,
     /// Frames that one turn takes in from each link, at most.
     pub burst: usize,
+    /// The queues of its links are narrow.
+    pub narrow: Option<NarrowConfig>,
     /// Which of the links that share its stations are its own.
     lane: usize,
     links: Vec<Box<dyn Link>>,
+    /// What waits for them stays in the batches, as in a shard.
+    outlets: Vec<Outlet>,
+    /// Watched where links are narrow.
+    passages: Vec<Rc<RefCell<Passage>>>,
+    /// What the links of earlier processes have done.
+    narrow_before: NarrowStats,
+    /// Something waits, and is to be tried again then.
+    again_at: u64,
+    /// The beginning of time, for who measures spans.
+    epoch: Instant,
     batches: Vec<TxBatch>,
     received: RxBatch,
     /// A link holds something back until then.
@@ -45,8 +59,14 @@ impl Machine {
             deadline: u64::MAX,
             dirty: false,
             burst: 512,
+            narrow: None,
             lane: 0,
             links: Vec::new(),
+            outlets: Vec::new(),
+            passages: Vec::new(),
+            narrow_before: NarrowStats::default(),
+            again_at: u64::MAX,
+            epoch: Instant::now(),
             batches: Vec::new(),
             received: RxBatch::new(),
             links_due: u64::MAX,
@@ -77,15 +97,19 @@ impl Machine {
         clock: &Rc<Cell<u64>>,
     ) -> Vec<LinkInfo> {
         self.lane = lane;
+        self.narrow_before = self.narrow_stats();
         self.links.clear();
+        self.outlets.clear();
+        self.passages.clear();
+        self.again_at = u64::MAX;
         self.links_due = u64::MAX;
         self.clock = clock.clone();
         self.batches.clear();
         for link in links {
+            let place = u64::from(link.number()) + ((lane as u64) << 32);
             let link: Box<dyn Link> = match faults {
                 None => Box::new(link),
                 Some(faults) => {
-                    let place = u64::from(link.number()) + ((lane as u64) << 32);
                     let seed = faults.seed + place + clock.get();
                     let clock = clock.clone();
                     let clock = Box::new(move || clock.get());
@@ -93,7 +117,16 @@ impl Machine {
                     Box::new(FaultLink::new(link, &config, clock))
                 }
             };
+            let link = match self.narrow {
+                None => link,
+                Some(config) => {
+                    let passage = Rc::<RefCell<Passage>>::default();
+                    self.passages.push(passage.clone());
+                    Box::new(NarrowLink::new(link, config, place, clock.clone(), passage))
+                }
+            };
             self.links.push(link);
+            self.outlets.push(Outlet::default());
             self.batches.push(TxBatch::new());
         }
         self.dirty = true;
@@ -132,15 +165,46 @@ impl Machine {
         frames
     }
 
-    /// Sends these frames, by link; returns how many.
+    /// Sends these frames, by link; returns how many have gone. What a link does not take stays there, to be sent
+    /// first by the next call.
     pub fn send(&mut self, batches: &mut [TxBatch]) -> u64 {
         let mut frames = 0;
-        for (link, batch) in self.links.iter_mut().zip(batches) {
+        let now = self.clock.get();
+        let clock = || self.epoch + Duration::from_nanos(now);
+        self.again_at = u64::MAX;
+        for (at, batch) in batches.iter_mut().enumerate().take(self.links.len()) {
+            let (link, outlet) = (&mut self.links[at], &mut self.outlets[at]);
             frames += batch.len() as u64;
-            link.send(batch).expect("simulated links do not fail");
+            match (self.passages.get(at), self.narrow) {
+                (Some(passage), Some(NarrowConfig { canary, .. })) => {
+                    passage.borrow_mut().begin(batch);
+                    outlet.send_at(&mut **link, batch, clock).expect("simulated links do not fail");
+                    passage.borrow_mut().end(batch, outlet.dropped());
+                    plant(canary, batch);
+                }
+                _ => {
+                    outlet.send_at(&mut **link, batch, clock).expect("simulated links do not fail");
+                }
+            }
+            frames -= batch.len() as u64;
+            if let Some(within) = outlet.again_within() {
+                self.again_at = self.again_at.min(now + within.as_nanos() as u64);
+            }
         }
         self.look_at_links();
         frames
+    }
+
+    /// What the queues of its links have done, if they are narrow.
+    pub fn narrow_stats(&self) -> NarrowStats {
+        let mut sum = self.narrow_before;
+        for passage in &self.passages {
+            let stats = passage.borrow().stats();
+            sum.partial += stats.partial;
+            sum.full += stats.full;
+            sum.dropped += stats.dropped;
+        }
+        sum
     }
 
     /// Whether it is turned now. It is once something is due, after a delay of its scheduler.
@@ -149,8 +213,8 @@ impl Machine {
             return false;
         }
         let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0);
-        let is_due =
-            is_due || arrived || self.dirty || self.deadline <= now || self.links_due <= now;
+        let due_at = self.deadline.min(self.links_due).min(self.again_at);
+        let is_due = is_due || arrived || self.dirty || due_at <= now;
         if !is_due {
             self.wake_at = None;
             return false;
@@ -176,8 +240,22 @@ impl Machine {
         let at = match self.wake_at {
             Some(at) => at,
             None if self.dirty => now + 1_000,
-            None => self.deadline.min(self.links_due).max(now + 1_000),
+            None => self.deadline.min(self.links_due).min(self.again_at).max(now + 1_000),
         };
         at.max(self.frozen_until)
+    }
+}
+
+/// What waits for a narrow link is as a broken outlet would leave it.
+fn plant(canary: OutletCanary, waiting: &mut TxBatch) {
+    match canary {
+        OutletCanary::Forgets => waiting.clear(),
+        OutletCanary::Repeats if !waiting.is_empty() => {
+            let first = &waiting.frames()[0];
+            let (to, head, data) = (first.to, first.head.clone(), first.data.clone());
+            let twice = waiting.push(to);
+            (twice.head, twice.data) = (head, data);
+        }
+        OutletCanary::Repeats | OutletCanary::None => {}
     }
 }

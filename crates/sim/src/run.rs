@@ -24,6 +24,8 @@ pub enum Canary {
     Target(thinwire_target::TargetCanary),
     /// Behind the door of all targets.
     Door(thinwire_target::DoorCanary),
+    /// In what waits for narrow links.
+    Outlet(crate::narrow::OutletCanary),
     /// Below users of local disks.
     Local(crate::local::LocalCanary),
     /// One of all initiators.
@@ -99,6 +101,9 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if let Canary::Outlet(planted) = canary {
+        world.machines_mut().filter_map(|m| m.narrow.as_mut()).for_each(|n| n.canary = planted);
     }
     if let Canary::Cache(planted) = canary {
         world.exports.iter_mut().for_each(|export| export.cache_canary = planted);

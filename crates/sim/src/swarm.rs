@@ -3,12 +3,14 @@
 
 mod caches;
 mod disks;
+mod narrow;
 mod patches;
 mod spread;
 mod trees;
 
 pub use self::caches::has_cache;
 pub use self::disks::run_local_disks;
+pub use self::narrow::has_narrow_links;
 pub use self::spread::has_spread;
 pub(crate) use self::spread::plan_freezes;
 pub use self::trees::has_tree;
@@ -149,7 +151,9 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
     if has_tree(seed) {
+        let until_ns = ground.duration_ns;
         let (mut world, plan) = trees::build(seed, ground, rng);
+        narrow::make_narrow(seed, &mut world, until_ns);
         caches::keep(seed, &mut world);
         return (world, plan);
     }
@@ -214,6 +218,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         }
         add_juggler(&mut world, &machines, exports, duration_ns, rng);
     }
+    narrow::make_narrow(seed, &mut world, duration_ns);
     patches::lose_beside(seed, &mut world);
     lend_little(seed, &mut world);
     caches::keep(seed, &mut world);

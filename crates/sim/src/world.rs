@@ -22,6 +22,7 @@ use crate::coverage::Coverage;
 use crate::export::{Export, RECORD_BYTES, Store};
 use crate::gateway::LeavesState;
 use crate::juggler::Juggler;
+use crate::machine::Machine;
 use crate::medium::{MediumConfig, MediumHandle};
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Server, TurnScene};
@@ -377,6 +378,14 @@ impl World {
         let c = &mut self.clients[client];
         let export = &mut self.exports[c.export];
         c.submit(self.now, op, range, fua, export, &mut self.coverage)
+    }
+
+    /// All machines that have links of their own.
+    pub fn machines_mut(&mut self) -> impl Iterator<Item = &mut Machine> {
+        let servers = self.servers.iter_mut().flat_map(|server| &mut server.shards);
+        (servers.map(|shard| &mut shard.machine))
+            .chain(self.clients.iter_mut().map(|client| &mut client.machine))
+            .chain(self.jugglers.iter_mut().map(|juggler| &mut juggler.hand.machine))
     }
 
     /// A client's initiator, which runs.

@@ -2,7 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thinwire_sim::{Canary, has_cache, has_spread, has_tree, has_wrapped_links, run_seed};
+use thinwire_sim::narrow::OutletCanary;
+use thinwire_sim::{
+    Canary, has_cache, has_narrow_links, has_spread, has_tree, has_wrapped_links, run_seed,
+};
 use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
 
@@ -253,4 +256,14 @@ fn canary_of_a_gateway_that_believes_a_note_to_be_gone_is_found() {
 #[test]
 fn canary_that_looks_at_losses_behind_its_answers_is_found() {
     found_in_trees(Canary::Door(target::DoorCanary::VerifierAfterAnswer), 25_000);
+}
+
+#[test]
+fn canary_of_an_outlet_that_forgets_what_waits_is_found() {
+    found_among(Canary::Outlet(OutletCanary::Forgets), 100, has_narrow_links);
+}
+
+#[test]
+fn canary_of_an_outlet_that_repeats_what_waits_is_found() {
+    found_among(Canary::Outlet(OutletCanary::Repeats), 100, has_narrow_links);
 }

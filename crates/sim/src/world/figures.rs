@@ -68,6 +68,12 @@ impl World {
         let mut all = self.coverage;
         all.late_attaches = self.ways.late_attaches();
         all.probes_played_back = self.ways.probes_played_back();
+        for machine in self.machines_mut() {
+            let queue = machine.narrow_stats();
+            all.sends_partial += queue.partial;
+            all.sends_refused += queue.full;
+            all.frames_given_up += queue.dropped;
+        }
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
         all.frames_lost = wire.lost;
