@@ -1,10 +1,12 @@
-"""A target on several threads: each serves exports of its own, and nobody notices the others."""
+"""A target on several threads: each serves exports of its own, and nobody notices the others; or all serve one."""
 
+import json
 import os
+import time
 
 import load
-from harness import check
-from node import Attachment, Target, image, uri
+from harness import Failure, check, tail, until
+from node import Attachment, Target, image, thinwire, uri
 from registry import test
 
 
@@ -45,3 +47,172 @@ def two_shards(lab):
     check(len(ticks) == 2 and min(ticks.values()) >= 5, f"both shards should have worked, in ticks: {ticks}")
     for attachment in attachments:
         attachment.detach()
+
+
+# What one attachment does with its disk, and what comes of it.
+DO = """
+import nbd, sys
+h = nbd.NBD()
+h.connect_uri(sys.argv[1])
+try:
+    for word in sys.argv[2:]:
+        what, _, mark = word.partition("=")
+        data = mark.encode().ljust(4096, b".")
+        if what == "write": h.pwrite(data, 0)
+        if what == "fua": h.pwrite(data, 0, nbd.CMD_FLAG_FUA)
+        if what == "zero": h.zero(4096, 0, nbd.CMD_FLAG_FUA)
+        if what == "flush": h.flush()
+        if what == "read": print(bytes(h.pread(4096, 0)).rstrip(b".").strip(bytes(1)).decode())
+    print("done")
+except nbd.Error as error:
+    print("error", error.errnum)
+"""
+
+
+def do(lab, disk, *words):
+    done = lab.run("initiator", "/usr/bin/python3", "-c", DO, disk.nbd, *words, timeout=60)
+    return done.stdout.split()
+
+
+class Spread:
+    """A target whose two shards serve one export together. The first owns it, the other has a branch."""
+
+    def __init__(self, lab, *options, mib=128):
+        self.lab = lab
+        export = ",".join([f"disk0={image(lab, mib=mib)}", *options, "spread"])
+        flags = ["--shards", "2", "--run-dir", lab.path("target-run")]
+        self.target = Target(lab, export, extra=flags)
+
+    def status(self):
+        words = ("status", "--json", "--run-dir", self.lab.path("target-run"))
+        report = json.loads(thinwire(self.lab, *words, side="target").stdout)
+        check(len(report["targets"]) == 1, f"one target: {report}")
+        return report["targets"][0]
+
+    def shard_of(self, disk):
+        """The shard that has an attachment's session; nothing if it has none."""
+        pid = f"(pid {disk.pid()})"
+        found = [s["shard"] for s in self.status()["sessions"] if pid in s["initiator"] and s["exports"]]
+        return found[-1] if found else None
+
+    def attach(self, shard, name, *flags):
+        """An attachment whose sessions are on this shard: who it is decides, and each run folder is another."""
+        for number in range(20):
+            disk = Attachment(self.lab, name=name, run=f"run-{name}-{number}", extra=flags)
+            if self.shard_of(disk) == shard:
+                return disk
+            disk.detach()
+        raise Failure(f"twenty initiators, and none on shard {shard}")
+
+    def has_one_writer(self, disk):
+        export = self.status()["exports"]
+        check(len(export) == 1, f"one export, though two shards have it: {export}")
+        export = export[0]
+        check((export["shard"], export["shards"]) == (0, [0, 1]), f"{export}")
+        check(export["writer"] and f"(pid {disk.pid()})" in export["writer"]["name"], f"who writes: {export}")
+        check((export["record"], export["losses"], export["fault"]) == ("settled", 0, None), f"{export}")
+
+
+class Reading:
+    """A fio that reads blocks of 4 KiB which another has written, and compares them with their sums."""
+
+    def __init__(self, lab, disk, offset, mib, seconds):
+        self.process = lab.start("initiator", "fio", "--name=read", "--ioengine=nbd", f"--uri={disk.nbd}", "--thread",
+                                 "--output-format=json", "--rw=randread", "--bs=4k", f"--offset={offset}m",
+                                 f"--size={mib}m", "--iodepth=8", "--verify=crc32c", "--verify_fatal=1",
+                                 "--verify_dump=0", f"--rate_iops={mib * 256 // seconds}")
+
+    def still_running(self, when):
+        check(self.process.running, f"fio, reading, ended before {when}\n{tail(self.process.stderr)}")
+
+    def finish(self, timeout):
+        self.process.wait(timeout, expect=None)
+        job, code = load.job_of(self.process), self.process.popen.returncode
+        if code != 0 or job["error"] != 0:
+            raise Failure(f"fio, reading: exit {code}, error {job['error']}\n{tail(self.process.stderr)}")
+        check(job["read"]["total_ios"] > 1000, f"it read {job['read']['total_ios']} blocks only")
+
+
+@test(seconds=150, each={"direct": {"options": ()}, "buffered": {"options": ("buffered",)}})
+def one_export_of_all(lab, options):
+    """One export on two shards: a writer on a branch, a reader on each shard, all of them verifying; frames are
+    lost, and the target is killed three times."""
+    spread = Spread(lab, *options)
+    writer = spread.attach(1, "writer")
+    # For the readers: the half that the writer leaves alone.
+    lab.run("initiator", "fio", "--name=fill", "--ioengine=nbd", f"--uri={writer.nbd}", "--thread", "--rw=write",
+            "--bs=4k", "--offset=64m", "--size=48m", "--iodepth=32", "--verify=crc32c", "--do_verify=0",
+            "--end_fsync=1", timeout=60)
+    readers = [spread.attach(shard, f"reader{shard}", "--read-only") for shard in (0, 1)]
+    spread.has_one_writer(writer)
+    fio = load.Fio(lab, writer.nbd, mib=64, seconds=12)
+    reading = [Reading(lab, reader, offset=64, mib=48, seconds=14) for reader in readers]
+    time.sleep(2)
+    lab.drop(2)
+    time.sleep(3)
+    check(lab.dropped()[1] > 0, "no frame was lost")
+    lab.drop(0)
+    ticks = ticks_by_shard(spread.target.process.pid)
+    check(len(ticks) == 2 and min(ticks.values()) >= 2, f"both shards should have worked, in ticks: {ticks}")
+    for _ in range(3):
+        for one in (fio, *reading):
+            one.still_running("the target was killed")
+        spread.target.kill().start()
+        time.sleep(1)
+    fio.finish(90)
+    for one in reading:
+        one.finish(60)
+    spread.has_one_writer(writer)
+    where = [spread.shard_of(disk) for disk in (writer, *readers)]
+    check(where == [1, 0, 1], f"who comes back is dealt as before: {where}")
+    for disk in (writer, *readers):
+        disk.detach()
+    spread.target.stop()
+
+
+@test(seconds=90, each={"of_a_branch": {"first": 1, "second": 0}, "of_the_owner": {"first": 0, "second": 1}})
+def taken_over_by_another_shard(lab, first, second):
+    """A writer on one shard loses its export to one on another in the middle of its writes: it fails for good,
+    and nothing of it lands on what the other has written."""
+    spread = Spread(lab)
+    # Who comes back from there is the same again, and so on the same shard.
+    found = spread.attach(second, "new")
+    place = os.path.basename(found.run_dir)
+    found.detach()
+    old = spread.attach(first, "old")
+    fio = load.Fio(lab, old.nbd, mib=64, seconds=10)
+    time.sleep(2)
+    fio.still_running("it was taken over")
+    new = Attachment(lab, name="new", run=place, extra=["--take-over"])
+    check(spread.shard_of(new) == second, "it is on another shard than before")
+    check(do(lab, new, "write=second", "flush") == ["done"], "the new writer writes")
+    load.verified(lab, new.nbd, mib=16, seed=2)
+    check(do(lab, new, "write=second", "flush") == ["done"], "the new writer writes")
+    fio.process.wait(60, expect=None)
+    check(fio.process.popen.returncode != 0, "the fenced writer's fio ended well")
+    check(do(lab, old, "write=ghost")[:1] == ["error"], "the fenced writer's write")
+    until("the fenced attachment says so", 10, lambda: "fenced" in str(old.status()).lower())
+    check(do(lab, new, "read") == ["second", "done"], "the new writer's bytes stand")
+    spread.has_one_writer(new)
+    new.detach()
+    old.detach("--force")
+
+
+@test(seconds=60)
+def flushed_at_a_branch(lab):
+    """Flush and FUA of a session that is not on the owner's shard; whoever is on that reads what was written, and
+    so does who comes after a kill."""
+    spread = Spread(lab, mib=16)
+    writer, reader = spread.attach(1, "writer"), spread.attach(0, "reader", "--read-only")
+    steps = {("write=one", "flush"): ["one"], ("fua=two",): ["two"], ("zero",): [], ("fua=three",): ["three"]}
+    for words, seen in steps.items():
+        check(do(lab, writer, *words) == ["done"], f"{words}")
+        check(do(lab, reader, "read") == [*seen, "done"], f"after {words}")
+    spread.target.kill().start()
+    check(do(lab, reader, "read") == ["three", "done"], "after the kill")
+    check(do(lab, writer, "fua=four", "flush", "read") == ["four", "done"], "after the kill")
+    for disk in (writer, reader):
+        disk.detach()
+    # All shards end, and nobody holds the image any more.
+    spread.target.stop()
+    spread.target.start(timeout=5).stop()

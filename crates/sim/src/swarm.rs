@@ -151,9 +151,7 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
     if has_tree(seed) {
-        let until_ns = ground.duration_ns;
         let (mut world, plan) = trees::build(seed, ground, rng);
-        narrow::make_narrow(seed, &mut world, until_ns);
         caches::keep(seed, &mut world);
         return (world, plan);
     }

@@ -6,12 +6,12 @@ use super::pick;
 use crate::narrow::{NarrowConfig, OutletCanary};
 use crate::world::World;
 
-/// Which share of the worlds has such links.
+/// Which share of the worlds without a tree has such links.
 const SHARE: f64 = 0.2;
 
 /// Whether the links of a seed's machines are narrow.
 pub fn has_narrow_links(seed: u64) -> bool {
-    dice(seed).is_some()
+    dice(seed).is_some() && !super::has_tree(seed)
 }
 
 fn dice(seed: u64) -> Option<Rng> {
