@@ -2,7 +2,7 @@
 //! (`docs/design.md`, "One export, several shards").
 
 use thinwire_buffer::Time;
-use thinwire_volume::{Completion, Io, IoError, Op};
+use thinwire_volume::{Completion, Geometry, Io, IoError, Op};
 
 use crate::branch::Branch;
 use crate::exports::{DoorCanary, ExportConfig, Exports};
@@ -372,11 +372,15 @@ impl Exports {
         if self.untold.is_empty() || self.mute.contains(export) {
             return;
         }
-        let verifier = self.exports[export].verifier;
+        let e = &self.exports[export];
+        let (verifier, bytes) = (e.verifier, e.volume.geometry().bytes);
         for Untold { session, transaction, granted, .. } in
             self.untold.extract_if(.., |opened| opened.export == export)
         {
-            users.on_granted(session, transaction, &Granted { verifier, ..granted });
+            // That it has grown since was told before, to whoever knew of a pass.
+            let geometry = Geometry { bytes, ..granted.geometry };
+            let granted = Granted { verifier, geometry, ..granted };
+            users.on_granted(session, transaction, &granted);
         }
     }
 
