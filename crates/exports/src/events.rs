@@ -66,8 +66,13 @@ impl Exports {
                 VolumeEvent::Lost => self.on_loss(export),
                 VolumeEvent::Shrunk => self.exports[export].has_shrunk = true,
                 VolumeEvent::Resized { .. } => {
-                    self.exports[export].has_grown = true;
+                    let e = &mut self.exports[export];
+                    e.has_grown = true;
                     self.to_tell.insert(export);
+                    if e.role.is_branch() {
+                        // What its owner's has grown by meanwhile was not begun: one at a time is taken on.
+                        e.volume.refresh();
+                    }
                 }
                 VolumeEvent::Unreachable { bytes } => {
                     let name = &self.exports[export].name;
