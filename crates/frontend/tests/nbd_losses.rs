@@ -12,7 +12,7 @@ use thinwire_frontend::nbd::NbdFace;
 use thinwire_frontend::nbd::proto::option;
 use thinwire_frontend::{Face, FacePart};
 use thinwire_volume::testing::Puppet;
-use thinwire_volume::{Part, Volume, VolumeEvent};
+use thinwire_volume::{Part, PartEvent, Volume, VolumeEvent};
 
 const WRITE: u16 = 1;
 const FLUSH: u16 = 3;
@@ -36,6 +36,8 @@ impl Scene {
     /// Until nothing is left to be done.
     fn rest(&mut self) {
         for _ in 0..4 {
+            // Its clients have said something, perhaps.
+            self.part.on_event(Time(1), PartEvent::Readable);
             self.part.settle(Time(1));
             self.puppet.take().iter().for_each(|io| self.puppet.succeed(io));
         }

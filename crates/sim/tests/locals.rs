@@ -46,6 +46,11 @@ fn canary_that_forgets_what_was_lost_is_found() {
 }
 
 #[test]
-fn canary_that_tells_one_of_many_is_found() {
-    found(LocalCanary::Owing(OwingCanary::OneOfMany), 1000);
+fn canary_that_takes_a_write_beside_a_loss_for_one_behind_it_is_found() {
+    found(LocalCanary::Owing(OwingCanary::WriteBeside), 1000);
+}
+
+#[test]
+fn canary_that_believes_a_durable_write_beside_a_loss_is_found() {
+    found(LocalCanary::Owing(OwingCanary::DurableVouches), 1000);
 }

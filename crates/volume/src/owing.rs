@@ -87,8 +87,9 @@ struct Watched {
     /// How many of that number had ended: it may be another by now.
     visit: u32,
     kind: Kind,
-    /// The losses heard of when it began. If there are more at its end, a flush cannot have covered what is
-    /// gone, a write that is acknowledged may be gone, and nobody knows in which of two syncs a durable one was.
+    /// The losses heard of when it began; of what is not durable by itself, only those that are owed. If there are
+    /// more at its end, a flush cannot have covered what is gone, a write that is acknowledged may be gone, and nobody
+    /// knows in which of two syncs a durable one was.
     losses: u64,
 }
 
@@ -116,8 +117,10 @@ pub struct Owing<V> {
     /// Whoever needs to know of losses takes them from the events.
     is_heard: bool,
     watched: Slab<Watched>,
-    /// Heard of.
+    /// Heard of, and those of them before which something had been written: the others took nothing that a flush
+    /// would have to answer for.
     losses: u64,
+    debts: u64,
     /// Of those that have submitted anything, and have not ended.
     users: Users,
     /// By user, how many of that number have ended.
@@ -152,6 +155,7 @@ impl<V: Volume> Owing<V> {
             is_heard,
             watched: Slab::new(),
             losses: 0,
+            debts: 0,
             users: Users::default(),
             visits: [0; USERS as usize],
             owed: Users::default(),
@@ -201,6 +205,7 @@ impl<V: Volume> Owing<V> {
         }
         self.losses += 1;
         if self.writes > 0 {
+            self.debts += 1;
             self.owed.add(self.users);
             self.in_doubt.add(self.have_written);
             self.has_heirs |= self.has_left;
@@ -219,6 +224,15 @@ impl<V: Volume> Owing<V> {
         }
     }
 
+    /// What an I/O of this kind compares at its end: see [`Watched::losses`].
+    #[inline]
+    fn losses_for(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Durable { .. } => self.losses,
+            _ => self.debts,
+        }
+    }
+
     /// What becomes of an I/O that has ended below.
     fn end(&mut self, watched: Watched, result: &mut Result<(), IoError>) {
         let Watched { user, visit, kind, losses, .. } = watched;
@@ -228,7 +242,7 @@ impl<V: Volume> Owing<V> {
             true => Users::one(user),
             false => Users::default(),
         };
-        let is_beside_loss = losses != self.losses;
+        let is_beside_loss = losses != self.losses_for(kind);
         match kind {
             Kind::Harmless => {}
             Kind::Write => {
@@ -268,7 +282,7 @@ impl<V: Volume> Owing<V> {
             OwingCanary::OneUser => Users(u64::MAX),
             _ => user,
         };
-        let is_doomed = is_beside_loss && self.writes > 0 && self.canary != OwingCanary::OneOfMany;
+        let is_doomed = is_beside_loss && self.canary != OwingCanary::OneOfMany;
         let is_owed = self.owed.has(user);
         if is_owed | is_doomed {
             self.owed.remove(told);
@@ -321,7 +335,7 @@ impl<V: Volume> Volume for Owing<V> {
             user: number,
             visit: self.visits[usize::from(number)],
             kind,
-            losses: self.losses,
+            losses: self.losses_for(kind),
         };
         io.token = Token::from(self.watched.insert(watched));
         self.below.submit(io);
