@@ -59,7 +59,7 @@ impl Exports {
             Word::Granted { session, transaction, generation } => {
                 // To one that has gone since it is granted all the same: what wrote before is fenced.
                 if !self.take_asked(session, transaction) {
-                    self.tell_owner(export, Word::Ended { session });
+                    self.tell_owner(export, Word::Ended { session, last_heard: now });
                 } else {
                     let granted = self.open(session, export, generation, false);
                     let opened = Untold { session, transaction, export, granted };
@@ -206,8 +206,8 @@ impl Exports {
         self.passes.of_session(session).filter_map(written).collect()
     }
 
-    /// A session is about to end.
-    pub(crate) fn tell_owners_of_end(&mut self, session: u64) {
+    /// A session is about to end, which was heard last then.
+    pub(crate) fn tell_owners_of_end(&mut self, session: u64, last_heard: Time) {
         let asked = self.asked.iter().filter(|asked| asked.session == session);
         let mut exports: Vec<_> = asked.map(|asked| asked.export).collect();
         exports.extend(self.written_elsewhere(session));
@@ -215,7 +215,7 @@ impl Exports {
         exports.dedup();
         self.asked.retain(|asked| asked.session != session);
         for export in exports {
-            self.tell_owner(export, Word::Ended { session });
+            self.tell_owner(export, Word::Ended { session, last_heard });
         }
     }
 
@@ -230,7 +230,7 @@ impl Exports {
             };
             if is_news {
                 *heard = Some((session, last_heard));
-                self.tell_owner(export, Word::Heard { session });
+                self.tell_owner(export, Word::Heard { session, last_heard });
             }
         }
     }

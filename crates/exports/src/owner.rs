@@ -105,12 +105,12 @@ impl Exports {
                     is_storing: false,
                 });
             }
-            Word::Ended { session } => {
+            Word::Ended { session, last_heard } => {
+                self.heard(session, last_heard);
                 self.forget_writer(export, session);
                 self.withdraw_claims(session);
             }
-            // As of now: letters take no time to speak of.
-            Word::Heard { session } => self.heard(session, now),
+            Word::Heard { session, last_heard } => self.heard(session, last_heard),
             Word::Alive { question } => {
                 let owner = self.owner(export);
                 owner.lives |= owner.question == question;

@@ -212,7 +212,7 @@ impl Exports {
     /// A session is over; what it had open is not used any more, but its writer keeps the export
     /// until its lease ends.
     pub fn end_session(&mut self, session: u64, last_heard: Time) {
-        self.tell_owners_of_end(session);
+        self.tell_owners_of_end(session, last_heard);
         self.untold.retain(|opened| opened.session != session);
         self.passes.end_session(session);
         self.heard(session, last_heard);

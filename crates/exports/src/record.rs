@@ -251,7 +251,12 @@ impl Exports {
                 at += 1;
                 continue;
             }
-            let is_writer = e.writer.generation == generation && e.writer.is_held();
+            // What a branch says of an old pass may come behind its initiator's return under the same generation.
+            let of_branch = self.closings[at].shard.is_some();
+            let session = self.closings[at].session;
+            let is_other = e.holder.as_ref().is_some_and(|holder| holder.session != session);
+            let is_writer =
+                e.writer.generation == generation && e.writer.is_held() && !(of_branch && is_other);
             match e.record {
                 RecordState::Changing(_) | RecordState::Releasing => {
                     at += 1;

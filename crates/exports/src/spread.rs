@@ -67,10 +67,10 @@ pub(crate) enum Word {
     Claim { user: User, transaction: u32, resumes: Option<u64>, takes_over: bool },
     /// Its writer closes its pass in order, which it had under this generation.
     Close { session: u64, transaction: u32, generation: u64 },
-    /// A session with a claim or a writer's pass is over.
-    Ended { session: u64 },
-    /// A session that holds the export was heard.
-    Heard { session: u64 },
+    /// A session with a claim or a writer's pass is over, which was heard last then.
+    Ended { session: u64, last_heard: Time },
+    /// A session that holds the export was heard then.
+    Heard { session: u64, last_heard: Time },
     /// A session of the run that was meant has answered that question.
     Alive { question: u64 },
     /// No writer's I/O of this branch is in its volume or will be, as long as that hold lasts.

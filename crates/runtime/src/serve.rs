@@ -221,14 +221,11 @@ impl TargetShard {
         }
         shard.get_mut(self.target).shut_down();
         let end = shard.now() + STOP_TIME;
-        let mut is_noted = false;
         loop {
             shard.turn(Some(STOP_LOOK))?;
             let mut all_is_said = shard.get(self.target).is_idle() && shard.has_sent();
             if let Some(idle) = orders.idle {
-                if all_is_said && !std::mem::replace(&mut is_noted, true) {
-                    idle.note(self.index);
-                }
+                idle.note(self.index, all_is_said);
                 all_is_said &= idle.of_all();
             }
             if all_is_said || shard.now() >= end || shard.ready().any(|token| token == HURRY) {

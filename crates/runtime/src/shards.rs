@@ -334,9 +334,9 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// A shard has nothing under way any more, nor begins anything by itself; or it has failed.
-    pub(crate) fn note(&self, shard: u8) {
-        self.is_idle[usize::from(shard)].store(true, Ordering::Release);
+    /// Whether a shard has nothing under way; of one that has failed that is so.
+    pub(crate) fn note(&self, shard: u8, is_idle: bool) {
+        self.is_idle[usize::from(shard)].store(is_idle, Ordering::Release);
     }
 
     /// That is so of all.
@@ -456,7 +456,7 @@ impl<O: Opener> Commons<'_, O> {
         let ran = serve();
         if ran.is_err() {
             // The others wait for nothing of it any more.
-            self.idle.note(index);
+            self.idle.note(index, true);
         }
         self.opener.ended(index, shard);
         shard.let_go();

@@ -458,6 +458,7 @@ impl Target {
     /// finds out by itself.
     pub fn is_idle(&self) -> bool {
         !self.house.exports.is_at_work()
+            && !self.house.exports.has_letters()
             && self.peers.iter().flatten().all(|p| {
                 let unreachable = !p.session.is_connected();
                 p.session.queued() == 0 || unreachable

@@ -125,6 +125,13 @@ pub fn target(
     // As the user gave them.
     let place = |name: &str| config.exports.iter().position(|export| export.name == name);
     all.exports.sort_by_key(|export| place(&export.name));
+    for export in &mut all.exports {
+        if !export.shards.contains(&export.shard) {
+            let why =
+                || format!("shard {}, which decides who writes it, did not answer", export.shard);
+            export.fault = export.fault.take().or_else(|| Some(why()));
+        }
+    }
     let mut details = Vec::new();
     if !silent.is_empty() {
         let seconds = patience.as_secs_f64();
@@ -431,6 +438,14 @@ mod tests {
             assert_eq!((export.shard, &export.shards[..]), (u32::from(owner), &[0, 1, 2][..]));
             assert_eq!((export.generation, export.losses, export.copied_bytes), (7, 1, 30));
             assert!(export.fault.is_some());
+            let mut reports =
+                [0, 1, 2].map(|index| if index == owner { None } else { shard_of(index) });
+            for report in reports.iter_mut().flatten() {
+                report.exports[0].has_shrunk = false;
+            }
+            let all = target(&target_settings(), TargetState::Serving, patience, &reports);
+            let fault = all.exports[0].fault.as_ref().expect("nobody knows who writes");
+            assert!(fault.starts_with(&format!("shard {owner}, which decides")), "{fault}");
         }
     }
 

@@ -13,8 +13,8 @@ const MODULE: &str = "loss";
 const LOSS: IoError =
     IoError { kind: ErrorKind::Io, op: Op::Flush, offset: 0, len: 0, module: MODULE };
 
-/// Of so many users at most it knows which of them was told: those beyond share with others.
-const USERS: u8 = 64;
+/// So many there can be.
+const USERS: usize = u8::MAX as usize + 1;
 
 /// A fault planted in it, which its test must find. No flag sets one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -42,27 +42,32 @@ pub enum OwingCanary {
 
 /// A set of users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-struct Users(u64);
+struct Users([u64; USERS / 64]);
 
 impl Users {
+    const ALL: Self = Users([u64::MAX; USERS / 64]);
+
+    #[inline]
     fn one(user: u8) -> Self {
-        Users(1 << user)
+        let mut one = Users::default();
+        one.0[usize::from(user / 64)] = 1 << (user % 64);
+        one
     }
 
     #[inline]
     fn has(self, other: Users) -> bool {
-        self.0 & other.0 != 0
+        self.0.iter().zip(other.0).any(|(own, other)| own & other != 0)
     }
 
     #[inline]
     fn add(&mut self, other: Users) {
-        self.0 |= other.0;
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own |= other);
     }
 
     /// True if they were among them.
     fn remove(&mut self, other: Users) -> bool {
         let had = self.has(other);
-        self.0 &= !other.0;
+        self.0.iter_mut().zip(other.0).for_each(|(own, other)| *own &= !other);
         had
     }
 }
@@ -124,7 +129,7 @@ pub struct Owing<V> {
     /// Of those that have submitted anything, and have not ended.
     users: Users,
     /// By user, how many of that number have ended.
-    visits: [u32; USERS as usize],
+    visits: [u32; USERS],
     /// They are owed a loss.
     owed: Users,
     /// Of those, whose own writes are in doubt, or who were the next to come when somebody's were.
@@ -157,7 +162,7 @@ impl<V: Volume> Owing<V> {
             losses: 0,
             debts: 0,
             users: Users::default(),
-            visits: [0; USERS as usize],
+            visits: [0; USERS],
             owed: Users::default(),
             in_doubt: Users::default(),
             has_heirs: false,
@@ -279,7 +284,7 @@ impl<V: Volume> Owing<V> {
             return;
         }
         let told = match self.canary {
-            OwingCanary::OneUser => Users(u64::MAX),
+            OwingCanary::OneUser => Users::ALL,
             _ => user,
         };
         let is_doomed = is_beside_loss && self.canary != OwingCanary::OneOfMany;
@@ -307,7 +312,7 @@ impl<V: Volume> Volume for Owing<V> {
         if self.is_heard {
             return self.below.submit(io);
         }
-        let number = io.user % USERS;
+        let number = io.user;
         let user = Users::one(number);
         if !self.users.has(user) {
             self.begin_user(user);
@@ -387,7 +392,7 @@ impl<V: Volume> Volume for Owing<V> {
     }
 
     fn end_user(&mut self, user: u8) {
-        let number = user % USERS;
+        let number = user;
         let user = Users::one(number);
         if self.users.remove(user) {
             let visit = &mut self.visits[usize::from(number)];

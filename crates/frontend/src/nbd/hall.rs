@@ -63,7 +63,10 @@ pub(super) struct Hall {
     pub(super) stats: NbdStats,
 }
 
+/// So many connections there can be: each is a user of the volume, which tells as many apart.
+pub(super) const CONNECTIONS_MAX: usize = u8::MAX as usize;
+
 /// The user of the volume that the connection in this slot is: none of them is the face itself, which is 0.
 pub(super) fn user(slot: u32) -> u8 {
-    1 + (slot % 63) as u8
+    1 + (slot % CONNECTIONS_MAX as u32) as u8
 }

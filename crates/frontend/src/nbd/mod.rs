@@ -32,7 +32,7 @@ use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{Completion, Volume};
 
 use self::connection::{Connection, End};
-use self::hall::{Hall, PendingTable, user};
+use self::hall::{CONNECTIONS_MAX, Hall, PendingTable, user};
 use self::handshake::Export;
 use self::listener::Listener;
 pub use self::listener::{Listen, NbdError};
@@ -85,7 +85,7 @@ impl NbdConfig {
 /// Bounds on what clients can make a face hold. Beyond them a client waits; nobody fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NbdLimits {
-    /// Connections at once. Default 256. When all are taken, a new client displaces the oldest
+    /// Connections at once, at most 255. Default 255. When all are taken, a new client displaces the oldest
     /// that has not chosen an export yet, or is turned away if there is none.
     pub connections_max: usize,
     /// Requests a connection may have outstanding, replies it has not read included. Default 256.
@@ -110,7 +110,7 @@ pub struct NbdLimits {
 impl Default for NbdLimits {
     fn default() -> Self {
         NbdLimits {
-            connections_max: 256,
+            connections_max: CONNECTIONS_MAX,
             connection_requests_max: 256,
             requests_max: 65_536,
             connection_bytes_max: 64 << 20,
@@ -350,7 +350,7 @@ impl NbdFace {
 
     /// True if there is a place for one more.
     fn make_place(&mut self) -> bool {
-        if self.connections() < self.config.limits.connections_max {
+        if self.connections() < self.config.limits.connections_max.min(CONNECTIONS_MAX) {
             return true;
         }
         let all = self.slots.iter().filter_map(|place| place.connection.as_ref());

@@ -72,12 +72,21 @@ pub fn run(args: &CopyArgs) -> Outcome {
             Err(failure)
         }
     };
-    // Closed or not: after a failure no file that this made stays behind.
-    let copied = done.map_err(|e| match made {
-        Some(_) => removed(e, &args.destination),
-        None => left(e, &args.destination, stage, destination.on_record()),
-    });
-    let copied = copied.inspect_err(|failure| last_words.set(failure))?;
+    let copied = match done {
+        Ok(copied) => copied,
+        Err(failure) => {
+            let failure = match made {
+                Some(made) => {
+                    // Closed or not: no file that this made stays behind, though its disk may not be let go of.
+                    drop(made);
+                    removed(failure, &args.destination)
+                }
+                None => left(failure, &args.destination, stage, destination.on_record()),
+            };
+            last_words.set(&failure);
+            return Err(failure);
+        }
+    };
     if let Some(made) = made {
         made.keep();
     }
