@@ -54,3 +54,8 @@ fn canary_that_takes_a_write_beside_a_loss_for_one_behind_it_is_found() {
 fn canary_that_believes_a_durable_write_beside_a_loss_is_found() {
     found(LocalCanary::Owing(OwingCanary::DurableVouches), 1000);
 }
+
+#[test]
+fn canary_that_takes_a_failure_of_its_own_for_the_news_is_found() {
+    found(LocalCanary::Owing(OwingCanary::PaidByFailure), 1000);
+}

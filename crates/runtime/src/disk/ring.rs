@@ -1,6 +1,6 @@
 //! The ring of a thread: io_uring for all of its disks, with one system call in a turn of a shard.
 //!
-//! Each disk has a *seat*: a number under which its file is registered, and its calls come back. It goes when
+//! Each disk has a *seat*: a number under which its calls come back. It goes when
 //! the disk is dropped; the ring goes with the last seat.
 //!
 //! Without a shard whatever is started goes to the kernel when the disk is polled. A shard *drives* the ring:

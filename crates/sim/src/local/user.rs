@@ -25,15 +25,11 @@ use crate::trace::Trace;
 /// The module whose errors are those of what tells of losses.
 const TELLS: &str = "loss";
 
-type LocalVolume = Unaligned<Owing<WatchedStore<FileStore<SimDisk>>>>;
+/// As a face has it.
+type LocalVolume = Owing<Unaligned<WatchedStore<FileStore<SimDisk>>>>;
 
 enum Expectation {
-    /// `in_parts`: edges of its blocks are patched apart from the rest.
-    Effect {
-        version: u64,
-        fua: bool,
-        in_parts: bool,
-    },
+    Effect { version: u64, fua: bool },
     Read(Ticket),
     Flush((u64, u64)),
 }
@@ -126,8 +122,8 @@ impl LocalUser {
         };
         let store = FileStore::new(self.medium.open(), self.disk.block_bytes, &self.pool);
         let store = WatchedStore::new(store.expect("it fits"), self.debts.heard.clone(), watched);
-        let owing = Owing::new(store, false).with_canary(told);
-        self.volume = Some(Unaligned::new(owing, self.pool.clone()));
+        let whole = Unaligned::new(store, self.pool.clone());
+        self.volume = Some(Owing::new(whole, false).with_canary(told));
         self.run = run;
         assert!(self.model.run_started(run, run.into()));
         self.upheavals_seen = self.medium.upheavals();
@@ -253,7 +249,8 @@ impl LocalUser {
             Expectation::Flush(mark) => {
                 coverage.flushes += u64::from(ok);
                 self.model.end_flush(self.run, mark, ok).map_err(|v| self.violation(v.0))?;
-                if !ok {
+                let has_told = completion.result.is_err_and(|error| error.module == TELLS);
+                if has_told {
                     self.model.give_up_unflushed(self.run);
                 }
             }
@@ -281,7 +278,7 @@ impl LocalUser {
         let has_lost = self.debts.heard.get() > failures.1;
         let is_due = match (kind, error.kind) {
             (Expectation::Flush(_), ErrorKind::Io) if error.module == TELLS => {
-                std::mem::take(&mut self.debts.owes) || is_doomed || self.owes_for_a_part()
+                std::mem::take(&mut self.debts.owes) || is_doomed
             }
             (Expectation::Flush(_), ErrorKind::Io) => has_failed,
             // One that is durable with a sync behind it fails with others' syncs, too.
@@ -300,14 +297,6 @@ impl LocalUser {
             Expectation::Effect { .. } => "a write",
         };
         Err(self.violation(format!("{what} failed for nothing: {error}")))
-    }
-
-    /// A part of a write may be acknowledged below, behind a loss beside which it ran, and the rest not.
-    fn owes_for_a_part(&self) -> bool {
-        let is_one = |pending: &Pending| {
-            matches!(pending.kind, Expectation::Effect { fua: false, in_parts: true, .. })
-        };
-        self.debts.doomed.iter().filter_map(|token| self.pending.get(token)).any(is_one)
     }
 
     fn flush_failures(&self) -> u64 {
@@ -379,7 +368,6 @@ impl LocalUser {
         let mut io = Io::new(token, op, offset, len as u64);
         io.flags = IoFlags { fua, ..IoFlags::default() };
         let (run, life) = (self.run, self.life());
-        let block = self.disk.block_bytes as usize / SECTOR_BYTES;
         let kind = match op {
             Op::Read => Expectation::Read(self.model.begin_read(Some(run), range, life)),
             Op::Flush => {
@@ -395,8 +383,7 @@ impl LocalUser {
                 io.flags.no_hole = op == Op::WriteZeroes && self.rng.chance(0.3);
                 let version = self.model.begin_write(run, range, effect);
                 self.debts.has_written |= !fua;
-                let in_parts = range.widened(block) != range;
-                Expectation::Effect { version, fua, in_parts }
+                Expectation::Effect { version, fua }
             }
         };
         if let (Op::Write, Expectation::Effect { version, .. }) = (op, &kind) {
@@ -404,6 +391,7 @@ impl LocalUser {
             self.model.fill(run, range, *version, &mut buf);
             io.data = SegList::of(buf.freeze());
         }
+        let block = self.disk.block_bytes as usize / SECTOR_BYTES;
         let blocks = range.widened(block);
         if matches!(op, Op::Write | Op::WriteZeroes) && blocks != range {
             coverage.edges_patched += 1;
