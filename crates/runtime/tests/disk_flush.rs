@@ -143,8 +143,9 @@ fn a_failed_device_flush_counts_for_all_on_the_device() {
         scene.assert_counted(before, &what);
         let after = [flush(&mut scene.first), flush(&mut scene.second)];
         match system {
-            // The flush belonged to its log of the tree.
-            "btrfs" => assert!(after.iter().all(Result::is_err), "{what}: {after:?}"),
+            // The flush belonged to its log of the tree. Whoever was told of that is told again, unless the kernel
+            // takes its file for committed by then.
+            "btrfs" => assert!(after[1].is_err(), "{what}: {after:?}"),
             _ => assert_eq!(after, [Ok(()); 2], "{what}: more than the flush has failed"),
         }
     }
