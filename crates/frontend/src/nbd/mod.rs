@@ -110,7 +110,7 @@ pub struct NbdLimits {
 impl Default for NbdLimits {
     fn default() -> Self {
         NbdLimits {
-            connections_max: CONNECTIONS_MAX,
+            connections_max: 255,
             connection_requests_max: 256,
             requests_max: 65_536,
             connection_bytes_max: 64 << 20,
