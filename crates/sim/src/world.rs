@@ -4,8 +4,12 @@
 //! [`World::add_client`]; start processes; then [`World::step`] or [`World::run_until`] as long as
 //! wanted. Whatever a client is told is checked as it is told; the first broken promise is the
 //! error of the step.
+//!
+//! * `time.rs`: how time goes on, and everybody with it
+//! * `figures.rs`: what a world says of itself
 
 mod figures;
+mod time;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,12 +24,11 @@ use thinwire_volume::Op;
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
 use crate::export::{Export, RECORD_BYTES, Store};
-use crate::gateway::LeavesState;
 use crate::juggler::Juggler;
 use crate::machine::Machine;
 use crate::medium::{MediumConfig, MediumHandle};
-use crate::model::{Range, Violation};
-use crate::server::{Crash, Server, TurnScene};
+use crate::model::Range;
+use crate::server::{Crash, Server};
 use crate::trace::Trace;
 use crate::tree::{Branch, TreeLeaf, TreeStore};
 use crate::ways::Ways;
@@ -400,203 +403,6 @@ impl World {
 
     fn media(&self) -> impl Iterator<Item = &MediumHandle> {
         self.exports.iter().flat_map(Export::own_media)
-    }
-
-    /// When something happens next, `limit` at the latest.
-    fn next_time(&self, limit: u64) -> u64 {
-        let mut at = limit.min(self.net.next_delivery().unwrap_or(u64::MAX));
-        for medium in self.media() {
-            at = at.min(medium.next_event().unwrap_or(u64::MAX));
-        }
-        for (index, server) in self.servers.iter().enumerate() {
-            for (nth, shard) in server.shards.iter().enumerate().filter(|(_, s)| s.runs()) {
-                at = at.min(shard.machine.next_time(self.now));
-                let due = server.mail.due(nth).filter(|_| shard.machine.rests(self.now));
-                at = at.min(due.unwrap_or(u64::MAX));
-                // A descriptor stays readable until it is looked at.
-                if shard.machine.rests(self.now) && server.is_ready(index, nth, &self.exports) {
-                    at = at.min(self.now + 1_000);
-                }
-            }
-        }
-        for client in self.clients.iter().filter(|c| c.initiator.is_some()) {
-            at = at.min(client.machine.next_time(self.now));
-        }
-        for juggler in self.jugglers.iter().filter(|j| j.is_running()) {
-            at = at.min(juggler.hand.machine.next_time(self.now));
-        }
-        if !self.starting.is_empty() {
-            at = at.min(self.now + MS);
-        }
-        at.max(self.now + 1)
-    }
-
-    /// Time goes on to the next event, `limit` at the latest, and everybody who has something to
-    /// do does it.
-    pub fn step(&mut self, limit: u64) -> Result<(), Violation> {
-        self.now = self.next_time(limit);
-        self.clock.set(self.now);
-        self.net.advance(self.now);
-        for medium in self.media() {
-            medium.advance(self.now);
-        }
-        for export in &mut self.exports {
-            let life = export.life();
-            if let Some(model) = export.models.last_mut() {
-                model.note_losses(life);
-            }
-        }
-        if !self.starting.is_empty() {
-            self.start_servers();
-        }
-        self.turn_servers();
-        self.turn_clients()?;
-        self.turn_jugglers()?;
-        for export in &self.exports {
-            if let Some(breach) = export.breach() {
-                return Err(Violation(format!("export {}: {breach}", export.name)));
-            }
-        }
-        Ok(())
-    }
-
-    fn turn_servers(&mut self) {
-        for (index, server) in self.servers.iter_mut().enumerate() {
-            if self.exports.iter().any(|e| e.server == index && e.dies()) {
-                // Over what it had asked of a disk, and before it has heard of it, or over a note.
-                self.coverage.kills += 1;
-                self.trace.note(self.now, "server", "dies over a record", index as u64);
-                server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
-                self.died.push(index);
-                continue;
-            }
-            for shard in 0..server.shards.len() {
-                if !server.shards[shard].runs() {
-                    continue;
-                }
-                let is_ready = server.is_ready(index, shard, &self.exports);
-                let has_mail = server.mail.due(shard).is_some_and(|at| at <= self.now);
-                let lag = server.lag(shard, self.lag_ns);
-                let (machine, now) = (&mut server.shards[shard].machine, self.now);
-                let is_due = is_ready || has_mail;
-                if !machine.wakes(now, &self.net, is_due, &mut self.rng, lag) {
-                    continue;
-                }
-                if is_ready {
-                    server.shards[shard].disk_ready(thinwire_proto::Time(self.now));
-                }
-                let mine = || self.exports.iter().filter(|e| e.server == index);
-                let media = || mine().flat_map(Export::own_media);
-                let dies = || mine().any(Export::dies);
-                let is_ready =
-                    |shard: usize, server: &Server| server.is_ready(index, shard, &self.exports);
-                let scene = TurnScene { dies: &dies, is_ready: &is_ready, is_between: false };
-                let sent = server.turn(shard, self.now, &scene, &mut self.coverage);
-                if sent.is_none() || dies() {
-                    if sent.is_some() {
-                        media().for_each(MediumHandle::forget_turn);
-                    }
-                    self.coverage.kills += 1;
-                    self.coverage.kills_in_turns += u64::from(sent.is_none());
-                    self.trace.note(self.now, "server", "dies in a turn", index as u64);
-                    server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
-                    self.died.push(index);
-                    break;
-                }
-                let who = ["server0", "server1", "server2", "server3"][index];
-                self.trace.note(self.now, who, "sent", sent.unwrap_or(0));
-            }
-            server.note_grants(&self.exports);
-            if self.exports.iter().any(|e| e.server == index && e.dies()) {
-                // When its turn comes.
-                server.wake();
-                continue;
-            }
-            match server.look_at_leaves() {
-                LeavesState::Fine | LeavesState::Incomplete => {}
-                LeavesState::Complete => {
-                    self.coverage.gateways += 1;
-                    self.trace.note(self.now, "server", "serves", index as u64);
-                    // What it writes for its clients bears their stamps.
-                    let leaves = self.exports.iter().filter(|e| e.server == index);
-                    let leaves = leaves.filter_map(Export::tree).flat_map(TreeStore::content_media);
-                    leaves.for_each(|medium| medium.fence(0, false));
-                    server.serve(index, &mut self.exports, &mut self.coverage);
-                }
-                LeavesState::Refused(why) => {
-                    self.trace.note(self.now, "server", &why, index as u64);
-                    let mine = self.exports.iter().filter(|e| e.server == index);
-                    mine.filter_map(Export::tree).for_each(|tree| tree.undo_own(&server.pool));
-                    server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
-                    self.died.push(index);
-                }
-            }
-            if server.has_stopped(self.now) {
-                self.coverage.shutdowns += 1;
-                server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
-                self.trace.note(self.now, "server", "has stopped", index as u64);
-            }
-        }
-    }
-
-    fn turn_clients(&mut self) -> Result<(), Violation> {
-        for (index, client) in self.clients.iter_mut().enumerate() {
-            let runs = client.initiator.is_some();
-            if !runs
-                || !client.machine.wakes(self.now, &self.net, false, &mut self.rng, self.lag_ns)
-            {
-                continue;
-            }
-            let (now, trace) = (self.now, &mut self.trace);
-            let name = client.name.clone();
-            let mut note = |what: &str, value: u64| trace.note(now, &name, what, value);
-            let export = &mut self.exports[client.export];
-            if let Some(end) = client.turn(now, export, &mut self.coverage, &mut note)? {
-                note(&format!("ends: {end:?}"), 0);
-                match &end {
-                    End::Failed(thinwire_volume::ErrorKind::Fenced) => self.coverage.fenced += 1,
-                    End::Failed(_) => self.coverage.content_changed += 1,
-                    End::Refused(_) => self.coverage.refused_busy += 1,
-                    End::Closed => {}
-                }
-                self.ended.push((index, end));
-            }
-        }
-        Ok(())
-    }
-
-    /// Steps until `done`, or fails after `within_ns`.
-    pub fn run_until(
-        &mut self,
-        what: &str,
-        within_ns: u64,
-        mut done: impl FnMut(&World) -> bool,
-    ) -> Result<(), Violation> {
-        let limit = self.now + within_ns;
-        while !done(self) {
-            if self.now >= limit {
-                return Err(self.not_within(what, within_ns));
-            }
-            self.step(limit)?;
-        }
-        Ok(())
-    }
-
-    /// The failure of something that takes too long.
-    pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
-        let clients = self.clients.iter().map(|c| self.describe(c));
-        let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
-        let clients = clients.chain(jugglers).collect::<Vec<_>>().join("; ");
-        Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
-    }
-
-    /// Steps for a time.
-    pub fn run_for(&mut self, ns: u64) -> Result<(), Violation> {
-        let limit = self.now + ns;
-        while self.now < limit {
-            self.step(limit)?;
-        }
-        Ok(())
     }
 
     /// A number that differs if anything went differently.
