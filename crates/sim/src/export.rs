@@ -12,6 +12,10 @@ use crate::model::{ContentLife, Model, Violation};
 use crate::told::ToldVerifiers;
 use crate::tree::{TreeLeaf, TreeStore};
 
+/// Flushes by which a store tells all that it has lost, and whoever stands on it: the disk's, the first that
+/// succeeds behind a replay which did not, and so once more where a gateway is between.
+const FLUSHES_THAT_TELL: u32 = 3;
+
 /// Where an export's content is.
 #[derive(Clone)]
 pub enum Store {
@@ -110,6 +114,12 @@ impl Export {
     /// An operation may fail now, or what failed before may be told now.
     pub fn error_is_due(&self) -> bool {
         self.may_fail && !self.is_well
+    }
+
+    /// Behind so many flushes of each of its users everybody has heard of all that was lost. A module owes what another
+    /// volume failed behind the first to the next flush that would succeed, so each level of a tree may add one.
+    pub fn flushes_that_tell(&self) -> u32 {
+        FLUSHES_THAT_TELL + self.tree().map_or(0, |tree| tree.shape.levels())
     }
 
     /// From now on it holds this content; `model` if not zeroes.

@@ -67,8 +67,6 @@ pub struct RunReport {
 
 /// All I/O is answered and everybody is attached this long after all is well again.
 const RECOVERY_NS: u64 = 60 * SECOND;
-/// Flushes after which everybody has heard of all losses.
-const FLUSHES_THAT_TELL: u32 = 3;
 /// How long the quiet system is watched.
 const QUIET_NS: u64 = 4 * SECOND;
 /// Tells the dice of growth from others.
@@ -195,12 +193,16 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
     if world.coverage.away_errors > away_errors {
         return Err(Violation("an I/O failed for want of a target that had come back".into()));
     }
-    // What was lost is told by flushes: by the disk's, by the first that succeeds behind a replay which did
-    // not, and so once more where a gateway is between. Behind these nothing fails any more.
-    for _ in 0..FLUSHES_THAT_TELL {
+    // What was lost is told by flushes. Behind these nothing fails any more.
+    for told in 1.. {
         flush_all(world)?;
+        for export in &mut world.exports {
+            export.is_well |= told >= export.flushes_that_tell();
+        }
+        if world.exports.iter().all(|export| export.is_well) {
+            break;
+        }
     }
-    world.exports.iter_mut().for_each(|export| export.is_well = true);
     world.clients.iter_mut().filter(|client| !client.is_guest).for_each(|c| c.add_budget(6));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(12));
     until_recovered(world)?;

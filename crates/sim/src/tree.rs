@@ -38,6 +38,14 @@ impl Branch {
         let middle = Branch::Linear([Branch::Leaf(1), lowest].into());
         Branch::Linear([Branch::Leaf(0), middle].into_iter().chain(leaves(6..8)).collect())
     }
+
+    /// How many modules stand on one another, at most.
+    pub fn levels(&self) -> u32 {
+        match self {
+            Branch::Leaf(_) => 0,
+            Branch::Linear(below) => 1 + below.iter().map(Branch::levels).max().unwrap_or(0),
+        }
+    }
 }
 
 /// What is at the bottom.

@@ -19,6 +19,13 @@ fn a_seed_repeats_exactly() {
     }
 }
 
+/// Below its client three levels of modules owe a flush each when all heals, and two more are owed by the disk and the
+/// attachment of one leaf.
+#[test]
+fn a_tree_may_tell_of_a_loss_once_more_for_each_of_its_levels() {
+    run_seed(9_602_480, Canary::None, false).unwrap_or_else(|v| panic!("{}", v.0));
+}
+
 /// How many of the first seeds a checker needs to find a broken build; none if it does not.
 fn seeds_until_found(canary: Canary, most: u64, wanted: impl Fn(u64) -> bool) -> Option<u64> {
     let caught = |seed: &u64| {
@@ -165,6 +172,12 @@ fn canary_that_forgets_cuts_is_found() {
 #[test]
 fn canary_that_goes_on_failing_is_found() {
     found(Canary::FailureKept, 100);
+}
+
+/// Behind trees, too, whose levels tell of it one after the other.
+#[test]
+fn canary_that_goes_on_failing_below_a_tree_is_found() {
+    found_in_trees(Canary::FailureKept, 1000);
 }
 
 #[test]

@@ -390,3 +390,38 @@ fn it_grows_with_the_last_and_says_what_cannot_be_reached() {
     assert!(linear.refresh());
     assert_eq!(puppets.each_ref().map(Puppet::refreshes), [2; 3]);
 }
+
+/// Each level owes what it could not tell yet, and a flush pays the debt of one level: whoever stands on the highest
+/// is told once for the flush that failed, and at most once for each level behind it.
+#[test]
+fn what_several_volumes_fail_is_told_by_as_many_more_flushes_as_there_are_levels() {
+    let puppets: [Puppet; 8] = std::array::from_fn(|n| Puppet::new(n as u8, Puppet::GEOMETRY));
+    let mut level = Puppet::boxed(&puppets);
+    let mut levels = 0;
+    while level.len() > 1 {
+        let mut pairs = Vec::new();
+        while let (Some(b), Some(a)) = (level.pop(), level.pop()) {
+            pairs.insert(0, linear(vec![a, b]));
+        }
+        (level, levels) = (pairs, levels + 1);
+    }
+    let mut whole = level.pop().expect("there is one");
+    let mut flush = |fails: bool| {
+        whole.submit(Io::new(1, Op::Flush, 0, 0));
+        let mut told = Vec::new();
+        for puppet in &puppets {
+            let part = puppet.take_one();
+            match fails {
+                true => puppet.fail(&part),
+                false => puppet.succeed(&part),
+            }
+            whole.poll(&mut told);
+        }
+        assert_eq!(told.len(), 1, "each flush is told once");
+        told[0].result.is_ok()
+    };
+    assert!(!flush(true));
+    let more = (0..10).take_while(|_| !flush(false)).count();
+    assert_eq!((levels, more), (3, 3));
+    assert!(flush(false));
+}
