@@ -401,6 +401,16 @@ impl SegList {
         }
     }
 
+    /// Takes the last segment away; `None` if there is none.
+    pub fn pop(&mut self) -> Option<Segment> {
+        self.last.set((0, 0));
+        match &mut self.store {
+            Store::One(only) if only.is_empty() => None,
+            Store::One(only) => Some(std::mem::replace(only, NOTHING)),
+            Store::Many(segments) => segments.pop(),
+        }
+    }
+
     /// Lets go of all segments, and of the storage.
     #[inline(never)]
     fn give_back(&mut self) {
@@ -490,6 +500,17 @@ mod tests {
                 slice(&list, from, to);
             }
         }
+    }
+
+    #[test]
+    fn the_last_segment_is_taken_away() {
+        let pool = Pool::new(1 << 20);
+        let mut list = SegList::new();
+        (0..20).for_each(|n| list.push(pool.copy_of(&[n]).freeze()));
+        for n in (0..20).rev() {
+            assert_eq!((list.pop().as_deref(), list.bytes()), (Some(&[n][..]), n.into()));
+        }
+        assert!(list.pop().is_none() && list.is_empty());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nbd_common::client::{info_data, option_bytes, request_bytes};
 use nbd_common::{Backing, Served, config, volume};
-use thinwire_buffer::{Pool, SegList, Time};
+use thinwire_buffer::{Pool, Time};
 use thinwire_frontend::Face;
 use thinwire_frontend::nbd::NbdFace;
 use thinwire_frontend::nbd::proto::option;
@@ -21,7 +21,16 @@ const FACE_BYTES: usize = 8 << 20;
 /// Data in a frame, which pins a buffer of 8 KiB.
 const FRAME_BYTES: usize = 5 << 10;
 const LEN: usize = 256 << 10;
+/// Far more than a turn takes.
+const LONG: usize = 8 << 20;
+/// What a turn may copy, and by how much what belongs together may exceed it.
+const TURN_BYTES: usize = (256 << 10) + (128 << 10);
 const START: Time = Time(1_000_000_000);
+
+/// What is there.
+fn byte_at(at: usize) -> u8 {
+    ((at / 512 + 1) * 40_503 / 256) as u8
+}
 
 /// A face over a volume whose reads are answered in frames of a link, and its clients.
 struct Scene {
@@ -35,9 +44,9 @@ impl Scene {
     fn new(clients: usize) -> Self {
         let pool = Pool::new(256 << 20);
         let mut volume = volume(Backing::Memory, 64 << 20, &pool);
-        let pattern: Vec<u8> = (0..LEN).map(|at| (at / 512) as u8).collect();
-        let mut io = Io::new(0, Op::Write, 0, LEN as u64);
-        io.data = SegList::of(pool.copy_of(&pattern).freeze());
+        let pattern: Vec<u8> = (0..LONG).map(byte_at).collect();
+        let mut io = Io::new(0, Op::Write, 0, LONG as u64);
+        pattern.chunks(LEN).for_each(|part| io.data.push(pool.copy_of(part).freeze()));
         volume.submit(io);
         volume.poll(&mut Vec::new());
         volume.inner_mut().lends = Some(FRAME_BYTES);
@@ -80,17 +89,34 @@ impl Scene {
 
     /// All that was asked for comes, and is what is there.
     fn hear_all(&mut self, number: usize, count: usize) {
+        self.hear_all_of(number, count, LEN);
+    }
+
+    /// The same, of answers so long.
+    fn hear_all_of(&mut self, number: usize, count: usize, len: usize) {
         let mut got = Vec::new();
-        while got.len() < count * (16 + LEN) {
+        while got.len() < count * (16 + len) {
             self.rest();
             let more = self.hear(number);
             assert!(!more.is_empty(), "{} bytes and no more", got.len());
             got.extend(more);
         }
-        assert_eq!(got.len(), count * (16 + LEN));
-        let right =
-            |data: &[u8]| data.iter().enumerate().all(|(at, &byte)| byte == (at / 512) as u8);
-        assert!(got.chunks(16 + LEN).all(|reply| right(&reply[16..])));
+        assert_eq!(got.len(), count * (16 + len));
+        let right = |data: &[u8]| data.iter().enumerate().all(|(at, &byte)| byte == byte_at(at));
+        assert!(got.chunks(16 + len).all(|reply| right(&reply[16..])));
+    }
+
+    /// Turns until nobody wants one more. None of them copies more than it may.
+    fn rest_in_short_turns(&mut self) {
+        loop {
+            let before = self.given_back();
+            let is_spent = self.face.turn(&mut self.volume).unwrap();
+            let copied = self.given_back() - before;
+            assert!(copied <= TURN_BYTES, "{copied} bytes are copied in a turn");
+            if !is_spent {
+                return;
+            }
+        }
     }
 
     fn lent(&self) -> usize {
@@ -171,4 +197,28 @@ fn patience_ends_within_a_second() {
     assert_eq!(scene.face.end_turn(START + 9 * half), START + 10 * half);
     scene.hear_all(0, 24);
     assert_eq!(scene.face.end_turn(START + 10 * half), Time::NEVER);
+}
+
+/// Whoever else has something to do is served between.
+#[test]
+fn copies_are_made_over_several_turns() {
+    let mut scene = Scene::new(2);
+    // Of many answers that come at once, and of some that are far longer than a turn.
+    let asked = [(0, 100, LEN), (1, 6, LONG)];
+    for (number, count, len) in asked {
+        scene.volume.inner_mut().held = true;
+        let request = |cookie| request_bytes(0, READ, cookie, 0, len as u32);
+        let requests: Vec<_> = (0..count as u64).flat_map(request).collect();
+        scene.clients[number].write_all(&requests).unwrap();
+        scene.rest();
+        scene.volume.inner_mut().held = false;
+        let before = scene.given_back();
+        scene.rest_in_short_turns();
+        assert!(scene.given_back() - before > (16 << 20), "something is copied");
+        assert!(scene.lent() <= CLIENT_BYTES * (number + 1), "{} bytes are kept", scene.lent());
+    }
+    for (number, count, len) in asked {
+        scene.hear_all_of(number, count, len);
+    }
+    assert_eq!(scene.lent(), 0);
 }

@@ -102,6 +102,8 @@ pub(super) struct Connection {
     below_bytes: u64,
     /// Links' memory that its replies keep alive while they wait, as the hall counts it.
     lent_bytes: usize,
+    /// Some of that is to be given back, for which there was not effort enough.
+    owes_copies: bool,
 }
 
 impl Connection {
@@ -130,6 +132,7 @@ impl Connection {
             held_bytes: 0,
             below_bytes: 0,
             lent_bytes: 0,
+            owes_copies: false,
         }
     }
 
@@ -196,10 +199,10 @@ impl Connection {
         Ok(())
     }
 
-    /// There was not effort enough for what was taken in, or for what the socket takes: the next turn goes on with
-    /// it, and epoll says nothing of it.
+    /// There was not effort enough for what was taken in, what the socket takes, or what is to be given back: the next
+    /// turn goes on with it, and epoll says nothing of it.
     pub(super) fn is_left_over(&self) -> bool {
-        self.left_over || !(self.output.is_empty() || self.output.is_blocked())
+        self.left_over || self.owes_copies || !(self.output.is_empty() || self.output.is_blocked())
     }
 
     /// It is likely that there is something to read when anything has happened to its socket.
@@ -231,7 +234,7 @@ impl Connection {
     /// more requests.
     pub(super) fn flush(&mut self, hall: &mut Hall, effort: &mut Effort) -> Result<bool, End> {
         let sent = self.output.send(&self.socket, effort);
-        self.bound_lent(hall);
+        self.bound_lent(hall, effort);
         let sent = sent?;
         self.requests -= sent.requests;
         self.release(sent.held_bytes, hall);
@@ -241,14 +244,17 @@ impl Connection {
         if is_over { Err(End::Orderly) } else { Ok(sent.replies > 0) }
     }
 
-    /// Sees to it that replies which wait for the client keep no more of the links' memory than its share.
-    fn bound_lent(&mut self, hall: &mut Hall) {
+    /// Sees to it that replies which wait for the client keep no more of the links' memory than its share, as far as
+    /// there is `effort` for it.
+    fn bound_lent(&mut self, hall: &mut Hall, effort: &mut Effort) {
+        self.owes_copies = false;
         if self.output.is_blocked() {
             let others = hall.lent_bytes - self.lent_bytes;
             let left = hall.limits.lent_bytes_max.saturating_sub(others);
             let share = hall.limits.connection_lent_bytes_max.min(left);
             self.output.count_lent();
-            hall.stats.given_back_bytes += self.output.give_back(share, &hall.pool);
+            hall.stats.given_back_bytes += self.output.give_back(share, &hall.pool, effort);
+            self.owes_copies = self.output.lent_bytes() > share;
         }
         self.note_lent(hall);
     }

@@ -11,7 +11,6 @@ use std::os::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use thinwire_buffer::{Pool, SegList};
 
-use super::input::Payload;
 use super::proto::ReplyHead;
 use crate::effort::Effort;
 
@@ -20,6 +19,10 @@ const SLICES_MAX: usize = 256;
 
 /// Replies with so much data wait for short ones.
 const LONG_BYTES_MIN: usize = 32 << 10;
+
+/// Replies are given copies of their data in pieces of at most this size, and no less is counted for one.
+const COPY_BYTES_MAX: usize = 256 << 10;
+const COPY_BYTES_MIN: usize = 512;
 
 /// One reply, or one part of the handshake.
 pub(super) struct Reply {
@@ -54,6 +57,8 @@ pub(super) struct Sent {
 /// A reply that is not out.
 struct Waiting {
     reply: Reply,
+    /// The end of its data that is copied already, in pieces, the last one first.
+    copies: SegList,
     /// Of its head and its data.
     bytes: usize,
     /// Links' memory that its data keeps alive, once that was counted.
@@ -63,15 +68,48 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Gives the reply a copy of its data, if that keeps links' memory. Returns how much, and how many bytes were copied.
-    fn give_back(&mut self, pool: &Pool) -> (usize, usize) {
-        let Some(lent_bytes @ 1..) = self.lent_bytes else { return (0, 0) };
-        self.lent_bytes = Some(0);
-        let data = std::mem::take(&mut self.reply.data);
-        let mut copy = Payload::new(data.bytes());
-        data.iter().for_each(|segment| _ = copy.take(segment, pool));
-        self.reply.data = copy.finish();
-        (lent_bytes, data.bytes())
+    /// Its bytes in order.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let data = self.reply.data.iter().chain(self.copies.iter().rev());
+        std::iter::once(self.reply.head.as_bytes()).chain(data.map(|segment| &segment[..]))
+    }
+
+    /// Keeps some of the links' memory.
+    fn is_lent(&self) -> bool {
+        self.lent_bytes.is_some_and(|lent_bytes| lent_bytes > 0)
+    }
+
+    /// Gives the last of its data that is in links' memory a copy, as far as there is `effort` for it. Returns how much
+    /// of that memory it no longer keeps, and how many bytes were copied.
+    fn give_back(&mut self, pool: &Pool, effort: &mut Effort) -> (usize, usize) {
+        let Some(before @ 1..) = self.lent_bytes else { return (0, 0) };
+        let data = &mut self.reply.data;
+        while data.as_slice().last().is_some_and(|last| !last.is_received()) {
+            data.pop().into_iter().for_each(|own| self.copies.push(own));
+        }
+        let bytes_max = effort.room_for(COPY_BYTES_MAX);
+        let mut len = 0;
+        for segment in data.iter().rev().take_while(|segment| segment.is_received()) {
+            if len > 0 && len + segment.len() > bytes_max {
+                break;
+            }
+            len += segment.len();
+        }
+        effort.copy(len.max(COPY_BYTES_MIN));
+        let (mut copy, mut at, mut lent_bytes) = (pool.get(len), len, before);
+        while at > 0 {
+            let segment = data.pop().expect("so many were counted");
+            at -= segment.len();
+            copy[at..at + segment.len()].copy_from_slice(&segment);
+            // As `received_bytes` counts them.
+            let next = data.iter().rev().find(|segment| segment.is_received());
+            if next.is_none_or(|next| !next.shares_memory(&segment)) {
+                lent_bytes -= segment.pinned_bytes();
+            }
+        }
+        self.copies.push(copy.freeze());
+        self.lent_bytes = Some(lent_bytes);
+        (before - lent_bytes, len)
     }
 }
 
@@ -96,7 +134,8 @@ impl Output {
     pub(super) fn push(&mut self, reply: Reply) {
         let data_bytes = reply.data.bytes();
         let bytes = reply.head.as_bytes().len() + data_bytes;
-        let waiting = Waiting { bytes, reply, lent_bytes: None, is_old: false };
+        let copies = SegList::new();
+        let waiting = Waiting { bytes, reply, copies, lent_bytes: None, is_old: false };
         match data_bytes >= LONG_BYTES_MIN {
             true => self.long.push_back(waiting),
             false => self.short.push_back(waiting),
@@ -158,12 +197,11 @@ impl Output {
         let mut offered = 0;
         let mut skip = self.sent;
         let mut effort = effort.clone();
-        'all: for Waiting { reply, bytes, .. } in self.in_order() {
-            let room = effort.room_for(bytes - skip);
+        'all: for waiting in self.in_order() {
+            let room = effort.room_for(waiting.bytes - skip);
             effort.copy(room);
             let bytes_max = offered + room;
-            let head = std::iter::once(reply.head.as_bytes());
-            for part in head.chain(reply.data.iter().map(|segment| &segment[..])) {
+            for part in waiting.parts() {
                 if skip >= part.len() {
                     skip -= part.len();
                     continue;
@@ -202,16 +240,23 @@ impl Output {
     }
 
     /// Gives replies copies until no more than `lent_bytes_max` of the links' memory is kept, those first that go out
-    /// last. Returns how many bytes were copied.
-    pub(super) fn give_back(&mut self, lent_bytes_max: usize, pool: &Pool) -> u64 {
+    /// last, and as far as there is `effort` for it. Returns how many bytes were copied.
+    pub(super) fn give_back(
+        &mut self,
+        lent_bytes_max: usize,
+        pool: &Pool,
+        effort: &mut Effort,
+    ) -> u64 {
         let mut copied = 0;
         for waiting in self.short.iter_mut().chain(&mut self.long).rev() {
-            if self.lent_bytes <= lent_bytes_max {
-                break;
+            while waiting.is_lent() {
+                if self.lent_bytes <= lent_bytes_max || effort.is_spent() {
+                    return copied;
+                }
+                let (lent_bytes, bytes) = waiting.give_back(pool, effort);
+                self.lent_bytes -= lent_bytes;
+                copied += bytes as u64;
             }
-            let (lent_bytes, bytes) = waiting.give_back(pool);
-            self.lent_bytes -= lent_bytes;
-            copied += bytes as u64;
         }
         copied
     }
@@ -221,9 +266,11 @@ impl Output {
         let mut copied = 0;
         for waiting in self.short.iter_mut().chain(&mut self.long) {
             if std::mem::replace(&mut waiting.is_old, true) {
-                let (lent_bytes, bytes) = waiting.give_back(pool);
-                self.lent_bytes -= lent_bytes;
-                copied += bytes as u64;
+                while waiting.is_lent() {
+                    let (lent_bytes, bytes) = waiting.give_back(pool, &mut Effort::of_a_turn());
+                    self.lent_bytes -= lent_bytes;
+                    copied += bytes as u64;
+                }
             }
         }
         copied
@@ -392,5 +439,35 @@ mod tests {
         }
         let begun = output.sent;
         assert!(cookies(&got[..got.len() - begun], bytes_of).len() > 3 + 12);
+    }
+
+    /// Pieces of links' memory, some of them in one buffer, and others between them.
+    #[test]
+    fn what_is_given_back_step_by_step_stays_the_same_and_is_counted() {
+        let pool = Pool::new(16 << 20);
+        let links = pool.for_received();
+        let mut data = SegList::new();
+        for number in 0..90usize {
+            let bytes: Vec<u8> = (0..7000).map(|at| (at / 100 * 7 + number) as u8).collect();
+            let home = if number % 7 == 3 { &pool } else { &links };
+            let frame = home.copy_of(&bytes).freeze();
+            (0..=number % 3).for_each(|part| data.push(frame.slice(part * 2000, 1900)));
+        }
+        let (expected, all) = (data.to_vec(), data.received_bytes());
+        let mut output = Output::default();
+        output.push(Reply::free(ReplyHead::simple(1, None), data));
+        output.count_lent();
+        assert_eq!((output.lent_bytes(), pool.stats().received_bytes), (all, all));
+        let mut steps = 0;
+        while output.lent_bytes() > 0 {
+            let mut effort = Effort::of_a_turn();
+            effort.copy(effort.room_for(usize::MAX) - 1000);
+            assert!((1..=1900).contains(&output.give_back(0, &pool, &mut effort)));
+            assert_eq!(output.lent_bytes(), pool.stats().received_bytes);
+            let parts: Vec<u8> = output.long[0].parts().flatten().copied().collect();
+            assert!(parts[16..] == expected, "after {steps} steps");
+            steps += 1;
+        }
+        assert!(steps > 100);
     }
 }
