@@ -187,6 +187,10 @@ fn patience_ends_within_a_second() {
     assert_eq!(scene.face.end_turn(START + half / 2), START + half);
     assert_eq!(scene.face.end_turn(START + half), START + 2 * half);
     assert_eq!((scene.lent(), scene.given_back()), (lent, given_back), "they may be young");
+    // Over several turns again, of which the first comes at once.
+    assert_eq!(scene.face.end_turn(START + 2 * half), START + 2 * half);
+    assert_eq!(scene.given_back(), given_back);
+    scene.rest_in_short_turns();
     assert_eq!(scene.face.end_turn(START + 2 * half), Time::NEVER);
     assert_eq!(scene.lent(), 0);
     assert!(scene.given_back() > given_back);

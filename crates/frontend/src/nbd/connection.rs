@@ -253,16 +253,17 @@ impl Connection {
             let left = hall.limits.lent_bytes_max.saturating_sub(others);
             let share = hall.limits.connection_lent_bytes_max.min(left);
             self.output.count_lent();
-            hall.stats.given_back_bytes += self.output.give_back(share, &hall.pool, effort);
-            self.owes_copies = self.output.lent_bytes() > share;
+            let (copied, owes) = self.output.give_back(share, &hall.pool, effort);
+            hall.stats.given_back_bytes += copied;
+            self.owes_copies = owes;
         }
         self.note_lent(hall);
     }
 
-    /// Copies what replies keep of the links' memory, if they have waited since the call before.
-    pub(super) fn lose_patience(&mut self, hall: &mut Hall) {
-        hall.stats.given_back_bytes += self.output.give_back_old(&hall.pool);
-        self.note_lent(hall);
+    /// Replies that have waited since the call before may not keep links' memory any more: true if there are such,
+    /// which the next [`Connection::flush`] copies if it cannot send them.
+    pub(super) fn lose_patience(&mut self) -> bool {
+        self.output.age()
     }
 
     fn note_lent(&mut self, hall: &mut Hall) {

@@ -554,9 +554,13 @@ impl Face for NbdFace {
 
     fn end_turn(&mut self, now: Time) -> Time {
         let is_due = now >= self.look_at;
+        let mut any = false;
         if is_due {
             for connection in self.slots.iter_mut().filter_map(|place| place.connection.as_mut()) {
-                connection.lose_patience(&mut self.hall);
+                if connection.lose_patience() {
+                    Self::touch(&mut self.touched, connection);
+                    any = true;
+                }
             }
         }
         if self.hall.lent_bytes == 0 {
@@ -564,7 +568,7 @@ impl Face for NbdFace {
         } else if is_due || self.look_at == Time::NEVER {
             self.look_at = now + PATIENCE;
         }
-        self.look_at
+        if any { now } else { self.look_at }
     }
 
     fn busy(&mut self) -> Poll<Option<String>> {

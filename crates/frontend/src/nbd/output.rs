@@ -63,8 +63,17 @@ struct Waiting {
     bytes: usize,
     /// Links' memory that its data keeps alive, once that was counted.
     lent_bytes: Option<usize>,
-    /// Has waited since before [`Output::give_back_old`] was called.
-    is_old: bool,
+    age: Age,
+}
+
+/// How long a reply has waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Young,
+    /// Since before [`Output::age`] was last called.
+    Old,
+    /// Since before the call before that: it may not keep links' memory.
+    Overdue,
 }
 
 impl Waiting {
@@ -135,7 +144,7 @@ impl Output {
         let data_bytes = reply.data.bytes();
         let bytes = reply.head.as_bytes().len() + data_bytes;
         let copies = SegList::new();
-        let waiting = Waiting { bytes, reply, copies, lent_bytes: None, is_old: false };
+        let waiting = Waiting { bytes, reply, copies, lent_bytes: None, age: Age::Young };
         match data_bytes >= LONG_BYTES_MIN {
             true => self.long.push_back(waiting),
             false => self.short.push_back(waiting),
@@ -240,40 +249,40 @@ impl Output {
     }
 
     /// Gives replies copies until no more than `lent_bytes_max` of the links' memory is kept, those first that go out
-    /// last, and as far as there is `effort` for it. Returns how many bytes were copied.
+    /// last, and all that are overdue, as far as there is `effort` for it. Returns how many bytes were copied, and
+    /// whether more are to be.
     pub(super) fn give_back(
         &mut self,
         lent_bytes_max: usize,
         pool: &Pool,
         effort: &mut Effort,
-    ) -> u64 {
+    ) -> (u64, bool) {
         let mut copied = 0;
         for waiting in self.short.iter_mut().chain(&mut self.long).rev() {
-            while waiting.is_lent() {
-                if self.lent_bytes <= lent_bytes_max || effort.is_spent() {
-                    return copied;
+            let is_overdue = waiting.age == Age::Overdue;
+            while waiting.is_lent() && (is_overdue || self.lent_bytes > lent_bytes_max) {
+                if effort.is_spent() {
+                    return (copied, true);
                 }
                 let (lent_bytes, bytes) = waiting.give_back(pool, effort);
                 self.lent_bytes -= lent_bytes;
                 copied += bytes as u64;
             }
         }
-        copied
+        (copied, false)
     }
 
-    /// Gives copies to those replies that wait since the last call. Returns how many bytes were copied.
-    pub(super) fn give_back_old(&mut self, pool: &Pool) -> u64 {
-        let mut copied = 0;
+    /// Those replies that wait since the last call are overdue. Returns whether such keep some of the links' memory.
+    pub(super) fn age(&mut self) -> bool {
+        let mut any = false;
         for waiting in self.short.iter_mut().chain(&mut self.long) {
-            if std::mem::replace(&mut waiting.is_old, true) {
-                while waiting.is_lent() {
-                    let (lent_bytes, bytes) = waiting.give_back(pool, &mut Effort::of_a_turn());
-                    self.lent_bytes -= lent_bytes;
-                    copied += bytes as u64;
-                }
-            }
+            waiting.age = match waiting.age {
+                Age::Young => Age::Old,
+                Age::Old | Age::Overdue => Age::Overdue,
+            };
+            any |= waiting.age == Age::Overdue && waiting.is_lent();
         }
-        copied
+        any
     }
 
     /// All replies, as they go out.
@@ -462,7 +471,9 @@ mod tests {
         while output.lent_bytes() > 0 {
             let mut effort = Effort::of_a_turn();
             effort.copy(effort.room_for(usize::MAX) - 1000);
-            assert!((1..=1900).contains(&output.give_back(0, &pool, &mut effort)));
+            let (copied, owes) = output.give_back(0, &pool, &mut effort);
+            assert!((1..=1900).contains(&copied));
+            assert_eq!(owes, output.lent_bytes() > 0);
             assert_eq!(output.lent_bytes(), pool.stats().received_bytes);
             let parts: Vec<u8> = output.long[0].parts().flatten().copied().collect();
             assert!(parts[16..] == expected, "after {steps} steps");
