@@ -25,11 +25,11 @@ def ticks_by_shard(pid):
     return found
 
 
-@test(seconds=90, links=2)
-def two_shards(lab):
+@test(seconds=90, links=2, each={"direct": {"option": ""}, "cache": {"option": ",cache=32M"}})
+def two_shards(lab, option):
     """Two exports on two shards, one used over two raw links, the other over UDP; the target is
     killed and restarted under both. Every thread carries its share."""
-    exports = [f"disk{n}={image(lab, f'disk{n}.img')}" for n in range(2)]
+    exports = [f"disk{n}={image(lab, f'disk{n}.img')}{option}" for n in range(2)]
     target = Target(lab, *exports, over="packet", extra=["--shards", "2", "--link", f"udp:{lab.address('target')}"])
     attachments = [
         Attachment(lab, uri(lab, "disk0", over="packet"), name="disk0"),
