@@ -218,6 +218,12 @@ coverage! {
     sends_refused,
     /// Frames that were given up since a link did not take them.
     frames_given_up,
+    /// Frames that arrived in memory of their link, which was lent.
+    frames_lent,
+    /// Frames that had to be a pool's, since all such memory was lent.
+    frames_lent_short,
+    /// Reads whose data somebody has held for a while, and looked at again.
+    reads_held,
     /// Frames that met a cut.
     frames_cut,
     /// Frames too long for the switch.

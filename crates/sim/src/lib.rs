@@ -22,6 +22,7 @@
 //! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
 //! * `narrow.rs`: links that do not take all that they are given
+//! * `lending.rs`: links that receive into memory of their own
 //! * `ways.rs`: what becomes of frames between two machines
 //! * `world.rs`: time, and all of them together; scripted tests begin here
 //! * `trace.rs`: what happened
@@ -40,6 +41,7 @@ pub mod hand;
 pub mod image;
 pub mod juggler;
 pub mod leaves;
+pub mod lending;
 pub mod local;
 pub mod machine;
 pub mod mail;
@@ -61,4 +63,6 @@ pub mod world;
 
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
-pub use swarm::{has_cache, has_narrow_links, has_spread, has_tree, has_wrapped_links};
+pub use swarm::{
+    has_cache, has_lending_links, has_narrow_links, has_spread, has_tree, has_wrapped_links,
+};

@@ -10,6 +10,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet};
 use thinwire_link::{Link, Outlet};
 
+use crate::lending::{LendingConfig, LendingLink, LendingStats, RegionView};
 use crate::narrow::{NarrowConfig, NarrowLink, NarrowStats, OutletCanary, Passage};
 
 /// Links of one process on a machine, and when it runs.
@@ -28,6 +29,8 @@ pub struct Machine {
     pub burst: usize,
     /// The queues of its links are narrow.
     pub narrow: Option<NarrowConfig>,
+    /// Its links receive into memory of their own.
+    pub lending: Option<LendingConfig>,
     /// Which of the links that share its stations are its own.
     lane: usize,
     links: Vec<Box<dyn Link>>,
@@ -37,6 +40,9 @@ pub struct Machine {
     passages: Vec<Rc<RefCell<Passage>>>,
     /// What the links of earlier processes have done.
     narrow_before: NarrowStats,
+    /// Watched where links lend, and what those of earlier processes have lent.
+    regions: Vec<RegionView>,
+    lent_before: LendingStats,
     /// Something waits, and is to be tried again then.
     again_at: u64,
     /// The beginning of time, for who measures spans.
@@ -60,11 +66,14 @@ impl Machine {
             dirty: false,
             burst: 512,
             narrow: None,
+            lending: None,
             lane: 0,
             links: Vec::new(),
             outlets: Vec::new(),
             passages: Vec::new(),
             narrow_before: NarrowStats::default(),
+            regions: Vec::new(),
+            lent_before: LendingStats::default(),
             again_at: u64::MAX,
             epoch: Instant::now(),
             batches: Vec::new(),
@@ -98,9 +107,11 @@ impl Machine {
     ) -> Vec<LinkInfo> {
         self.lane = lane;
         self.narrow_before = self.narrow_stats();
+        self.lent_before = self.lending_stats();
         self.links.clear();
         self.outlets.clear();
         self.passages.clear();
+        self.regions.clear();
         self.again_at = u64::MAX;
         self.links_due = u64::MAX;
         self.clock = clock.clone();
@@ -123,6 +134,14 @@ impl Machine {
                     let passage = Rc::<RefCell<Passage>>::default();
                     self.passages.push(passage.clone());
                     Box::new(NarrowLink::new(link, config, place, clock.clone(), passage))
+                }
+            };
+            let link = match self.lending {
+                None => link,
+                Some(config) => {
+                    let link = LendingLink::new(link, config);
+                    self.regions.push(link.region());
+                    Box::new(link)
                 }
             };
             self.links.push(link);
@@ -203,6 +222,17 @@ impl Machine {
             sum.partial += stats.partial;
             sum.full += stats.full;
             sum.dropped += stats.dropped;
+        }
+        sum
+    }
+
+    /// What its links have received into memory of their own, if they have such.
+    pub fn lending_stats(&self) -> LendingStats {
+        let mut sum = self.lent_before;
+        for region in &self.regions {
+            let stats = region.stats();
+            sum.lent += stats.lent;
+            sum.short += stats.short;
         }
         sum
     }

@@ -26,6 +26,8 @@ pub enum Canary {
     Door(thinwire_target::DoorCanary),
     /// In what waits for narrow links.
     Outlet(crate::narrow::OutletCanary),
+    /// Memory that links of clients, or of servers, have lent receives the next frame while somebody refers to it.
+    LentReused(SimSide),
     /// Below users of local disks.
     Local(crate::local::LocalCanary),
     /// One of all initiators.
@@ -54,6 +56,15 @@ pub enum Canary {
     GrantsUnnoted,
     /// It takes for durable that such a note is not there, which somebody may have removed without a sync.
     NotesUnsynced,
+}
+
+/// Machines of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimSide {
+    /// Those of clients.
+    Clients,
+    /// Those of targets, gateways among them.
+    Servers,
 }
 
 /// What a run that kept all promises looked like.
@@ -102,6 +113,16 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     }
     if let Canary::Outlet(planted) = canary {
         world.machines_mut().filter_map(|m| m.narrow.as_mut()).for_each(|n| n.canary = planted);
+    }
+    if let Canary::LentReused(side) = canary {
+        let clients = world.clients.iter_mut().map(|client| &mut client.machine);
+        let shards = world.servers.iter_mut().flat_map(|server| &mut server.shards);
+        let machines: Vec<_> = match side {
+            SimSide::Clients => clients.collect(),
+            SimSide::Servers => shards.map(|shard| &mut shard.machine).collect(),
+        };
+        let lending = machines.into_iter().filter_map(|machine| machine.lending.as_mut());
+        lending.for_each(|lending| lending.reuses_early = true);
     }
     if let Canary::Cache(planted) = canary {
         world.exports.iter_mut().for_each(|export| export.cache_canary = planted);

@@ -3,6 +3,7 @@
 
 mod caches;
 mod disks;
+mod lending;
 mod narrow;
 mod patches;
 mod spread;
@@ -10,6 +11,7 @@ mod trees;
 
 pub use self::caches::has_cache;
 pub use self::disks::run_local_disks;
+pub use self::lending::has_lending_links;
 pub use self::narrow::has_narrow_links;
 pub use self::spread::has_spread;
 pub(crate) use self::spread::plan_freezes;
@@ -153,6 +155,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     if has_tree(seed) {
         let (mut world, plan) = trees::build(seed, ground, rng);
         caches::keep(seed, &mut world);
+        lending::lend(seed, &mut world);
         return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
@@ -222,6 +225,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     caches::keep(seed, &mut world);
     let mut plan = plan(duration_ns, faults, rng);
     spread::over_shards(seed, &mut world, &machines, &mut plan);
+    lending::lend(seed, &mut world);
     (world, plan)
 }
 

@@ -3,8 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thinwire_sim::narrow::OutletCanary;
+use thinwire_sim::run::SimSide;
 use thinwire_sim::{
-    Canary, has_cache, has_narrow_links, has_spread, has_tree, has_wrapped_links, run_seed,
+    Canary, has_cache, has_lending_links, has_narrow_links, has_spread, has_tree,
+    has_wrapped_links, run_seed,
 };
 use thinwire_volume::modules::CacheCanary;
 use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
@@ -279,4 +281,16 @@ fn canary_of_an_outlet_that_forgets_what_waits_is_found() {
 #[test]
 fn canary_of_an_outlet_that_repeats_what_waits_is_found() {
     found_among(Canary::Outlet(OutletCanary::Repeats), 100, has_narrow_links);
+}
+
+/// Who holds what it has read sees it change.
+#[test]
+fn canary_of_a_link_that_reuses_what_a_client_holds_is_found() {
+    found_among(Canary::LentReused(SimSide::Clients), 200, has_lending_links);
+}
+
+/// What a disk writes is another frame's by then.
+#[test]
+fn canary_of_a_link_that_reuses_what_a_target_writes_is_found() {
+    found_among(Canary::LentReused(SimSide::Servers), 100, has_lending_links);
 }

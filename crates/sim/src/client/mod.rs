@@ -3,6 +3,7 @@
 //! Here is its life, from start to end. What runs is in `process.rs`, what it submits in `workload.rs`,
 //! how answers are judged in `verdict.rs`.
 
+mod holding;
 mod process;
 mod reading;
 mod verdict;
@@ -30,6 +31,7 @@ use crate::machine::Machine;
 use crate::model::{Range, Violation};
 use crate::tree::TreeStore;
 
+pub use self::holding::Holding;
 pub use self::process::{ClientProcess, Top};
 pub use self::reading::ReadingOn;
 pub use self::workload::Workload;
@@ -78,6 +80,8 @@ pub struct Client {
     pub workload: Workload,
     /// It reads on, if it does.
     pub reading: Option<ReadingOn>,
+    /// It keeps what it has read, if it does.
+    pub holding: Option<Holding>,
     /// Number of its present run, unique in the world.
     pub run: u32,
     /// The run has been granted its export.
@@ -138,6 +142,7 @@ impl Client {
             faults: None,
             workload,
             reading: None,
+            holding: None,
             run: 0,
             is_open: false,
             is_guest: false,
@@ -187,6 +192,7 @@ impl Client {
     /// The process is gone at once.
     pub fn crash(&mut self, export: &mut Export, coverage: &mut Coverage) {
         let Some(initiator) = self.initiator.take() else { return };
+        self.holding.iter_mut().for_each(Holding::clear);
         harvest(&initiator, self.top, coverage);
         if self.config.counters_high {
             coverage.counters_high += initiator.report(Time::ZERO).stats.sessions;
@@ -252,6 +258,7 @@ impl Client {
         let node = process.node();
         self.machine.receive(&self.pool, |link, frame| node.on_frame(time, link, frame));
         node.settle(time);
+        self.look_at_held(now, false, coverage)?;
         self.look(now, export, coverage, trace)?;
         while self.wants_more(now) {
             let (token, op, range) = self.submit_random(now, export, coverage);
@@ -292,6 +299,7 @@ impl Client {
         coverage: &mut Coverage,
         closed: bool,
     ) -> Result<(), Violation> {
+        self.look_at_held(0, true, coverage)?;
         let initiator = self.initiator.take().expect("it ran");
         harvest(&initiator, self.top, coverage);
         if self.config.counters_high {

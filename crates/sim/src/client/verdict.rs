@@ -98,7 +98,7 @@ impl Client {
         for completion in done.drain(..) {
             let code = completion.result.map_or_else(|e| e.kind as u64 + 1, |()| 0);
             trace("completed", completion.token << 8 | code);
-            self.check(completion, export, coverage)?;
+            self.check(now, completion, export, coverage)?;
         }
         self.done = done;
         Ok(())
@@ -106,6 +106,7 @@ impl Client {
 
     fn check(
         &mut self,
+        now: u64,
         completion: Completion,
         export: &mut Export,
         coverage: &mut Coverage,
@@ -152,6 +153,9 @@ impl Client {
                 coverage.reader_reads += u64::from(self.config.read_only);
                 let data = completion.data.to_vec();
                 model.end_read(&ticket, range, &data, life).map_err(|v| self.violation(v.0))?;
+                if let Some(holding) = &mut self.holding {
+                    holding.keep(now, token, completion.data, data);
+                }
             }
             Expectation::Status(ticket) if ok => {
                 coverage.statuses += 1;

@@ -73,6 +73,9 @@ impl World {
             all.sends_partial += queue.partial;
             all.sends_refused += queue.full;
             all.frames_given_up += queue.dropped;
+            let lending = machine.lending_stats();
+            all.frames_lent += lending.lent;
+            all.frames_lent_short += lending.short;
         }
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
