@@ -2,6 +2,7 @@
 //! it, and the sequences in which the simulator has caught us.
 
 mod cookies;
+mod endings;
 mod exhaustion;
 mod floods;
 mod forged;
