@@ -13,7 +13,7 @@ local VERSION, SUITE, HEADER_BYTES, PUBLIC_BYTES = 2, 0, 80, 48
 local TAG_AT, TAG_BYTES = 32, 16
 local FRAME_BYTES_MIN = 1232
 local NAME_BYTES_MAX, TEXT_BYTES_MAX = 64, 200
-local ADDRESSES_MAX, RANGES_MAX = 16, 32
+local ADDRESSES_MAX, MEMBERS_MAX, RANGES_MAX = 16, 16, 32
 local SESSION, PROBE, PROBE_REPLY = 1, 7, 8
 
 local KINDS = {
@@ -138,6 +138,7 @@ define("bytes", "hello.initiator", "initiator")
 define("uint64", "hello.instance", "instance", base.HEX)
 define("uint16", "hello.frame_bytes_max", "frame_bytes_max")
 define("uint8", "hello.security", "security", base.HEX)
+define("uint8", "hello.member", "member")
 define("uint32", "hello.room_frames", "room_frames")
 define("uint32", "hello.room_bytes", "room_bytes")
 define("string", "hello.node", "node")
@@ -525,7 +526,7 @@ message(0x20, "HELLO", 2, nil, function(c)
     local largest = c:u16("frame_bytes_max")
     c:u8("security")
     local known = c:bits(SECURITY, "security")
-    c:zero(1)
+    local member = c:u8("member")
     c:u32("room_frames")
     c:u32("room_bytes")
     c:u64("cookie")
@@ -535,6 +536,7 @@ message(0x20, "HELLO", 2, nil, function(c)
     c:finish()
     if not known then refuse("reserved", "unknown security") end
     value_unless(session ~= UInt64(0), "no session id")
+    value_unless(member < MEMBERS_MAX, "a member beyond " .. MEMBERS_MAX - 1)
     value_unless(largest >= FRAME_BYTES_MIN, "frames of less than " .. FRAME_BYTES_MIN)
     return string.format("%s asks for %s/%s", name, node, export)
 end)

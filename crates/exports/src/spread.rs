@@ -31,14 +31,14 @@ pub struct SpreadConfig {
 }
 
 impl SpreadConfig {
-    /// The shard on which sessions of this initiator are to be: the same for all its life, as long as there
-    /// are so many.
-    pub fn dealt(initiator: &[u8; 16], shards: u8) -> u8 {
+    /// The shard on which sessions of this initiator's member are to be: the same for all its life, as long as
+    /// there are so many. As many members as shards are each on one of its own.
+    pub fn dealt(initiator: &[u8; 16], member: u8, shards: u8) -> u8 {
         // FNV-1a, of which the upper half is mixed best.
         let hash = initiator.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
-        ((hash >> 32) % u64::from(shards.max(1))) as u8
+        (((hash >> 32) + u64::from(member)) % u64::from(shards.max(1))) as u8
     }
 }
 

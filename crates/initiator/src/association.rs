@@ -242,6 +242,7 @@ impl Association {
             instance: config.instance,
             frame_bytes_max: self.frame_bytes(config, candidate.link).max as u16,
             security: u8::from(config.insecure),
+            member: config.member,
             room_frames: params.room.frames,
             room_bytes: params.room.bytes,
             cookie: candidate.cookie,

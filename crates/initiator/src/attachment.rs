@@ -77,6 +77,8 @@ pub(crate) struct Attachment {
     read_only: bool,
     take_over: bool,
     wait: bool,
+    /// Under which the first member writes, if this is another.
+    joins: Option<u64>,
     /// Of the attach that was asked for last.
     transaction: u32,
     content: Option<AttachedVolume>,
@@ -108,6 +110,7 @@ impl Attachment {
             read_only: config.read_only,
             take_over: config.take_over,
             wait: config.wait,
+            joins: (config.member > 0).then_some(config.member_generation),
             transaction: 0,
             content: None,
             handle: 0,
@@ -160,7 +163,8 @@ impl Attachment {
         if transaction != self.transaction || self.is_granted() {
             return false;
         }
-        let resume = self.content.filter(|_| !self.read_only).map(|c| c.writer_generation);
+        let known = self.content.map(|c| c.writer_generation).or(self.joins);
+        let resume = known.filter(|_| !self.read_only);
         let mut flags = 0;
         if self.read_only {
             flags |= attach_flags::READ_ONLY;

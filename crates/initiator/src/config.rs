@@ -49,6 +49,14 @@ pub struct InitiatorConfig {
     pub initiator: [u8; 16],
     /// Which run of it: new for every start.
     pub instance: u64,
+    /// Which member of the attachment this is, below [`MEMBERS_MAX`](crate::MEMBERS_MAX): members have
+    /// `initiator` and `instance` in common, and a session, slots and retained writes of their own.
+    /// Default: 0, the first or the only one. Another joins: it takes nothing over, and is patient with
+    /// whatever may pass.
+    pub member: u8,
+    /// Of a member but the first that writes: the writer generation that the first was granted
+    /// ([`InitiatorReport::writer_generation`](crate::InitiatorReport::writer_generation)). Default: 0.
+    pub member_generation: u64,
     /// The upper half of the ids of all its sessions, so that its sockets can refuse the frames of
     /// others on the same interface (`docs/protocol.md`, "Frame header"). Its top bit should be set.
     /// 0, the default, for one that is drawn: then no socket may filter by it.
@@ -104,6 +112,8 @@ impl InitiatorConfig {
         InitiatorConfig {
             initiator: [0; 16],
             instance: 0,
+            member: 0,
+            member_generation: 0,
             lane: 0,
             name: String::new(),
             label: String::new(),

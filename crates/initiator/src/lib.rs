@@ -46,3 +46,4 @@ pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{DiscoveredTarget, Discovery};
 pub use initiator::Initiator;
 pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
+pub use thinwire_wire::MEMBERS_MAX;

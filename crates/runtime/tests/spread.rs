@@ -134,7 +134,7 @@ impl Served {
         config.insecure = true;
         let identities = (1u8..).map(|n| [n; 16]);
         config.initiator =
-            identities.into_iter().find(|id| SpreadConfig::dealt(id, SHARDS) == shard).unwrap();
+            identities.into_iter().find(|id| SpreadConfig::dealt(id, 0, SHARDS) == shard).unwrap();
         more(&mut config);
         let links = vec![link("udp:127.0.0.1", None)];
         Blocking::open(config, links, Pool::new(8 << 20), PATIENCE).unwrap()
@@ -192,7 +192,7 @@ fn sessions_of_all_shards_share_one_disk() {
     assert_eq!(told, [(Some(1), false, 1), (None, true, 1), (Some(1), false, 1)]);
     let mut second = served.attach(2, |config| {
         config.initiator[15] ^= 0x80;
-        while SpreadConfig::dealt(&config.initiator, SHARDS) != 2 {
+        while SpreadConfig::dealt(&config.initiator, 0, SHARDS) != 2 {
             config.initiator[0] += 1;
         }
         config.take_over = true;

@@ -185,6 +185,7 @@ impl Hand {
             instance: g.instance,
             frame_bytes_max: self.links[attempt.link].frame_bytes.max as u16,
             security: 1,
+            member: 0,
             room_frames: self.room.frames,
             room_bytes: self.room.bytes,
             cookie: attempt.cookie,

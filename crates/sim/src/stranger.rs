@@ -94,6 +94,7 @@ impl Stranger {
             instance: self.rng.below(3),
             frame_bytes_max: pick(&mut self.rng, &[1280, 1500, 9000]),
             security: 1,
+            member: 0,
             room_frames: pick(&mut self.rng, &[0, 1, u32::MAX]),
             room_bytes: pick(&mut self.rng, &[0, 1, u32::MAX]),
             cookie: self.cookies.iter().find(|(at, _)| *at == to).map_or(0, |&(_, cookie)| cookie),

@@ -61,6 +61,7 @@ pub(crate) struct Promise {
     pub limit: usize,
     pub initiator: [u8; 16],
     pub instance: u64,
+    pub member: u8,
     pub nonce: u64,
     /// The link and the address that its HELLO came from.
     pub place: (usize, Addr),
@@ -115,7 +116,7 @@ impl Target {
             self.refuse(link, from, hello, Status::Invalid, text);
             return Ok(());
         }
-        match self.house.shard_for(hello.export, &hello.initiator) {
+        match self.house.shard_for(hello.export, &hello.initiator, hello.member) {
             Some(shard) if shard != self.shard => {
                 return self.forward(shard, link, from, &rx.bytes);
             }
@@ -138,13 +139,13 @@ impl Target {
 
     /// The session that was opened for this very HELLO.
     fn known(&self, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
-        let is = |nonce, instance, initiator, place| {
-            (nonce, instance, place) == (hello.nonce, hello.instance, (link, from))
-                && initiator == hello.initiator
+        let is = |nonce, instance, member, initiator, place| {
+            (nonce, instance, member) == (hello.nonce, hello.instance, hello.member)
+                && (initiator, place) == (hello.initiator, (link, from))
         };
         (0..self.peers.len()).find(|&at| match (&self.peers[at], &self.promises[at]) {
-            (Some(p), _) => is(p.nonce, p.instance, p.initiator, p.place),
-            (None, Some(p)) => is(p.nonce, p.instance, p.initiator, p.place),
+            (Some(p), _) => is(p.nonce, p.instance, p.member, p.initiator, p.place),
+            (None, Some(p)) => is(p.nonce, p.instance, p.member, p.initiator, p.place),
             (None, None) => false,
         })
     }
@@ -172,6 +173,7 @@ impl Target {
             limit,
             initiator: hello.initiator,
             instance: hello.instance,
+            member: hello.member,
             nonce: hello.nonce,
             place: (link, from),
             number: house.session_number,
@@ -226,6 +228,7 @@ impl Target {
             together: together.then(Together::default),
             initiator: promise.initiator,
             instance: promise.instance,
+            member: promise.member,
             nonce: promise.nonce,
             place: promise.place,
             number: promise.number,

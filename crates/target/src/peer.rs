@@ -16,6 +16,8 @@ pub(crate) struct Peer {
     pub together: Option<Together>,
     pub initiator: [u8; 16],
     pub instance: u64,
+    /// Which of the sessions of that run that stand side by side.
+    pub member: u8,
     pub nonce: u64,
     /// The link and the address that its HELLO came from.
     pub place: (usize, Addr),

@@ -76,10 +76,10 @@ impl Target {
 }
 
 impl House {
-    /// The shard on which a session of this initiator is to be that begins with this export.
-    pub fn shard_for(&self, export: &str, initiator: &[u8; 16]) -> Option<u8> {
+    /// The shard on which a session of this initiator's member is to be that begins with this export.
+    pub fn shard_for(&self, export: &str, initiator: &[u8; 16], member: u8) -> Option<u8> {
         let spread = self.spread.iter().find(|(name, _)| name == export);
-        let dealt = spread.map(|&(_, shards)| SpreadConfig::dealt(initiator, shards));
+        let dealt = spread.map(|&(_, shards)| SpreadConfig::dealt(initiator, member, shards));
         dealt.or_else(|| self.other_shard(export))
     }
 

@@ -252,14 +252,14 @@ impl Target {
         Ok(Place::Nowhere)
     }
 
-    /// The initiator uses the session: whatever the same run of it had before is over.
+    /// The initiator uses the session: whatever the same member of that run had before is over.
     fn confirm(&mut self, index: usize) {
         let peer = self.peers[index].as_deref_mut().expect("found");
         peer.confirmed = true;
-        let (initiator, instance, number) = (peer.initiator, peer.instance, peer.number);
+        let (run, number) = ((peer.initiator, peer.instance, peer.member), peer.number);
         for other in 0..self.peers.len() {
             let same = self.peers[other].as_ref().filter(|p| {
-                other != index && p.initiator == initiator && p.instance == instance && p.confirmed
+                other != index && (p.initiator, p.instance, p.member) == run && p.confirmed
             });
             match same.map(|p| p.number) {
                 Some(earlier) if earlier < number => self.end(other),

@@ -157,6 +157,7 @@ impl Pair {
             instance: self.sessions as u64,
             frame_bytes_max: FRAME_BYTES as u16,
             security: 1,
+            member: 0,
             room_frames: ROOM.frames,
             room_bytes: ROOM.bytes,
             cookie: self.cookie,

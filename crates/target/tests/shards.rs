@@ -65,6 +65,10 @@ fn hello(export: &str, cookie: u64) -> RxFrame {
 
 /// A greeting of an initiator.
 fn hello_of(who: u8, export: &str, cookie: u64) -> RxFrame {
+    hello_of_member(who, 0, export, cookie)
+}
+
+fn hello_of_member(who: u8, member: u8, export: &str, cookie: u64) -> RxFrame {
     let hello = Hello {
         nonce: 5,
         session: 1234,
@@ -72,6 +76,7 @@ fn hello_of(who: u8, export: &str, cookie: u64) -> RxFrame {
         instance: 1,
         frame_bytes_max: 1400,
         security: 1,
+        member,
         room_frames: ROOM.frames,
         room_bytes: ROOM.bytes,
         cookie,
@@ -130,9 +135,9 @@ fn greetings_for_an_export_of_all_shards_are_dealt() {
     let (mut first, mut second) = (shard(0), shard(1));
     let cookie = cookie(&mut first, "all");
     let mut dealt = [0; 2];
-    for who in 1..=40 {
-        let mut greeting = hello_of(who, "all", cookie);
-        let shard = SpreadConfig::dealt(&[who; 16], 2);
+    for (who, member) in (1..=40).map(|who| (who, who % 3)) {
+        let mut greeting = hello_of_member(who, member, "all", cookie);
+        let shard = SpreadConfig::dealt(&[who; 16], member, 2);
         dealt[usize::from(shard)] += 1;
         first.on_frame(NOW, 0, &mut greeting);
         let (answer, handed_on) = match first.next_forward() {
@@ -149,8 +154,11 @@ fn greetings_for_an_export_of_all_shards_are_dealt() {
     }
     assert!(dealt.iter().all(|count| *count >= 10), "{dealt:?}");
     // Who comes back to a target that was started anew finds its shard.
-    let dealt = [1, 2, 3, 4, 5, 6, 7, 8].map(|who| SpreadConfig::dealt(&[who; 16], 3));
+    let dealt = [1, 2, 3, 4, 5, 6, 7, 8].map(|who| SpreadConfig::dealt(&[who; 16], 0, 3));
     assert_eq!(dealt, [1, 2, 1, 0, 1, 2, 2, 0]);
+    // The members of one are on as many shards as there are.
+    let dealt = [0, 1, 2, 3, 4].map(|member| SpreadConfig::dealt(&[2; 16], member, 3));
+    assert_eq!(dealt, [2, 0, 1, 2, 0]);
 }
 
 #[test]

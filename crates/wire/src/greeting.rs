@@ -6,6 +6,8 @@ use core::fmt;
 use crate::field::{Field, Out, Reader, message, only, value};
 use crate::{BASE_FRAME_BYTES_MIN, FrameError, UNIT_BYTES};
 
+/// Most sessions of one run that stand side by side: its members.
+pub const MEMBERS_MAX: u8 = 16;
 /// Most addresses in a WELCOME.
 pub const WELCOME_ADDRESSES_MAX: usize = 16;
 
@@ -138,7 +140,9 @@ message! {
         /// Largest frame its link carries.
         frame_bytes_max: u16,
         /// Bit 0: it agrees to run without keys.
-        security: u8 => zero 1,
+        security: u8,
+        /// Which of the sessions of this run that stand side by side; 0 for the first, or the only one.
+        member: u8,
         /// Frames it can take in on this path.
         room_frames: u32,
         /// Bytes it can take in on this path.
@@ -157,7 +161,8 @@ message! {
 impl Hello<'_> {
     fn check(&self) -> Result<(), FrameError> {
         only(WITHOUT_KEYS, self.security)?;
-        value(self.session != 0 && usize::from(self.frame_bytes_max) >= BASE_FRAME_BYTES_MIN)
+        value(self.session != 0 && self.member < MEMBERS_MAX)?;
+        value(usize::from(self.frame_bytes_max) >= BASE_FRAME_BYTES_MIN)
     }
 }
 

@@ -33,7 +33,8 @@ pub use error::FrameError;
 pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
 pub use frame::{Frame, MessageIter, message_type};
 pub use greeting::{
-    Address, Addresses, Hello, Refuse, Retry, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
+    Address, Addresses, Hello, MEMBERS_MAX, Refuse, Retry, UnknownSession, WELCOME_ADDRESSES_MAX,
+    Welcome,
 };
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, Feedback, HEADER_BYTES, Header,

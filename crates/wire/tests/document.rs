@@ -352,6 +352,7 @@ fn limits_are_what_the_document_says() {
         format!("A frame is a header of {HEADER_BYTES} bytes"),
         format!("sends frames with payload at a data offset of {DATA_OFFSET}"),
         format!("ranges, 1 to {ACK_RANGES_MAX};"),
+        format!("stand side by side, 0 to {};", MEMBERS_MAX - 1),
         format!("number of addresses, 0 to {WELCOME_ADDRESSES_MAX};"),
         format!("largest frame that its link carries, {BASE_FRAME_BYTES_MIN} and up"),
         format!("longest READ or WRITE in bytes, {UNIT_BYTES} and up"),

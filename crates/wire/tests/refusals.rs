@@ -186,7 +186,7 @@ fn every_message_fault_has_its_reason() {
         ("unknown feature", "attached", |f| f[M + 76] |= 0x10, E::Reserved),
         ("attach refused, reserved", "attach-refused", |f| f[M + 11] = 1, E::Reserved),
         ("unknown security of a hello", "hello", |f| f[M + 46] = 2, E::Reserved),
-        ("hello, reserved", "hello", |f| f[M + 47] = 1, E::Reserved),
+        ("hello of a member too many", "hello", |f| f[M + 47] = 16, E::MessageValue),
         ("attached, reserved", "attached", |f| f[M + 77] = 1, E::Reserved),
         ("padding of a text", "attach", |f| f[M + 27] = 1, E::Reserved),
         ("hello without session id", "hello", |f| f[M + 12..M + 20].fill(0), E::MessageValue),

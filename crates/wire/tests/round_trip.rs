@@ -174,11 +174,11 @@ proptest! {
     fn hello(
         nonce: u64, session in 1..=u64::MAX, initiator: [u8; 16], instance: u64,
         frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX, security in 0..2u8,
-        room: (u32, u32), cookie: u64, node in text(NAME_BYTES_MAX),
+        member in 0..MEMBERS_MAX, room: (u32, u32), cookie: u64, node in text(NAME_BYTES_MAX),
         export in text(NAME_BYTES_MAX), name in text(NAME_BYTES_MAX),
     ) {
         comes_back(Message::Hello(Hello {
-            nonce, session, initiator, instance, frame_bytes_max, security,
+            nonce, session, initiator, instance, frame_bytes_max, security, member,
             room_frames: room.0, room_bytes: room.1, cookie, node: &node, export: &export,
             name: &name,
         }))?;

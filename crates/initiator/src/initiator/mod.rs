@@ -61,6 +61,10 @@ impl Initiator {
     ) -> Self {
         let mut association = Association::new(links, SipRng::new(seed));
         let mut config = config;
+        if config.member > 0 {
+            // The first has the export already, and has to come back before the others do.
+            (config.wait, config.take_over) = (true, false);
+        }
         if config.lane == 0 {
             config.lane = association.draw() as u32 | 1 << 31;
         }

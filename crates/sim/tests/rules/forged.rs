@@ -44,6 +44,7 @@ pub fn hello(nonce: u64, cookie: u64) -> Vec<u8> {
         instance: nonce,
         frame_bytes_max: 9000,
         security: 1,
+        member: 0,
         room_frames: 64,
         room_bytes: 1 << 20,
         cookie,

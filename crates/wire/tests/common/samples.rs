@@ -143,6 +143,7 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
                 instance: 0xe1e2_e3e4_e5e6_e7e8,
                 frame_bytes_max: 8982,
                 security: 1,
+                member: 3,
                 room_frames: 0x0102_0304,
                 room_bytes: 0x1112_1314,
                 cookie: 0x2122_2324_2526_2728,
