@@ -9,7 +9,7 @@ use thinwire_volume::Completion;
 use crate::claims::WriteClaim;
 use crate::exports::Exports;
 use crate::record::RecordState;
-use crate::spread::{Asked, SpreadConfig, Ties, Untold, Word};
+use crate::spread::{Asked, Fence, SpreadConfig, Ties, Untold, Word};
 use crate::users::{InitiatorRun, Users};
 
 /// How long a run that was asked whether it lives is waited for: its owner has less patience.
@@ -27,14 +27,12 @@ pub(crate) struct Branch {
     hold: Option<(u64, bool)>,
     /// Runs that are asked whether they live, since when.
     questions: Vec<(u64, InitiatorRun, Time)>,
-    /// The writer of which the owner was told last, and when that had been heard.
-    heard: Option<(u64, Time)>,
 }
 
 impl Branch {
     pub fn new(spread: SpreadConfig) -> Self {
         let ties = Ties::new(spread);
-        Branch { ties, lost: None, hold: None, questions: Vec::new(), heard: None }
+        Branch { ties, lost: None, hold: None, questions: Vec::new() }
     }
 }
 
@@ -56,12 +54,12 @@ impl Exports {
         users: &mut dyn Users,
     ) {
         match word {
-            Word::Granted { session, transaction, generation } => {
+            Word::Granted { session, transaction, generation, grant } => {
                 // To one that has gone since it is granted all the same: what wrote before is fenced.
                 if !self.take_asked(session, transaction) {
                     self.tell_owner(export, Word::Ended { session, last_heard: now });
                 } else {
-                    let granted = self.open(session, export, generation, false);
+                    let granted = self.open(session, export, generation, Some(grant));
                     let opened = Untold { session, transaction, export, granted };
                     self.tell_opened(opened, users);
                 }
@@ -78,9 +76,9 @@ impl Exports {
                     users.on_closed(session, transaction);
                 }
             }
-            Word::Fenced { by, generation } => {
+            Word::Fenced(Fence { by, generation, member }) => {
                 self.exports[export].writer.generation = generation;
-                self.fence_writers(export);
+                self.fence_writers(export, member);
                 self.tell_fenced(export, by, generation, users);
             }
             Word::Record { generation } => self.exports[export].writer.generation = generation,
@@ -189,28 +187,29 @@ impl Exports {
         export: usize,
         session: u64,
         transaction: u32,
-        generation: u64,
+        grant: u64,
     ) {
         if self.exports[export].role.is_branch() {
-            self.tell_owner(export, Word::Close { session, transaction, generation });
+            self.tell_owner(export, Word::Close { session, transaction, grant });
         }
     }
 
-    /// Branches for which a session has a writer's pass.
+    /// The places of a session's writer's passes for branches.
     fn written_elsewhere(&self, session: u64) -> Vec<usize> {
-        let written = |at| {
-            let pass = &self.passes[at];
+        let is_written = |at: &usize| {
+            let pass = &self.passes[*at];
             let is_writer = !pass.read_only && !pass.fenced;
-            (is_writer && self.exports[pass.export].role.is_branch()).then_some(pass.export)
+            is_writer && self.exports[pass.export].role.is_branch()
         };
-        self.passes.of_session(session).filter_map(written).collect()
+        self.passes.of_session(session).filter(is_written).collect()
     }
 
     /// A session is about to end, which was heard last then.
     pub(crate) fn tell_owners_of_end(&mut self, session: u64, last_heard: Time) {
         let asked = self.asked.iter().filter(|asked| asked.session == session);
         let mut exports: Vec<_> = asked.map(|asked| asked.export).collect();
-        exports.extend(self.written_elsewhere(session));
+        let written = self.written_elsewhere(session);
+        exports.extend(written.into_iter().map(|at| self.passes[at].export));
         exports.sort_unstable();
         exports.dedup();
         self.asked.retain(|asked| asked.session != session);
@@ -222,14 +221,11 @@ impl Exports {
     /// A session was heard: leases are counted by owners.
     pub(crate) fn tell_owners_of_life(&mut self, session: u64, last_heard: Time) {
         let period = HEARD.min(self.config.lease / 4);
-        for export in self.written_elsewhere(session) {
-            let heard = &mut self.branch(export).heard;
-            let is_news = match *heard {
-                Some((who, before)) if who == session => last_heard >= before + period,
-                _ => true,
-            };
-            if is_news {
-                *heard = Some((session, last_heard));
+        for at in self.written_elsewhere(session) {
+            let pass = &mut self.passes[at];
+            if pass.told_heard.is_none_or(|before| last_heard >= before + period) {
+                pass.told_heard = Some(last_heard);
+                let export = pass.export;
                 self.tell_owner(export, Word::Heard { session, last_heard });
             }
         }

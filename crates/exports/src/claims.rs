@@ -6,7 +6,7 @@ use thinwire_volume::{ChangeError, IoError, WriterRecord};
 
 use crate::exports::{DoorCanary, Exports};
 use crate::record::RecordState;
-use crate::spread::{Asked, Untold};
+use crate::spread::{Asked, Fence, Untold};
 use crate::twin::{Pulse, Twin};
 use crate::users::{Denial, Denied, InitiatorRun, User, Users};
 
@@ -19,7 +19,8 @@ pub struct WriteClaim<'a> {
     pub transaction: u32,
     /// Index of the export: [`Exports::find`].
     pub export: usize,
-    /// It was granted the export under this generation, and wants to go on.
+    /// It was granted the export under this generation, and wants to go on. A member but the first joins
+    /// who writes under it.
     pub resumes: Option<u64>,
     /// Whoever else has it is to lose it.
     pub takes_over: bool,
@@ -32,14 +33,46 @@ pub(crate) struct Holder {
     /// Runs with its identity that asked while it was alive: they are others.
     pub twins: Vec<u64>,
     pub name: String,
-    /// The session of its pass, which may have ended, and where that is, if not on this shard.
-    pub session: u64,
-    pub shard: Option<u8>,
-    /// When that session was last heard, once it has ended.
-    pub last_heard: Time,
+    /// Those of its members that have it, one at least.
+    pub members: Vec<Member>,
     /// Under which it writes, and when it was granted that first: `None` if in a former life of this node.
     pub generation: u64,
     pub since: Option<Time>,
+}
+
+impl Holder {
+    /// When any of its members was heard last: it lives as long as one does.
+    pub fn last_heard(&self) -> Time {
+        self.members.iter().fold(Time::ZERO, |last, member| last.max(member.last_heard))
+    }
+
+    /// Where the member is whose present grant is this one.
+    pub fn granted(&mut self, grant: u64) -> Option<&mut Member> {
+        self.members.iter_mut().find(|member| member.grant.number == grant)
+    }
+}
+
+/// A member of a holder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub grant: Grant,
+    /// The session that has it, which may have ended, and its number.
+    pub session: u64,
+    pub session_number: u64,
+    /// When that was heard last, as far as is known.
+    pub last_heard: Time,
+    /// It has its pass on another shard.
+    pub is_elsewhere: bool,
+}
+
+/// What a writer's pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Grant {
+    /// Whose of its run.
+    pub member: u8,
+    /// Which grant of the export, in this life of the node: what comes late of an earlier pass of the same
+    /// session says an earlier one.
+    pub number: u64,
 }
 
 /// A claim that waits until an earlier writer's requests have left the volume (rule 2).
@@ -70,7 +103,7 @@ impl PendingClaim {
     fn over() -> Self {
         let run = InitiatorRun { initiator: [0; 16], instance: 0 };
         PendingClaim {
-            user: User { session: 0, number: 0, run, name: String::new() },
+            user: User { session: 0, number: 0, run, member: 0, name: String::new() },
             shard: None,
             transaction: 0,
             export: usize::MAX,
@@ -120,6 +153,10 @@ impl Exports {
             self.ask_owner(claim);
             return Ok(());
         }
+        let is_first = user.member == 0;
+        // Others than the first write under its generation or not at all.
+        let resumes = if is_first { resumes } else { resumes.or(Some(0)) };
+        let takes_over = takes_over && is_first;
         if let Some(is_granted) = self.is_stale(user, export) {
             // Whoever asked here has gone on to another session and was granted it there, or has
             // died: granting it again would fence its present self.
@@ -176,21 +213,34 @@ impl Exports {
         if self.config.canary == DoorCanary::StaleAttach {
             return None;
         }
-        let later = |who, number| who == user.run.initiator && number > user.number;
-        if self.exports[export].granted.iter().any(|&(who, number)| later(who, number)) {
+        if self.has_left(user, export) {
             return Some(true);
         }
+        let is_later = |other: &User| {
+            let same = other.run.initiator == user.run.initiator && other.member == user.member;
+            same && other.number > user.number
+        };
         let mut waiting = self.claims.iter().filter(|p| p.export == export);
-        waiting.any(|p| later(p.user.run.initiator, p.user.number)).then_some(false)
+        waiting.any(|p| is_later(&p.user)).then_some(false)
+    }
+
+    /// Whether a later session of the same initiator's member was granted the export.
+    fn has_left(&self, user: &User, export: usize) -> bool {
+        let e = &self.exports[export];
+        if user.member == 0 {
+            let later = |&(who, number)| who == user.run.initiator && number > user.number;
+            return e.granted.iter().any(later);
+        }
+        let holder = e.holder.as_ref().filter(|holder| holder.run == user.run);
+        let later = |m: &Member| m.grant.member == user.member && m.session_number > user.number;
+        holder.is_some_and(|holder| holder.members.iter().any(later))
     }
 
     /// While it waited, a later session of the same initiator was granted the export: granting it now
     /// would fence its present self.
     fn was_overtaken(&self, claim: &PendingClaim) -> bool {
-        let User { run, number, .. } = &claim.user;
-        let later = |&(who, later): &([u8; 16], u64)| who == run.initiator && later > *number;
         let stale_is_granted = self.config.canary == DoorCanary::StaleAttach;
-        !stale_is_granted && self.exports[claim.export].granted.iter().any(later)
+        !stale_is_granted && self.has_left(&claim.user, claim.export)
     }
 
     fn overtaken(&self, why: Denial, export: usize) -> Denied {
@@ -209,7 +259,11 @@ impl Exports {
         takes_over: bool,
     ) -> Result<u64, Denied> {
         if let Some(generation) = resumes {
-            return self.decide_resume(user, export, generation);
+            let generation = self.decide_resume(user, export, generation)?;
+            return match self.is_joined(user, export, generation) {
+                true => Ok(generation),
+                false => Err(self.too_early(export)),
+            };
         }
         let e = &self.exports[export];
         let InitiatorRun { initiator, instance } = user.run;
@@ -230,7 +284,7 @@ impl Exports {
             // Whoever is about to be granted it is not silent.
             (Some((p, _)), _) => (p.user.name.as_str(), lease.as_secs() as u32 + 1),
             (None, Some(h)) if h.run.initiator == holder => {
-                let left = lease.saturating_sub(now.since(h.last_heard));
+                let left = lease.saturating_sub(now.since(h.last_heard()));
                 if left.is_zero() {
                     return next();
                 }
@@ -280,6 +334,24 @@ impl Exports {
             }
             _ => Ok(generation),
         }
+    }
+
+    /// Whoever joins the first member of its run finds that in possession, or about to be.
+    fn is_joined(&self, user: &User, export: usize, generation: u64) -> bool {
+        let about_to = self.last_decided(export).is_some_and(|(p, _)| p.user.run == user.run);
+        user.member == 0 || about_to || self.holds(user.run, export, generation)
+    }
+
+    /// This run has it under this generation, with any of its members.
+    fn holds(&self, run: InitiatorRun, export: usize, generation: u64) -> bool {
+        let is = |holder: &Holder| holder.run == run && holder.generation == generation;
+        self.exports[export].holder.as_ref().is_some_and(is)
+    }
+
+    fn too_early(&self, export: usize) -> Denied {
+        let name = &self.exports[export].name;
+        let text = format!("the first member of this attachment does not have export {name}");
+        Denied::new(Denial::Busy, 1, text)
     }
 
     /// Grants the claims whose predecessors' I/Os have all left the volume, and goes on with records.
@@ -387,6 +459,11 @@ impl Exports {
         if self.was_overtaken(claim) || !is_there {
             return Decided::Denied(self.overtaken(Denial::Busy, export));
         }
+        if let (1.., Some(generation)) = (claim.user.member, claim.resumes)
+            && !self.holds(claim.user.run, export, generation)
+        {
+            return Decided::Denied(self.too_early(export));
+        }
         // Of those that waited before it some may have come to nothing: that leaves no gap, which whoever
         // serves the export as a leaf would take for a writer it has not heard of.
         let generation = match claim.resumes {
@@ -438,29 +515,44 @@ impl Exports {
     /// It is on record: its predecessors are fenced, though it may itself be gone by now.
     fn grant(&mut self, now: Time, claim: PendingClaim, users: &mut dyn Users) {
         let PendingClaim { user, shard, transaction, export, generation, resumes, .. } = claim;
-        let User { session, number, run, name } = user;
+        let User { session, number: session_number, run, member, name } = user;
         let generation = generation.expect("what is recorded was decided");
+        // The others of its run go on: it takes the place of its own former self alone.
+        let goes_on = self.holds(run, export, generation);
         let e = &mut self.exports[export];
-        let since = match &e.holder {
-            Some(holder) if holder.generation == generation => holder.since,
+        e.grants += 1;
+        let grant = Grant { member, number: e.grants };
+        let since = match resumes {
             // Who has ended in order here holds it anew.
-            None if resumes.is_some() && e.granted_generation != Some(generation) => None,
+            Some(_) if e.holder.is_none() && e.granted_generation != Some(generation) => None,
             _ => Some(now),
         };
-        e.note_grant(run.initiator, number, generation);
-        let twins = Vec::new();
-        let holder =
-            Holder { run, twins, name, session, shard, last_heard: now, generation, since };
-        if let Some(before) = e.holder.replace(holder) {
-            self.held.remove(&(before.session, export));
+        if member == 0 {
+            e.note_grant(run.initiator, session_number, generation);
         }
+        let mut holder = match e.holder.take() {
+            Some(holder) if goes_on => holder,
+            before => {
+                let left = before.into_iter().flat_map(|before| before.members);
+                left.for_each(|member| _ = self.held.remove(&(member.session, export)));
+                Holder { run, twins: Vec::new(), name, members: Vec::new(), generation, since }
+            }
+        };
+        for former in holder.members.extract_if(.., |other| other.grant.member == member) {
+            self.held.remove(&(former.session, export));
+        }
+        let (last_heard, is_elsewhere) = (now, shard.is_some());
+        holder.members.push(Member { grant, session, session_number, last_heard, is_elsewhere });
+        e.holder = Some(holder);
         self.held.insert((session, export));
-        self.fence_writers(export);
-        self.fence_branches(export, run, generation);
+        let alone = goes_on && self.config.canary != DoorCanary::MemberFencesAll;
+        let fence = Fence { by: run, generation, member: alone.then_some(member) };
+        self.fence_writers(export, fence.member);
+        self.fence_branches(export, fence);
         if let Some(shard) = shard {
-            self.grant_elsewhere(export, shard, session, transaction, generation);
+            self.grant_elsewhere(export, shard, session, transaction, generation, grant);
         } else if users.is_there(session) {
-            let granted = self.open(session, export, generation, false);
+            let granted = self.open(session, export, generation, Some(grant));
             users.on_granted(session, transaction, &granted);
         }
         self.tell_fenced(export, run, generation, users);

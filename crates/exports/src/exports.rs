@@ -80,6 +80,10 @@ pub enum DoorCanary {
     FenceOfOneRing,
     /// A new verifier of a spread export is told before all shards have heard of it.
     VerifierUntold,
+    /// Of a writer with several members only the first is fenced.
+    FenceOfFirstMember,
+    /// A member that comes back closes the passes of the others.
+    MemberFencesAll,
 }
 
 /// A volume to offer.
@@ -129,6 +133,8 @@ pub(crate) struct Export {
     pub writers_outstanding: usize,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
     pub granted: VecDeque<([u8; 16], u64)>,
+    /// How often it was granted for writing in this life of the node.
+    pub grants: u64,
     /// Under which generation it was granted last, in this life of the node.
     pub granted_generation: Option<u64>,
     /// What this shard is to it.
@@ -295,6 +301,7 @@ impl Exports {
             claims: 0,
             writers_outstanding: 0,
             granted: VecDeque::new(),
+            grants: 0,
             granted_generation: None,
             role,
             has_grown: false,

@@ -4,10 +4,10 @@
 use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Io, IoError, Op};
 
-use crate::claims::WriteClaim;
+use crate::claims::{Grant, WriteClaim};
 use crate::exports::{DoorCanary, Exports};
 use crate::record::{Closing, RECORD_TOKEN};
-use crate::spread::{Role, SYNC_TOKEN, SpreadConfig, Ties, Word};
+use crate::spread::{Fence, Role, SYNC_TOKEN, SpreadConfig, Ties, Word};
 use crate::twin::Twin;
 use crate::users::{Denied, InitiatorRun, Pass};
 
@@ -28,8 +28,6 @@ pub(crate) struct Owner {
     /// Counts questions whether a run lives; what is known of the last.
     question: u64,
     pub lives: bool,
-    /// The session of a branch that had the export open to write last: it has, if it is the holder's.
-    pub writer: Option<u64>,
     /// The generation that branches have heard of.
     told_generation: u64,
 }
@@ -57,7 +55,6 @@ impl Owner {
             is_syncing: false,
             question: 0,
             lives: false,
-            writer: None,
             told_generation: 0,
         }
     }
@@ -93,21 +90,24 @@ impl Exports {
                     self.deny_elsewhere(export, from, user.session, transaction, denied);
                 }
             }
-            Word::Close { session, transaction, generation } => {
-                self.forget_writer(export, session);
+            Word::Close { session, transaction, grant } => {
+                let holder = self.exports[export].holder.as_mut();
+                if let Some(member) = holder.and_then(|holder| holder.granted(grant)) {
+                    member.is_elsewhere = false;
+                }
                 self.closings.push(Closing {
                     session,
                     shard: Some(from),
                     pass: Pass { number: 0, generation: 0 },
                     transaction,
                     export,
-                    generation,
+                    grant,
                     is_storing: false,
                 });
             }
             Word::Ended { session, last_heard } => {
                 self.heard(session, last_heard);
-                self.forget_writer(export, session);
+                self.leave_elsewhere(export, session);
                 self.withdraw_claims(session);
             }
             Word::Heard { session, last_heard } => self.heard(session, last_heard),
@@ -219,10 +219,10 @@ impl Exports {
     }
 
     /// Everybody who wrote before is fenced, on all branches.
-    pub(crate) fn fence_branches(&mut self, export: usize, by: InitiatorRun, generation: u64) {
+    pub(crate) fn fence_branches(&mut self, export: usize, fence: Fence) {
         if let Some(owner) = self.exports[export].role.owner() {
-            owner.told_generation = generation;
-            self.tell_branches(export, || Word::Fenced { by, generation });
+            owner.told_generation = fence.generation;
+            self.tell_branches(export, || Word::Fenced(fence));
         }
     }
 
@@ -234,9 +234,9 @@ impl Exports {
         session: u64,
         transaction: u32,
         generation: u64,
+        grant: Grant,
     ) {
-        self.owner(export).writer = Some(session);
-        self.post(export, shard, Word::Granted { session, transaction, generation });
+        self.post(export, shard, Word::Granted { session, transaction, generation, grant });
     }
 
     pub(crate) fn deny_elsewhere(
@@ -250,26 +250,22 @@ impl Exports {
         self.post(export, shard, Word::Denied { session, transaction, denied });
     }
 
-    /// Asks the branch on which a holder's session is, or was, whether its run lives. False if it is on this
-    /// shard.
-    pub(crate) fn ask_branch(
-        &mut self,
-        export: usize,
-        run: InitiatorRun,
-        shard: Option<u8>,
-    ) -> bool {
+    /// Asks all branches whether a holder's run lives: its members may be on any of them, and a session may have
+    /// moved since it was granted the export. False if there are none.
+    pub(crate) fn ask_branches(&mut self, export: usize, run: InitiatorRun) -> bool {
         let Some(owner) = self.exports[export].role.owner() else { return false };
         owner.question += 1;
         owner.lives = false;
         let question = owner.question;
-        let Some(shard) = shard else { return false };
-        self.post(export, shard, Word::Ask { run, question });
-        true
+        let is_asked = owner.branches().next().is_some();
+        self.tell_branches(export, || Word::Ask { run, question });
+        is_asked
     }
 
-    fn forget_writer(&mut self, export: usize, session: u64) {
-        let writer = &mut self.owner(export).writer;
-        writer.take_if(|writer| *writer == session);
+    /// A session of another shard has ended.
+    fn leave_elsewhere(&mut self, export: usize, session: u64) {
+        let members = self.exports[export].holder.iter_mut().flat_map(|h| &mut h.members);
+        members.filter(|m| m.session == session).for_each(|m| m.is_elsewhere = false);
     }
 
     /// Tells branches what there is to tell. True if there will be more.

@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 
 use thinwire_buffer::Time;
 
+use crate::claims::Grant;
 use crate::exports::{DoorCanary, Exports};
 use crate::record::Closing;
 use crate::spread::Untold;
@@ -19,6 +20,10 @@ pub(crate) struct PassState {
     pub read_only: bool,
     pub fenced: bool,
     pub live: bool,
+    /// A writer's.
+    pub grant: Grant,
+    /// When its session had been heard last, as the owner on another shard was told last.
+    pub told_heard: Option<Time>,
     /// I/Os in the volume.
     pub outstanding: usize,
 }
@@ -142,19 +147,20 @@ impl Exports {
     /// Opens an export for reading. It is never fenced. At a branch of one that several shards have the verifier
     /// may be older than what sessions of others were told: [`Exports::attach_read`] waits for that.
     pub fn open_read(&mut self, session: u64, export: usize) -> Granted {
-        self.open(session, export, self.exports[export].writer.generation, true)
+        self.open(session, export, self.exports[export].writer.generation, None)
     }
 
+    /// With a grant to write, else to read.
     pub(crate) fn open(
         &mut self,
         session: u64,
         export: usize,
         writer_generation: u64,
-        read_only: bool,
+        grant: Option<Grant>,
     ) -> Granted {
         self.check_events(export);
         self.pass_generation = self.pass_generation.wrapping_add(1);
-        let generation = self.pass_generation;
+        let (generation, read_only) = (self.pass_generation, grant.is_none());
         let pass = PassState {
             export,
             session,
@@ -162,6 +168,8 @@ impl Exports {
             read_only,
             fenced: false,
             live: true,
+            grant: grant.unwrap_or_default(),
+            told_heard: None,
             outstanding: 0,
         };
         let at = self.passes.add(pass);
@@ -186,8 +194,8 @@ impl Exports {
             .then_some(at)
     }
 
-    /// An orderly end: the export is free for everybody. True if it is now; else
-    /// [`Users::on_closed`] tells `transaction` when that is on record.
+    /// An orderly end: the export is free for everybody, once the last member of its run has ended so. True if
+    /// that is said at once; else [`Users::on_closed`] tells `transaction` when that is on record.
     pub fn close(&mut self, session: u64, pass: Pass, transaction: u32) -> bool {
         let Some(at) = self.find_pass(session, pass) else {
             // It may ask twice.
@@ -198,11 +206,10 @@ impl Exports {
         if state.read_only || state.fenced {
             return true;
         }
-        let export = state.export;
-        let generation = self.exports[export].writer.generation;
-        self.close_at_owner(export, session, transaction, generation);
+        let (export, grant) = (state.export, state.grant.number);
+        self.close_at_owner(export, session, transaction, grant);
         let (shard, is_storing) = (None, false);
-        let closing = Closing { session, shard, pass, transaction, export, generation, is_storing };
+        let closing = Closing { session, shard, pass, transaction, export, grant, is_storing };
         self.closings.push(closing);
         // It is begun in this turn.
         self.started = true;
@@ -233,19 +240,23 @@ impl Exports {
     /// Keeps the leases of a living session fresh.
     pub fn heard(&mut self, session: u64, last_heard: Time) {
         for &(_, export) in self.held.range((session, 0)..=(session, usize::MAX)) {
-            let holder = self.exports[export].holder.as_mut();
-            holder.expect("it is held").last_heard = last_heard;
+            let holder = self.exports[export].holder.as_mut().expect("it is held");
+            let its = holder.members.iter_mut().filter(|member| member.session == session);
+            its.for_each(|member| member.last_heard = last_heard);
         }
         self.tell_owners_of_life(session, last_heard);
     }
 
-    /// All writers of an export are fenced: their passes mean nothing any more.
-    pub(crate) fn fence_writers(&mut self, export: usize) {
+    /// All writers of an export are fenced, or one member's passes: they mean nothing any more.
+    pub(crate) fn fence_writers(&mut self, export: usize, member: Option<u8>) {
+        let first = self.config.canary == DoorCanary::FenceOfFirstMember;
+        let member = if first { member.or(Some(0)) } else { member };
         let together = self.config.canary == DoorCanary::FencedTogether;
         let Passes { places, by_session, by_export, .. } = &mut self.passes;
         for &(_, at) in by_export.range((export, 0)..=(export, usize::MAX)) {
             let pass = &mut places[at];
-            if pass.read_only || pass.fenced {
+            let is_meant = member.is_none_or(|member| member == pass.grant.member);
+            if pass.read_only || pass.fenced || !is_meant {
                 continue;
             }
             pass.fenced = true;

@@ -9,6 +9,7 @@ use thinwire_volume::{
     ChangeError, Completion, ErrorKind, Io, IoError, Op, RecordChange, WriterRecord,
 };
 
+use crate::claims::{Holder, Member};
 use crate::exports::{DoorCanary, Exports};
 use crate::spread::Word;
 use crate::users::{Denial, Denied, Pass, Users};
@@ -74,7 +75,8 @@ pub(crate) struct Closing {
     pub pass: Pass,
     pub transaction: u32,
     pub export: usize,
-    pub generation: u64,
+    /// Of that pass: the number of its [`Grant`](crate::claims::Grant).
+    pub grant: u64,
     pub is_storing: bool,
 }
 
@@ -167,7 +169,9 @@ impl Exports {
                 if result.is_ok() {
                     e.writer = e.writer.released();
                     if let Some(holder) = e.holder.take() {
-                        self.held.remove(&(holder.session, export));
+                        for member in holder.members {
+                            self.held.remove(&(member.session, export));
+                        }
                     }
                 }
                 RecordState::Settled
@@ -240,35 +244,47 @@ impl Exports {
         }
     }
 
-    /// Has it recorded of writers that they have ended in order, and tells them.
+    /// Has it recorded of writers that they have ended in order, with the last of their members, and tells them.
     pub(crate) fn settle_closings(&mut self, users: &mut dyn Users) {
         let mut at = 0;
         while at < self.closings.len() {
-            let Closing { export, generation, is_storing, .. } = self.closings[at];
-            let e = &self.exports[export];
+            let Closing { export, grant, is_storing, .. } = self.closings[at];
+            let e = &mut self.exports[export];
             if e.role.is_branch() {
                 // Its owner tells.
                 at += 1;
                 continue;
             }
-            // What a branch says of an old pass may come behind its initiator's return under the same generation.
-            let of_branch = self.closings[at].shard.is_some();
-            let session = self.closings[at].session;
-            let is_other = e.holder.as_ref().is_some_and(|holder| holder.session != session);
-            let is_writer =
-                e.writer.generation == generation && e.writer.is_held() && !(of_branch && is_other);
+            if e.changed.is_some() {
+                // The next grant is on record, and not given yet.
+                at += 1;
+                continue;
+            }
+            // It may come behind its initiator's return, also in the same session.
+            let holder = e.holder.as_mut().filter(|_| e.writer.is_held());
+            let holder =
+                holder.filter(|holder| holder.members.iter().any(|m| m.grant.number == grant));
             match e.record {
                 RecordState::Changing(_) | RecordState::Releasing => {
                     at += 1;
                     continue;
                 }
-                RecordState::Settled if is_writer && !is_storing => {
-                    self.closings[at].is_storing = true;
-                    let released = e.writer.released();
-                    self.store_record(export, RecordState::Releasing, released);
-                    at += 1;
-                    continue;
-                }
+                RecordState::Settled if !is_storing => match holder {
+                    Some(Holder { members, .. }) if members.len() > 1 => {
+                        let is = |member: &mut Member| member.grant.number == grant;
+                        for left in members.extract_if(.., is) {
+                            self.held.remove(&(left.session, export));
+                        }
+                    }
+                    Some(_) => {
+                        self.closings[at].is_storing = true;
+                        let released = e.writer.released();
+                        self.store_record(export, RecordState::Releasing, released);
+                        at += 1;
+                        continue;
+                    }
+                    None => {}
+                },
                 _ => {}
             }
             let Closing { session, shard, transaction, .. } = self.closings.remove(at);

@@ -106,14 +106,16 @@ impl Exports {
         };
         let writes = |at| {
             let pass = &self.passes[at];
-            pass.session == holder.session && !pass.fenced && !pass.read_only
+            let is_its = holder.members.iter().any(|member| member.session == pass.session);
+            is_its && !pass.fenced && !pass.read_only
         };
         Some(WriterReport {
             name,
-            attached: self.passes.of_export(export).any(writes) || e.role.writes(holder.session),
+            attached: self.passes.of_export(export).any(writes)
+                || holder.members.iter().any(|member| member.is_elsewhere),
             since: holder.since,
-            last_heard: Some(holder.last_heard),
-            lease_end: Some(holder.last_heard + self.config.lease),
+            last_heard: Some(holder.last_heard()),
+            lease_end: Some(holder.last_heard() + self.config.lease),
         })
     }
 }

@@ -5,6 +5,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Geometry, Io, IoError, Op};
 
 use crate::branch::Branch;
+use crate::claims::Grant;
 use crate::exports::{DoorCanary, ExportConfig, Exports};
 use crate::ios::IoTicket;
 use crate::owner::Owner;
@@ -65,8 +66,8 @@ pub struct DoorLetter {
 pub(crate) enum Word {
     /// A session of the branch wants to write.
     Claim { user: User, transaction: u32, resumes: Option<u64>, takes_over: bool },
-    /// Its writer closes its pass in order, which it had under this generation.
-    Close { session: u64, transaction: u32, generation: u64 },
+    /// Its writer closes the pass in order that it had by this grant.
+    Close { session: u64, transaction: u32, grant: u64 },
     /// A session with a claim or a writer's pass is over, which was heard last then.
     Ended { session: u64, last_heard: Time },
     /// A session that holds the export was heard then.
@@ -83,13 +84,13 @@ pub(crate) enum Word {
     Seen { edition: u64 },
 
     /// A claim is granted under a generation.
-    Granted { session: u64, transaction: u32, generation: u64 },
+    Granted { session: u64, transaction: u32, generation: u64, grant: Grant },
     /// A claim is denied.
     Denied { session: u64, transaction: u32, denied: Denied },
     /// That the writer has ended is on record, or cannot be put there.
     Closed { session: u64, transaction: u32 },
-    /// Somebody was granted it: whoever wrote before is fenced.
-    Fenced { by: InitiatorRun, generation: u64 },
+    /// Somebody was granted it.
+    Fenced(Fence),
     /// Which generation is on record.
     Record { generation: u64 },
     /// Sessions of this run are to be asked whether they live.
@@ -106,6 +107,15 @@ pub(crate) enum Word {
     Heeded { edition: u64 },
     /// It has grown.
     Grown,
+}
+
+/// Whom a grant fences: whoever wrote before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub by: InitiatorRun,
+    pub generation: u64,
+    /// Only the former passes of this member, since the others of its run go on.
+    pub member: Option<u8>,
 }
 
 /// What a shard is to an export.
@@ -202,11 +212,6 @@ impl Role {
     /// The shard that owns it, if this is a branch.
     pub fn branch_of(&self) -> Option<u8> {
         self.spread().filter(|spread| spread.owner != spread.shard).map(|spread| spread.owner)
-    }
-
-    /// A session of a branch has it open to write.
-    pub fn writes(&self, session: u64) -> bool {
-        matches!(self, Role::Owner(owner) if owner.writer == Some(session))
     }
 
     /// A branch has told that the run lives that is asked.

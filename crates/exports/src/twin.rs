@@ -82,8 +82,8 @@ impl Exports {
                 Pulse::None
             }
             _ => {
-                let (run, shard) = (holder.run, holder.shard);
-                let is_asked = users.ask(now, run) | self.ask_branch(export, run, shard);
+                let run = holder.run;
+                let is_asked = users.ask(now, run) | self.ask_branches(export, run);
                 let claim = &mut self.claims[at];
                 if !is_asked {
                     claim.twin = Twin::Cleared;

@@ -21,6 +21,9 @@ pub struct User {
     pub number: u64,
     /// Who is at its other end.
     pub run: InitiatorRun,
+    /// Which of the sessions of that run that stand side by side. The first, 0, claims to write as if it were the
+    /// only one; the others join it.
+    pub member: u8,
     /// What a person calls it.
     pub name: String,
 }
@@ -102,7 +105,7 @@ pub trait Users {
     /// The session has not ended.
     fn is_there(&mut self, session: u64) -> bool;
 
-    /// Asks every session of a run whether it still lives, in a way that whoever lives must answer.
+    /// Asks every session of a run, of all its members, whether it still lives, in a way that whoever lives must answer.
     /// False if it has no session.
     fn ask(&mut self, now: Time, run: InitiatorRun) -> bool;
 

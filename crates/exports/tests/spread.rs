@@ -2,6 +2,8 @@
 
 use thinwire_exports::DoorCanary;
 
+#[path = "spread/members.rs"]
+mod members;
 #[path = "spread/pair.rs"]
 mod pair;
 #[path = "spread/rings.rs"]

@@ -162,7 +162,8 @@ impl Peer {
 
     fn user(&self) -> User {
         let session = self.session.local_id();
-        User { session, number: self.number, run: self.run(), name: self.name.clone() }
+        let (run, member) = (self.run(), self.member);
+        User { session, number: self.number, run, member, name: self.name.clone() }
     }
 }
 

@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
-    Denial, Denied, DoorLetter, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
-    IoTicket, NoEntry, Pass, RecordReport, SpreadConfig, User, Users, WriteClaim,
+    Denial, Denied, DoorCanary, DoorLetter, ExportConfig, Exports, ExportsConfig, Granted,
+    InitiatorRun, IoTicket, NoEntry, Pass, RecordReport, SpreadConfig, User, Users, WriteClaim,
 };
 use thinwire_volume::testing::{MemDisk, Puppet};
 use thinwire_volume::{Io, Op, Recorded, VolumeEvent, WriterRecord, store_writer};
 
-const OWNER: usize = 0;
-const BRANCH: usize = 1;
-const AT: Time = Time(1_000_000_000);
+pub(super) const OWNER: usize = 0;
+pub(super) const BRANCH: usize = 1;
+pub(super) const AT: Time = Time(1_000_000_000);
 
 /// A log of what one door told its sessions.
 #[derive(Default)]
-struct Told {
-    granted: Vec<(u64, Granted)>,
-    denied: Vec<(u64, Denied)>,
-    fenced: Vec<u64>,
-    closed: Vec<u64>,
-    resized: Vec<(u64, u64)>,
+pub(super) struct Told {
+    pub granted: Vec<(u64, Granted)>,
+    pub denied: Vec<(u64, Denied)>,
+    pub fenced: Vec<u64>,
+    pub closed: Vec<u64>,
+    pub resized: Vec<(u64, u64)>,
     /// Runs that have sessions here, and whether they answer.
-    runs: Vec<(InitiatorRun, bool)>,
+    pub runs: Vec<(InitiatorRun, bool)>,
 }
 
 impl Users for Told {
@@ -62,29 +62,33 @@ impl Users for Told {
 }
 
 /// Two doors, the volume behind each, and the letters from each.
-struct Pair {
-    doors: Vec<Exports>,
-    puppets: Vec<Puppet>,
-    told: Vec<Told>,
-    mail: [VecDeque<DoorLetter>; 2],
-    answers: Vec<(u64, u64, bool)>,
-    now: Time,
+pub(super) struct Pair {
+    pub doors: Vec<Exports>,
+    pub puppets: Vec<Puppet>,
+    pub told: Vec<Told>,
+    pub mail: [VecDeque<DoorLetter>; 2],
+    pub answers: Vec<(u64, u64, bool)>,
+    pub now: Time,
 }
 
 impl Pair {
-    fn new() -> Self {
-        Pair::on(MemDisk::new(512, 512, 1))
+    pub fn new() -> Self {
+        Pair::with(MemDisk::new(512, 512, 1), DoorCanary::None)
+    }
+
+    pub fn planted(canary: DoorCanary) -> Self {
+        Pair::with(MemDisk::new(512, 512, 1), canary)
     }
 
     /// With the writer record on that disk.
-    fn on(disk: MemDisk) -> Self {
+    fn with(disk: MemDisk, canary: DoorCanary) -> Self {
         let mut disk = Some(disk);
+        let config = ExportsConfig { canary, ..ExportsConfig::default() };
         let puppets: Vec<_> = (0..2).map(|_| Puppet::new(1, Puppet::GEOMETRY)).collect();
         let mut doors = Vec::new();
         for (shard, puppet) in (0..).zip(&puppets) {
             puppet.may_grow();
-            let mut door =
-                Exports::new(ExportsConfig::default(), 70 + u64::from(shard), &Pool::new(0));
+            let mut door = Exports::new(config.clone(), 70 + u64::from(shard), &Pool::new(0));
             let disk = disk.take().unwrap_or_else(|| MemDisk::new(512, 512, 1));
             let mut recorded = Recorded::new(Box::new(puppet.clone()), disk, Vec::new());
             if shard == 0 {
@@ -103,7 +107,7 @@ impl Pair {
         pair
     }
 
-    fn turn(&mut self, shard: usize) {
+    pub fn turn(&mut self, shard: usize) {
         for _ in 0..20 {
             let answers = &mut self.answers;
             self.doors[shard].poll(|ticket, _, verifier, completion| {
@@ -115,7 +119,7 @@ impl Pair {
     }
 
     /// All letters of a shard arrive.
-    fn deliver(&mut self, from: usize) {
+    pub fn deliver(&mut self, from: usize) {
         let to = 1 - from;
         while let Some(letter) = self.mail[from].pop_front() {
             self.doors[to].on_letter(self.now, letter, &mut self.told[to]);
@@ -123,7 +127,7 @@ impl Pair {
         self.turn(to);
     }
 
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         for _ in 0..10 {
             for shard in [OWNER, BRANCH] {
                 self.turn(shard);
@@ -132,7 +136,7 @@ impl Pair {
         }
     }
 
-    fn claim(
+    pub fn claim(
         &mut self,
         shard: usize,
         who: u8,
@@ -145,6 +149,7 @@ impl Pair {
             session,
             number: instance << 8 | u64::from(who),
             run,
+            member: 0,
             name: format!("user {who}"),
         };
         let claim =
@@ -152,7 +157,7 @@ impl Pair {
         self.doors[shard].claim(self.now, claim)
     }
 
-    fn grant(&mut self, shard: usize, who: u8) -> Granted {
+    pub fn grant(&mut self, shard: usize, who: u8) -> Granted {
         self.claim(shard, who, 1, true).unwrap();
         self.settle();
         let (to, granted) = *self.told[shard].granted.last().unwrap();
@@ -161,7 +166,7 @@ impl Pair {
     }
 
     /// The number of the I/O is its session.
-    fn submit(&mut self, shard: usize, who: u8, pass: Pass, io: Io) {
+    pub fn submit(&mut self, shard: usize, who: u8, pass: Pass, io: Io) {
         let session = session(shard, who, 1);
         let permit = self.doors[shard].admit(session, pass).expect("a good pass");
         let ticket = IoTicket { session, place: 0, number: session };
@@ -169,7 +174,7 @@ impl Pair {
     }
 
     /// The only I/O in the volume of a shard ends.
-    fn end(&mut self, shard: usize, is_ok: bool) -> Io {
+    pub fn end(&mut self, shard: usize, is_ok: bool) -> Io {
         let io = self.puppets[shard].take_one();
         match is_ok {
             true => self.puppets[shard].succeed(&io),
@@ -180,11 +185,11 @@ impl Pair {
     }
 }
 
-fn session(shard: usize, who: u8, instance: u64) -> u64 {
+pub(super) fn session(shard: usize, who: u8, instance: u64) -> u64 {
     (shard as u64) << 56 | instance << 8 | u64::from(who)
 }
 
-fn write(fua: bool) -> Io {
+pub(super) fn write(fua: bool) -> Io {
     let mut io = Io::new(0, Op::Write, 0, 512);
     io.data = SegList::of(Pool::new(0).get(512).freeze());
     io.flags.fua = fua;
@@ -236,7 +241,7 @@ fn writers_are_held_back_everywhere_while_the_record_is_in_doubt() {
     let mut disk = MemDisk::new(512, 512, 1);
     // The first record, the first grant and half of a change; then its other half and what was to undo it.
     disk.fail_records([false, false, false, false, true, true]);
-    let mut pair = Pair::on(disk);
+    let mut pair = Pair::with(disk, DoorCanary::None);
     assert_eq!(
         pair.doors[BRANCH].open_read(9, 0).writer_generation,
         7,

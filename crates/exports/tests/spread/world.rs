@@ -297,7 +297,13 @@ impl World {
                 let resumes =
                     writes.filter(|_| self.dice.falls(30)).map(|(_, generation)| generation);
                 let run = InitiatorRun { initiator: [who as u8 + 1; 16], instance: 1 };
-                let user = User { session, number: session, run, name: format!("client {who}") };
+                let user = User {
+                    session,
+                    number: session,
+                    run,
+                    member: 0,
+                    name: format!("client {who}"),
+                };
                 let takes_over = resumes.is_none() && self.dice.falls(80);
                 let transaction = session as u32;
                 let claim = WriteClaim { user: &user, transaction, export: 0, resumes, takes_over };
