@@ -7,7 +7,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::Completion;
 
 use crate::claims::WriteClaim;
-use crate::exports::Exports;
+use crate::exports::{Exports, VOLUME_NEWS};
 use crate::record::RecordState;
 use crate::spread::{Asked, Fence, SpreadConfig, Ties, Untold, Word};
 use crate::users::{InitiatorRun, Users};
@@ -114,7 +114,7 @@ impl Exports {
             Word::Grown => {
                 self.exports[export].volume.refresh();
                 self.to_poll.insert(export);
-                self.has_news = true;
+                self.news |= VOLUME_NEWS;
             }
             other => debug_assert!(false, "no word of an owner: {other:?}"),
         }

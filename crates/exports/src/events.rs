@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_buffer::Time;
 use thinwire_volume::VolumeEvent;
 
-use crate::exports::{DoorCanary, Exports};
+use crate::exports::{DoorCanary, Exports, VOLUME_NEWS};
 use crate::spread::{Role, Word};
 use crate::users::{Pass, Users};
 
@@ -52,12 +52,12 @@ impl Exports {
     #[cold]
     pub(crate) fn check_all_events(&mut self) {
         (0..self.exports.len()).for_each(|export| self.check_events(export));
-        self.has_news = !self.mute.is_empty() || !self.ended.is_empty();
+        self.news &= !VOLUME_NEWS;
     }
 
     fn take_events(&mut self, export: usize) {
         // The others may have heard nothing of it yet, and its volume may go on from here.
-        self.has_news = true;
+        self.news |= VOLUME_NEWS;
         self.to_poll.insert(export);
         let mut events = Vec::new();
         self.exports[export].volume.poll_events(&mut events);

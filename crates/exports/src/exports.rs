@@ -16,6 +16,10 @@ use crate::spread::{Asked, DoorLetter, Role, Untold};
 
 /// Sentences that wait for the driver, at most.
 const NOTES_MAX: usize = 16;
+/// Something has happened to a volume since all of them were asked.
+pub(crate) const VOLUME_NEWS: u8 = 1 << 0;
+/// An export that other shards have, too, answers nobody, or something waits to be answered of one.
+pub(crate) const SPREAD_NEWS: u8 = 1 << 1;
 /// Initiators of which an export remembers the last grant.
 const GRANTS_KEPT: usize = 64;
 /// Flushes of an export that wait together before a list of them must grow.
@@ -185,8 +189,8 @@ pub struct Exports {
     pub(crate) done_ends: Vec<(usize, usize)>,
     /// Exports whose volumes the next poll polls: all that have something outstanding, and maybe others.
     pub(crate) to_poll: Marks,
-    /// Something has happened to a volume since all of them were asked.
-    pub(crate) has_news: bool,
+    /// What a poll has to look at besides what has ended: [`VOLUME_NEWS`], [`SPREAD_NEWS`].
+    pub(crate) news: u8,
     /// I/Os that had to wait are to be tried again.
     pub(crate) release: bool,
     /// Exports whose record was not resolved when that was last looked at: see [`RecordState::Unresolved`].
@@ -210,6 +214,8 @@ pub struct Exports {
     pub(crate) mute: Marks,
     /// What has ended and waits for the next poll, with its export.
     pub(crate) ended: Vec<(usize, Completion)>,
+    /// Recycled between polls that take out what may not be answered.
+    pub(crate) unsorted: Vec<Completion>,
     /// Claims that owners on other shards decide.
     pub(crate) asked: Vec<Asked>,
     /// Passes of which nobody is told while their export answers nobody.
@@ -245,7 +251,7 @@ impl Exports {
             done: Vec::new(),
             done_ends: Vec::new(),
             to_poll: Marks::default(),
-            has_news: false,
+            news: 0,
             release: false,
             unresolved: Marks::default(),
             started: false,
@@ -258,6 +264,7 @@ impl Exports {
             letters: VecDeque::new(),
             mute: Marks::default(),
             ended: Vec::new(),
+            unsorted: Vec::new(),
             asked: Vec::new(),
             untold: Vec::new(),
             syncs_elsewhere: 0,

@@ -3,7 +3,7 @@
 
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
-use crate::exports::{DoorCanary, Exports};
+use crate::exports::{DoorCanary, Exports, SPREAD_NEWS, VOLUME_NEWS};
 use crate::record::RECORD_TOKEN;
 use crate::spread::SYNC_TOKEN;
 use crate::twin::Twin;
@@ -179,9 +179,11 @@ impl Exports {
             // A sync that failed in one volume may have lost what others hold: all are heard before
             // anybody is answered. Whoever was polled may have grown, too, though nothing has ended.
             let is_late = self.config.canary == DoorCanary::VerifierAfterAnswer && !done.is_empty();
-            if self.has_news && !is_late {
-                self.check_all_events();
-                if self.has_news {
+            if self.news != 0 && !is_late {
+                if self.news & VOLUME_NEWS != 0 {
+                    self.check_all_events();
+                }
+                if self.news & SPREAD_NEWS != 0 {
                     self.poll_spread(&mut done, &mut ends, &mut deliver);
                 }
             }
@@ -221,7 +223,7 @@ impl Exports {
             next = export + 1;
             let (e, before) = (&mut self.exports[export], done.len());
             e.volume.poll(done);
-            self.has_news |= e.volume.events() != e.events;
+            self.news |= u8::from(e.volume.events() != e.events) * VOLUME_NEWS;
             if e.volume.outstanding() == 0 {
                 self.to_poll.remove(export);
             }
@@ -364,7 +366,7 @@ impl Exports {
     #[inline]
     pub fn is_at_work(&self) -> bool {
         !self.closings.is_empty()
-            || self.has_news
+            || self.news != 0
             || self.syncs_elsewhere > 0
             || self.to_poll.iter().any(|export| self.exports[export].volume.outstanding() > 0)
     }

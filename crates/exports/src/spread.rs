@@ -6,7 +6,7 @@ use thinwire_volume::{Completion, Geometry, Io, IoError, Op};
 
 use crate::branch::Branch;
 use crate::claims::Grant;
-use crate::exports::{DoorCanary, ExportConfig, Exports};
+use crate::exports::{DoorCanary, ExportConfig, Exports, SPREAD_NEWS, VOLUME_NEWS};
 use crate::ios::IoTicket;
 use crate::owner::Owner;
 use crate::record::{RECORD_TOKEN, RecordState};
@@ -320,7 +320,8 @@ impl Exports {
             return self.exports[export].role.ties_mut().kept.push(completion);
         }
         self.ended.push((export, completion));
-        (self.has_news, self.goes_on) = (true, true);
+        self.news |= SPREAD_NEWS;
+        self.goes_on = true;
     }
 
     /// An I/O has ended in the volume of an export that answers nobody.
@@ -340,7 +341,8 @@ impl Exports {
     /// The export answers nobody until [`Exports::answer_again`].
     pub(crate) fn fall_silent(&mut self, export: usize) {
         self.mute.insert(export);
-        self.has_news = true;
+        // What its volume has heard of by now is told by the verifier that is on its way.
+        self.news |= SPREAD_NEWS | VOLUME_NEWS;
         // The owner may tell others before it tells this branch that all have heard.
         self.hold_writers(export);
     }
@@ -360,7 +362,8 @@ impl Exports {
         self.to_poll.insert(export);
         self.to_tell.insert(export);
         self.ended.extend(kept.into_iter().map(|completion| (export, completion)));
-        (self.has_news, self.goes_on, self.started) = (true, true, true);
+        self.news |= SPREAD_NEWS;
+        (self.goes_on, self.started) = (true, true);
     }
 
     /// A pass has been opened: tells its session, as soon as the export answers.
@@ -397,7 +400,8 @@ impl Exports {
         ends: &mut [(usize, usize)],
         deliver: &mut impl FnMut(IoTicket, Op, u64, &mut Completion),
     ) {
-        let mut all = std::mem::take(done).into_iter();
+        let mut unsorted = std::mem::replace(done, std::mem::take(&mut self.unsorted));
+        let mut all = unsorted.drain(..);
         let mut at = 0;
         for (export, end) in ends.iter_mut() {
             for mut completion in all.by_ref().take(*end - at) {
@@ -409,7 +413,10 @@ impl Exports {
             }
             at = std::mem::replace(end, done.len());
         }
-        for (export, mut completion) in std::mem::take(&mut self.ended) {
+        drop(all);
+        self.unsorted = unsorted;
+        let mut waiting = std::mem::take(&mut self.ended);
+        for (export, mut completion) in waiting.drain(..) {
             if self.mute.contains(export) {
                 self.end_io(export, completion);
                 continue;
@@ -417,6 +424,10 @@ impl Exports {
             let io = self.take_io(completion.token);
             self.deliver(export, &io, &mut completion, deliver);
         }
-        self.has_news = !self.mute.is_empty();
+        debug_assert!(self.ended.is_empty(), "nothing is begun here");
+        self.ended = waiting;
+        if self.mute.is_empty() {
+            self.news &= !SPREAD_NEWS;
+        }
     }
 }

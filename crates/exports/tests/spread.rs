@@ -6,6 +6,8 @@ use thinwire_exports::DoorCanary;
 mod members;
 #[path = "spread/pair.rs"]
 mod pair;
+#[path = "spread/quiet.rs"]
+mod quiet;
 #[path = "spread/rings.rs"]
 mod rings;
 #[path = "spread/world.rs"]
