@@ -10,6 +10,7 @@
 //! What stands over one volume, and has its content, identity and writer record, is a [`Layer`], which passes on all
 //! that it does not do itself. [`Cache`] is one, and no row: it is right only where a target has locked the volume below,
 //! so it is an option of an export. Of these rules a layer keeps those on order, flushes, losses and polls.
+//! [`Dealt`] is no row either: what it stands on are ends of one volume, which nobody can name.
 //!
 //! * **Ranges** are checked once, above ([`Geometry::check`](crate::Geometry::check)): a module asserts,
 //!   and hands down only what the geometry of the volume below allows.
@@ -42,6 +43,7 @@
 mod below;
 mod cache;
 mod composite;
+mod dealt;
 mod events;
 mod layer;
 mod linear;
@@ -55,6 +57,7 @@ use std::ops::RangeInclusive;
 pub use below::{Below, Stretch};
 pub use cache::{Cache, CacheCanary, CacheReport};
 pub use composite::{Composite, Layout};
+pub use dealt::Dealt;
 pub use layer::Layer;
 pub use linear::Linear;
 pub use shape::{IdentityHash, common_geometry};
