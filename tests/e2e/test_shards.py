@@ -77,9 +77,9 @@ def do(lab, disk, *words):
 class Spread:
     """A target whose two shards serve one export together. The first owns it, the other has a branch."""
 
-    def __init__(self, lab, *options, mib=128):
+    def __init__(self, lab, *options, mib=128, volume=None):
         self.lab = lab
-        export = ",".join([f"disk0={image(lab, mib=mib)}", *options, "spread"])
+        export = ",".join([f"disk0={volume or image(lab, mib=mib)}", *options, "spread"])
         flags = ["--shards", "2", "--run-dir", lab.path("target-run")]
         self.target = Target(lab, export, extra=flags)
 
@@ -196,6 +196,23 @@ def taken_over_by_another_shard(lab, first, second):
     spread.has_one_writer(new)
     new.detach()
     old.detach("--force")
+
+
+@test(seconds=90)
+def memory_of_all_shards(lab):
+    """Memory that two shards share: what a writer of the one writes, readers of both read; what it zeroes, too."""
+    spread = Spread(lab, volume="memory:64M")
+    writer = spread.attach(1, "writer")
+    readers = [spread.attach(shard, f"reader{shard}", "--read-only") for shard in (0, 1)]
+    spread.has_one_writer(writer)
+    for word, seen in (("write=one", ["one"]), ("fua=two", ["two"]), ("zero", [])):
+        check(do(lab, writer, word) == ["done"], word)
+        for reader in readers:
+            check(do(lab, reader, "read") == [*seen, "done"], f"after {word}")
+    load.verified(lab, writer.nbd, mib=16, seed=1)
+    for disk in (writer, *readers):
+        disk.detach()
+    spread.target.stop()
 
 
 @test(seconds=60)

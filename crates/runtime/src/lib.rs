@@ -8,7 +8,7 @@
 //!   that would rather wait
 //! * [`lookup`] finds targets; [`steering`] keeps frames of others away
 //! * [`wait`]: sleeping on everything at once, or spinning instead; when, `spin.rs` decides
-//! * [`disk`]: the disks under file stores
+//! * [`disk`]: the disks under file stores; [`spread_memory`]: a volume in memory that several threads have
 pub mod blocking;
 pub mod clock;
 pub mod disk;
@@ -21,6 +21,7 @@ pub mod shard;
 pub mod shards;
 mod slow;
 mod spin;
+pub mod spread_memory;
 pub mod stages;
 pub mod steering;
 pub mod switched;

@@ -106,13 +106,10 @@ impl ExportSpec {
     pub fn set_spread(&mut self) -> Result<(), ParseError> {
         let wrong = |why: &str| Err(ParseError::new(self.volume.to_string(), why));
         match self.volume {
-            VolumeSpec::Path(_) | VolumeSpec::Null(_) => {
+            VolumeSpec::Path(_) | VolumeSpec::Memory(_) | VolumeSpec::Null(_) => {
                 self.spread = true;
                 Ok(())
             }
-            VolumeSpec::Memory(_) => wrong(
-                "a volume in memory belongs to one thread, and cannot be spread over shards; a file on a tmpfs can",
-            ),
             VolumeSpec::Switched(_) | VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => wrong(
                 "a volume that is made of others, or is another target's, is attached by one shard, and cannot \
                  be spread over several",
@@ -286,6 +283,7 @@ mod tests {
         let text = "hot=file:/srv/hot.img,buffered,spread";
         let spec: ExportSpec = text.parse().unwrap();
         assert!(spec.spread && spec.to_string() == text);
+        assert!("hot=memory:1G,spread".parse::<ExportSpec>().unwrap().spread);
         let text = "big=linear:[tw://n/d?link=eth1,file:/c],buffered";
         assert!(
             text.parse::<ExportSpec>().unwrap().buffered,
@@ -331,7 +329,7 @@ mod tests {
             ("a=memory:1M,buffered", "no file"),
             ("a=linear:[tw://n/d?link=eth1,null:1M],buffered", "no file"),
             ("a=/x,buffered=1", "`buffered=1`"),
-            ("a=memory:1M,spread", "one thread"),
+            ("a=memory:1M,spread,writeback", "writeback"),
             ("a=linear:[/x,/y],spread", "one shard"),
             ("a=/x,spread,cache=1M", "cache=SIZE"),
             ("a=/x,cache=1M,spread", "cache=SIZE"),

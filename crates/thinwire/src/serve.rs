@@ -1,5 +1,6 @@
 //! Serving: from a configuration to running shards.
 
+use std::fmt;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +10,12 @@ use std::time::Duration;
 use thinwire_buffer::Pool;
 use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
-use thinwire_runtime::disk::{self, DiskOpenError, DiskOptions, OpenedStore, SpreadDisk};
+use thinwire_runtime::disk::{self, DiskOptions, OpenedStore, SpreadDisk};
 use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
 use thinwire_runtime::shards::{self, Offered, Opener, Service};
+use thinwire_runtime::spread_memory::SpreadMemory;
 use thinwire_runtime::steering::Lanes;
 use thinwire_target::ExportConfig;
 use thinwire_volume::modules::Cache;
@@ -163,12 +165,18 @@ struct Configured<'a> {
     lanes: Vec<Lanes>,
     /// Shards.
     count: u8,
-    /// By number, files and devices of exports that all shards serve, if there are several.
-    spread: Vec<Option<SpreadDisk>>,
+    /// By number, what exports that all shards serve have their content in, if there are several.
+    spread: Vec<Option<Spread>>,
+}
+
+/// Content that was opened once, of which each of several shards has a volume of its own.
+enum Spread {
+    Disk(SpreadDisk),
+    Memory(SpreadMemory),
 }
 
 impl Configured<'_> {
-    /// Opens once what several shards will have a ring on each.
+    /// Opens once what several shards will have a volume on each.
     fn open_spread(&mut self) -> Outcome {
         let (config, endings) = (self.config, self.endings.clone());
         for spec in &config.exports {
@@ -176,7 +184,11 @@ impl Configured<'_> {
                 VolumeSpec::Path(path) if spec.spread && self.count > 1 => {
                     let options = disk_options(spec, &config.state_dir, &endings.stop);
                     let opened = SpreadDisk::open(path, &options, &mut notify(spec));
-                    Some(opened.map_err(|e| cannot_serve(spec, e))?)
+                    Some(Spread::Disk(opened.map_err(|e| cannot_serve(spec, e))?))
+                }
+                VolumeSpec::Memory(bytes) if spec.spread && self.count > 1 => {
+                    let memory = SpreadMemory::new(*bytes, spec.block_bytes, of_this_run(spec));
+                    Some(Spread::Memory(memory.map_err(|e| cannot_serve(spec, e))?))
                 }
                 _ => None,
             };
@@ -185,21 +197,35 @@ impl Configured<'_> {
         Ok(())
     }
 
-    /// The volume of one of several shards on a file or device that was opened for all.
-    fn open_ring(
+    /// The volume of one of several shards on what was opened for all.
+    fn open_part(
         &self,
-        disk: &SpreadDisk,
+        spread: &Spread,
         number: usize,
         index: u8,
         pool: &Pool,
     ) -> Outcome<OpenedExport> {
         let spec = &self.config.exports[number];
-        let opened = match number % usize::from(self.count) == usize::from(index) {
-            true => disk.owner(pool, &mut notify(spec)),
-            false => disk.branch(pool),
-        };
-        let opened = opened.map_err(|e| cannot_serve(spec, e))?;
-        Ok(of_store(opened, |volume, fd| OpenedExport::new(named(spec, volume), fd)))
+        let is_owner = number % usize::from(self.count) == usize::from(index);
+        let export = |volume, fd| OpenedExport::new(named(spec, volume), fd);
+        match spread {
+            Spread::Disk(disk) => {
+                let opened = match is_owner {
+                    true => disk.owner(pool, &mut notify(spec)),
+                    false => disk.branch(pool),
+                };
+                Ok(of_store(opened.map_err(|e| cannot_serve(spec, e))?, export))
+            }
+            Spread::Memory(memory) => {
+                let opened = match is_owner {
+                    true => memory.owner(pool),
+                    false => memory.branch(pool),
+                };
+                let volume = opened.map_err(|e| cannot_serve(spec, e))?;
+                let fd = volume.fd();
+                Ok(export(Box::new(volume), Some(fd)))
+            }
+        }
     }
 }
 
@@ -257,7 +283,7 @@ impl Opener for Configured<'_> {
             let spec = &self.config.exports[number];
             let pool = || shard.borrow().pool().clone();
             let export = match &self.spread[number] {
-                Some(disk) => self.open_ring(disk, number, index, &pool()),
+                Some(spread) => self.open_part(spread, number, index, &pool()),
                 None if spec.volume.is_store() => {
                     open_store(spec, &self.config.state_dir, &pool(), &self.endings.stop)
                 }
@@ -362,8 +388,17 @@ fn notify(spec: &ExportSpec) -> impl FnMut(&str) {
     |note| tracing::warn!("export {}: {note}", spec.name)
 }
 
-fn cannot_serve(spec: &ExportSpec, error: DiskOpenError) -> Failure {
+fn cannot_serve(spec: &ExportSpec, error: impl fmt::Display) -> Failure {
     Failure::failed(format!("cannot serve export {}: {error}", spec.name))
+}
+
+/// Which content an export in memory is: the name says which volume, the incarnation that it is new.
+fn of_this_run(spec: &ExportSpec) -> Identity {
+    let mut identity = Identity { identity: [0; 16], incarnation: entropy() };
+    for (place, byte) in identity.identity.iter_mut().zip(spec.name.bytes()) {
+        *place = byte;
+    }
+    identity
 }
 
 fn of_store(
@@ -433,13 +468,8 @@ fn open_store(
     };
     Ok(match &spec.volume {
         VolumeSpec::Memory(bytes) => {
-            let mut identity = Identity { identity: [0; 16], incarnation: entropy() };
-            // The name says which volume it is, the incarnation that its content is new.
-            for (place, byte) in identity.identity.iter_mut().zip(spec.name.bytes()) {
-                *place = byte;
-            }
             let pages = Pool::new(STORE_FREE_BYTES_MAX);
-            export(Box::new(MemoryStore::new(*bytes, block, identity, &pages)), None)
+            export(Box::new(MemoryStore::new(*bytes, block, of_this_run(spec), &pages)), None)
         }
         VolumeSpec::Null(bytes) => export(Box::new(NullStore::new(*bytes, block)), None),
         VolumeSpec::Switched(_) => {

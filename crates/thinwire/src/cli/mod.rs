@@ -168,7 +168,8 @@ pub struct TargetArgs {
     pub link: Vec<LinkSpec>,
     /// NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,spread][,writeback]; repeatable. cache: memory
     /// of the target for what is read; buffered: through the page cache of this machine's kernel, not directly
-    /// to the file or device; spread: all --shards serve it together, each initiator by one of them
+    /// to the file or device; spread: all --shards serve a file, device or memory:SIZE together, each initiator by
+    /// one of them
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it
