@@ -14,7 +14,8 @@ use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 
-/// How long after that signal. A leaf gives up its own end within one second of it.
+/// How long after that signal. The leaves of a volume give up their ends together within one second of
+/// it, and `copy` has two volumes.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
 /// What the command has failed with, before it lets go of its volumes.

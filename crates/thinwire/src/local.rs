@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use thinwire_runtime::disk::{self, UnusedGrant};
+use thinwire_runtime::disk::{self, LettingGo, UnusedGrant};
 use thinwire_runtime::switched::Switched;
 use thinwire_volume::stores::{MemoryStore, NullStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Owing, Volume, VolumeEvent};
@@ -24,6 +25,8 @@ use crate::uri::VolumeSpec;
 const HURRY_PATIENCE: Duration = Duration::from_secs(1);
 /// How often an end looks whether it is.
 const HURRY_LOOK: Duration = Duration::from_millis(100);
+/// Who is let go of without a last flush has so long to answer before it is told of as one that hangs.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
 /// An open local volume, and the right to write it. A path that is to be written gets this process as
 /// its writer on record; the others die with the process, and have no record.
@@ -31,7 +34,6 @@ pub struct LocalLeaf {
     store: Rc<RefCell<Granted>>,
     fd: Option<RawFd>,
     direct: Option<bool>,
-    host: Host,
 }
 
 /// The volume of a leaf, for whoever stands on it.
@@ -48,6 +50,23 @@ struct Granted {
     has_lost: bool,
     /// What a gateway has written down of the grant: see [`LocalLeaf::set_unused`].
     unused: Option<UnusedGrant>,
+    /// Of a file or device.
+    path: Option<PathBuf>,
+    /// How far its end in order is, once that was begun.
+    ending: Option<End>,
+    /// It is let go of while something is outstanding. Let go of after the store.
+    awaited: Option<LettingGo>,
+}
+
+/// An end in order.
+#[derive(Debug)]
+enum End {
+    /// What was outstanding is waited for, or, once it was asked for, the last flush too.
+    Waiting {
+        is_flushing: bool,
+        done: Vec<Completion>,
+    },
+    Over(Outcome),
 }
 
 impl LocalLeaf {
@@ -102,8 +121,14 @@ impl LocalLeaf {
             written: false,
             has_lost: false,
             unused: None,
+            path: match spec {
+                VolumeSpec::Path(path) => Some(path.clone()),
+                _ => None,
+            },
+            ending: None,
+            awaited: None,
         }));
-        Ok(LocalLeaf { store, fd, direct, host: host.clone() })
+        Ok(LocalLeaf { store, fd, direct })
     }
 
     /// Readable when there are completions, if anything tells of them.
@@ -166,74 +191,57 @@ impl LocalLeaf {
         leaf.has_lost
     }
 
-    /// Its next flush fails, as a disk lets it: once.
+    /// Its store is behind another volume from now on.
     #[cfg(test)]
-    pub fn fail_next_flush(&self) {
+    pub fn wrap(&self, wrapper: impl FnOnce(Box<dyn Volume>) -> Box<dyn Volume>) {
         let nothing: Box<dyn Volume> = Box::new(NullStore::new(512, 512));
         let leaf = &mut *self.store.borrow_mut();
         let store = leaf.store.below_mut();
         let sound = std::mem::replace(store, nothing);
-        *store = Box::new(crate::testing::FailsFlush::new(sound));
+        *store = wrapper(sound);
     }
 
-    /// It answers no flush from now on.
-    #[cfg(test)]
-    pub fn hang(&self) {
-        let nothing: Box<dyn Volume> = Box::new(NullStore::new(512, 512));
-        let leaf = &mut *self.store.borrow_mut();
-        *leaf.store.below_mut() = Box::new(crate::testing::Hangs(nothing, 0));
-    }
-
-    /// An orderly end: makes all durable, then lets go of the right to write. A loss that no flush has told
-    /// of is one that this flush has to tell: then who has written stays on record. So it does if the disk
-    /// does not answer within [`HURRY_PATIENCE`] once `hurry` is readable.
-    pub fn end(&mut self, hurry: Option<&OwnedFd>) -> Outcome {
-        if self.store.borrow().grant.is_none() {
-            return Ok(());
-        }
-        // What is still outstanding nobody else will hear of; a sync that fails says so once.
+    /// Orderly ends of these, all at the same time: each makes all durable, then lets go of the right to write. A loss
+    /// that no flush has told of is one that this flush has to tell: then who has written stays on record. So it does
+    /// if its disk does not answer within [`HURRY_PATIENCE`] once `hurry` is readable. The first failure, after all
+    /// have been tried.
+    pub fn end_all(host: &Host, leaves: &[&LocalLeaf], hurry: Option<&OwnedFd>) -> Outcome {
+        leaves.iter().for_each(|leaf| leaf.store.borrow_mut().begin_end());
         let mut given_up = None;
-        let mut ended = self.drain(hurry, &mut given_up)?;
-        self.store.borrow_mut().store.submit(Io::new(0, Op::Flush, 0, 0));
-        ended.append(&mut self.drain(hurry, &mut given_up)?);
-        for one in ended {
-            one.result.map_err(|e| {
-                Failure::failed(format!("writes since the last flush may be lost: {e}"))
-            })?;
-        }
-        let store = &mut *self.store.borrow_mut();
-        match store.grant.take() {
-            Some(grant) => grant.release(&mut store.store),
-            None => Ok(()),
-        }
-    }
-
-    /// Waits for all that is outstanding, until it is `given_up`: some time after `hurry` was readable.
-    fn drain(
-        &mut self,
-        hurry: Option<&OwnedFd>,
-        given_up: &mut Option<Instant>,
-    ) -> Outcome<Vec<Completion>> {
-        let mut done = Vec::new();
         loop {
-            {
-                let leaf = &mut *self.store.borrow_mut();
-                leaf.store.poll(&mut done);
-                if leaf.store.outstanding() == 0 {
-                    return Ok(done);
-                }
-            }
+            let open: Vec<_> =
+                leaves.iter().filter(|leaf| !leaf.store.borrow_mut().go_on_ending()).collect();
             let now = Instant::now();
             if given_up.is_none() && hurry.is_some_and(is_readable) {
-                *given_up = Some(now + HURRY_PATIENCE);
+                given_up = Some(now + HURRY_PATIENCE);
+            }
+            if open.is_empty() {
+                break;
             }
             if given_up.is_some_and(|at| at <= now) {
-                return Err(Failure::failed(
-                    "given up while a disk of this machine does not answer: writes since the last flush may \
-                     be lost",
-                ));
+                let names: Vec<_> = open.iter().map(|leaf| leaf.store.borrow().name()).collect();
+                let why = format!(
+                    "given up without an answer from {}: writes since the last flush may be lost",
+                    names.join(", ")
+                );
+                open[0].store.borrow_mut().ending = Some(End::Over(Err(Failure::failed(why))));
+                break;
             }
-            self.host.turn(Wait::Until(now + HURRY_LOOK))?;
+            host.turn(Wait::Until(now + HURRY_LOOK))?;
+        }
+        leaves.iter().try_for_each(|leaf| leaf.store.borrow_mut().ended())
+    }
+
+    /// Before these are dropped, each of which waits for its last I/O: those that do not answer soon are told of
+    /// together ([`disk::waited_for`]), not only the first that keeps its thread.
+    pub fn await_all(host: &Host, leaves: &[&LocalLeaf]) {
+        let end = Instant::now() + ANSWER_PATIENCE;
+        // Each of them is asked.
+        while leaves.iter().filter(|leaf| leaf.store.borrow_mut().is_awaited()).count() > 0 {
+            let now = Instant::now();
+            if end <= now || host.turn(Wait::Until(end.min(now + HURRY_LOOK))).is_err() {
+                break;
+            }
         }
     }
 }
@@ -267,6 +275,79 @@ impl Granted {
         let seen = events.len();
         self.store.poll_events(events);
         self.has_lost |= events[seen..].contains(&VolumeEvent::Lost);
+    }
+
+    fn name(&self) -> String {
+        self.path.as_ref().map_or("this machine".into(), |path| path.display().to_string())
+    }
+
+    /// Something is outstanding, which nobody else will hear of: whoever used it has gone.
+    fn is_awaited(&mut self) -> bool {
+        self.take_in(&mut Vec::new())
+    }
+
+    /// As [`Granted::is_awaited`]; takes in what has come.
+    fn take_in(&mut self, done: &mut Vec<Completion>) -> bool {
+        self.store.poll(done);
+        let is_awaited = self.store.outstanding() > 0;
+        match (is_awaited, &self.awaited, &self.path) {
+            (true, None, Some(path)) => self.awaited = Some(LettingGo::of(path)),
+            (false, ..) => self.awaited = None,
+            _ => {}
+        }
+        is_awaited
+    }
+
+    /// Nothing is to be ended where there is no right to write.
+    fn begin_end(&mut self) {
+        self.ending = Some(match self.grant {
+            Some(_) => End::Waiting { is_flushing: false, done: Vec::new() },
+            None => End::Over(Ok(())),
+        });
+    }
+
+    /// True once it is over.
+    fn go_on_ending(&mut self) -> bool {
+        match self.ending.take() {
+            Some(End::Waiting { mut is_flushing, mut done }) => {
+                let mut is_awaited = self.take_in(&mut done);
+                if !is_awaited && !is_flushing {
+                    self.store.submit(Io::new(0, Op::Flush, 0, 0));
+                    is_flushing = true;
+                    is_awaited = self.take_in(&mut done);
+                }
+                self.ending = Some(match is_awaited {
+                    true => End::Waiting { is_flushing, done },
+                    false => End::Over(self.finish_end(done)),
+                });
+                !is_awaited
+            }
+            over => {
+                self.ending = over;
+                true
+            }
+        }
+    }
+
+    /// After the last flush. A sync that fails says so once.
+    fn finish_end(&mut self, done: Vec<Completion>) -> Outcome {
+        for one in done {
+            one.result.map_err(|e| {
+                Failure::failed(format!("writes since the last flush may be lost: {e}"))
+            })?;
+        }
+        match self.grant.take() {
+            Some(grant) => grant.release(&mut self.store),
+            None => Ok(()),
+        }
+    }
+
+    /// How its end went, if it is over.
+    fn ended(&mut self) -> Outcome {
+        match self.ending.take() {
+            Some(End::Over(outcome)) => outcome,
+            _ => Ok(()),
+        }
     }
 }
 

@@ -297,13 +297,14 @@ fn an_end_in_a_hurry_does_not_wait_for_a_disk_that_does_not_answer() {
     let host = Host::new().unwrap();
     let options = VolumeOptions { run_dir: image.dir.path().join("run"), ..options() };
     let opened = LocalLeaf::open(&host, &image.spec, &options, image.disk_options(), None);
-    let mut leaf = opened.unwrap();
+    let leaf = opened.unwrap();
     leaf.keep_grant();
-    leaf.hang();
+    leaf.wrap(|sound| Box::new(crate::testing::Hangs::new(sound, &Default::default(), usize::MAX)));
     let hurry = crate::steward::bell().unwrap();
     rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
-    let why = leaf.end(Some(&hurry)).unwrap_err().to_string();
-    assert!(why.contains("does not answer"), "{why}");
+    let why = LocalLeaf::end_all(&host, &[&leaf], Some(&hurry)).unwrap_err().to_string();
+    let VolumeSpec::Path(path) = &image.spec else { unreachable!() };
+    assert!(why.contains(&format!("without an answer from {}:", path.display())), "{why}");
     drop(leaf);
     assert!(image.record().is_held(), "what was written last may be lost");
 }

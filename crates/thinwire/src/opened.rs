@@ -39,6 +39,13 @@ enum Leaf {
 }
 
 impl Leaf {
+    fn local(&self) -> Option<&LocalLeaf> {
+        match self {
+            Leaf::Local(leaf) => Some(leaf),
+            Leaf::Remote(_) => None,
+        }
+    }
+
     fn health(&self) -> VolumeHealth {
         match self {
             Leaf::Local(leaf) => {

@@ -1,7 +1,9 @@
 //! Helpers for unit tests.
 
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -315,30 +317,47 @@ impl Volume for FailsFlush {
     }
 }
 
-/// A volume that answers no flush, and how many it was asked for.
-pub struct Hangs(pub Box<dyn Volume>, pub usize);
+/// A volume that answers flushes only once all volumes together were asked for so many.
+pub struct Hangs {
+    sound: Box<dyn Volume>,
+    asked: Rc<Cell<usize>>,
+    wanted: usize,
+    flushes: Vec<Io>,
+}
+
+impl Hangs {
+    pub fn new(sound: Box<dyn Volume>, asked: &Rc<Cell<usize>>, wanted: usize) -> Self {
+        Hangs { sound, asked: asked.clone(), wanted, flushes: Vec::new() }
+    }
+}
 
 impl Volume for Hangs {
     fn geometry(&self) -> Geometry {
-        self.0.geometry()
+        self.sound.geometry()
     }
 
     fn identity(&self) -> Identity {
-        self.0.identity()
+        self.sound.identity()
     }
 
     fn submit(&mut self, io: Io) {
         match io.op {
-            Op::Flush => self.1 += 1,
-            _ => self.0.submit(io),
+            Op::Flush => {
+                self.asked.set(self.asked.get() + 1);
+                self.flushes.push(io);
+            }
+            _ => self.sound.submit(io),
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.0.poll(done);
+        if self.asked.get() >= self.wanted {
+            self.flushes.drain(..).for_each(|io| self.sound.submit(io));
+        }
+        self.sound.poll(done);
     }
 
     fn outstanding(&self) -> usize {
-        self.0.outstanding() + self.1
+        self.sound.outstanding() + self.flushes.len()
     }
 }

@@ -10,26 +10,35 @@ fn waited_for_now() -> MutexGuard<'static, Vec<PathBuf>> {
     WAITED_FOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Files and devices of this process whose last I/O is waited for, since they are being dropped: those that
-/// hang, if that takes long. May be called by any thread.
+/// Files and devices of this process whose last I/O is waited for, each once: they are being dropped, or are to be
+/// ([`LettingGo`]). Those that hang, if that takes long. May be called by any thread.
 pub fn waited_for() -> Vec<PathBuf> {
-    waited_for_now().clone()
+    let mut once: Vec<PathBuf> = Vec::new();
+    for path in &*waited_for_now() {
+        if !once.contains(path) {
+            once.push(path.clone());
+        }
+    }
+    once
 }
 
-/// One of them, as long as this lives.
-pub(super) struct LettingGo<'a>(&'a Path);
+/// One of them, as long as this lives. A disk has one of its own while it is dropped; who lets go of several, of
+/// which the first may keep it for ever, has one for each.
+#[derive(Debug)]
+pub struct LettingGo(PathBuf);
 
-impl<'a> LettingGo<'a> {
-    pub fn of(path: &'a Path) -> Self {
+impl LettingGo {
+    /// What is behind this path is waited for.
+    pub fn of(path: &Path) -> Self {
         waited_for_now().push(path.to_owned());
-        LettingGo(path)
+        LettingGo(path.to_owned())
     }
 }
 
-impl Drop for LettingGo<'_> {
+impl Drop for LettingGo {
     fn drop(&mut self) {
         let mut all = waited_for_now();
-        if let Some(at) = all.iter().position(|path| path == self.0) {
+        if let Some(at) = all.iter().position(|path| *path == self.0) {
             all.swap_remove(at);
         }
     }
@@ -45,6 +54,7 @@ mod tests {
         let (a, b) = (Path::new("/letting-go/a"), Path::new("/letting-go/b"));
         let first = LettingGo::of(a);
         let (second, other) = (LettingGo::of(a), LettingGo::of(b));
+        assert_eq!((count("letting-go/a"), count("letting-go/b")), (1, 1));
         drop(first);
         assert_eq!((count("letting-go/a"), count("letting-go/b")), (1, 1));
         drop((second, other));

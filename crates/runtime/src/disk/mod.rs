@@ -33,7 +33,7 @@ mod writer;
 pub use any::AnyDisk;
 pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
-pub use letting_go::waited_for;
+pub use letting_go::{LettingGo, waited_for};
 pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use spread::SpreadDisk;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::Leaf;
 use crate::error::Outcome;
 use crate::host::Host;
+use crate::local::LocalLeaf;
 use crate::open::{Ending, Unheard, Wait};
 use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
 
@@ -75,20 +76,22 @@ pub(super) fn end(
 ) -> Outcome<Unheard> {
     let at_once = |leaf: &RemoteLeaf| is_forced(ending, leaf.is_away(), leaf.has_lost());
     let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
-    for leaf in leaves {
-        // Those that are not ended go with the tree: who has written stays on record, else whoever was
-        // there before is so again.
-        match (leaf, ending) {
-            // Whoever flushed has been told, and the next flush would not fail again.
-            (Leaf::Local(leaf), Ending::AfterLoss) if leaf.has_lost() => {}
-            (Leaf::Local(leaf), Ending::Orderly | Ending::BarAway | Ending::AfterLoss) => {
-                let left = leaf.end(hurry);
-                ended = ended.and_then(|unheard| left.map(|()| unheard));
-            }
-            (Leaf::Local(leaf), Ending::Unused) => leaf.unkeep_grant(),
-            _ => {}
-        }
+    let locals: Vec<&LocalLeaf> = leaves.iter().filter_map(Leaf::local).collect();
+    // Those that are not ended go with the tree: who has written stays on record, else whoever was there before is so
+    // again.
+    let in_order = |leaf: &&&LocalLeaf| match ending {
+        Ending::Orderly | Ending::BarAway => true,
+        // Whoever flushed has been told, and the next flush would not fail again.
+        Ending::AfterLoss => !leaf.has_lost(),
+        Ending::Unused | Ending::Unfinished | Ending::Force => false,
+    };
+    let to_end: Vec<&LocalLeaf> = locals.iter().filter(in_order).copied().collect();
+    let left = LocalLeaf::end_all(host, &to_end, hurry);
+    ended = ended.and_then(|unheard| left.map(|()| unheard));
+    if matches!(ending, Ending::Unused) {
+        locals.iter().for_each(|leaf| leaf.unkeep_grant());
     }
+    LocalLeaf::await_all(host, &locals);
     match ending {
         // Of nothing can be said that it is durable.
         Ending::Force | Ending::AfterLoss | Ending::Unfinished => ended.map(|_| Unheard::default()),

@@ -1,14 +1,16 @@
 //! Volumes that commands open: what is refused, and what a loss leaves.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use thinwire_buffer::SegList;
+use thinwire_runtime::disk;
 use thinwire_volume::{Op, load_writer};
 
 use super::*;
 use crate::cli::WireArgs;
 use crate::open::open_volume;
-use crate::testing::TempDir;
+use crate::testing::{FailsFlush, Hangs, TempDir};
 
 #[test]
 fn what_does_not_fit_is_named_as_the_user_named_it() {
@@ -41,7 +43,7 @@ impl Failing {
         let disk = DiskOptions::default();
         let tree = Tree::open(&host, &text.parse().unwrap(), &options, disk, None).unwrap();
         let Leaf::Local(leaf) = &tree.leaves[1] else { unreachable!() };
-        leaf.fail_next_flush();
+        leaf.wrap(|sound| Box::new(FailsFlush::new(sound)));
         for fd in tree.fds() {
             host.shard_mut().add_volume(fd, None::<PartId<Initiator>>).unwrap();
         }
@@ -105,6 +107,64 @@ fn a_loss_that_no_flush_has_told_of_fails_the_end_and_stays_on_record() {
     let why = closed.unwrap_err().to_string();
     assert!(why.contains("writes since the last flush may be lost"), "{why}");
     assert_eq!(are_held, [false, true]);
+}
+
+/// Three images as one volume that is in a hurry to end. Those that `hang` answer flushes once so many were asked for.
+fn hanging(dir: &TempDir, hang: [bool; 3], wanted: usize) -> (Box<dyn OpenVolume>, Vec<PathBuf>) {
+    let paths: Vec<_> = ["a.img", "b.img", "c.img"].map(|name| dir.path().join(name)).into();
+    paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
+    let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    let spec = format!("linear:[{}]", names.join(",")).parse().unwrap();
+    let mut options = VolumeOptions::new(false, &WireArgs::default(), dir.path().join("run"));
+    let hurry = crate::steward::bell().unwrap();
+    rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
+    options.hurry = Some(hurry);
+    let host = Host::new().unwrap();
+    let tree = Tree::open(&host, &spec, &options, DiskOptions::default(), None).unwrap();
+    let asked = Rc::default();
+    for (leaf, hangs) in tree.leaves.iter().zip(hang) {
+        let leaf = leaf.local().unwrap();
+        leaf.keep_grant();
+        if hangs {
+            leaf.wrap(|sound| Box::new(Hangs::new(sound, &asked, wanted)));
+        }
+    }
+    (over(&host, tree, &options), paths)
+}
+
+/// The second that one of them may take is not taken by each behind the other.
+#[test]
+fn leaves_end_beside_each_other() {
+    let dir = TempDir::new("opened-beside");
+    let (mut open, _) = hanging(&dir, [true; 3], 3);
+    assert_eq!(open.close(Ending::Orderly).unwrap(), Unheard::default());
+}
+
+/// Not only the first that is waited for.
+#[test]
+fn all_that_hang_are_named() {
+    for ending in [Ending::Orderly, Ending::Force] {
+        let dir = TempDir::new("opened-hanging");
+        let (mut open, paths) = hanging(&dir, [true, false, true], usize::MAX);
+        let named = || -> Vec<_> {
+            let waited_for = disk::waited_for();
+            paths.iter().map(|path| waited_for.contains(path)).collect()
+        };
+        if ending == Ending::Force {
+            open.volume().submit(Io::new(1, Op::Flush, 0, 0));
+        }
+        assert_eq!(named(), [false; 3]);
+        let closed = open.close(ending);
+        assert_eq!(named(), [true, false, true], "{ending:?}");
+        if let Err(why) = closed {
+            let names = format!("from {}, {}:", paths[0].display(), paths[2].display());
+            assert!(why.to_string().contains(&names), "{why}");
+        } else {
+            assert_eq!(ending, Ending::Force);
+        }
+        drop(open);
+        assert_eq!(named(), [false; 3], "they are let go of");
+    }
 }
 
 /// Whether it stands there itself, in a list, or in a file that is named there.
