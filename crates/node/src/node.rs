@@ -3,6 +3,7 @@
 mod edges;
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -103,7 +104,7 @@ pub struct Node {
     /// Those that were closed last.
     closed: Vec<usize>,
     effects: Vec<Effect>,
-    left: Vec<(PartId, Effect)>,
+    left: VecDeque<(PartId, Effect)>,
     stage: Stage,
     round: u32,
     /// Of the round.
@@ -136,7 +137,7 @@ impl Node {
             touched: Vec::new(),
             closed: Vec::new(),
             effects: Vec::new(),
-            left: Vec::new(),
+            left: VecDeque::new(),
             stage: Stage::Rest,
             round: 0,
             rung: Vec::new(),
@@ -430,7 +431,7 @@ impl Node {
 
     /// The next thing to be done outside.
     pub fn take_effect(&mut self) -> Option<(PartId, Effect)> {
-        if self.left.is_empty() { None } else { Some(self.left.remove(0)) }
+        self.left.pop_front()
     }
 
     /// When the next turn must be, at the latest: [`Time::ZERO`] if something has been left over.

@@ -500,3 +500,26 @@ fn each_part_fills_the_batches_of_its_links_and_shares_their_room() {
     node.remove(b);
     assert_eq!(told(&diary), ["a has 64 on 1"]);
 }
+
+#[test]
+fn effects_are_taken_in_the_order_in_which_they_were_left() {
+    let (mut node, diary) = (Node::new([info(1)].into()), Diary::default());
+    for n in 0..200 {
+        node.add(store(format!("{n}").leak(), &diary), vec![], &Lane::ALL);
+    }
+    let mut taken = Vec::new();
+    let mut take = |node: &mut Node, count| {
+        for (_, effect) in std::iter::from_fn(|| node.take_effect()).take(count) {
+            let Effect::Note(_, name) = effect else { panic!("{effect:?}") };
+            taken.push(format!("{name} closes"));
+        }
+    };
+    for count in [70, usize::MAX] {
+        node.settle(NOW);
+        node.close(NOW);
+        take(&mut node, count);
+    }
+    let closed = told(&diary).into_iter().filter(|line| line.ends_with("closes"));
+    assert_eq!(taken, closed.collect::<Vec<_>>());
+    assert!(taken.len() >= 200);
+}
