@@ -45,6 +45,36 @@ fn say(replies: &mut Replies, device: &OwnedFd, kernel: &OwnedFd) -> Vec<(u64, i
     hear(kernel)
 }
 
+/// A thread in which the system call of this number fails where its third argument is so large, as the filter of a
+/// container has it, or a kernel without memory.
+fn refusing(number: i64, third_min: u32, errno: i32, work: impl FnOnce() + Send) {
+    let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let (load, is) = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_K);
+    let refusal = libc::SECCOMP_RET_ERRNO | errno as u32;
+    let mut filter = [
+        // Of `seccomp_data` the first word is the call's number, and 32 bytes lie before its third argument.
+        instruction(load, 0, 0, 0),
+        instruction(is | libc::BPF_JEQ, 0, 3, number as u32),
+        instruction(load, 0, 0, 32),
+        instruction(is | libc::BPF_JGE, 0, 1, third_min),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, refusal),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let refused = move || {
+        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+        // SAFETY: the program and its instructions live during the calls; both only bind this thread.
+        let results = unsafe {
+            [
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+                libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            ]
+        };
+        assert_eq!(results, [0, 0], "{}", std::io::Error::last_os_error());
+        work();
+    };
+    std::thread::scope(|scope| _ = scope.spawn(refused));
+}
+
 #[test]
 fn what_is_kept_leaves_in_one_call_or_else_one_by_one() {
     let (mut replies, device, kernel) = scene();
@@ -132,4 +162,19 @@ fn what_the_kernel_still_reads_is_left_to_it_when_all_is_dropped() {
     drop(replies);
     drop(writer);
     assert!(segments.iter().all(|one| !one.is_unique()));
+}
+
+/// As a container has it, whether it forbids to make a ring or to enter one.
+#[test]
+fn without_io_uring_replies_go_one_by_one() {
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            refusing(call, 0, errno, || {
+                let (mut replies, device, kernel) = scene();
+                assert!(replies.ring.is_none());
+                assert_eq!(say(&mut replies, &device, &kernel).len(), 6);
+                assert_eq!((replies.calls, replies.free.len()), (0, SLOTS));
+            });
+        }
+    }
 }
