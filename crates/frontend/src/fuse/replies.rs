@@ -200,7 +200,7 @@ impl Replies {
                 error if [libc::EAGAIN, libc::EINTR].contains(&-error) => {
                     self.write(device, &self.slots[at])
                 }
-                error => warn(Errno::from_raw_os_error(-error)),
+                error => self.refused(device, &self.slots[at], Errno::from_raw_os_error(-error)),
             }
             self.release(at);
         }
@@ -215,7 +215,36 @@ impl Replies {
             count += 1;
         }
         if let Err(e) = rustix::io::writev(device, &pieces[..count]) {
-            warn(e);
+            self.refused(device, slot, e);
+        }
+    }
+
+    /// The kernel has not taken one: whoever asked is answered in another way, and does not wait for ever.
+    fn refused(&self, device: &OwnedFd, slot: &Slot, error: Errno) {
+        // For a list of many pieces it needs memory, before it looks at the reply; for one piece it does not.
+        let result = match error {
+            Errno::NOMEM => {
+                let mut whole = self.pool.get(slot.header.len as usize);
+                let mut at = 0;
+                for piece in slot.pieces() {
+                    whole[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+                rustix::io::write(device, &whole)
+            }
+            error => Err(error),
+        };
+        let Err(error) = result else { return };
+        if is_unwanted(error) {
+            return;
+        }
+        let (len, unique) = (size_of::<OutHeader>() as u32, slot.header.unique);
+        let failed = OutHeader { len, error: -libc::EIO, unique };
+        match rustix::io::write(device, failed.as_bytes()) {
+            Err(e) if !is_unwanted(e) => {
+                tracing::warn!("the kernel takes no FUSE reply: {error}, {e}")
+            }
+            _ => tracing::warn!("the kernel refused a FUSE reply, whose request fails: {error}"),
         }
     }
 
@@ -236,10 +265,8 @@ impl Drop for Replies {
 }
 
 /// A reply that the kernel no longer wants (interrupted, aborted) is nobody's loss.
-fn warn(error: Errno) {
-    if !matches!(error, Errno::NOENT | Errno::NODEV) {
-        tracing::warn!("the kernel refused a FUSE reply: {error}");
-    }
+fn is_unwanted(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NODEV)
 }
 
 /// A ring that works: one may be made where entering it is forbidden.

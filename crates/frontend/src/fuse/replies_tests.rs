@@ -178,3 +178,35 @@ fn without_io_uring_replies_go_one_by_one() {
         }
     }
 }
+
+/// It has had none for the list of its pieces.
+#[test]
+fn a_reply_for_which_the_kernel_had_no_memory_is_sent_in_one_piece() {
+    refusing(libc::SYS_writev, 9, libc::ENOMEM, || {
+        let (mut replies, device, kernel) = scene();
+        let mut data = SegList::new();
+        (0..20).for_each(|n| data.push(segment(&[n; 100])));
+        let expected = data.to_vec();
+        replies.push(&device, 1, 0, &[9; 8], data);
+        assert!(replies.send(&device));
+        assert!(hear(&kernel) == [(1, 0, [vec![9; 8], expected].concat())]);
+    });
+}
+
+/// Here it is longer than the device takes.
+#[test]
+fn the_request_of_a_reply_that_is_refused_fails() {
+    let (mut replies, device, kernel) = scene();
+    rustix::net::sockopt::set_socket_send_buffer_size(&device, 16 << 10).unwrap();
+    for _ in 0..2 {
+        for (unique, len) in [(1, 100), (2, 100_000), (3, 200)] {
+            replies.push(&device, unique, 0, &[], SegList::of(segment(&vec![1; len])));
+        }
+        assert!(replies.send(&device));
+        let heard = hear(&kernel);
+        let of = |unique| heard.iter().find(|one| one.0 == unique).map(|one| (one.1, one.2.len()));
+        assert_eq!([1, 2, 3].map(of), [Some((0, 100)), Some((-libc::EIO, 0)), Some((0, 200))]);
+        assert_eq!((heard.len(), replies.free.len()), (3, SLOTS));
+        replies.ring = None;
+    }
+}
