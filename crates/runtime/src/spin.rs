@@ -179,7 +179,12 @@ impl Spinner {
         }
         self.arrived(Duration::ZERO);
         let new = Idle { next, since: now, spun: Duration::ZERO, away: Duration::ZERO };
-        let Idle { next, spun, .. } = *self.idle.get_or_insert(new);
+        let idle = self.idle.get_or_insert(new);
+        // A timer may have had something sent: what comes then is not what was waited for before.
+        if idle.next != next {
+            *idle = Idle { spun: idle.spun, ..new };
+        }
+        let spun = idle.spun;
         self.budget = (self.gaps.long(next) * 4).clamp(SPIN_MIN, self.spin_max());
         if spun >= self.budget || now < self.held_until || !self.pays(next, network_time) {
             return false;

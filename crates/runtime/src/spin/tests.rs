@@ -184,6 +184,21 @@ fn a_neighbour_who_stays_is_tried_ever_less_often_and_one_who_goes_is_forgotten(
 }
 
 #[test]
+fn a_gap_is_of_the_kind_that_was_expected_when_it_ended() {
+    let mut thread = Script::new();
+    let first = thread.spinner.gaps.median(Next::Descriptor);
+    for _ in 0..100 {
+        // A client thinks, and a timer has something sent: an answer comes before the client does.
+        thread.spinner.begin(thread.now, Next::Descriptor, || None, || 0);
+        thread.now = thread.now + us(150);
+        thread.spinner.sent(thread.now);
+        thread.wait(us(15));
+    }
+    assert!(thread.spinner.gaps.median(Next::Frame) < us(25), "{:?}", thread.spinner.gaps);
+    assert_eq!(thread.spinner.gaps.median(Next::Descriptor), first, "nothing is known of it");
+}
+
+#[test]
 fn a_found_frame_does_not_hide_who_ran_before() {
     let mut thread = Script::new();
     thread.once = Some((us(1400), true));
