@@ -514,3 +514,7 @@ fn block_status(file: &File, offset: u64, len: u64, out: &mut Vec<Extent>) -> Re
 #[cfg(test)]
 #[path = "real_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "joined_tests.rs"]
+mod joined_tests;

@@ -80,7 +80,7 @@ fn disk() -> RealDisk<Prompt> {
     with_engine(Prompt::default(), Arc::new(File::open("/dev/zero").unwrap()))
 }
 
-fn with_engine<E: Engine>(engine: E, file: Arc<File>) -> RealDisk<E> {
+pub(super) fn with_engine<E: Engine>(engine: E, file: Arc<File>) -> RealDisk<E> {
     let (path, scope, identity) = (Path::new("/dev/zero"), SyncScope::alone(), [0xab; 16]);
     let (bytes, device, read_only) = (1 << 30, true, true);
     let content =
