@@ -3,12 +3,13 @@
 mod common;
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Dir, open_disk};
 use thinwire_buffer::{Addr, Pool, SegList};
@@ -91,8 +92,15 @@ struct Served {
     ended: mpsc::Receiver<u8>,
 }
 
+fn free_address() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
 fn start(paths: &[PathBuf; 2], dir: &Dir) -> Served {
-    let address = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    start_at(free_address(), paths, dir)
+}
+
+fn start_at(address: SocketAddr, paths: &[PathBuf; 2], dir: &Dir) -> Served {
     let (stop_read, stop) = rustix::pipe::pipe().unwrap();
     let inquiry = Arc::new(Inquiry::new(SHARDS).unwrap());
     let (tell, ready) = mpsc::channel();
@@ -130,14 +138,7 @@ fn start(paths: &[PathBuf; 2], dir: &Dir) -> Served {
 impl Served {
     /// An initiator whose session is on that shard.
     fn attach(&self, shard: u8, more: impl FnOnce(&mut InitiatorConfig)) -> Blocking {
-        let mut config = InitiatorConfig::new(self.target.clone(), format!("disk{NUMBER}"));
-        config.insecure = true;
-        let identities = (1u8..).map(|n| [n; 16]);
-        config.initiator =
-            identities.into_iter().find(|id| SpreadConfig::dealt(id, 0, SHARDS) == shard).unwrap();
-        more(&mut config);
-        let links = vec![link("udp:127.0.0.1", None)];
-        Blocking::open(config, links, Pool::new(8 << 20), PATIENCE).unwrap()
+        attach(self.target.clone(), shard, more)
     }
 
     fn end(mut self) -> Vec<u8> {
@@ -147,6 +148,17 @@ impl Served {
         ended.sort_unstable();
         ended
     }
+}
+
+fn attach(target: TargetName, shard: u8, more: impl FnOnce(&mut InitiatorConfig)) -> Blocking {
+    let mut config = InitiatorConfig::new(target, format!("disk{NUMBER}"));
+    config.insecure = true;
+    let identities = (1u8..).map(|n| [n; 16]);
+    config.initiator =
+        identities.into_iter().find(|id| SpreadConfig::dealt(id, 0, SHARDS) == shard).unwrap();
+    more(&mut config);
+    let links = vec![link("udp:127.0.0.1", None)];
+    Blocking::open(config, links, Pool::new(8 << 20), PATIENCE).unwrap()
 }
 
 fn write(volume: &mut Blocking, at: u64, byte: u8, fua: bool) -> Result<(), ErrorKind> {
@@ -229,4 +241,59 @@ fn a_writer_of_a_branch_ends_in_order() {
     assert_eq!([0, 1, 2].map(|at| first_byte(&mut other, at)), [7, 7, 7]);
     other.close(PATIENCE).unwrap();
     assert_eq!(served.end(), [0]);
+}
+
+/// A writer that flushes through a branch all the time does not hold up the end of its target, and has its answer from
+/// the next one: no flush fails, and what each covers is in the file.
+#[test]
+fn a_target_ends_in_order_while_a_branch_has_a_flush_under_way() {
+    const BLOCKS: usize = 16;
+    let dir = Dir::new();
+    let paths = images(&dir);
+    let address = free_address();
+    let mut served = start_at(address, &paths, &dir);
+    let target = served.target.clone();
+    // Odd while one is under way.
+    let flushes = Arc::new(AtomicU64::new(0));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let (own, ends) = (flushes.clone(), is_over.clone());
+    let writer = std::thread::spawn(move || {
+        let mut volume = attach(target, 2, |_| {});
+        let mut last = [0; BLOCKS];
+        for number in 0.. {
+            let (at, byte) = (number % BLOCKS, (number % 255) as u8 + 1);
+            write(&mut volume, at as u64, byte, false).unwrap();
+            own.fetch_add(1, Ordering::Relaxed);
+            volume.flush().unwrap();
+            own.fetch_add(1, Ordering::Relaxed);
+            last[at] = byte;
+            if ends.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        volume.close(PATIENCE).unwrap();
+        last
+    });
+    let wait = |is_there: &dyn Fn(u64) -> bool| {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let count = flushes.load(Ordering::Relaxed);
+            if is_there(count) {
+                return count;
+            }
+            assert!(!writer.is_finished() && Instant::now() < until, "it does not go on");
+            std::thread::yield_now();
+        }
+    };
+    for _ in 0..5 {
+        let before = wait(&|count| count % 2 == 1);
+        served.end();
+        served = start_at(address, &paths, &dir);
+        wait(&|count| count > before + 1);
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let last = writer.join().unwrap();
+    assert_eq!(served.end(), [2]);
+    let bytes = std::fs::read(&paths[NUMBER]).unwrap();
+    assert_eq!(std::array::from_fn(|at| bytes[at * 4096]), last);
 }
