@@ -89,6 +89,7 @@ impl Lent for Chunk {
 
 /// The chunks of a link.
 struct Region {
+    chunks: usize,
     free: Cell<usize>,
     stats: Cell<LendingStats>,
 }
@@ -109,6 +110,11 @@ impl RegionView {
     pub fn stats(&self) -> LendingStats {
         self.0.stats.get()
     }
+
+    /// Chunks that somebody refers to.
+    pub fn lent(&self) -> usize {
+        self.0.chunks - self.0.free.get()
+    }
 }
 
 /// The link.
@@ -125,8 +131,8 @@ pub struct LendingLink {
 impl LendingLink {
     /// Over another.
     pub fn new(below: Box<dyn Link>, config: LendingConfig) -> Self {
-        let (free, stats) = (Cell::new(config.chunks), Cell::default());
-        let region = Rc::new(Region { free, stats });
+        let (chunks, stats) = (config.chunks, Cell::default());
+        let region = Rc::new(Region { chunks, free: Cell::new(chunks), stats });
         let (reuses_early, lent) = (config.reuses_early, RefCell::default());
         LendingLink { below, region, reuses_early, lent, calls: 0, arrived: RxBatch::new() }
     }

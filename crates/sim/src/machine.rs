@@ -237,6 +237,11 @@ impl Machine {
         sum
     }
 
+    /// Pieces of memory of its links that somebody refers to.
+    pub fn lent(&self) -> usize {
+        self.regions.iter().map(RegionView::lent).sum()
+    }
+
     /// Whether it is turned now. It is once something is due, after a delay of its scheduler.
     pub fn wakes(&mut self, now: u64, net: &SimNet, is_due: bool, rng: &mut Rng, lag: u64) -> bool {
         if self.frozen_until > now {

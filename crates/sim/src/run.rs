@@ -28,6 +28,8 @@ pub enum Canary {
     Outlet(crate::narrow::OutletCanary),
     /// Memory that links of clients, or of servers, have lent receives the next frame while somebody refers to it.
     LentReused(SimSide),
+    /// Who holds what it has read never lets go of it.
+    LentKept,
     /// Below users of local disks.
     Local(crate::local::LocalCanary),
     /// One of all initiators.
@@ -123,6 +125,10 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         };
         let lending = machines.into_iter().filter_map(|machine| machine.lending.as_mut());
         lending.for_each(|lending| lending.reuses_early = true);
+    }
+    if canary == Canary::LentKept {
+        let holding = world.clients.iter_mut().filter_map(|client| client.holding.as_mut());
+        holding.for_each(|holding| holding.is_greedy = true);
     }
     if let Canary::Cache(planted) = canary {
         world.exports.iter_mut().for_each(|export| export.cache_canary = planted);
@@ -362,6 +368,10 @@ fn end(world: &mut World) -> Result<(), Violation> {
     }
     for server in 0..world.servers.len() {
         world.crash_server(server, Crash::Power);
+    }
+    if let Some(lent) = world.machines_mut().map(|m| m.lent()).find(|&lent| lent > 0) {
+        let text = format!("a link has not got back {lent} of its chunks, though nothing runs");
+        return Err(Violation(text));
     }
     for export in &world.exports {
         match &export.store {

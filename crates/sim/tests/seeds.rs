@@ -294,3 +294,9 @@ fn canary_of_a_link_that_reuses_what_a_client_holds_is_found() {
 fn canary_of_a_link_that_reuses_what_a_target_writes_is_found() {
     found_among(Canary::LentReused(SimSide::Servers), 100, has_lending_links);
 }
+
+/// Such a link runs out of it.
+#[test]
+fn canary_of_a_client_that_never_lets_go_of_what_was_lent_is_found() {
+    found_among(Canary::LentKept, 100, has_lending_links);
+}

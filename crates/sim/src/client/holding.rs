@@ -19,6 +19,8 @@ pub struct Holding {
     pub ns_max: u64,
     /// Dice of their own: who holds nothing does all that it did before there was such a thing.
     pub dice: Rng,
+    /// A fault: it never lets go.
+    pub is_greedy: bool,
     held: VecDeque<Held>,
 }
 
@@ -37,7 +39,7 @@ const HELD_MAX: usize = 64;
 impl Holding {
     /// Nothing yet.
     pub fn new(share: f64, ns_max: u64, dice: Rng) -> Self {
-        Holding { share, ns_max, dice, held: VecDeque::new() }
+        Holding { share, ns_max, dice, is_greedy: false, held: VecDeque::new() }
     }
 
     /// Perhaps keeps the data of a read.
@@ -64,12 +66,15 @@ impl Client {
     ) -> Result<(), Violation> {
         let Some(holding) = &mut self.holding else { return Ok(()) };
         let mut changed = None;
-        holding.held.retain(|held| {
+        holding.held.retain_mut(|held| {
             let stays = !over && held.until > now;
             if !stays {
                 coverage.reads_held += 1;
                 if held.data.to_vec() != held.bytes {
                     changed = Some(held.token);
+                }
+                if holding.is_greedy {
+                    std::mem::forget(std::mem::take(&mut held.data));
                 }
             }
             stays
