@@ -132,6 +132,7 @@ impl Chaos {
 
     /// Everything ends that goes wrong.
     pub fn heal(&mut self, world: &mut World) {
+        world.clients.iter_mut().for_each(|client| client.cuts.clear());
         while let Some((_, what)) = self.later.pop_first() {
             self.finish(world, what);
         }

@@ -46,6 +46,10 @@ coverage! {
     overlaps,
     /// Writes and write-zeroes of parts of blocks, which are read, patched and written.
     edges_patched,
+    /// Runs whose attachment had several members, all of them open.
+    members_open,
+    /// Frames that were lost to one of several members alone.
+    members_cut,
     /// I/Os that failed with an error that was due.
     errors,
     /// I/Os that failed because the target was away too long.

@@ -210,6 +210,14 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(24));
     until_recovered(world)?;
     // What I/O failed for want of a target has proved nothing. Now it is there for everybody.
+    // Of a flush that went to several members what failed behind its answer is told by the next.
+    for client in 0..world.clients.len() {
+        let is_owed = world.clients[client].members > 1 && is_attached(&world.clients[client]);
+        if is_owed {
+            world.submit(client, Op::Flush, Range { first: 0, count: 0 }, false);
+        }
+    }
+    until_recovered(world)?;
     let away_errors = world.coverage.away_errors;
     for client in &mut world.clients {
         if matches!(client.config.when_away, WhenAway::FailAfter(_)) {

@@ -202,6 +202,16 @@ fn canary_that_fences_one_ring_of_several_is_found() {
     found_over_shards(Canary::Door(target::DoorCanary::FenceOfOneRing), 3000);
 }
 
+#[test]
+fn canary_that_fences_the_first_member_alone_is_found() {
+    found_over_shards(Canary::Door(target::DoorCanary::FenceOfFirstMember), 3000);
+}
+
+#[test]
+fn canary_of_a_member_that_closes_the_others_passes_is_found() {
+    found_over_shards(Canary::Door(target::DoorCanary::MemberFencesAll), 3000);
+}
+
 /// Nobody but who asks behind another's answer can see it.
 #[test]
 fn canary_that_tells_a_verifier_before_all_shards_know_it_is_found() {

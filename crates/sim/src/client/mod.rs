@@ -4,6 +4,7 @@
 //! how answers are judged in `verdict.rs`.
 
 mod holding;
+mod members;
 mod process;
 mod reading;
 mod verdict;
@@ -23,6 +24,7 @@ use thinwire_proto::{DropReason, Time};
 use thinwire_volume::{Completion, ErrorKind, Op};
 use thinwire_wire::{FrameError, Status};
 
+use self::members::is_for;
 use self::verdict::Pending;
 use self::workload::op_name;
 use crate::coverage::Coverage;
@@ -32,6 +34,7 @@ use crate::model::{Range, Violation};
 use crate::tree::TreeStore;
 
 pub use self::holding::Holding;
+pub use self::members::MemberCut;
 pub use self::process::{ClientProcess, Top};
 pub use self::reading::ReadingOn;
 pub use self::workload::Workload;
@@ -70,6 +73,10 @@ pub struct Client {
     pub top: Top,
     /// A fault in its next node.
     pub node_canary: NodeCanary,
+    /// Members that its next start has, 1 if it is an attachment as ever.
+    pub members: u8,
+    /// When frames of one of them alone are lost.
+    pub cuts: Vec<MemberCut>,
     /// Settings for its next start.
     pub config: InitiatorConfig,
     /// Which export it uses.
@@ -137,6 +144,8 @@ impl Client {
             initiator: None,
             top: Top::Blocks,
             node_canary: NodeCanary::None,
+            members: 1,
+            cuts: Vec::new(),
             config,
             export,
             faults: None,
@@ -176,7 +185,7 @@ impl Client {
         assert!(self.initiator.is_none() && self.pending.is_empty());
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
         let config = InitiatorConfig { instance: seed, ..self.config.clone() };
-        let (top, pool) = ((self.top, tree), &self.pool);
+        let (top, pool) = ((self.top, tree, self.members), &self.pool);
         let mut process = ClientProcess::new(now, config, params, top, pool, seed);
         process.node().set_canary(self.node_canary);
         self.initiator = Some(process);
@@ -256,8 +265,17 @@ impl Client {
         let Some(process) = &mut self.initiator else { return Ok(None) };
         let time = Time(now);
         let node = process.node();
-        self.machine.receive(&self.pool, |link, frame| node.on_frame(time, link, frame));
+        let cuts = self.cuts.iter().filter(|cut| (cut.within.0..cut.within.1).contains(&now));
+        let cut = cuts.map(|cut| cut.member).next().filter(|_| self.members > 1);
+        self.machine.receive(&self.pool, |link, frame| {
+            if cut.is_some_and(|member| is_for(&frame.bytes, member)) {
+                coverage.members_cut += 1;
+                return;
+            }
+            node.on_frame(time, link, frame);
+        });
         node.settle(time);
+        process.follow_members(now);
         self.look_at_held(now, false, coverage)?;
         self.look(now, export, coverage, trace)?;
         while self.wants_more(now) {

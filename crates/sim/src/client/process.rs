@@ -12,6 +12,7 @@ use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Unaligned, Volume};
 
+use super::members::Members;
 use crate::gateway::LANES;
 use crate::stamp::SECTOR_BYTES;
 use crate::tree::{TreeLeaf, TreeStore};
@@ -31,8 +32,10 @@ pub enum Top {
 /// A node with an initiator, which it stands for, and how I/O reaches it. With a tree, one for each
 /// leaf: it stands for the first, but for what is said here of all of them.
 pub struct ClientProcess {
-    node: Node,
-    initiators: Vec<PartId<Initiator>>,
+    pub(super) node: Node,
+    pub(super) initiators: Vec<PartId<Initiator>>,
+    /// If it has several.
+    pub(super) members: Option<Members>,
     tree: Option<TreeStore>,
     top: Top,
     /// The tree, once all of it is open.
@@ -50,13 +53,14 @@ impl ClientProcess {
         now: u64,
         config: InitiatorConfig,
         links: Vec<LinkInfo>,
-        (top, tree): (Top, Option<&TreeStore>),
+        (top, tree, members): (Top, Option<&TreeStore>, u8),
         pool: &Pool,
         seed: u64,
     ) -> Self {
         let mut process = ClientProcess {
             node: Node::new(links),
             initiators: Vec::new(),
+            members: None,
             tree: tree.cloned(),
             top,
             root: None,
@@ -65,6 +69,11 @@ impl ClientProcess {
             pool: pool.clone(),
         };
         let Some(tree) = tree else {
+            if members > 1 {
+                process.members = Some(Members::new(members, &config, seed));
+                process.add_member(now, 0);
+                return process;
+            }
             process.attach(now, config, &Lane::ALL, seed);
             return process;
         };
@@ -85,18 +94,18 @@ impl ClientProcess {
         process
     }
 
-    fn attach(&mut self, now: u64, config: InitiatorConfig, lane: &Lane, seed: u64) {
+    pub(super) fn attach(&mut self, now: u64, config: InitiatorConfig, lane: &Lane, seed: u64) {
         let links: Vec<LinkInfo> = self.node.links().collect();
         let all = (0..links.len()).collect();
         let initiator = Initiator::new(Time(now), config, links, self.pool.clone(), seed);
         self.initiators.push(self.node.add(initiator, all, lane));
     }
 
-    fn each(&self) -> impl Iterator<Item = &Initiator> {
+    pub(super) fn each(&self) -> impl Iterator<Item = &Initiator> {
         self.initiators.iter().map(|&id| self.node.get(id).expect("it is never removed"))
     }
 
-    fn for_each(&mut self, mut act: impl FnMut(&mut Initiator)) {
+    pub(super) fn for_each(&mut self, mut act: impl FnMut(&mut Initiator)) {
         for &id in &self.initiators {
             act(self.node.get_mut(id).expect("it is never removed"));
         }
@@ -109,8 +118,13 @@ impl ClientProcess {
 
     /// Puts together what stands on the initiators, once they are open.
     pub(super) fn build(&mut self) {
-        if self.root.is_some() || self.module.is_some() || !self.is_open() {
+        if self.root.is_some() || self.module.is_some() || !self.is_open() || self.is_undone() {
             return;
+        }
+        if self.has_members() {
+            let Some(root) = self.deal() else { return };
+            self.shape = Some((root.identity(), root.geometry()));
+            return self.put_on_top(root);
         }
         let ClientProcess { node, initiators, pool, .. } = self;
         let mut remote = |at: usize| -> Box<dyn Volume> { Box::new(node.port(initiators[at])) };
@@ -123,6 +137,10 @@ impl ClientProcess {
             None if self.top == Top::Blocks => return,
             None => remote(0),
         };
+        self.put_on_top(root);
+    }
+
+    fn put_on_top(&mut self, root: Box<dyn Volume>) {
         if self.top == Top::Blocks {
             self.root = Some(root);
             return;
@@ -148,8 +166,8 @@ impl ClientProcess {
 
     /// Completions at the top.
     pub(super) fn poll(&mut self, done: &mut Vec<Completion>) {
-        // While some leaves are not open there is nothing to poll.
-        if self.tree.is_none() || self.is_open() {
+        // While some leaves or members are not open there is nothing to poll.
+        if (self.tree.is_none() && !self.has_members()) || (self.is_open() && !self.is_undone()) {
             self.volume().poll(done);
             self.follow_tree();
         }
@@ -196,7 +214,7 @@ impl ClientProcess {
 
     /// All are open.
     pub fn is_open(&self) -> bool {
-        self.each().all(Initiator::is_open)
+        self.is_complete() && self.each().all(Initiator::is_open)
     }
 
     /// What it is.
@@ -216,7 +234,8 @@ impl ClientProcess {
 
     /// Why one of them is dead.
     pub fn failure(&self) -> Option<ErrorKind> {
-        self.each().find_map(Initiator::failure)
+        let different = self.is_undone().then_some(ErrorKind::ContentChanged);
+        self.each().find_map(Initiator::failure).or(different)
     }
 
     /// Why one of them could not be attached.
@@ -231,6 +250,9 @@ impl ClientProcess {
 
     /// Begins the orderly end of all.
     pub fn close(&mut self) {
+        if self.has_members() {
+            return self.close_members();
+        }
         self.for_each(Initiator::close);
     }
 
@@ -242,10 +264,11 @@ impl ClientProcess {
     /// Where the one stands that is not attached, if there is one.
     pub fn phase(&self) -> Phase {
         let mut phases = self.each().map(Initiator::phase);
-        phases.find(|&phase| phase != Phase::Attached).unwrap_or(Phase::Attached)
+        let other = phases.find(|&phase| phase != Phase::Attached);
+        other.unwrap_or(if self.is_complete() { Phase::Attached } else { Phase::Connecting })
     }
 
-    /// Figures of all together. Each grant raises the generation, which is the sum of theirs.
+    /// Figures of all together. Each grant raises the generation, which is the sum of theirs; members have one.
     pub fn report(&self, now: Time) -> InitiatorReport {
         let mut reports = self.each().map(|initiator| initiator.report(now));
         let mut sum = reports.next().expect("there is one");
@@ -254,7 +277,7 @@ impl ClientProcess {
             sum.outstanding += other.outstanding;
             sum.retained_bytes = sum.retained_bytes.max(other.retained_bytes);
             sum.retained_entries = sum.retained_entries.max(other.retained_entries);
-            sum.writer_generation += other.writer_generation;
+            sum.writer_generation += if self.has_members() { 0 } else { other.writer_generation };
             sum.stats.requests += other.stats.requests;
             sum.stats.replayed += other.stats.replayed;
             sum.stats.replay_failures += other.stats.replay_failures;

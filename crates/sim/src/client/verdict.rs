@@ -1,6 +1,6 @@
 //! How what a client is told is judged: completions against the model, errors against what was due.
 
-use thinwire_initiator::{AttachError, WhenAway};
+use thinwire_initiator::{AttachError, Initiator, WhenAway};
 use thinwire_proto::{Notice, Time};
 use thinwire_volume::{Completion, ErrorKind};
 use thinwire_wire::Status;
@@ -56,6 +56,7 @@ impl Client {
             };
             self.content = content;
             coverage.attached += 1;
+            coverage.members_open += u64::from(initiator.has_members());
             trace("attached", u64::from(self.run));
             trace("generation", initiator.report(Time(now)).writer_generation);
             if !self.config.read_only {
@@ -220,6 +221,21 @@ impl Client {
         !self.config.read_only && export.was_fenced(self.content, generation, me)
     }
 
+    /// The first member is there, and somebody else has been granted the export since, or its content is gone.
+    fn joins_too_late(&self, status: Status, export: &Export) -> bool {
+        let process = self.initiator.as_ref().expect("it runs");
+        let first: &Initiator = process;
+        if !process.has_members() || !first.is_open() {
+            return false;
+        }
+        let generation = process.report(Time::ZERO).writer_generation;
+        let content = export.content_of(process.identity(), process.geometry().bytes);
+        content.is_some_and(|content| match status {
+            Status::Fenced => export.was_fenced(content, generation, &self.config.initiator),
+            _ => export.is_gone(content),
+        })
+    }
+
     fn content_is_gone(&self, export: &Export) -> bool {
         export.is_gone(self.content)
     }
@@ -238,7 +254,10 @@ impl Client {
                 let text = format!("{} I/Os are left after it has failed", self.pending.len());
                 return Err(self.violation(text));
             }
+            let is_early = !self.is_open && initiator.has_members();
             let is_due = match kind {
+                // The first is there, and others are not yet.
+                ErrorKind::Fenced | ErrorKind::ContentChanged if is_early => true,
                 ErrorKind::Fenced => self.fence_is_due(export),
                 ErrorKind::ContentChanged => self.content_is_gone(export),
                 _ => false,
@@ -254,6 +273,7 @@ impl Client {
                     Status::Busy => true,
                     Status::Io => export.error_is_due(),
                     Status::Invalid => self.config.initiator == [0; 16],
+                    Status::Fenced | Status::OtherContent => self.joins_too_late(*status, export),
                     _ => false,
                 };
                 if !is_due {
@@ -261,8 +281,10 @@ impl Client {
                 }
                 // A record that cannot be read may be the one that an earlier life of the target has
                 // left of this very attach: that is no answer to it.
+                let first: &Initiator = initiator;
+                let is_first = !initiator.has_members() || first.first_error().is_some();
                 let is_answer = *status == Status::Io && text.contains("could not be recorded");
-                if let (true, Some(medium)) = (is_answer, export.record_medium()) {
+                if let (true, Some(medium)) = (is_answer && is_first, export.record_medium()) {
                     medium.deny(&self.config.initiator);
                 }
                 Ok(Some(End::Refused(*status)))

@@ -150,7 +150,8 @@ impl Client {
         let process = self.initiator.as_ref().expect("it runs");
         let features = process.geometry().features;
         // A face refuses it before it comes to the module.
-        let forbidden = if process.takes_any_range() { 0 } else { w.writes / 16 };
+        let is_module = process.takes_any_range() || process.has_members();
+        let forbidden = if is_module { 0 } else { w.writes / 16 };
         let weights = [
             (Op::Read, w.reads),
             (Op::Write, if self.config.read_only { forbidden } else { w.writes }),
@@ -192,7 +193,10 @@ impl Client {
     }
 
     pub(super) fn wants_more(&self, now: u64) -> bool {
+        // Of several members one may hear before the others that all is over.
+        let is_over = |p: &super::ClientProcess| p.has_members() && p.failure().is_some();
         self.is_open
+            && !self.initiator.as_ref().is_some_and(is_over)
             && !self.closing
             && self.submitted < self.workload.budget
             && self.pending.len() < self.workload.depth

@@ -6,16 +6,21 @@ use thinwire_link::rng::Rng;
 
 use super::{Machines, SwarmPlan, add_juggler, has_tree, may_fail, medium, pick, workload};
 use crate::chaos;
-use crate::client::Workload;
+use crate::client::{MemberCut, Workload};
 use crate::export::{Export, Store};
 use crate::medium::MediumHandle;
 use crate::spread::{SHARDS_MAX, Spreading};
+use crate::stamp::SECTOR_BYTES;
 use crate::world::{MS, SECOND, World};
 
 /// Which share of the worlds without a tree is like that.
 const SHARE: f64 = 0.06;
 /// Clients that such an export has, at least.
 const CLIENTS: usize = 3;
+/// Bytes that lie together at one member.
+const CHUNK_BYTES: u64 = 256 << 10;
+/// Times at which one member alone hears nothing, at most.
+const CUTS_MAX: u64 = 3;
 /// Times at which a shard stands still, at most.
 const FREEZES_MAX: u64 = 12;
 
@@ -69,6 +74,7 @@ pub(super) fn over_shards(seed: u64, world: &mut World, machines: &Machines, pla
             add_watcher(world, machines, &mine, duration_ns, &mut dice);
         }
     }
+    several_members(seed, world, duration_ns);
     let take_over = &mut plan.weights[chaos::TAKE_OVER];
     *take_over = (*take_over).max(dice.between(0, 6));
 }
@@ -146,6 +152,35 @@ fn add_watcher(
     juggler.hand.counters_high = machines.counters_high;
     juggler.hand.machine.burst = machines.burst;
     juggler.leaves = pick(dice, &[0.005, 0.1, 0.3]);
+}
+
+/// Some clients of a spread export have several members, each on a shard of its own, and now and then one of them alone
+/// hears nothing. Drawn apart, so that all else is as it would be without.
+fn several_members(seed: u64, world: &mut World, duration_ns: u64) {
+    let mut dice = Rng::new(seed ^ 0x006d_656d_6265_7273);
+    let is_dealt = |e: &Export| e.is_spread && e.bytes >= 4 * CHUNK_BYTES;
+    if !world.exports.iter().any(is_dealt) || dice.chance(0.2) {
+        return;
+    }
+    for client in &mut world.clients {
+        if !is_dealt(&world.exports[client.export]) {
+            continue;
+        }
+        // What all of them want most lies where chunks of two members meet.
+        let border = CHUNK_BYTES as usize / SECTOR_BYTES;
+        client.workload.hot_first = border.saturating_sub(client.workload.hot_sectors / 2);
+        if dice.chance(0.3) {
+            continue;
+        }
+        client.members = pick(&mut dice, &[2, 2, 3, 4]);
+        for _ in 0..dice.below(CUTS_MAX + 1) {
+            let from = dice.between(1, duration_ns);
+            let longest = pick(&mut dice, &[100 * MS, SECOND, 8 * SECOND]);
+            let within = (from, from + dice.between(longest / 4, longest));
+            let member = dice.below(u64::from(client.members)) as u8;
+            client.cuts.push(MemberCut { within, member });
+        }
+    }
 }
 
 /// When one shard of a server stands still, and for how long: in a run of so many ns, in such a world.
