@@ -10,6 +10,8 @@ mod pair;
 mod quiet;
 #[path = "spread/rings.rs"]
 mod rings;
+#[path = "spread/told.rs"]
+mod told;
 #[path = "spread/world.rs"]
 mod world;
 
@@ -40,12 +42,13 @@ fn doors_of_several_shards_are_as_one() {
         all.answers += figures.answers;
         all.letters += figures.letters;
         all.refused += figures.refused;
+        all.joined += figures.joined;
     }
     // What never happens is not tested.
-    let Figures { grants, fenced, syncs, losses, answers, letters, refused } = all;
-    for (count, least) in [grants, fenced, syncs, losses, answers, letters, refused]
+    let Figures { grants, fenced, syncs, losses, answers, letters, refused, joined } = all;
+    for (count, least) in [grants, fenced, syncs, losses, answers, letters, refused, 8 * joined]
         .into_iter()
-        .zip([4, 4, 10, 2, 100, 80, 2])
+        .zip([4, 4, 10, 2, 100, 80, 2, 1])
     {
         assert!(count >= least * SEEDS, "{all:?}");
     }
@@ -58,6 +61,8 @@ fn worlds_of_several_shards_find_their_faults() {
         (DoorCanary::SyncsTogether, "vouched"),
         (DoorCanary::FenceOfOneRing, "landed behind the grant"),
         (DoorCanary::VerifierUntold, "verifier"),
+        (DoorCanary::FenceOfFirstMember, "landed behind the grant"),
+        (DoorCanary::MemberFencesAll, "by nobody"),
     ] {
         let found = |seed| run(Plan { seed, canary }).1.err().is_some_and(|e| e.contains(sign));
         assert!((0..SEEDS).any(found), "{canary:?} was not found");

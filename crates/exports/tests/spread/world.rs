@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
-    Denied, DoorCanary, DoorLetter, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
-    IoTicket, NoEntry, Pass, SpreadConfig, User, Users, WriteClaim,
+    DoorCanary, DoorLetter, ExportConfig, Exports, ExportsConfig, InitiatorRun, IoTicket, NoEntry,
+    Pass, SpreadConfig, User, WriteClaim,
 };
 use thinwire_volume::{Completion, ErrorKind, Io, Op, WriterRecord};
 
@@ -17,6 +17,7 @@ const INITIATORS_MAX: usize = 5;
 const FIRST_VERIFIER: u64 = 1;
 
 use crate::rings::{BLOCKS, File, Flight, Ring, RingVolume};
+use crate::told::Told;
 
 /// What a test may vary.
 #[derive(Clone, Copy, Default)]
@@ -40,48 +41,6 @@ impl Dice {
     }
 }
 
-/// What the door of one shard tells its sessions.
-#[derive(Default)]
-struct Told {
-    granted: Vec<(u64, Granted)>,
-    denied: Vec<u64>,
-    fenced: Vec<(u64, Pass)>,
-    closed: Vec<u64>,
-    sessions: BTreeSet<u64>,
-}
-
-impl Users for Told {
-    fn is_there(&mut self, session: u64) -> bool {
-        self.sessions.contains(&session)
-    }
-
-    fn ask(&mut self, _: Time, _: InitiatorRun) -> bool {
-        false
-    }
-
-    fn has_answered(&mut self, _: InitiatorRun, _: Time) -> bool {
-        false
-    }
-
-    fn on_granted(&mut self, session: u64, _: u32, granted: &Granted) {
-        self.granted.push((session, *granted));
-    }
-
-    fn on_denied(&mut self, session: u64, _: u32, _: Denied) {
-        self.denied.push(session);
-    }
-
-    fn on_closed(&mut self, session: u64, _: u32) {
-        self.closed.push(session);
-    }
-
-    fn on_fenced(&mut self, session: u64, pass: Pass, _: InitiatorRun, _: u64) {
-        self.fenced.push((session, pass));
-    }
-
-    fn on_resized(&mut self, _: u64, _: Pass, _: u64) {}
-}
-
 /// What an initiator was answered and relies on.
 #[derive(Default)]
 struct Client {
@@ -90,6 +49,10 @@ struct Client {
     reads: Option<Pass>,
     writes: Option<(Pass, u64)>,
     is_claiming: bool,
+    /// Whose member it is, and which: else it is the first and only one of its own.
+    joins: Option<(usize, u8)>,
+    /// Under which generation the first may have others join it.
+    generation: Option<u64>,
     /// Writes that were answered: block, version, verifier.
     answered: Vec<(u64, u64, u64)>,
 }
@@ -142,6 +105,7 @@ pub struct Figures {
     pub answers: u64,
     pub letters: u64,
     pub refused: u64,
+    pub joined: u64,
 }
 
 impl World {
@@ -175,6 +139,16 @@ impl World {
         }
         let (fails, hears) = (dice.falls(70), dice.falls(50));
         let initiators = 2 + dice.below(INITIATORS_MAX - 1);
+        let mut clients: Vec<_> = (0..initiators).map(|_| Client::default()).collect();
+        // Drawn apart, so that the other worlds are as they would be without.
+        let mut apart = Dice(plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d65);
+        if apart.falls(40) {
+            clients.truncate(2);
+            for member in 1..=1 + apart.below(2) {
+                let joins = Some((0, member as u8));
+                clients.push(Client { joins, ..Client::default() });
+            }
+        }
         World {
             dice,
             file,
@@ -183,7 +157,7 @@ impl World {
             doors,
             told,
             mail: BTreeMap::new(),
-            clients: (0..initiators).map(|_| Client::default()).collect(),
+            clients,
             asked: BTreeMap::new(),
             number: 0,
             now: Time(1_000_000_000),
@@ -264,9 +238,17 @@ impl World {
     fn act(&mut self) -> Result<(), String> {
         // Who may write has most to do.
         let writer = self.clients.iter().position(|client| client.writes.is_some());
-        let who = match writer.filter(|_| self.dice.falls(50)) {
+        let of_several = self.clients.iter().position(|c| c.joins.is_some() && c.writes.is_some());
+        let writer = of_several.filter(|_| self.dice.falls(50)).or(writer);
+        let may_join = |c: &Client| {
+            let first = c.joins.map(|(first, _)| &self.clients[first]);
+            let is_there = first.is_some_and(|first| first.writes.is_some());
+            is_there && c.reads.is_some() && c.writes.is_none() && !c.is_claiming
+        };
+        let joins_now = self.clients.iter().position(may_join).filter(|_| self.dice.falls(20));
+        let who = match writer.filter(|_| joins_now.is_none() && self.dice.falls(50)) {
             Some(writer) => writer,
-            None => self.dice.below(self.clients.len()),
+            None => joins_now.unwrap_or_else(|| self.dice.below(self.clients.len())),
         };
         let at = self.clients[who].shard;
         let client = &mut self.clients[who];
@@ -279,7 +261,8 @@ impl World {
             self.number += 1;
             let shard = self.dice.below(usize::from(SHARDS));
             let answered = std::mem::take(&mut client.answered);
-            *client = Client { session: self.number, shard, answered, ..Client::default() };
+            let (session, joins, generation) = (self.number, client.joins, client.generation);
+            *client = Client { session, shard, answered, joins, generation, ..Client::default() };
             self.told[shard].sessions.insert(self.number);
             if let Some(granted) = self.doors[shard].attach_read(self.number, 1, 0) {
                 client.reads = Some(granted.pass);
@@ -290,20 +273,26 @@ impl World {
         if client.reads.is_none() {
             return Ok(());
         }
-        let (session, writes) = (client.session, client.writes);
-        match self.dice.below(10) {
-            0 if !client.is_claiming && self.dice.falls(if writer.is_some() { 8 } else { 60 }) => {
+        let (session, writes, joins) = (client.session, client.writes, client.joins);
+        let joined = joins.map(|(first, _)| self.clients[first].generation);
+        let eager = match writer {
+            _ if joins_now.is_some() => 100,
+            None => 60,
+            Some(_) => 8,
+        };
+        let what = if joins_now.is_some() { 0 } else { self.dice.below(10) };
+        let client = &mut self.clients[who];
+        match what {
+            0 if joined == Some(None) => {}
+            0 if !client.is_claiming && self.dice.falls(eager) => {
                 client.is_claiming = true;
                 let resumes =
                     writes.filter(|_| self.dice.falls(30)).map(|(_, generation)| generation);
-                let run = InitiatorRun { initiator: [who as u8 + 1; 16], instance: 1 };
-                let user = User {
-                    session,
-                    number: session,
-                    run,
-                    member: 0,
-                    name: format!("client {who}"),
-                };
+                let resumes = joined.unwrap_or(resumes);
+                let (first, member) = joins.unwrap_or((who, 0));
+                let run = InitiatorRun { initiator: [first as u8 + 1; 16], instance: 1 };
+                let user =
+                    User { session, number: session, run, member, name: format!("client {who}") };
                 let takes_over = resumes.is_none() && self.dice.falls(80);
                 let transaction = session as u32;
                 let claim = WriteClaim { user: &user, transaction, export: 0, resumes, takes_over };
@@ -334,7 +323,12 @@ impl World {
             Ok(permit) => permit,
             Err(NoEntry::Waits) => return Ok(()),
             Err(NoEntry::Fenced) => {
-                self.clients[who].writes = None;
+                let client = &mut self.clients[who];
+                let under = client.writes.take().map_or(0, |(_, generation)| generation);
+                let record = WriterRecord::from_data(&self.file.borrow().record);
+                if !client.is_claiming && record.is_none_or(|r| r.generation <= under) {
+                    return Err(format!("client {who} is fenced, and by nobody"));
+                }
                 return Ok(());
             }
             Err(NoEntry::NoPass) => return Err(format!("a pass of client {who} is none")),
@@ -562,6 +556,8 @@ impl World {
             for client in self.clients.iter_mut().filter(|client| client.session == session) {
                 client.is_claiming = false;
                 client.writes = Some((granted.pass, granted.writer_generation));
+                client.generation = Some(granted.writer_generation);
+                self.figures.joined += u64::from(client.joins.is_some());
             }
             self.hear_present(granted.verifier)?;
         }
