@@ -112,3 +112,27 @@ const NONE: Clocks = Clocks {
     sent: 0,
     handed_over: 0,
 };
+
+/// What it asks for first, as it stands on the wire: flags and generation.
+fn first_attach(member: u8, read_only: bool) -> (u8, u64) {
+    let mut config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    (config.insecure, config.take_over, config.read_only) = (true, true, read_only);
+    (config.member, config.member_generation) = (member, 7);
+    let frame_bytes = FrameSizes { base: 1500, max: 1500 };
+    let room = Room { frames: 8, bytes: 1 << 16 };
+    let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room };
+    let mut initiator = Initiator::new(Time(1), config, vec![link], Pool::new(1 << 20), 1);
+    let transaction = initiator.attachment.ask();
+    let mut out = Vec::new();
+    assert!(initiator.attachment.emit(transaction, &mut out));
+    (out[8], u64::from_be_bytes(out[12..20].try_into().unwrap()))
+}
+
+/// It takes nothing over, and says under which generation the first writes, if it writes.
+#[test]
+fn a_member_but_the_first_joins() {
+    use thinwire_wire::attach_flags::{READ_ONLY, RESUME, TAKE_OVER};
+    assert_eq!(first_attach(0, false), (TAKE_OVER, 0));
+    assert_eq!(first_attach(1, false), (RESUME, 7));
+    assert_eq!(first_attach(1, true), (READ_ONLY, 0));
+}
