@@ -6,7 +6,7 @@ import time
 
 import load
 from harness import Failure, check, tail, until
-from node import Attachment, Target, image, thinwire, uri
+from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 
 
@@ -57,12 +57,13 @@ h.connect_uri(sys.argv[1])
 try:
     for word in sys.argv[2:]:
         what, _, mark = word.partition("=")
-        data = mark.encode().ljust(4096, b".")
-        if what == "write": h.pwrite(data, 0)
+        mark, _, at = mark.partition("@")
+        data, at = mark.encode().ljust(4096, b"."), int(at or 0)
+        if what == "write": h.pwrite(data, at)
         if what == "fua": h.pwrite(data, 0, nbd.CMD_FLAG_FUA)
         if what == "zero": h.zero(4096, 0, nbd.CMD_FLAG_FUA)
         if what == "flush": h.flush()
-        if what == "read": print(bytes(h.pread(4096, 0)).rstrip(b".").strip(bytes(1)).decode())
+        if what == "read": print(bytes(h.pread(4096, at)).rstrip(b".").strip(bytes(1)).decode())
     print("done")
 except nbd.Error as error:
     print("error", error.errnum)
@@ -77,11 +78,11 @@ def do(lab, disk, *words):
 class Spread:
     """A target whose two shards serve one export together. The first owns it, the other has a branch."""
 
-    def __init__(self, lab, *options, mib=128, volume=None):
+    def __init__(self, lab, *options, mib=128, volume=None, over="best"):
         self.lab = lab
         export = ",".join([f"disk0={volume or image(lab, mib=mib)}", *options, "spread"])
         flags = ["--shards", "2", "--run-dir", lab.path("target-run")]
-        self.target = Target(lab, export, extra=flags)
+        self.target = Target(lab, export, extra=flags, over=over)
 
     def status(self):
         words = ("status", "--json", "--run-dir", self.lab.path("target-run"))
@@ -213,6 +214,89 @@ def memory_of_all_shards(lab):
     for disk in (writer, *readers):
         disk.detach()
     spread.target.stop()
+
+
+def sessions_of(spread, disk):
+    """The shards that have sessions of an attachment with the export."""
+    pid = f"(pid {disk.pid()})"
+    return sorted(s["shard"] for s in spread.status()["sessions"] if pid in s["initiator"] and s["exports"])
+
+
+@test(seconds=120, each={"raw": {"over": "best"}, "udp": {"over": "udp"}})
+def members_of_one_attachment(lab, over):
+    """One attachment with a session on each of two shards: it looks like one, verifies what it writes while frames
+    are lost and the target is killed, and has let go of everything when it is detached."""
+    spread = Spread(lab, over=over)
+    disk = Attachment(lab, uri(lab, over=over, members=2), name="disk")
+    leaves = disk.status()["leaves"]
+    check([(leaf["member"], leaf["state"]) for leaf in leaves] == [(0, "attached"), (1, "attached")], f"{leaves}")
+    check(sessions_of(spread, disk) == [0, 1], "a session on each shard")
+    spread.has_one_writer(disk)
+    before = ticks_by_shard(spread.target.process.pid)
+    fio = load.Fio(lab, disk.nbd, mib=64, seconds=8)
+    time.sleep(1)
+    lab.drop(2)
+    time.sleep(2)
+    check(lab.dropped()[1] > 0, "no frame was lost")
+    lab.drop(0)
+    after = ticks_by_shard(spread.target.process.pid)
+    worked = {name: after[name] - before[name] for name in after}
+    check(len(worked) == 2 and min(worked.values()) >= 2, f"both shards should have worked, in ticks: {worked}")
+    fio.still_running("the target was killed")
+    spread.target.kill().start()
+    fio.finish(90)
+    check(sessions_of(spread, disk) == [0, 1], "each member is back where it was")
+    spread.has_one_writer(disk)
+    # Two chunks, one of each member, and one that lies across their border.
+    far = 256 << 10
+    check(do(lab, disk, f"write=one@{far}", "fua=zero", "flush")[-1] == "done", "both write")
+    check(do(lab, disk, f"write=across@{far - 2048}", f"read=@{far - 2048}") == ["across", "done"], "across the border")
+    disk.detach()
+    # Nobody is on record any more, so another needs no --take-over.
+    other = Attachment(lab, uri(lab, over=over), name="other", run="run-other")
+    check(do(lab, other, f"read=@{far - 2048}", "read") == ["across", "zero", "done"], "what was written stands")
+    other.detach()
+    spread.target.stop()
+
+
+@test(seconds=90)
+def members_are_fenced_together(lab):
+    """Another takes the export over from an attachment with two members in the middle of its writes: neither writes
+    any more."""
+    spread = Spread(lab)
+    old = Attachment(lab, uri(lab, members=2), name="old", run="run-old")
+    fio = load.Fio(lab, old.nbd, mib=64, seconds=10)
+    time.sleep(2)
+    fio.still_running("it was taken over")
+    new = Attachment(lab, uri(lab, members=2), name="new", run="run-new", extra=["--take-over"])
+    check(sessions_of(spread, new) == [0, 1], "a session on each shard")
+    far = 256 << 10
+    check(do(lab, new, "write=second", f"write=third@{far}", "flush") == ["done"], "the new writer writes")
+    fio.process.wait(60, expect=None)
+    check(fio.process.popen.returncode != 0, "the fenced writer's fio ended well")
+    for at in (0, far):
+        check(do(lab, old, f"write=ghost@{at}")[:1] == ["error"], f"the fenced writer's write at {at}")
+    until("all of the fenced attachment says so", 10,
+          lambda: {leaf["state"] for leaf in old.status()["leaves"]} == {"fenced"})
+    check(do(lab, new, "read", f"read=@{far}") == ["second", "third", "done"], "the new writer's bytes stand")
+    spread.has_one_writer(new)
+    new.detach()
+    old.detach("--force")
+
+
+@test(seconds=30)
+def members_without_shards(lab):
+    """Members of an export that one thread serves: they work, and a warning says what they lack; numbers that mean
+    nothing are refused."""
+    for members in ("0", "17", "two"):
+        refused(lab, "attach", "--insecure", uri(lab, members=members), "--nbd", f"unix:{lab.path('no.sock')}",
+                "--run-dir", lab.path("run-no"), says=["members", "1 to 16"], code=2)
+    Target(lab, f"disk0={image(lab)}")
+    done = thinwire(lab, "bench", "--insecure", uri(lab, members=3), "--rw", "randread", "--runtime", "1s",
+                    "--run-dir", lab.path("run-bench"))
+    check("3 members are on only 1 of" in done.stderr and "spread" in done.stderr, f"a warning: {done.stderr}")
+    refused(lab, "bench", "--insecure", uri(lab, members=2), "--breakdown", "--run-dir", lab.path("run-bench"),
+            says="one session", code=2)
 
 
 @test(seconds=60)

@@ -123,6 +123,8 @@ pub struct InitiatorReport {
     pub retained_entries: usize,
     /// The generation under which it writes; 0 before the first attach.
     pub writer_generation: u64,
+    /// The id of its session at the target, whose first byte is the shard that has it; 0 without one.
+    pub target_session: u64,
     /// Counters.
     pub stats: InitiatorStats,
     /// Counters of the present session.

@@ -59,6 +59,8 @@ pub struct LeafReport {
     pub export: String,
     /// What is attached.
     pub uri: String,
+    /// Which of its members this is, if it has several.
+    pub member: Option<u8>,
     /// Names of its links; its paths name them by their place here.
     pub links: Vec<String>,
     /// Its state, paths and counters.

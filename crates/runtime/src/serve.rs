@@ -66,6 +66,8 @@ impl OpenedExport {
 pub struct OpenedLeaf {
     /// What is attached, as the user named it.
     pub uri: String,
+    /// Which of its members this is, if it has several.
+    pub member: Option<u8>,
     /// The part.
     pub initiator: PartId<Initiator>,
     /// The shard's numbers of its links.
@@ -259,6 +261,7 @@ impl TargetShard {
         let leaf = |(export, leaf): &(String, OpenedLeaf)| LeafReport {
             export: export.clone(),
             uri: leaf.uri.clone(),
+            member: leaf.member,
             links: leaf.links.iter().map(|&at| shard.links().name(at).to_string()).collect(),
             report: shard.get(leaf.initiator).report(now),
         };

@@ -50,6 +50,7 @@ pub fn leaf(
     });
     LeafStatus {
         uri: uri.to_owned(),
+        member: None,
         state: match (report.phase, report.failure) {
             (_, Some(ErrorKind::Fenced)) => State::Fenced,
             (Phase::Failed, _) => State::Changed,
@@ -277,7 +278,8 @@ fn export_status(
 /// What an export stands on.
 pub fn leaf_of_target(told: &LeafReport, report: &ShardReport) -> LeafStatus {
     let link = |at: usize| told.links[at].clone();
-    leaf(&told.uri, &told.report, report.now, link, "this target is started again")
+    let told_of = leaf(&told.uri, &told.report, report.now, link, "this target is started again");
+    LeafStatus { member: told.member.map(u32::from), ..told_of }
 }
 
 #[cfg(test)]
@@ -393,13 +395,14 @@ mod tests {
                 retained_bytes: 0,
                 retained_entries: 0,
                 writer_generation: 1,
+                target_session: 0,
                 stats: Default::default(),
                 session: SessionStats { requests_sent: 9, request_frames: 3, ..Default::default() },
                 batch_policy: BatchPolicy::Doorbell,
                 batch_level,
             };
             let (export, uri, links) = ("a".into(), uri.into(), Vec::new());
-            shard.leaves.push(LeafReport { export, uri, links, report });
+            shard.leaves.push(LeafReport { export, uri, member: None, links, report });
         }
         let patience = Duration::from_millis(300);
         let all = target(&target_settings(), TargetState::Serving, patience, &[Some(shard)]);

@@ -110,7 +110,7 @@ pub struct VolumeHealth {
     pub state: State,
     /// The ways to the target; empty for local volumes.
     pub paths: Vec<PathStatus>,
-    /// Of a volume made of several: the remote ones among them.
+    /// Of a volume made of several: the remote ones among them, or the members of each.
     pub leaves: Vec<LeafStatus>,
     /// The timer that runs, by name, and what is left of it, in seconds.
     pub timer: Option<(String, f64)>,

@@ -14,6 +14,7 @@ use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
 use thinwire_runtime::serve::OpenedLeaf;
+use thinwire_volume::modules::Dealt;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
 use self::ends::{end, end_remotes, remotes};
@@ -35,7 +36,7 @@ const AT_ONCE: usize = 32;
 /// What is at the bottom of an open volume.
 enum Leaf {
     Local(LocalLeaf),
-    Remote(RemoteLeaf),
+    Remote(Box<RemoteLeaf>),
 }
 
 impl Leaf {
@@ -133,7 +134,7 @@ impl Tree {
                 // back as they were.
                 let mut remotes = remotes(&mut leaves);
                 let hurry = options.hurry.as_deref();
-                let _ = end_remotes(host, &mut remotes, |leaf| !leaf.is_open(), hurry);
+                let _ = end_remotes(host, &mut remotes, |leaf| !leaf.is_granted(), hurry);
                 Err(failure)
             }
         }
@@ -154,7 +155,7 @@ impl Tree {
             for spec in specs {
                 leaves.push(match spec {
                     VolumeSpec::Remote(remote) => {
-                        Leaf::Remote(RemoteLeaf::begin(host, remote, options)?)
+                        Leaf::Remote(Box::new(RemoteLeaf::begin(host, remote, options)?))
                     }
                     store => {
                         let disk_options = disk_options.clone();
@@ -199,10 +200,10 @@ impl Tree {
     /// What it stands on at other targets.
     pub fn remote_leaves(&self) -> Vec<OpenedLeaf> {
         let opened = |leaf: &Leaf| match leaf {
-            Leaf::Remote(leaf) => Some(leaf.opened()),
-            Leaf::Local(_) => None,
+            Leaf::Remote(leaf) => leaf.opened(),
+            Leaf::Local(_) => Vec::new(),
         };
-        self.leaves.iter().filter_map(opened).collect()
+        self.leaves.iter().flat_map(opened).collect()
     }
 
     /// Its leaves, in order, and what was written down of their grants; they are called as in `spec`.
@@ -251,9 +252,19 @@ fn build(
     Ok(match leaves.next().expect("one for each leaf of the spec") {
         Leaf::Local(leaf) => Root::Other(Box::new(leaf.volume())),
         Leaf::Remote(leaf) => {
-            let port = leaf.port();
-            ports.push(port.number());
-            Root::Port(port)
+            let mut members = leaf.ports();
+            ports.extend(members.iter().map(Port::number));
+            match members.len() {
+                1 => Root::Port(members.remove(0)),
+                _ => {
+                    let boxed = |port| Box::new(port) as Box<dyn Volume>;
+                    let dealt = Dealt::new(members.into_iter().map(boxed).collect());
+                    let dealt = dealt.map_err(|e| {
+                        Failure::failed(format!("cannot attach {}: {e}", leaf.uri()))
+                    })?;
+                    Root::Other(Box::new(dealt))
+                }
+            }
         }
     })
 }
@@ -415,7 +426,7 @@ impl<V> Opened<V> {
 
     fn remotes(&self) -> impl Iterator<Item = &RemoteLeaf> {
         self.leaves.iter().filter_map(|leaf| match leaf {
-            Leaf::Remote(leaf) => Some(leaf),
+            Leaf::Remote(leaf) => Some(&**leaf),
             Leaf::Local(_) => None,
         })
     }
@@ -455,15 +466,16 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
         let mut all = health::together(self.leaves.iter().map(Leaf::health));
-        if self.leaves.len() > 1 {
-            all.leaves = self.remotes().map(RemoteLeaf::status).collect();
+        let statuses: Vec<_> = self.remotes().flat_map(RemoteLeaf::status).collect();
+        if self.leaves.len() > 1 || statuses.len() > 1 {
+            all.leaves = statuses;
         }
         all
     }
 
     fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
         match &mut self.leaves[..] {
-            [Leaf::Remote(leaf)] => leaf.stages(kind).map(Some),
+            [Leaf::Remote(leaf)] if leaf.member_count() == 1 => leaf.stages(kind).map(Some),
             _ => Ok(None),
         }
     }

@@ -1,22 +1,24 @@
 //! Remote volumes and discovery: everything an initiator needs of the network.
 
+mod members;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::{Addr, Time};
-use thinwire_initiator::{AttachError, Initiator, InitiatorConfig, Phase, TargetName, WhenAway};
+use thinwire_initiator::{AttachError, InitiatorConfig, InitiatorReport, TargetName, WhenAway};
 use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
-use thinwire_node::PartId;
 use thinwire_proto::{StageObserver, StageSums};
-use thinwire_runtime::remote::begin_attach;
+use thinwire_runtime::clock::entropy;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{Identity, Port, Volume};
 use thinwire_wire::Status;
 
+use self::members::{JOIN_PATIENCE, Members};
 use crate::control::LeafStatus;
 use crate::error::{Failure, Outcome};
 use crate::health;
@@ -52,7 +54,7 @@ pub struct ListedTarget {
 /// An attachment on a host.
 pub struct RemoteLeaf {
     host: Host,
-    initiator: PartId<Initiator>,
+    members: Members,
     /// The host's numbers of its links.
     links: Vec<usize>,
     uri: String,
@@ -138,6 +140,7 @@ impl RemoteLeaf {
         };
         let mut config = InitiatorConfig::new(target, &spec.export);
         config.initiator = id.bytes;
+        config.instance = entropy();
         config.lane = host.next_lane();
         config.name = format!("{} (pid {})", host_name(), std::process::id());
         config.label = spec.to_string();
@@ -153,11 +156,11 @@ impl RemoteLeaf {
         };
         config.frame_bytes_max =
             spec.mtu.and_then(|mtu| specs.iter().map(|link| frame_bytes(link, mtu)).min());
-        let initiator = begin_attach(&mut host.shard_mut(), config, links.clone());
+        let members = Members::begin(host, config, links.clone(), spec.members);
         let uri = spec.to_string();
         let (host, begun) = (host.clone(), Instant::now());
         let read_only = options.read_only;
-        Ok(RemoteLeaf { host, initiator, links, uri, begun, read_only, left_away: false, _id: id })
+        Ok(RemoteLeaf { host, members, links, uri, begun, read_only, left_away: false, _id: id })
     }
 
     /// Drives the attach to its end, good or bad; others on the host go on meanwhile. `each_turn` is called
@@ -177,15 +180,27 @@ impl RemoteLeaf {
         loop {
             self.host.turn(Wait::No)?;
             each_turn();
-            let shard = self.host.shard();
-            let initiator = shard.get(self.initiator);
-            if initiator.is_open() {
+            self.members.go_on();
+            if self.members.is_open() {
+                self.warn_of_shared_shards();
                 return Ok(());
             }
-            if let Some(error) = initiator.first_error() {
-                return Err(refused(spec, options, error));
+            match self.members.first_error() {
+                Some((0, error)) => return Err(refused(spec, options, &error)),
+                Some((member, error)) => {
+                    let failed = refused(spec, options, &error);
+                    return Err(failed.context(format_args!("member {member}")));
+                }
+                None => {}
             }
-            drop(shard);
+            if self.members.is_left_alone() {
+                let seconds = JOIN_PATIENCE.as_secs();
+                return Err(Failure::failed(format!(
+                    "cannot attach {spec}: the target has answered the first session of this attachment, and \
+                     no other within {seconds} s. Is it of a version that knows no members? Leave members={} away",
+                    spec.members
+                )));
+            }
             if signals.is_some_and(|signals| signals.take().is_some()) {
                 return Err(Failure::failed(format!("attaching {spec} was interrupted")));
             }
@@ -209,20 +224,40 @@ impl RemoteLeaf {
         }
     }
 
-    /// It has been attached.
-    pub fn is_open(&self) -> bool {
-        self.host.shard().get(self.initiator).is_open()
+    /// Two members on one shard gain nothing over one.
+    fn warn_of_shared_shards(&self) {
+        let mut shards = self.members.shards();
+        let members = shards.len();
+        shards.sort_unstable();
+        shards.dedup();
+        let (uri, shards) = (&self.uri, shards.len());
+        if shards < members {
+            tracing::warn!(
+                "{uri}: its {members} members are on only {shards} of the target's shards, where {shards} would do \
+                 as much: have that target spread the export over {members} (--shards, `spread`), or name fewer"
+            );
+        }
     }
 
-    /// Its target does not answer.
+    /// All of it has been attached.
+    pub fn is_open(&self) -> bool {
+        self.members.is_open()
+    }
+
+    /// It has been granted, be it that some of its members are not there yet.
+    pub fn is_granted(&self) -> bool {
+        self.members.is_begun()
+    }
+
+    /// Its target does not answer, or not all of its sessions.
     pub fn is_away(&self) -> bool {
-        self.host.shard().get(self.initiator).phase() == Phase::Away
+        self.members.is_away()
     }
 
     /// Something of it that was acknowledged could not be written again, ever since it was attached.
     pub fn has_lost(&self) -> bool {
-        let report = self.host.shard().get(self.initiator).report(Time::ZERO);
-        report.stats.replay_failures > 0
+        let reports = self.members.reports(Time::ZERO);
+        reports.iter().any(|report| report.stats.replay_failures > 0)
     }
 
     /// As the user named it.
@@ -232,7 +267,7 @@ impl RemoteLeaf {
 
     /// It might write, and has ended while its target was away: that has not heard of it.
     pub fn is_unheard(&self) -> bool {
-        let ended = self.left_away || self.host.shard().get(self.initiator).is_unheard();
+        let ended = self.left_away || self.members.is_unheard();
         ended && !self.read_only
     }
 
@@ -240,7 +275,7 @@ impl RemoteLeaf {
     /// reads.
     pub fn granted(&self) -> (Identity, u64) {
         let shard = self.host.shard();
-        let initiator = shard.get(self.initiator);
+        let initiator = shard.get(self.members.first());
         // A reader is told whose generation it reads under: somebody else's.
         let generation = match self.read_only {
             true => 0,
@@ -249,22 +284,24 @@ impl RemoteLeaf {
         (initiator.identity(), generation)
     }
 
-    /// Its end, for whoever stands on it.
-    pub fn port(&self) -> Port {
-        self.host.shard_mut().node().port(self.initiator)
+    /// The end of each of its members, for whoever stands on it.
+    pub fn ports(&self) -> Vec<Port> {
+        self.members.ports()
     }
 
     /// What the attachment did, for whoever asks with `-v`.
     fn log_figures(&self) {
         let shard = self.host.shard();
-        let report = shard.get(self.initiator).report(shard.now());
-        let (stats, session, waits) = (report.stats, report.session, shard.wait_stats());
-        tracing::debug!("{}: {session:?} {waits:?}", self.uri);
-        for path in &report.paths {
-            tracing::debug!("{}: {path:?}", self.uri);
-        }
-        for (reason, count) in stats.drops.iter() {
-            tracing::debug!("{}: dropped as {reason}: {count}", self.uri);
+        for (member, report) in self.reports() {
+            let name = member.map_or(self.uri.clone(), |at| format!("member {at} of {}", self.uri));
+            let (stats, session, waits) = (report.stats, report.session, shard.wait_stats());
+            tracing::debug!("{name}: {session:?} {waits:?}");
+            for path in &report.paths {
+                tracing::debug!("{name}: {path:?}");
+            }
+            for (reason, count) in stats.drops.iter() {
+                tracing::debug!("{name}: dropped as {reason}: {count}");
+            }
         }
         for &at in &self.links {
             let links = shard.links();
@@ -272,35 +309,58 @@ impl RemoteLeaf {
         }
     }
 
-    /// State, paths and timers, as `status` shows them.
-    pub fn status(&self) -> LeafStatus {
+    /// Figures of each member, with its number if there are several.
+    fn reports(&self) -> impl Iterator<Item = (Option<u32>, InitiatorReport)> + use<> {
+        let reports = self.members.reports(self.host.shard().now());
+        let several = reports.len() > 1;
+        (0..).map(move |at| several.then_some(at)).zip(reports)
+    }
+
+    fn status_of(&self, member: Option<u32>, report: &InitiatorReport) -> LeafStatus {
         let shard = self.host.shard();
-        let report = shard.get(self.initiator).report(shard.now());
         let link = |at: usize| shard.links().name(self.links[at]).to_string();
-        health::leaf(&self.uri, &report, shard.now(), link, "it is detached")
+        let status = health::leaf(&self.uri, report, shard.now(), link, "it is detached");
+        LeafStatus { member, ..status }
+    }
+
+    /// State, paths and timers, as `status` shows them: of each member, if there are several.
+    pub fn status(&self) -> Vec<LeafStatus> {
+        self.reports().map(|(member, report)| self.status_of(member, &report)).collect()
     }
 
     /// The same, as of a volume that is nothing else.
     pub fn health(&self) -> VolumeHealth {
-        let LeafStatus { state, paths, timer, seconds_left, batch, detail, .. } = self.status();
-        let shard = self.host.shard();
-        let report = shard.get(self.initiator).report(shard.now());
-        VolumeHealth {
-            state,
-            paths,
-            leaves: Vec::new(),
-            timer: timer.zip(seconds_left),
-            unflushed: report.retained_entries > 0,
-            may_lose: report.retained_entries > 0 || report.stats.replay_failures > 0,
-            batch,
-            detail,
-        }
+        let of = |(member, report): (Option<u32>, InitiatorReport)| {
+            let status = self.status_of(member, &report);
+            let LeafStatus { state, paths, timer, seconds_left, batch, detail, .. } = status;
+            VolumeHealth {
+                state,
+                paths,
+                leaves: Vec::new(),
+                timer: timer.zip(seconds_left),
+                unflushed: report.retained_entries > 0,
+                may_lose: report.retained_entries > 0 || report.stats.replay_failures > 0,
+                batch,
+                detail,
+            }
+        };
+        health::together(self.reports().map(of))
     }
 
-    /// What it is to the shard that it is on.
-    pub fn opened(&self) -> OpenedLeaf {
-        let (uri, links) = (self.uri.clone(), self.links.clone());
-        OpenedLeaf { uri, initiator: self.initiator, links }
+    /// What it is to the shard that it is on: each of its members.
+    pub fn opened(&self) -> Vec<OpenedLeaf> {
+        let all: Vec<_> = self.members.all().collect();
+        let member = |at: usize| (all.len() > 1).then_some(at as u8);
+        let leaf = |(at, &initiator)| {
+            let (uri, links) = (self.uri.clone(), self.links.clone());
+            OpenedLeaf { uri, member: member(at), initiator, links }
+        };
+        all.iter().enumerate().map(leaf).collect()
+    }
+
+    /// How many members it has.
+    pub fn member_count(&self) -> usize {
+        self.members.all().count()
     }
 
     /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show.
@@ -309,7 +369,7 @@ impl RemoteLeaf {
         let mut asked = None;
         loop {
             let mut shard = self.host.shard_mut();
-            let initiator = shard.get_mut(self.initiator);
+            let initiator = shard.get_mut(self.members.first());
             let answer = initiator.clocks().filter(|clocks| Some(clocks.transaction) == asked);
             if let Some(clocks) = answer {
                 let theirs = StageSums {
@@ -343,28 +403,18 @@ impl RemoteLeaf {
     pub fn begin_close(&mut self, force: bool) {
         self.log_figures();
         self.left_away = force && self.is_away();
-        let mut shard = self.host.shard_mut();
-        let initiator = shard.get_mut(self.initiator);
-        match force {
-            true => initiator.abort(),
-            false => initiator.close(),
-        }
+        self.members.begin_close(force);
     }
 
     /// Waits until it has let go, or until `end`, or gives up when `hurry` is readable.
     pub fn end_close(&mut self, end: Instant, hurry: Option<&OwnedFd>) -> Outcome {
         loop {
-            let closed = {
-                let shard = self.host.shard();
-                let initiator = shard.get(self.initiator);
-                initiator.is_closed().then(|| initiator.close_error())
-            };
-            if let Some(error) = closed {
+            if let Some(closed) = self.members.closed() {
                 // The goodbye was queued by what has just been received.
                 self.host.turn(Wait::No)?;
-                return match error {
-                    None => Ok(()),
-                    Some(kind) => Err(Failure::failed(format!(
+                return match closed {
+                    Ok(()) => Ok(()),
+                    Err(kind) => Err(Failure::failed(format!(
                         "{}: writes that were not yet durable could not be made so: {}",
                         self.uri,
                         kind.describe()

@@ -266,6 +266,7 @@ mod tests {
     fn shown_as_they_can_be_typed_again() {
         for text in [
             "tw://node1/disk0?link=eth1&link=udp:10.0.0.1:7&mtu=9000",
+            "tw://node1/disk0?members=2&link=eth1",
             "tw://02-00-00-00-00-0a/disk0?link=packet:eth1",
             "tw+udp://10.0.0.2/disk0",
             "tw+udp://[fe80::1]:7/disk0?link=udp:fe80::2",
@@ -323,7 +324,13 @@ mod tests {
             ("tw://node1/disk0?link=eth1&link=packet:eth1", "twice"),
             ("tw://node1/disk0?link=eth1&mtu=100", "`mtu=100`"),
             ("tw://node1/disk0?link=eth1&mtu=1500&mtu=9000", "twice"),
-            ("tw://node1/disk0?link=eth1&jumbo=1", "`jumbo`; known are `link` and `mtu`"),
+            ("tw://node1/disk0?link=eth1&members=0", "from 1 to 16"),
+            ("tw://node1/disk0?link=eth1&members=17", "`members=17`"),
+            ("tw://node1/disk0?link=eth1&members=2&members=2", "twice"),
+            (
+                "tw://node1/disk0?link=eth1&jumbo=1",
+                "`jumbo`; known are `link`, `mtu` and `members`",
+            ),
             ("tw://node1/disk0?%zz=1", "%zz"),
             ("tw://node1/disk0%?link=eth1", "hexadecimal"),
             ("tw://node1/disk0%0a?link=eth1", "control"),

@@ -26,7 +26,10 @@ fn bad_usage_exits_with_2_and_names_the_part() {
         (&[], "Usage"),
         (&["bench"], "<VOLUME>"),
         (&["bench", "nbd://host/x"], "nbd:"),
-        (&["bench", "tw://n/d?link=eth1&jumbo=1&x=2"], "`jumbo`; known are `link` and `mtu`"),
+        (
+            &["bench", "tw://n/d?link=eth1&jumbo=1&x=2"],
+            "`jumbo`; known are `link`, `mtu` and `members`",
+        ),
         (&["bench", "tw://n/d"], "no link"),
         (&["bench", "memory:1Q"], "1Q"),
         (&["bench", "memory:1M", "--rw", "trim"], "trim"),

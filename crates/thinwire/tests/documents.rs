@@ -194,6 +194,7 @@ fn the_json_of_status_is_what_its_document_says() {
     let batch = BatchStatus { policy: String::new(), level: 0, requests: 0, frames: 0 };
     let leaf = LeafStatus {
         uri: String::new(),
+        member: None,
         state: State::Away,
         paths: Vec::new(),
         timer: None,

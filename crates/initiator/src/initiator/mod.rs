@@ -438,6 +438,7 @@ impl Initiator {
             retained_bytes: self.durability.retained_bytes(),
             retained_entries: self.durability.retained_entries(),
             writer_generation: self.attachment.content().map_or(0, |a| a.writer_generation),
+            target_session: session.map_or(0, Session::remote_id),
             stats: InitiatorStats {
                 drops: self.drops,
                 requests: self.requests.started(),

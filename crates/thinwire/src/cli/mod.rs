@@ -30,7 +30,8 @@ Volumes:
   tw://NODE/EXPORT?link=LINK          an export of a target; NODE is its name or its Ethernet
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
-  Parameters: link=LINK (several: all are used at once), mtu=BYTES
+  Parameters: link=LINK (several: all are used at once), mtu=BYTES, members=N (sessions side by
+  side, one for each of the target's threads that serve the export; needs `spread` there)
 
 Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice):
 ";

@@ -99,7 +99,10 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
 /// The stages are those of one session.
 fn refuse_others(volume: &VolumeSpec) -> Outcome {
     let what = match volume {
-        VolumeSpec::Remote(_) => return Ok(()),
+        VolumeSpec::Remote(remote) if remote.members == 1 => return Ok(()),
+        VolumeSpec::Remote(_) => {
+            "has several members: leave that away, the stages are those of one session"
+        }
         VolumeSpec::Over { .. } if volume.has_remote() => {
             "is made of others: give one of these, since requests to each of them have stages of their own"
         }

@@ -182,8 +182,9 @@ fn text(attachments: &[AttachmentStatus]) -> String {
             let timer = timer(leaf.timer.as_deref(), leaf.seconds_left);
             let timer = timer.map_or(String::new(), |timer| format!(", {timer}"));
             let detail = leaf.detail.as_ref().map_or(String::new(), |detail| format!(": {detail}"));
-            lines.push(format!("{} is {}{timer}{detail}", leaf.uri, leaf.state.word()));
-            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf.uri))));
+            let name = leaf.name();
+            lines.push(format!("{name} is {}{timer}{detail}", leaf.state.word()));
+            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&name))));
         }
         if a.leaves.is_empty() {
             lines.extend(a.paths.iter().map(|path| path_line(path, None)));
@@ -305,6 +306,7 @@ mod tests {
         let mut status = of_record(record, State::Changed, detail("other content"));
         let leaf = |uri: &str, state, detail| LeafStatus {
             uri: uri.into(),
+            member: None,
             state,
             paths: Vec::new(),
             timer: None,

@@ -86,7 +86,8 @@ pub struct AttachmentStatus {
     pub insecure: bool,
     /// The ways to the target, or to all targets of a volume made of several; empty for local ones.
     pub paths: Vec<PathStatus>,
-    /// Of a volume made of several: the remote ones among them, each with its paths.
+    /// Of a volume made of several: the remote ones among them, each with its paths; of an attachment with
+    /// several members, each of these.
     #[serde(default)]
     pub leaves: Vec<LeafStatus>,
     /// The timer that decides what happens next, if one runs: `attach` (giving up the first attach),
@@ -107,8 +108,8 @@ pub struct AttachmentStatus {
     /// The attachment's process; 0 if it is gone.
     #[serde(default)]
     pub pid: i32,
-    /// How requests share frames; null for local volumes, and with several remote ones, of which each of
-    /// `leaves` has its own.
+    /// How requests share frames; null for local volumes, and with several remote ones or members, of which
+    /// each of `leaves` has its own.
     #[serde(default)]
     pub batch: Option<BatchStatus>,
     /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier

@@ -172,11 +172,15 @@ pub struct WriterStatus {
     pub lease_s: Option<f64>,
 }
 
-/// A remote volume that another volume stands on.
+/// A remote volume that another volume stands on, or one of the members of its attachment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeafStatus {
     /// The volume, as a URI.
     pub uri: String,
+    /// Which member it is, counted from 0, if the attachment has several; null otherwise, and from a process of
+    /// an earlier version.
+    #[serde(default)]
+    pub member: Option<u32>,
     /// `attached`, `away`, `fenced`, `changed` or `detaching`.
     pub state: State,
     /// The ways to its target.
@@ -190,6 +194,16 @@ pub struct LeafStatus {
     pub batch: Option<BatchStatus>,
     /// More about the state, for people.
     pub detail: Option<String>,
+}
+
+impl LeafStatus {
+    /// What people call it.
+    pub fn name(&self) -> String {
+        match self.member {
+            None => self.uri.clone(),
+            Some(member) => format!("member {member} of {}", self.uri),
+        }
+    }
 }
 
 /// One session.

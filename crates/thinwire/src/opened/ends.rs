@@ -15,7 +15,7 @@ pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
     let mut remotes = Vec::new();
     for leaf in leaves {
         if let Leaf::Remote(leaf) = leaf {
-            remotes.push(leaf);
+            remotes.push(&mut **leaf);
         }
     }
     remotes

@@ -29,7 +29,7 @@ impl Grants {
         self.unused.resize_with(specs.len(), || None);
         for ((leaf, spec), unused) in leaves.iter().zip(specs).zip(&mut self.unused) {
             let granted = match leaf {
-                Leaf::Remote(leaf) if !leaf.is_open() => continue,
+                Leaf::Remote(leaf) if !leaf.is_granted() => continue,
                 _ if unused.is_some() => continue,
                 Leaf::Remote(leaf) => leaf.granted(),
                 Leaf::Local(leaf) => leaf.granted(),

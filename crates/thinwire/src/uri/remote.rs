@@ -4,13 +4,14 @@
 use std::fmt;
 use std::net::Ipv6Addr;
 
+use thinwire_initiator::MEMBERS_MAX;
 use thinwire_link::LinkSpec;
 use thinwire_link::udp::PORT_DEFAULT as UDP_PORT;
 
 use crate::size::{check_name, parse_mac};
 
 /// The parameters a `tw` URI may have.
-const PARAMETERS: [&str; 2] = ["link", "mtu"];
+const PARAMETERS: [&str; 3] = ["link", "mtu", "members"];
 
 /// The smallest and the largest MTU of any carrier (`docs/protocol.md`, "Carrier"; the base of
 /// UDP is 1280).
@@ -29,6 +30,8 @@ pub struct RemoteSpec {
     pub links: Vec<LinkSpec>,
     /// Never use frames for more than this MTU, in bytes.
     pub mtu: Option<u32>,
+    /// Sessions that the attachment has side by side, 1 to [`MEMBERS_MAX`].
+    pub members: u8,
     /// The URI as it was typed: how it is shown.
     text: String,
 }
@@ -62,10 +65,12 @@ pub(super) fn parse_remote(text: &str, rest: &str, udp: bool) -> Result<RemoteSp
     }
     let export = decode(export)?;
     check_name("export name", &export).map_err(|e| e.to_string())?;
-    let mut spec = RemoteSpec { node, export, links: Vec::new(), mtu: None, text: text.into() };
+    let (links, text) = (Vec::new(), text.to_owned());
+    let mut spec = RemoteSpec { node, export, links, mtu: None, members: 0, text };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         parse_parameter(pair, &mut spec)?;
     }
+    spec.members = spec.members.max(1);
     if udp && let Some(link) = spec.links.iter().find(|link| !matches!(link, LinkSpec::Udp { .. }))
     {
         return Err(format!(
@@ -98,11 +103,23 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
             let why = || format!("`{pair}`: mtu must be a number from {MTU_MIN} to {MTU_MAX}");
             spec.mtu = Some(mtu.ok_or_else(why)?);
         }
+        "members" => {
+            if spec.members > 0 {
+                return Err(format!("`{pair}`: members is given twice"));
+            }
+            let members = value.parse().ok().filter(|members| (1..=MEMBERS_MAX).contains(members));
+            let why = || {
+                format!(
+                    "`{pair}`: members must be a number from 1 to {MEMBERS_MAX}: one session for each                      shard that the target spreads the export over"
+                )
+            };
+            spec.members = members.ok_or_else(why)?;
+        }
         _ => {
-            return Err(format!(
-                "unknown parameter `{key}`; known are {}",
-                PARAMETERS.map(|p| format!("`{p}`")).join(" and ")
-            ));
+            let known = PARAMETERS.map(|p| format!("`{p}`"));
+            let [others @ .., last] = &known;
+            let others = others.join(", ");
+            return Err(format!("unknown parameter `{key}`; known are {others} and {last}"));
         }
     }
     Ok(())
@@ -241,7 +258,8 @@ mod tests {
         assert_eq!(spec.node, NodeAddress::Name("node1".into()));
         assert_eq!(spec.export, "disk0");
         assert_eq!(spec.links, ["eth1".parse().unwrap(), "packet:eth2".parse().unwrap()]);
-        assert_eq!(spec.mtu, Some(9000));
+        assert_eq!((spec.mtu, spec.members), (Some(9000), 1));
+        assert_eq!(remote("tw://node1/disk0?members=16&link=eth1").members, 16);
         assert_eq!(
             remote("tw://02-00-00-00-00-02/d?link=eth1").node,
             NodeAddress::Mac([2, 0, 0, 0, 0, 2])

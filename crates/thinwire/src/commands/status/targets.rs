@@ -99,10 +99,10 @@ fn lines(target: &TargetStatus) -> Vec<String> {
         for leaf in &export.leaves {
             let timer = timer(leaf.timer.as_deref(), leaf.seconds_left);
             let timer = timer.map_or(String::new(), |timer| format!(", {timer}"));
-            let (name, state) = (&export.name, leaf.state.word());
-            lines.push(format!("export {name} stands on {}, which is {state}{timer}", leaf.uri));
-            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf.uri))));
-            lines.extend(leaf.detail.as_ref().map(|detail| format!("{}: {detail}", leaf.uri)));
+            let (name, state, leaf_name) = (&export.name, leaf.state.word(), leaf.name());
+            lines.push(format!("export {name} stands on {leaf_name}, which is {state}{timer}"));
+            lines.extend(leaf.paths.iter().map(|path| path_line(path, Some(&leaf_name))));
+            lines.extend(leaf.detail.as_ref().map(|detail| format!("{leaf_name}: {detail}")));
         }
     }
     for session in &target.sessions {
@@ -334,6 +334,7 @@ mod tests {
             cache: None,
             leaves: vec![LeafStatus {
                 uri: "tw://node2/b?link=eth1".into(),
+                member: None,
                 state: State::Away,
                 paths: Vec::new(),
                 timer: Some("reconnect".into()),
