@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use support::shard::{drive, drive_any};
 use support::volume::MemoryVolume;
 use support::{Scratch, Served, eventually, mounts_below, sh, try_sh};
@@ -82,6 +83,34 @@ fn the_path_is_the_disk() {
     eventually("closed", || shard.ask("busy") == "no");
     assert_eq!(shard.ask("close"), "ok");
     assert!(!disk.exists());
+}
+
+/// There is no share of the links' memory for a file, as there is for slow NBD clients: the kernel takes each reply
+/// whole, when it is sent, and has room for it.
+#[test]
+fn nothing_that_is_read_is_kept_for_a_program_that_is_stopped() {
+    let scratch = Scratch::new("stopped");
+    let disk = scratch.path("disk0");
+    let shard = mount(&disk, 8 * MIB);
+    shard.ask("hold");
+    let reader = |skip: &u64| {
+        let words = ["bs=1M", "count=1", "iflag=direct", "of=/dev/null", "status=none"];
+        let from = [format!("if={}", disk.display()), format!("skip={skip}")];
+        Command::new("dd").args(words).args(from).spawn().unwrap()
+    };
+    let mut readers: Vec<_> = [0, 2, 4, 6].iter().map(reader).collect();
+    eventually("asked", || shard.counts().outstanding == 4);
+    let send =
+        |signal| readers.iter().for_each(|one| kill_process(Pid::from_child(one), signal).unwrap());
+    send(Signal::STOP);
+    shard.ask("release");
+    eventually("answered", || shard.counts().outstanding == 0);
+    eventually("let go of", || shard.ask("lent") == "0");
+    let state = |pid| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    assert!(readers.iter().all(|one| state(one.id()).contains(" T ")), "they are stopped");
+    send(Signal::CONT);
+    assert!(readers.iter_mut().all(|one| one.wait().unwrap().success()));
+    shard.ask("close");
 }
 
 #[test]

@@ -112,6 +112,26 @@ fn long_requests_take_several_turns() {
     assert_eq!((scene.turn(), scene.turn(), scene.turn()), (2, 2, 2));
 }
 
+/// Of what the volume has done some waits for the turns after that, which come at once.
+#[test]
+fn what_is_lent_is_given_back_turn_by_turn() {
+    let mut scene = Scene::new();
+    let (count, len) = (16, 256 << 10);
+    (0..count).for_each(|_| scene.ask(opcode::READ, len as u32, &[]));
+    while scene.turn() > 0 {}
+    let links = scene.pool.for_received();
+    for token in 0..count {
+        let mut completion = Completion::new(token, Ok(()));
+        completion.data = SegList::of(links.get(len).freeze());
+        scene.puppet.complete(completion);
+    }
+    for left in (0..count as usize).rev() {
+        scene.turn();
+        assert_eq!((scene.hear().0, scene.pool.stats().received_bytes), (1, left * len));
+        assert!(scene.wants_another || left == 0);
+    }
+}
+
 /// With one request at a time a turn more is what the next one waits for, or another processor's time.
 #[test]
 fn a_turn_after_which_nothing_is_left_wants_no_other() {

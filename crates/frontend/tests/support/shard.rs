@@ -1,5 +1,5 @@
 //! The loop that drives one face over one volume, and obeys commands that come in lines:
-//! `ready`, `close`, `force`, `busy`, `alive`, `counts`, `stuck`, `grow BYTES`. Each gets one line.
+//! `ready`, `close`, `force`, `busy`, `alive`, `counts`, `stuck`, `hold`, `release`, `lent`, `grow BYTES`. Each gets one line.
 //! `watch busy` and `watch force` call again only when the face says that there is something to see.
 
 use std::fmt::Write as _;
@@ -124,6 +124,15 @@ fn obey(
             volume.stuck = true;
             "ok".into()
         }
+        "hold" => {
+            volume.held = true;
+            "ok".into()
+        }
+        "release" => {
+            volume.release();
+            "ok".into()
+        }
+        "lent" => volume.lent_bytes().to_string(),
         "grow" => match argument.parse() {
             Ok(bytes) => {
                 volume.grow(bytes);
