@@ -42,11 +42,6 @@ impl Effort {
         }
     }
 
-    /// Requests or answers that may be acted on still.
-    pub(crate) fn items_left(&self) -> usize {
-        self.left.div_ceil(ITEM_BYTES)
-    }
-
     /// A request or an answer was acted on.
     pub(crate) fn item(&mut self) {
         self.copy(ITEM_BYTES);

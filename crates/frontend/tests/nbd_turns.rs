@@ -12,6 +12,7 @@ use thinwire_buffer::Pool;
 use thinwire_frontend::Face;
 use thinwire_frontend::nbd::NbdFace;
 use thinwire_frontend::nbd::proto::option;
+use thinwire_volume::Volume as _;
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -253,6 +254,22 @@ fn completions_are_answered_over_several_turns() {
     }
     scene.rest();
     assert_eq!((scene.face.outstanding(), scene.hear()), (0, vec![250 * 17]));
+}
+
+/// Thousands may be done at once: what there is not effort for waits as it is, and nothing is put behind it.
+#[test]
+fn no_more_completions_are_asked_for_before_all_are_answered() {
+    let mut scene = Scene::new(2);
+    scene.hold(true);
+    scene.ask(0, 100, 1);
+    scene.rest();
+    scene.hold(false);
+    // Done as soon as they are submitted, behind the first 64 answers.
+    scene.ask(1, 20, 1);
+    scene.turn();
+    assert_eq!((scene.face.outstanding(), scene.volume.outstanding()), (36 + 20, 20));
+    scene.rest();
+    assert_eq!(scene.hear(), [100 * 17, 20 * 17]);
 }
 
 /// With one request at a time a turn more is what the next one waits for, or another processor's time.

@@ -87,7 +87,7 @@ pub struct FuseServer {
     flushes_outstanding: usize,
     /// Something was written since the last flush began, or that one failed.
     unflushed: bool,
-    /// What the volume has done and is not answered yet.
+    /// What the volume has done and is not answered yet, the first one last. More is asked for when it is empty.
     done: Vec<Completion>,
 }
 
@@ -196,19 +196,19 @@ impl FuseServer {
 
     /// Answers what the volume has finished, as far as there is `effort` for it. True if it had.
     fn complete(&mut self, volume: &mut dyn Volume, effort: &mut Effort) -> bool {
-        let mut done = std::mem::take(&mut self.done);
-        volume.poll(&mut done);
-        let any = !done.is_empty();
-        let mut count = 0;
-        while count < done.len() && !effort.is_spent() {
-            effort.item();
-            effort.copy(done[count].data.bytes());
-            count += 1;
+        if self.done.is_empty() {
+            volume.poll(&mut self.done);
+            // They are taken from its end, so that those that are left need not be moved.
+            self.done.reverse();
         }
-        for completion in done.drain(..count) {
+        let any = !self.done.is_empty();
+        while !effort.is_spent()
+            && let Some(completion) = self.done.pop()
+        {
+            effort.item();
+            effort.copy(completion.data.bytes());
             self.finish(completion, volume);
         }
-        self.done = done;
         any
     }
 

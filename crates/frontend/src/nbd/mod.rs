@@ -190,7 +190,7 @@ pub struct NbdFace {
     /// When replies that wait in links' memory are looked at next; never if there are none.
     look_at: Time,
     events: Vec<epoll::Event>,
-    /// What the volume has done and nobody was told of yet.
+    /// What the volume has done and nobody was told of yet, the first one last. More is asked for when it is empty.
     completions: Vec<Completion>,
 }
 
@@ -367,10 +367,15 @@ impl NbdFace {
 
     /// Hands the volume's completions to those who wait for them.
     fn reap(&mut self, volume: &mut dyn Volume, effort: &mut Effort) {
-        let mut completions = std::mem::take(&mut self.completions);
-        volume.poll(&mut completions);
-        let count = completions.len().min(effort.items_left());
-        for completion in completions.drain(..count) {
+        if self.completions.is_empty() {
+            volume.poll(&mut self.completions);
+            // They are taken from its end, so that those that are left need not be moved.
+            self.completions.reverse();
+        }
+        while !effort.is_spent()
+            && let Some(completion) = self.completions.pop()
+        {
+            self.made_room = true;
             effort.item();
             let pending = self.hall.pending.remove(completion.token);
             let place = &mut self.slots[pending.slot as usize];
@@ -385,8 +390,6 @@ impl NbdFace {
                 }
             }
         }
-        self.completions = completions;
-        self.made_room |= count > 0;
     }
 
     /// Lets touched connections take in what they can. Returns how many have had their chance.
