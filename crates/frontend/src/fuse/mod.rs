@@ -8,7 +8,7 @@
 //!
 //! * [`abi`](self) — `abi.rs`: the kernel's messages
 //! * `channel.rs`: requests in, replies out; `replies.rs`: those of a turn in one call
-//! * `server.rs`: what each request means for the volume
+//! * `server.rs`: what each request means for the volume; `opens.rs`: who asks
 //! * `mount.rs`: getting there and away, and what a killed attachment leaves
 //!
 //! The file behaves like a disk, not like a file: its size is fixed, `O_TRUNC` is ignored, there
@@ -19,6 +19,7 @@ mod channel;
 mod error;
 pub(crate) mod mount;
 pub(crate) mod mountinfo;
+mod opens;
 mod replies;
 mod server;
 

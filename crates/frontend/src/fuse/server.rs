@@ -11,6 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::abi::{self, opcode, set};
 use super::channel::{Channel, ChannelEvent, FuseRequest};
 use super::error::errno;
+use super::opens::Opens;
 use crate::effort::Effort;
 
 /// Requests that may be outstanding at the volume.
@@ -49,6 +50,7 @@ pub struct Shape {
 struct Pending {
     unique: u64,
     what: What,
+    user: u8,
     /// Counted against [`PAYLOAD_BYTES_MAX`].
     payload: u64,
 }
@@ -78,15 +80,13 @@ pub struct FuseServer {
     bytes: u64,
     preferred_bytes: u32,
     mounted_at: SystemTime,
-    opens: usize,
+    opens: Opens,
     /// By token. Slots are reused, so nothing is allocated once warm.
     pending: Vec<Option<Pending>>,
     free: Vec<usize>,
     payload: u64,
     writes_outstanding: usize,
     flushes_outstanding: usize,
-    /// Something was written since the last flush began, or that one failed.
-    unflushed: bool,
     /// What the volume has done and is not answered yet, the first one last. More is asked for when it is empty.
     done: Vec<Completion>,
 }
@@ -100,20 +100,19 @@ impl FuseServer {
             bytes: geometry.bytes,
             preferred_bytes: geometry.preferred_bytes,
             mounted_at: SystemTime::now(),
-            opens: 0,
+            opens: Opens::new(),
             pending: Vec::new(),
             free: Vec::new(),
             payload: 0,
             writes_outstanding: 0,
             flushes_outstanding: 0,
-            unflushed: false,
             done: Vec::new(),
         }
     }
 
     /// How often the file is open.
     pub fn opens(&self) -> usize {
-        self.opens
+        self.opens.count()
     }
 
     /// Too much is outstanding to take in more.
@@ -174,14 +173,11 @@ impl FuseServer {
             opcode::GETATTR => self.getattr(unique, volume),
             opcode::SETATTR => self.setattr(&request, volume),
             opcode::OPEN => self.open(unique),
-            opcode::RELEASE => {
-                self.opens = self.opens.saturating_sub(1);
-                self.answer(unique, &[])
-            }
+            opcode::RELEASE => self.release(&request, volume),
             opcode::READ => self.read(&request, volume, effort),
             opcode::WRITE => self.write(request, volume),
-            opcode::FLUSH => self.flush(unique, false, volume),
-            opcode::FSYNC => self.flush(unique, true, volume),
+            opcode::FLUSH => self.flush(&request, false, volume),
+            opcode::FSYNC => self.flush(&request, true, volume),
             opcode::FALLOCATE => self.fallocate(&request, volume),
             opcode::LSEEK => self.lseek(&request, volume),
             // The kernel remembers ENOSYS and does not ask again: it does locks, extended
@@ -322,10 +318,17 @@ impl FuseServer {
     }
 
     fn open(&mut self, unique: u64) -> Result<(), i32> {
-        self.opens += 1;
+        let fh = self.opens.add();
         let flags = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_DIRECT_WRITES;
-        let reply = abi::OpenOut { fh: 0, open_flags: flags, backing_id: 0 };
+        let reply = abi::OpenOut { fh, open_flags: flags, backing_id: 0 };
         self.answer(unique, reply.as_bytes())
+    }
+
+    fn release(&mut self, request: &FuseRequest, volume: &mut dyn Volume) -> Result<(), i32> {
+        // Its handle comes first, as with all that have one.
+        let ended = self.opens.remove(args(request)?);
+        ended.into_iter().for_each(|user| volume.end_user(user));
+        self.answer(request.header.unique, &[])
     }
 
     fn statfs(&mut self, unique: u64) -> Result<(), i32> {
@@ -356,7 +359,8 @@ impl FuseServer {
         if len == 0 {
             return self.answer(request.header.unique, &[]);
         }
-        let io = Io::new(0, Op::Read, wish.offset, len);
+        let mut io = Io::new(0, Op::Read, wish.offset, len);
+        io.user = self.opens.user(wish.fh);
         effort.read(len as usize);
         self.submit(request.header.unique, What::Read { len }, io, volume)
     }
@@ -377,6 +381,7 @@ impl FuseServer {
             return Err(libc::ENOSPC);
         }
         let mut io = Io::new(0, Op::Write, wish.offset, len);
+        io.user = self.opens.user(wish.fh);
         io.flags.fua = wish.flags as i32 & libc::O_DSYNC != 0;
         if len == u64::from(wish.size) {
             io.data = request.data;
@@ -388,12 +393,21 @@ impl FuseServer {
 
     /// `always` for fsync; close(2) only has to flush if something was written, so that a reader's
     /// close never waits for the target.
-    fn flush(&mut self, unique: u64, always: bool, volume: &mut dyn Volume) -> Result<(), i32> {
-        let idle = !self.unflushed && self.writes_outstanding == 0 && self.flushes_outstanding == 0;
-        if self.shape.read_only || (idle && !always) {
+    fn flush(
+        &mut self,
+        request: &FuseRequest,
+        always: bool,
+        volume: &mut dyn Volume,
+    ) -> Result<(), i32> {
+        let (unique, user) = (request.header.unique, self.opens.user(args(request)?));
+        let is_idle = self.writes_outstanding == 0 && self.flushes_outstanding == 0;
+        let has_nothing = is_idle && !self.opens.is_unflushed(user);
+        if self.shape.read_only || (has_nothing && !always) {
             return self.answer(unique, &[]);
         }
-        self.submit(unique, What::Flush, Io::new(0, Op::Flush, 0, 0), volume)
+        let mut io = Io::new(0, Op::Flush, 0, 0);
+        io.user = user;
+        self.submit(unique, What::Flush, io, volume)
     }
 
     /// Punching a hole must leave zeroes, which a discard does not promise: both of the modes that
@@ -420,6 +434,7 @@ impl FuseServer {
         }
         let mut io = Io::new(0, Op::WriteZeroes, wish.offset, len);
         io.flags.no_hole = no_hole;
+        io.user = self.opens.user(wish.fh);
         self.submit(request.header.unique, What::Zero, io, volume)
     }
 
@@ -434,12 +449,13 @@ impl FuseServer {
             return Err(libc::ENOSYS);
         }
         self.bytes = volume.geometry().bytes;
-        self.seek_from(request.header.unique, hole, wish.offset, volume)
+        let user = self.opens.user(wish.fh);
+        self.seek_from((request.header.unique, user), hole, wish.offset, volume)
     }
 
     fn seek_from(
         &mut self,
-        unique: u64,
+        (unique, user): (u64, u8),
         hole: bool,
         at: u64,
         volume: &mut dyn Volume,
@@ -448,7 +464,8 @@ impl FuseServer {
             return Err(libc::ENXIO);
         }
         let len = (self.bytes - at).min(STATUS_BYTES_MAX);
-        let io = Io::new(0, Op::BlockStatus, at, len);
+        let mut io = Io::new(0, Op::BlockStatus, at, len);
+        io.user = user;
         self.submit(unique, What::Seek { hole, at }, io, volume)
     }
 
@@ -469,7 +486,7 @@ impl FuseServer {
             What::Write { .. } | What::Zero => self.writes_outstanding += 1,
             What::Flush => {
                 self.flushes_outstanding += 1;
-                self.unflushed = false;
+                self.opens.set_unflushed(io.user, false);
             }
             What::Read { .. } | What::Seek { .. } => {}
         }
@@ -482,7 +499,7 @@ impl FuseServer {
             self.pending.push(None);
             self.pending.len() - 1
         });
-        self.pending[slot] = Some(Pending { unique, what, payload });
+        self.pending[slot] = Some(Pending { unique, what, user: io.user, payload });
         io.token = slot as u64;
         volume.submit(io);
         Ok(())
@@ -490,7 +507,7 @@ impl FuseServer {
 
     fn finish(&mut self, completion: Completion, volume: &mut dyn Volume) {
         let slot = completion.token as usize;
-        let Some(Pending { unique, what, payload }) =
+        let Some(Pending { unique, what, user, payload }) =
             self.pending.get_mut(slot).and_then(Option::take)
         else {
             debug_assert!(false, "a completion nobody waits for");
@@ -505,7 +522,7 @@ impl FuseServer {
             }
             What::Write { len } => {
                 self.writes_outstanding -= 1;
-                self.unflushed = true;
+                self.opens.set_unflushed(user, true);
                 result.and_then(|()| {
                     let reply = abi::WriteOut { size: len as u32, padding: 0 };
                     self.answer(unique, reply.as_bytes())
@@ -513,16 +530,19 @@ impl FuseServer {
             }
             What::Zero => {
                 self.writes_outstanding -= 1;
-                self.unflushed = true;
+                self.opens.set_unflushed(user, true);
                 result.and_then(|()| self.answer(unique, &[]))
             }
             What::Flush => {
                 self.flushes_outstanding -= 1;
-                self.unflushed |= result.is_err();
+                if result.is_err() {
+                    self.opens.set_unflushed(user, true);
+                }
                 result.and_then(|()| self.answer(unique, &[]))
             }
             What::Seek { hole, at } => {
-                result.and_then(|()| self.seek_done(unique, hole, at, &completion.extents, volume))
+                let whose = (unique, user);
+                result.and_then(|()| self.seek_done(whose, hole, at, &completion.extents, volume))
             }
         };
         if let Err(errno) = outcome {
@@ -541,7 +561,7 @@ impl FuseServer {
 
     fn seek_done(
         &mut self,
-        unique: u64,
+        (unique, user): (u64, u8),
         hole: bool,
         at: u64,
         extents: &[Extent],
@@ -553,7 +573,7 @@ impl FuseServer {
             let reply = abi::LseekOut { offset: at.min(self.bytes) };
             return self.answer(unique, reply.as_bytes());
         }
-        self.seek_from(unique, hole, at, volume)
+        self.seek_from((unique, user), hole, at, volume)
     }
 }
 

@@ -7,6 +7,7 @@ use rustix::net::{
 };
 use thinwire_buffer::Pool;
 use thinwire_volume::testing::Puppet;
+use thinwire_volume::{Owing, VolumeEvent};
 use zerocopy::FromZeros;
 
 use super::*;
@@ -49,8 +50,13 @@ impl Scene {
     }
 
     fn ask(&self, opcode: u32, size: u32, data: &[u8]) {
+        self.ask_by(0, opcode, size, data);
+    }
+
+    /// By who has this handle.
+    fn ask_by(&self, handle: u64, opcode: u32, size: u32, data: &[u8]) {
         let (mut header, mut wish) = (abi::InHeader::new_zeroed(), abi::TransferIn::new_zeroed());
-        wish.size = size;
+        (wish.fh, wish.size) = (handle, size);
         let heads = header.as_bytes().len() + wish.as_bytes().len();
         (header.opcode, header.nodeid) = (opcode, abi::ROOT_NODE);
         header.len = (heads + data.len()) as u32;
@@ -130,6 +136,72 @@ fn what_is_lent_is_given_back_turn_by_turn() {
         assert_eq!((scene.hear().0, scene.pool.stats().received_bytes), (1, left * len));
         assert!(scene.wants_another || left == 0);
     }
+}
+
+/// A server whose volume tells of losses, as a face has it.
+struct Telling {
+    scene: Scene,
+    volume: Owing<Puppet>,
+}
+
+impl Telling {
+    /// What is answered to this, which the volume does well: a negative errno, or the first word of it.
+    fn answer(&mut self, handle: u64, opcode: u32, size: u32, data: &[u8]) -> Result<u64, i32> {
+        self.scene.ask_by(handle, opcode, size, data);
+        self.turn();
+        for io in self.scene.puppet.take() {
+            self.scene.puppet.succeed(&io);
+            self.turn();
+        }
+        let mut answer = [0; 200];
+        recv(&self.scene.kernel, &mut answer[..], RecvFlags::empty()).expect("an answer");
+        let header: abi::OutHeader = FromBytes::read_from_bytes(&answer[..16]).unwrap();
+        let word = u64::from_ne_bytes(answer[16..24].try_into().unwrap());
+        if header.error == 0 { Ok(word) } else { Err(header.error) }
+    }
+
+    fn turn(&mut self) {
+        self.scene.server.turn(&mut self.volume).unwrap().unwrap();
+    }
+
+    fn open(&mut self) -> u64 {
+        self.answer(0, opcode::OPEN, 0, &[]).unwrap()
+    }
+
+    fn write(&mut self, handle: u64) {
+        self.answer(handle, opcode::WRITE, 512, &[7; 512]).unwrap();
+    }
+
+    /// Whether it succeeds: fsync, or else what close does.
+    fn syncs(&mut self, handle: u64, is_fsync: bool) -> bool {
+        let opcode = if is_fsync { opcode::FSYNC } else { opcode::FLUSH };
+        self.answer(handle, opcode, 0, &[]).map_err(|errno| assert_eq!(errno, -libc::EIO)).is_ok()
+    }
+}
+
+/// As of a file of the kernel's: a program that another one's sync had told for would believe that all is well.
+#[test]
+fn each_open_of_the_file_is_told_of_a_loss() {
+    let scene = Scene::new();
+    let volume = Owing::new(scene.puppet.clone(), false);
+    let mut file = Telling { scene, volume };
+    let [a, b, closed] = [(); 3].map(|()| file.open());
+    [a, b].into_iter().for_each(|handle| file.write(handle));
+    file.scene.puppet.tell(VolumeEvent::Lost);
+    assert_eq!([b, a, b, a].map(|handle| file.syncs(handle, true)), [false, false, true, true]);
+    // Close tells, too, of what others have flushed; a reader has nothing to flush.
+    [a, b].into_iter().for_each(|handle| file.write(handle));
+    file.scene.puppet.tell(VolumeEvent::Lost);
+    assert_eq!([a, a].map(|handle| file.syncs(handle, true)), [false, true]);
+    assert!(file.syncs(closed, false));
+    assert_eq!([b, b].map(|handle| file.syncs(handle, false)), [false, true]);
+    // Whoever comes after all that is told nothing.
+    [a, b, closed].into_iter().for_each(|handle| {
+        file.answer(handle, opcode::RELEASE, 0, &[]).unwrap();
+    });
+    assert_eq!(file.scene.server.opens(), 0);
+    let next = file.open();
+    assert!(file.syncs(next, true));
 }
 
 /// With one request at a time a turn more is what the next one waits for, or another processor's time.
