@@ -32,6 +32,10 @@ const POLLS_MAX: u32 = 64;
 /// So much of what has ended goes to the disks in one turn. Answering it takes some 100 us, in which new requests
 /// arrive: a turn that answered all that the disks have done would leave these idle for as long.
 const TURN_ENDED_BYTES: u64 = 256 << 10;
+/// So much if the disks have fewer than [`FEW`] I/Os left to do: they wait for those new requests.
+const TURN_ENDED_BYTES_IDLE: u64 = 128 << 10;
+/// And so many I/Os; if more are left to do, as many as that.
+const FEW: u64 = 8;
 
 thread_local! {
     static RING: RefCell<Weak<RefCell<Ring>>> = const { RefCell::new(Weak::new()) };
@@ -42,6 +46,42 @@ pub(super) type SharedRing = Rc<RefCell<Ring>>;
 
 /// A slot and its count or negative errno.
 type Ended = (u32, i32);
+
+/// How much may still end in a turn.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    bytes: u64,
+    ios: u64,
+}
+
+impl Room {
+    const ENDLESS: Room = Room { bytes: u64::MAX, ios: u64::MAX };
+
+    /// Of a turn that finds so many I/Os with the kernel.
+    fn beside(under_way: u64) -> Self {
+        let bytes = if under_way < FEW { TURN_ENDED_BYTES_IDLE } else { TURN_ENDED_BYTES };
+        Room { bytes, ios: under_way.max(FEW) }
+    }
+
+    fn is_left(self) -> bool {
+        self.bytes > 0 && self.ios > 0
+    }
+
+    /// So many more I/Os may end, and as many bytes as beside a busy disk.
+    fn add(&mut self, ios: u64) {
+        if ios > 0 {
+            let more = TURN_ENDED_BYTES - TURN_ENDED_BYTES_IDLE;
+            self.bytes = self.bytes.saturating_add(more);
+            self.ios = self.ios.saturating_add(ios);
+        }
+    }
+
+    /// For one I/O with this result: a count of bytes, of whatever moves some.
+    fn take(&mut self, result: i32) {
+        self.bytes = self.bytes.saturating_sub(result.max(0) as u64);
+        self.ios = self.ios.saturating_sub(1);
+    }
+}
 
 /// Where one disk sits.
 #[derive(Debug, Default)]
@@ -66,8 +106,11 @@ pub(super) struct Ring {
     is_driven: bool,
     /// The turns of that shard.
     turns: u64,
-    /// How many bytes may still end in this one.
-    room: u64,
+    /// What may still end in this one.
+    room: Room,
+    /// Entries that went into the submission queue, and that came out of the completion queue.
+    pushed: u64,
+    popped: u64,
     /// System calls made.
     #[cfg(test)]
     calls: u64,
@@ -144,7 +187,9 @@ impl Ring {
             has_news: false,
             is_driven: false,
             turns: 0,
-            room: TURN_ENDED_BYTES,
+            room: Room::beside(0),
+            pushed: 0,
+            popped: 0,
             #[cfg(test)]
             calls: 0,
             #[cfg(test)]
@@ -183,6 +228,8 @@ impl Ring {
         // SAFETY: the caller's promise.
         if !self.waiting.is_empty() || unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.waiting.push_back(entry);
+        } else {
+            self.pushed += 1;
         }
     }
 
@@ -194,7 +241,14 @@ impl Ring {
                 return;
             }
             self.waiting.pop_front();
+            self.pushed += 1;
         }
+    }
+
+    /// What the kernel has and is not done with.
+    fn under_way(&mut self) -> u64 {
+        let asked = self.pushed - self.ring.submission().len() as u64;
+        asked - self.popped - self.ring.completion().len() as u64
     }
 
     /// Has the kernel take what waits, as far as it does, and waits for `want` completions. One system call,
@@ -204,7 +258,7 @@ impl Ring {
             self.fill();
             if is_to_be_tried_again(self.call(want)) {
                 // It may want room for completions. What is waited for may be among those.
-                self.room = u64::MAX;
+                self.room = Room::ENDLESS;
                 if self.take_in() > 0 {
                     want = 0;
                 }
@@ -235,10 +289,10 @@ impl Ring {
     /// reaped.
     fn take_in(&mut self) -> usize {
         let mut completions = self.ring.completion();
-        while !self.is_driven || self.room > 0 {
+        while !self.is_driven || self.room.is_left() {
             let Some(entry) = completions.next() else { break };
-            // A count of bytes, of whatever moves some.
-            self.room = self.room.saturating_sub(entry.result().max(0) as u64);
+            self.room.take(entry.result());
+            self.popped += 1;
             let data = entry.user_data();
             let (at, visit) = ((data >> 32) as u16, (data >> 48) as u16);
             let seat = &mut self.seats[usize::from(at)];
@@ -254,7 +308,7 @@ impl Ring {
     /// [`Ring::take_in`] for another turn, and all who have disks are told. Who does not listen any more, such as one whose part
     /// has been removed, keeps nobody awake with it.
     fn tell(&mut self) -> bool {
-        self.room = TURN_ENDED_BYTES;
+        self.room = Room::beside(self.under_way());
         let is_something = self.take_in() > 0;
         self.has_news = false;
         is_something
@@ -269,7 +323,13 @@ impl Ring {
         self.is_driven = true;
         self.turns += 1;
         if self.needs_call() {
+            let (alone, before) = (self.under_way() == 0, self.ring.completion().len());
             self.enter(0);
+            if alone {
+                // What the call has done itself, such as a copy of cached pages, keeps no disk waiting.
+                let done = self.ring.completion().len().saturating_sub(before);
+                self.room.add(done as u64);
+            }
         }
         self.take_in() > 0
     }
@@ -354,7 +414,7 @@ impl Place {
             if self.polled.1 <= POLLS_MAX {
                 return;
             }
-            ring.room = u64::MAX;
+            ring.room = Room::ENDLESS;
         }
         if ring.needs_call() {
             ring.enter(0);
@@ -378,7 +438,7 @@ impl Place {
         let ring = &mut *self.ring.borrow_mut();
         while ring.seats[self.at as usize].ended.is_empty() {
             ring.enter(1);
-            ring.room = u64::MAX;
+            ring.room = Room::ENDLESS;
             ring.take_in();
         }
     }
