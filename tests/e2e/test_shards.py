@@ -85,6 +85,7 @@ class Spread:
         # A socket of `xdp` has a whole queue, so shards cannot share one; initiators may use it all the same.
         over = "packet" if chosen(over) == "xdp" else over
         self.target = Target(lab, export, extra=flags, over=over)
+        check("left out" not in self.target.process.stderr, "no shard is left out: all serve it")
 
     def status(self):
         words = ("status", "--json", "--run-dir", self.lab.path("target-run"))

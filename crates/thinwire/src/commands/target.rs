@@ -37,7 +37,8 @@ pub fn run(args: &TargetArgs) -> Outcome {
     }
     require_insecure(config.insecure, "serving")?;
     config.refuse_shared()?;
-    if config.shards as usize > config.exports.len() {
+    let is_spread = config.exports.iter().any(|export| export.spread);
+    if !is_spread && config.shards as usize > config.exports.len() {
         tracing::warn!(
             "an export lives on one shard, so {} of the {} shards would have nothing to do and are \
              left out",
