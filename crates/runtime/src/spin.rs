@@ -7,7 +7,7 @@
 //! for what is expected: a client may take its time though the network answers at once. It spins if an event
 //! mostly comes while that costs less than sleeping, as long as nine in ten need, once after each
 //! event. Spinning is for a processor that nobody else wants: if somebody else ran while it yielded,
-//! it sleeps for a while.
+//! it sleeps for a while, and ever longer while it finds somebody each time.
 
 mod gaps;
 mod quantile;
@@ -39,15 +39,18 @@ const NETWORK_TIME_MAX: Duration = Duration::from_micros(500);
 const AWAY: Duration = Duration::from_micros(50);
 /// As what a round of a spin that took longer counts: it was short but for that.
 const ROUND: Duration = Duration::from_micros(5);
-/// When somebody else wants the processor it sleeps for so many times as long as that one had it; twice as long
-/// each time that it is found so again.
+/// When somebody else wants the processor it sleeps for so many times as long as that one had it.
 const HOLD_FIRST: u32 = 8;
 /// But not for less than this.
 const HOLD_MIN: Duration = Duration::from_millis(1);
-/// At most for so many times as long as that one had it: more than is lost by looking again.
-const HOLD_TIMES: u32 = 32;
+/// And for so many times as long as before if trying again was not worth it: if the wake-ups that it has saved
+/// since are less than what it loses now.
+const HOLD_GROWTH: u32 = 4;
+/// At most for so many times as long as that one had it. Each side of a round trip loses by its tries, and both
+/// together are to lose less than a hundredth.
+const HOLD_TIMES: u32 = 256;
 /// And not for longer than this.
-const HOLD_MAX: Duration = Duration::from_millis(500);
+const HOLD_MAX: Duration = Duration::from_secs(1);
 
 /// When to spin instead of sleeping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +127,8 @@ pub(crate) struct Spinner {
     budget: Duration,
     held_until: Time,
     hold: Duration,
+    /// What spinning has saved since it was last held.
+    saved: Duration,
     /// How often others had been given the processor when that was last looked at, and when.
     switches: u64,
     asked_at: Time,
@@ -144,6 +149,7 @@ impl Spinner {
             budget: Duration::ZERO,
             held_until: Time::ZERO,
             hold: HOLD_MIN,
+            saved: HOLD_MAX,
             switches: 0,
             asked_at: Time::ZERO,
             looked_at: Time::ZERO,
@@ -227,9 +233,10 @@ impl Spinner {
             // Nobody here: the machine stood still, and may do so whether it spins or not.
             return true;
         }
-        let is_new = to > self.held_until + 4 * self.hold;
-        let hold = if is_new { took * HOLD_FIRST } else { self.hold * 2 };
-        self.hold = hold.min(took * HOLD_TIMES).clamp(HOLD_MIN, HOLD_MAX);
+        let was_worth_it = std::mem::take(&mut self.saved) >= took;
+        let longer = if was_worth_it { Duration::ZERO } else { self.hold * HOLD_GROWTH };
+        let hold = longer.min(took * HOLD_TIMES).max(took * HOLD_FIRST);
+        self.hold = hold.clamp(HOLD_MIN, HOLD_MAX);
         self.held_until = to + self.hold;
         false
     }
@@ -255,6 +262,9 @@ impl Spinner {
     /// Something has come, seen at `now`.
     pub fn found(&mut self, now: Time, has_slept: bool) {
         self.found = self.idle.take().map(|idle| Found { idle, at: now, has_slept });
+        if self.found.is_some() && !has_slept {
+            self.saved += WAKE_UP;
+        }
     }
 
     /// What was found was a frame that had waited so long for its receiver by then: when it arrived the gap

@@ -424,7 +424,7 @@ mod tests {
             let before = waiter.stats().spun_in_vain;
             // If somebody else wants the processor: when that is forgotten.
             for _ in 0..2 {
-                std::thread::sleep(Duration::from_millis(600));
+                std::thread::sleep(Duration::from_millis(1100));
                 assert!(!waiter.wait(Some(Duration::from_millis(1))).unwrap());
             }
             waiter.stats().spun_in_vain > before

@@ -161,12 +161,18 @@ fn who_finds_somebody_else_at_work_sleeps_for_a_while() {
 fn a_neighbour_who_stays_is_tried_ever_less_often_and_one_who_goes_is_forgotten() {
     let mut thread = Script::new();
     thread.yields = (us(1400), true);
-    let (mut tries, start) = (0, thread.now);
-    while thread.now.since(start) < Duration::from_secs(1) {
-        tries += u32::from(thread.wait(us(15)) != Wait::Slept);
-    }
-    // A few of them soon, then one in each 32 times as long as it costs.
-    assert!(tries > 20 && tries < 32, "{tries}");
+    let tries_in = |thread: &mut Script, time| {
+        let (mut tries, start) = (0, thread.now);
+        while thread.now.since(start) < time {
+            tries += u32::from(thread.wait(us(15)) != Wait::Slept);
+        }
+        tries
+    };
+    // Some of them soon, then one in each 256 times as long as it costs.
+    let soon = tries_in(&mut thread, us(250_000));
+    assert_eq!(soon, 4);
+    let later = tries_in(&mut thread, Duration::from_secs(10));
+    assert!((26..=29).contains(&later), "{later}");
     thread.yields = (us(0), false);
     let gone = thread.now;
     while thread.wait(us(15)) != Wait::Spun {}
@@ -178,8 +184,23 @@ fn a_neighbour_who_stays_is_tried_ever_less_often_and_one_who_goes_is_forgotten(
     assert_eq!(thread.spinner.hold, us(200) * HOLD_FIRST);
     for (had, most) in [(us(60), us(60) * HOLD_TIMES), (us(100_000), HOLD_MAX)] {
         thread.yields = (had, true);
-        (0..20_000).for_each(|_| _ = thread.wait(us(15)));
+        (0..200_000).for_each(|_| _ = thread.wait(us(15)));
         assert_eq!(thread.spinner.hold, most);
+    }
+}
+
+#[test]
+fn where_spinning_pays_between_visits_it_is_tried_again_soon() {
+    // Each spin saves a wake-up: 100 of them are 2.5 ms, 40 of them 1 ms.
+    for (spins, most) in [(100, HOLD_FIRST), (40, HOLD_TIMES)] {
+        let mut thread = Script::new();
+        for _ in 0..20 {
+            thread.once = Some((us(1400), true));
+            thread.wait(us(15));
+            while thread.wait(us(15)) == Wait::Slept {}
+            assert_eq!(thread.spun(spins - 1, us(15)), spins - 1);
+        }
+        assert_eq!(thread.spinner.hold, us(1400) * most, "after {spins} each");
     }
 }
 
