@@ -10,7 +10,7 @@ use crate::Time;
 
 /// Queueing delay a path aims at: long enough to keep a 10 Gb/s port busy with jumbo frames, short
 /// enough that a 4 KiB read behind it still feels local.
-const QUEUE_TARGET: Duration = Duration::from_micros(1000);
+const QUEUE_TARGET_NS: u64 = 1_000_000;
 /// Loss above this share of a round is congestion; below, a bad cable (or a test).
 const LOSS_SHARE: f64 = 0.15;
 /// Delay alone does not push the window below this many frames: it takes loss to show that a queue
@@ -19,18 +19,19 @@ const DELAY_FRAMES_MIN: f64 = 8.0;
 /// Strongest decrease in one round.
 const DECREASE_MAX: f64 = 0.5;
 /// How long the smallest round trip ever seen counts as the path's empty delay.
-const BASE_AGE: Duration = Duration::from_secs(10);
+const BASE_AGE_NS: u64 = 10_000_000_000;
 
 /// A congestion window in bytes. May fall below one frame; the path is paced then.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     bytes: f64,
     growing_fast: bool,
-    base: Duration,
-    base_next: Duration,
+    /// Delays are kept in ns, which are compared far more often than told; the greatest for none.
+    base_ns: u64,
+    base_next_ns: u64,
     base_since: Time,
     round_end: Time,
-    round_min: Duration,
+    round_min_ns: u64,
     round_acked: u32,
     round_lost: u32,
     round_limited: bool,
@@ -41,11 +42,11 @@ impl Window {
         Window {
             bytes: (frame_bytes * 32) as f64,
             growing_fast: true,
-            base: Duration::MAX,
-            base_next: Duration::MAX,
+            base_ns: u64::MAX,
+            base_next_ns: u64::MAX,
             base_since: Time::ZERO,
             round_end: Time::ZERO,
-            round_min: Duration::MAX,
+            round_min_ns: u64::MAX,
             round_acked: 0,
             round_lost: 0,
             round_limited: false,
@@ -59,7 +60,10 @@ impl Window {
 
     /// The smallest delay of the path lately.
     pub fn base(&self) -> Duration {
-        self.base
+        match self.base_ns {
+            u64::MAX => Duration::MAX,
+            ns => Duration::from_nanos(ns),
+        }
     }
 
     /// The sender had more to send than the window allowed.
@@ -82,20 +86,21 @@ impl Window {
     ) {
         self.round_acked += frames;
         if let Some(rtt) = rtt {
-            self.round_min = self.round_min.min(rtt);
-            self.base = self.base.min(rtt);
-            self.base_next = self.base_next.min(rtt);
+            let rtt_ns = rtt.as_nanos() as u64;
+            self.round_min_ns = self.round_min_ns.min(rtt_ns);
+            self.base_ns = self.base_ns.min(rtt_ns);
+            self.base_next_ns = self.base_next_ns.min(rtt_ns);
         }
-        if now.since(self.base_since) > BASE_AGE {
-            self.base = self.base_next;
-            self.base_next = Duration::MAX;
+        if now.0.saturating_sub(self.base_since.0) > BASE_AGE_NS {
+            self.base_ns = self.base_next_ns;
+            self.base_next_ns = u64::MAX;
             self.base_since = now;
         }
-        if now < self.round_end || self.round_min == Duration::MAX {
+        if now < self.round_end || self.round_min_ns == u64::MAX {
             return;
         }
         let frame = frame_bytes as f64;
-        let delay_target = self.base.saturating_add(QUEUE_TARGET);
+        let delay_target_ns = self.base_ns.saturating_add(QUEUE_TARGET_NS);
         let share = match self.round_lost {
             0 => 0.0,
             lost => f64::from(lost) / f64::from(self.round_acked + lost),
@@ -107,9 +112,9 @@ impl Window {
             self.growing_fast = false;
         } else if is_small {
             self.bytes = (self.bytes + frame).min(floor);
-        } else if self.round_min > delay_target {
-            let excess = (self.round_min - delay_target).as_secs_f64();
-            let factor = 1.0 - 0.8 * excess / self.round_min.as_secs_f64();
+        } else if self.round_min_ns > delay_target_ns {
+            let excess = self.round_min_ns - delay_target_ns;
+            let factor = 1.0 - 0.8 * excess as f64 / self.round_min_ns as f64;
             self.bytes = (self.bytes * factor.max(DECREASE_MAX)).max(floor);
             self.growing_fast = false;
         } else if self.round_limited {
@@ -117,7 +122,7 @@ impl Window {
         }
         self.bytes = self.bytes.clamp(frame * 0.05, 64.0 * 1024.0 * 1024.0);
         self.round_end = now + smoothed.max(Duration::from_micros(20));
-        self.round_min = Duration::MAX;
+        self.round_min_ns = u64::MAX;
         self.round_acked = 0;
         self.round_lost = 0;
         self.round_limited = false;

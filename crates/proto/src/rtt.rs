@@ -50,9 +50,13 @@ impl Rtt {
             self.smoothed = rtt;
             self.variation = self.variation.max(rtt / 2);
         } else {
-            let error = self.smoothed.abs_diff(rtt);
-            self.variation = mean(self.variation, 3, error);
-            self.smoothed = mean(self.smoothed, 7, rtt);
+            let (known_ns, new_ns) = (ns(self.smoothed), ns(rtt));
+            let variation_ns = mean(ns(self.variation), 3, known_ns.abs_diff(new_ns));
+            let smoothed_ns = mean(known_ns, 7, new_ns);
+            self.variation = Duration::from_nanos(variation_ns);
+            self.smoothed = Duration::from_nanos(smoothed_ns);
+            self.probe_timeout = probe_timeout_of(smoothed_ns, variation_ns);
+            return;
         }
         self.probe_timeout = probe_timeout(self.smoothed, self.variation);
     }
@@ -80,11 +84,20 @@ impl Rtt {
 }
 
 fn probe_timeout(smoothed: Duration, variation: Duration) -> Duration {
-    smoothed + (variation * 4).max(GRANULARITY) + ACK_DELAY_MAX
+    probe_timeout_of(ns(smoothed), ns(variation))
 }
 
-/// Of what is known, which counts so many times, and of what is new. In nanoseconds, which spares divisions.
-fn mean(known: Duration, times: u64, new: Duration) -> Duration {
-    let ns = |time: Duration| time.as_nanos() as u64;
-    Duration::from_nanos((ns(known) * times + ns(new)) / (times + 1))
+fn probe_timeout_of(smoothed_ns: u64, variation_ns: u64) -> Duration {
+    let slack_ns = (variation_ns * 4).max(ns(GRANULARITY));
+    Duration::from_nanos(smoothed_ns + slack_ns + ns(ACK_DELAY_MAX))
+}
+
+/// Arithmetic in nanoseconds spares divisions.
+const fn ns(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
+
+/// Of what is known, which counts so many times, and of what is new.
+fn mean(known_ns: u64, times: u64, new_ns: u64) -> u64 {
+    (known_ns * times + new_ns) / (times + 1)
 }

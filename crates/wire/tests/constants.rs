@@ -38,7 +38,7 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("proto/src/recovery.rs", "PACKET_THRESHOLD: u64 = 3;", "three or more numbers later"),
     (
         "proto/src/congestion.rs",
-        "QUEUE_TARGET: Duration = Duration::from_micros(1000);",
+        "QUEUE_TARGET_NS: u64 = 1_000_000;",
         "more than 1 ms above the empty delay",
     ),
     (
@@ -47,11 +47,7 @@ const TABLE: &[(&str, &str, &str)] = &[
         "more than 15 % of the round's frames lost",
     ),
     ("proto/src/congestion.rs", "DECREASE_MAX: f64 = 0.5;", "at most to half"),
-    (
-        "proto/src/congestion.rs",
-        "BASE_AGE: Duration = Duration::from_secs(10);",
-        "of the last 10 to 20 s",
-    ),
+    ("proto/src/congestion.rs", "BASE_AGE_NS: u64 = 10_000_000_000;", "of the last 10 to 20 s"),
     ("proto/src/session/mod.rs", "PATHS_MAX: usize = 16;", "up to 16 paths"),
     ("proto/src/congestion.rs", "DELAY_FRAMES_MIN: f64 = 8.0;", "not below 8 frames"),
     ("proto/src/session/intake.rs", "BLACK_HOLE_LOSSES: u32 = 4;", "were lost four times in a row"),

@@ -87,6 +87,7 @@ impl Session {
     }
 
     /// Acts on the messages that concern the session itself; false for all others.
+    #[inline]
     pub fn on_message(
         &mut self,
         now: Time,

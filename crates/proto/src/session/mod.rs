@@ -389,7 +389,12 @@ impl Session {
     }
 
     pub(crate) fn path_at(&self, id: u8) -> Option<usize> {
-        self.paths.iter().position(|p| p.id == id)
+        // Ids are given in order, so most stand where they say.
+        let at = usize::from(id);
+        match self.paths.get(at) {
+            Some(path) if path.id == id => Some(at),
+            _ => self.paths.iter().position(|p| p.id == id),
+        }
     }
 
     /// When to call [`Session::on_time`] and [`Session::transmit`] next, at the latest. In the past
@@ -400,29 +405,28 @@ impl Session {
         let timers_from = self.resumed_at + liveness::CATCH_UP;
         let keep_alive = self.config.role == Role::Initiator;
         for (at_path, path) in self.paths.iter().enumerate() {
-            let timers = [
-                path.sent.loss_at,
-                path.pto_at(),
-                path.prober
-                    .deadline(
-                        path.state,
-                        path.rtt.smoothed,
-                        path.last_heard,
-                        keep_alive,
-                        path.sizes,
-                    )
-                    // What it may not ask now, it may when something comes.
-                    .filter(|_| !self.is_unproved(at_path) || path.allowance >= PROBE_BYTES),
-            ];
-            let first = timers.into_iter().flatten().fold(Time(u64::MAX), Time::min);
+            let mut first = path.sent.loss_at.unwrap_or(Time::NEVER);
+            if let Some(due) = path.pto_at() {
+                first = first.min(due);
+            }
+            // What it may not ask now, it may when something comes.
+            if !self.is_unproved(at_path) || path.allowance >= PROBE_BYTES {
+                let (state, rtt) = (path.state, path.rtt.smoothed);
+                let asks =
+                    path.prober.deadline(state, rtt, path.last_heard, keep_alive, path.sizes);
+                first = first.min(asks.unwrap_or(Time::NEVER));
+            }
             at = at.min(first.max(timers_from));
-            let others = [
-                path.ack.deadline(),
-                (!self.queue.is_empty() && path.state == PathState::Active)
-                    .then(|| if path.can_send(now) { now } else { path.paced_until.max(now) })
-                    .filter(|_| path.sent.in_flight_bytes == 0 || path.can_send(now)),
-            ];
-            at = others.into_iter().flatten().fold(at, Time::min);
+            if let Some(due) = path.ack.deadline() {
+                at = at.min(due);
+            }
+            if !self.queue.is_empty() && path.state == PathState::Active {
+                if path.can_send(now) {
+                    at = at.min(now);
+                } else if path.sent.in_flight_bytes == 0 {
+                    at = at.min(path.paced_until.max(now));
+                }
+            }
         }
         if self.is_connected()
             && let Some(due) = self.batcher.deadline()
