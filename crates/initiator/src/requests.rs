@@ -128,7 +128,8 @@ impl Requests {
                 return None;
             }
             let held = io.op.is_write() && holds_writes;
-            let behind = self.waiting.iter().take(*at).any(|earlier| earlier.conflicts(io));
+            let behind =
+                *at > 0 && self.waiting.iter().take(*at).any(|earlier| earlier.conflicts(io));
             if held || behind || self.slots.conflicts(io) {
                 *at += 1;
                 continue;

@@ -309,6 +309,7 @@ impl Slots {
 
     /// Takes what has just been finished out of its slot, which is free from now on. Nothing if its user has been
     /// told an error.
+    #[inline(always)]
     pub fn take_finished(&mut self, slot: u16) -> Option<Finished> {
         let s = &mut self.slots[slot as usize];
         let complete = s.complete.expect("it is finished");
