@@ -64,16 +64,14 @@ impl House {
             Err(NoEntry::Fenced) => return refuse(peer, Status::Fenced),
             Err(NoEntry::Waits) => return,
         };
-        let mut io = match to_io(&request) {
-            Ok(io) => io,
+        let op = match to_op(&request) {
+            Ok(op) => op,
             Err(status) => return refuse(peer, status),
         };
         let s = peer.slots.get(slot);
         // Data that does not fit the request stays out: the door finds it missing, once it has looked at the rights.
-        if takes_data && !s.has_excess(request.length) {
-            io.data = s.take_data();
-        }
-        let op = io.op;
+        let is_fit = takes_data && !s.has_excess(request.length);
+        let io = to_io(&request, op, if is_fit { s.take_data() } else { SegList::new() });
         let early = self.config.canary == TargetCanary::EarlyCompletion && op.is_write();
         let number = u64::from(slot) << 32 | u64::from(request.sequence);
         let ticket = IoTicket { session, place: index as u32, number };
@@ -180,10 +178,10 @@ fn encode_extents(pool: &Pool, extents: &[Extent]) -> Segment {
     buf.freeze()
 }
 
-/// The I/O that a request asks for, or what it completes as: this version does not know the operation, or
+/// What a request asks for, or what it completes as: this version does not know the operation, or
 /// it is a flush of a part, which a volume would not tell from one of all.
-fn to_io(request: &Request) -> Result<Io, Status> {
-    let op = match OpCode::from_number(request.op).ok_or(Status::Unsupported)? {
+fn to_op(request: &Request) -> Result<Op, Status> {
+    Ok(match OpCode::from_number(request.op).ok_or(Status::Unsupported)? {
         OpCode::Flush if (request.address, request.length) != (0, 0) => {
             return Err(Status::Invalid);
         }
@@ -193,13 +191,17 @@ fn to_io(request: &Request) -> Result<Io, Status> {
         OpCode::Discard => Op::Discard,
         OpCode::WriteZeroes => Op::WriteZeroes,
         OpCode::BlockStatus => Op::BlockStatus,
-    };
-    let mut io = Io::new(0, op, request.address, u64::from(request.length));
-    io.flags = IoFlags {
+    })
+}
+
+/// The I/O of a request for `op`.
+fn to_io(request: &Request, op: Op, data: SegList) -> Io {
+    let flags = IoFlags {
         fua: request.op_flags & op_flags::FUA != 0,
         no_hole: request.op_flags & op_flags::NO_HOLE != 0,
         one_extent: request.op_flags & op_flags::ONE_EXTENT != 0,
         ..IoFlags::default()
     };
-    Ok(io)
+    let (offset, len) = (request.address, u64::from(request.length));
+    Io { token: 0, op, flags, offset, len, data, user: 0 }
 }

@@ -96,7 +96,9 @@ impl Slot {
 
     /// Nothing of its last use is needed any more. Returns the credit that it held.
     fn end_use(&mut self) -> u64 {
-        self.out = SegList::new();
+        if !self.out.is_empty() {
+            self.out = SegList::new();
+        }
         self.out_bytes = 0;
         std::mem::take(&mut self.charged)
     }
