@@ -19,6 +19,10 @@ const PAGE: u64 = PAGE_BYTES as u64;
 /// So many I/Os come in a turn before a list of them must grow.
 const IOS_USUAL: usize = 64;
 
+/// Bytes of writes that wait to be done together: as many pages as are worth to be waited for at once, and no
+/// more of whose memory they are.
+const WRITES_TOGETHER: u64 = 16 * PAGE;
+
 /// Pages, or leaves without any, that one block status looks at: whoever wants to know more asks again.
 const LOOKS_MAX: usize = 1024;
 
@@ -52,9 +56,11 @@ pub struct MemoryStore {
     gone_pages: usize,
     zeroes: Segment,
     pool: Pool,
-    /// Reads that the next poll answers: random pages lie in cold memory, and are fetched for all of a turn's
-    /// reads at once.
+    /// Reads that the next poll answers, and writes that it does if not so many come before that they are
+    /// [done together](WRITES_TOGETHER): random pages lie in cold memory, and are fetched for all of them at once.
     waiting: Vec<Io>,
+    /// Of the writes among them.
+    waiting_bytes: u64,
     ready: Vec<Completion>,
     copied_bytes: u64,
     writer: WriterRecord,
@@ -90,6 +96,7 @@ impl MemoryStore {
             zeroes: Pool::new(0).get_zeroed(PAGE_BYTES).freeze(),
             pool: pool.clone(),
             waiting: Vec::with_capacity(IOS_USUAL),
+            waiting_bytes: 0,
             ready: Vec::with_capacity(IOS_USUAL),
             copied_bytes: 0,
             writer: WriterRecord::default(),
@@ -116,7 +123,7 @@ impl MemoryStore {
         data
     }
 
-    /// Fetches what is known of the pages that all waiting reads will share.
+    /// Fetches what is known of the pages that all waiting reads will share and waiting writes change.
     fn touch(&self) {
         for io in &self.waiting {
             for page in io.offset / PAGE..(io.offset + io.len).div_ceil(PAGE) {
@@ -128,28 +135,28 @@ impl MemoryStore {
     }
 
     /// Does what waits, in order.
-    fn perform_waiting(&mut self, done: &mut Vec<Completion>) {
+    fn perform_waiting(&mut self) {
         if self.waiting.len() > 1 {
             self.touch();
         }
         let mut waiting = std::mem::take(&mut self.waiting);
-        done.extend(waiting.drain(..).map(|io| self.perform(io)));
-        self.waiting = waiting;
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.extend(waiting.drain(..).map(|io| self.perform(io)));
+        (self.waiting, self.waiting_bytes, self.ready) = (waiting, 0, ready);
     }
 
     /// Makes the part of a page writable and hands it to `fill`. A page that somebody shares is
     /// replaced: what of it is not part of the change moves over.
     fn change(&mut self, part: Part, fill: impl FnOnce(&mut [u8])) {
         let end = part.start + part.len;
-        let pool = self.pool.clone();
         let slot = self.page_slot(part.page);
         if let Some(page) = slot.as_mut().and_then(|page| page.try_make_mut()) {
             fill(&mut page[part.start..end]);
             return;
         }
         self.free(FREED_PER_PAGE);
+        let mut fresh = self.pool.get_loose();
         let slot = self.page_slot(part.page);
-        let mut fresh = pool.get_loose();
         let mut kept = 0;
         match slot {
             Some(old) => {
@@ -279,10 +286,20 @@ impl Volume for MemoryStore {
 
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry.check(&io) == Ok(()), "{io:?}");
-        // Writes at once: what they bring would be kept for longer, and with it ever more memory.
         match io.op {
             Op::Read => self.waiting.push(io),
+            Op::Write => {
+                self.waiting_bytes += io.len;
+                self.waiting.push(io);
+                // What they bring is kept no longer than that.
+                if self.waiting_bytes >= WRITES_TOGETHER {
+                    self.perform_waiting();
+                }
+            }
             _ => {
+                if self.waiting_bytes > 0 {
+                    self.perform_waiting();
+                }
                 let completion = self.perform(io);
                 self.ready.push(completion);
             }
@@ -291,8 +308,8 @@ impl Volume for MemoryStore {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.free(FREED_PER_POLL);
+        self.perform_waiting();
         done.append(&mut self.ready);
-        self.perform_waiting(done);
     }
 
     fn outstanding(&self) -> usize {
@@ -373,6 +390,29 @@ mod tests {
         assert_eq!(run(&mut store, Io::new(2, Op::Read, 4096, 4096)).data.to_vec(), expected);
         run(&mut store, Io::new(3, Op::Discard, 4096, 4096));
         assert_eq!(read.data.to_vec(), vec![1; 4096]);
+    }
+
+    /// However many come between two polls; and in the order of their coming, also beside what is done at once.
+    #[test]
+    fn what_writes_bring_is_kept_for_no_more_than_are_done_together() {
+        let pages = 50;
+        let (pool, theirs) = (Pool::new(1 << 20), Pool::new(0));
+        let mut store = MemoryStore::new(1 << 20, 512, ID, &pool);
+        for page in 0..pages {
+            let mut io = Io::new(page, Op::Write, page * PAGE, PAGE);
+            io.data = SegList::of(theirs.copy_of(&[7; PAGE_BYTES]).freeze());
+            store.submit(io);
+            assert!(theirs.stats().live_bytes < WRITES_TOGETHER as usize);
+        }
+        assert!(theirs.stats().live_bytes > 0, "some wait");
+        store.submit(Io::new(pages, Op::Discard, (pages - 1) * PAGE, PAGE));
+        assert_eq!((store.outstanding(), theirs.stats().live_bytes), (pages as usize + 1, 0));
+        let mut done = Vec::new();
+        store.poll(&mut done);
+        assert!(done.iter().map(|completion| completion.token).eq(0..=pages));
+        let first = run(&mut store, Io::new(0, Op::Read, 0, PAGE)).data.to_vec();
+        let last = run(&mut store, Io::new(0, Op::Read, (pages - 1) * PAGE, PAGE)).data.to_vec();
+        assert_eq!((first, last), (vec![7; PAGE_BYTES], vec![0; PAGE_BYTES]));
     }
 
     #[test]
