@@ -287,6 +287,17 @@ def members_are_fenced_together(lab):
     old.detach("--force")
 
 
+@test(seconds=60)
+def members_of_a_target_that_is_away(lab):
+    """All is flushed and the target gone: the attachment is let go of in order, and says who has not heard of it."""
+    spread = Spread(lab)
+    disk = Attachment(lab, uri(lab, members=2), name="disk")
+    check(do(lab, disk, "write=one", f"write=two@{256 << 10}", "flush") == ["done"], "both members write")
+    spread.target.kill()
+    done = disk.detach(timeout=20)
+    check("has not heard of it" in done.stderr, f"it says what is left: {done.stderr}")
+
+
 @test(seconds=30)
 def members_without_shards(lab):
     """Members of an export that one thread serves: they work, and a warning says what they lack; numbers that mean

@@ -108,6 +108,8 @@ impl Content {
 
     /// Copies so many bytes in, whole words of them whatever the borders of the segments.
     pub fn write(&self, offset: u64, data: &SegList) {
+        // So that a mark which another shard has cleared before is seen as cleared.
+        fence(Ordering::Acquire);
         let len = data.bytes();
         let mut words = self.words(offset, len);
         let store = |words: &mut &[AtomicU64], bytes: &[u8]| {
@@ -175,6 +177,8 @@ impl Content {
     pub fn give_back(&self, page: u64, end: u64) -> (u32, u64) {
         let (mask, next) = Self::mask(page, end);
         let marks = &self.marks()[page as usize / MARK_PAGES];
+        // A mark that another shard has set before is seen as set.
+        fence(Ordering::Acquire);
         if marks.load(Ordering::Relaxed) & mask == 0 {
             return (0, next);
         }
