@@ -19,6 +19,7 @@ mod frame;
 mod lent;
 mod link_info;
 mod pool;
+mod seg_list;
 mod segment;
 mod time;
 
@@ -27,5 +28,6 @@ pub use frame::{RxBatch, RxFrame, TX_HEAD_BYTES, TxBatch, TxFrame};
 pub use lent::{Lender, Lent};
 pub use link_info::{FrameSizes, LinkInfo, Room};
 pub use pool::{Buf, Memory, PAGE_BYTES, Pool, PoolStats};
-pub use segment::{SegList, Segment};
+pub use seg_list::SegList;
+pub use segment::Segment;
 pub use time::Time;
