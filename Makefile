@@ -27,7 +27,7 @@ test: ## Set up and run all tests; ends with "N passed, N failed" (root)
 e2e: build-lab set-up ## Run the end-to-end tests alone; E2E="name ..." selects some (root)
 	@/usr/bin/python3 tests/e2e/run.py $(E2E)
 
-e2e-matrix: build-lab set-up ## Run them under every pipeline, batching policy and link (root, 30 minutes)
+e2e-matrix: build-lab set-up ## Run them under every pipeline, policy, link and protection (root, 30 minutes)
 	@/usr/bin/python3 tests/e2e/matrix.py
 
 set-up: # What those two need

@@ -187,7 +187,7 @@ enter switch ip link set br1 up
 
 # ------------------------------------------------------------------------------------ the story
 
-serve=(thinwire target --insecure --name node1 --link eth1 --export "disk0=$demo/disk0.img" --export scratch=memory:512M)
+serve=(thinwire target --key "$demo/keys/alice" --name node1 --link eth1 --export "disk0=$demo/disk0.img" --export scratch=memory:512M)
 starts=0
 serve() {
   starts=$((starts + 1))
@@ -208,19 +208,23 @@ serve() {
 }
 uri='tw://node1/disk0?link=eth1'
 attach() {
-  prompt initiator thinwire attach --insecure "$@"
-  enter initiator thinwire attach --insecure "$@" >"$demo/attached" &
+  prompt initiator thinwire attach --key "$demo/keys/alice" "$@"
+  enter initiator thinwire attach --key "$demo/keys/alice" "$@" >"$demo/attached" &
   wait $!
   indent <"$demo/attached"
   attached=$(cat "$demo/attached")
 }
 
+say "A key, which both machines have: nobody else gets in, or reads what passes."
+at target thinwire key new alice --dir "$demo/keys"
+
 say "The target exports a disk image of 1 GiB in a file, and a piece of memory."
 at target truncate -s 1G "$demo/disk0.img"
 serve
 
-say "The initiator asks who is there."
+say "The initiator asks who is there: without the key it learns a name, and no more."
 at initiator thinwire discover --link eth1
+at initiator thinwire discover --link eth1 --key "$demo/keys/alice"
 
 say "It attaches the disk as a block device. No kernel module of ours, no TCP/IP in the way."
 attach "$uri" --block
@@ -262,7 +266,7 @@ at initiator thinwire detach scratch
 
 say "... and natively, by the same protocol without a face in between: 32 outstanding, then one."
 for depth in 32 1; do
-  at initiator thinwire bench --insecure 'tw://node1/scratch?link=eth1' --rw randread --bs 4k --iodepth $depth --runtime 4
+  at initiator thinwire bench --key "$demo/keys/alice" 'tw://node1/scratch?link=eth1' --rw randread --bs 4k --iodepth $depth --runtime 4
 done
 
 say "The target shuts down in order."

@@ -68,6 +68,7 @@ if [ "$want" = test ]; then
   need tshark "the dissector's test" have tshark
   need ethtool "offload settings" have ethtool
   need valgrind "instructions an I/O takes" have valgrind
+  need strace "the system calls of a target" have strace
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then

@@ -8,7 +8,7 @@
 #
 # The last three need a processor and no clock. Beside e2e they run in what its tests, which mostly
 # wait, leave of the processors; what they print is told at the end.
-# TW_SEEDS=A..B changes the simulator's seeds.
+# TW_SEEDS=A..B changes the simulator's seeds; without it 150 fresh ones follow the fixed, and are named.
 set -uo pipefail
 # Each part is a process group of its own, so that an interrupt reaches all of it and leaves us.
 set -m
@@ -114,7 +114,15 @@ long=(thinwire-sim/seeds thinwire-sim/stalls)
 release() {
   cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
 }
-sim() { release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}"; }
+sim() { release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds; }
+# Some that nobody has seen, too few to say anything of coverage.
+fresh_seeds() {
+  [ -z "${TW_SEEDS:-}" ] || return 0
+  local first=$((10000000 + $(od -An -N4 -tu4 /dev/urandom)))
+  local slice="$first..$((first + 150))"
+  echo "a fresh slice; again: cargo run --release -p thinwire-sim -- --seeds $slice"
+  "$target/release/thinwire-sim" --seeds "$slice"
+}
 canaries() { scripts/unit "${long[@]/#/--only=}"; }
 instructions() { scripts/instructions; }
 end_to_end() { /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/$1" "${@:2}"; }

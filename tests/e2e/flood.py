@@ -7,7 +7,8 @@ As a program, inside a namespace:
 
 sends COUNT HELLOs at RATE a second, each another, and prints how many it sent in how many seconds.
 `forged` puts others' addresses under them and hears nothing; `own` sends all from one address, and over
-`udp` gives back the cookies that it gets.
+`udp` gives back the cookies that it gets. With FLOOD_KEY, the id of a key in hex as everybody can read it on
+the wire, they are KEYED_HELLOs of somebody who does not have that key.
 """
 
 import os
@@ -20,7 +21,8 @@ import frames
 
 TARGET_MAC, TARGET_IP = bytes([2, 0, 0, 0, 1, 2]), bytes([10, 77, 1, 2])
 PORT = 34997
-HEADER_BYTES, TAG_AT, VERSION, HELLO, RETRY = 80, 32, 2, 2, 10
+HEADER_BYTES, TAG_AT, VERSION, HELLO, RETRY, KEYED_HELLO = 80, 32, 2, 2, 10, 11
+KEY = bytes.fromhex(os.environ.get("FLOOD_KEY", ""))
 # Frames that are made beforehand: more than a target keeps sessions.
 DISTINCT = 2000
 
@@ -40,15 +42,25 @@ def crc32c(data):
 
 def hello(number, cookie=0, version=VERSION):
     """A HELLO of an initiator of this number, for any node and the export `disk0`. Version 1 had another header."""
+    if KEY:
+        # An ephemeral key, and what was sealed with another key than that of the id.
+        secret = os.urandom(32 + 100)
+        body = struct.pack(">QQ8sQB3xB", number, 1 << 63 | number, KEY, cookie, 0b111, 0)
+        return outside(KEYED_HELLO, 0x25, body + struct.pack(">H", len(secret)) + secret)
     body = struct.pack(">QQ16sQHBBII", number, 1 << 63 | number, number.to_bytes(16, "big"), number, 8986, 1, 0, 64, 1 << 20)
     body += cookie.to_bytes(8, "big") if version > 1 else b""
     body += b"\0" + b"\5disk0" + b"\5flood"
+    return outside(HELLO, 0x20, body, version)
+
+
+def outside(kind, number, body, version=VERSION):
+    """A frame outside of any session, with one message."""
     body += bytes(-len(body) % 4)
-    message = struct.pack(">BBH", 0x20, 0, 4 + len(body)) + body
+    message = struct.pack(">BBH", number, 0, 4 + len(body)) + body
     header_bytes, end_at, tag_at = (HEADER_BYTES, 28, TAG_AT) if version > 1 else (72, 36, 16)
     end = header_bytes + len(message)
     head = bytearray(header_bytes)
-    struct.pack_into(">BBHHH", head, 0, version, HELLO, 0, end, end)
+    struct.pack_into(">BBHHH", head, 0, version, kind, 0, end, end)
     struct.pack_into(">H", head, end_at, end)
     struct.pack_into(">I", head, tag_at, crc32c(bytes(head) + message))
     return bytes(head) + message

@@ -7,6 +7,7 @@ As a program, inside a namespace:  frames.py send INTERFACE FILE     each line o
 
 import os
 import socket
+import struct
 import sys
 import time
 
@@ -21,12 +22,35 @@ def ethernet(payload, source, destination=BROADCAST, ethertype=ETHERTYPE):
 
 def send(lab, side, payloads, link=1, destination=BROADCAST):
     """Sends each payload as a frame of our EtherType from a side."""
-    number = 1 if side == "initiator" else 2
-    source = bytes([2, 0, 0, 0, link, number])
+    source = station(side, link)
+    send_whole(lab, side, [ethernet(payload, source, destination) for payload in payloads], link)
+
+
+def station(side, link=1):
+    """The address of a side's interface."""
+    return bytes([2, 0, 0, 0, link, 1 if side == "initiator" else 2])
+
+
+def captured(path):
+    """The Ethernet frames in a capture of `--pcap`."""
+    with open(path, "rb") as file:
+        data = file.read()
+    magic, _, _, _, _, _, link_type = struct.unpack_from("<IHHiIII", data)
+    if magic not in (0xA1B2C3D4, 0xA1B23C4D) or link_type != 1:
+        raise ValueError(f"{path}: no capture of Ethernet that was written here")
+    at, found = 24, []
+    while at + 16 <= len(data):
+        (taken,) = struct.unpack_from("<I", data, at + 8)
+        found.append(data[at + 16:at + 16 + taken])
+        at += 16 + taken
+    return found
+
+
+def send_whole(lab, side, whole, link=1):
+    """Sends frames as they are, addresses and all, from a side."""
     path = lab.path(f"frames-{side}")
     with open(path, "w", encoding="ascii") as file:
-        for payload in payloads:
-            file.write(ethernet(payload, source, destination).hex() + "\n")
+        file.writelines(frame.hex() + "\n" for frame in whole)
     lab.run(side, "/usr/bin/python3", os.path.abspath(__file__), "send", f"eth{link}", path)
 
 

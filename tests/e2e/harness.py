@@ -159,6 +159,8 @@ class Lab:
         self.mtu = mtu
         self.count = 0
         self.processes = []
+        # Those that a test has do what is refused.
+        self.may_be_refused = []
         self.closed = False
         os.makedirs(self.logs, exist_ok=True)
         LABS.append(self)
@@ -256,6 +258,13 @@ class Lab:
         return rows[0]["stats64"]["rx"]["packets"]
 
     # -- the end
+
+    def check_nothing_was_refused(self):
+        """A call that a target makes, and that is missing in its list (`crates/runtime/src/confine/calls.rs`)."""
+        for process in self.processes:
+            if process not in self.may_be_refused:
+                said = [line for line in process.stderr.split("\n") if "refused by seccomp" in line]
+                check(not said, f"{process}:\n" + "\n".join(said))
 
     def close(self):
         """Takes everything down. Safe to call at any time, and again."""

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs all end-to-end tests once for each mode below: every pipeline, batching policy and link.
+"""Runs all end-to-end tests once for each mode below: every pipeline, batching policy, link and protection.
 
     tests/e2e/matrix.py [--bin PATH] [--logs DIR] [NUMBER ...]    some rows only, counted from 1
 
@@ -16,14 +16,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 THREADS = "receive=split,completion=workqueue,submission=queue"
 
-# `make test` runs the rest: one thread, backlog with data batching, and for each test the links that
+# `make test` runs the rest: one thread, backlog with data batching, with keys, and for each test the links that
 # its own cases name, else what a plain interface name picks (here packet).
 ROWS = (
     f"{THREADS},batch=none",
     f"link=xdp,{THREADS},batch=tyche",
     "completion=workqueue,submission=queue,batch=static:8,data-batch=off,spin=off",
-    "link=udp,batch=doorbell",
-    "link=xdp",
+    "link=udp,batch=doorbell,security=insecure",
+    "link=xdp,security=authenticate",
     f"link=udp,{THREADS}",
 )
 

@@ -3,19 +3,27 @@
 import json
 import os
 import signal
+import tempfile
 
-from harness import Failure, check, until, tail
+import calls
+from harness import Failure, check, run, until, tail
 
 # The program under test, and the laboratory beside it; the runner sets them.
 BIN = "thinwire"
 LAB = "thinwire-lab"
 NODE = "node1"
+# Where the system calls of targets go, if they are traced (calls.py).
+CALLS = os.environ.get("TW_CALLS")
 
 
 # What every target and every attachment and bench of a remote volume gets besides its own (`run.py
-# --mode`): flags, for a pipeline or a policy, and `link`, which a test uses that names none.
+# --mode`): flags, for a pipeline or a policy, `link`, which a test uses that names none, and `security`: how
+# frames are protected, with a key on both sides if nothing is said.
 MODE = {}
 LINKS = ("packet", "xdp", "udp")
+SECURITIES = ("keys", "authenticate", "insecure")
+# Commands that refuse without a word about that.
+SECURED = ("target", "attach", "bench", "copy", "discover")
 FLAGS_OF = {
     "target": ("receive", "completion", "spin", "batch", "data-batch", "shards"),
     "attach": ("receive", "submission", "spin", "batch", "data-batch"),
@@ -30,11 +38,13 @@ def flags_of(text):
         if not all(word.partition("=")):
             raise ValueError(f"--mode {word}: say KEY=VALUE, for example batch=tyche")
     pairs = dict(word.split("=", 1) for word in words)
-    if pairs.get("link", "xdp") not in LINKS:
-        raise ValueError(f"--mode link={pairs['link']}: there are {', '.join(LINKS)}")
-    for key in set(pairs) - {"link"}:
+    for key, known in ("link", LINKS), ("security", SECURITIES):
+        if pairs.get(key, known[0]) not in known:
+            raise ValueError(f"--mode {key}={pairs[key]}: there are {', '.join(known)}")
+    for key in set(pairs) - {"link", "security"}:
         if not any(key in known for known in FLAGS_OF.values()):
-            raise ValueError(f"'{key}' is not a mode; there are link, {', '.join(FLAGS_OF['target'])}, submission")
+            raise ValueError(f"'{key}' is not a mode; there are link, security, {', '.join(FLAGS_OF['target'])}, "
+                             "submission")
     return pairs
 
 
@@ -42,6 +52,43 @@ def mode_flags(command, argv=()):
     """The mode's flags for a command, without those that it has already."""
     chosen = [(f"--{key}", MODE[key]) for key in FLAGS_OF.get(command, ()) if key in MODE]
     return [word for flag, value in chosen if flag not in argv for word in (flag, value)]
+
+
+def security():
+    """How frames are protected in this test."""
+    return MODE.get("security", SECURITIES[0])
+
+
+def key(lab, name="e2e", owner=0):
+    """The path of a key of this name, which is made when it is asked for first. Both sides read the same file;
+    a user who is not root needs one of its own, which is the same key."""
+    path = lab.path("keys", name)
+    if not os.path.exists(path):
+        run(BIN, "key", "new", name, "--dir", lab.path("keys"))
+    if not owner:
+        return path
+    own = lab.path(f"keys-of-{owner}", name)
+    if not os.path.exists(own):
+        os.mkdir(os.path.dirname(own), 0o700)
+        run("install", "-m", "600", "-o", owner, path, own)
+        os.chown(os.path.dirname(own), owner, -1)
+    return own
+
+
+def guarded(lab, command="attach", owner=0):
+    """The flags that say how frames are protected. They are the same on both sides."""
+    if security() == "insecure":
+        # Who discovers asks everybody, and says nothing that is worth protection.
+        return [] if command == "discover" else ["--insecure"]
+    own = ["--key", key(lab, owner=owner)]
+    return own + ["--authenticate-only"] if security() == "authenticate" and command != "discover" else own
+
+
+def security_flags(lab, argv):
+    """Those for a command, unless it has some, or a file that says it."""
+    words = set(map(str, argv))
+    is_told = argv[0] not in SECURED or words & {"--insecure", "--key", "--config"}
+    return () if is_told else tuple(guarded(lab, argv[0]))
 
 
 def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
@@ -58,6 +105,11 @@ def uri(lab, export="disk0", over="best", links=None, node=NODE, **parameters):
         pairs = [f"link={ethernet(lab, 'initiator', l, over)}" for l in links]
     pairs += [f"{key}={value}" for key, value in parameters.items()]
     return base + ("?" + "&".join(pairs) if pairs else "")
+
+
+def below(lab, *export, **how):
+    """The URI of an export that a gateway is to stand on: the volume itself says which key to show there."""
+    return uri(lab, *export, **how, **({} if security() == "insecure" else {"key": key(lab)}))
 
 
 def chosen(over):
@@ -79,27 +131,31 @@ def ethernet(lab, side, link, over):
 class Target:
     """`thinwire target` on the target's side. May be killed and started again at will."""
 
-    def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True):
+    def __init__(self, lab, *exports, name=NODE, over="best", extra=(), side="target", start=True, trace=None):
         self.lab = lab
         self.name = name
         over = chosen(over)
         links = [f"udp:{lab.address(side, l)}" if over == "udp" else ethernet(lab, side, l, over)
                  for l in range(1, lab.links + 1)]
-        self.argv = [BIN, "target", "--insecure", "--name", name]
+        self.argv = [BIN, "target", "--name", name]
         for link in links:
             self.argv += ["--link", link]
         for export in exports:
             self.argv += ["--export", export]
         self.argv += list(extra)
         self.argv += mode_flags("target", self.argv)
+        self.argv += security_flags(lab, self.argv[1:])
         self.side = side
+        self.trace = trace
         self.process = None
         if start:
             self.start()
 
     def start(self, timeout=20):
         """Starts it and waits for `ready NODE`."""
-        self.process = self.lab.start(self.side, *self.argv, name=f"target-{self.name}")
+        path = tempfile.mktemp(dir=CALLS) if CALLS else self.trace
+        trace = calls.tracer(path) if path else []
+        self.process = self.lab.start(self.side, *trace, *self.argv, name=f"target-{self.name}")
 
         def ready():
             if f"ready {self.name}\n" in self.process.stdout:
@@ -129,6 +185,7 @@ class Target:
 def thinwire(lab, *argv, expect=0, side="initiator", timeout=30):
     """Runs a thinwire command to its end and returns it; fails unless it exits with `expect`."""
     argv += tuple(mode_flags(argv[0], argv)) if any(str(word).startswith("tw") for word in argv) else ()
+    argv += security_flags(lab, argv)
     done = lab.run(side, BIN, *argv, check_exit=False, timeout=timeout)
     if expect is not None and done.returncode != expect:
         raise Failure(f"thinwire {' '.join(map(str, argv))}\nexit {done.returncode}, expected {expect}\n"
@@ -160,8 +217,8 @@ class Attachment:
             "block": ["--block"],
             "file": ["--file", lab.path(name + ".file")],
         }[face]
-        done = thinwire(lab, "attach", "--insecure", volume or uri(lab), *self.face, "--as", name,
-                        "--run-dir", self.run_dir, *extra, timeout=timeout, side=side)
+        done = thinwire(lab, "attach", volume or uri(lab), *self.face, "--as", name, "--run-dir", self.run_dir, *extra,
+                        timeout=timeout, side=side)
         lines = done.stdout.split("\n")
         check(len(lines) == 2 and lines[1] == "" and lines[0],
               f"attach must print the path alone on stdout, printed {done.stdout!r}")

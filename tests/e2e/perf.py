@@ -91,8 +91,8 @@ class Stand:
         until("nbdkit", 10, lambda: lab.run("initiator", "nbdinfo", self.nbdkit_uri, check_exit=False).returncode == 0)
         # Both hold the same random bytes in memory that is there: neither answers from nothing.
         lab.run("initiator", "nbdcopy", self.blob, self.nbdkit_uri)
-        node.thinwire(lab, "copy", "--insecure", self.blob, node.uri(lab), timeout=120)
-        node.thinwire(lab, "copy", "--insecure", self.blob, node.uri(lab, "disk1"), timeout=120)
+        node.thinwire(lab, "copy", self.blob, node.uri(lab), timeout=120)
+        node.thinwire(lab, "copy", self.blob, node.uri(lab, "disk1"), timeout=120)
         os.remove(self.blob)
         self.face = node.Attachment(lab, node.uri(lab, "disk1"), name="disk1")
         self.face_pid = self.face.pid()
@@ -140,7 +140,7 @@ class Stand:
 
     def bench(self, over, pattern, block, depth):
         done = node.thinwire(
-            self.lab, "bench", "--insecure", node.uri(self.lab, over=over), "--rw", pattern, "--bs", block,
+            self.lab, "bench", node.uri(self.lab, over=over), "--rw", pattern, "--bs", block,
             "--iodepth", depth, "--runtime", self.seconds, "--json", timeout=self.seconds + 60)
         report = json.loads(done.stdout)
         if report["errors"]:
@@ -297,6 +297,8 @@ def main():
     parser.add_argument("--json", help="write all figures there")
     parser.add_argument("--dry", action="store_true", help="print the tables, write no document")
     args = parser.parse_args()
+    # Nobody else of the peers encrypts.
+    node.MODE["security"] = "insecure"
     node.BIN, node.LAB = (os.path.join(os.path.abspath(args.built), name) for name in ("thinwire", "thinwire-lab"))
     harness.install()
     logs = os.path.join(os.path.abspath(args.built), os.pardir, "bench-logs")

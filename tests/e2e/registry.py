@@ -25,6 +25,7 @@ ALONE = {
     "lab.killed_with_a_disk": "the laboratory measures, and sweeps",
     "lab.two_short_points": "the laboratory measures, and sweeps",
     "leftovers.of_targets": "its mount namespace holds on to what others unmount",
+    "reload.a_key_is_removed_and_given_back": "a promise of seconds",
     "resources.idle_cpu": "processor time",
     "resources.neighbours_are_left_alone": "processor time",
     "resources.target_memory": "memory",
@@ -41,6 +42,11 @@ LONGEST = (
     "fio.both_links_go_silent",
     "fio.all_links_down",
     "volumes.gateway",
+    "keys_documents.a_key_is_changed",
+    "keys.nothing_without_the_right_key",
+    "keys.keys_on_the_initiator_only",
+    "keys_documents.as_they_are_written",
+    "keys.a_gateway_shows_what_its_volumes_say",
     "cli.bad_exports",
     "volumes.several_exports_of_a_gateway",
     "fio.one_of_two_links_cut",
@@ -61,6 +67,7 @@ class Test:
     links: int  # between initiator and target
     mtu: int
     needs_binary: bool
+    security: str | None = None  # how frames are protected, whatever the mode says
 
     def is_of(self, name):
         """Whether it is the test of this name, or a row of it."""
@@ -80,15 +87,21 @@ class Test:
         return next((place for place, name in enumerate(LONGEST) if self.is_of(name)), len(LONGEST))
 
 
-def test(seconds=60, links=1, mtu=9000, needs_binary=True, each=None):
-    """Registers a test. With `each`, a dict of name suffix -> keyword arguments, one a row."""
+def test(seconds=60, links=1, mtu=9000, needs_binary=True, each=None, security=None):
+    """Registers a test. With `each`, a dict of name suffix -> keyword arguments, one a row. With `security`, in
+    a row or for all, its frames are protected so whatever the mode says, since that is what it is about
+    (`node.SECURITIES`)."""
     def register(function):
         module = function.__module__.removeprefix("test_")
         base = f"{module}.{function.__name__}"
         for suffix, arguments in (each or {"": {}}).items():
+            arguments = dict(arguments)
+            protection = arguments.pop("security", security)
+
             def call(*lab, function=function, arguments=arguments):
                 return function(*lab, **arguments)
             call.__doc__ = function.__doc__
-            TESTS.append(Test(f"{base}.{suffix}" if suffix else base, call, seconds, links, mtu, needs_binary))
+            name = f"{base}.{suffix}" if suffix else base
+            TESTS.append(Test(name, call, seconds, links, mtu, needs_binary, protection))
         return function
     return register

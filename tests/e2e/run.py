@@ -54,11 +54,15 @@ def one(test, logs):
     def late(_number, _frame):
         raise Late()
     signal.signal(signal.SIGALRM, late)
-    lab = None
+    lab, mode = None, dict(node.MODE)
+    if test.security:
+        node.MODE["security"] = test.security
     try:
         signal.alarm(test.seconds)
         lab = harness.Lab(logs, links=test.links, mtu=test.mtu) if test.links else None
         test.function(*([lab] if lab else []))
+        if lab:
+            lab.check_nothing_was_refused()
         return None
     except Late:
         where = traceback.format_exc(limit=-4)
@@ -73,6 +77,8 @@ def one(test, logs):
         signal.alarm(0)
         if lab:
             lab.close()
+        node.MODE.clear()
+        node.MODE.update(mode)
 
 
 def said(folder, what):
@@ -138,8 +144,8 @@ def main():
         os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "release", "thinwire"))
     parser.add_argument("--logs", help="where logs go (a folder that is emptied first)")
     parser.add_argument("--mode", default="", metavar="KEY=VALUE,...", help="run every test under a pipeline, a "
-                        "batching policy or a link: receive=split,completion=workqueue,submission=queue,batch=tyche,"
-                        "link=xdp")
+                        "batching policy, a link or a protection: receive=split,completion=workqueue,"
+                        "submission=queue,batch=tyche,link=xdp,security=authenticate")
     parser.add_argument("--keep", action="store_true", help="keep the logs of tests that passed, too")
     args = parser.parse_args()
     load()

@@ -7,7 +7,7 @@ import time
 
 import load
 from harness import check, read, run, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, guarded, image, key, refused, thinwire, uri
 import node
 from registry import test
 
@@ -27,45 +27,51 @@ def bad_uris(lab):
         ("tw+udp://10.77.1.2:99999/disk0", "99999"),
         ("memory:12Q", "12Q"),
     ]:
-        refused(lab, "attach", "--insecure", text, "--nbd", f"unix:{lab.path('s')}", says=says, code=2)
-        refused(lab, "bench", "--insecure", text, says=says, code=2)
+        refused(lab, "attach", text, "--nbd", f"unix:{lab.path('s')}", says=says, code=2)
+        refused(lab, "bench", text, says=says, code=2)
     volume = uri(lab)
-    refused(lab, "attach", "--insecure", volume, says="--nbd", code=2)
-    refused(lab, "attach", "--insecure", volume, "--nbd", f"unix:{lab.path('s')}", "--block", says="--block", code=2)
-    refused(lab, "attach", "--insecure", volume, "--block", "--when-away", "perhaps", says="perhaps", code=2)
+    refused(lab, "attach", volume, says="--nbd", code=2)
+    refused(lab, "attach", volume, "--nbd", f"unix:{lab.path('s')}", "--block", says="--block", code=2)
+    refused(lab, "attach", volume, "--block", "--when-away", "perhaps", says="perhaps", code=2)
     refused(lab, "bench", "memory:1M", "--rw", "sideways", says="sideways", code=2)
     refused(lab, "bench", "memory:1M", "--fault", "loss=200%", says="200%", code=2)
-    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "disk0", says="disk0", code=2)
-    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "a=memory:1M,blocks=512", says="blocks", code=2)
-    refused(lab, "target", "--insecure", "--link", "eth1", "--export", "a=memory:1M", "--export", "a=memory:2M",
+    refused(lab, "target", "--link", "eth1", "--export", "disk0", says="disk0", code=2)
+    refused(lab, "target", "--link", "eth1", "--export", "a=memory:1M,blocks=512", says="blocks", code=2)
+    refused(lab, "target", "--link", "eth1", "--export", "a=memory:1M", "--export", "a=memory:2M",
             says="a", code=2)
 
 
 @test()
-def insecure_must_be_said(lab):
-    """Without --insecure both sides refuse, and say why."""
-    Target(lab, "disk0=memory:1M")
-    done = refused(lab, "attach", uri(lab), "--nbd", f"unix:{lab.path('s')}", says="--insecure", code=None)
-    check(done.returncode in (1, 2), f"exit {done.returncode}")
-    done = refused(lab, "target", "--link", "eth1", "--export", "a=memory:1M", says="--insecure", code=None)
-    check(done.returncode in (1, 2), f"exit {done.returncode}")
-    done = refused(lab, "bench", uri(lab), says="--insecure", code=None)
-    check(done.returncode in (1, 2), f"exit {done.returncode}")
+def neither_a_key_nor_insecure(lab):
+    """Without a word about keys each command refuses before it asks anybody, and says what to do."""
+    for side, argv in (
+        ("initiator", ("attach", uri(lab), "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run"))),
+        ("initiator", ("bench", uri(lab))),
+        ("initiator", ("copy", uri(lab), lab.path("copied.img"))),
+        ("target", ("target", "--link", "eth1", "--export", "a=memory:1M")),
+        ("target", ("target", "--check", "--link", "eth1", "--export", "a=memory:1M")),
+    ):
+        # Not by way of `thinwire`, which says it for those who say nothing.
+        done = lab.run(side, node.BIN, *argv, check_exit=False, timeout=5)
+        check(done.returncode == 1, f"{argv}: exit {done.returncode}\n{done.stderr}")
+        for word in ("--key", "--insecure", "thinwire key new"):
+            check(word in done.stderr, f"{argv}: '{word}' is not named: {done.stderr}")
+    check(not os.path.exists(lab.path("copied.img")), "copy has made its file")
 
 
 @test(seconds=90, links=2)
 def bad_links(lab):
     """A missing interface, one that is down, no privilege, an address not ours: each named, with the remedy."""
-    attach = ["attach", "--insecure", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
+    attach = ["attach", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
     refused(lab, *attach, "tw://node1/disk0?link=eth7", says="eth7")
     lab.run("initiator", "ip", "link", "set", "eth2", "down")
     refused(lab, *attach, "tw://node1/disk0?link=eth2", says=["eth2", "down"])
-    refused(lab, "target", "--insecure", "--link", "eth7", "--export", "a=memory:1M", says="eth7", side="target")
-    refused(lab, "target", "--insecure", "--link", "udp:10.99.0.1", "--export", "a=memory:1M", says="10.99.0.1",
+    refused(lab, "target", "--link", "eth7", "--export", "a=memory:1M", says="eth7", side="target")
+    refused(lab, "target", "--link", "udp:10.99.0.1", "--export", "a=memory:1M", says="10.99.0.1",
             side="target")
     refused(lab, "discover", "--link", "eth7", says="eth7")
     plain = run(*lab.enter("initiator"), "setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw",
-                node.BIN, *attach, "tw://node1/disk0?link=eth1", check_exit=False)
+                node.BIN, *attach, *guarded(lab), "tw://node1/disk0?link=eth1", check_exit=False)
     check(plain.returncode == 1, f"without CAP_NET_RAW: exit {plain.returncode}\n{plain.stderr}")
     check("CAP_NET_RAW" in plain.stderr, f"without CAP_NET_RAW the message must name it: {plain.stderr}")
     check("udp" in plain.stderr.lower(), f"... and the way without it, UDP: {plain.stderr}")
@@ -74,7 +80,7 @@ def bad_links(lab):
 @test()
 def bad_images(lab):
     """An image missing, unreadable, a folder, or of odd size: the target refuses to start and names it."""
-    target = ["target", "--insecure", "--link", "eth1"]
+    target = ["target", "--link", "eth1"]
     refused(lab, *target, "--export", f"a={lab.path('missing.img')}", says="missing.img", side="target")
     refused(lab, *target, "--export", f"a={lab.dir}", says=lab.dir, side="target")
     with open(lab.path("odd.img"), "wb") as file:
@@ -88,7 +94,8 @@ def bad_images(lab):
     os.chmod(secret, 0)
     os.chmod(lab.dir, 0o1777)
     done = run(*lab.enter("target"), "setpriv", "--reuid", "65534", "--inh-caps", "+net_raw", "--ambient-caps",
-               "+net_raw", node.BIN, *target, "--export", f"a={secret}", "--run-dir", lab.path("run"), check_exit=False)
+               "+net_raw", node.BIN, *target, *guarded(lab, owner=65534), "--export", f"a={secret}", "--run-dir",
+               lab.path("run"), check_exit=False)
     if "ermission denied" in done.stderr and "secret.img" not in done.stderr and node.BIN in done.stderr:
         return  # this checkout cannot be read by nobody: nothing to show here
     check(done.returncode == 1 and "secret.img" in done.stderr, f"exit {done.returncode}: {done.stderr}")
@@ -98,7 +105,7 @@ def bad_images(lab):
 def bad_exports(lab):
     """An export that does not exist or is read-only: refused with its name; nothing is left behind."""
     Target(lab, "disk0=memory:1M", "fixed=memory:1M,ro", over="raw")
-    attach = ["attach", "--insecure", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
+    attach = ["attach", "--nbd", f"unix:{lab.path('s')}", "--run-dir", lab.path("run")]
     refused(lab, *attach, uri(lab, "nowhere", over="raw"), says="nowhere")
     refused(lab, *attach, uri(lab, over="raw", node="ghost"), says="ghost")
     fixed = refused(lab, *attach, uri(lab, "fixed", over="raw"), says=["fixed", "read-only"])
@@ -134,16 +141,20 @@ def busy_image(lab):
 
 @test()
 def disk_that_hangs(lab):
-    """A target whose disk does not answer waits for it after SIGTERM, and ends some seconds after a second one."""
-    # The disk is one that another process serves. Reads do not keep a thread in the kernel, as a sync would.
-    below = Attachment(lab, "memory:64M", face="block", name="below")
-    target = Target(lab, f"disk0={below.path}", over="raw", extra=("--state-dir", lab.path("state")))
-    reader = lab.start("initiator", node.BIN, "bench", "--insecure", uri(lab, over="raw"), "--rw", "randread",
-                       "--runtime", "60", name="reader")
+    """A target whose disks do not answer waits for them after SIGTERM, ends some seconds after a second one, names all."""
+    # The disks are some that other processes serve. Reads do not keep a thread in the kernel, as a sync would.
+    below = [Attachment(lab, "memory:64M", face="block", name=f"below{number}") for number in range(2)]
+    # Two processes read, and one interface carries the xdp link of one.
+    target = Target(lab, *(f"disk{number}={one.path}" for number, one in enumerate(below)), over="packet",
+                    extra=("--state-dir", lab.path("state")))
+    readers = [lab.start("initiator", node.BIN, "bench", *guarded(lab), uri(lab, f"disk{number}", over="packet"),
+                         "--rw", "randread", "--runtime", "60", name=f"reader{number}") for number in range(2)]
     time.sleep(1)
-    check(reader.running, f"nothing is read: {reader.stderr}")
-    pid = below.pid()
-    os.kill(pid, 19)
+    for reader in readers:
+        check(reader.running, f"nothing is read: {reader.stderr}")
+    pids = [one.pid() for one in below]
+    for pid in pids:
+        os.kill(pid, 19)
     try:
         time.sleep(0.5)
         target.process.kill(15)
@@ -154,9 +165,11 @@ def disk_that_hangs(lab):
         target.process.wait(12, expect=1)
         took = time.monotonic() - began
         check(4 < took < 9, f"it ended {took:.1f} s after the second signal")
-        check("does not answer" in target.process.stderr, f"the end is not explained: {target.process.stderr}")
+        check(all(one.path in target.process.stderr.partition("no answer from ")[2] for one in below),
+              f"the end is not explained: {target.process.stderr}")
     finally:
-        os.kill(pid, 18)
+        for pid in pids:
+            os.kill(pid, 18)
 
 
 @test()
@@ -213,7 +226,7 @@ def commands_over_a_disk_that_hangs(lab):
 def socket_exists(lab):
     """A socket path that exists: a live one and a stranger's file are refused, a dead one is taken over."""
     Target(lab, "disk0=memory:1M", "disk1=memory:1M")
-    attach = ["attach", "--insecure", "--run-dir", lab.path("run")]
+    attach = ["attach", "--run-dir", lab.path("run")]
     first = Attachment(lab)
     refused(lab, *attach, uri(lab, "disk1"), "--nbd", f"unix:{first.path}", says=first.path)
     refused(lab, *attach, uri(lab, "disk1"), "--nbd", f"unix:{lab.path('other')}", "--as", "disk0", says="disk0")
@@ -235,7 +248,9 @@ def config(lab):
     def write(name, text):
         with open(lab.path(name), "w", encoding="utf-8") as file:
             file.write(text)
-    write("target.toml", 'node = "node1"\ninsecure = true\nlink = ["eth1"]\n\n'
+    protected = {"keys": f'key = ["{key(lab)}"]', "insecure": "insecure = true",
+                 "authenticate": f'key = ["{key(lab)}"]\nauthenticate_only = true'}[node.security()]
+    write("target.toml", f'node = "node1"\n{protected}\nlink = ["eth1"]\n\n'
                          '[[export]]\nname = "disk0"\nvolume = "disk0.img"\n')
     write("conf.d/more.toml", '[[export]]\nname = "scratch"\nvolume = "memory:1M"\nread_only = true\nblock = 4096\n')
     argv = ["target", "--config", lab.path("target.toml")]
@@ -277,11 +292,11 @@ def link(lab):
     check(found["attached"] == holder and not found["tried"]["opened"] and holder in found["tried"]["text"], f"{found}")
     check("xdp not chosen" in thinwire(lab, "link", "eth1", side="target").stdout, "the text says why")
     # A second one is told so, too; a plain name and packet work beside it.
-    argv = ("target", "--insecure", "--export", "x=memory:1M")
+    argv = ("target", "--export", "x=memory:1M")
     refused(lab, *argv, "--name", "node2", "--link", "xdp:eth1", says=[holder, "use packet:eth1"], side="target")
     Target(lab, "disk0=memory:1M", name="node2", over="plain")
     for name, over in (("node1", "plain"), ("node2", "xdp"), ("node2", "packet")):
-        thinwire(lab, "bench", "--insecure", uri(lab, node=name, over=over), "--runtime", "0.2")
+        thinwire(lab, "bench", uri(lab, node=name, over=over), "--runtime", "0.2")
     refused(lab, *argv, "--name", "node3", "--link", "xdp:eth1", "--shards", "2", "--export", "y=memory:1M",
             says="2 shards", side="target")
     refused(lab, "link", "eth7", says="eth7")
@@ -316,15 +331,15 @@ def discover(lab, over="raw"):
     check("node1" in table and "disk0" in table, table)
     # The address found is one that attach takes.
     address = found["address"].replace(":", "-")
-    thinwire(lab, "bench", "--insecure", f"tw://{address}/disk0?link={links[1]}", "--runtime", "0.2")
+    thinwire(lab, "bench", f"tw://{address}/disk0?link={links[1]}", "--runtime", "0.2")
 
 
 @test()
 def node_name_in_use(lab):
     """A second target with a node name in use refuses to start; the first is not disturbed."""
     Target(lab, "disk0=memory:1M", over="raw")
-    refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1")
-    thinwire(lab, "bench", "--insecure", uri(lab, over="raw"), "--runtime", "0.2")
+    refused(lab, "target", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1")
+    thinwire(lab, "bench", uri(lab, over="raw"), "--runtime", "0.2")
 
 
 @test()
@@ -340,10 +355,11 @@ def pair_by_udp_without_privilege(lab):
     # As /tmp is: a folder in which anybody may rename what others made would be refused.
     os.chmod(lab.dir, 0o1777)
     as_nobody = ["setpriv", "--reuid", "65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    target = Target(lab, "disk0=memory:16M", over="udp", start=False)
+    own = guarded(lab, owner=65534)
+    target = Target(lab, "disk0=memory:16M", over="udp", extra=own, start=False)
     target.argv = [*as_nobody, program, *target.argv[1:]]
     target.start()
-    done = lab.run("initiator", *as_nobody, program, "bench", "--insecure", uri(lab, over="udp"), "--rw", "randrw",
+    done = lab.run("initiator", *as_nobody, program, "bench", *own, uri(lab, over="udp"), "--rw", "randrw",
                    "--verify", "--runtime", "1", "--json", "--run-dir", lab.path("run"))
     report = json.loads(done.stdout)
     check(report["errors"] == 0 and report["iops"] > 0, f"{report}")
@@ -357,7 +373,7 @@ def bench(lab):
     for volume in (uri(lab), f"file:{lab.path('local.img')}", "memory:64M", "null:64M"):
         for pattern in ("randread", "randwrite", "read", "write", "randrw"):
             verify = [] if volume.startswith("null") else ["--verify"]
-            done = thinwire(lab, "bench", "--insecure", volume, "--rw", pattern, "--bs", "16k", "--iodepth", "4",
+            done = thinwire(lab, "bench", volume, "--rw", pattern, "--bs", "16k", "--iodepth", "4",
                             "--runtime", "0.3s", "--json", *verify)
             report = json.loads(done.stdout)
             check(report["schema"] and report["errors"] == 0 and report["iops"] > 0 and report["mib_per_s"] > 0
@@ -365,7 +381,7 @@ def bench(lab):
             latency = report["latency_us"]
             check(latency["p50"] <= latency["p99"] <= latency["p999"] <= latency["max"] and latency["mean"] > 0,
                   f"{volume} {pattern}: {latency}")
-    two = json.loads(thinwire(lab, "bench", "--insecure", uri(lab), "--jobs", "2", "--iodepth", "8", "--runtime", "0.5",
+    two = json.loads(thinwire(lab, "bench", uri(lab), "--jobs", "2", "--iodepth", "8", "--runtime", "0.5",
                               "--json").stdout)
     check(two["errors"] == 0 and two["iops"] > 0, f"--jobs 2: {two}")
     plain = thinwire(lab, "bench", "memory:64M", "--runtime", "0.2").stdout
@@ -386,7 +402,7 @@ def bench_breakdown(lab, target, initiator, rows):
     # Over packet: xdp cannot tell the wake-up from the network.
     Target(lab, "disk0=memory:64M", extra=target, over="packet")
     volume = uri(lab, over="packet")
-    report = json.loads(thinwire(lab, "bench", "--insecure", volume, "--breakdown", "--runtime", "3", "--json",
+    report = json.loads(thinwire(lab, "bench", volume, "--breakdown", "--runtime", "3", "--json",
                                  *initiator).stdout)
     sizes = [(cell["rw"], cell["bs"]) for cell in report["cells"]]
     check(sizes == [(rw, kib << 10) for rw in ("randread", "randwrite") for kib in (4, 8, 64, 128)], f"cells: {sizes}")
@@ -404,11 +420,11 @@ def bench_breakdown(lab, target, initiator, rows):
             check(times[row] == 0, f"{row} without a thread to hand over to: {cell}")
         owned = [row["virtual_us"]["mean"] for row in cell["breakdown"] if row["virtual_us"]]
         check(len(owned) == 7 and min(owned) > 0, f"processor time: {cell}")
-    one = json.loads(thinwire(lab, "bench", "--insecure", volume, "--breakdown", "--rw", "randread", "--bs", "16k",
+    one = json.loads(thinwire(lab, "bench", volume, "--breakdown", "--rw", "randread", "--bs", "16k",
                               "--runtime", "0.5", "--json", *initiator).stdout)
     check(one["bs"] == 16384 and one["iops"] > 0 and one["breakdown"], f"one cell is a report: {one}")
     refused(lab, "bench", "memory:64M", "--breakdown", says="needs a remote volume", code=2)
-    refused(lab, "bench", volume, "--insecure", "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
+    refused(lab, "bench", volume, "--breakdown", "--iodepth", "2", says="--iodepth", code=2)
 
 
 @test(each={"": {}, "xdp": {"over": "xdp"}})
@@ -422,15 +438,15 @@ def copy(lab, over="best"):
         for mib in range(0, 64, 8):
             file.seek(mib << 20)
             file.write(os.urandom(1 << 20))
-    thinwire(lab, "copy", "--insecure", source, there, "--verify")
+    thinwire(lab, "copy", source, there, "--verify")
     run("cmp", source, lab.path("disk0.img"))
-    thinwire(lab, "copy", "--insecure", there, back)
+    thinwire(lab, "copy", there, back)
     run("cmp", source, back)
     for path in (lab.path("disk0.img"), back):
         used = os.stat(path).st_blocks * 512
         check(used < 24 << 20, f"8 MiB of data take {used >> 20} MiB in {os.path.basename(path)}")
-    refused(lab, "copy", "--insecure", source, small, says="small")
-    refused(lab, "copy", "--insecure", lab.path("missing"), there, says="missing")
+    refused(lab, "copy", source, small, says="small")
+    refused(lab, "copy", lab.path("missing"), there, says="missing")
 
 
 def connected(lab, path):
@@ -472,7 +488,7 @@ def status(lab):
     here = disk.status()
     for key in ("name", "uri", "frontend", "path", "state", "insecure", "paths", "timer", "seconds_left"):
         check(key in here, f"status --json lacks '{key}': {here}")
-    check(here["insecure"] is True and here["path"] == disk.path and len(here["paths"]) == 1, f"{here}")
+    check(here["insecure"] is (node.security() == "insecure") and here["path"] == disk.path and len(here["paths"]) == 1, f"{here}")
     check("disk0" in thinwire(lab, "status", "--run-dir", disk.run_dir).stdout, "the table shows it")
     target.kill()
     away = until("status shows that the target is away", 15,
@@ -509,7 +525,7 @@ def foreground(lab):
     """attach --foreground stays, prints the path, and leaves in order on SIGTERM."""
     Target(lab, f"disk0={image(lab)}")
     socket = lab.path("fore.sock")
-    process = lab.start("initiator", node.BIN, "attach", "--insecure", uri(lab), "--nbd", f"unix:{socket}",
+    process = lab.start("initiator", node.BIN, "attach", *guarded(lab), uri(lab), "--nbd", f"unix:{socket}",
                         "--foreground", "--run-dir", lab.path("run"), name="attach")
     until("the path on stdout", 15, lambda: process.stdout == socket + "\n")
     lab.run("initiator", "nbdinfo", "--size", f"nbd+unix:///?socket={socket}")
@@ -522,8 +538,8 @@ def foreground(lab):
 def attach_waits_for_a_target(lab):
     """attach --wait is there before its target; the target starts later and it succeeds."""
     socket = lab.path("w.sock")
-    process = lab.start("initiator", node.BIN, "attach", "--insecure", uri(lab), "--nbd", f"unix:{socket}", "--wait",
-                        "--run-dir", lab.path("run"), name="attach")
+    process = lab.start("initiator", node.BIN, "attach", *guarded(lab), uri(lab), "--nbd", f"unix:{socket}",
+                        "--wait", "--run-dir", lab.path("run"), name="attach")
     time.sleep(2)
     check(process.running, f"it gave up: {process.stderr}")
     Target(lab, "disk0=memory:1M")
@@ -551,7 +567,7 @@ def pcap(lab):
     Target(lab, "disk0=memory:1M", over="raw")
     volume = uri(lab, over="raw")
     for pattern in ("randread", "randwrite"):
-        thinwire(lab, "bench", "--insecure", volume, "--rw", pattern, "--iodepth", "8", "--runtime", "0.1", "--pcap", path)
+        thinwire(lab, "bench", volume, "--rw", pattern, "--iodepth", "8", "--runtime", "0.1", "--pcap", path)
         done = run("tshark", "-X", f"lua_script:{DISSECTOR}", "-r", path, "-c", 300, "-T", "fields", "-E", "separator=|",
                    "-e", "eth.type", "-e", "frame.protocols", "-e", "thinwire.expert.refused", "-e", "_ws.malformed",
                    env={**os.environ, "HOME": lab.dir})

@@ -51,7 +51,7 @@ def greed(lab, target, kind, seconds):
                          f"half, {late:.1f} in all")
 
 
-@test(seconds=int(SECONDS * 4) + 120)
+@test(seconds=int(SECONDS * 4) + 120, security="insecure")
 def peers_that_never_listen(lab):
     """The peer that asks once and pings with gaps, and nine of its kind, beside a verified load."""
     target = Target(lab, f"disk0={image(lab)}", over="udp", extra=("-v",))

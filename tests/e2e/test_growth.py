@@ -4,7 +4,7 @@ import json
 import os
 
 from harness import check, run, until
-from node import Attachment, Target, image, uri
+from node import Attachment, Target, below, image, uri
 from registry import test
 
 MIB = 1 << 20
@@ -92,7 +92,7 @@ def the_last_leaf_of_a_gateway_grows(lab):
     middle is told, and changes nothing; after a restart of the gateway the volume is the same."""
     first, last = image(lab, "a.img", 16), image(lab, "b.img", 16)
     Target(lab, f"a={first}", f"b={last}", name="node1", over="raw")
-    leaves = [uri(lab, name, over="raw", node="node1") for name in "ab"]
+    leaves = [below(lab, name, over="raw", node="node1") for name in "ab"]
     state = ("--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run"))
     middle = Target(lab, f"big=linear:[{','.join(leaves)}]", name="middle", over="raw", side="initiator", extra=state)
     file = Attachment(lab, uri(lab, "big", over="raw", node="middle"), face="file", name="big", side="target")

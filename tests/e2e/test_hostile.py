@@ -1,32 +1,37 @@
 """Frames that nobody meant: truncated, oversized, corrupted, replayed, random. A session beside them
 goes on, verified; the target neither dies nor grows."""
 
+import json
 import os
 import random
 import re
 import time
 
+import flood
 import frames
 import load
+import node
 from harness import check, until
-from node import Attachment, Target, image, uri
+from node import Attachment, Target, image, thinwire, uri
 from registry import test
 
 
-@test(seconds=90)
+@test(seconds=90, each={"keyed": {"security": "keys"}, "insecure": {"security": "insecure"}})
 def frames_from_hell(lab):
     """Recorded frames, mangled in every way, and noise, thrown at both sides during a verified run."""
     target = Target(lab, f"disk0={image(lab)}", over="raw")
-    disk = Attachment(lab, uri(lab, over="raw"))
-    pid = disk.pid()
     takers = [frames.taker(lab, port, 4) for port in ("i1", "t1")]
     time.sleep(0.5)
+    disk = Attachment(lab, uri(lab, over="raw"))
+    pid = disk.pid()
     load.verified(lab, disk.nbd, mib=8)
     recorded = []
     for taker in takers:
         taker.wait(20)
         recorded += [bytes.fromhex(line)[14:] for line in taker.stdout.split()]
     check(len(recorded) > 200, f"only {len(recorded)} frames recorded")
+    greeted = {frame[1] for frame in recorded} & {flood.HELLO, flood.KEYED_HELLO}
+    check(greeted, "no greeting is among them")
 
     chance = random.Random(11)
     sample = [chance.choice(recorded) for _ in range(400)]
@@ -44,7 +49,7 @@ def frames_from_hell(lab):
     mangled += [b"", b"\0", bytes(8986), b"\xff" * 8986]
     chance.shuffle(mangled)
 
-    fio = load.Fio(lab, disk.nbd, mib=48, seconds=6)
+    fio = load.Fio(lab, disk.nbd, mib=32, seconds=4)
     for side, mac in (("initiator", 2), ("target", 1)):
         # At the station itself, and at everybody.
         frames.send(lab, side, mangled, destination=bytes([2, 0, 0, 0, 1, mac]))
@@ -73,14 +78,22 @@ def attach_ms(lab, volume, number):
     return took
 
 
-FLOODS = (("forged", "packet"), ("own", "packet"), ("forged", "udp"), ("own", "udp"), ("absent", "udp"))
+FLOODS = {f"{who}_{over}": {"who": who, "over": over, "security": "insecure"} for who, over in (
+    ("forged", "packet"), ("own", "packet"), ("forged", "udp"), ("own", "udp"), ("absent", "udp"))}
+# At a target with keys, by somebody who has read the id of one on the wire. Over `udp` with good cookies: each has
+# to be opened before it is known to be forged.
+FLOODS |= {f"keyed_{who}_{over}": {"who": who, "over": over, "security": "keys"} for who, over in (
+    ("forged", "packet"), ("own", "udp"))}
 
 
-@test(seconds=150, each={f"{who}_{over}": {"who": who, "over": over} for who, over in FLOODS})
+@test(seconds=150, each=FLOODS)
 def flood_of_greetings(lab, who, over):
     """Somebody attaches after 100,000 HELLOs, with senders that are forged or all from one address, and beside
     20,000 a second; and one that is attached goes on."""
-    Target(lab, "disk0=memory:64M", over=over)
+    is_keyed = node.security() != "insecure"
+    key = {"FLOOD_KEY": thinwire(lab, "key", "id", node.key(lab)).stdout.strip()} if is_keyed else None
+    told = ("--run-dir", lab.path("target-run"))
+    Target(lab, "disk0=memory:64M", over=over, extra=told)
     if (who, over) == ("forged", "udp"):
         # The forged addresses are of neighbours that are there.
         lab.run("initiator", "ip", "route", "add", "local", "10.77.1.128/25", "dev", "eth1")
@@ -94,7 +107,8 @@ def flood_of_greetings(lab, who, over):
     quiet = [attach_ms(lab, volume, f"quiet-{n}") for n in range(5)]
 
     def flood(rate, count):
-        process = lab.start("initiator", "/usr/bin/python3", flood_program, who, over, rate, count, name="flood")
+        process = lab.start("initiator", "/usr/bin/python3", flood_program, who, over, rate, count, name="flood",
+                            env=key)
         until("the flood begins", 10, lambda: "begin" in process.stdout)
         return process
     flood_program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "flood.py")
@@ -103,7 +117,7 @@ def flood_of_greetings(lab, who, over):
     after = attach_ms(lab, volume, "after")
     beside = flood(20_000, 600_000)
     during = []
-    while len(during) < 40 and beside.running:
+    while len(during) < 30 and beside.running:
         during.append(attach_ms(lab, volume, f"beside-{len(during)}"))
     rate = lab.forwarded(1)
     time.sleep(0.5)
@@ -118,4 +132,10 @@ def flood_of_greetings(lab, who, over):
     check(after < 1000 and percentile(during, 0.95) < 1000, figures)
     check(rate > 10_000, f"that was no flood: {figures}")
     lab.run("initiator", "nbdinfo", "--size", attached.nbd)
+    (shown,) = json.loads(thinwire(lab, "status", "--json", *told, side="target").stdout)["targets"]
+    if is_keyed:
+        # A cookie is asked for first: only over `udp` does it have to open any.
+        forged = shown["drops"].get("forged", 0)
+        check(forged > 10_000 if over == "udp" else not forged, f"{shown['drops']}")
+        check(shown["session_count"] == 1 and shown["counters"]["sessions"] == 2 + len(quiet) + len(during), f"{shown}")
     attached.detach()

@@ -6,7 +6,7 @@ import time
 
 import load
 from harness import check, read, run, tail, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, guarded, image, refused, thinwire, uri
 from registry import test
 
 READ = """
@@ -86,7 +86,7 @@ def one_writer(lab):
     Target(lab, f"disk0={image(lab)}")
     first = Attachment(lab)
     fio = load.Fio(lab, first.nbd, mib=32, seconds=8)
-    done = refused(lab, "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
+    done = refused(lab, "attach", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
                    "--run-dir", lab.path("run2"), says="disk0")
     check("--take-over" in done.stderr, f"the remedy is not named: {done.stderr}")
     check(any(word in done.stderr.lower() for word in ("in use", "busy", "held", "holds", "attached")), done.stderr)
@@ -107,8 +107,8 @@ def twin_in_a_container(lab):
     first = Attachment(lab)
     check(nbd(lab, WRITE, first, "first", "flush") == "written", "the first write")
     run_dir = lab.path("run")
-    attach = [thinwire_bin(), "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('twin.sock')}", "--as",
-              "disk0", "--run-dir", run_dir]
+    attach = [thinwire_bin(), "attach", *guarded(lab), uri(lab), "--nbd", f"unix:{lab.path('twin.sock')}",
+              "--as", "disk0", "--run-dir", run_dir]
     script = f'mount -t tmpfs -o mode=0755 none {run_dir} && exec "$@"'
     done = lab.run("initiator", "unshare", "--mount", "sh", "-c", script, "sh", *attach, check_exit=False,
                    timeout=40)
@@ -178,7 +178,7 @@ def stranger_after_restart(lab):
     target.kill()
     target.start()
     lab.port(1, up=True, side="initiator")
-    refused(lab, "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
+    refused(lab, "attach", uri(lab), "--nbd", f"unix:{lab.path('b')}", "--as", "second",
             "--run-dir", lab.path("run2"), says="--take-over")
     os.kill(first.pid(), signal.SIGCONT)
     check(nbd(lab, READ, first) == "bytes " + b"first...".hex(), "the recorded writer is back, its write replayed")
@@ -218,7 +218,7 @@ def two_targets_on_one_interface(lab):
     there refuses to start."""
     Target(lab, "disk0=memory:64M", over="raw")
     Target(lab, "disk9=memory:64M", name="node9", over="raw")
-    done = refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "a=memory:1M",
+    done = refused(lab, "target", "--name", "node1", "--link", "eth1", "--export", "a=memory:1M",
                    says=["node1", "eth1", "--name"], side="target")
     check("ready" not in done.stdout, f"it said it was ready:\n{done.stdout}")
     ours = Attachment(lab, uri(lab, over="raw"))

@@ -7,7 +7,7 @@ import signal
 
 import node
 from harness import check, run, until
-from node import Attachment, Target, image, uri
+from node import Attachment, Target, guarded, image, uri
 from registry import test
 
 # What may stay, and the words of the command's help that say so.
@@ -78,14 +78,14 @@ def of_initiators(lab):
     """attach, status, detach, bench, copy, discover, man: each in an empty folder, well ended, killed and failed."""
     Target(lab, f"disk0={image(lab, 'served.img', mib=16)}", "disk1=memory:16M", over="plain")
     folder, run_dir = Folder(lab), ("--run-dir", lab.path("run"))
-    remote, second = ("--insecure", uri(lab, over="plain"), *run_dir), ("--insecure", uri(lab, "disk1", over="plain"), *run_dir)
+    remote, second = ((*guarded(lab), uri(lab, name, over="plain"), *run_dir) for name in ("disk0", "disk1"))
     local = image(lab, "here/local.img", mib=16)
     folder.seen = folder.look()
     folder.thinwire("bench", *second, "--rw", "randwrite", "--runtime", "0.2", "--pcap", "wire.pcap")
     folder.thinwire("bench", local, "--rw", "randwrite", "--runtime", "0.2", *run_dir)
     folder.thinwire("copy", local, "copied.img", *run_dir)
     folder.thinwire("copy", "missing.img", "never.img", *run_dir, code=1)
-    folder.thinwire("discover", "--link", lab_link(lab))
+    folder.thinwire("discover", "--link", lab_link(lab), *guarded(lab, "discover"))
     folder.thinwire("link", "eth1")
     folder.thinwire("completions", "bash")
     folder.thinwire("man", "man")

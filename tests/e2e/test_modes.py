@@ -1,5 +1,5 @@
-"""Every pipeline and batching policy keeps data: fio with verification, loss on the wire, and a kill of
-the target, under each. `run.py --mode` runs any other test under one, or all of them."""
+"""Every pipeline, batching policy and protection of frames keeps data: fio with verification, loss on the wire,
+and a kill of the target, under each. `run.py --mode` runs any other test under one, or all of them."""
 
 import time
 
@@ -10,13 +10,13 @@ from test_fio import finish, serve
 
 MODES = {
     "split": {"over": "packet", "mode": "receive=split"},
-    "workqueue": {"over": "udp", "mode": "completion=workqueue,submission=queue"},
+    "workqueue": {"over": "udp", "mode": "completion=workqueue,submission=queue,security=insecure"},
     "all_threads": {"over": "packet", "mode": "receive=split,completion=workqueue,submission=queue,spin=off"},
-    "lent_memory": {"over": "xdp", "mode": "receive=split,completion=workqueue,submission=queue"},
+    "lent_memory": {"over": "xdp", "mode": "receive=split,completion=workqueue,submission=queue,security=insecure"},
     "none": {"over": "udp", "mode": "batch=none"},
-    "static": {"over": "packet", "mode": "batch=static:8,data-batch=off"},
-    "tyche": {"over": "udp", "mode": "batch=tyche"},
-    "doorbell": {"over": "packet", "mode": "batch=doorbell"},
+    "static": {"over": "packet", "mode": "batch=static:8,data-batch=off,security=insecure"},
+    "tyche": {"over": "udp", "mode": "batch=tyche,security=authenticate"},
+    "doorbell": {"over": "packet", "mode": "batch=doorbell,security=authenticate"},
 }
 
 

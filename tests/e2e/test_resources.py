@@ -72,7 +72,7 @@ def target_memory(lab):
     idle = resident()
     disk.detach()
     for pattern, size in (("randread", "128k"), ("randwrite", "128k"), ("randread", "4k")):
-        thinwire(lab, "bench", "--insecure", uri(lab), "--rw", pattern, "--bs", size, "--iodepth", "64", "--runtime", "1")
+        thinwire(lab, "bench", uri(lab), "--rw", pattern, "--bs", size, "--iodepth", "64", "--runtime", "1")
     loaded = resident()
     check(idle < 64 and loaded < 64, f"{idle:.0f} MiB idle, {loaded:.0f} MiB after load")
 
@@ -85,7 +85,7 @@ def neighbours_are_left_alone(lab):
     idle = Attachment(lab, uri(lab, "disk1"), name="disk1")
     pids = (idle.pid(), local.process.pid)
     before = list(map(cpu_seconds, pids))
-    done = thinwire(lab, "bench", "--insecure", uri(lab), "--rw", "randread", "--iodepth", "32", "--runtime", "4", "--json")
+    done = thinwire(lab, "bench", uri(lab), "--rw", "randread", "--iodepth", "32", "--runtime", "4", "--json")
     used = [after - earlier for after, earlier in zip(map(cpu_seconds, pids), before)]
     ios = json.loads(done.stdout)["iops"] * 4
     check(ios > 10000, f"only {ios:.0f} I/Os: that would not be noticed")

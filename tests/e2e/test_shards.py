@@ -303,13 +303,13 @@ def members_without_shards(lab):
     """Members of an export that one thread serves: they work, and a warning says what they lack; numbers that mean
     nothing are refused."""
     for members in ("0", "17", "two"):
-        refused(lab, "attach", "--insecure", uri(lab, members=members), "--nbd", f"unix:{lab.path('no.sock')}",
+        refused(lab, "attach", uri(lab, members=members), "--nbd", f"unix:{lab.path('no.sock')}",
                 "--run-dir", lab.path("run-no"), says=["members", "1 to 16"], code=2)
     Target(lab, f"disk0={image(lab)}")
-    done = thinwire(lab, "bench", "--insecure", uri(lab, members=3), "--rw", "randread", "--runtime", "1s",
+    done = thinwire(lab, "bench", uri(lab, members=3), "--rw", "randread", "--runtime", "1s",
                     "--run-dir", lab.path("run-bench"))
     check("3 members are on only 1 of" in done.stderr and "spread" in done.stderr, f"a warning: {done.stderr}")
-    refused(lab, "bench", "--insecure", uri(lab, members=2), "--breakdown", "--run-dir", lab.path("run-bench"),
+    refused(lab, "bench", uri(lab, members=2), "--breakdown", "--run-dir", lab.path("run-bench"),
             says="one session", code=2)
 
 

@@ -8,7 +8,7 @@ import time
 import load
 import node
 from harness import check, run, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, below, image, refused, thinwire, uri
 from registry import test
 
 
@@ -50,7 +50,7 @@ def target_with_writer_and_reader(lab):
     writer, reader = Attachment(lab), Attachment(lab, name="reader", extra=["--read-only"])
     load.verified(lab, writer.nbd, mib=8)
     found = shown.target()
-    has(found, node="node1", state="serving", pid=target.process.pid, insecure=True, shards=1, session_count=2,
+    has(found, node="node1", state="serving", pid=target.process.pid, insecure=node.security() == "insecure", shards=1, session_count=2,
         detail=None)
     mode = os.stat(os.path.join(shown.run_dir, "target-node1.sock")).st_mode
     check(stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600, f"the socket's mode: {oct(mode)}")
@@ -72,7 +72,8 @@ def target_with_writer_and_reader(lab):
     check(path["rtt_us"] > 0 and path["frame_bytes"] > 1000 and 0 <= used["idle_s"] < 10, f"{used}")
     check(found["counters"]["requests"] > 16 and found["links"][0]["rx_frames"] > 16, f"{found}")
     said = shown.text()
-    for word in ("serving", "INSECURE", f"written by {disk['writer']['name']} under generation 1 for ", "128 MiB",
+    protected = {"keys": "key e2e (", "authenticate": "keys, not encrypted", "insecure": "INSECURE"}
+    for word in ("serving", protected[node.security()], f"written by {disk['writer']['name']} under generation 1 for ", "128 MiB",
                  "export fixed of memory:1048576, 1 MiB in blocks of 512 bytes, read-only", "frames received",
                  "cached.img, 1 MiB in blocks of 512 bytes, buffered, nobody writes"):
         check(word in said, f"'{word}' is missing:\n{said}")
@@ -82,7 +83,7 @@ def target_with_writer_and_reader(lab):
     refused(lab, "status", "node2", *shown.flags, says="no attachment and no target `node2`", side="target")
     for name in ("node1", "target-node1"):
         refused(lab, "detach", name, *shown.flags, says=["is a target", str(target.process.pid)], side="target")
-    refused(lab, "attach", "--insecure", uri(lab), "--nbd", f"unix:{lab.path('t')}", "--as", "target-x",
+    refused(lab, "attach", uri(lab), "--nbd", f"unix:{lab.path('t')}", "--as", "target-x",
             says="those of targets", code=2)
     reader.detach()
     writer.detach()
@@ -138,7 +139,7 @@ def gateway_with_a_leaf_away(lab):
     """A gateway tells which leaf is away. Told to end, it says at once what it waits for; told twice, it ends."""
     leaves = {name: Target(lab, f"{export}={image(lab, f'{export}.img', mib=16)}", name=name, over="raw")
               for name, export in (("node1", "a"), ("node2", "b"))}
-    uris = [uri(lab, "a", over="raw", node="node1"), uri(lab, "b", over="raw", node="node2")]
+    uris = [below(lab, "a", over="raw", node="node1"), below(lab, "b", over="raw", node="node2")]
     shown = Shown(lab, "gateway-run", side="initiator")
     middle = Target(lab, f"big=linear:[{','.join(uris)}]", name="middle", over="raw", side="initiator",
                     extra=(*shown.flags, "--state-dir", lab.path("state")))

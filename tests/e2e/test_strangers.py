@@ -352,8 +352,8 @@ def over_tcp(lab):
     """The NBD face on TCP: a client on another machine."""
     Target(lab, f"disk0={image(lab)}")
     from node import thinwire
-    done = thinwire(lab, "attach", "--insecure", uri(lab, links=[1]), "--nbd", f"tcp:{lab.address('initiator', 2)}:10809",
-                    "--as", "disk0", "--run-dir", lab.path("run"))
+    done = thinwire(lab, "attach", uri(lab, links=[1]), "--nbd", f"tcp:{lab.address('initiator', 2)}:10809",
+                    "--tls", "off", "--as", "disk0", "--run-dir", lab.path("run"))
     check(done.stdout.strip(), "attach printed nothing")
     remote = f"nbd://{lab.address('initiator', 2)}:10809/disk0"
     check(lab.run("target", "nbdinfo", "--size", remote).stdout.strip() == str(128 << 20), "the size over TCP")

@@ -4,7 +4,7 @@ import os
 
 import node
 from harness import check, read, run, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, guarded, image, refused, thinwire, uri
 from registry import test
 
 STRANGER, VICTIM = 65534, 65533
@@ -167,7 +167,7 @@ def takes_the_node_name(lab):
     until("the stranger has the name", 5, lambda: "bound" in stranger.stdout)
     target = Target(lab, "disk0=memory:1M", over="plain")
     # Another target is still told, and a killed one's claim goes with it.
-    refused(lab, "target", "--insecure", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1",
+    refused(lab, "target", "--name", "node1", "--link", "eth1", "--export", "x=memory:1M", says="node1",
             side="target")
     target.kill().start()
     target.kill()
@@ -184,7 +184,7 @@ def own_namespace(lab, name):
 def two_run_directories(lab):
     """A second target on an interface is told by its name even if it has another run directory."""
     target = Target(lab, "disk0=memory:1M", over="plain")
-    second = ("target", "--insecure", "--name", "node1", "--link", "packet:eth1", "--export", "x=memory:1M")
+    second = ("target", "--name", "node1", "--link", "packet:eth1", "--export", "x=memory:1M")
     refused(lab, *second, "--run-dir", lab.path("run"), says=["node1", "of this machine"], side="target",
             timeout=5)
     target.kill()
@@ -197,7 +197,7 @@ def target_without_root(lab):
     """A target with CAP_NET_RAW and no root claims its name in its own folder; without one it says what to do."""
     program = runnable(lab)
     os.chmod(lab.dir, 0o1777)
-    target = Target(lab, "disk0=memory:1M", over="packet", start=False)
+    target = Target(lab, "disk0=memory:1M", over="packet", extra=guarded(lab, owner=VICTIM), start=False)
     capable = [*AS_VICTIM, "--inh-caps=+net_raw", "--ambient-caps=+net_raw", program]
     argv = target.argv[1:]
     done = lab.run("target", "env", "-u", "XDG_RUNTIME_DIR", *capable, *argv, check_exit=False,
@@ -208,5 +208,5 @@ def target_without_root(lab):
     check(len(os.listdir(lab.path("run", "nodes"))) == 1, "its claim")
     again = lab.run("target", *capable, *argv, "--run-dir", lab.path("other"), check_exit=False, timeout=5)
     check(again.returncode == 1 and "of this machine" in again.stderr, again.stderr)
-    thinwire(lab, "bench", "--insecure", uri(lab, over="packet"), "--runtime", "0.2")
+    thinwire(lab, "bench", uri(lab, over="packet"), "--runtime", "0.2")
     target.stop()

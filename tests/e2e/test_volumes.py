@@ -5,7 +5,7 @@ import time
 
 import load
 from harness import check, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, below, guarded, image, refused, thinwire, uri
 from registry import test
 
 # Each leaf; a tree has eight.
@@ -23,7 +23,7 @@ def leaves(lab):
 def tree(lab):
     """Three levels over eight leaves, four of them of two targets."""
     def remote(node, export):
-        return uri(lab, export, over="raw", node=node)
+        return below(lab, export, over="raw", node=node)
 
     def local(name):
         return image(lab, f"{name}.local.img", LEAF_MIB)
@@ -78,12 +78,12 @@ def gateway(lab):
         middle.start(timeout=30)
     fio.finish(90)
     # Somebody else is no writer of what the gateway's record says is held.
-    refused(lab, "bench", volume, "--insecure", "--rw", "randwrite", "--runtime", "1",
+    refused(lab, "bench", volume, "--rw", "randwrite", "--runtime", "1",
             "--run-dir", lab.path("other"), says=["held"], side="target")
     attachment.detach()
     middle.stop()
     # It let go of all in order: the leaves are free.
-    thinwire(lab, "bench", uri(lab, "c", over="raw", node="node2"), "--insecure", "--rw", "randwrite",
+    thinwire(lab, "bench", uri(lab, "c", over="raw", node="node2"), "--rw", "randwrite",
              "--runtime", "1", "--run-dir", lab.path("other"))
 
 
@@ -117,7 +117,7 @@ def a_last_flush_that_fails_for_one_leaf(lab):
     check("may be lost" in said, said)
     # Nobody is on record there any more: strangers need not take over.
     for free in a, local:
-        thinwire(lab, "bench", free, "--insecure", "--rw", "randwrite", "--runtime", "0.2",
+        thinwire(lab, "bench", free, "--rw", "randwrite", "--runtime", "0.2",
                  "--run-dir", lab.path("other"))
 
 
@@ -127,8 +127,8 @@ def a_leaf_written_while_its_gateway_was_down(lab, leaf):
     fenced, and the gateway names the leaf. Nobody is fenced for starts between which nobody wrote, or which
     could not have all leaves; starts that only read neither fence nor forget."""
     _, second = leaves(lab)
-    local, a = image(lab, "local.img", LEAF_MIB), uri(lab, "a", over="raw", node="node1")
-    tree = f"linear:[{a},{uri(lab, 'c', over='raw', node='node2')},{local}]"
+    local, a = image(lab, "local.img", LEAF_MIB), below(lab, "a", over="raw", node="node1")
+    tree = f"linear:[{a},{below(lab, 'c', over='raw', node='node2')},{local}]"
     state = ("--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run"))
     middle = Target(lab, f"big={tree}", name="middle", over="raw", side="initiator", extra=state)
     attachment = Attachment(lab, uri(lab, "big", over="raw", node="middle"), name="big", side="target", timeout=40)
@@ -188,16 +188,16 @@ def a_leaf_written_while_its_gateway_was_down(lab, leaf):
 def gateway_without_a_place_for_its_record(lab):
     """A gateway that cannot keep who may write serves readers only."""
     Target(lab, f"a={image(lab, 'a.img', LEAF_MIB)}", name="node1", over="raw")
-    export = f"big=linear:[{uri(lab, 'a', over='raw')},memory:1M]"
+    export = f"big=linear:[{below(lab, 'a', over='raw')},memory:1M]"
     place = ("--state-dir", "/proc/nonexistent", "--run-dir", lab.path("gateway-run"))
     middle = Target(lab, export, name="middle", over="raw", side="initiator", extra=place)
     for word in ("write big", "/proc/nonexistent", "os error", "--state-dir", "only readers"):
         check(word in middle.process.stderr, f"it says at once that there is no place, '{word}':\n{middle.process.stderr}")
-    checked = ("target", "--check", "--insecure", "--link", "eth1")
+    checked = ("target", "--check", "--link", "eth1")
     refused(lab, *checked, "--export", export, *place, says=["/proc/nonexistent", "--state-dir"])
     thinwire(lab, *checked, "--export", export + ",ro", *place)
     volume = uri(lab, "big", over="raw", node="middle")
-    common = ("--insecure", "--runtime", "1", "--run-dir", lab.path("run"))
+    common = ("--runtime", "1", "--run-dir", lab.path("run"))
     refused(lab, "bench", volume, "--rw", "randwrite", *common, says=["could not be stored"], side="target")
     thinwire(lab, "bench", volume, "--rw", "randread", *common, side="target")
 
@@ -209,7 +209,7 @@ def copied_between_two_targets_over_one_link(lab):
     source, whole = image(lab, "source.img", LEAF_MIB), image(lab, "whole.img", 2 * LEAF_MIB)
     with open(source, "r+b") as file:
         file.write(bytes(range(256)) * (LEAF_MIB << 12))
-    common = ("--insecure", "--verify", "--run-dir", lab.path("run"))
+    common = ("--verify", "--run-dir", lab.path("run"))
     thinwire(lab, "copy", source, uri(lab, "a", over="raw", node="node1"), *common)
     thinwire(lab, "copy", uri(lab, "a", over="raw", node="node1"), uri(lab, "c", over="raw", node="node2"), *common)
     both = f"linear:[{uri(lab, 'a', over='raw', node='node1')},{uri(lab, 'c', over='raw', node='node2')}]"
@@ -225,7 +225,7 @@ def all_or_none(lab):
     local = image(lab, "local.img", LEAF_MIB)
     a = uri(lab, "a", over="raw", node="node1")
     missing = uri(lab, "nothing", over="raw", node="node1")
-    common = ("--insecure", "--rw", "randwrite", "--runtime", "1", "--run-dir", lab.path("run"))
+    common = ("--rw", "randwrite", "--runtime", "1", "--run-dir", lab.path("run"))
     refused(lab, "bench", f"linear:[{local},{a},{missing}]", *common, says=["nothing"])
     until("the leaf is free again", 5, lambda: thinwire(
         lab, "bench", f"linear:[{local},{a}]", *common[:-1], lab.path("other"), expect=None).returncode == 0)
@@ -243,7 +243,7 @@ def several_exports_of_a_gateway(lab, shards):
     state = ("--state-dir", lab.path("state"))
     leaf = Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over=over,
                   extra=state)
-    a, b = (uri(lab, name, over=over, node="node1") for name in "ab")
+    a, b = (below(lab, name, over=over, node="node1") for name in "ab")
     middle = Target(lab, f"x={a}", f"y=linear:[{b},memory:1M]", f"z={image(lab, 'z.img', LEAF_MIB)}", name="middle",
                     over=over, side="initiator",
                     extra=(*state, "--run-dir", lab.path("gateway-run"), "--shards", str(shards)))
@@ -252,7 +252,7 @@ def several_exports_of_a_gateway(lab, shards):
 
     def others():
         for name in "yz":
-            thinwire(lab, "bench", uri(lab, name, over=over, node="middle"), "--insecure", "--rw", "randrw",
+            thinwire(lab, "bench", uri(lab, name, over=over, node="middle"), "--rw", "randrw",
                      "--runtime", "1", "--verify", "--run-dir", lab.path("bench-run"), side="target")
     others()
     for killed in (leaf, middle):
@@ -269,7 +269,7 @@ def several_exports_of_a_gateway(lab, shards):
 @test(seconds=60)
 def a_gateway_is_stopped_while_it_waits(lab):
     """A gateway whose leaf does not answer ends at once when it is told to, and says what it waited for."""
-    target = Target(lab, f"big={uri(lab, 'nothing', over='raw', node='nobody')}", name="middle", over="raw",
+    target = Target(lab, f"big={below(lab, 'nothing', over='raw', node='nobody')}", name="middle", over="raw",
                     side="initiator", extra=("--run-dir", lab.path("gateway-run")), start=False)
     process = lab.start("initiator", *target.argv, name="waiting")
     time.sleep(2)
@@ -285,7 +285,7 @@ def described(lab):
     """A folder with a tree of three leaves in TOML: one of a target, and from `conf.d` two more, one of them a
     file beside it."""
     Target(lab, *[f"{name}={image(lab, f'{name}.img', LEAF_MIB)}" for name in "ab"], name="node1", over="raw")
-    a, b = (uri(lab, name, over="raw", node="node1") for name in "ab")
+    a, b = (below(lab, name, over="raw", node="node1") for name in "ab")
     os.makedirs(lab.path("conf/conf.d"))
     image(lab, "conf/local.img", LEAF_MIB)
 
@@ -306,7 +306,7 @@ def described_in_a_file(lab):
     source, whole = image(lab, "source.img", 3 * LEAF_MIB), image(lab, "whole.img", 3 * LEAF_MIB)
     with open(source, "r+b") as out:
         out.write(os.urandom(3 * LEAF_MIB << 20))
-    common = ("--insecure", "--run-dir", lab.path("run"))
+    common = ("--run-dir", lab.path("run"))
     thinwire(lab, "copy", source, volume, "--verify", *common)
     with open(source, "rb") as out, open(lab.path("conf/local.img"), "rb") as leaf:
         out.seek(LEAF_MIB << 20)
@@ -320,7 +320,7 @@ def described_in_a_file(lab):
     attachment.detach()
     thinwire(lab, "bench", volume, "--rw", "randrw", "--runtime", "1", "--verify", *common)
     for wrong, says in (("nothing", "there are: big, low"), ("", "volume name")):
-        refused(lab, "bench", f"{file}#{wrong}", "--insecure", says=["target.toml", says], code=2)
+        refused(lab, "bench", f"{file}#{wrong}", says=["target.toml", says], code=2)
 
 
 @test(seconds=90)
@@ -333,7 +333,7 @@ def exported_from_a_file(lab):
     def write(children):
         with open(more, "w", encoding="utf-8") as out:
             out.write(f'[[volume]]\nname = "spare"\nkind = "linear"\nchildren = {children}\n')
-    check_only = ("target", "--config", file, "--link", "eth1", "--insecure", "--check")
+    check_only = ("target", "--config", file, "--link", "eth1", "--check", *guarded(lab))
     for children, says in ((["spare"], "part of itself"), (["spaer"], "no volume `spaer`"), (["foo:x"], "`foo:x`")):
         write(children)
         refused(lab, *check_only, says=["more.toml:4: ", says], code=2)
@@ -341,7 +341,7 @@ def exported_from_a_file(lab):
     done = thinwire(lab, *check_only)
     check("more.toml:1: no export uses the volume `spare`" in done.stderr, f"no warning:\n{done.stderr}")
     Target(lab, name="middle", over="raw", side="initiator",
-           extra=("--config", file, "--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run")))
+           extra=("--config", file, *guarded(lab), "--state-dir", lab.path("state"), "--run-dir", lab.path("gateway-run")))
     attachment = Attachment(lab, uri(lab, "whole", over="raw", node="middle"), name="big", side="target", timeout=40)
     load.Fio(lab, attachment.nbd, mib=3 * LEAF_MIB, seconds=3).finish(30)
     attachment.detach()

@@ -169,6 +169,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="only ways whose name, such as `file write`, holds this")
     args = parser.parse_args()
+    node.MODE["security"] = "insecure"
     node.BIN = os.path.join(os.path.abspath(args.built), "thinwire")
     harness.install()
     lab = harness.Lab(os.path.join(os.path.abspath(args.built), os.pardir, "way-logs"))
@@ -176,7 +177,7 @@ def main():
     blob = lab.path("blob")
     with open(blob, "wb") as file:
         file.write(os.urandom(MIB << 20))
-    node.thinwire(lab, "copy", "--insecure", blob, node.uri(lab, over="packet"), timeout=120)
+    node.thinwire(lab, "copy", blob, node.uri(lab, over="packet"), timeout=120)
     print("| way | MiB/s | process | CPU, us an I/O | ready and not running, us an I/O | switches an I/O: slept + put off "
           "| calls an I/O | copies a byte by its store | layers, % of its CPU |\n" + "|---" * 9 + "|")
     for face in FACES:

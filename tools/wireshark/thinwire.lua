@@ -9,16 +9,17 @@ local thinwire = Proto("thinwire", "Thinwire")
 -- Newer Lua has no bit32; Wireshark brings its own, whose results are signed.
 local bits32 = bit32 or bit
 
-local VERSION, SUITE, HEADER_BYTES, PUBLIC_BYTES = 2, 0, 80, 48
+local VERSION, SUITES_MAX, HEADER_BYTES, PUBLIC_BYTES = 2, 4, 80, 48
 local TAG_AT, TAG_BYTES = 32, 16
 local FRAME_BYTES_MIN = 1232
-local NAME_BYTES_MAX, TEXT_BYTES_MAX = 64, 200
+local NAME_BYTES_MAX, TEXT_BYTES_MAX, SECRET_BYTES_MAX = 64, 200, 1024
 local ADDRESSES_MAX, MEMBERS_MAX, RANGES_MAX = 16, 16, 32
 local SESSION, PROBE, PROBE_REPLY = 1, 7, 8
 
 local KINDS = {
     [1] = "SESSION", [2] = "HELLO", [3] = "WELCOME", [4] = "REFUSE", [5] = "DISCOVER", [6] = "OFFER",
     [7] = "PROBE", [8] = "PROBE_REPLY", [9] = "UNKNOWN_SESSION", [10] = "RETRY",
+    [11] = "KEYED_HELLO", [12] = "KEYED_ANSWER",
 }
 local OPERATIONS = {
     [1] = "READ", [2] = "WRITE", [3] = "FLUSH", [4] = "DISCARD", [5] = "WRITE_ZEROES",
@@ -28,7 +29,7 @@ local STATUSES = {
     [0] = "OK", [1] = "IO", [2] = "INVALID", [3] = "NO_SPACE", [4] = "READ_ONLY",
     [5] = "UNSUPPORTED", [6] = "FENCED", [7] = "NOT_FOUND", [8] = "BUSY", [9] = "NO_ATTACHMENT",
     [10] = "SHUTTING_DOWN", [11] = "INSECURE", [12] = "VERSION", [13] = "TOO_MANY",
-    [14] = "WRONG_SHARD", [15] = "OTHER_CONTENT",
+    [14] = "WRONG_SHARD", [15] = "OTHER_CONTENT", [16] = "UNKNOWN_KEY",
 }
 local CLOCK_KINDS = { [0] = "OFF", [1] = "PHYSICAL", [2] = "VIRTUAL" }
 local BORDERS = { "arrived", "received", "taken", "submitted", "stored", "sent", "handed_over" }
@@ -75,6 +76,7 @@ define("uint32", "credit_slots", "credit_slots")
 define("uint64", "credit_bytes", "credit_bytes")
 define("bytes", "reserved", "reserved")
 define("bytes", "gap", "gap before the payload")
+define("bytes", "sealed", "sealed")
 define("bytes", "padding", "padding behind the frame")
 define("bytes", "payload", "payload")
 define("bytes", "probe_padding", "padding of the probe")
@@ -161,6 +163,12 @@ define("ipv6", "welcome.ipv6", "address")
 define("uint16", "welcome.port", "port")
 define("uint32", "welcome.sim", "station of a simulated wire")
 define("string", "refuse.text", "text")
+define("uint64", "keyed_hello.session", "session", base.HEX)
+define("bytes", "keyed_hello.key", "key")
+define("uint8", "keyed_hello.suites", "suites", base.HEX)
+define("string", "keyed_hello.node", "node")
+define("bytes", "keyed_hello.secret", "secret")
+define("bytes", "keyed_answer.secret", "secret")
 define("uint64", "unknown_session.session", "session", base.HEX)
 define("uint64", "discover.session", "session", base.HEX)
 define("uint16", "discover.first", "first")
@@ -341,6 +349,17 @@ function Cursor:text(max, name)
     return bytes
 end
 
+function Cursor:secret()
+    local length = self:take(2):uint()
+    local start = self.at - 2
+    if length > SECRET_BYTES_MAX then
+        refuse("message-value", "a secret of more than " .. SECRET_BYTES_MAX .. " bytes")
+    end
+    if length > 0 then self:take(length) end
+    self.tree:add(self:field("secret"), self.tvb(start, length + 2))
+    return length
+end
+
 function Cursor:finish()
     local left = self.limit - self.at
     if left > 3 then refuse("message-length", left .. " bytes are left over") end
@@ -398,6 +417,10 @@ message(0x04, "ACK_RANGES", SESSION, nil, function(c)
     local path, count = c:u8("path"), c:u8("count")
     c:u16("delay")
     value_unless(count > 0 and count <= RANGES_MAX, "1 to " .. RANGES_MAX .. " ranges")
+    -- Whether they are all there comes before what they are.
+    local start = c.at
+    c:take(16 * count)
+    c.at = start
     local below, largest
     for _ = 1, count do
         local first, last = c:u64("first"), c:u64("last")
@@ -591,6 +614,27 @@ message(0x24, "RETRY", 10, 20, function(c)
     return "with cookie " .. tostring(cookie:tohex())
 end)
 
+message(0x25, "KEYED_HELLO", 11, nil, function(c)
+    c:u64("nonce")
+    c:u64("session")
+    c:bytes(8, "key")
+    c:u64("cookie")
+    local suites = c:u8("suites")
+    c:zero(3)
+    local node = c:text(NAME_BYTES_MAX, "node")
+    local length = c:secret()
+    c:finish()
+    value_unless(suites > 0, "no suite")
+    return string.format("with a key to %s, %d bytes", node, length)
+end)
+
+message(0x26, "KEYED_ANSWER", 12, nil, function(c)
+    c:u64("nonce")
+    local length = c:secret()
+    c:finish()
+    return length .. " bytes"
+end)
+
 message(0x28, "DISCOVER", 5, nil, function(c)
     c:u64("nonce")
     c:u64("session")
@@ -716,19 +760,23 @@ local function show_header(tvb, tree)
     add("messages_end", 28, 2)
     add("path", 30, 1)
     add("tag", TAG_AT, TAG_BYTES)
-    local flags = add("flags", 48, 1)
-    flags:add(by_name["flags.ack"], tvb(48, 1))
-    flags:add(by_name["flags.credit"], tvb(48, 1))
-    add("ack_path", 49, 1)
-    add("ack_delay", 50, 2)
-    add("credit_slots", 52, 4)
-    add("ack_largest", 56, 8)
-    add("ack_bitmap", 64, 8)
-    add("credit_bytes", 72, 8)
+    -- What is behind it is shown as it is, unless a key hides it.
+    if tvb(2, 1):uint() == 0 then
+        local flags = add("flags", 48, 1)
+        flags:add(by_name["flags.ack"], tvb(48, 1))
+        flags:add(by_name["flags.credit"], tvb(48, 1))
+        add("ack_path", 49, 1)
+        add("ack_delay", 50, 2)
+        add("credit_slots", 52, 4)
+        add("ack_largest", 56, 8)
+        add("ack_bitmap", 64, 8)
+        add("credit_bytes", 72, 8)
+    end
     return {
         version = tvb(0, 1):uint(),
         kind = tvb(1, 1):uint(),
-        flags = tvb(48, 1):uint(),
+        suite = tvb(2, 1):uint(),
+        flags = tvb(2, 1):uint() == 0 and tvb(48, 1):uint() or 0,
         length = tvb(4, 2):uint(),
         data_offset = tvb(6, 2):uint(),
         messages_end = tvb(28, 2):uint(),
@@ -746,10 +794,12 @@ end
 local function check_public(tvb, frame)
     if frame.version ~= VERSION then refuse("version", "version " .. frame.version) end
     if KINDS[frame.kind] == nil then refuse("kind", "kind " .. frame.kind) end
-    if tvb(2, 1):uint() ~= SUITE then refuse("suite", "suite " .. tvb(2, 1):uint()) end
-    zero(tvb, 3, 1, "a key phase without keys")
+    local numbered = frame.kind == SESSION or frame.kind == PROBE or frame.kind == PROBE_REPLY
+    if frame.suite > SUITES_MAX then refuse("suite", "suite " .. frame.suite) end
+    if frame.suite > 0 and not numbered then refuse("suite", "a key outside a session") end
+    if frame.suite == 0 then zero(tvb, 3, 1, "a key phase without a key") end
     zero(tvb, 31, 1, "reserved field at 31")
-    if frame.kind ~= SESSION and frame.kind ~= PROBE and frame.kind ~= PROBE_REPLY then
+    if not numbered then
         zero(tvb, 16, 12, "a packet number or an epoch outside a session")
         zero(tvb, 30, 1, "a path outside a session")
     end
@@ -762,7 +812,7 @@ end
 
 -- The tag of suite 0.
 local function check_tag(tvb, frame)
-    if not thinwire.prefs.checksum or tvb:len() < frame.length then return end
+    if frame.suite ~= 0 or not thinwire.prefs.checksum or tvb:len() < frame.length then return end
     local after = ""
     if frame.length > PUBLIC_BYTES then
         after = tvb(PUBLIC_BYTES, frame.length - PUBLIC_BYTES):raw()
@@ -815,6 +865,7 @@ local function summary_of(tvb, frame)
             parts[2] = parts[2] .. "; and " .. frame.count - SUMMARIES_MAX .. " more"
         end
         if frame.count == 0 then parts[2] = nil end
+        if frame.suite ~= 0 then parts[2] = "sealed, suite " .. frame.suite end
         return table.concat(parts, " | ")
     end
     if frame.kind == PROBE or frame.kind == PROBE_REPLY then
@@ -852,9 +903,14 @@ function thinwire.dissector(tvb, pinfo, tree)
     for _, step in ipairs({
         function() check_public(tvb, frame) end,
         function() check_tag(tvb, frame) end,
-        function() check_sealed(tvb, frame) end,
         function()
-            if tvb:len() < frame.length then
+            if frame.suite == 0 then check_sealed(tvb, frame) end
+        end,
+        function()
+            if frame.suite ~= 0 then
+                local shown = math.min(tvb:len(), frame.length) - PUBLIC_BYTES
+                root:add(by_name.sealed, tvb(PUBLIC_BYTES, shown))
+            elseif tvb:len() < frame.length then
                 root:add_proto_expert_info(expert_cut)
             else
                 read_messages(tvb, frame, root)
@@ -876,7 +932,7 @@ function thinwire.dissector(tvb, pinfo, tree)
     if tvb:len() > shown then
         root:add(by_name.padding, tvb(shown))
     end
-    if refused ~= "truncated" and refused ~= "layout" and frame.data_offset > frame.messages_end
+    if frame.suite == 0 and refused ~= "truncated" and refused ~= "layout" and frame.data_offset > frame.messages_end
         and frame.data_offset <= tvb:len()
     then
         root:add(

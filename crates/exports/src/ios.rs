@@ -46,6 +46,14 @@ pub(crate) struct PendingIo {
     len: u64,
 }
 
+impl Permit {
+    /// The export that it is for, counted in the order in which they were added.
+    #[inline]
+    pub fn export(&self) -> usize {
+        self.export
+    }
+}
+
 impl Exports {
     /// Shows a pass for one I/O.
     ///

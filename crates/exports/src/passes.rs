@@ -299,6 +299,15 @@ impl Exports {
         open.map(|at| self.exports[self.passes[at].export].name.as_str())
     }
 
+    /// Names of the exports that a session has open, or waits for.
+    pub fn names_wanted(&self, session: u64) -> impl Iterator<Item = &str> {
+        let claims = self.claims.iter().map(|claim| (claim.user.session, claim.export));
+        let asked = self.asked.iter().map(|claim| (claim.session, claim.export));
+        let waits = claims.chain(asked).filter(move |&(of, _)| of == session);
+        let names = waits.map(|(_, export)| self.exports[export].name.as_str());
+        self.names_of(session).chain(names)
+    }
+
     /// Sessions that have an export open, or wait for one; some of them several times.
     pub fn sessions(&self) -> impl Iterator<Item = u64> {
         let open = self.passes.by_session.iter().map(|&(session, _)| session);

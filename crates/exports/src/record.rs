@@ -264,27 +264,25 @@ impl Exports {
             let holder = e.holder.as_mut().filter(|_| e.writer.is_held());
             let holder =
                 holder.filter(|holder| holder.members.iter().any(|m| m.grant.number == grant));
-            match e.record {
-                RecordState::Changing(_) | RecordState::Releasing => {
+            match (e.record, holder) {
+                (RecordState::Changing(_) | RecordState::Releasing, _) => {
                     at += 1;
                     continue;
                 }
-                RecordState::Settled if !is_storing => match holder {
-                    Some(Holder { members, .. }) if members.len() > 1 => {
-                        let is = |member: &mut Member| member.grant.number == grant;
-                        for left in members.extract_if(.., is) {
-                            self.held.remove(&(left.session, export));
-                        }
+                // Of this the record says nothing, so it may be in doubt.
+                (_, Some(Holder { members, .. })) if members.len() > 1 => {
+                    let is = |member: &mut Member| member.grant.number == grant;
+                    for left in members.extract_if(.., is) {
+                        self.held.remove(&(left.session, export));
                     }
-                    Some(_) => {
-                        self.closings[at].is_storing = true;
-                        let released = e.writer.released();
-                        self.store_record(export, RecordState::Releasing, released);
-                        at += 1;
-                        continue;
-                    }
-                    None => {}
-                },
+                }
+                (RecordState::Settled, Some(_)) if !is_storing => {
+                    self.closings[at].is_storing = true;
+                    let released = e.writer.released();
+                    self.store_record(export, RecordState::Releasing, released);
+                    at += 1;
+                    continue;
+                }
                 _ => {}
             }
             let Closing { session, shard, transaction, .. } = self.closings.remove(at);

@@ -26,6 +26,8 @@ pub struct ExportReport {
     pub losses: u64,
     /// What it lies on has become shorter while it was open: I/O there fails.
     pub has_shrunk: bool,
+    /// I/Os that its volume has not ended.
+    pub outstanding: usize,
     /// Bytes that the volume had to copy in user space.
     pub copied_bytes: u64,
     /// How its cache does, if it has one.
@@ -85,6 +87,7 @@ impl Exports {
             },
             losses: e.losses,
             has_shrunk: e.has_shrunk,
+            outstanding: e.volume.outstanding(),
             copied_bytes: e.volume.copied_bytes(),
             cache: e.volume.cache(),
             branch_of: e.role.branch_of(),

@@ -353,15 +353,15 @@ impl Exports {
         self.hold_writers(export);
         let e = &mut self.exports[export];
         let ties = e.role.ties_mut();
-        let (kept, delayed) = (std::mem::take(&mut ties.kept), std::mem::take(&mut ties.delayed));
-        for io in delayed {
+        // Their memory is kept for the next time.
+        self.ended.extend(ties.kept.drain(..).map(|completion| (export, completion)));
+        for io in ties.delayed.drain(..) {
             let pending = self.ios[io.token as usize].as_mut().expect("it has not ended");
             pending.verifier = e.verifier;
             e.volume.submit(io);
         }
         self.to_poll.insert(export);
         self.to_tell.insert(export);
-        self.ended.extend(kept.into_iter().map(|completion| (export, completion)));
         self.news |= SPREAD_NEWS;
         (self.goes_on, self.started) = (true, true);
     }

@@ -1,5 +1,7 @@
 //! The door seen by two dialects at once, neither of which is the native protocol.
 
+use std::time::Duration;
+
 use thinwire_buffer::{Pool, SegList, Time};
 use thinwire_exports::{
     Denial, Denied, DoorCanary, ExportConfig, Exports, ExportsConfig, Granted, InitiatorRun,
@@ -307,6 +309,40 @@ fn a_claim_that_cannot_be_recorded_is_denied_and_fences_nobody() {
     assert_eq!((users.denied[0].0, users.denied[0].1.why), (2, Denial::Record));
     assert!(users.fenced.is_empty());
     assert!(exports.admit(1, first.pass).is_ok());
+}
+
+/// A member that ends while nobody knows who is on record has ended all the same: the last one frees the export.
+#[test]
+fn a_member_that_leaves_while_the_record_is_in_doubt_leaves() {
+    let mut disk = MemDisk::new(BYTES, 512, 1);
+    // What the first claim stores, and half of a change; then its other half and what was to undo it.
+    disk.fail_records([false, false, false, true, true]);
+    let (mut exports, _) = door(disk);
+    let mut users = Dialect::default();
+    let first = grant(&mut exports, &mut users, 1, false);
+    let member = User { session: 11, number: 11, member: 1, ..user(1) };
+    let resumes = Some(first.writer_generation);
+    let joins = WriteClaim { user: &member, transaction: 1, export: 0, resumes, takes_over: false };
+    exports.claim(AT, joins).unwrap();
+    settle(&mut exports, &mut users);
+    let (session, second) = *users.granted.last().unwrap();
+    assert_eq!((session, second.writer_generation), (11, first.writer_generation));
+    claim(&mut exports, 2, true).unwrap();
+    settle(&mut exports, &mut users);
+    assert_eq!(exports.admit(1, first.pass).unwrap_err(), NoEntry::Waits, "it is in doubt");
+    exports.close(1, first.pass, 5);
+    settle(&mut exports, &mut users);
+    assert_eq!(users.closed, [1]);
+    // It is tried again, and the other goes.
+    for second in 1..4 {
+        exports.settle(AT + Duration::from_secs(second), &mut users);
+        settle(&mut exports, &mut users);
+    }
+    assert!(exports.admit(11, second.pass).is_ok(), "no more");
+    exports.close(11, second.pass, 6);
+    settle(&mut exports, &mut users);
+    assert_eq!(users.closed, [1, 11]);
+    grant(&mut exports, &mut users, 3, false);
 }
 
 /// Until the record has been read nobody knows who has it, and nobody is told no.

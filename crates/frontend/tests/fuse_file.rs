@@ -107,7 +107,8 @@ fn nothing_that_is_read_is_kept_for_a_program_that_is_stopped() {
     eventually("answered", || shard.counts().outstanding == 0);
     eventually("let go of", || shard.ask("lent") == "0");
     let state = |pid| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    assert!(readers.iter().all(|one| state(one.id()).contains(" T ")), "they are stopped");
+    // A signal takes effect when its program runs next, which the reply has just made it able to.
+    eventually("stopped", || readers.iter().all(|one| state(one.id()).contains(" T ")));
     send(Signal::CONT);
     assert!(readers.iter_mut().all(|one| one.wait().unwrap().success()));
     shard.ask("close");

@@ -104,6 +104,18 @@ fn each_client_is_told_once() {
 }
 
 #[test]
+fn a_client_that_has_asked_for_nothing_is_told() {
+    let mut scene = Scene::new();
+    let [idle, writer] = [(); 2].map(|()| scene.connect());
+    scene.write(&writer);
+    scene.lose();
+    assert_eq!(scene.flush(&writer), EIO);
+    assert_eq!([&idle, &idle].map(|client| scene.flush(client)), [EIO, 0]);
+    drop((idle, writer));
+    assert!(scene.end());
+}
+
+#[test]
 fn a_client_that_comes_back_is_told() {
     let mut scene = Scene::new();
     let [a, b] = [(); 2].map(|()| scene.connect());
@@ -113,9 +125,12 @@ fn a_client_that_comes_back_is_told() {
     scene.rest();
     scene.lose();
     assert_eq!(scene.flush(&b), EIO);
+    // Either may be who has gone, as long as nobody was told in its place.
     let [a, c] = [(); 2].map(|()| scene.connect());
-    assert_eq!([&a, &a, &b, &c].map(|client| scene.flush(client)), [EIO, 0, 0, 0]);
-    drop((a, b, c));
+    assert_eq!([&a, &a, &b].map(|client| scene.flush(client)), [EIO, 0, 0]);
+    let late = scene.connect();
+    assert_eq!([&late, &c, &c].map(|client| scene.flush(client)), [0, EIO, 0]);
+    drop((a, b, c, late));
     assert!(scene.end());
 }
 

@@ -7,16 +7,19 @@ mod tests;
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Room, TxBatch};
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, TxBatch};
 use thinwire_proto::{
-    DropReason, NUMBER_HIGH, Role, Session, SessionConfig, SipRng, Time, addr_from_wire,
-    outside_frame,
+    DropReason, NUMBER_HIGH, Role, Session, SessionConfig, SessionKeys, SipRng, Time,
+    addr_from_wire, outside_frame,
 };
-use thinwire_wire::{Discover, Header, Hello, Kind, Offer, Refuse, Retry, Welcome};
+use thinwire_wire::{
+    Discover, Header, Hello, KeyedAnswer, Kind, Message, Offer, Refuse, Retry, Status, Welcome,
+};
 
 use crate::attempt::{Attempt, Candidate, RETRY, Turn};
+use crate::keyed::{Envelope, Greetings};
 use crate::report::AttachError;
-use crate::{InitiatorConfig, TargetName};
+use crate::{InitiatorCanary, InitiatorConfig, InitiatorKey, TargetName};
 
 /// A session whose paths have all been dead for this long is not waited for alone: the target may
 /// have moved to another address, or forgotten the session without being able to say so.
@@ -61,11 +64,36 @@ pub(crate) struct Association {
     outside: Vec<TxBatch>,
     /// Sessions entered so far.
     entered: u64,
+    /// What was sent with a key in the present attempt.
+    greetings: Greetings,
+    /// See [`Association::hint`].
+    hint: Option<String>,
+}
+
+/// What an answer to a greeting came to.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Entered a session of so many slots.
+    Entered(u16),
+    /// Nothing yet.
+    Waits,
+    /// The target declines.
+    Refused(Status, String),
+    /// Several targets have the name, and the key, at these addresses.
+    Ambiguous(Vec<String>),
 }
 
 impl Association {
     /// Looks for nobody yet. `links` in the order of the indices that frames come and go with.
-    pub fn new(links: Vec<LinkInfo>, rng: SipRng) -> Self {
+    pub fn new(links: Vec<LinkInfo>, mut rng: SipRng, key: Option<&mut InitiatorKey>) -> Self {
+        let greetings = match key {
+            // Several initiators may have the entropy in common; their generators differ.
+            Some(key) => {
+                let label = [rng.next_u64().to_le_bytes(), rng.next_u64().to_le_bytes()].concat();
+                Greetings::of(key, &label)
+            }
+            None => Greetings::empty(),
+        };
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let (doubt, doubt_after) = (None, Time::ZERO);
         let (session, attempt) = (None, None);
@@ -79,6 +107,8 @@ impl Association {
             doubt_after,
             outside,
             entered: 0,
+            greetings,
+            hint: None,
         }
     }
 
@@ -140,6 +170,7 @@ impl Association {
             TargetName::Node(_) => Vec::new(),
             TargetName::Address(addr) => self.candidates_at(addr),
         };
+        self.greetings.clear();
         self.attempt = Some(Attempt::new(now, candidates, &mut self.rng));
     }
 
@@ -155,6 +186,7 @@ impl Association {
     /// Looks for the target no more.
     pub fn rest(&mut self) {
         self.attempt = None;
+        self.greetings.clear();
     }
 
     /// The session is of no use any more: another is looked for, at once or `later`.
@@ -178,7 +210,7 @@ impl Association {
     pub fn settle(&mut self, now: Time, config: &InitiatorConfig, is_granted: bool) {
         let started = self.attempt.as_ref().map(Attempt::started);
         if started.is_some_and(|started| self.lives_since(started, is_granted)) {
-            self.attempt = None;
+            self.rest();
         }
         let Some(since) = self.doubt else { return };
         if self.session.is_none() || self.lives_since(since, is_granted) {
@@ -208,8 +240,10 @@ impl Association {
         }
         let attempt = self.attempt.as_mut().expect("its timer is due");
         if let TargetName::Node(node) = &config.target {
-            match attempt.look(now, !is_open, config.wait, &mut self.rng) {
+            let is_keyed = config.key.is_some();
+            match attempt.look(now, !is_open, config.wait, is_keyed, &mut self.rng) {
                 Turn::Gather => return Ok(()),
+                Turn::Ambiguous(addresses) if is_keyed => attempt.contest(addresses),
                 Turn::Ambiguous(addresses) => {
                     self.attempt = None;
                     return Err(AttachError::Ambiguous(addresses));
@@ -226,14 +260,22 @@ impl Association {
         }
         attempt.back_off(now);
         for at in 0..attempt.candidates().len() {
-            let attempt = self.attempt.as_mut().expect("just driven");
-            let (candidate, low) = (attempt.greet(at), attempt.session_low(at));
-            self.greet(config, candidate, low);
+            self.attempt.as_mut().expect("just driven").greet(at);
+            self.greet(now, config, at);
         }
         Ok(())
     }
 
-    fn greet(&mut self, config: &InitiatorConfig, candidate: Candidate, low: u32) {
+    /// Greets the candidate there.
+    fn greet(&mut self, now: Time, config: &InitiatorConfig, at: usize) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let Candidate { nonce, cookie, .. } = attempt.candidates()[at];
+        let is_good = self.greetings.is_good(now, nonce, cookie) && !attempt.wants_another(at);
+        let is_new = config.key.is_some() && !is_good;
+        if is_new {
+            attempt.rename(at, self.rng.next_u64());
+        }
+        let (candidate, low) = (attempt.candidates()[at], attempt.session_low(at));
         let params = self.links[candidate.link];
         let hello = Hello {
             nonce: candidate.nonce,
@@ -253,10 +295,23 @@ impl Association {
             export: &config.export,
             name: &config.name,
         };
-        let header = Header::new(Kind::Hello);
-        outside_frame(&mut self.outside[candidate.link], candidate.addr, header, 0, |out| {
-            hello.emit(out);
-        });
+        let batch = &mut self.outside[candidate.link];
+        let Some(key) = &config.key else {
+            let header = Header::new(Kind::Hello);
+            return outside_frame(batch, candidate.addr, header, 0, |out| hello.emit(out));
+        };
+        let envelope = Envelope {
+            link: candidate.link,
+            to: candidate.addr,
+            nonce: hello.nonce,
+            session: hello.session,
+            cookie: hello.cookie,
+            node: hello.node,
+        };
+        if is_new {
+            self.greetings.make(now, key, &envelope, |out| hello.emit(out));
+        }
+        self.greetings.send(&envelope, batch);
     }
 
     /// OFFER: a target of the name is there.
@@ -280,20 +335,29 @@ impl Association {
     /// The target wants to see that we receive: the same HELLO again, with its cookie.
     pub fn on_retry(
         &mut self,
+        now: Time,
         config: &InitiatorConfig,
         asked: Asked,
         retry: &Retry,
     ) -> Result<(), DropReason> {
-        let at = self.place(config, asked, retry.nonce)?;
+        let at = match &config.key {
+            None => self.place(config, asked, retry.nonce)?,
+            Some(_) => {
+                let Asked { link, from, id } = asked;
+                let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
+                if !self.greetings.is_from(retry.nonce, link, from, id) {
+                    return Err(DropReason::Unasked);
+                }
+                attempt.at(link, from).ok_or(DropReason::Unasked)?
+            }
+        };
         let attempt = self.attempt.as_mut().expect("just looked");
-        let candidate = attempt.on_retry(at, retry.cookie)?;
-        let low = attempt.session_low(at);
-        self.greet(config, candidate, low);
+        attempt.on_retry(at, retry.cookie, &mut self.rng)?;
+        self.greet(now, config, at);
         Ok(())
     }
 
-    /// WELCOME. Gives the slots of the session that it has entered, or nothing while the old one is
-    /// given its chance.
+    /// WELCOME without a key.
     pub fn on_welcome(
         &mut self,
         now: Time,
@@ -301,10 +365,65 @@ impl Association {
         asked: Asked,
         welcome: &Welcome<'_>,
         is_granted: bool,
-    ) -> Result<Option<u16>, DropReason> {
+    ) -> Result<Answer, DropReason> {
+        if config.key.is_some() {
+            return Err(DropReason::Insecure);
+        }
         self.place(config, asked, welcome.nonce)?;
+        self.enter_by(now, config, asked, welcome, is_granted, None)
+    }
+
+    /// KEYED_ANSWER: what the target says. What this end encrypts goes into buffers of `pool`.
+    pub fn on_keyed_answer(
+        &mut self,
+        now: Time,
+        config: &InitiatorConfig,
+        asked: Asked,
+        answer: &KeyedAnswer<'_>,
+        is_granted: bool,
+        pool: &Pool,
+    ) -> Result<Answer, DropReason> {
+        let key = config.key.as_ref().ok_or(DropReason::Unasked)?;
+        let Asked { link, from, id } = asked;
+        if self.attempt.is_none() || !self.greetings.is_from(answer.nonce, link, from, id) {
+            return Err(DropReason::Unasked);
+        }
+        let mut greetings = std::mem::replace(&mut self.greetings, Greetings::empty());
+        let answered = greetings.open(answer, key.suites).and_then(|opened| {
+            match (opened.message()?, opened.suite) {
+                (Message::Welcome(welcome), Some(suite)) if welcome.nonce == answer.nonce => {
+                    let seals = opened.seals(suite);
+                    let keys = SessionKeys::new(now, seals, key.limits, pool.clone());
+                    self.enter_by(now, config, asked, &welcome, is_granted, Some(keys))
+                }
+                (Message::Refuse(refuse), _) if refuse.nonce == answer.nonce => {
+                    let status = Status::from_number(refuse.status);
+                    Ok(Answer::Refused(status, refuse.text.to_owned()))
+                }
+                _ => Err(DropReason::Direction),
+            }
+        });
+        // What a session was opened with is not kept: its keys could be made again from it.
+        if self.attempt.is_some() {
+            self.greetings = greetings;
+        } else {
+            self.greetings.keep_random_of(greetings);
+        }
+        answered
+    }
+
+    /// Enters the session of a WELCOME, unless the old one is to have its chance first.
+    fn enter_by(
+        &mut self,
+        now: Time,
+        config: &InitiatorConfig,
+        asked: Asked,
+        welcome: &Welcome<'_>,
+        is_granted: bool,
+        keys: Option<SessionKeys>,
+    ) -> Result<Answer, DropReason> {
         let Asked { link, from, id: local_id } = asked;
-        let attempt = self.attempt.as_ref().expect("just looked");
+        let attempt = self.attempt.as_ref().ok_or(DropReason::Unasked)?;
         if self.lives_since(attempt.started(), is_granted) {
             return Err(DropReason::Unasked);
         }
@@ -316,7 +435,15 @@ impl Association {
             && attempt.hesitate(now + DOUBT)
         {
             session.ask(now);
-            return Ok(None);
+            return Ok(Answer::Waits);
+        }
+        match attempt.is_sole(welcome.instance, welcome.nonce) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Answer::Waits),
+            Err(addresses) => {
+                self.attempt = None;
+                return Ok(Answer::Ambiguous(addresses));
+            }
         }
         self.instance = welcome.instance;
         let attempt = self.attempt.take().expect("just looked");
@@ -327,22 +454,26 @@ impl Association {
             epoch: welcome.epoch,
             seed: self.rng.next_u64(),
             batching: config.batching,
+            canary: config.session,
         };
         let mut session = Session::new(now, session, self.links[link].room);
+        if let Some(keys) = keys {
+            session.set_keys(keys);
+        }
         if config.counters_high {
             session.set_first_number(NUMBER_HIGH);
         }
         let room = Room { frames: welcome.room_frames.max(1), bytes: welcome.room_bytes.max(2048) };
         let sizes = self.frame_bytes(config, link).at_most(welcome.frame_bytes_max as usize);
         session.add_path(now, link, from, Some(room), sizes);
-        // All other ways to it: where else it answered, and the addresses it names.
-        let mut others: Vec<(usize, Addr)> =
-            attempt.candidates().iter().map(|c| (c.link, c.addr)).collect();
+        // All other ways to it: the addresses it names, and then where else it, or somebody, answered.
+        let mut others: Vec<(usize, Addr)> = Vec::new();
         for address in welcome.addresses.iter() {
             let addr = addr_from_wire(address);
             let reach = (0..self.links.len()).filter(|&l| same_kind(self.links[l].addr, addr));
             others.extend(reach.map(|l| (l, addr)));
         }
+        others.extend(attempt.candidates().iter().map(|c| (c.link, c.addr)));
         for (link, addr) in others {
             session.add_path(now, link, addr, None, self.frame_bytes(config, link));
         }
@@ -351,17 +482,35 @@ impl Association {
         self.entered += 1;
         self.doubt = None;
         self.doubt_after = Time::ZERO;
-        Ok(Some(welcome.slots))
+        self.hint = None;
+        Ok(Answer::Entered(welcome.slots))
     }
 
-    /// REFUSE: whether it answers one of our greetings.
+    /// REFUSE without a key, to one of our greetings. Who has a key only keeps it in mind, since anybody
+    /// could have sent it.
     pub fn on_refuse(
-        &self,
+        &mut self,
         config: &InitiatorConfig,
         asked: Asked,
         refuse: &Refuse<'_>,
-    ) -> Result<(), DropReason> {
-        self.place(config, asked, refuse.nonce).map(|_| ())
+    ) -> Result<Answer, DropReason> {
+        self.place(config, asked, refuse.nonce)?;
+        if config.key.is_some() && config.canary != InitiatorCanary::BelievesRefusals {
+            self.hint = Some(refuse.text.to_owned());
+            return Ok(Answer::Waits);
+        }
+        Ok(Answer::Refused(Status::from_number(refuse.status), refuse.text.to_owned()))
+    }
+
+    /// What was said to us last while we are not let in, be it by somebody in the target's place who did not show
+    /// that it has our key: for a person who wonders why nothing happens.
+    pub fn hint(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
+    /// Keeps what was said, or forgets it.
+    pub fn set_hint(&mut self, hint: Option<String>) {
+        self.hint = hint;
     }
 
     /// The candidate whose HELLO is answered with this nonce: from its place, to the id that it asked for.

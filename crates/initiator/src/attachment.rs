@@ -56,6 +56,8 @@ pub(crate) enum Refusal {
     Failed,
     /// A volume that was attached is lost for good.
     Lost(ErrorKind),
+    /// This session never has it, another one may: it begins with a greeting anew.
+    Elsewhere,
 }
 
 /// What it waits for.
@@ -81,6 +83,8 @@ pub(crate) struct Attachment {
     joins: Option<u64>,
     /// Of the attach that was asked for last.
     transaction: u32,
+    /// It has been asked for since the last answer: it may have been granted.
+    is_unanswered: bool,
     content: Option<AttachedVolume>,
     handle: u32,
     generation: u32,
@@ -100,7 +104,7 @@ struct Growth {
 
 impl Attachment {
     pub fn new(config: &InitiatorConfig) -> Self {
-        let state = match config.insecure {
+        let state = match config.insecure || config.key.is_some() {
             true => State::Apart,
             false => State::Failed(AttachError::Insecure),
         };
@@ -112,6 +116,7 @@ impl Attachment {
             wait: config.wait,
             joins: (config.member > 0).then_some(config.member_generation),
             transaction: 0,
+            is_unanswered: false,
             content: None,
             handle: 0,
             generation: 0,
@@ -127,6 +132,12 @@ impl Attachment {
     /// It has been granted once.
     pub fn is_open(&self) -> bool {
         self.content.is_some()
+    }
+
+    /// It is not known to have been granted to write, and may have been: the answer is still to come.
+    pub fn may_be_granted(&self) -> bool {
+        let may_write = self.is_unanswered && !self.read_only;
+        may_write && !self.is_open() && self.first_error().is_none()
     }
 
     /// This session has it.
@@ -153,9 +164,15 @@ impl Attachment {
     pub fn ask(&mut self) -> u32 {
         debug_assert!(self.first_error().is_none(), "nobody looks for a target any more");
         self.state = State::Asked;
+        self.is_unanswered = true;
         self.growth.early = None;
         self.transaction = self.transaction.wrapping_add(1).max(1);
         self.transaction
+    }
+
+    /// Who asks once more only to learn whether it was granted must not fence anybody by that.
+    pub fn take_over_no_more(&mut self) {
+        self.take_over = false;
     }
 
     /// The message of [`Attachment::ask`]; false if that was not the last, or is answered.
@@ -202,6 +219,7 @@ impl Attachment {
         if !self.expects(a.transaction) {
             return Err(DropReason::Unasked);
         }
+        self.is_unanswered = false;
         let identity = Identity { identity: a.identity, incarnation: a.incarnation };
         let known = self.content;
         if let Some(known) = known {
@@ -283,8 +301,12 @@ impl Attachment {
         if !self.expects(refused.transaction) {
             return Err(DropReason::Unasked);
         }
+        self.is_unanswered = false;
         let status = Status::from_number(refused.status);
         match status {
+            // The export was not to be known of when the session was greeted for, or not yet there. Asked in
+            // this session again, it would be refused for ever.
+            Status::WrongShard if self.first_error().is_none() => return Ok(Refusal::Elsewhere),
             _ if !self.is_open() => {
                 return Ok(self.on_refused_at_first(
                     now,
@@ -493,6 +515,9 @@ mod tests {
                 }),
                 ("ATTACH_REFUSED, OTHER_CONTENT", |a| {
                     told(a.on_refused(Time(0), &refusal(a.transaction, Status::OtherContent)))
+                }),
+                ("ATTACH_REFUSED, WRONG_SHARD", |a| {
+                    told(a.on_refused(Time(0), &refusal(a.transaction, Status::WrongShard)))
                 }),
                 ("time", |a| {
                     let due = a.due(Time(0) + ASK_AGAIN);

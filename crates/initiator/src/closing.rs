@@ -51,6 +51,8 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Closing {
     state: State,
+    /// It ends behind others: until they have ended the target is neither told nor given up.
+    is_held: bool,
     failure: Option<ErrorKind>,
     error: Option<ErrorKind>,
     is_unheard: bool,
@@ -58,7 +60,8 @@ pub(crate) struct Closing {
 
 impl Closing {
     pub fn new() -> Self {
-        Closing { state: State::Open, failure: None, error: None, is_unheard: false }
+        let (state, is_held) = (State::Open, false);
+        Closing { state, is_held, failure: None, error: None, is_unheard: false }
     }
 
     /// It neither has failed nor is it over.
@@ -104,6 +107,17 @@ impl Closing {
 
     /// Begins an orderly end; of what never was in use, or has failed, at once.
     pub fn begin(&mut self, is_open: bool) {
+        self.is_held = false;
+        self.drain(is_open);
+    }
+
+    /// The same, but for the last step: the target is told once [`Closing::begin`] is called.
+    pub fn begin_held(&mut self, is_open: bool) {
+        self.is_held |= self.state == State::Open;
+        self.drain(is_open);
+    }
+
+    fn drain(&mut self, is_open: bool) {
         if self.state == State::Open {
             self.state = State::Draining;
         }
@@ -122,6 +136,9 @@ impl Closing {
             }
             State::Clean { since } | State::Told { since } => since,
         };
+        if self.is_held {
+            return Step::None;
+        }
         if is_away && now >= since + PATIENCE {
             self.is_unheard = true;
             return Step::Finish;
@@ -162,7 +179,7 @@ impl Closing {
     #[inline]
     pub fn armed(&self, is_away: bool) -> Option<(Timer, Time)> {
         match self.state {
-            State::Clean { since } | State::Told { since } if is_away => {
+            State::Clean { since } | State::Told { since } if is_away && !self.is_held => {
                 Some((Timer::Patience, since + PATIENCE))
             }
             _ => None,
@@ -234,6 +251,10 @@ mod tests {
                     c.begin(true);
                     String::new()
                 }),
+                ("end behind others", |c| {
+                    c.begin_held(true);
+                    String::new()
+                }),
                 ("fails for good", |c| {
                     c.fail(ErrorKind::Fenced);
                     String::new()
@@ -254,6 +275,24 @@ mod tests {
             ],
             state_of,
         );
+    }
+
+    #[test]
+    fn who_ends_behind_others_has_waited_with_them() {
+        let over = Time(0) + PATIENCE;
+        for (is_away, then) in [(true, Step::Finish), (false, Step::Detach)] {
+            let mut closing = Closing::new();
+            closing.begin_held(true);
+            for now in [Time(0), over] {
+                assert_eq!(closing.on_clean(now, is_away, !is_away), Step::None);
+                assert_eq!(closing.armed(is_away), None, "nothing is due that could be done");
+            }
+            closing.begin(true);
+            // Whoever ends already is not held back.
+            closing.begin_held(true);
+            assert_eq!(closing.armed(true), Some((Timer::Patience, over)));
+            assert_eq!(closing.on_clean(over, is_away, !is_away), then);
+        }
     }
 
     #[test]

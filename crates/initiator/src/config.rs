@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
-use thinwire_proto::Batching;
+use thinwire_proto::{Batching, SessionCanary};
 
+use crate::InitiatorKey;
 use crate::retained::ENTRIES_MAX;
 
 /// What happens to I/O while the target is away.
@@ -38,6 +39,8 @@ pub enum InitiatorCanary {
     AnyFlush,
     /// Blocks are patched as they were read, whatever the target has lost.
     PatchedAsRead,
+    /// Who has a key believes a refusal that anybody could have sent.
+    BelievesRefusals,
 }
 
 /// Settings of an attachment. The defaults are right for most.
@@ -76,7 +79,9 @@ pub struct InitiatorConfig {
     pub take_over: bool,
     /// Retry a refused first attach. Default: false.
     pub wait: bool,
-    /// Agree to a session without keys. Default: false; without it there is none.
+    /// The key to show, and to demand of the target. Default: none.
+    pub key: Option<InitiatorKey>,
+    /// Agree to a session without keys. Default: false; without it and without a key there is none.
     pub insecure: bool,
     /// See [`WhenAway`]. Default: wait.
     pub when_away: WhenAway,
@@ -101,6 +106,8 @@ pub struct InitiatorConfig {
     pub retained_entries_max: usize,
     /// Tests only: see [`InitiatorCanary`].
     pub canary: InitiatorCanary,
+    /// Tests only: the same, in its sessions.
+    pub session: SessionCanary,
     /// Tests only: slot sequences and packet numbers begin just below a border. Both sides must agree
     /// on it.
     pub counters_high: bool,
@@ -122,6 +129,7 @@ impl InitiatorConfig {
             read_only: false,
             take_over: false,
             wait: false,
+            key: None,
             insecure: false,
             when_away: WhenAway::Wait,
             losses_are_heard: false,
@@ -131,6 +139,7 @@ impl InitiatorConfig {
             batching: Batching::default(),
             retained_entries_max: ENTRIES_MAX,
             canary: InitiatorCanary::None,
+            session: SessionCanary::None,
             counters_high: false,
         }
     }

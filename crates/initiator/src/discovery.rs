@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, Pool, RxFrame, TxBatch};
-use thinwire_proto::{Sealed, Time, outside_frame};
-use thinwire_wire::{Discover, Header, Kind, Message};
+use thinwire_proto::{Sealed, SipRng, Time, outside_frame};
+use thinwire_wire::{Discover, Header, KeyedAnswer, Kind, Message, Offer};
+
+use crate::InitiatorKey;
+use crate::keyed::{Envelope, Greetings};
 
 /// The question is asked this often in all, since it or its answers may be lost.
 const ASK_TIMES: u32 = 3;
@@ -26,8 +29,10 @@ pub struct DiscoveredTarget {
     pub link: usize,
     /// Which process it is: two with one name differ here.
     pub instance: u64,
-    /// Names of its exports.
+    /// Names of its exports; with a key those that it may open.
     pub exports: Vec<String>,
+    /// With a key: it has shown that it has it, too. Without: always.
+    pub is_proved: bool,
 }
 
 /// One search, as a state machine: drive it for [`Discovery::duration`].
@@ -42,6 +47,18 @@ pub struct Discovery {
     found: Vec<DiscoveredTarget>,
     /// Names of exports in `found`.
     names: usize,
+    /// With a key names are believed, and told, only under it.
+    keyed: Option<Keyed>,
+}
+
+/// What a search with a key has besides.
+struct Keyed {
+    key: InitiatorKey,
+    greetings: Greetings,
+    /// Questions that wait for an answer: from where, with which nonce.
+    asked: Vec<(usize, Addr, u64)>,
+    /// Of the nonces.
+    rng: SipRng,
 }
 
 impl Discovery {
@@ -57,7 +74,19 @@ impl Discovery {
             wanted: Vec::new(),
             found: Vec::new(),
             names: 0,
+            keyed: None,
         }
+    }
+
+    /// The same with a key: targets that are found are asked for their names under it, and only what a
+    /// target says under it is told of its exports.
+    pub fn with_key(self, mut key: InitiatorKey) -> Self {
+        let label = [b"discovery".as_slice(), &self.nonce.to_le_bytes()].concat();
+        let greetings = Greetings::of(&mut key, &label);
+        // Tells questions apart; what nobody may guess is in the greetings.
+        let rng = SipRng::new(!self.nonce);
+        let keyed = Keyed { key, greetings, asked: Vec::new(), rng };
+        Discovery { keyed: Some(keyed), ..self }
     }
 
     /// How long to drive it.
@@ -85,6 +114,16 @@ impl Discovery {
             }
         }
         for (link, addr, first, cookie) in self.wanted.drain(..) {
+            if let Some(Keyed { key, greetings, asked, rng }) = &mut self.keyed {
+                let nonce = rng.next_u64();
+                let question = Discover { nonce, ..ask(first, Duration::ZERO, cookie) };
+                let envelope =
+                    Envelope { link, to: addr, nonce, session: 0, cookie, node: &self.node };
+                greetings.make(now, key, &envelope, |out| question.emit(out));
+                greetings.send(&envelope, &mut out[link]);
+                asked.push((link, addr, nonce));
+                continue;
+            }
             outside_frame(&mut out[link], addr, Header::new(Kind::Discover), 0, |o| {
                 ask(first, Duration::ZERO, cookie).emit(o);
             });
@@ -105,8 +144,33 @@ impl Discovery {
         let (pool, from) = (Pool::new(0), rx.from);
         let frame = Sealed::look(rx).and_then(|sealed| sealed.unseal(&pool, &mut 0));
         let Ok(frame) = frame else { return };
-        let Some(Message::Offer(offer)) = frame.messages().next() else { return };
-        if offer.nonce != self.nonce || (!self.node.is_empty() && offer.node != self.node) {
+        match frame.messages().next() {
+            Some(Message::Offer(offer)) if offer.nonce == self.nonce => {
+                self.on_offer(link, from, &offer, self.keyed.is_none());
+            }
+            Some(Message::KeyedAnswer(answer)) => self.on_answer(link, from, &answer),
+            _ => {}
+        }
+    }
+
+    /// An answer under our key, if it is one.
+    fn on_answer(&mut self, link: usize, from: Addr, answer: &KeyedAnswer<'_>) {
+        let Some(mut keyed) = self.keyed.take() else { return };
+        let question = (link, from, answer.nonce);
+        let is_asked = keyed.asked.contains(&question);
+        if let Ok(opened) = keyed.greetings.open(answer, keyed.key.suites)
+            && let Ok(Message::Offer(offer)) = opened.message()
+            && is_asked
+        {
+            keyed.asked.retain(|asked| *asked != question);
+            self.on_offer(link, from, &offer, true);
+        }
+        self.keyed = Some(keyed);
+    }
+
+    /// A target is there. Its names count if it `is_proved` that it says them, or nobody asks for that.
+    fn on_offer(&mut self, link: usize, from: Addr, offer: &Offer<'_>, is_proved: bool) {
+        if !self.node.is_empty() && offer.node != self.node {
             return;
         }
         let place =
@@ -120,12 +184,20 @@ impl Discovery {
                     link,
                     instance: offer.instance,
                     exports: Vec::new(),
+                    is_proved: false,
                 });
                 self.found.len() - 1
             }
             None => return,
         };
         let found = &mut self.found[at];
+        if !is_proved {
+            if !found.is_proved && self.wanted.len() < WANTED_MAX {
+                self.wanted.push((link, from, 0, offer.cookie));
+            }
+            return;
+        }
+        found.is_proved = true;
         if offer.first as usize == found.exports.len() {
             let before = found.exports.len();
             let more = offer.exports.iter().take(NAMES_MAX - self.names);

@@ -88,7 +88,7 @@ pub(crate) struct Durability {
 impl Durability {
     pub fn new(config: &InitiatorConfig) -> Self {
         Durability {
-            retained: Retained::new(),
+            retained: Retained::new(config.retained_entries_max),
             verifier: 0,
             replay: None,
             replays: 0,

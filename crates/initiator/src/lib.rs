@@ -9,7 +9,8 @@
 //! [`Initiator`] only passes on what its parts have to tell each other; each of them has its states,
 //! what becomes of them and its timers for itself:
 //!
-//! * `association.rs`: finding the target, greetings, the session and its paths (`attempt.rs`: one search)
+//! * `association.rs`: finding the target, greetings, the session and its paths (`attempt.rs`: one search;
+//!   `keyed.rs`: greetings with a key)
 //! * `attachment.rs`: what is asked of the target and granted
 //! * `requests.rs`: I/Os that wait, that are outstanding (`slots.rs`), that are done
 //! * `durability.rs`: completed but unflushed writes (`retained.rs`), their replay
@@ -32,6 +33,7 @@ mod covers;
 mod discovery;
 mod durability;
 mod initiator;
+mod keyed;
 mod notes;
 mod part;
 mod ranges;
@@ -45,5 +47,6 @@ mod snapshot;
 pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{DiscoveredTarget, Discovery};
 pub use initiator::Initiator;
+pub use keyed::InitiatorKey;
 pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
 pub use thinwire_wire::MEMBERS_MAX;

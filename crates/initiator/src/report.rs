@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use thinwire_proto::{BatchPolicy, Drops, PathReport, SessionStats};
+use thinwire_seal::Suite;
 use thinwire_volume::ErrorKind;
 use thinwire_wire::Status;
 
@@ -55,7 +56,7 @@ pub enum AttachError {
     },
     /// Several targets have that name; their addresses.
     Ambiguous(Vec<String>),
-    /// `--insecure` was not said.
+    /// There is no key, and `--insecure` was not said.
     Insecure,
 }
 
@@ -69,8 +70,8 @@ impl fmt::Display for AttachError {
                 addresses.join(", ")
             ),
             AttachError::Insecure => f.write_str(
-                "keys do not exist yet, so frames can be read and forged by anybody on the \
-                 network: say --insecure if that is acceptable",
+                "without a key frames can be read and forged by anybody on the network: give the file \
+                 of one with --key, or say --insecure if that is acceptable",
             ),
         }
     }
@@ -125,6 +126,10 @@ pub struct InitiatorReport {
     pub writer_generation: u64,
     /// The id of its session at the target, whose first byte is the shard that has it; 0 without one.
     pub target_session: u64,
+    /// What was said to it last while it is not let in ([`crate::Initiator::hint`]).
+    pub hint: Option<String>,
+    /// How the frames of its session are sealed; none without a key, or a session.
+    pub suite: Option<Suite>,
     /// Counters.
     pub stats: InitiatorStats,
     /// Counters of the present session.

@@ -112,8 +112,9 @@ pub(crate) struct Retained {
 }
 
 impl Retained {
-    pub fn new() -> Self {
-        let log = VecDeque::with_capacity(ENTRIES_MAX + 1024);
+    /// Room for so many, and what is outstanding when there are.
+    pub fn new(entries_max: usize) -> Self {
+        let log = VecDeque::with_capacity(entries_max.min(ENTRIES_MAX) + 1024);
         let (covers, laid_covers) = (VecDeque::new(), Covers::default());
         Retained {
             log,
@@ -327,9 +328,18 @@ mod tests {
         Effect { op, flags, offset, len, data, verifier, standing }
     }
 
+    /// That of one of many members is a part of it, too: pages of a process that carries a disk are locked.
+    #[test]
+    fn the_memory_of_the_log_itself_is_for_what_it_may_keep() {
+        let room = |entries_max| Retained::new(entries_max).log.capacity();
+        let (alone, one) = (room(ENTRIES_MAX), room(ENTRIES_MAX / 16));
+        assert!(alone >= ENTRIES_MAX + 1024 && one >= ENTRIES_MAX / 16 + 1024);
+        assert!(one * 8 <= alone, "{one} of {alone}");
+    }
+
     #[test]
     fn older_effects_are_replayed_around_covers() {
-        let mut r = Retained::new();
+        let mut r = Retained::new(ENTRIES_MAX);
         r.push(Effect { len: 4096, ..effect(1024, 1) });
         let cover = Standing::Durable;
         r.push(Effect { standing: cover, ..effect(2048, 1) });
@@ -364,7 +374,7 @@ mod tests {
             let data = SegList::of(Pool::new(0).copy_of(&vec![byte; len]).freeze());
             Effect { op: Op::Write, len: len as u64, data, ..effect(offset, 1) }
         };
-        let mut r = Retained::new();
+        let mut r = Retained::new(ENTRIES_MAX);
         r.push(Effect { standing: Standing::Mixed, ..written(512, 2048, 8) });
         r.push(written(512, 2048, 1));
         r.push(written(3584, 2048, 2));
@@ -387,7 +397,7 @@ mod tests {
 
     #[test]
     fn parts_under_different_verifiers_vouch_for_nothing() {
-        let mut r = Retained::new();
+        let mut r = Retained::new(ENTRIES_MAX);
         r.push(Effect { standing: Standing::Asked, ..effect(0, 1) });
         let e = r.get_mut(0).unwrap();
         e.replayed(2);
@@ -398,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_flush_covers_what_completed_before_it() {
-        let mut r = Retained::new();
+        let mut r = Retained::new(ENTRIES_MAX);
         r.push(effect(0, 1));
         let mark = r.mark();
         r.push(effect(512, 2));
@@ -415,7 +425,7 @@ mod tests {
     #[test]
     fn what_a_flush_covers_is_let_go_of_a_little_at_a_time() {
         let pool = Pool::new(0);
-        let mut r = Retained::new();
+        let mut r = Retained::new(ENTRIES_MAX);
         let count = 3 * FREED_PER_TURN as u64 + 5;
         let written = |at: u64| {
             let data = SegList::of(pool.get(4096).freeze());

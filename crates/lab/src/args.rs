@@ -81,6 +81,8 @@ pub enum LabCommand {
     Faces(RunArgs),
     /// Images on a disk: direct, buffered, cached, limited; beside local use and nbdkit
     Disks(RunArgs),
+    /// Without a key, encrypted, authenticated only; beside nbdkit and qemu-nbd with TLS
+    Keys(RunArgs),
     /// Links shaped to 1 to 10 Gb/s, small and large frames, with and without a switch
     Links(RunArgs),
     /// Requests outstanding, initiators, links, shards
@@ -89,6 +91,8 @@ pub enum LabCommand {
     List(ListArgs),
     /// Whom spinning hurts: two sides beside 0 to 4 busy processes, with --spin off and on
     Busy(BusyArgs),
+    /// What sessions cost each other: one with 1 outstanding beside one with 512, and 64 side by side
+    Fair(FairArgs),
     /// The limit of a link: frames there and back with an empty protocol
     Echo(EchoArgs),
 }
@@ -112,11 +116,13 @@ impl LabCommand {
             LabCommand::Peers(args) => (Experiment::Peers, args),
             LabCommand::Faces(args) => (Experiment::Faces, args),
             LabCommand::Disks(args) => (Experiment::Disks, args),
+            LabCommand::Keys(args) => (Experiment::Keys, args),
             LabCommand::Links(args) => (Experiment::Links, args),
             LabCommand::Scaling(args) => (Experiment::Scaling, args),
             LabCommand::Report(_)
             | LabCommand::List(_)
             | LabCommand::Busy(_)
+            | LabCommand::Fair(_)
             | LabCommand::Echo(_) => return None,
         })
     }
@@ -211,6 +217,35 @@ pub struct BusyArgs {
     pub seconds: f64,
 }
 
+/// `thinwire-lab fair`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire-lab fair
+  thinwire-lab fair --rounds 3 --seconds 1 --memory-only
+  thinwire-lab fair --out /srv/lab
+  thinwire-lab fair --thinwire /usr/bin/thinwire    those of another version
+
+Nothing is stored. Three processes on two processors wait for these, too, and one with a request outstanding
+waits longest: where its process `is run first` it does not, and what is left is the target's")]
+pub struct FairArgs {
+    /// Rounds of each point; of many initiators 3 at most
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How long each run takes
+    #[arg(long, value_name = "SECONDS", default_value = "1.5", value_parser = times::seconds)]
+    pub seconds: f64,
+    /// How many initiators many are
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=128))]
+    pub initiators: u32,
+    /// Leave the disk out
+    #[arg(long)]
+    pub memory_only: bool,
+    /// An image is made in this folder, on its disk
+    #[arg(long, value_name = "FOLDER", default_value = "target/lab")]
+    pub out: PathBuf,
+}
+
 /// `thinwire-lab echo`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -258,6 +293,7 @@ mod tests {
             "report --quick --out /tmp/x --remarks f",
             "fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
             "busy --rounds 2 --seconds 0.5",
+            "fair --rounds 2 --seconds 0.5 --initiators 8 --memory-only",
             "echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
         ] {
             parse(line).unwrap_or_else(|e| panic!("{line}: {e}"));
@@ -271,6 +307,7 @@ mod tests {
             ("fig1 --seconds soon", "soon"),
             ("fig1 --rounds 0", "0"),
             ("busy --rounds 0", "0"),
+            ("fair --initiators 1", "1"),
             ("fig9", "fig9"),
             ("fig1 --minutes 0", "0"),
             ("echo server", "--link"),

@@ -10,6 +10,7 @@ use crate::contender::Abilities;
 use crate::echo;
 use crate::error::{LabError, Outcome};
 use crate::experiments::{self, Bar, Experiment, plan_of_all};
+use crate::fair;
 use crate::identity::Provenance;
 use crate::plan::{Form, Group, estimate};
 use crate::remarks::Remarks;
@@ -34,6 +35,11 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             let (echo, disks) = (crate::own_executable()?, std::env::temp_dir());
             let lab = Laboratory::new(executable, &echo, &disks, interrupted)?;
             say(&busy::run(&lab, args)?.text())
+        }
+        LabCommand::Fair(args) => {
+            let echo = crate::own_executable()?;
+            let lab = Laboratory::new(executable, &echo, &args.out, interrupted)?;
+            fair::run(&lab, args)?.iter().try_for_each(|table| say(&table.text()))
         }
         LabCommand::Report(args) => report(args, executable, interrupted),
         command => {

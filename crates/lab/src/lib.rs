@@ -14,6 +14,7 @@
 //! | [`plan`], [`runner`] | in which order, how long; doing it |
 //! | [`stand`], [`contender`] | namespaces and processes; who is measured, and how |
 //! | [`busy`] | whom spinning hurts: beside busy processes |
+//! | [`fair`] | what sessions of one target cost each other |
 //! | [`echo`] | the limit: an empty protocol |
 //! | [`store`], [`figures`], [`stats`], [`view`] | what was measured: kept, summed up, looked at |
 //! | [`document`] | the document's numbers |
@@ -28,6 +29,7 @@ pub mod draw;
 pub mod echo;
 pub mod error;
 pub mod experiments;
+pub mod fair;
 pub mod figures;
 pub mod identity;
 pub mod plan;

@@ -150,6 +150,8 @@ fn overhead(subject: &Subject) -> f64 {
         Subject::Disk { .. } => 0.4,
         Subject::Face { .. } | Subject::FaceAlone => 1.1,
         Subject::Nbdkit | Subject::NbdkitAlone | Subject::NbdkitFile | Subject::QemuNbd => 1.1,
+        // It ends when all is copied, not when its time is over.
+        Subject::Copied { .. } => 1.5,
         Subject::Tgt => 0.5,
         Subject::MemoryCopy => 0.2,
         Subject::Null { .. } => 0.1,

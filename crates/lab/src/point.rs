@@ -97,6 +97,9 @@ pub struct Load {
     /// If set: not the load itself, but where its time goes, by the stage clocks of both sides: one
     /// request outstanding, of each of the document's sizes in turn (`block` aside).
     pub stages: bool,
+    /// If set: nothing but attaching by address and letting go, again and again; a latency is that of a
+    /// handshake, from the first greeting to the answer that opens a session.
+    pub handshakes: bool,
     /// If not 0: every so many seconds a further stream joins, five in all, each of 128 KiB I/Os,
     /// one outstanding (Figure 8).
     pub joined_every_s: u32,
@@ -108,7 +111,8 @@ pub const JOINING: u32 = 5;
 impl Load {
     /// One job.
     pub const fn new(pattern: Pattern, block: u32, depth: u32) -> Self {
-        Load { pattern, block, depth, jobs: 1, stages: false, joined_every_s: 0 }
+        let (jobs, stages, handshakes, joined_every_s) = (1, false, false, 0);
+        Load { pattern, block, depth, jobs, stages, handshakes, joined_every_s }
     }
 
     /// So many jobs.
@@ -121,6 +125,9 @@ impl Load {
         Load { stages: true, ..Load::new(pattern, 4096, 1) }
     }
 
+    /// Handshakes.
+    pub const HANDSHAKES: Load = Load { handshakes: true, ..Load::new(Pattern::RandRead, 4096, 1) };
+
     /// I/Os outstanding at an initiator.
     pub fn outstanding(&self) -> u32 {
         self.depth * self.jobs
@@ -131,6 +138,9 @@ impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.stages {
             return write!(f, "{}-stages", self.pattern.word());
+        }
+        if self.handshakes {
+            return f.write_str("handshakes");
         }
         write!(f, "{}-{}k-{}x{}", self.pattern.word(), self.block / 1024, self.jobs, self.depth)?;
         match self.joined_every_s {
@@ -212,6 +222,46 @@ impl ImageStore {
     }
 }
 
+/// How frames are protected, if they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protection {
+    /// `--key` on both sides.
+    Encrypted,
+    /// `--authenticate-only`, too.
+    Authenticated,
+}
+
+impl Protection {
+    /// In names.
+    pub fn word(self) -> &'static str {
+        match self {
+            Protection::Encrypted => "encrypted",
+            Protection::Authenticated => "authenticated",
+        }
+    }
+}
+
+/// A server of NBD that nobody here wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NbdServer {
+    /// nbdkit's memory plugin.
+    Nbdkit,
+    /// qemu-nbd with an image in memory.
+    QemuNbd,
+}
+
+impl NbdServer {
+    /// Its program.
+    pub fn word(self) -> &'static str {
+        match self {
+            NbdServer::Nbdkit => "nbdkit",
+            NbdServer::QemuNbd => "qemu-nbd",
+        }
+    }
+}
+
 /// How Thinwire is to work, where it is not to work by its defaults. Each field is a flag of
 /// `thinwire target`, of `thinwire bench`, or of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -230,6 +280,8 @@ pub struct Settings {
     pub spin: Option<&'static str>,
     /// `--shards` of the target; 0: not said.
     pub shards: u32,
+    /// A key on both sides; none: `--insecure`.
+    pub protection: Option<Protection>,
 }
 
 impl Settings {
@@ -242,8 +294,9 @@ impl Settings {
         data_batch: None,
         spin: None,
         shards: 0,
+        protection: None,
     };
-    /// Flags with their values, in the order of the fields; shards aside.
+    /// Flags with their values, in the order of the fields; shards and keys aside.
     pub fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         [
             ("--receive", self.receive),
@@ -310,6 +363,14 @@ pub enum Subject {
     NbdkitFile,
     /// qemu-nbd over TCP with an image in memory, driven by fio's nbd engine.
     QemuNbd,
+    /// A server over TCP, from or to which nbdcopy copies all there is: requests of the block's size, `jobs`
+    /// connections with `depth` of them outstanding on each. Unlike fio it can do TLS.
+    Copied {
+        /// The server.
+        server: NbdServer,
+        /// With TLS, and a key that both sides have (TLS-PSK).
+        tls: bool,
+    },
     /// tgt over TCP with an image in memory, driven by iscsi-perf.
     Tgt,
 }
@@ -359,6 +420,9 @@ impl Subject {
                 if settings.shards > 0 {
                     title += &format!(", {} shards", settings.shards);
                 }
+                if let Some(protection) = settings.protection {
+                    title += &format!(", {}", protection.word());
+                }
                 title
             }
             Subject::Face { face, carrier } => {
@@ -378,6 +442,10 @@ impl Subject {
             Subject::NbdkitAlone => "nbdkit, unix socket".into(),
             Subject::NbdkitFile => "nbdkit file, TCP".into(),
             Subject::QemuNbd => "qemu-nbd, TCP".into(),
+            Subject::Copied { server, tls } => {
+                let how = if *tls { "TLS-PSK" } else { "TCP" };
+                format!("{}, {how}, by nbdcopy", server.word())
+            }
             Subject::Tgt => "tgt iSCSI, TCP".into(),
         }
     }
@@ -394,8 +462,10 @@ impl fmt::Display for Subject {
                 if settings.shards > 0 {
                     write!(f, "+shards={}", settings.shards)?;
                 }
-
-                Ok(())
+                match settings.protection {
+                    Some(protection) => write!(f, "+{}", protection.word()),
+                    None => Ok(()),
+                }
             }
             Subject::Face { face, carrier } => write!(f, "{}-{}", face.word(), carrier.word()),
             Subject::FaceAlone => f.write_str("nbd-alone"),
@@ -413,6 +483,9 @@ impl fmt::Display for Subject {
             Subject::NbdkitAlone => f.write_str("nbdkit-alone"),
             Subject::NbdkitFile => f.write_str("nbdkit-file"),
             Subject::QemuNbd => f.write_str("qemu-nbd"),
+            Subject::Copied { server, tls } => {
+                write!(f, "{}-{}-copied", server.word(), if *tls { "tls" } else { "tcp" })
+            }
             Subject::Tgt => f.write_str("tgt"),
         }
     }
@@ -466,6 +539,13 @@ mod tests {
         assert_eq!(named(disk(None)), "local/randread-4k-32x4/limited-here");
         assert_eq!(named(disk(Some(Carrier::Udp))), "10g-m9000/randread-4k-32x4/limited-udp");
         assert_eq!(named(Subject::FaceAlone), "local/randread-4k-32x4/nbd-alone");
+        let copied = Subject::Copied { server: NbdServer::QemuNbd, tls: true };
+        assert_eq!(named(copied), "10g-m9000/randread-4k-32x4/qemu-nbd-tls-copied");
+        let settings = Settings { protection: Some(Protection::Encrypted), ..Settings::DEFAULT };
+        let encrypted = Subject::with(Carrier::Udp, settings);
+        assert_eq!(named(encrypted), "10g-m9000/randread-4k-32x4/udp+encrypted");
+        assert_eq!(encrypted.title(), "Thinwire udp, encrypted");
+        assert_eq!(Load::HANDSHAKES.to_string(), "handshakes");
         assert_eq!(load.outstanding(), 128);
         assert_eq!(Load::stages(Pattern::RandWrite).to_string(), "randwrite-stages");
     }

@@ -33,6 +33,10 @@ pub enum DropReason {
     Unasked,
     /// Meant for another node.
     OtherNode,
+    /// Without a key, or with a suite, that this side does not agree to.
+    Insecure,
+    /// With a key that this side does not know.
+    UnknownKey,
     /// More of this than there is room for.
     Overload,
     /// More waits for the peer of the session than an honest one can bring about: the session ends.
@@ -40,7 +44,7 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const OWN: [(DropReason, &'static str); 15] = [
+    const OWN: [(DropReason, &'static str); 17] = [
         (DropReason::UnknownSession, "unknown-session"),
         (DropReason::Epoch, "epoch"),
         (DropReason::Path, "path"),
@@ -54,6 +58,8 @@ impl DropReason {
         (DropReason::Attachment, "attachment"),
         (DropReason::Unasked, "unasked"),
         (DropReason::OtherNode, "other-node"),
+        (DropReason::Insecure, "insecure"),
+        (DropReason::UnknownKey, "unknown-key"),
         (DropReason::Overload, "overload"),
         (DropReason::Overrun, "overrun"),
     ];

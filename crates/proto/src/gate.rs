@@ -2,8 +2,9 @@
 //!
 //! 1. [`Sealed::look`] checks the public part of its header, and knows nothing else of it.
 //! 2. Its owner finds the session that the header names. Nothing changes by that.
-//! 3. [`Sealed::unseal`] checks the tag, and is where a key will act. Only what it gives has messages, and
-//!    only that is taken by [`Session`](crate::Session).
+//! 3. [`Session::open`](crate::Session::open) opens it with the key of its session, or [`Sealed::unseal`]
+//!    checks the tag of one without a key. Only what they give has messages, and only that is taken by
+//!    [`Session`](crate::Session).
 //! 4. There the sealed part of the header and all messages are checked, so that whoever acts on them meets
 //!    no error in the middle.
 //!
@@ -25,9 +26,10 @@
 //! ```
 
 use thinwire_buffer::{Addr, Pool, RxFrame};
-use thinwire_wire::{Feedback, Frame, FrameError, Header, MessageIter};
+use thinwire_seal::WhichPhase;
+use thinwire_wire::{Feedback, Frame, FrameError, Header, MessageIter, SUITE_CRC32C};
 
-use crate::checksum;
+use crate::{SessionKeys, checksum};
 
 /// A received frame of which nothing but the public part of its header may be known.
 #[derive(Debug)]
@@ -50,13 +52,46 @@ impl<'a> Sealed<'a> {
         &self.header
     }
 
-    /// The third stage, and the fourth. The bytes of the frame may be changed where they lie. If its
+    /// Where it came from, or says so.
+    #[inline]
+    pub fn from(&self) -> Addr {
+        self.rx.from
+    }
+
+    /// The third stage, and the fourth, of a frame of suite 0; others are refused. The bytes of the frame may be changed where they lie. If its
     /// messages do not end in its first piece, it is put into one, of `pool`: that is the one copy, and is
     /// counted in `copied_bytes`.
     #[inline]
     pub fn unseal(self, pool: &Pool, copied_bytes: &mut u64) -> Result<Unsealed<'a>, FrameError> {
         let Sealed { header, rx } = self;
+        if header.suite != SUITE_CRC32C {
+            return Err(FrameError::Suite);
+        }
         checksum::check(&header, rx)?;
+        Self::opened(header, rx, pool, copied_bytes)
+    }
+
+    /// The same with the keys of the session, whatever it has done with the number of the frame. Tells the
+    /// phase, too. Received frames that must be copied go to buffers of `pool`.
+    #[inline]
+    pub fn unseal_with(
+        self,
+        keys: &SessionKeys,
+        pool: &Pool,
+        copied_bytes: &mut u64,
+    ) -> Result<(Unsealed<'a>, WhichPhase), FrameError> {
+        let Sealed { header, rx } = self;
+        let which = keys.open(&header, rx, pool, copied_bytes)?;
+        Ok((Self::opened(header, rx, pool, copied_bytes)?, which))
+    }
+
+    #[inline]
+    fn opened(
+        header: Header,
+        rx: &'a mut RxFrame,
+        pool: &Pool,
+        copied_bytes: &mut u64,
+    ) -> Result<Unsealed<'a>, FrameError> {
         if usize::from(header.messages_end) > rx.bytes.len() {
             *copied_bytes += rx.len() as u64;
             *rx = rx.joined(pool);

@@ -1,14 +1,14 @@
-//! Frames outside a session: handshake, discovery, probes.
+//! Frames of one message: handshake, discovery, probes.
 
 use std::net::{IpAddr, SocketAddr};
 
-use thinwire_buffer::{Addr, TxBatch};
+use thinwire_buffer::{Addr, TxBatch, TxFrame};
 use thinwire_wire::{Address, Header, Kind};
 
 use crate::seal;
 
-/// Adds a frame with one message, which `body` appends, to `batch`. `pad_to` lengthens it with
-/// zeroes (probes only).
+/// Adds a frame without a key, with one message, which `body` appends, to `batch`. `pad_to` lengthens it
+/// with zeroes (probes only).
 pub fn outside_frame(
     batch: &mut TxBatch,
     to: Addr,
@@ -16,6 +16,18 @@ pub fn outside_frame(
     pad_to: usize,
     body: impl FnOnce(&mut Vec<u8>),
 ) {
+    let (_, frame) = frame_of_one(batch, to, header, pad_to, body);
+    seal(frame);
+}
+
+/// The same, not sealed yet.
+pub(crate) fn frame_of_one(
+    batch: &mut TxBatch,
+    to: Addr,
+    mut header: Header,
+    pad_to: usize,
+    body: impl FnOnce(&mut Vec<u8>),
+) -> (Header, &mut TxFrame) {
     debug_assert!(header.kind != Kind::Session);
     let frame = batch.push(to);
     Header::reserve(&mut frame.head);
@@ -24,12 +36,11 @@ pub fn outside_frame(
     if frame.head.len() < pad_to {
         frame.head.resize(pad_to, 0);
     }
-    let mut header = header;
     header.messages_end = messages_end as u16;
     header.data_offset = messages_end as u16;
     header.length = frame.head.len() as u16;
     header.write(&mut frame.head);
-    seal(frame);
+    (header, frame)
 }
 
 /// A link address as it is written in a WELCOME; `None` for those that mean nothing elsewhere.

@@ -99,6 +99,8 @@ pub struct Path {
     pub(crate) addr: Addr,
     pub(crate) state: PathState,
     pub(crate) sent: Sent,
+    /// The first number that was sealed with the present key of the session.
+    pub(crate) phase_from: u64,
     /// Items that its frames in flight may carry, of [`SENT_ITEMS_MAX`].
     sent_items_max: usize,
     pub(crate) rtt: Rtt,
@@ -141,6 +143,7 @@ impl Path {
             addr,
             state,
             sent: Sent::new(),
+            phase_from: 0,
             sent_items_max: SENT_ITEMS_MAX,
             rtt: Rtt::default(),
             window: Window::new(sizes.base),

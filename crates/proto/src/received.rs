@@ -56,6 +56,20 @@ impl Received {
         self.largest
     }
 
+    /// Whether [`Received::insert`] would take a number, without taking note of it.
+    #[inline]
+    pub(crate) fn look(&self, number: u64) -> Result<(), DropReason> {
+        if number > self.largest.saturating_add(AHEAD_MAX) {
+            Err(DropReason::TooFarAhead)
+        } else if number == 0 || number + WINDOW <= self.largest {
+            Err(DropReason::TooOld)
+        } else if self.contains(number) {
+            Err(DropReason::Duplicate)
+        } else {
+            Ok(())
+        }
+    }
+
     /// Takes note of a number.
     pub fn insert(&mut self, number: u64) -> Arrival {
         if number > self.largest.saturating_add(AHEAD_MAX) {

@@ -109,6 +109,11 @@ impl Sent {
         self.next_number
     }
 
+    /// The largest number that was acknowledged, 0 before the first.
+    pub fn largest_acked(&self) -> u64 {
+        self.largest_acked
+    }
+
     /// Items that are kept. Frames are never more.
     pub fn len(&self) -> usize {
         self.items.len()

@@ -34,6 +34,15 @@ impl Default for Clock {
     }
 }
 
+/// 32 bytes from the kernel that nobody can guess, for keys.
+pub fn entropy_bytes() -> [u8; 32] {
+    let mut bytes = [0u8; 32];
+    // SAFETY: the pointer and length describe a live buffer that the call fills.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(got, 32, "getrandom gives up to 256 bytes at once when the kernel is up");
+    bytes
+}
+
 /// An unpredictable number from the kernel, for seeds.
 pub fn entropy() -> u64 {
     let mut bytes = [0u8; 8];

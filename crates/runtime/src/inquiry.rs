@@ -1,9 +1,10 @@
-//! Asking the shards of a target how they are, from a thread that is none of them: each answers between
-//! two of its turns, with plain figures. What is made of those, and who waits for it, is no shard's work.
+//! Asking the shards of a target how they are, and giving them other keys, from a thread that is none of them:
+//! each answers between two of its turns, with plain figures. What is made of those, and who waits for it, is no
+//! shard's work.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use thinwire_buffer::Addr;
 use thinwire_initiator::InitiatorReport;
 use thinwire_link::LinkStats;
 use thinwire_proto::Time;
-use thinwire_target::{ExportReport, SessionReport, TargetStats};
+use thinwire_target::{ExportReport, SessionReport, TargetKeys, TargetStats};
 
 use crate::shards::{new_bell, ring};
 
@@ -78,39 +79,70 @@ pub struct Inquiry {
 struct Desk {
     /// Readable while the shard is asked.
     bell: OwnedFd,
-    /// Where its answer goes.
-    asker: Mutex<Option<Sender<ShardReport>>>,
+    wanted: Mutex<Wanted>,
 }
 
+/// What is wanted of a shard.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// How it is: where the answer goes.
+    asker: Option<Sender<(u8, ShardReport)>>,
+    /// That it takes these keys, the last that were given.
+    keys: Option<GivenKeys>,
+}
+
+/// Keys for a shard, and where it says to how many sessions they put an end.
+type GivenKeys = (Box<TargetKeys>, Sender<(u8, usize)>);
+
 impl Desk {
-    fn asker(&self) -> MutexGuard<'_, Option<Sender<ShardReport>>> {
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
         // It is whole whoever panicked meanwhile.
-        self.asker.lock().unwrap_or_else(PoisonError::into_inner)
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inquiry {
     /// For so many shards.
     pub fn new(shards: u8) -> io::Result<Self> {
-        let desk = |_| Ok(Desk { bell: new_bell()?, asker: Mutex::new(None) });
+        let desk = |_| Ok(Desk { bell: new_bell()?, wanted: Mutex::default() });
         Ok(Inquiry { desks: (0..shards).map(desk).collect::<io::Result<_>>()? })
     }
 
     /// Asks all shards, and waits for `patience` at most. By shard; `None` of those that did not answer.
     pub fn ask(&self, patience: Duration) -> Vec<Option<ShardReport>> {
-        let end = Instant::now() + patience;
         let (tell, told) = channel();
+        self.put(|wanted| wanted.asker = Some(tell.clone()));
+        drop(tell);
+        self.gather(patience, &told)
+    }
+
+    /// Gives all shards these keys (see [`Target::set_keys`](thinwire_target::Target::set_keys)), and waits for
+    /// `patience` at most until they have taken them. By shard: how many sessions that ended; `None` of those
+    /// that have not said so, which take them once their present turn has ended, or once they serve, and before
+    /// they do anything else that is asked here.
+    pub fn set_keys(&self, keys: &TargetKeys, patience: Duration) -> Vec<Option<usize>> {
+        let (tell, told) = channel();
+        self.put(|wanted| wanted.keys = Some((Box::new(keys.clone()), tell.clone())));
+        drop(tell);
+        self.gather(patience, &told)
+    }
+
+    /// Puts something on each desk.
+    fn put(&self, put: impl Fn(&mut Wanted)) {
         for desk in &self.desks {
-            *desk.asker() = Some(tell.clone());
+            put(&mut desk.wanted());
             ring(&desk.bell);
         }
-        drop(tell);
-        let mut all: Vec<Option<ShardReport>> = self.desks.iter().map(|_| None).collect();
+    }
+
+    /// By shard what it says, as far as it does so in time.
+    fn gather<T>(&self, patience: Duration, told: &Receiver<(u8, T)>) -> Vec<Option<T>> {
+        let end = Instant::now() + patience;
+        let mut all: Vec<Option<T>> = self.desks.iter().map(|_| None).collect();
         while all.iter().any(Option::is_none) {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(report) = told.recv_timeout(left) else { break };
-            let place = usize::from(report.index);
-            all[place] = Some(report);
+            let Ok((shard, said)) = told.recv_timeout(left) else { break };
+            all[usize::from(shard)] = Some(said);
         }
         all
     }
@@ -120,14 +152,63 @@ impl Inquiry {
         self.desks[usize::from(shard)].bell.as_fd()
     }
 
-    /// The shard's answer, if it is still asked.
-    pub(crate) fn answer(&self, shard: u8, make: impl FnOnce() -> ShardReport) {
+    /// What the shard does that is asked: takes keys, with which it ends so many sessions, and tells how it is.
+    pub(crate) fn answer(
+        &self,
+        shard: u8,
+        take: impl FnOnce(TargetKeys) -> usize,
+        report: impl FnOnce() -> ShardReport,
+    ) {
         let desk = &self.desks[usize::from(shard)];
         let _ = rustix::io::read(&desk.bell, &mut [0u8; 8]);
-        let asker = desk.asker().take();
-        if let Some(asker) = asker {
-            // Who asked may have given up.
-            let _ = asker.send(make());
+        let Wanted { asker, keys } = std::mem::take(&mut *desk.wanted());
+        // Who asked may have given up.
+        if let Some((keys, giver)) = keys {
+            let _ = giver.send((shard, take(*keys)));
         }
+        if let Some(asker) = asker {
+            let _ = asker.send((shard, report()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(announces: bool) -> TargetKeys {
+        TargetKeys { announces, ..TargetKeys::new(Vec::new(), [1; 32]) }
+    }
+
+    /// What a shard takes that is asked now.
+    fn taken(inquiry: &Inquiry, shard: u8) -> Option<bool> {
+        let mut taken = None;
+        let take = |keys: TargetKeys| {
+            taken = Some(keys.announces);
+            7
+        };
+        inquiry.answer(shard, take, || unreachable!("nobody asks"));
+        taken
+    }
+
+    #[test]
+    fn keys_wait_for_a_shard_that_is_busy_and_the_last_ones_hold() {
+        let inquiry = Inquiry::new(2).unwrap();
+        let given = |announces| inquiry.set_keys(&keys(announces), Duration::ZERO);
+        assert_eq!(given(false), [None, None]);
+        assert_eq!(taken(&inquiry, 0), Some(false));
+        assert_eq!(taken(&inquiry, 0), None, "once");
+        assert_eq!(given(true), [None, None]);
+        assert_eq!(taken(&inquiry, 1), Some(true), "those before were never taken");
+        assert_eq!(taken(&inquiry, 0), Some(true));
+        std::thread::scope(|scope| {
+            let giver = scope.spawn(|| inquiry.set_keys(&keys(true), Duration::from_secs(60)));
+            for shard in [1, 0] {
+                while taken(&inquiry, shard).is_none() {
+                    std::thread::yield_now();
+                }
+            }
+            assert_eq!(giver.join().unwrap(), [Some(7), Some(7)]);
+        });
     }
 }

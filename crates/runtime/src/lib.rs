@@ -6,15 +6,18 @@
 //!   themselves
 //! * [`remote`]: an attachment as something to submit to and poll; [`blocking`]: the same for code
 //!   that would rather wait
-//! * [`lookup`] finds targets; [`steering`] keeps frames of others away
+//! * [`lookup`] finds targets; [`steering`] keeps frames of others away; [`peer`] tells whose process asks
 //! * [`wait`]: sleeping on everything at once, or spinning instead; when, `spin.rs` decides
+//! * [`confine`]: what a process gives up once it serves
 //! * [`disk`]: the disks under file stores; [`spread_memory`]: a volume in memory that several threads have
 pub mod blocking;
 pub mod clock;
+pub mod confine;
 pub mod disk;
 pub mod inquiry;
 pub mod links;
 pub mod lookup;
+pub mod peer;
 pub mod remote;
 pub mod serve;
 pub mod shard;

@@ -11,7 +11,7 @@ use thinwire_node::{Lane, PartId};
 use thinwire_proto::Time;
 use thinwire_volume::Volume;
 
-use crate::clock::entropy;
+use crate::clock::{entropy, entropy_bytes};
 use crate::shard::Shard;
 use crate::wait::{Spin, WaitToken};
 
@@ -32,6 +32,9 @@ pub fn begin_attach(
     }
     if config.lane == 0 {
         config.lane = crate::steering::Lanes::draw().give();
+    }
+    if let Some(key) = &mut config.key {
+        key.entropy = entropy_bytes();
     }
     let lane = Lane { sessions: config.lane..=config.lane, outside: true };
     let (infos, pool, now) = (shard.infos(&links), shard.pool().clone(), shard.now());

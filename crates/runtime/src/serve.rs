@@ -3,6 +3,7 @@
 use std::cell::{Ref, RefCell};
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use thinwire_target::{
     ExportConfig, SESSION_NUMBER, SpreadConfig, Target, TargetConfig, session_lane,
 };
 
-use crate::clock::entropy;
+use crate::clock::{entropy, entropy_bytes};
+use crate::disk::LettingGo;
 use crate::inquiry::{Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
 use crate::shard::{Shard, SharedShard};
 use crate::shards::{Idle, Mail};
@@ -27,6 +29,8 @@ const HURRY: WaitToken = 2;
 const STOP_TIME: Duration = Duration::from_secs(3);
 /// How often it is looked at whether it has come.
 const STOP_LOOK: Duration = Duration::from_millis(20);
+/// So long disks may take for what is left at the end, before they are told of as those that hang.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
 /// A volume to offer, and what tells of its completions.
 pub struct OpenedExport {
@@ -40,15 +44,32 @@ pub struct OpenedExport {
     pub leaves: Vec<OpenedLeaf>,
     /// Whether all I/O on its files and devices of this machine is direct; `None` if it has none.
     pub direct: Option<bool>,
+    /// Which of its files and devices of this machine have something to answer, called with whether the volume has
+    /// something outstanding. `None` if it has none.
+    pub awaited: Option<Awaited>,
     /// Called once nobody is served any more, with whether anybody could be: ends what it stands on.
     pub end: Option<Box<dyn FnOnce(bool)>>,
+    /// See [`Target::set_weight`].
+    pub weight: u16,
 }
+
+/// See [`OpenedExport::awaited`].
+pub type Awaited = Box<dyn Fn(bool) -> Vec<PathBuf>>;
 
 impl OpenedExport {
     /// Of a volume with at most one descriptor, which stands on nothing else.
     pub fn new(config: ExportConfig, fd: Option<RawFd>) -> Self {
         let fds = fd.into_iter().collect();
-        OpenedExport { config, fds, ports: Vec::new(), leaves: Vec::new(), direct: None, end: None }
+        OpenedExport {
+            config,
+            fds,
+            ports: Vec::new(),
+            leaves: Vec::new(),
+            direct: None,
+            awaited: None,
+            end: None,
+            weight: 1,
+        }
     }
 
     /// Lets go of what nobody was served: the volume, then what it stands on. Not while its shard is
@@ -98,6 +119,8 @@ pub struct TargetShard {
     leaves: Vec<(String, OpenedLeaf)>,
     /// Exports with files or devices of this machine, and whether I/O on these is direct.
     direct: Vec<(String, bool)>,
+    /// By export, in the order in which they were added.
+    awaited: Vec<Option<Awaited>>,
     ends: Vec<Box<dyn FnOnce(bool)>>,
     /// It has turned as a target.
     has_served: bool,
@@ -124,6 +147,10 @@ impl TargetShard {
         let target = {
             let shard = &mut *shard.borrow_mut();
             let pool = shard.pool().clone();
+            let mut config = config;
+            if let Some(keys) = &mut config.keys {
+                keys.entropy = entropy_bytes();
+            }
             let mut target = Target::new(config, shard.infos(&links), index, pool, entropy());
             target.set_observer(shard.links().clocks().clone());
             shard.add(target, links.clone(), &lane)
@@ -135,6 +162,7 @@ impl TargetShard {
             links,
             leaves: Vec::new(),
             direct: Vec::new(),
+            awaited: Vec::new(),
             ends: Vec::new(),
             has_served: false,
         }
@@ -174,10 +202,13 @@ impl TargetShard {
         self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
         self.direct.extend(export.direct.map(|direct| (name.clone(), direct)));
         let target = shard.get_mut(self.target);
+        let name = name.clone();
         match spread {
             Some(spread) => target.add_spread_export(export.config, spread),
             None => target.add_export(export.config),
         }
+        target.set_weight(&name, export.weight);
+        self.awaited.push(export.awaited);
         self.ends.extend(export.end);
         Ok(())
     }
@@ -213,7 +244,8 @@ impl TargetShard {
         }
         while self.turn_until_told()? != STOP {
             if let Some(inquiry) = orders.inquiry {
-                inquiry.answer(self.index, || self.report());
+                let take = |keys| self.shard.borrow_mut().get_mut(self.target).set_keys(keys);
+                inquiry.answer(self.index, take, || self.report());
             }
         }
         let shard = &mut *self.shard.borrow_mut();
@@ -281,10 +313,38 @@ impl TargetShard {
     /// Lets go of the exports, and ends what they stood on. There is no target any more then; its links
     /// stay open. Once.
     pub(crate) fn let_go(&mut self) {
+        let _told = self.await_disks();
         let target = self.shard.borrow_mut().node().remove(self.target);
         // With it go the volumes, and their ports.
         drop(target);
         self.ends.drain(..).for_each(|end| end(self.has_served));
+    }
+
+    /// Whoever lets go of a disk waits for its last I/O, and the first that hangs keeps the thread: so those that do
+    /// not answer soon are told of together, as long as what is returned lives.
+    fn await_disks(&mut self) -> Vec<LettingGo> {
+        let awaited = std::mem::take(&mut self.awaited);
+        if awaited.iter().all(Option::is_none) {
+            return Vec::new();
+        }
+        let silent = |shard: &Shard| -> Vec<PathBuf> {
+            let exports = shard.get(self.target).exports();
+            let of = |(awaited, has_more): (&Option<Awaited>, bool)| {
+                awaited.as_ref().map_or(Vec::new(), |awaited| awaited(has_more))
+            };
+            let outstanding = exports.iter().map(|export| export.outstanding > 0);
+            awaited.iter().zip(outstanding).flat_map(of).collect()
+        };
+        let shard = &mut *self.shard.borrow_mut();
+        let end = shard.now() + ANSWER_PATIENCE;
+        loop {
+            let paths = silent(shard);
+            // What has not served has no turns to take.
+            let goes_on = self.has_served && !paths.is_empty() && shard.now() < end;
+            if !goes_on || shard.turn(Some(STOP_LOOK)).is_err() {
+                return paths.iter().map(|path| LettingGo::of(path)).collect();
+            }
+        }
     }
 
     /// Serves for a bounded number of turns; for tests and benchmarks.
@@ -301,5 +361,88 @@ impl Drop for TargetShard {
     /// Also if another shard could not begin: what was attached is let go of.
     fn drop(&mut self) {
         self.let_go();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use thinwire_volume::stores::MemoryStore;
+    use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
+
+    use super::*;
+    use crate::disk;
+
+    /// Memory that ends what was submitted when it is polled so often, or never.
+    struct Slow {
+        inner: MemoryStore,
+        after: Option<u32>,
+        held: Vec<Io>,
+    }
+
+    impl Volume for Slow {
+        fn geometry(&self) -> Geometry {
+            self.inner.geometry()
+        }
+
+        fn identity(&self) -> Identity {
+            self.inner.identity()
+        }
+
+        fn submit(&mut self, io: Io) {
+            self.held.push(io);
+        }
+
+        fn poll(&mut self, done: &mut Vec<Completion>) {
+            let Some(left) = &mut self.after else { return };
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.held.drain(..).for_each(|io| self.inner.submit(io));
+            }
+            self.inner.poll(done);
+        }
+
+        fn outstanding(&self) -> usize {
+            self.held.len() + self.inner.outstanding()
+        }
+    }
+
+    /// Before the first is let go of, which may keep the thread for ever.
+    #[test]
+    fn all_disks_that_hang_at_the_end_are_named_and_no_others() {
+        let pool = Pool::new(0);
+        let mut shard = TargetShard::new(TargetConfig::default(), vec![], 0, pool.clone()).unwrap();
+        let paths: Vec<PathBuf> =
+            ["a", "b", "c", "d"].map(|name| format!("/serve/{name}").into()).into();
+        let named = |paths: &[PathBuf]| -> Vec<bool> {
+            let waited_for = disk::waited_for();
+            paths.iter().map(|path| waited_for.contains(path)).collect()
+        };
+        let seen = Rc::new(RefCell::new(Vec::new()));
+        // Has them polled in each turn.
+        let bells = [(); 4].map(|()| eventfd(1, EventfdFlags::NONBLOCK).unwrap());
+        // The second answers in the end, the last while the others are waited for.
+        let after = [None, Some(1), None, Some(8)];
+        for ((path, after), bell) in paths.iter().zip(after).zip(&bells) {
+            let inner = MemoryStore::new(1 << 20, 512, Identity::default(), &pool);
+            let volume = Box::new(Slow { inner, after, held: Vec::new() });
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let config = ExportConfig { name, volume, read_only: false };
+            let (path, all, seen) = (path.clone(), paths.clone(), seen.clone());
+            let awaited: Awaited =
+                Box::new(move |has_more| has_more.then(|| path.clone()).into_iter().collect());
+            let end = move |_| seen.borrow_mut().push(named(&all));
+            let export = OpenedExport::new(config, Some(bell.as_raw_fd()));
+            let export =
+                OpenedExport { awaited: Some(awaited), end: Some(Box::new(end)), ..export };
+            shard.add_export(export).unwrap();
+        }
+        shard.run_turns(1, Duration::ZERO).unwrap();
+        assert_eq!(named(&paths), [false; 4]);
+        shard.let_go();
+        assert_eq!(*seen.borrow(), vec![vec![true, false, true, false]; 4]);
+        assert_eq!(named(&paths), [false; 4], "they are let go of");
     }
 }

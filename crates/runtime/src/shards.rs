@@ -128,7 +128,7 @@ pub(crate) fn ring(bell: &OwnedFd) {
 
 /// What serving needs from whoever knows what the user asked for. The functions run on the thread
 /// of the shard, whose number they get; what they open never leaves it.
-pub trait Opener: Sync {
+pub trait Provider: Sync {
     /// Why serving failed.
     type Error: Send;
 
@@ -269,9 +269,9 @@ impl<E> Others<E> {
 ///
 /// # Panics
 /// If a shard does.
-pub fn serve<O: Opener>(
+pub fn serve<O: Provider>(
     service: &Service<'_>,
-    opener: &O,
+    provider: &O,
     stop: BorrowedFd<'_>,
     ready: &mut dyn FnMut() -> Result<(), O::Error>,
 ) -> Result<(), O::Error> {
@@ -279,12 +279,12 @@ pub fn serve<O: Opener>(
     let shard_of = |number: usize| (number % usize::from(count)) as u8;
     let named = service.exports.iter().map(|export| export.name.clone());
     let all: Vec<(String, u8)> = named.enumerate().map(|(n, name)| (name, shard_of(n))).collect();
-    let end = new_bell().map_err(|e| opener.failed(e))?;
-    let mut mail = Mail::between(count).map_err(|e| opener.failed(e))?.into_iter();
+    let end = new_bell().map_err(|e| provider.failed(e))?;
+    let mut mail = Mail::between(count).map_err(|e| provider.failed(e))?.into_iter();
     let own_mail = mail.next().expect("at least one shard");
     let commons = Commons {
         service,
-        opener,
+        provider,
         all: &all,
         verifiers: all.iter().map(|_| entropy()).collect(),
         clock: Clock::new(),
@@ -294,7 +294,7 @@ pub fn serve<O: Opener>(
         stop,
         end: &end,
     };
-    let panicked = || opener.failed(io::Error::other("a shard ended by itself"));
+    let panicked = || provider.failed(io::Error::other("a shard ended by itself"));
     thread::scope(|scope| {
         let (tell, told) = channel();
         let mut others = Others { told, serving: 0, gates: Vec::new() };
@@ -308,7 +308,7 @@ pub fn serve<O: Opener>(
             let commons = &commons;
             let life = move || commons.live(index, mail, teller, &opens);
             let thread = thread::Builder::new().name(format!("shard-{index}"));
-            thread.spawn_scoped(scope, life).map_err(|e| opener.failed(e))?;
+            thread.spawn_scoped(scope, life).map_err(|e| provider.failed(e))?;
             // Links are opened in the order of the shards.
             others.wait(false).map_err(|error| error.unwrap_or_else(panicked))?;
         }
@@ -348,7 +348,7 @@ impl Idle {
 /// What all shards' threads look at.
 struct Commons<'a, O> {
     service: &'a Service<'a>,
-    opener: &'a O,
+    provider: &'a O,
     all: &'a [(String, u8)],
     /// The first of each export, if that is spread.
     verifiers: Vec<u64>,
@@ -362,9 +362,9 @@ struct Commons<'a, O> {
     end: &'a OwnedFd,
 }
 
-impl<O: Opener> Commons<'_, O> {
+impl<O: Provider> Commons<'_, O> {
     fn links(&self, index: u8) -> Result<Vec<Box<dyn Link>>, O::Error> {
-        self.opener.links(&link_shard(&self.service.config.node, index, self.count))
+        self.provider.links(&link_shard(&self.service.config.node, index, self.count))
     }
 
     /// Opens the exports of a shard.
@@ -374,7 +374,7 @@ impl<O: Opener> Commons<'_, O> {
         links: Vec<Box<dyn Link>>,
         mail: Mail,
     ) -> Result<TargetShard, O::Error> {
-        let failed = |e| self.opener.failed(e);
+        let failed = |e| self.provider.failed(e);
         let pool = Pool::new(self.service.pool_free_bytes_max);
         let config = self.service.config.clone();
         let own: Vec<usize> = (0..links.len()).collect();
@@ -387,7 +387,7 @@ impl<O: Opener> Commons<'_, O> {
         let is_own = |number: usize, at: u8| at == index || self.is_spread(number);
         let own_exports: Vec<usize> =
             numbered.filter(|(n, (_, at))| is_own(*n, *at)).map(|(number, _)| number).collect();
-        let exports = self.opener.exports(&own_exports, index, &shared)?;
+        let exports = self.provider.exports(&own_exports, index, &shared)?;
         let mut shard = TargetShard::on(shared, config, own, index);
         shard.with_target(|target| target.set_instance(self.instance));
         let mut exports = exports.into_iter().zip(&own_exports);
@@ -458,8 +458,8 @@ impl<O: Opener> Commons<'_, O> {
             // The others wait for nothing of it any more.
             self.idle.note(index, true);
         }
-        self.opener.ended(index, shard);
+        self.provider.ended(index, shard);
         shard.let_go();
-        ran.map_err(|e| self.opener.failed(e))
+        ran.map_err(|e| self.provider.failed(e))
     }
 }

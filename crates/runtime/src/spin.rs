@@ -47,9 +47,9 @@ const HOLD_MIN: Duration = Duration::from_millis(1);
 /// since are less than what it loses now.
 const HOLD_GROWTH: u32 = 4;
 /// At most for so many times as long as that one had it. Each side of a round trip loses by its tries, and both
-/// together are to lose less than a hundredth.
+/// together are to lose less than a hundredth: so it is up to 4 ms, beyond which [`HOLD_MAX`] is less than that.
 const HOLD_TIMES: u32 = 256;
-/// And not for longer than this.
+/// And not for longer than this, so that it is back soon: each try then costs what it took out of a second.
 const HOLD_MAX: Duration = Duration::from_secs(1);
 
 /// When to spin instead of sleeping.

@@ -12,9 +12,9 @@ mod device;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use common::{Store, can_mount, make_file_system, run};
+use common::{Dir, Store, can_mount, make_file_system, open_disk, run};
 use device::{Device, MOUNT_POINT};
-use thinwire_runtime::disk::DiskOptions;
+use thinwire_runtime::disk::{DiskOpenError, DiskOptions};
 use thinwire_volume::{ErrorKind, Op, WriterRecord, load_writer, store_writer};
 
 const SYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
@@ -217,4 +217,24 @@ fn a_record_in_the_state_directory_counts_where_that_lies() {
         scene.assert_counted(before, system);
         assert_eq!(store.volume.events(), 0, "{system}: no sync of its own has failed");
     }
+}
+
+/// Its flush may not be answered, and who waits for that cannot be killed. A writer's size is to be durable.
+#[test]
+fn a_device_is_asked_for_a_flush_when_it_is_opened_to_be_written_and_not_to_be_read() {
+    if !can_mount("ext4") {
+        return;
+    }
+    let dir = Dir::new();
+    let device = Device::new(&dir.path().join("device"));
+    let asked_by = |read_only| {
+        let before = device.fail_flushes();
+        let options = DiskOptions { read_only, ..dir.options() };
+        let opened = open_disk(Path::new(device.node()), &options).map(drop);
+        (opened, device.mend().expect("the device is there") - before)
+    };
+    let (opened, asked) = asked_by(true);
+    assert_eq!((opened.map_err(|error| error.to_string()), asked), (Ok(()), 0));
+    let (opened, asked) = asked_by(false);
+    assert!(matches!(opened, Err(DiskOpenError::Os { .. })) && asked > 0, "{opened:?}, {asked}");
 }

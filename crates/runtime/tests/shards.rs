@@ -1,39 +1,33 @@
 //! Several shards of one target: each export is found, attached and used, whichever shard has it.
 
 mod pair;
+#[path = "common/served.rs"]
+mod served;
 
 use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::os::fd::AsRawFd;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use pair::enter_cable;
+use served::{PATIENCE, Running, free_address, link};
 use thinwire_buffer::{Addr, LinkInfo, Pool, RxBatch, TxBatch};
 use thinwire_initiator::{AttachError, InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, LinkStats, Outgoing, ShardSteering, Sources};
+use thinwire_link::{Link, LinkStats, Outgoing, ShardSteering, Sources};
 use thinwire_runtime::blocking::{Blocking, RemoteOpenError};
 use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::lookup::discover;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{Offered, Opener, Service, serve};
-use thinwire_runtime::wait::Spin;
-use thinwire_target::{ExportConfig, RecordReport, TargetConfig};
+use thinwire_runtime::shards::{Offered, Provider};
+use thinwire_target::{ExportConfig, RecordReport};
 use thinwire_volume::Identity;
 use thinwire_volume::stores::MemoryStore;
 use thinwire_wire::Status;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const EXPORTS: [&str; 3] = ["one", "two", "three"];
-
-fn link(spec: &str, shard: Option<ShardSteering>) -> io::Result<Box<dyn Link>> {
-    let options = LinkOptions { shard, ..LinkOptions::default() };
-    spec.parse::<LinkSpec>().unwrap().open_with(&options).map_err(io::Error::other)
-}
 
 /// What goes wrong.
 #[derive(Clone, Copy, PartialEq)]
@@ -57,7 +51,7 @@ struct Memory {
     let_go: mpsc::Sender<(usize, bool)>,
 }
 
-impl Opener for Memory {
+impl Provider for Memory {
     type Error = io::Error;
 
     fn failed(&self, error: io::Error) -> io::Error {
@@ -139,49 +133,25 @@ impl Link for BrokenLink {
 
 /// A target on threads of its own, in the namespace of the caller.
 struct Served {
-    stop: Option<OwnedFd>,
-    thread: JoinHandle<io::Result<()>>,
+    running: Running,
     ended: mpsc::Receiver<(u8, u64)>,
     let_go: mpsc::Receiver<(usize, bool)>,
-    ready: mpsc::Receiver<()>,
-    inquiry: Arc<Inquiry>,
 }
 
 fn start(links: &[&str], shards: u8, bad: Option<Bad>) -> Served {
-    let (stop_read, stop) = rustix::pipe::pipe().unwrap();
-    let inquiry = Arc::new(Inquiry::new(shards).unwrap());
-    let asked = inquiry.clone();
-    let (tell, ready) = mpsc::channel();
     let (tell_end, ended) = mpsc::channel();
     let (tell_let_go, let_go) = mpsc::channel();
     let links = links.iter().map(ToString::to_string).collect();
-    let thread = std::thread::spawn(move || {
-        let file = File::open("/proc/self/exe").unwrap();
-        let opener = Memory { links, bad, file, ended: tell_end, let_go: tell_let_go };
-        let exports = EXPORTS.map(|name| Offered { name: name.into(), spread: false });
-        let service = Service {
-            config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
-            shards,
-            exports: &exports,
-            pool_free_bytes_max: 8 << 20,
-            spin: Spin::On,
-            hurry: None,
-            inquiry: Some(&asked),
-        };
-        serve(&service, &opener, stop_read.as_fd(), &mut || {
-            tell.send(()).unwrap();
-            Ok(())
-        })
-    });
-    Served { stop: Some(stop), thread, ended, let_go, ready, inquiry }
+    let file = File::open("/proc/self/exe").unwrap();
+    let opener = Memory { links, bad, file, ended: tell_end, let_go: tell_let_go };
+    let exports = EXPORTS.map(|name| Offered { name: name.into(), spread: false });
+    Served { running: Running::start(shards, exports, opener), ended, let_go }
 }
 
 impl Served {
     /// Stops the target; how many sessions each shard had, by shard.
-    fn end(mut self) -> Vec<u64> {
-        // The other end becomes readable when this one is closed.
-        drop(self.stop.take());
-        self.thread.join().unwrap().unwrap();
+    fn end(self) -> Vec<u64> {
+        self.running.end();
         assert!(self.let_go.iter().all(|(_, was_served)| was_served));
         let mut ended: Vec<_> = self.ended.iter().collect();
         ended.sort_unstable();
@@ -213,10 +183,10 @@ fn fill(volume: &mut Blocking, seed: u8) -> Vec<u8> {
 /// The story of all tests: discover, attach every export, use them side by side, end in order.
 fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
     let served = start(target, 2, None);
-    served.ready.recv_timeout(PATIENCE).expect("ready");
+    served.running.wait_ready();
     if let TargetName::Node(node) = name {
         let links = initiator.iter().map(|spec| link(spec, None).unwrap()).collect();
-        let found = discover(links, node, Duration::from_millis(300), || false).unwrap();
+        let found = discover(links, node, Duration::from_millis(300), None, || false).unwrap();
         assert!(!found.is_empty(), "nobody answers");
         assert!(found.iter().all(|found| found.exports == EXPORTS));
         assert!(found.iter().all(|other| other.instance == found[0].instance));
@@ -230,7 +200,7 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
         let read = volume.read(0, 1 << 20).unwrap().to_vec();
         assert!(&read == content, "other content");
     }
-    all_shards_tell_how_they_are(&served.inquiry);
+    all_shards_tell_how_they_are(&served.running.inquiry);
     match attach(initiator, name.clone(), "none") {
         Err(RemoteOpenError::Attach(AttachError::Refused { status, .. })) => {
             assert_eq!(status, Status::NotFound);
@@ -240,7 +210,7 @@ fn story(target: &[&str], initiator: &[&str], name: &TargetName) {
     for volume in volumes {
         volume.close(PATIENCE).unwrap();
     }
-    let inquiry = served.inquiry.clone();
+    let inquiry = served.running.inquiry.clone();
     // The refused one and the first and third export; the second.
     assert_eq!(served.end(), [3, 1]);
     // Nobody is there any more, and nobody waits for them.
@@ -269,21 +239,11 @@ fn all_shards_tell_how_they_are(inquiry: &Inquiry) {
     }
 }
 
-fn free_port() -> u16 {
-    // Below those that the kernel gives to whoever asks for any: such a one would be free for a
-    // moment only, while other tests run. Counted, so that each is given once.
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = std::process::id() as u16 % 10_000;
-    let port = || 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
-    let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(port).take(1000).find(is_free).expect("a free port")
-}
-
 #[test]
 fn exports_of_all_shards_are_used_over_udp() {
-    let port = free_port();
-    let address = TargetName::Address(Addr::Udp(format!("127.0.0.1:{port}").parse().unwrap()));
-    story(&[&format!("udp:127.0.0.1:{port}")], &["udp:127.0.0.1"], &address);
+    let address = free_address();
+    let name = TargetName::Address(Addr::Udp(address));
+    story(&[&format!("udp:{address}")], &["udp:127.0.0.1"], &name);
 }
 
 #[test]
@@ -296,11 +256,10 @@ fn exports_of_all_shards_are_found_and_used_over_raw_links() {
 #[test]
 fn an_error_of_one_shard_ends_all() {
     for broken in 0..3 {
-        let served =
-            start(&[&format!("udp:127.0.0.1:{}", free_port())], 3, Some(Bad::Export(broken)));
-        let error = served.thread.join().unwrap().unwrap_err();
-        assert_eq!(error.to_string(), "this disk is broken");
-        assert!(served.ready.recv().is_err(), "it said that it was ready");
+        let served = start(&[&format!("udp:{}", free_address())], 3, Some(Bad::Export(broken)));
+        let (how, was_ready) = served.running.ended();
+        assert_eq!(how.unwrap_err().to_string(), "this disk is broken");
+        assert!(!was_ready, "it said that it was ready");
         assert_eq!(served.ended.iter().count(), 0);
     }
 }
@@ -309,9 +268,9 @@ fn an_error_of_one_shard_ends_all() {
 #[test]
 fn an_export_that_cannot_be_watched_lets_go_of_all_that_were_opened() {
     for shards in [1, 2] {
-        let links = [&*format!("udp:127.0.0.1:{}", free_port())];
+        let links = [&*format!("udp:{}", free_address())];
         let served = start(&links, shards, Some(Bad::Descriptor(0)));
-        let error = served.thread.join().unwrap().unwrap_err();
+        let error = served.running.ended().0.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
         let mut let_go: Vec<_> = served.let_go.iter().collect();
         let_go.sort_unstable();
@@ -323,7 +282,7 @@ fn an_export_that_cannot_be_watched_lets_go_of_all_that_were_opened() {
 fn a_link_that_cannot_be_opened_is_an_error() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let served = start(&[&format!("udp:{}", taken.local_addr().unwrap())], 2, None);
-    let error = served.thread.join().unwrap().unwrap_err();
+    let error = served.running.ended().0.unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
 }
 
@@ -331,14 +290,14 @@ fn a_link_that_cannot_be_opened_is_an_error() {
 #[test]
 fn a_shard_that_fails_while_it_serves_ends_all() {
     for failing in 0..3 {
-        let address = format!("127.0.0.1:{}", free_port());
+        let address = free_address();
         let served = start(&[&format!("udp:{address}")], 3, Some(Bad::Link(failing)));
-        served.ready.recv_timeout(PATIENCE).expect("ready");
+        served.running.wait_ready();
         // No frame, but steered like one.
         let mut bytes = [0; 20];
         bytes[8] = failing;
-        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&bytes, &address).unwrap();
-        let error = served.thread.join().unwrap().unwrap_err();
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&bytes, address).unwrap();
+        let error = served.running.ended().0.unwrap_err();
         assert_eq!(error.to_string(), "this link is broken");
         assert_eq!(served.ended.iter().count(), 3);
     }

@@ -1,40 +1,33 @@
 //! One export on several shards, over a real file: whoever attaches, by whichever shard, sees one disk with one writer.
 
 mod common;
+#[path = "common/served.rs"]
+mod served;
 
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{Dir, open_disk};
+use served::{PATIENCE, Running, free_address, link};
 use thinwire_buffer::{Addr, Pool, SegList};
 use thinwire_initiator::{InitiatorConfig, TargetName};
-use thinwire_link::{Link, LinkOptions, LinkSpec, ShardSteering};
+use thinwire_link::{Link, ShardSteering};
 use thinwire_runtime::blocking::Blocking;
 use thinwire_runtime::disk::SpreadDisk;
-use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::serve::{OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{Offered, Opener, Service, serve};
-use thinwire_runtime::wait::Spin;
-use thinwire_target::{ExportConfig, SpreadConfig, TargetConfig};
+use thinwire_runtime::shards::{Offered, Provider};
+use thinwire_target::{ExportConfig, SpreadConfig};
 use thinwire_volume::{ErrorKind, Io, IoFlags, Op};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const SHARDS: u8 = 3;
 const BYTES: u64 = 1 << 20;
 /// The second of two exports: shard 1 owns it.
 const NUMBER: usize = 1;
-
-fn link(spec: &str, shard: Option<ShardSteering>) -> Box<dyn Link> {
-    let options = LinkOptions { shard, ..LinkOptions::default() };
-    spec.parse::<LinkSpec>().unwrap().open_with(&options).unwrap()
-}
 
 /// Opens a UDP link, and rings on files.
 struct Files {
@@ -43,7 +36,7 @@ struct Files {
     ended: mpsc::Sender<u8>,
 }
 
-impl Opener for Files {
+impl Provider for Files {
     type Error = io::Error;
 
     fn failed(&self, error: io::Error) -> io::Error {
@@ -51,7 +44,7 @@ impl Opener for Files {
     }
 
     fn links(&self, shard: &ShardSteering) -> io::Result<Vec<Box<dyn Link>>> {
-        Ok(vec![link(&self.link, Some(shard.clone()))])
+        Ok(vec![link(&self.link, Some(shard.clone()))?])
     }
 
     fn exports(
@@ -85,15 +78,9 @@ impl Opener for Files {
 /// A target on threads of its own.
 struct Served {
     target: TargetName,
-    stop: Option<OwnedFd>,
-    thread: JoinHandle<io::Result<()>>,
-    inquiry: Arc<Inquiry>,
+    running: Running,
     /// Shards that had sessions.
     ended: mpsc::Receiver<u8>,
-}
-
-fn free_address() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn start(paths: &[PathBuf; 2], dir: &Dir) -> Served {
@@ -101,38 +88,14 @@ fn start(paths: &[PathBuf; 2], dir: &Dir) -> Served {
 }
 
 fn start_at(address: SocketAddr, paths: &[PathBuf; 2], dir: &Dir) -> Served {
-    let (stop_read, stop) = rustix::pipe::pipe().unwrap();
-    let inquiry = Arc::new(Inquiry::new(SHARDS).unwrap());
-    let (tell, ready) = mpsc::channel();
     let (tell_end, ended) = mpsc::channel();
     let disk = |path: &PathBuf| SpreadDisk::open(path, &dir.options(), &mut |_| {}).unwrap();
     let disks = [disk(&paths[0]), disk(&paths[1])];
-    let asked = inquiry.clone();
-    let thread = std::thread::spawn(move || {
-        let opener = Files { link: format!("udp:{address}"), disks, ended: tell_end };
-        let exports = [0, 1].map(|n| Offered { name: format!("disk{n}"), spread: true });
-        let service = Service {
-            config: TargetConfig { node: "node".into(), insecure: true, ..Default::default() },
-            shards: SHARDS,
-            exports: &exports,
-            pool_free_bytes_max: 8 << 20,
-            spin: Spin::On,
-            hurry: None,
-            inquiry: Some(&asked),
-        };
-        serve(&service, &opener, stop_read.as_fd(), &mut || {
-            tell.send(()).unwrap();
-            Ok(())
-        })
-    });
-    ready.recv_timeout(PATIENCE).expect("ready");
-    Served {
-        target: TargetName::Address(Addr::Udp(address)),
-        stop: Some(stop),
-        thread,
-        inquiry,
-        ended,
-    }
+    let opener = Files { link: format!("udp:{address}"), disks, ended: tell_end };
+    let exports = [0, 1].map(|n| Offered { name: format!("disk{n}"), spread: true });
+    let running = Running::start(SHARDS, exports, opener);
+    running.wait_ready();
+    Served { target: TargetName::Address(Addr::Udp(address)), running, ended }
 }
 
 impl Served {
@@ -141,9 +104,8 @@ impl Served {
         attach(self.target.clone(), shard, more)
     }
 
-    fn end(mut self) -> Vec<u8> {
-        drop(self.stop.take());
-        self.thread.join().unwrap().unwrap();
+    fn end(self) -> Vec<u8> {
+        self.running.end();
         let mut ended: Vec<_> = self.ended.iter().collect();
         ended.sort_unstable();
         ended
@@ -157,7 +119,7 @@ fn attach(target: TargetName, shard: u8, more: impl FnOnce(&mut InitiatorConfig)
     config.initiator =
         identities.into_iter().find(|id| SpreadConfig::dealt(id, 0, SHARDS) == shard).unwrap();
     more(&mut config);
-    let links = vec![link("udp:127.0.0.1", None)];
+    let links = vec![link("udp:127.0.0.1", None).unwrap()];
     Blocking::open(config, links, Pool::new(8 << 20), PATIENCE).unwrap()
 }
 
@@ -198,7 +160,7 @@ fn sessions_of_all_shards_share_one_disk() {
         }
     }
     writer.flush().unwrap();
-    let told = served.inquiry.ask(PATIENCE);
+    let told = served.running.inquiry.ask(PATIENCE);
     let told = told.iter().map(|report| &report.as_ref().expect("it serves").exports[NUMBER]);
     let told: Vec<_> = told.map(|e| (e.branch_of, e.writer.is_some(), e.generation)).collect();
     assert_eq!(told, [(Some(1), false, 1), (None, true, 1), (Some(1), false, 1)]);

@@ -6,7 +6,9 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
 use crate::export::Store;
+use crate::forger::Forger;
 use crate::image::Change;
+use crate::keys::{Holder, KeyEvent};
 use crate::medium::MediumHandle;
 use crate::model::Violation;
 use crate::server::Crash;
@@ -49,6 +51,7 @@ enum Later {
     Latency(usize, (u64, u64)),
     Grow(usize),
     FreezeShard(usize, usize, u64),
+    Keys(KeyEvent),
 }
 
 /// The rest of the story.
@@ -65,6 +68,7 @@ pub struct Chaos {
     contests: u64,
     dice: Rng,
     growth: Rng,
+    key_dice: Rng,
     stranger: Option<Stranger>,
 }
 
@@ -83,8 +87,20 @@ impl Chaos {
         let changes = pick(&mut dice, &[0.0, 0.0, 0.2, 0.6]);
         let contests = if dice.chance(0.5) { 0 } else { dice.between(4, 16) };
         let (later, count) = (BTreeMap::new(), 0);
-        let (ambush, stranger, growth) = (None, None, Rng::new(0));
-        Chaos { rng, plan, later, count, ambush, changes, contests, dice, growth, stranger }
+        let (ambush, stranger, growth, key_dice) = (None, None, Rng::new(0), Rng::new(1));
+        Chaos {
+            rng,
+            plan,
+            later,
+            count,
+            ambush,
+            changes,
+            contests,
+            dice,
+            growth,
+            key_dice,
+            stranger,
+        }
     }
 
     /// These images grow at these times, by what `dice` say.
@@ -99,6 +115,13 @@ impl Chaos {
     pub fn plan_freezes(&mut self, planned: Vec<(u64, usize, usize, u64)>) {
         for (at, server, shard, ns) in planned {
             self.later(at, Later::FreezeShard(server, shard, ns));
+        }
+    }
+
+    /// This happens to keys.
+    pub fn plan_keys(&mut self, planned: Vec<(u64, KeyEvent)>) {
+        for (at, event) in planned {
+            self.later(at, Later::Keys(event));
         }
     }
 
@@ -136,6 +159,8 @@ impl Chaos {
         while let Some((_, what)) = self.later.pop_first() {
             self.finish(world, what);
         }
+        world.restore_keys();
+        world.with_forger(Forger::heal);
         world.open_all_ways();
         world.net.set_faults(FaultRates::default());
         for export in &world.exports {
@@ -239,6 +264,10 @@ impl Chaos {
             Later::MendGateways => world.mend_gateways(),
             Later::Grow(export) => world.grow_export(export, &mut self.growth),
             Later::FreezeShard(server, shard, ns) => world.freeze_shard(server, shard, ns),
+            Later::Keys(event) => {
+                let follows = world.change_keys(event, &mut self.key_dice);
+                self.plan_keys(follows);
+            }
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }
@@ -436,8 +465,14 @@ impl Chaos {
 
     fn speak(&mut self, world: &mut World, server: usize) {
         let rng = &mut self.rng;
-        let stranger =
-            self.stranger.get_or_insert_with(|| Stranger::new(&world.net, Rng::new(rng.bits())));
+        let stranger = self.stranger.get_or_insert_with(|| {
+            let keys = world.keys.as_ref();
+            let key = keys.and_then(|keys| {
+                let own = Holder { principal: keys.stranger?, key: 0 };
+                Some(keys.initiator_key(own))
+            });
+            Stranger::new(&world.net, Rng::new(rng.bits())).with_key(key)
+        });
         let station = world.servers[server].stations()[0];
         world.coverage.nonsense += stranger.speak(station, self.rng.between(1, 20));
     }

@@ -210,6 +210,60 @@ coverage! {
     damaged_frames,
     /// Frames of sessions that are not known (any more).
     unknown_sessions,
+    /// Worlds with keys.
+    keyed_worlds,
+    /// Directions of sessions that AES-128-GCM sealed.
+    sealed_aes128,
+    /// Likewise AES-256-GCM.
+    sealed_aes256,
+    /// Likewise ChaCha20-Poly1305.
+    sealed_chacha,
+    /// Likewise AES-128-GMAC, which hides nothing.
+    sealed_gmac,
+    /// Times a direction of a session went to its next key.
+    rekeys,
+    /// Times a sealed frame was tried to send that a link had not taken.
+    seals_retried,
+    /// Sealed frames that came again from where they had come from.
+    seals_replayed,
+    /// Greetings with a key, and answers to them, that were repeated bit by bit.
+    greetings_repeated,
+    /// Keys that servers were told not to accept any more.
+    keys_taken,
+    /// Sessions that ended by that, or since a right was another.
+    sessions_taken,
+    /// Rights to exports that were taken away.
+    rights_taken,
+    /// Machines that began to use another key.
+    keys_switched,
+    /// Frames that were not what the peer had sealed.
+    forged_frames,
+    /// Frames of another suite than their session's.
+    other_suites,
+    /// Greetings with a key that a target does not know (any more).
+    unknown_keys,
+    /// Greetings and answers without a key, where one is demanded.
+    insecure,
+    /// Frames that somebody on the way sent once more.
+    forged_again,
+    /// Such that it had kept.
+    forged_old,
+    /// Those to others, or in the name of others.
+    forged_elsewhere,
+    /// Those back to who had sent them.
+    forged_reflections,
+    /// Those with flipped bits.
+    forged_bits,
+    /// Those that were cut.
+    forged_cuts,
+    /// Those with another number, path, key phase, epoch or suite.
+    forged_headers,
+    /// Frames without a key in sessions that have one.
+    forged_plain,
+    /// Words of no key that a session is not known.
+    forged_unknown,
+    /// Greetings and answers that somebody on the way played back, changed or made up.
+    forged_greetings,
     /// Frames of strangers that were well formed and meant nothing.
     nonsense,
     /// Frames sent.

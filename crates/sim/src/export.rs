@@ -65,6 +65,8 @@ pub struct Export {
     pub is_well: bool,
     /// It is a part of another export, which its only user serves: what it holds is checked there.
     pub is_leaf: bool,
+    /// Until then somebody may be told that it has not the right to open it.
+    pub barred_until: u64,
     /// Moments at which the process lost something, besides those of the medium.
     pub(crate) upheavals: u64,
 }
@@ -103,6 +105,7 @@ impl Export {
             may_fail: false,
             is_well: false,
             is_leaf: false,
+            barred_until: 0,
             upheavals: 0,
         };
         if let Some(medium) = export.medium().cloned() {

@@ -11,7 +11,8 @@ use thinwire_volume::Volume;
 
 use crate::coverage::Coverage;
 use crate::export::Export;
-use crate::server::{Served, Server, ServerShard};
+use crate::keys::{Holder, entropy};
+use crate::server::{Served, Server, ServerShard, harvest_keyed};
 use crate::tree::TreeLeaf;
 
 /// Upper halves of the ids of the sessions of attachments.
@@ -26,6 +27,8 @@ pub struct LeafSettings {
     pub config: InitiatorConfig,
     /// Whoever holds a leaf is fenced.
     pub take_over: bool,
+    /// Which key it has there, in a world with keys.
+    pub holder: Option<Holder>,
 }
 
 impl Default for LeafSettings {
@@ -34,7 +37,7 @@ impl Default for LeafSettings {
         config.insecure = true;
         // As the command has it.
         config.losses_are_heard = true;
-        LeafSettings { config, take_over: false }
+        LeafSettings { config, take_over: false, holder: None }
     }
 }
 
@@ -62,6 +65,7 @@ impl LeafView<'_> {
         coverage.leaf_replayed += stats.replayed;
         coverage.leaf_replay_failures += stats.replay_failures;
         coverage.leaves_fenced += u64::from(self.initiator.failure().is_some());
+        harvest_keyed(&stats.drops, coverage);
     }
 }
 
@@ -128,7 +132,7 @@ impl Server {
             let leaves = export.tree().into_iter().flat_map(|tree| tree.leaves.iter().enumerate());
             for (leaf, found) in leaves {
                 let TreeLeaf::Remote { node: target, name, .. } = found else { continue };
-                let LeafSettings { config, take_over } = &self.leaf_settings;
+                let LeafSettings { config, take_over, .. } = &self.leaf_settings;
                 let mut config = config.clone();
                 config.target = TargetName::Node(target.clone());
                 config.export = name.clone();
@@ -137,6 +141,9 @@ impl Server {
                 config.instance = dice.bits();
                 config.lane = LANES.start() | (dice.bits() as u32 & 0xffff << 8) | leaf as u32;
                 config.take_over = *take_over;
+                if let Some(key) = &mut config.key {
+                    key.entropy = entropy(dice.bits());
+                }
                 let lane = Lane { sessions: config.lane..=config.lane, outside: true };
                 // Frames of attachments are steered there: see `server.rs`.
                 assert_eq!(nth % shards, 0, "a tree is on the first shard");

@@ -1,5 +1,6 @@
-//! An initiator by hand: does what the shipped one never does. It greets a target, has a session (or
-//! deliberately none), and hands what it hears to its user, who decides what is said.
+//! An initiator by hand: does what the shipped one never does. It greets a target, with a key if it has one
+//! (`keyed_hand.rs`), has a session (or deliberately none), and hands what it hears to its user, who decides
+//! what is said.
 //!
 //! Order of calls: [`Hand::new`] opens its links, [`Hand::greet`] begins a session; then, whenever
 //! something came or is due, [`Hand::receive`] and [`Hand::send`], both with the time.
@@ -8,14 +9,18 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxFrame};
+use thinwire_initiator::InitiatorKey;
 use thinwire_link::fault::FaultConfig;
 use thinwire_link::sim::{SimNet, StationConfig};
 use thinwire_proto::{
-    Batching, Content, DropReason, Drops, NUMBER_HIGH, Role, Sealed, Session, SessionConfig, Time,
-    Unsealed, addr_from_wire, outside_frame, seal,
+    Batching, Content, DropReason, Drops, NUMBER_HIGH, Role, Sealed, Session, SessionCanary,
+    SessionConfig, SessionKeys, Time, Unsealed, addr_from_wire, outside_frame, seal,
 };
-use thinwire_wire::{Header, Hello, Kind, Message, ProbeReply, Refuse, Status, Welcome};
+use thinwire_wire::{
+    FrameError, Header, Hello, KeyedAnswer, Kind, Message, ProbeReply, Refuse, Status, Welcome,
+};
 
+use crate::keyed_hand::{KeyedGreeting, Speaker};
 use crate::machine::Machine;
 use crate::world::MS;
 
@@ -27,7 +32,7 @@ pub trait Desk: Content {
 
 /// Who greets, and for which export.
 #[derive(Clone, Debug)]
-pub struct Greeting {
+pub struct Caller {
     /// Which initiator it is.
     pub initiator: [u8; 16],
     /// Which run of it.
@@ -58,6 +63,8 @@ struct Attempt {
     cookie: u64,
     sent: u32,
     again_at: Time,
+    /// What was sent, with a key.
+    keyed: Option<KeyedGreeting>,
 }
 
 /// HELLOs to one place, before the next is tried.
@@ -65,12 +72,15 @@ const HELLOS: u32 = 3;
 /// A session whose paths have all been silent for this long is given up.
 const DEAD_NS: u64 = 3_000 * MS;
 
+/// A session that somebody says is unknown is given up after this, if it stays silent.
+const DOUBT_NS: u64 = 200 * MS;
+
 /// An initiator without a will of its own: one session, or none, and the links it speaks on.
 pub struct Hand {
     /// Its links.
     pub machine: Machine,
     /// How it greets.
-    pub greeting: Greeting,
+    pub greeting: Caller,
     /// Where the target is.
     pub targets: Vec<Addr>,
     /// What it can take in on each path: what its first link can, unless its user says otherwise.
@@ -82,6 +92,10 @@ pub struct Hand {
     pub batching: Batching,
     /// Packet numbers begin just below a border.
     pub counters_high: bool,
+    /// A fault in its sessions.
+    pub canary: SessionCanary,
+    /// The key that it has, from its next process on.
+    pub key: Option<InitiatorKey>,
     /// The target knows the session, as far as is known here.
     pub welcome: Option<Welcomed>,
     /// The session, while there is one.
@@ -92,6 +106,10 @@ pub struct Hand {
     pub drops: Drops,
     pool: Pool,
     links: Vec<LinkInfo>,
+    /// It speaks with its key.
+    speaker: Option<Speaker>,
+    /// Since when somebody says that the target does not know the session, who need not know.
+    doubt: Option<Time>,
     attempt: Option<Attempt>,
     /// Greetings so far: each place that is greeted has a nonce and a session id of its own.
     greetings: u64,
@@ -101,7 +119,7 @@ pub struct Hand {
 
 impl Hand {
     /// A machine that greets targets at these places. [`Hand::open`] before anything else.
-    pub fn on(stations: Vec<u32>, targets: Vec<Addr>, greeting: Greeting, pool: Pool) -> Self {
+    pub fn on(stations: Vec<u32>, targets: Vec<Addr>, greeting: Caller, pool: Pool) -> Self {
         Hand {
             machine: Machine::new(stations),
             greeting,
@@ -110,12 +128,16 @@ impl Hand {
             listens: true,
             batching: Batching::default(),
             counters_high: false,
+            canary: SessionCanary::None,
+            key: None,
             welcome: None,
             session: None,
             refused: None,
             drops: Drops::default(),
             pool,
             links: Vec::new(),
+            speaker: None,
+            doubt: None,
             attempt: None,
             greetings: 0,
             number: 0,
@@ -124,7 +146,7 @@ impl Hand {
     }
 
     /// A station of its own on this network, open.
-    pub fn new(net: &SimNet, target: u32, greeting: Greeting) -> Self {
+    pub fn new(net: &SimNet, target: u32, greeting: Caller) -> Self {
         let station = net.station(StationConfig::default()).number();
         let pool = Pool::new(1 << 20);
         let mut hand = Hand::on(vec![station], vec![Addr::Sim(target)], greeting, pool);
@@ -137,7 +159,14 @@ impl Hand {
     pub fn open(&mut self, net: &SimNet, faults: Option<&FaultConfig>, clock: &Rc<Cell<u64>>) {
         self.links = self.machine.open_links(net, faults, clock);
         self.room = self.links[0].room;
+        self.speaker = self.key.clone().map(Speaker::new);
         self.leave();
+    }
+
+    /// It greets with this key from now on.
+    pub fn give_key(&mut self, key: InitiatorKey) {
+        self.speaker = Some(Speaker::new(key.clone()));
+        self.key = Some(key);
     }
 
     /// The id on the frames of the session that is being greeted for, or was last.
@@ -156,7 +185,7 @@ impl Hand {
         let nth = self.greetings as usize;
         self.greetings += 1;
         let (link, to) = (nth % self.links.len(), self.targets[nth % self.targets.len()]);
-        self.attempt = Some(Attempt { link, to, cookie: 0, sent: 0, again_at: now });
+        self.attempt = Some(Attempt { link, to, cookie: 0, sent: 0, again_at: now, keyed: None });
     }
 
     /// Leaves the session without a word, or gives up to greet.
@@ -164,6 +193,7 @@ impl Hand {
         self.session = None;
         self.welcome = None;
         self.attempt = None;
+        self.doubt = None;
     }
 
     /// A greeting waits for its answer.
@@ -194,7 +224,14 @@ impl Hand {
             name: &g.name,
         };
         let batch = &mut self.machine.batches()[attempt.link];
-        outside_frame(batch, attempt.to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
+        let Some(speaker) = &mut self.speaker else {
+            let header = Header::new(Kind::Hello);
+            return outside_frame(batch, attempt.to, header, 0, |out| hello.emit(out));
+        };
+        let greeting = attempt.keyed.get_or_insert_with(|| speaker.greet(&hello));
+        outside_frame(batch, attempt.to, Header::new(Kind::KeyedHello), 0, |out| {
+            out.extend_from_slice(greeting.message());
+        });
     }
 
     /// Adds a frame of the session, `gap` numbers behind the last, that acknowledges nothing: for
@@ -238,8 +275,12 @@ impl Hand {
             }
         }
         self.frames = frames;
+        let heard = self.session.as_ref().map(Session::last_heard);
+        self.doubt = self.doubt.filter(|&since| heard.is_some_and(|heard| heard <= since));
+        let doubt = self.doubt;
         let is_dead = |s: &Session| {
-            !s.is_connected() && s.last_heard().0 + DEAD_NS <= now.0 || s.is_overrun()
+            let is_silent = !s.is_connected() && s.last_heard().0 + DEAD_NS <= now.0;
+            is_silent || s.is_overrun() || doubt.is_some_and(|since| since.0 + DOUBT_NS <= now.0)
         };
         if self.session.as_ref().is_some_and(is_dead) {
             self.leave();
@@ -259,7 +300,12 @@ impl Hand {
         if header.kind.is_numbered() && !is_ours {
             return Err(DropReason::UnknownSession);
         }
-        let frame = sealed.unseal(&self.pool, &mut 0).map_err(DropReason::Frame)?;
+        let frame = match &mut self.session {
+            Some(session) if header.kind.is_numbered() && session.has_keys() => {
+                session.open(now, link, sealed, &self.pool, &mut 0)?
+            }
+            _ => sealed.unseal(&self.pool, &mut 0).map_err(DropReason::Frame)?,
+        };
         if header.kind == Kind::Session {
             return self.take_session(now, link, &frame, desk);
         }
@@ -294,27 +340,33 @@ impl Hand {
                     asked.again_at = now;
                     asked.sent = 0;
                 }
+                // With another cookie it is another greeting.
+                if asked.keyed.take().is_some() {
+                    self.greetings += 1;
+                }
                 Ok(())
+            }
+            // Anybody could have sent it.
+            Some(Message::Welcome(_) | Message::Refuse(_)) if self.speaker.is_some() => {
+                Err(DropReason::Insecure)
             }
             Some(Message::Welcome(welcome)) => {
-                let asked = self.asked(welcome.nonce)?;
-                if (asked.link, asked.to) != (link, frame.from()) {
-                    return Err(DropReason::Unasked);
-                }
-                self.begin(now, link, frame.from(), &welcome);
-                Ok(())
+                self.welcomed(now, link, frame.from(), &welcome, None)
             }
-            Some(Message::Refuse(Refuse { nonce, status, text })) => {
-                self.asked(nonce)?;
-                self.refused = Some((Status::from_number(status), text.to_string()));
-                self.attempt = None;
-                Ok(())
-            }
+            Some(Message::Refuse(refuse)) => self.refused(&refuse),
+            Some(Message::KeyedAnswer(answer)) => self.answered(now, link, frame.from(), &answer),
             Some(Message::UnknownSession(unknown)) => {
                 if self.welcome.is_none_or(|welcome| welcome.session != unknown.session) {
                     return Err(DropReason::Unasked);
                 }
-                self.leave();
+                match &mut self.session {
+                    Some(_) if self.speaker.is_some() && self.doubt.is_some() => {}
+                    Some(session) if self.speaker.is_some() => {
+                        self.doubt = Some(now);
+                        session.ask(now);
+                    }
+                    _ => self.leave(),
+                }
                 Ok(())
             }
             // Somebody asks the group.
@@ -328,7 +380,65 @@ impl Hand {
         self.attempt.as_mut().filter(|_| nonce == present).ok_or(DropReason::Unasked)
     }
 
-    fn begin(&mut self, now: Time, link: usize, from: Addr, w: &Welcome<'_>) {
+    fn refused(&mut self, refuse: &Refuse<'_>) -> Result<(), DropReason> {
+        self.asked(refuse.nonce)?;
+        self.refused = Some((Status::from_number(refuse.status), refuse.text.to_string()));
+        self.attempt = None;
+        Ok(())
+    }
+
+    fn welcomed(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        welcome: &Welcome<'_>,
+        keys: Option<SessionKeys>,
+    ) -> Result<(), DropReason> {
+        let asked = self.asked(welcome.nonce)?;
+        if (asked.link, asked.to) != (link, from) {
+            return Err(DropReason::Unasked);
+        }
+        self.begin(now, link, from, welcome, keys);
+        Ok(())
+    }
+
+    /// An answer under its key, if it is one.
+    fn answered(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        answer: &KeyedAnswer<'_>,
+    ) -> Result<(), DropReason> {
+        let asked = self.asked(answer.nonce)?;
+        // Opened once only: nobody else takes the chance away.
+        if (asked.link, asked.to) != (link, from) {
+            return Err(DropReason::Unasked);
+        }
+        let greeting = asked.keyed.as_mut().ok_or(DropReason::Unasked)?;
+        let (suite, answered) = greeting.open(answer)?;
+        let message = Message::alone(answered.message()).map_err(DropReason::Frame)?;
+        match (message, suite) {
+            (Message::Welcome(welcome), Some(suite)) => {
+                let seals = answered.seals(suite);
+                let limits = self.key.as_ref().expect("it greets with it").limits;
+                let keys = SessionKeys::new(now, seals, limits, self.pool.clone());
+                self.welcomed(now, link, from, &welcome, Some(keys))
+            }
+            (Message::Refuse(refuse), None) => self.refused(&refuse),
+            _ => Err(DropReason::Frame(FrameError::Reserved)),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+        w: &Welcome<'_>,
+        keys: Option<SessionKeys>,
+    ) {
         self.attempt = None;
         self.welcome = Some(Welcomed { session: w.session, epoch: w.epoch, slots: w.slots });
         if !self.listens {
@@ -341,8 +451,12 @@ impl Hand {
             epoch: w.epoch,
             seed: self.greeting.instance,
             batching: self.batching,
+            canary: self.canary,
         };
         let mut session = Session::new(now, config, self.room);
+        if let Some(keys) = keys {
+            session.set_keys(keys);
+        }
         if self.counters_high {
             session.set_first_number(NUMBER_HIGH);
         }
@@ -387,7 +501,8 @@ impl Hand {
         let session = self.session.as_ref().map_or(u64::MAX, |session| {
             let dead_at = session.last_heard().0 + DEAD_NS;
             let dead_at = if session.is_connected() { u64::MAX } else { dead_at };
-            session.deadline(now).0.min(dead_at)
+            let doubted = self.doubt.map_or(u64::MAX, |since| since.0 + DOUBT_NS);
+            session.deadline(now).0.min(dead_at).min(doubted)
         });
         Time(session.min(self.attempt.as_ref().map_or(u64::MAX, |attempt| attempt.again_at.0)))
     }

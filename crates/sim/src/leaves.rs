@@ -14,6 +14,7 @@ use thinwire_volume::{
 
 use crate::export::{Export, Store};
 use crate::gateway::attached_as;
+use crate::keys::known_as;
 use crate::medium::{EIO, MediumHandle, SimDisk};
 use crate::model::{ModelEffect, Range};
 use crate::notes::Notes;
@@ -117,7 +118,7 @@ impl TreeRecord {
             let holder = match found {
                 TreeLeaf::Memory { .. } => return None,
                 TreeLeaf::File(_) => GATEWAY,
-                TreeLeaf::Remote { .. } => attached_as(number, leaf),
+                TreeLeaf::Remote { .. } => known_as(tree.holder, attached_as(number, leaf)),
             };
             found.medium().map(|medium| (medium.clone(), holder))
         };

@@ -9,7 +9,10 @@
 //! * `stamp.rs`, `model/`: what the clients write, and what may be read
 //! * `told.rs`: which verifiers they were told
 //! * `client/`: an initiator with a workload, checked
-//! * `hand.rs`: an initiator by hand, that does what the shipped one never does
+//! * `hand.rs`: an initiator by hand, that does what the shipped one never does; `keyed_hand.rs`: with a key
+//! * `keys.rs`: the keys of a world, who has them and who takes them
+//! * `sealed.rs`: whether a number is ever sealed twice
+//! * `forger.rs`: somebody on the way of all frames who has no key
 //! * `juggler/`: one that has several exports in a session, checked
 //! * `stranger.rs`: a station that sends valid nonsense
 //! * `export.rs`: what a target exports, and what the checker knows of it
@@ -35,11 +38,14 @@ pub mod chaos;
 pub mod client;
 pub mod coverage;
 pub mod export;
+pub mod forger;
 pub mod gateway;
 pub mod growth;
 pub mod hand;
 pub mod image;
 pub mod juggler;
+pub mod keyed_hand;
+pub mod keys;
 pub mod leaves;
 pub mod lending;
 pub mod local;
@@ -50,6 +56,7 @@ pub mod model;
 pub mod narrow;
 pub mod notes;
 pub mod run;
+pub mod sealed;
 pub mod server;
 pub mod spread;
 pub mod stamp;
@@ -64,5 +71,6 @@ pub mod world;
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
 pub use swarm::{
-    has_cache, has_lending_links, has_narrow_links, has_spread, has_tree, has_wrapped_links,
+    has_cache, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
+    has_wrapped_links,
 };

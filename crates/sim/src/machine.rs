@@ -12,6 +12,7 @@ use thinwire_link::{Link, Outlet};
 
 use crate::lending::{LendingConfig, LendingLink, LendingStats, RegionView};
 use crate::narrow::{NarrowConfig, NarrowLink, NarrowStats, OutletCanary, Passage};
+use crate::sealed::SealWatch;
 
 /// Links of one process on a machine, and when it runs.
 pub struct Machine {
@@ -29,6 +30,8 @@ pub struct Machine {
     pub burst: usize,
     /// The queues of its links are narrow.
     pub narrow: Option<NarrowConfig>,
+    /// Sees what it sends and takes in, in a world with keys.
+    pub seals: Option<Rc<RefCell<SealWatch>>>,
     /// Its links receive into memory of their own.
     pub lending: Option<LendingConfig>,
     /// Which of the links that share its stations are its own.
@@ -66,6 +69,7 @@ impl Machine {
             dirty: false,
             burst: 512,
             narrow: None,
+            seals: None,
             lending: None,
             lane: 0,
             links: Vec::new(),
@@ -159,6 +163,10 @@ impl Machine {
         for (at, link) in self.links.iter_mut().enumerate() {
             link.recv(pool, self.burst, &mut self.received).expect("simulated links do not fail");
             for mut frame in self.received.drain(..) {
+                if let Some(seals) = &self.seals {
+                    let (machine, station) = (self.stations[0], self.stations[at]);
+                    seals.borrow_mut().arrived(self.clock.get(), machine, station, &frame);
+                }
                 take(at, &mut frame);
             }
         }
@@ -194,6 +202,10 @@ impl Machine {
         for (at, batch) in batches.iter_mut().enumerate().take(self.links.len()) {
             let (link, outlet) = (&mut self.links[at], &mut self.outlets[at]);
             frames += batch.len() as u64;
+            if let Some(seals) = &self.seals {
+                let by = self.stations[0];
+                batch.frames().iter().for_each(|frame| seals.borrow_mut().look(by, frame));
+            }
             match (self.passages.get(at), self.narrow) {
                 (Some(passage), Some(NarrowConfig { canary, .. })) => {
                     passage.borrow_mut().begin(batch);

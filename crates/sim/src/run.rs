@@ -8,6 +8,7 @@ use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
 use crate::export::Store;
+use crate::forger::Forger;
 use crate::gateway::LeavesState;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Server};
@@ -34,6 +35,8 @@ pub enum Canary {
     Local(crate::local::LocalCanary),
     /// One of all initiators.
     Initiator(thinwire_initiator::InitiatorCanary),
+    /// In all sessions, at both ends.
+    Session(thinwire_proto::SessionCanary),
     /// In the nodes of clients.
     Node(thinwire_node::NodeCanary),
     /// A starting target does not wait for the lock of its files.
@@ -95,6 +98,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
             Canary::Door(planted) => server.config.door = planted,
+            Canary::Session(planted) => server.config.session = planted,
             Canary::LockIgnored => server.ignores_lock = true,
             Canary::LettersSwapped => server.mail.swaps = true,
             _ => {}
@@ -112,6 +116,12 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if let Canary::Session(planted) = canary {
+        world.clients.iter_mut().for_each(|client| client.config.session = planted);
+        world.jugglers.iter_mut().for_each(|juggler| juggler.hand.canary = planted);
+        let servers = world.servers.iter_mut();
+        servers.for_each(|server| server.leaf_settings.config.session = planted);
     }
     if let Canary::Outlet(planted) = canary {
         world.machines_mut().filter_map(|m| m.narrow.as_mut()).for_each(|n| n.canary = planted);
@@ -173,13 +183,16 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     let mut growth = Rng::new(seed ^ GROWTH);
     let planned = world.plan_growth(plan.duration_ns, &mut growth);
     let freezes = swarm::plan_freezes(seed, &world, plan.duration_ns);
+    let plan_ns = plan.duration_ns;
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.plan_growth(planned, growth);
     chaos.plan_freezes(freezes);
+    chaos.plan_keys(swarm::plan_keys(seed, &world, plan_ns));
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);
     chaos.heal(&mut world);
     recover(&mut world)?;
+    world.with_forger(Forger::rest);
     stay_quiet(&mut world)?;
     end(&mut world)?;
     let (mut coverage, mut trace_hash) = (world.figures(), world.trace_hash());

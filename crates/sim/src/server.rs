@@ -9,14 +9,17 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, Steer};
 use thinwire_node::{Lane, Node, NodeCanary, PartId};
-use thinwire_proto::{DropReason, Time};
-use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
+use thinwire_proto::{DropReason, Drops, Time};
+use thinwire_target::{
+    ExportConfig, SESSION_NUMBER, Target, TargetConfig, TargetKeys, session_lane,
+};
 use thinwire_volume::{Effect, Letter, PartEvent};
 use thinwire_wire::FrameError;
 
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::gateway::{LANES, LeafHand, LeafSettings};
+use crate::keys::entropy;
 use crate::machine::Machine;
 use crate::mail::Mail;
 use crate::medium::MediumHandle;
@@ -40,6 +43,8 @@ pub struct ServerShard {
     pub(crate) served: Option<Served>,
     /// Greetings that another shard has handed over.
     letters: VecDeque<Letter>,
+    /// The keys that its target accepts, as far as it has been told.
+    pub(crate) keys: Option<TargetKeys>,
 }
 
 /// A thread's node, and what is on it.
@@ -54,7 +59,7 @@ pub(crate) struct Served {
 
 impl ServerShard {
     fn new(machine: Machine) -> Self {
-        ServerShard { machine, served: None, letters: VecDeque::new() }
+        ServerShard { machine, served: None, letters: VecDeque::new(), keys: None }
     }
 
     /// The target, while the process runs.
@@ -112,6 +117,8 @@ pub struct Server {
     pub leaf_settings: LeafSettings,
     /// What its shards say to one another.
     pub mail: Mail,
+    /// What each frame that a shard sends takes of its processor, in ns: it has no other turn meanwhile.
+    pub frame_ns: u64,
     /// Some of its exports are on all of its shards.
     pub spreading: Option<Spreading>,
     instance: u64,
@@ -135,6 +142,7 @@ impl Server {
             node_canary: NodeCanary::None,
             leaf_settings: LeafSettings::default(),
             mail: Mail::default(),
+            frame_ns: 0,
             spreading: None,
             instance: 0,
             stop_by: None,
@@ -147,11 +155,12 @@ impl Server {
     /// From its next start on it has so many shards: each export is on the one after that of the
     /// export before it.
     pub fn set_shards(&mut self, count: usize) {
-        let Machine { stations, burst, .. } = &self.shards[0].machine;
-        let (stations, burst) = (stations.clone(), *burst);
+        let Machine { stations, burst, seals, .. } = &self.shards[0].machine;
+        let (stations, burst, seals) = (stations.clone(), *burst, seals.clone());
         self.shards.resize_with(count, || {
             let mut machine = Machine::new(stations.clone());
             machine.burst = burst;
+            machine.seals = seals.clone();
             ServerShard::new(machine)
         });
     }
@@ -236,6 +245,9 @@ impl Server {
         let mut links: Vec<VecDeque<SimLink>> = self.stations().iter().map(of_station).collect();
         let mut dice = Rng::new(seed);
         self.instance = dice.bits();
+        if let Some(keys) = &mut self.config.keys {
+            keys.entropy = entropy(seed);
+        }
         for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
             let own = links.iter_mut().map(|of_station| of_station.pop_front());
             let own = own.map(|link| link.expect("one for each shard")).collect();
@@ -271,6 +283,7 @@ impl Server {
             let lane = Lane { sessions: own..=own | SESSION_NUMBER, outside: index == 0 };
             let links = node.links().collect::<Vec<_>>();
             let of_links = (0..links.len()).collect();
+            shard.keys = config.keys.clone();
             let mut part = Target::new(config, links, index as u8, pool, *seed);
             part.set_instance(self.instance);
             *target = Some(node.add(part, of_links, &lane));
@@ -479,4 +492,13 @@ pub fn harvest(target: &Target, coverage: &mut Coverage) {
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);
     coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));
     coverage.unknown_sessions += stats.drops.get(DropReason::UnknownSession);
+    coverage.unknown_keys += stats.drops.get(DropReason::UnknownKey);
+    harvest_keyed(&stats.drops, coverage);
+}
+
+/// Adds what keys have kept out.
+pub(crate) fn harvest_keyed(drops: &Drops, coverage: &mut Coverage) {
+    coverage.forged_frames += drops.get(DropReason::Frame(FrameError::Forged));
+    coverage.other_suites += drops.get(DropReason::Frame(FrameError::Suite));
+    coverage.insecure += drops.get(DropReason::Insecure);
 }

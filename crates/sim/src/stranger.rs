@@ -2,17 +2,20 @@
 //! random valid messages and probes in them, in any state, acknowledges what was never sent, or nothing at all.
 //! It reads nobody else's frames, and asks for nothing but reading, which it may.
 
-use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};
+use thinwire_initiator::InitiatorKey;
 use thinwire_link::Link;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet, StationConfig};
 use thinwire_proto::{outside_frame, seal};
+use thinwire_seal::Sealer;
 use thinwire_wire::{
     AskClocks, Attach, Bye, Complete, Credit, DATA_OFFSET, DataHeader, Detach, Detached, Feedback,
-    Frame, Header, Hello, Kind, Message, Ping, Probe, ProbeReply, Request, Reset, ResetDone,
-    attach_flags, flags,
+    Frame, Header, Hello, KeyedAnswer, Kind, Message, PUBLIC_BYTES, Ping, Probe, ProbeReply,
+    Request, Reset, ResetDone, TAG_AT, Welcome, attach_flags, flags,
 };
 
+use crate::keyed_hand::{KeyedGreeting, Speaker};
 use crate::swarm::pick;
 
 /// A session that it was welcomed to.
@@ -21,6 +24,25 @@ struct Opened {
     session: u64,
     epoch: u32,
     number: u64,
+    /// There with a key.
+    sealer: Option<Sealer>,
+}
+
+impl Opened {
+    /// Names suite and key phase in a header.
+    fn stamp(&self, header: &mut Header) {
+        if let Some(sealer) = &self.sealer {
+            (header.suite, header.key_phase) = (sealer.suite().number(), sealer.phase());
+        }
+    }
+
+    /// Seals a frame that is written.
+    fn seal(&self, header: &Header, frame: &mut TxFrame) {
+        let Some(sealer) = &self.sealer else { return seal(frame) };
+        let (public, body) = frame.head.split_at_mut(PUBLIC_BYTES);
+        let (open, tag) = public.split_at_mut(TAG_AT);
+        tag.copy_from_slice(&sealer.seal(header.path, header.packet_number, open, body));
+    }
 }
 
 /// A station that says random valid messages in sessions of its own.
@@ -30,6 +52,10 @@ pub struct Stranger {
     pool: Pool,
     rng: Rng,
     opened: Vec<Opened>,
+    /// It greets with a key.
+    speaker: Option<Speaker>,
+    /// Greetings that may be answered, by their nonces.
+    asked: Vec<(u64, KeyedGreeting)>,
     /// The last cookie of each target.
     cookies: Vec<(Addr, u64)>,
     nonce: u64,
@@ -44,11 +70,18 @@ impl Stranger {
             batch: TxBatch::new(),
             pool: Pool::new(1 << 20),
             opened: Vec::new(),
+            speaker: None,
+            asked: Vec::new(),
             cookies: Vec::new(),
             nonce: 0,
             acknowledges: rng.chance(0.5),
             rng,
         }
+    }
+
+    /// The same with a key.
+    pub fn with_key(self, key: Option<InitiatorKey>) -> Self {
+        Stranger { speaker: key.map(Speaker::new), ..self }
     }
 
     /// Greets a target, and sends so many frames in each session that it has. Returns how many.
@@ -69,10 +102,8 @@ impl Stranger {
         for rx in frames.drain(..) {
             let Ok(frame) = Frame::parse(&rx.bytes) else { continue };
             match frame.messages().next() {
-                Some(Message::Welcome(w)) => {
-                    let (session, epoch) = (w.session, w.epoch);
-                    self.opened.push(Opened { at: rx.from, session, epoch, number: 0 });
-                }
+                Some(Message::Welcome(w)) => self.welcomed(rx.from, &w, None),
+                Some(Message::KeyedAnswer(answer)) => self.answered(rx.from, &answer),
                 Some(Message::Retry(retry)) => {
                     self.cookies.retain(|&(from, _)| from != rx.from);
                     self.cookies.push((rx.from, retry.cookie));
@@ -83,6 +114,23 @@ impl Stranger {
         // The older ones are left behind.
         let many = self.opened.len().saturating_sub(4);
         self.opened.drain(..many);
+    }
+
+    fn welcomed(&mut self, at: Addr, w: &Welcome<'_>, sealer: Option<Sealer>) {
+        let (session, epoch) = (w.session, w.epoch);
+        self.opened.push(Opened { at, session, epoch, number: 0, sealer });
+    }
+
+    fn answered(&mut self, from: Addr, answer: &KeyedAnswer<'_>) {
+        let Some((_, greeting)) = self.asked.iter_mut().find(|(nonce, _)| *nonce == answer.nonce)
+        else {
+            return;
+        };
+        let Ok((Some(suite), opened)) = greeting.open(answer) else { return };
+        if let Ok(Message::Welcome(w)) = Message::alone(opened.message()) {
+            let sealer = opened.seals(suite).sealer;
+            self.welcomed(from, &w, Some(sealer));
+        }
     }
 
     fn greet(&mut self, to: Addr) {
@@ -102,7 +150,17 @@ impl Stranger {
             export: "disk0",
             name: "stranger",
         };
-        outside_frame(&mut self.batch, to, Header::new(Kind::Hello), 0, |out| hello.emit(out));
+        let Some(speaker) = &mut self.speaker else {
+            let header = Header::new(Kind::Hello);
+            return outside_frame(&mut self.batch, to, header, 0, |out| hello.emit(out));
+        };
+        let greeting = speaker.greet(&hello);
+        outside_frame(&mut self.batch, to, Header::new(Kind::KeyedHello), 0, |out| {
+            out.extend_from_slice(greeting.message());
+        });
+        self.asked.push((self.nonce, greeting));
+        let many = self.asked.len().saturating_sub(4);
+        self.asked.drain(..many);
     }
 
     /// A question on any path, or the answer to one that was not asked; its number may have been used.
@@ -116,15 +174,22 @@ impl Stranger {
         header.packet_number = pick(rng, &[0, opened.number, opened.number, u64::MAX]);
         let (token, room_frames) = (rng.below(3), pick(rng, &[0, 1, u32::MAX]));
         let room_bytes = pick(rng, &[0, 1, u32::MAX]);
-        let (pad_to, batch) = (pick(rng, &[0, 600, 1500]), &mut self.batch);
+        let pad_to = pick(rng, &[0, 600, 1500]);
+        let frame = self.batch.push(opened.at);
+        Header::reserve(&mut frame.head);
         match kind {
-            Kind::Probe => outside_frame(batch, opened.at, header, pad_to, |out| {
-                Probe { token, room_frames, room_bytes }.emit(out);
-            }),
-            _ => outside_frame(batch, opened.at, header, 0, |out| {
-                ProbeReply { token, room_frames, room_bytes }.emit(out);
-            }),
+            Kind::Probe => Probe { token, room_frames, room_bytes }.emit(&mut frame.head),
+            _ => ProbeReply { token, room_frames, room_bytes }.emit(&mut frame.head),
         }
+        let end = frame.head.len() as u16;
+        (header.messages_end, header.data_offset) = (end, end);
+        if kind == Kind::Probe && frame.head.len() < pad_to {
+            frame.head.resize(pad_to, 0);
+        }
+        header.length = frame.head.len() as u16;
+        opened.stamp(&mut header);
+        header.write(&mut frame.head);
+        opened.seal(&header, frame);
     }
 
     fn frame(&mut self, at: usize) {
@@ -138,7 +203,7 @@ impl Stranger {
         Header::reserve(&mut frame.head);
         let mut payload = 0;
         for _ in 0..rng.between(1, 4) {
-            payload = message(rng, &mut frame.head);
+            payload = random_message(rng, &mut frame.head);
             if payload > 0 {
                 break;
             }
@@ -160,14 +225,15 @@ impl Stranger {
         header.data_offset = frame.head.len() as u16;
         frame.head.resize(frame.head.len() + payload, 0x5a);
         header.length = frame.head.len() as u16;
+        opened.stamp(&mut header);
         header.write(&mut frame.head);
         feedback.write(&mut frame.head);
-        seal(frame);
+        opened.seal(&header, frame);
     }
 }
 
 /// Appends a random message; returns the bytes of payload that go with it.
-fn message(rng: &mut Rng, out: &mut Vec<u8>) -> usize {
+pub(crate) fn random_message(rng: &mut Rng, out: &mut Vec<u8>) -> usize {
     let slot = pick(rng, &[0, 0, 1, 7, 127, u16::MAX]);
     let sequence = pick(rng, &[0, 1, 1, 2, 3, u32::MAX - 3, u32::MAX]);
     let transaction = rng.below(40) as u32;

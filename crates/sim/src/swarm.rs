@@ -3,6 +3,7 @@
 
 mod caches;
 mod disks;
+mod keys;
 mod lending;
 mod narrow;
 mod patches;
@@ -11,6 +12,8 @@ mod trees;
 
 pub use self::caches::has_cache;
 pub use self::disks::run_local_disks;
+pub use self::keys::has_keys;
+pub(crate) use self::keys::plan_keys;
 pub use self::lending::has_lending_links;
 pub use self::narrow::has_narrow_links;
 pub use self::spread::has_spread;
@@ -156,6 +159,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         let (mut world, plan) = trees::build(seed, ground, rng);
         caches::keep(seed, &mut world);
         lending::lend(seed, &mut world);
+        keys::give(seed, &mut world);
         return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
@@ -226,6 +230,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let mut plan = plan(duration_ns, faults, rng);
     spread::over_shards(seed, &mut world, &machines, &mut plan);
     lending::lend(seed, &mut world);
+    keys::give(seed, &mut world);
     (world, plan)
 }
 
@@ -333,6 +338,7 @@ fn medium(bytes: u64, rng: &mut Rng) -> MediumConfig {
     MediumConfig {
         bytes,
         latency_ns: pick(rng, &[(1_000, 5_000), (20_000, 200_000), (1_000_000, 8_000_000)]),
+        wide: 0,
         slow: pick(rng, &[0.0, 0.0, 0.002, 0.02]),
         tells_late_ns: 0,
         flush_failure,

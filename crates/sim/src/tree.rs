@@ -10,6 +10,7 @@ use thinwire_volume::modules::Linear;
 use thinwire_volume::stores::{FileStore, MemoryStore};
 use thinwire_volume::{Completion, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
+use crate::keys::Holder;
 use crate::leaves::LeafMemory;
 use crate::medium::MediumHandle;
 use crate::stamp::SECTOR_BYTES;
@@ -101,6 +102,8 @@ pub struct TreeStore {
     pub bytes_drawn: u64,
     /// On the machine that serves it: where its writer record is kept.
     pub record: MediumHandle,
+    /// Which key that machine greets others with, in a world with keys.
+    pub holder: Option<Holder>,
     /// What that process remembers of the leaves besides.
     pub memory: Rc<RefCell<LeafMemory>>,
     /// A fault to plant: nobody asks who has written a leaf.

@@ -1,12 +1,15 @@
 //! What becomes of frames between stations besides what the wire does to all of them: ways that are
-//! closed, attaches that arrive late, probes that are played back, and what a scripted test decides.
+//! closed, attaches that arrive late, probes that are played back, somebody who sees them and sends others,
+//! and what a scripted test decides.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use thinwire_link::sim::{SimNet, Verdict};
-use thinwire_wire::{Frame, Header, Kind, Message};
+use thinwire_wire::{Frame, Header, Kind, Message, SUITE_CRC32C};
+
+use crate::forger::Forger;
 
 /// What a scripted test wants to happen to a frame: sender, receiver and bytes in, its fate out.
 pub type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
@@ -18,6 +21,7 @@ struct Rules {
     judge: Option<Judge>,
     late: LateAttaches,
     playback: Playback,
+    forger: Option<Forger>,
 }
 
 /// All ways of a network.
@@ -35,6 +39,9 @@ impl Ways {
             let rules = &mut *rules.borrow_mut();
             if rules.closed.contains(&(from, to)) {
                 return Verdict::Drop;
+            }
+            if let Some(forger) = &mut rules.forger {
+                forger.see(clock.get(), from, to, bytes);
             }
             if let Some(judge) = &mut rules.judge {
                 return judge(from, to, bytes);
@@ -67,6 +74,16 @@ impl Ways {
     /// Lets a scripted test decide about single frames, or ends that.
     pub fn set_judge(&self, judge: Option<Judge>) {
         self.rules.borrow_mut().judge = judge;
+    }
+
+    /// Somebody is on all of them from now on.
+    pub fn set_forger(&self, forger: Forger) {
+        self.rules.borrow_mut().forger = Some(forger);
+    }
+
+    /// Has it do something.
+    pub fn with_forger<R>(&self, act: impl FnOnce(&mut Forger) -> R) -> Option<R> {
+        self.rules.borrow_mut().forger.as_mut().map(act)
     }
 
     /// Attaches that these stations send before `until` arrive `late_ns` later.
@@ -123,6 +140,17 @@ impl Playback {
     }
 }
 
+/// A frame has an ATTACH in it. Of one that is sealed nobody knows: all of a session may be late.
+fn may_attach(bytes: &[u8]) -> bool {
+    match Header::parse(bytes, bytes.len()) {
+        Ok(header) if header.suite != SUITE_CRC32C => header.kind == Kind::Session,
+        Ok(_) => Frame::parse(bytes).is_ok_and(|frame| {
+            frame.messages().any(|message| matches!(message, Message::Attach(_)))
+        }),
+        Err(_) => false,
+    }
+}
+
 /// Frames with an ATTACH of these stations arrive so much later, as long as time is before `until`.
 #[derive(Default)]
 struct LateAttaches {
@@ -137,10 +165,7 @@ struct LateAttaches {
 impl LateAttaches {
     fn judge(&mut self, now: u64, from: u32, bytes: &[u8]) -> Verdict {
         let concerned = now < self.until && self.stations.contains(&from);
-        let Some(frame) = concerned.then(|| Frame::parse(bytes).ok()).flatten() else {
-            return Verdict::Pass;
-        };
-        if !frame.messages().any(|message| matches!(message, Message::Attach(_))) {
+        if !concerned || !may_attach(bytes) {
             return Verdict::Pass;
         }
         self.count += 1;

@@ -11,7 +11,7 @@
 mod figures;
 mod time;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
@@ -24,10 +24,13 @@ use thinwire_volume::Op;
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
 use crate::export::{Export, RECORD_BYTES, Store};
+use crate::forger::{Forger, ForgerStats};
 use crate::juggler::Juggler;
+use crate::keys::WorldKeys;
 use crate::machine::Machine;
 use crate::medium::{MediumConfig, MediumHandle};
 use crate::model::Range;
+use crate::sealed::SealWatch;
 use crate::server::{Crash, Server};
 use crate::trace::Trace;
 use crate::tree::{Branch, TreeLeaf, TreeStore};
@@ -78,6 +81,12 @@ pub struct World {
     pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
     pub died: Vec<usize>,
+    /// Its keys, if it has some.
+    pub keys: Option<WorldKeys>,
+    /// What is sealed with them.
+    pub seals: Option<Rc<RefCell<SealWatch>>>,
+    /// When keys and signs of life are looked at next.
+    keys_at: u64,
     pub(crate) clock: Rc<Cell<u64>>,
     pub(crate) rng: Rng,
     ways: Ways,
@@ -107,6 +116,9 @@ impl World {
             ended: Vec::new(),
             put_down: Vec::new(),
             died: Vec::new(),
+            keys: None,
+            seals: None,
+            keys_at: 0,
             clock,
             rng,
             ways,
@@ -167,6 +179,7 @@ impl World {
             block_bytes,
             bytes_drawn: 0,
             record,
+            holder: None,
             memory: Rc::default(),
             unasked: false,
             unflushed: None,
@@ -359,6 +372,21 @@ impl World {
     /// How long the last frame that was delayed or played back is still under way, at most.
     pub fn late_for(&self) -> u64 {
         self.ways.late_until().saturating_sub(self.now)
+    }
+
+    /// Somebody is on all ways from now on.
+    pub fn set_forger(&mut self, forger: Forger) {
+        self.ways.set_forger(forger);
+    }
+
+    /// Has it do something, if there is one, and return something of what it is.
+    pub fn with_forger<R>(&self, act: impl FnOnce(&mut Forger) -> R) -> Option<R> {
+        self.ways.with_forger(act)
+    }
+
+    /// What it has done so far.
+    pub fn forger_stats(&self) -> ForgerStats {
+        self.with_forger(|forger| forger.stats()).unwrap_or_default()
     }
 
     /// Opens all ways.

@@ -5,11 +5,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use thinwire_sim::narrow::OutletCanary;
 use thinwire_sim::run::SimSide;
 use thinwire_sim::{
-    Canary, has_cache, has_lending_links, has_narrow_links, has_spread, has_tree,
+    Canary, has_cache, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
     has_wrapped_links, run_seed,
 };
 use thinwire_volume::modules::CacheCanary;
-use {thinwire_initiator as initiator, thinwire_node as node, thinwire_target as target};
+use {
+    thinwire_initiator as initiator, thinwire_node as node, thinwire_proto as proto,
+    thinwire_target as target,
+};
 
 #[test]
 fn a_seed_repeats_exactly() {
@@ -60,6 +63,12 @@ fn found_in_caches(canary: CacheCanary, most: u64) {
 #[track_caller]
 fn found_over_shards(canary: Canary, most: u64) {
     found_among(canary, most, has_spread);
+}
+
+/// As [`found`]; only worlds with keys can see it.
+#[track_caller]
+fn found_with_keys(canary: Canary, most: u64) {
+    found_among(canary, most, has_keys);
 }
 
 #[track_caller]
@@ -309,4 +318,31 @@ fn canary_of_a_link_that_reuses_what_a_target_writes_is_found() {
 #[test]
 fn canary_of_a_client_that_never_lets_go_of_what_was_lent_is_found() {
     found_among(Canary::LentKept, 100, has_lending_links);
+}
+
+/// Links refuse frames, and what waits for them is sealed twice.
+#[test]
+fn canary_that_stamps_anew_what_was_sealed_is_found() {
+    let canary = Canary::Session(proto::SessionCanary::StampedAnew);
+    found_among(canary, 100, |seed| has_keys(seed) && has_narrow_links(seed));
+}
+
+#[test]
+fn canary_that_takes_replays_is_found() {
+    found_with_keys(Canary::Session(proto::SessionCanary::ReplaysTaken), 100);
+}
+
+#[test]
+fn canary_that_hears_before_it_opens_is_found() {
+    found_with_keys(Canary::Session(proto::SessionCanary::HeardUnopened), 100);
+}
+
+#[test]
+fn canary_that_keeps_sessions_of_a_key_that_is_gone_is_found() {
+    found_with_keys(Canary::Target(target::TargetCanary::KeysKept), 100);
+}
+
+#[test]
+fn canary_that_believes_refusals_of_nobody_is_found() {
+    found_with_keys(Canary::Initiator(initiator::InitiatorCanary::BelievesRefusals), 300);
 }

@@ -7,6 +7,7 @@ use thinwire_wire::{
     Attach, Attached, Detach, Detached, Event, Message, Status, attach_flags, event_code, feature,
 };
 
+use crate::access::Right;
 use crate::answers::Answer;
 use crate::greet::SESSION_NUMBER;
 use crate::house::House;
@@ -32,9 +33,20 @@ impl House {
             let text = format!("attach {transaction} of this session comes too late: ask anew");
             return refuse(peer, transaction, Status::Busy, 1, text);
         }
+        if let Err(over) = self.may_attach(session, !peer.was_attached) {
+            return refuse(peer, transaction, Status::TooMany, 0, over.to_string());
+        }
         if self.exports.open_count(session) >= ATTACHMENTS_MAX {
             let text = "this session has too many attachments".to_string();
             return refuse(peer, transaction, Status::TooMany, 0, text);
+        }
+        let right = match (&self.config.keys, &peer.keyed) {
+            (Some(keys), Some(keyed)) => keys.right_of(&keyed.principal, attach.export),
+            _ => Right::Write,
+        };
+        if right == Right::Nothing {
+            // Not told from one that is not there: what it may not open, it may not know of.
+            return no_such_export(peer, &self.config.node, attach);
         }
         let Some(export) = self.exports.find(attach.export) else {
             if let Some(shard) = self.other_shard(attach.export) {
@@ -45,10 +57,13 @@ impl House {
                 );
                 return refuse(peer, transaction, Status::WrongShard, 0, text);
             }
-            let text = format!("node {} has no export {}", self.config.node, attach.export);
-            return refuse(peer, transaction, Status::NotFound, 0, text);
+            return no_such_export(peer, &self.config.node, attach);
         };
         let has = |flag| attach.flags & flag != 0;
+        if right == Right::Read && !has(attach_flags::READ_ONLY) {
+            let text = format!("this key may only read export {}", attach.export);
+            return refuse(peer, transaction, Status::ReadOnly, 0, text);
+        }
         if has(attach_flags::READ_ONLY) {
             if let Some(granted) = self.exports.attach_read(session, transaction, export) {
                 grant(peer, &mut self.room_changed, transaction, &granted);
@@ -204,6 +219,12 @@ fn deny(peer: &mut Peer, transaction: u32, denied: Denied) {
         Denial::Record => Status::Io,
     };
     refuse(peer, transaction, status, denied.seconds_left, denied.text);
+}
+
+fn no_such_export(peer: &mut Peer, node: &str, attach: &Attach<'_>) {
+    let may_open = if peer.keyed.is_some() { " that this key may open" } else { "" };
+    let text = format!("node {node} has no export {}{may_open}", attach.export);
+    refuse(peer, attach.transaction, Status::NotFound, 0, text);
 }
 
 fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {

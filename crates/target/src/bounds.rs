@@ -7,7 +7,10 @@ use thinwire_wire::UNIT_BYTES;
 
 use crate::TargetConfig;
 use crate::attach::ATTACHMENTS_MAX;
+use crate::fair::Fair;
 use crate::greet::SESSIONS_MAX;
+use crate::keyed::Keyed;
+use crate::line::Line;
 use crate::peer::Peer;
 use crate::slots::{PINNED_BYTES_MAX, Slots};
 
@@ -30,9 +33,12 @@ impl TargetConfig {
             + slots * Exports::PASS_BYTES;
         let operations = slots * Exports::IO_BYTES;
         size_of::<Peer>()
+            + Keyed::BYTES_MAX
             + Session::BYTES_MAX
             + slots * Session::HELD_BYTES
             + Slots::bytes_max(self.slots, self.credit_bytes)
+            + slots * Fair::SLOT_BYTES
+            + ATTACHMENTS_MAX * Line::SHARE_BYTES
             + 2 * (attachments + operations)
             + TURN_FRAMES_MAX * (size_of::<TxFrame>() + TX_HEAD_BYTES)
     }
@@ -43,7 +49,9 @@ impl TargetConfig {
     pub fn session_payload_bytes_max(&self) -> usize {
         let credit = self.credit_bytes as usize;
         let pieces = credit / UNIT_BYTES * Pool::SMALL_UNIT_BYTES;
-        pieces + 2 * credit + self.slots as usize * 2 * PAGE_BYTES
+        // Sealed frames are copies, until they are sent.
+        let sealed = if self.keys.is_some() { credit } else { 0 };
+        pieces + 2 * credit + sealed + self.slots as usize * 2 * PAGE_BYTES
     }
 
     /// Memory that all sessions share, in bytes: received frames that small payloads keep alive.

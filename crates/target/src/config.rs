@@ -3,16 +3,22 @@
 use std::time::Duration;
 
 use thinwire_exports::DoorCanary;
-use thinwire_proto::Batching;
+use thinwire_proto::{Batching, SessionCanary};
+
+use crate::{Limits, TargetKeys};
 
 /// Settings of a target. The defaults are right for most.
 #[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// The name under which it is discovered.
     pub node: String,
-    /// It agrees to sessions without keys. Default: false; without it every session is refused,
-    /// because keys do not exist yet.
+    /// It agrees to sessions without keys, if it has none. Default: false; without it and without keys
+    /// every session is refused.
     pub insecure: bool,
+    /// Who may greet, and with which keys. Default: nobody has one.
+    pub keys: Option<TargetKeys>,
+    /// What initiators may have. Default: what a few hundred need.
+    pub limits: Limits,
     /// Slots a session has: requests outstanding at once. Default 128: four times the depth at
     /// which a fast disk saturates. Each costs about 600 bytes. Bound: 1 to 1024.
     pub slots: u16,
@@ -32,6 +38,8 @@ pub struct TargetConfig {
     pub canary: TargetCanary,
     /// Tests only: the same, behind the door.
     pub door: DoorCanary,
+    /// Tests only: the same, in its sessions.
+    pub session: SessionCanary,
     /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
     /// a border. Both sides must agree on it.
     pub counters_high: bool,
@@ -42,6 +50,8 @@ impl Default for TargetConfig {
         TargetConfig {
             node: "thinwire".into(),
             insecure: false,
+            keys: None,
+            limits: Limits::default(),
             slots: 128,
             credit_bytes: 8 << 20,
             lease: Duration::from_secs(30),
@@ -49,6 +59,7 @@ impl Default for TargetConfig {
             batching: Batching::default(),
             canary: TargetCanary::None,
             door: DoorCanary::None,
+            session: SessionCanary::None,
             counters_high: false,
         }
     }
@@ -68,4 +79,10 @@ pub enum TargetCanary {
     HandOverUnproved,
     /// A session that was promised is made for a frame that names it, before that is unsealed.
     MadeUnsealed,
+    /// What a run had before ends when it greets again, before it uses what it is promised.
+    EndsAtGreeting,
+    /// A key that is taken away is refused to those who greet, but its sessions go on.
+    KeysKept,
+    /// Requests go to their stores as they come, whoever waits behind them.
+    FirstComeFirstServed,
 }

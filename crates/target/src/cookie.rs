@@ -34,6 +34,17 @@ impl Cookies {
         cookie != 0 && (is(now) | is(now.wrapping_sub(1)))
     }
 
+    /// A hash of a place that nobody who does not know the key can aim at.
+    pub fn hash_of(&self, link: usize, addr: Addr) -> u64 {
+        // No time is so late.
+        self.of_period(u64::MAX, link, addr)
+    }
+
+    /// Likewise of a name.
+    pub fn hash_of_name(&self, name: &str) -> u64 {
+        siphash(self.key, name.as_bytes())
+    }
+
     /// The period stands for a key of its own: the values of one tell nothing of those of another.
     fn of_period(&self, period: u64, link: usize, addr: Addr) -> u64 {
         let mut place = Place::default();

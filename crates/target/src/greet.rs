@@ -5,15 +5,21 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, Room, RxFrame, TxBatch};
 use thinwire_proto::{
     AMPLIFICATION_MAX, BatchPolicy, DropReason, NUMBER_HIGH, Role, SEQUENCE_HIGH, Session,
-    SessionConfig, Time, addr_to_wire, outside_frame,
+    SessionConfig, SessionKeys, Time, addr_to_wire, outside_frame,
 };
+use thinwire_seal::Suite;
 use thinwire_wire::{
     Address, Addresses, BASE_FRAME_BYTES_MIN, Discover, HEADER_BYTES, Header, Hello, Kind, Offer,
     OfferedExports, Refuse, Retry, Status, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 
 use crate::TargetCanary;
+use crate::access::Right;
+use crate::house::Owner;
+use crate::keyed::{Asker, Keyed, KeyedAsker};
+use crate::limits::{Limit, OverLimit};
 use crate::peer::Peer;
+use crate::room::host;
 use crate::slots::{REQUEST_BYTES_MAX, Slots};
 use crate::target::Target;
 use crate::together::Together;
@@ -44,12 +50,12 @@ pub fn session_lane(shard: u8, node: &str) -> u32 {
 
 /// The header of an answer to whoever wants the frames of that session id: the node there knows its lane
 /// by it.
-fn answer(kind: Kind, asker: u64) -> Header {
+pub(crate) fn answer(kind: Kind, asker: u64) -> Header {
     Header { session: asker, ..Header::new(kind) }
 }
 
 /// A session that was welcomed and not used yet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Promise {
     pub local_id: u64,
     pub remote_id: u64,
@@ -63,6 +69,8 @@ pub(crate) struct Promise {
     pub instance: u64,
     pub member: u8,
     pub nonce: u64,
+    /// There if a key opened it: what is kept of that, and the keys of its frames.
+    pub keyed: Option<(Keyed, SessionKeys)>,
     /// The link and the address that its HELLO came from.
     pub place: (usize, Addr),
     /// Higher than that of all sessions that this target opened before.
@@ -98,43 +106,116 @@ impl Target {
         if !hello.node.is_empty() && hello.node != self.house.config.node {
             return Err(DropReason::OtherNode);
         }
+        let (nonce, session) = (hello.nonce, hello.session);
+        let asker = Asker { link, to: from, nonce, session, keyed: None };
         // Before anything that costs more than two hashes: this may be one of many that are forged.
         if !is_proved && !self.cookies.is_good(now, link, from, hello.cookie) {
-            self.retry(now, link, from, hello);
+            self.retry(now, &asker);
             return Ok(());
         }
-        if !self.house.config.insecure || hello.security & 1 == 0 {
-            let who = if self.house.config.insecure { "the initiator" } else { "this target" };
-            let text = format!(
-                "keys do not exist yet and {who} did not say --insecure, so no session is possible"
-            );
-            self.refuse(link, from, hello, Status::Insecure, &text);
-            return Ok(());
+        if !is_proved && self.may_greet(now, link, from).is_err() {
+            // Not refused, which would end an honest attempt: it greets again.
+            return Err(DropReason::Overload);
         }
+        let config = &self.house.config;
+        if config.keys.is_some() || !config.insecure || hello.security & 1 == 0 {
+            let text = if config.keys.is_some() {
+                "this target demands a key: give the file of one with --key"
+            } else if config.insecure {
+                "this target has no keys, and the initiator did not say --insecure"
+            } else {
+                "this target has no keys and was not started with --insecure, so no session is possible"
+            };
+            self.refuse(asker, Status::Insecure, text);
+            return Err(DropReason::Insecure);
+        }
+        self.admit(now, rx, hello, asker)
+    }
+
+    /// Opens a session for whoever has shown that it may have one, or says why not.
+    pub(crate) fn admit(
+        &mut self,
+        now: Time,
+        rx: &RxFrame,
+        hello: &Hello<'_>,
+        asker: Asker,
+    ) -> Result<(), DropReason> {
+        let (link, from) = (asker.link, asker.to);
         if hello.initiator == [0; 16] {
             let text = "an initiator must have an identity, and zeroes are none";
-            self.refuse(link, from, hello, Status::Invalid, text);
+            self.refuse(asker, Status::Invalid, text);
             return Ok(());
         }
-        match self.house.shard_for(hello.export, &hello.initiator, hello.member) {
+        let initiator = match &asker.keyed {
+            Some(keyed) => keyed.identity(&hello.initiator),
+            None => hello.initiator,
+        };
+        // Where an export is that it may not know of would tell that it is there.
+        let may_know = asker.keyed.as_ref().is_none_or(|keyed| {
+            let keys = self.house.config.keys.as_ref();
+            keys.is_some_and(|k| k.right_of(&keyed.principal(), hello.export) != Right::Nothing)
+        });
+        match self.house.shard_for(hello.export, &initiator, hello.member).filter(|_| may_know) {
             Some(shard) if shard != self.shard => {
                 return self.forward(shard, link, from, &rx.bytes);
             }
             _ => {}
         }
-        let index = match self.known(link, from, hello) {
-            Some(index) => index,
-            None => match self.promise(now, link, from, hello) {
-                Some(index) => index,
-                None => {
-                    let text = "this target has no room for another session";
-                    self.refuse(link, from, hello, Status::TooMany, text);
-                    return Ok(());
-                }
-            },
-        };
-        self.welcome(link, from, index);
+        if let Some(index) = self.known(link, from, hello).filter(|_| asker.keyed.is_none()) {
+            self.welcome(index, asker);
+            return Ok(());
+        }
+        let suite = asker.keyed.as_ref().map(|keyed| self.suite_for(keyed));
+        if suite == Some(None) {
+            let text =
+                "no suite of both: --authenticate-only must be said on both sides or on none";
+            self.refuse(asker, Status::Insecure, text);
+            return Err(DropReason::Insecure);
+        }
+        let owner =
+            Owner { principal: asker.keyed.as_ref().map(KeyedAsker::principal), host: host(from) };
+        if let Err(over) = self.keep_limits(now, &owner, (initiator, hello.instance, hello.member))
+        {
+            self.refuse(asker, Status::TooMany, &over.to_string());
+            return Err(DropReason::Overload);
+        }
+        let promised = self.promise(now, link, owner, from, initiator, hello);
+        if self.house.config.canary == TargetCanary::EndsAtGreeting {
+            self.end_run(initiator, hello.instance, hello.member);
+        }
+        match promised {
+            Some(index) => self.welcome_keyed(now, index, suite.flatten(), asker),
+            None => {
+                let limit = Limit::Sessions;
+                let over = OverLimit { limit, value: self.house.config.limits.get(limit) };
+                self.refuse(asker, Status::TooMany, &over.to_string());
+            }
+        }
         Ok(())
+    }
+
+    /// Ends the sessions that this member of a run uses, though all that is there of another is a greeting.
+    #[cold]
+    fn end_run(&mut self, initiator: [u8; 16], instance: u64, member: u8) {
+        let run = (initiator, instance, member);
+        for index in 0..self.peers.len() {
+            let peer = self.peers[index].as_ref();
+            if peer.is_some_and(|p| (p.initiator, p.instance, p.member) == run) {
+                self.end(index);
+            }
+        }
+    }
+
+    /// Welcomes to a session that was just promised, with its keys if it is to have some.
+    fn welcome_keyed(&mut self, now: Time, index: usize, suite: Option<Suite>, mut asker: Asker) {
+        if let (Some(suite), Some(keyed)) = (suite, asker.keyed.take()) {
+            let mut message = Vec::new();
+            self.emit_welcome(index, asker.link, &mut message);
+            let welcomed = keyed.welcome(now, suite, &message, self);
+            self.promises[index].as_mut().expect("just promised").keyed = Some(welcomed);
+            return self.answer_again(index, &asker);
+        }
+        self.welcome(index, asker);
     }
 
     /// The session that was opened for this very HELLO.
@@ -151,9 +232,19 @@ impl Target {
     }
 
     /// Takes note of a session that its initiator may use: what costs memory is made when it does.
-    fn promise(&mut self, now: Time, link: usize, from: Addr, hello: &Hello<'_>) -> Option<usize> {
+    fn promise(
+        &mut self,
+        now: Time,
+        link: usize,
+        owner: Owner,
+        from: Addr,
+        initiator: [u8; 16],
+        hello: &Hello<'_>,
+    ) -> Option<usize> {
         let index = self.make_room(now, from)?;
         let house = &mut self.house;
+        house.owners.resize(self.peers.len().max(house.owners.len()), None);
+        house.owners[index] = Some(owner);
         // The shard is the first byte on the wire, so that a packet filter can steer by it
         // (rule 10), and the node's lane keeps targets apart; the index makes the look-up a table
         // access; the rest cannot be guessed.
@@ -171,10 +262,11 @@ impl Target {
             seed: house.rng.next_u64(),
             room: Room { frames: hello.room_frames.max(1), bytes: hello.room_bytes.max(2048) },
             limit,
-            initiator: hello.initiator,
+            initiator,
             instance: hello.instance,
             member: hello.member,
             nonce: hello.nonce,
+            keyed: None,
             place: (link, from),
             number: house.session_number,
             name: hello.name.to_string(),
@@ -206,6 +298,7 @@ impl Target {
             epoch: promise.epoch,
             seed: promise.seed,
             batching,
+            canary: house.config.session,
         };
         let sessions = self.attached_sessions() + 1;
         let mut session = Session::new(now, config, house.room(sessions));
@@ -215,6 +308,10 @@ impl Target {
             session.set_first_number(NUMBER_HIGH);
         }
         session.add_path(now, link, from, Some(promise.room), sizes);
+        let keyed = promise.keyed.map(|(keyed, keys)| {
+            session.set_keys(keys);
+            keyed
+        });
         let c = &house.config;
         let no_duplicate_detection = c.canary == TargetCanary::NoDuplicateDetection;
         let mut slots = Slots::new(c.slots, c.credit_bytes, no_duplicate_detection);
@@ -230,6 +327,7 @@ impl Target {
             instance: promise.instance,
             member: promise.member,
             nonce: promise.nonce,
+            keyed,
             place: promise.place,
             number: promise.number,
             name: promise.name,
@@ -240,12 +338,11 @@ impl Target {
         }));
     }
 
-    fn welcome(&mut self, link: usize, to: Addr, index: usize) {
-        let (nonce, asker, session, epoch) = match (&self.peers[index], &self.promises[index]) {
-            (Some(p), _) => {
-                (p.nonce, p.session.remote_id(), p.session.local_id(), p.session.epoch())
-            }
-            (None, Some(p)) => (p.nonce, p.remote_id, p.local_id, p.epoch),
+    /// The WELCOME to a session that was promised, or is in use.
+    fn emit_welcome(&self, index: usize, link: usize, out: &mut Vec<u8>) {
+        let (nonce, session, epoch) = match (&self.peers[index], &self.promises[index]) {
+            (Some(p), _) => (p.nonce, p.session.local_id(), p.session.epoch()),
+            (None, Some(p)) => (p.nonce, p.local_id, p.epoch),
             (None, None) => return,
         };
         let house = &self.house;
@@ -271,21 +368,47 @@ impl Target {
             credit_bytes: house.config.credit_bytes,
             addresses: Addresses::new(&addresses[..count]),
         };
-        let batch = &mut self.outside[link];
-        outside_frame(batch, to, answer(Kind::Welcome, asker), 0, |out| welcome.emit(out));
+        welcome.emit(out);
+    }
+
+    fn welcome(&mut self, index: usize, asker: Asker) {
+        let mut message = Vec::new();
+        self.emit_welcome(index, asker.link, &mut message);
+        let header = answer(Kind::Welcome, asker.session);
+        outside_frame(&mut self.outside[asker.link], asker.to, header, 0, |out| {
+            out.extend_from_slice(&message);
+        });
     }
 
     /// Has the sender of a HELLO show that it receives.
-    fn retry(&mut self, now: Time, link: usize, to: Addr, hello: &Hello<'_>) {
-        let retry = Retry { nonce: hello.nonce, cookie: self.cookies.make(now, link, to) };
-        let batch = &mut self.outside[link];
-        outside_frame(batch, to, answer(Kind::Retry, hello.session), 0, |out| retry.emit(out));
+    pub(crate) fn retry(&mut self, now: Time, asker: &Asker) {
+        let Asker { link, to, nonce, session, .. } = *asker;
+        let retry = Retry { nonce, cookie: self.cookies.make(now, link, to) };
+        let header = answer(Kind::Retry, session);
+        outside_frame(&mut self.outside[link], to, header, 0, |out| retry.emit(out));
     }
 
-    fn refuse(&mut self, link: usize, to: Addr, hello: &Hello<'_>, status: Status, text: &str) {
-        let refuse = Refuse { nonce: hello.nonce, status: status as u16, text };
-        let batch = &mut self.outside[link];
-        outside_frame(batch, to, answer(Kind::Refuse, hello.session), 0, |out| refuse.emit(out));
+    /// Declines, with the key if there is one: then the initiator knows that it was this target.
+    pub(crate) fn refuse(&mut self, asker: Asker, status: Status, text: &str) {
+        let refuse = Refuse { nonce: asker.nonce, status: status as u16, text };
+        if asker.keyed.is_some() {
+            let mut message = Vec::new();
+            refuse.emit(&mut message);
+            return self.answer_sealed(asker, &message);
+        }
+        let header = answer(Kind::Refuse, asker.session);
+        outside_frame(&mut self.outside[asker.link], asker.to, header, 0, |out| refuse.emit(out));
+    }
+
+    /// The names that somebody may know: those of the exports that it may open.
+    pub(crate) fn names_for(&self, principal: Option<&str>) -> Vec<String> {
+        let keys = self.house.config.keys.as_ref();
+        let may_know = |name: &&String| match (principal, keys) {
+            (Some(principal), Some(keys)) => keys.right_of(principal, name) != Right::Nothing,
+            (_, Some(keys)) => keys.announces,
+            (_, None) => true,
+        };
+        self.offered_names.iter().filter(may_know).cloned().collect()
     }
 
     pub(crate) fn on_discover(
@@ -322,10 +445,11 @@ impl Target {
     }
 
     pub(crate) fn send_offers(&mut self, now: Time, out: &mut [TxBatch]) {
+        let names = self.names_for(None);
         let house = &self.house;
         let offers = &mut self.offers;
         let cookies = &self.cookies;
-        let names: &[String] = &self.offered_names;
+        let names: &[String] = &names;
         offers.retain(|offer| {
             if offer.at > now {
                 return true;

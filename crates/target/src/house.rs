@@ -1,13 +1,15 @@
 //! What all sessions of a target share: the door to the exports, links, settings.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use thinwire_buffer::{LinkInfo, Pool, Room};
+use thinwire_buffer::{Addr, LinkInfo, Pool, Room};
 use thinwire_exports::Exports;
 use thinwire_proto::{Drops, SipRng, Stage, StageObserver, Time};
 use thinwire_volume::Op;
 
-use crate::TargetConfig;
+use crate::fair::Fair;
+use crate::{LimitCounts, TargetConfig};
 
 /// Counters of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct TargetStats {
     pub copied_bytes: u64,
     /// Sessions opened.
     pub sessions: u64,
+    /// What was refused, or had to give way, for a limit.
+    pub limits: LimitCounts,
     /// Writers fenced.
     pub fenced: u64,
     /// Attaches refused since another process with the same identity is alive.
@@ -39,6 +43,8 @@ pub(crate) struct House {
     pub rng: SipRng,
     pub instance: u64,
     pub exports: Exports,
+    /// Whose requests go to them first.
+    pub fair: Fair,
     /// Exports of other shards, and which.
     pub elsewhere: Vec<(String, u8)>,
     /// Exports that all shards have, and how many shards there are.
@@ -50,8 +56,38 @@ pub(crate) struct House {
     /// All but what the door counts.
     pub stats: TargetStats,
     pub next_epoch: u32,
+    /// By the place of a session: whose it is.
+    pub owners: Vec<Option<Owner>>,
     /// Of the session that was opened last.
     pub session_number: u64,
+}
+
+/// Whose a session is, for limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// Who has the key that opened it.
+    pub principal: Option<Arc<str>>,
+    /// The address, whatever its ports.
+    pub host: Addr,
+}
+
+/// By what sessions are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The principal of their key; those without one have none in common.
+    Key,
+    /// The address.
+    Address,
+}
+
+impl Owner {
+    /// Whether the other counts with this one.
+    pub fn is_as(&self, other: &Owner, by: By) -> bool {
+        match by {
+            By::Key => self.principal.is_some() && self.principal == other.principal,
+            By::Address => self.host == other.host,
+        }
+    }
 }
 
 impl House {

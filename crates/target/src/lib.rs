@@ -9,22 +9,34 @@
 //! * `slots.rs`: exactly-once requests and the data that belongs to them
 //! * `peer.rs`: one session and what it has open
 //! * `requests.rs`: from a whole request to its completion
+//! * `fair.rs`: whose requests go to the stores while several sessions have some; `line.rs`: those who wait for
+//!   one; `depth.rs`: how much one is given at once; `order.rs`: who sends first
 //! * `answers.rs`: answers to attaches, until they are taken in
 //! * `attach.rs`: attaching, and what the door answers
 //! * `greet.rs`: handshake and discovery; `cookie.rs`: who has shown to receive; `room.rs`: who goes when
 //!   there is no room for another session
+//! * `keys.rs`: who may greet; `access.rs`: who may open what; `keyed.rs`: greetings with a key
+//! * `limits.rs`: what its initiators may have, by key and by address
 //! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
 //! * `report.rs`: what status tells
 #![forbid(unsafe_code)]
 
+mod access;
 mod answers;
 mod attach;
 mod bounds;
 mod config;
 mod cookie;
+mod depth;
+mod fair;
 mod greet;
 mod house;
+mod keyed;
+mod keys;
+mod limits;
+mod line;
+mod order;
 mod part;
 mod peer;
 mod report;
@@ -35,10 +47,13 @@ mod slots;
 mod target;
 mod together;
 
+pub use access::Access;
 pub use config::{TargetCanary, TargetConfig};
 pub use greet::{SESSION_NUMBER, session_lane};
 pub use house::TargetStats;
-pub use report::SessionReport;
+pub use keys::{Principal, TargetKeys};
+pub use limits::{Limit, LimitCounts, Limits};
+pub use report::{KeyReport, SessionReport};
 pub use target::Target;
 pub use thinwire_exports::{
     DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig, WriterReport,

@@ -5,6 +5,7 @@ use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time, Un
 use thinwire_wire::{Bye, Clocks, Detached, Message, OpCode, Request, Status};
 
 use crate::house::House;
+use crate::keyed::Keyed;
 use crate::slots::{Intake, Slots};
 use crate::together::Together;
 
@@ -19,6 +20,8 @@ pub(crate) struct Peer {
     /// Which of the sessions of that run that stand side by side.
     pub member: u8,
     pub nonce: u64,
+    /// There if a key opened it.
+    pub keyed: Option<Keyed>,
     /// The link and the address that its HELLO came from.
     pub place: (usize, Addr),
     /// How many sessions this target had opened before.
@@ -98,6 +101,7 @@ impl Peer {
             Message::Reset(reset) => {
                 if self.slots.on_reset(reset)? {
                     let (slot, sequence) = (reset.slot, reset.sequence);
+                    house.fair.remove(index, slot);
                     let group = self.slots.get(slot).group.take();
                     if let (Some(together), Some(group)) = (&mut self.together, group) {
                         let session = &mut self.session;

@@ -1,7 +1,8 @@
 //! What a target tells of itself, for status: its exports, and its sessions.
 
 use thinwire_exports::ExportReport;
-use thinwire_proto::{PathReport, Time};
+use thinwire_proto::{PathReport, SessionKeys, Time};
+use thinwire_seal::{KeyId, Suite};
 
 use crate::peer::Peer;
 use crate::target::Target;
@@ -11,12 +12,27 @@ use crate::target::Target;
 pub struct SessionReport {
     /// What the initiator calls itself.
     pub initiator: String,
+    /// The key that opened it, if one did.
+    pub key: Option<KeyReport>,
     /// Its paths.
     pub paths: Vec<PathReport>,
     /// Names of the exports it has open.
     pub exports: Vec<String>,
     /// When it was last heard.
     pub last_heard: Time,
+}
+
+/// Which key a session uses, for status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyReport {
+    /// Whose it is.
+    pub principal: String,
+    /// Which of its keys.
+    pub key: KeyId,
+    /// The suite that was agreed.
+    pub suite: Suite,
+    /// How often this end has gone to another key of the session.
+    pub rekeys: u64,
 }
 
 impl Target {
@@ -39,6 +55,12 @@ impl Target {
     pub fn first_sessions(&self, at_most: usize) -> Vec<SessionReport> {
         let report = |p: &Peer| SessionReport {
             initiator: p.name.clone(),
+            key: p.keyed.as_ref().map(|keyed| KeyReport {
+                principal: keyed.principal.to_string(),
+                key: keyed.key,
+                suite: keyed.suite,
+                rekeys: p.session.keys().map_or(0, SessionKeys::advances),
+            }),
             paths: p.session.path_reports().collect(),
             exports: self
                 .house

@@ -7,6 +7,7 @@ use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
 use crate::TargetCanary;
+use crate::fair::Mark;
 use crate::house::{House, cross};
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, State};
@@ -40,7 +41,7 @@ fn status_of_volume(kind: ErrorKind) -> Status {
 }
 
 impl House {
-    /// Executes the request of a slot if it and its data are there.
+    /// Executes the request of a slot if it and its data are there, and nobody else is to go before.
     pub fn try_execute(&mut self, peer: &mut Peer, index: usize, slot: u16) {
         let s = peer.slots.get(slot);
         if s.state != State::Receiving {
@@ -52,13 +53,48 @@ impl House {
         if takes_data && !s.is_whole(request.length) && peer.was_attached {
             return;
         }
+        if self.fair.is_shared(self.now, index) {
+            return self.stand_in_line(peer, index, slot);
+        }
+        self.execute::<false>(peer, index, slot);
+    }
+
+    /// It goes when it is its session's turn ([`House::serve`]), or at once if it goes to no store.
+    #[cold]
+    fn stand_in_line(&mut self, peer: &mut Peer, index: usize, slot: u16) {
+        if self.fair.waits(index, slot) {
+            return;
+        }
+        let Some(request) = &peer.slots.get(slot).request else { return };
+        match self.exports.admit(peer.session.local_id(), pass_of(request)) {
+            Ok(permit) => self.fair.wait(permit.export(), index, slot, request),
+            Err(_) => self.execute::<true>(peer, index, slot),
+        }
+    }
+
+    /// Gives the stores what they may have of what stands in line. True if that is anything.
+    fn serve(&mut self, peers: &mut [Option<Box<Peer>>]) -> bool {
+        let mut any = false;
+        while let Some((index, slot)) = self.fair.next(self.now) {
+            let peer = peers[index].as_deref_mut().expect("a session that ends waits for nothing");
+            self.execute::<true>(peer, index, slot);
+            any = true;
+        }
+        any
+    }
+
+    /// Executes a whole request, which `HAS_WAITED` or passes those by that do.
+    #[inline(always)]
+    fn execute<const HAS_WAITED: bool>(&mut self, peer: &mut Peer, index: usize, slot: u16) {
+        let Some(request) = peer.slots.get(slot).request else { return };
+        let is_write = request.op == OpCode::Write as u8;
+        let takes_data = is_write && request.length as usize <= REQUEST_BYTES_MAX;
         let now = self.now;
         let refuse = |peer: &mut Peer, status| {
             finish(now, peer, &request, status, 0, SegList::new());
         };
         let session = peer.session.local_id();
-        let pass = Pass { number: request.attachment, generation: request.generation };
-        let permit = match self.exports.admit(session, pass) {
+        let permit = match self.exports.admit(session, pass_of(&request)) {
             Ok(permit) => permit,
             Err(NoEntry::NoPass) => return refuse(peer, Status::NoAttachment),
             Err(NoEntry::Fenced) => return refuse(peer, Status::Fenced),
@@ -74,7 +110,12 @@ impl House {
         let io = to_io(&request, op, if is_fit { s.take_data() } else { SegList::new() });
         let early = self.config.canary == TargetCanary::EarlyCompletion && op.is_write();
         let number = u64::from(slot) << 32 | u64::from(request.sequence);
-        let ticket = IoTicket { session, place: index as u32, number };
+        let line = permit.export();
+        let mark = match HAS_WAITED {
+            false => Mark::unshared(index),
+            true => self.fair.begin(now, line, index, &request),
+        };
+        let ticket = IoTicket { session, place: mark.0, number };
         let (in_store, observer) = (&mut self.in_store[index], &self.observer);
         let submitted = self.exports.submit(permit, io, ticket, |verifier| {
             peer.slots.get(slot).state = State::Executing;
@@ -85,23 +126,50 @@ impl House {
             cross(observer, Stage::Submitted, op);
         });
         if let Err(kind) = submitted {
+            self.fair.end(now, mark, false);
             refuse(peer, status_of(kind));
         }
     }
 
-    /// Answers what the volumes have completed.
+    /// Gives the volumes what waits for them, as far as it may go, and answers what they have completed.
     pub fn poll(&mut self, peers: &mut [Option<Box<Peer>>]) {
-        let House { exports, in_store, observer, pool, now, .. } = self;
+        match self.fair.is_waited_in() {
+            true => self.poll_in_turns(peers),
+            false => self.poll_volumes(peers),
+        }
+    }
+
+    #[cold]
+    fn poll_in_turns(&mut self, peers: &mut [Option<Box<Peer>>]) {
+        self.serve(peers);
+        self.poll_volumes(peers);
+        // What has ended has made room.
+        while self.serve(peers) {
+            self.poll_volumes(peers);
+        }
+    }
+
+    /// Answers what the volumes have completed.
+    #[inline]
+    fn poll_volumes(&mut self, peers: &mut [Option<Box<Peer>>]) {
+        let House { exports, in_store, observer, pool, now, fair, .. } = self;
         exports.poll(|ticket, op, verifier, completion| {
             cross(observer, Stage::Stored, op);
-            let place = ticket.place as usize;
+            let mark = Mark(ticket.place);
+            let place = mark.place();
             in_store[place] -= 1;
+            fair.end(*now, mark, true);
             let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else { return };
             if peer.session.local_id() == ticket.session {
                 answer(*now, pool, peer, ticket, verifier, completion);
             }
         });
     }
+}
+
+/// The pass that a request shows.
+fn pass_of(request: &Request) -> Pass {
+    Pass { number: request.attachment, generation: request.generation }
 }
 
 /// Answers a request whose I/O has ended, unless its slot is used for another.

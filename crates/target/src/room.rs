@@ -1,4 +1,5 @@
-//! Room for another session: who goes when there is none (`docs/protocol.md`, "Addresses").
+//! Room for another session: who goes when there is none (`docs/protocol.md`, "Addresses"), and whether the
+//! limits allow one.
 
 use std::time::Duration;
 
@@ -6,10 +7,10 @@ use thinwire_buffer::Addr;
 use thinwire_proto::Time;
 
 use crate::greet::{SESSION_NUMBER, SESSIONS_MAX};
+use crate::house::{By, House, Owner};
+use crate::limits::{Limit, OverLimit};
 use crate::target::Target;
 
-/// Sessions without an attachment that one address may have: an eighth of all.
-const UNATTACHED_MAX: usize = 128;
 /// A session that has just been opened goes after the others: its initiator is about to attach.
 const FRESH: Duration = Duration::from_millis(500);
 
@@ -24,6 +25,8 @@ impl Target {
         for session in house.exports.sessions() {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
         }
+        let unattached_max = house.config.limits.get(Limit::HalfOpenPerAddress) as usize;
+        let sessions_max = house.config.limits.get(Limit::Sessions) as usize;
         let from = host(from);
         let is_fresh = |created| now.since(created) < FRESH;
         let (mut free, mut first, mut first_here, mut here) = (None, None, None, 0);
@@ -45,22 +48,213 @@ impl Target {
                 first_here = min(first_here, Some((rank, index)));
             }
         }
-        if here < UNATTACHED_MAX {
+        if here < unattached_max {
             if free.is_some() {
                 return free;
             }
-            if self.peers.len() < SESSIONS_MAX {
+            if self.peers.len() < sessions_max {
                 self.peers.push(None);
                 self.promises.push(None);
                 self.house.in_store.push(0);
                 return Some(self.peers.len() - 1);
             }
+            self.house.stats.limits.count(Limit::Sessions);
         } else {
             first = first_here;
+            self.house.stats.limits.count(Limit::HalfOpenPerAddress);
         }
         let (_, index) = first?;
         self.end(index);
         Some(index)
+    }
+}
+
+/// Sessions of one run and member that nobody has used yet, at most: an initiator greets every place where the target
+/// may be, up to 16, and an answer may be on its way when it greets them again.
+const UNUSED_OF_A_RUN: usize = 32;
+
+/// Which run of which initiator a session is of, and which of its members.
+pub(crate) type RunMember = ([u8; 16], u64, u8);
+
+impl Target {
+    /// Whether one session more of this owner is within the limits by key and by address. Those of the same run
+    /// and member do not count: they end when the new one is used. Where sessions that nobody attached anything
+    /// in are too many, the oldest of the same owner gives way.
+    pub(crate) fn keep_limits(
+        &mut self,
+        now: Time,
+        owner: &Owner,
+        run: RunMember,
+    ) -> Result<(), OverLimit> {
+        let mut attached = [false; SESSIONS_MAX];
+        for session in self.house.exports.sessions() {
+            attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
+        }
+        let limits = self.house.config.limits;
+        let run_of = |at: usize| match (&self.peers[at], &self.promises[at]) {
+            (Some(p), _) => Some(((p.initiator, p.instance, p.member), p.number, p.created)),
+            (None, Some(p)) => Some(((p.initiator, p.instance, p.member), p.number, p.created)),
+            (None, None) => None,
+        };
+        // One session of the same run is to give way to this one; others of it that nobody has used do so now.
+        let mut unused: Vec<_> = (0..self.promises.len())
+            .filter(|&at| self.promises[at].is_some())
+            .filter_map(|at| {
+                run_of(at).filter(|(of, ..)| *of == run).map(|(_, number, _)| (number, at))
+            })
+            .collect();
+        unused.sort_unstable();
+        let superseded: Vec<usize> =
+            unused.iter().rev().skip(UNUSED_OF_A_RUN - 1).map(|&(_, at)| at).collect();
+        let others: Vec<usize> = (0..self.peers.len())
+            .filter(|&at| run_of(at).is_some_and(|(of, ..)| of != run))
+            .collect();
+        let holders = others.iter().filter(|&&at| attached[at]).count();
+        let idle = others.iter().filter(|&&at| !attached[at] && self.house.in_store[at] == 0);
+        let is_own =
+            |at: usize| self.house.owners[at].as_ref().is_some_and(|of| owner.is_as(of, By::Key));
+        // Its own principal's first, then the oldest.
+        let idle = idle.map(|&at| {
+            let (_, number, created) = run_of(at).expect("it is there");
+            (now.since(created) < FRESH, !is_own(at), number, at)
+        });
+        let idle = idle.min().map(|(.., at)| at);
+        superseded.into_iter().for_each(|at| self.end(at));
+        if let Err(over) = self.house.has_memory(others.len() + 1, holders) {
+            self.end(idle.ok_or(over)?);
+        }
+        let classes = [
+            (By::Key, Limit::SessionsPerKey, Limit::HalfOpenPerKey),
+            (By::Address, Limit::SessionsPerAddress, Limit::HalfOpenPerAddress),
+        ];
+        for (by, all, half_open) in classes {
+            let (mut sessions, mut unattached) = (0, Vec::new());
+            for (index, (peer, promise)) in self.peers.iter().zip(&self.promises).enumerate() {
+                let Some(of) = self.house.owners.get(index).and_then(Option::as_ref) else {
+                    continue;
+                };
+                let (its_run, number, created) = match (peer, promise) {
+                    (Some(p), _) => ((p.initiator, p.instance, p.member), p.number, p.created),
+                    (None, Some(p)) => ((p.initiator, p.instance, p.member), p.number, p.created),
+                    (None, None) => continue,
+                };
+                if !owner.is_as(of, by) || its_run == run {
+                    continue;
+                }
+                sessions += 1;
+                if !attached[index] && self.house.in_store.get(index).is_none_or(|&n| n == 0) {
+                    unattached.push((now.since(created) < FRESH, number, index));
+                }
+            }
+            for (limit, count) in [(half_open, unattached.len() as u64), (all, sessions)] {
+                let value = limits.get(limit);
+                if count < value {
+                    continue;
+                }
+                self.house.stats.limits.count(limit);
+                let Some(&(_, _, index)) = unattached.iter().min() else {
+                    return Err(OverLimit { limit, value });
+                };
+                self.end(index);
+                sessions -= 1;
+                break;
+            }
+            if by == By::Key && owner.principal.is_some() {
+                let (slots, bytes) = (self.house.config.slots, self.house.config.credit_bytes);
+                for (limit, each) in
+                    [(Limit::SlotsPerKey, u64::from(slots)), (Limit::BytesPerKey, bytes)]
+                {
+                    let value = limits.get(limit);
+                    if (sessions + 1) * each > value {
+                        self.house.stats.limits.count(limit);
+                        return Err(OverLimit { limit, value });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether another greeting from there may be acted on now, which has shown that it receives. The first from
+    /// a place for a second may whatever others do, or these would keep it out.
+    pub(crate) fn may_greet(
+        &mut self,
+        now: Time,
+        link: usize,
+        from: Addr,
+    ) -> Result<(), OverLimit> {
+        let hash = self.cookies.hash_of(link, from);
+        let is_first = self.pass(now, Limit::GreetingsPerAddress, hash)?;
+        // One bucket: no place is told apart.
+        match self.pass(now, Limit::Greetings, 0) {
+            Err(over) if !is_first => Err(over),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether another greeting of this principal, which has been opened, may be acted on now.
+    pub(crate) fn may_greet_as(&mut self, now: Time, principal: &str) -> Result<(), OverLimit> {
+        let hash = self.cookies.hash_of_name(principal);
+        self.pass(now, Limit::GreetingsPerKey, hash).map(|_| ())
+    }
+
+    fn pass(&mut self, now: Time, limit: Limit, hash: u64) -> Result<bool, OverLimit> {
+        let value = self.house.config.limits.get(limit);
+        self.greetings.pass(now, limit, hash, value).ok_or_else(|| {
+            self.house.stats.limits.count(limit);
+            OverLimit { limit, value }
+        })
+    }
+}
+
+impl House {
+    /// Whether there is memory for so many sessions, so many of which have an attachment.
+    fn has_memory(&mut self, sessions: usize, attached: usize) -> Result<(), OverLimit> {
+        let (limit, value) = (Limit::Memory, self.config.limits.get(Limit::Memory));
+        let state = (sessions * self.config.session_state_bytes_max()) as u64;
+        let payload = (attached * self.config.session_payload_bytes_max()) as u64;
+        if state + payload <= value {
+            return Ok(());
+        }
+        self.stats.limits.count(limit);
+        Err(OverLimit { limit, value })
+    }
+
+    /// Whether a session may have another attachment: the first of a session is when it may hold payloads.
+    pub(crate) fn may_attach(&mut self, session: u64, is_first: bool) -> Result<(), OverLimit> {
+        let index = |session: u64| (session >> 32) as usize & SESSION_NUMBER as usize;
+        let limits = self.config.limits;
+        let owner = self.owners.get(index(session)).cloned().flatten();
+        let mut attached = [false; SESSIONS_MAX];
+        let (mut by_key, mut by_address) = (0, 0);
+        for other in self.exports.sessions() {
+            attached[index(other)] = true;
+            let Some(of) = self.owners.get(index(other)).and_then(Option::as_ref) else { continue };
+            let Some(owner) = &owner else { continue };
+            by_key += u64::from(owner.is_as(of, By::Key));
+            by_address += u64::from(owner.is_as(of, By::Address));
+        }
+        let mut over = None;
+        for (limit, count) in
+            [(Limit::AttachmentsPerKey, by_key), (Limit::AttachmentsPerAddress, by_address)]
+        {
+            let value = limits.get(limit);
+            if count >= value {
+                over = over.or(Some(OverLimit { limit, value }));
+            }
+        }
+        let sessions = self.owners.iter().flatten().count();
+        let holders = attached.iter().filter(|&&is| is).count();
+        if over.is_none() && is_first {
+            return self.has_memory(sessions, holders + 1);
+        }
+        match over {
+            Some(over) => {
+                self.stats.limits.count(over.limit);
+                Err(over)
+            }
+            None => Ok(()),
+        }
     }
 }
 
@@ -72,7 +266,7 @@ fn min(a: Option<(Rank, usize)>, b: Option<(Rank, usize)>) -> Option<(Rank, usiz
 }
 
 /// Whoever has an address has all its ports.
-fn host(addr: Addr) -> Addr {
+pub(crate) fn host(addr: Addr) -> Addr {
     match addr {
         Addr::Udp(mut at) => {
             at.set_port(0);

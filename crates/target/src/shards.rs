@@ -44,6 +44,7 @@ impl Target {
         self.offered_names.push(config.name.clone());
         self.house.spread.push((config.name.clone(), spread.shards));
         self.house.exports.add_spread(config, spread);
+        self.house.fair.add_line();
     }
 
     /// What the door of another shard has to say.

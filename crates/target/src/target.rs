@@ -7,13 +7,17 @@ use std::time::Duration;
 use thinwire_buffer::{LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_exports::{ExportConfig, Exports, ExportsConfig};
 use thinwire_proto::{DropReason, Sealed, SipRng, StageObserver, Time, Unsealed};
+use thinwire_seal::Random;
 use thinwire_volume::Letter;
-use thinwire_wire::{Kind, Message, Status};
+use thinwire_wire::{Header, Kind, Message, SUITE_CRC32C, Status};
+use zeroize::Zeroizing;
 
 use crate::attach::Sessions;
 use crate::cookie::Cookies;
+use crate::fair::Fair;
 use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
 use crate::house::House;
+use crate::limits::Greetings;
 use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
 use crate::{TargetCanary, TargetConfig, TargetStats};
@@ -43,12 +47,17 @@ pub struct Target {
     pub(crate) promises: Vec<Option<Promise>>,
     pub(crate) shard: u8,
     pub(crate) cookies: Cookies,
+    /// Of ephemeral keys.
+    pub(crate) random: Random,
+    pub(crate) greetings: Greetings,
     pub(crate) offers: Vec<PendingOffer>,
     pub(crate) offered_names: Vec<String>,
     pub(crate) forwards: VecDeque<Letter>,
     /// Frames outside sessions that go out with the next turn, per link.
     pub(crate) outside: Vec<TxBatch>,
     pub(crate) unknown_at: Time,
+    /// Of those who send much while others do, too.
+    pub(crate) first_to_send: usize,
     housekeeping_at: Time,
     stopping: bool,
 }
@@ -74,9 +83,20 @@ impl Target {
         let door = ExportsConfig { lease: config.lease, pass_generation, canary: config.door };
         let exports = Exports::new(door, rng.next_u64(), &pool);
         let cookies = Cookies::new(&mut rng);
+        // Shards have the entropy in common, and seeds of their own.
+        let mut config = config;
+        // Whoever finds what it begins with could run it again: it is kept nowhere.
+        let entropy = Zeroizing::new(config.keys.as_mut().map_or([0; 32], |keys| {
+            assert_ne!(keys.entropy, [0; 32], "keys without entropy");
+            std::mem::take(&mut keys.entropy)
+        }));
+        let label = [&[shard][..], &seed.to_le_bytes(), &instance.to_le_bytes()].concat();
+        let random = Random::derived(&entropy, &label);
         let outside = links.iter().map(|_| TxBatch::new()).collect();
         let credit_bytes = config.credit_bytes.max(2 * REQUEST_BYTES_MAX as u64);
         let config = TargetConfig { credit_bytes, ..config };
+        let slots = config.slots;
+        let is_first_come = config.canary == TargetCanary::FirstComeFirstServed;
         Target {
             house: House {
                 now: Time::ZERO,
@@ -87,10 +107,12 @@ impl Target {
                 rng,
                 instance,
                 exports,
+                fair: Fair::new(slots, is_first_come),
                 elsewhere: Vec::new(),
                 spread: Vec::new(),
                 room_changed: false,
                 in_store: Vec::new(),
+                owners: Vec::new(),
                 stats: TargetStats::default(),
                 next_epoch,
                 session_number: 0,
@@ -99,11 +121,14 @@ impl Target {
             promises: Vec::new(),
             shard,
             cookies,
+            random,
+            greetings: Greetings::new(),
             offers: Vec::new(),
             offered_names: Vec::new(),
             forwards: VecDeque::new(),
             outside,
             unknown_at: Time::ZERO,
+            first_to_send: 0,
             housekeeping_at: Time::ZERO,
             stopping: false,
         }
@@ -113,6 +138,17 @@ impl Target {
     pub fn add_export(&mut self, config: ExportConfig) {
         self.offered_names.push(config.name.clone());
         self.house.exports.add(config);
+        self.house.fair.add_line();
+    }
+
+    /// While several sessions want something, those of an export have so many times what those of others
+    /// have. Default: 1, and at least that.
+    ///
+    /// # Panics
+    /// If there is no export of this name.
+    pub fn set_weight(&mut self, export: &str, weight: u16) {
+        let export = self.house.exports.find(export).expect("an export of this target");
+        self.house.fair.set_weight(export, weight);
     }
 
     /// Tells `observer` from now on where requests stand.
@@ -162,10 +198,14 @@ impl Target {
             self.fulfil(now, index);
             place = Place::Session(index);
         }
-        let house = &mut self.house;
-        let frame = match sealed.unseal(&house.pool, &mut house.stats.copied_bytes) {
-            Ok(frame) => frame,
-            Err(error) => return Err(DropReason::Frame(error)),
+        let frame = if self.is_keyed(place, sealed.header()) {
+            self.open(now, link, sealed, place)?
+        } else {
+            let house = &mut self.house;
+            match sealed.unseal(&house.pool, &mut house.stats.copied_bytes) {
+                Ok(frame) => frame,
+                Err(error) => return Err(DropReason::Frame(error)),
+            }
         };
         if !kind.is_numbered() {
             return self.greeted(now, link, &frame, is_proved);
@@ -197,6 +237,52 @@ impl Target {
         Ok(())
     }
 
+    /// Only a key opens this frame, if anything does.
+    #[inline]
+    fn is_keyed(&self, place: Place, header: &Header) -> bool {
+        match place {
+            Place::Session(index) => {
+                self.peers[index].as_deref().is_some_and(|peer| peer.session.has_keys())
+            }
+            Place::Promise(index) => {
+                self.promises[index].as_ref().is_some_and(|promise| promise.keyed.is_some())
+            }
+            Place::Nowhere => header.suite != SUITE_CRC32C,
+        }
+    }
+
+    /// The third stage of the gate for such a frame.
+    #[inline(never)]
+    fn open<'a>(
+        &mut self,
+        now: Time,
+        link: usize,
+        sealed: Sealed<'a>,
+        place: Place,
+    ) -> Result<Unsealed<'a>, DropReason> {
+        let house = &mut self.house;
+        let (pool, copied) = (&house.pool, &mut house.stats.copied_bytes);
+        match place {
+            Place::Session(index) => {
+                let peer = self.peers[index].as_deref_mut().expect("found");
+                peer.session.open(now, link, sealed, pool, copied)
+            }
+            Place::Promise(index) => {
+                let promise = self.promises[index].as_ref().expect("found");
+                let (_, keys) = promise.keyed.as_ref().expect("it is keyed");
+                let opened = sealed.unseal_with(keys, pool, copied);
+                opened.map(|(frame, _)| frame).map_err(DropReason::Frame)
+            }
+            // It cannot be looked into without its session: who sent it, honest or not, is told that there is
+            // none.
+            Place::Nowhere => {
+                let (from, id) = (sealed.from(), sealed.header().session);
+                self.unknown_session(now, link, from, id);
+                Err(DropReason::UnknownSession)
+            }
+        }
+    }
+
     /// A frame of no session: nothing is known of who sent it.
     fn greeted(
         &mut self,
@@ -208,6 +294,9 @@ impl Target {
         match frame.messages().next() {
             Some(Message::Hello(hello)) if !self.stopping => {
                 self.on_hello(now, link, frame.rx(), &hello, is_proved)
+            }
+            Some(Message::KeyedHello(hello)) if !self.stopping => {
+                self.on_keyed_hello(now, link, frame.rx(), &hello, is_proved)
             }
             Some(Message::Discover(discover)) if !self.stopping => {
                 self.on_discover(now, link, frame.from(), frame.header().length, &discover)
@@ -271,8 +360,12 @@ impl Target {
     }
 
     pub(crate) fn end(&mut self, index: usize) {
+        if let Some(owner) = self.house.owners.get_mut(index) {
+            *owner = None;
+        }
         self.promises[index] = None;
         let Some(peer) = self.peers[index].take() else { return };
+        self.house.fair.forget(index);
         self.house.exports.end_session(peer.session.local_id(), peer.session.last_heard());
         // Others may take more.
         self.house.room_changed |= peer.was_attached;
@@ -318,6 +411,9 @@ impl Target {
     /// Fires timers, and adds the frames to send to `out`, one batch per link.
     pub(crate) fn end_turn(&mut self, now: Time, out: &mut [TxBatch]) {
         self.house.now = now;
+        if self.house.fair.is_waited_in() {
+            self.house.poll(&mut self.peers);
+        }
         self.settle_exports(now);
         self.release_held();
         if std::mem::take(&mut self.house.room_changed) {
@@ -337,21 +433,10 @@ impl Target {
         if !self.offers.is_empty() {
             self.send_offers(now, out);
         }
-        let mut overrun = false;
-        for peer in self.peers.iter_mut().flatten() {
-            if !peer.confirmed {
-                // Nobody may want it: it is worth no search for a frame size.
-                peer.session.answer(out);
-                continue;
-            }
-            peer.session.grant(peer.slots.granted_slots, peer.slots.granted_bytes);
-            peer.session.on_time(now);
-            peer.session.transmit(now, &mut peer.slots, out);
-            overrun |= peer.session.is_overrun();
-        }
-        if overrun {
+        if self.transmit(now, out) {
             self.end_overrun();
         }
+        self.house.fair.end_turn(now);
     }
 
     /// What completes at once is settled at once, and what goes on reaches its disk in this turn.
@@ -371,7 +456,8 @@ impl Target {
     /// initiators learn it when they send something.
     fn end_overrun(&mut self) {
         for index in 0..self.peers.len() {
-            if self.peers[index].as_ref().is_some_and(|peer| peer.session.is_overrun()) {
+            let is_over = |peer: &Peer| peer.session.is_overrun() || peer.session.is_worn();
+            if self.peers[index].as_deref().is_some_and(is_over) {
                 self.house.stats.drops.count(DropReason::Overrun);
                 self.end(index);
             }
@@ -393,8 +479,10 @@ impl Target {
     }
 
     fn expire(&mut self, now: Time) {
-        for promise in &mut self.promises {
-            promise.take_if(|p| now.since(p.created) > UNCONFIRMED);
+        for (index, promise) in self.promises.iter_mut().enumerate() {
+            if promise.take_if(|p| now.since(p.created) > UNCONFIRMED).is_some() {
+                self.house.owners[index] = None;
+            }
         }
         for index in 0..self.peers.len() {
             let Some(peer) = self.peers[index].as_deref() else { continue };
@@ -429,7 +517,7 @@ impl Target {
         for offer in &self.offers {
             at = at.min(offer.at);
         }
-        at = at.min(self.house.exports.deadline(now));
+        at = at.min(self.house.exports.deadline(now)).min(self.house.fair.deadline(now));
         let is_due = self.house.room_changed || self.outside.iter().any(|batch| !batch.is_empty());
         if is_due { now } else { at }
     }
@@ -458,6 +546,7 @@ impl Target {
     /// finds out by itself.
     pub fn is_idle(&self) -> bool {
         !self.house.exports.is_at_work()
+            && !self.house.fair.is_waited_in()
             && !self.house.exports.has_letters()
             && self.peers.iter().flatten().all(|p| {
                 let unreachable = !p.session.is_connected();

@@ -91,7 +91,13 @@ impl StageObserver for NoClocks {
 }
 
 fn config() -> TargetConfig {
-    TargetConfig { node: "node".into(), insecure: true, ..TargetConfig::default() }
+    let mut config =
+        TargetConfig { node: "node".into(), insecure: true, ..TargetConfig::default() };
+    // It opens them one after the other as fast as it can.
+    for limit in ["greetings", "greetings-per-address"] {
+        config.limits.set(limit, 1_000_000).unwrap();
+    }
+    config
 }
 
 /// A target, and a peer of it made by hand: it acknowledges nothing, and answers probes.

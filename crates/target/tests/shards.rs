@@ -217,6 +217,7 @@ fn asks(target: &mut Target, export: &'static str) {
         epoch,
         seed: 1,
         batching: Batching::default(),
+        canary: Default::default(),
     };
     let mut session = Session::new(NOW, config, ROOM);
     session.add_path(NOW, 0, Addr::Sim(1), Some(ROOM), FrameSizes { base: 1400, max: 1400 });

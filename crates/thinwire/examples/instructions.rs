@@ -3,10 +3,11 @@
 //! depends on the machine's speed, so a counter shows what an I/O costs, to the instruction:
 //! `scripts/instructions` runs it under callgrind and compares.
 //!
-//!     instructions read|write COUNT DEPTH [IDLE]
+//!     instructions read|write COUNT DEPTH [IDLE [SUITE]]
 //!
 //! COUNT I/Os, DEPTH of them outstanding: with 1 each pays for a whole turn of both sides alone. With IDLE
-//! parts on each node besides, on the same link, which have nothing to do but timers far away.
+//! parts on each node besides, on the same link, which have nothing to do but timers far away. With the number of
+//! a SUITE under keys, sealed with that.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,12 +18,15 @@ use std::time::Duration;
 use thinwire_buffer::{
     Addr, FrameSizes, LinkInfo, PAGE_BYTES, Pool, Room, RxBatch, RxFrame, SegList, Segment, TxBatch,
 };
-use thinwire_initiator::{Initiator, InitiatorConfig, TargetName};
+use thinwire_initiator::{Initiator, InitiatorConfig, InitiatorKey, TargetName};
 use thinwire_link::{HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_proto::Time;
 use thinwire_runtime::links::Links;
-use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig, session_lane};
+use thinwire_seal::{Key, Suite, Suites};
+use thinwire_target::{
+    ExportConfig, Principal, SESSION_NUMBER, Target, TargetConfig, TargetKeys, session_lane,
+};
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Closing, Identity, Io, Op, Part};
 
@@ -147,7 +151,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(pool: &Pool, idle: u64) -> Self {
+    fn new(pool: &Pool, idle: u64, suite: Option<Suite>) -> Self {
         let (out, back) = (Queue::default(), Queue::default());
         let mut here = Side::new(0, &out, &back, pool);
         let mut there = Side::new(1, &back, &out, pool);
@@ -158,7 +162,14 @@ impl Pair {
             here.node.add(Idle(number), vec![0], &lane);
             there.node.add(Idle(number), vec![0], &lane);
         }
-        let config = TargetConfig { node: "node".into(), insecure: true, ..Default::default() };
+        let key = Key::from_bytes([7; 32]).expect("not all zeroes");
+        let suites = suite.map(|suite| Suites(1 << (suite.number() - 1)));
+        let keys = suites.map(|suites| {
+            let principal = Principal { name: "alice".into(), keys: vec![key.clone()] };
+            TargetKeys { suites, ..TargetKeys::new(vec![principal], [1; 32]) }
+        });
+        let insecure = keys.is_none();
+        let config = TargetConfig { node: "node".into(), insecure, keys, ..Default::default() };
         let mut target = Target::new(config, there.links.params(), 0, pool.clone(), 1);
         let identity = Identity { identity: *b"thinwire-memory!", incarnation: 1 };
         let volume = Box::new(MemoryStore::new(VOLUME_BYTES, 512, identity, pool));
@@ -169,7 +180,9 @@ impl Pair {
         let mut config = InitiatorConfig::new(TargetName::Address(Addr::Sim(1)), "disk");
         config.initiator = [1; 16];
         config.instance = 1;
-        config.insecure = true;
+        config.insecure = insecure;
+        config.key =
+            suites.map(|suites| InitiatorKey { suites, ..InitiatorKey::new(key, [2; 32]) });
         config.lane = LANE;
         let now = Time(1_000_000_000);
         let initiator = Initiator::new(now, config, here.links.params(), pool.clone(), 2);
@@ -222,13 +235,17 @@ fn main() {
     };
     let mut number = || args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
     let (Some(op), Some(count), Some(depth)) = (op, number(), number()) else {
-        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE]");
+        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE [SUITE]]");
         std::process::exit(2);
     };
     let pool = Pool::new(64 << 20);
     let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
     let idle = args.next().map_or(0, |n| n.parse().expect("a number of parts"));
-    let mut pair = Pair::new(&pool, idle);
+    let suite = args.next().map(|n| {
+        let number = n.parse().ok().and_then(Suite::from_number);
+        number.expect("the number of a suite")
+    });
+    let mut pair = Pair::new(&pool, idle, suite);
     while !pair.here.node.get(pair.initiator).expect("it is there").is_open() {
         pair.turn();
     }

@@ -7,16 +7,22 @@ use thinwire_link::fault::FaultConfig;
 use thinwire_link::handoff::Pipeline;
 use thinwire_proto::Batching;
 use thinwire_runtime::wait::Spin;
+use thinwire_target::{Access, Limit, Limits, TargetConfig};
 
+use crate::admitted::Admitted;
 use crate::cli::{CompletionPath, Receive, TargetArgs};
 use crate::config_file::ConfigFile;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
+use crate::keys::{KeyFile, check_names};
+use crate::limits::{self, MemorySum};
 use crate::memory::MemoryLimit;
+use crate::privileges::{PrivilegeSettings, Privileges};
+use crate::serve::POOL_FREE_BYTES_MAX;
 use crate::size::{check_name, parse_mac, parse_size, show_size};
 use crate::state_dir;
 use crate::trees::Trees;
-use crate::uri::{Ground, same};
+use crate::uri::{Ground, VolumeSpec, same};
 
 /// More shards than this are a typing error.
 pub const SHARDS_MAX: u32 = 64;
@@ -28,6 +34,16 @@ pub struct TargetSettings {
     pub node: String,
     /// Serve although frames are neither authenticated nor encrypted.
     pub insecure: bool,
+    /// The keys of all who may come; none if it is insecure, or if nothing was said.
+    pub keys: Vec<KeyFile>,
+    /// Who may open which export; those that it does not name nobody may.
+    pub access: Vec<(String, Access)>,
+    /// Frames are authenticated, and not encrypted.
+    pub authenticate_only: bool,
+    /// With keys, names of exports are told also to those without one.
+    pub announces: bool,
+    /// What initiators may have.
+    pub limits: Limits,
     /// Where to listen; at least one.
     pub links: Vec<LinkSpec>,
     /// What to offer; at least one, names unique.
@@ -48,6 +64,8 @@ pub struct TargetSettings {
     pub run_dir: PathBuf,
     /// Where records are kept that have no place beside the content.
     pub state_dir: PathBuf,
+    /// What is given up once it serves.
+    pub privileges: PrivilegeSettings,
     /// What may be a mistake: volumes that are described and that no export
     /// uses. One sentence for each.
     pub unused: Vec<String>,
@@ -58,12 +76,20 @@ pub struct TargetSettings {
 struct Gathered {
     node: Option<String>,
     insecure: bool,
+    /// As they were given, with the place.
+    keys: Vec<(String, String)>,
+    authenticate_only: bool,
+    announces: bool,
+    limits: Limits,
+    /// The limit of memory was said.
+    limits_memory: bool,
     links: Vec<LinkSpec>,
     shards: Option<u32>,
     batching: Batching,
     receive: Receive,
     completion: CompletionPath,
     spin: Option<Spin>,
+    privileges: PrivilegeSettings,
     exports: Vec<(ExportSpec, String)>,
 }
 
@@ -84,10 +110,18 @@ impl TargetSettings {
             all.node = Some(name.clone());
         }
         all.insecure |= args.insecure;
+        all.authenticate_only |= args.authenticate_only;
+        all.announces |= args.announce;
+        for (name, value) in &args.limit {
+            let limit = limits::set(&mut all.limits, name, value)?;
+            all.limits_memory |= limit == Limit::Memory;
+        }
+        args.key.iter().for_each(|key| all.keys.push((key.clone(), "--key".to_owned())));
         all.shards = args.wire.shards.or(all.shards);
         all.receive = args.wire.receive.unwrap_or(all.receive);
         all.completion = args.completion.unwrap_or(all.completion);
         all.spin = args.wire.spin.or(all.spin);
+        all.privileges.override_by(&args.privileges)?;
         let flags = args.wire.batching();
         if args.wire.batch.is_some() {
             all.batching.policy = flags.policy;
@@ -119,8 +153,12 @@ impl TargetSettings {
                 Ok(()) => problems.extend(shared),
             }
         }
+        // What follows is found out as the user that the target would be.
+        let become_user = |privileges: Privileges| privileges.begin_check();
+        problems.extend(Privileges::look(self).and_then(become_user).err().map(|e| e.message));
         problems.extend(state_dir::problem(self));
         problems.extend(self.check_caches().err());
+        problems.extend(self.check_memory().err());
         problems
     }
 
@@ -151,6 +189,19 @@ impl TargetSettings {
     pub fn check_caches(&self) -> Result<(), String> {
         fits(&self.exports, &MemoryLimit::of_process())
     }
+
+    /// Whether there is the memory that it may take in all. Control path: reads files.
+    pub fn check_memory(&self) -> Result<(), String> {
+        limits::check_memory(&self.memory(), &MemoryLimit::of_process())
+    }
+
+    /// What it may take of memory.
+    pub fn memory(&self) -> MemorySum {
+        let config = TargetConfig { limits: self.limits, ..TargetConfig::default() };
+        let (caches, content) = taken(&self.exports);
+        let shards = u64::from(self.shards.max(1));
+        MemorySum::of(&config, shards, POOL_FREE_BYTES_MAX as u64, caches, content)
+    }
 }
 
 impl Gathered {
@@ -163,6 +214,16 @@ impl Gathered {
             self.node = Some(node.get_ref().clone());
         }
         self.insecure = keys.insecure.unwrap_or(self.insecure);
+        self.authenticate_only = keys.authenticate_only.unwrap_or(self.authenticate_only);
+        self.announces = keys.announce.unwrap_or(self.announces);
+        for (name, value) in &keys.limits {
+            let set = limits::set(&mut self.limits, name, &value.get_ref().to_string());
+            let limit = set.map_err(|e| file.wrong(value.span(), e))?;
+            self.limits_memory |= limit == Limit::Memory;
+        }
+        for key in &keys.key {
+            self.keys.push((key.get_ref().clone(), file.place(key.span())));
+        }
         if let Some(shards) = &keys.shards {
             let count = *shards.get_ref();
             if !(1..=SHARDS_MAX).contains(&count) {
@@ -181,6 +242,7 @@ impl Gathered {
             let of_word = spin.get_ref().when().map_err(|e| file.wrong(spin.span(), e))?;
             self.spin = Some(of_word);
         }
+        self.privileges.take(keys.user.as_deref(), keys.confine);
         self.batching.data = keys.data_batch.unwrap_or(self.batching.data);
         for link in &keys.link {
             let spec = link
@@ -198,6 +260,15 @@ impl Gathered {
             let spec = ExportSpec::new(name, volume);
             let mut spec = spec.map_err(|e| file.wrong(export.name.span(), e))?;
             spec.read_only = export.read_only;
+            for (names, place) in [(&export.keys, true), (&export.read_keys, false)] {
+                let Some(names) = names else { continue };
+                check_names(names.get_ref()).map_err(|e| file.wrong(names.span(), e))?;
+                match place {
+                    true => spec.keys = Some(names.get_ref().clone()),
+                    false => spec.read_keys = names.get_ref().clone(),
+                }
+            }
+            spec.check_keys().map_err(|e| file.wrong(start.clone(), e))?;
             spec.writeback = export.writeback;
             if let Some(block) = export.block {
                 spec.set_block(*block.get_ref()).map_err(|e| file.wrong(block.span(), e))?;
@@ -217,6 +288,9 @@ impl Gathered {
             {
                 let set = spec.set_spread().and_then(|()| spec.check_spread());
                 set.map_err(|e| file.wrong(spread.span(), e))?;
+            }
+            if let Some(weight) = export.weight {
+                spec.set_weight(*weight.get_ref()).map_err(|e| file.wrong(weight.span(), e))?;
             }
             self.add_export(spec, file.place(start))?;
         }
@@ -243,6 +317,7 @@ impl Gathered {
     }
 
     fn finish(self, args: &TargetArgs) -> Outcome<TargetSettings> {
+        let admitted = Admitted::by(&self.keys, &self.exports, self.insecure);
         let node = match self.node {
             Some(node) => node,
             None => host_node()?,
@@ -257,9 +332,29 @@ impl Gathered {
                 "nothing to export: give at least one volume, as in --export disk0=/srv/disk0.img",
             ));
         }
+        let Admitted { keys, access } = admitted?;
+        let mut limits = self.limits;
+        if !self.limits_memory {
+            let exports: Vec<_> = self.exports.iter().map(|(export, _)| export.clone()).collect();
+            let (caches, content) = taken(&exports);
+            let machine = MemoryLimit::of_process();
+            let shards = u64::from(self.shards.unwrap_or(1));
+            let memory = limits::default_memory(
+                &TargetConfig::default(),
+                shards,
+                &machine,
+                caches.saturating_add(content),
+            );
+            limits.set(Limit::Memory.name(), memory).expect("within its bounds");
+        }
         Ok(TargetSettings {
             node,
             insecure: self.insecure,
+            keys,
+            access,
+            authenticate_only: self.authenticate_only,
+            announces: self.announces,
+            limits,
             links: self.links,
             exports: self.exports.into_iter().map(|(export, _)| export).collect(),
             shards: self.shards.unwrap_or(1),
@@ -273,9 +368,20 @@ impl Gathered {
             pcap: args.wire.pcap.clone(),
             run_dir: args.run_dir.clone(),
             state_dir: args.state_dir.clone(),
+            privileges: self.privileges,
             unused: Vec::new(),
         })
     }
+}
+
+/// What caches, and the content of exports in memory, take.
+fn taken(exports: &[ExportSpec]) -> (u64, u64) {
+    let caches = exports.iter().filter_map(|export| export.cache).fold(0, u64::saturating_add);
+    let content = exports.iter().flat_map(|export| export.volume.leaves()).map(|leaf| match leaf {
+        VolumeSpec::Memory(bytes) => *bytes,
+        _ => 0,
+    });
+    (caches, content.fold(0, u64::saturating_add))
 }
 
 /// Whether the caches of all exports leave a quarter of the memory: frames and requests need some, and so does the
@@ -351,6 +457,7 @@ read_only = true
 block = 4096
 buffered = true
 cache = "256M"
+weight = 4
 "#;
 
     #[test]
@@ -366,6 +473,7 @@ cache = "256M"
         assert_eq!(config.exports[0].volume, VolumeSpec::Path(dir.path().join("disk0.img")));
         assert!(config.exports[0].read_only && config.exports[0].block_bytes == 4096);
         assert_eq!(config.exports[0].cache, Some(256 << 20));
+        assert_eq!((config.exports[0].weight, config.exports[1].weight), (4, 1));
         assert!(config.exports[1].writeback);
         assert!(config.exports[0].buffered && !config.exports[1].buffered);
         let config = assemble(&dir, &files, &["--name", "flag", "--shards", "4"]).unwrap();
@@ -389,6 +497,12 @@ cache = "256M"
             let all = assemble(&dir, &[("target.toml", &file)], flags).unwrap();
             assert_eq!(all.spin, spin, "{line}{flags:?}");
         }
+        let file = format!("user = \"a:b\"\nconfine = true\n{MAIN}");
+        let all = assemble(&dir, &[("target.toml", &file)], &[]).unwrap().privileges;
+        assert_eq!((all.user.as_deref(), all.confine), (Some("a:b"), true));
+        let file = format!("confine = false\n{MAIN}");
+        let all = assemble(&dir, &[("target.toml", &file)], &[]).unwrap().privileges;
+        assert_eq!((all.user, all.confine), (None, false));
     }
 
     #[test]
@@ -417,6 +531,10 @@ cache = "256M"
                 "target.toml:4: `memory:1048576`: it has no file",
             ),
             ("node = \n", "target.toml:1: "),
+            (
+                "[[export]]\nname = \"a\"\nvolume = \"memory:1M\"\nweight = 0\n",
+                "target.toml:4: `weight=0`: a weight is 1 to 100",
+            ),
             ("\nnode = \"a b\"\n", "target.toml:2: `a b`"),
             ("node = \"02-00-00-00-00-02\"\n", "Ethernet address"),
             ("link = [\"eth1\",\n \"tcp:x\"]\n", "target.toml:2: link \"tcp:x\""),

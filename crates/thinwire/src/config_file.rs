@@ -1,6 +1,6 @@
 //! A TOML file as written: its keys, and where in it they stand. `conf.d/*.toml` beside it adds to it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
@@ -13,7 +13,7 @@ use thinwire_runtime::wait::Spin;
 use toml::Spanned;
 
 use crate::cli::{CompletionPath, Receive};
-use crate::error::{Failure, Outcome};
+use crate::error::{Failure, Outcome, why_unreadable};
 
 /// What has been read, by its whole path.
 type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
@@ -24,6 +24,8 @@ thread_local! {
     static TEXTS: Known<String> = const { RefCell::new(BTreeMap::new()) };
     /// Names of the files in each `conf.d`.
     static FOLDERS: Known<Vec<OsString>> = const { RefCell::new(BTreeMap::new()) };
+    /// It is not for the first time.
+    static IS_AGAIN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What lies at `path`: as it is known, or else by `read`.
@@ -47,8 +49,14 @@ thread_local! {
     pub(crate) static READS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Forgets what has been read, as another process would.
-#[cfg(test)]
+/// What this thread reads from now on is read anew. Plain files only: a pipe, as of a shell's `<(...)`, could be
+/// waited for in vain.
+pub(crate) fn read_again() {
+    IS_AGAIN.set(true);
+    forget();
+}
+
+/// Forgets what this thread has read.
 pub(crate) fn forget() {
     TEXTS.with_borrow_mut(BTreeMap::clear);
     FOLDERS.with_borrow_mut(BTreeMap::clear);
@@ -61,6 +69,12 @@ pub(crate) struct FileKeys {
     pub node: Option<Spanned<String>>,
     pub insecure: Option<bool>,
     #[serde(default)]
+    pub key: Vec<Spanned<String>>,
+    pub authenticate_only: Option<bool>,
+    pub announce: Option<bool>,
+    #[serde(default)]
+    pub limits: BTreeMap<String, Spanned<FileValue>>,
+    #[serde(default)]
     pub link: Vec<Spanned<String>>,
     pub shards: Option<Spanned<u32>>,
     pub batch: Option<Spanned<String>>,
@@ -68,10 +82,29 @@ pub(crate) struct FileKeys {
     pub receive: Option<Receive>,
     pub completion: Option<CompletionPath>,
     pub spin: Option<Spanned<FileSpin>>,
+    pub user: Option<String>,
+    pub confine: Option<bool>,
     #[serde(default)]
     pub export: Vec<Spanned<FileExport>>,
     #[serde(default)]
     pub volume: Vec<Spanned<FileVolume>>,
+}
+
+/// A number, or a size in words.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a limit is a number or a size, as in 64 or \"4G\"")]
+pub(crate) enum FileValue {
+    Number(u64),
+    Words(String),
+}
+
+impl std::fmt::Display for FileValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileValue::Number(number) => number.fmt(f),
+            FileValue::Words(words) => words.fmt(f),
+        }
+    }
 }
 
 /// `spin`.
@@ -101,10 +134,14 @@ pub(crate) struct FileExport {
     pub volume: Spanned<String>,
     #[serde(default)]
     pub read_only: bool,
+    pub keys: Option<Spanned<Vec<String>>>,
+    #[serde(default)]
+    pub read_keys: Option<Spanned<Vec<String>>>,
     pub block: Option<Spanned<u64>>,
     pub buffered: Option<Spanned<bool>>,
     pub cache: Option<Spanned<String>>,
     pub spread: Option<Spanned<bool>>,
+    pub weight: Option<Spanned<u64>>,
     #[serde(default)]
     pub writeback: bool,
 }
@@ -140,10 +177,15 @@ impl ConfigFile {
         let text = once(&TEXTS, path, |path| {
             #[cfg(test)]
             READS.set(READS.get() + 1);
+            if IS_AGAIN.get() && !path.metadata()?.is_file() {
+                return Err(std::io::Error::other("only a plain file can be read again"));
+            }
             std::fs::read_to_string(path)
         });
-        let text =
-            text.map_err(|e| Failure::usage(format!("{}: cannot be read: {e}", path.display())))?;
+        let text = text.map_err(|e| {
+            let why = why_unreadable(&e);
+            Failure::usage(format!("{}: cannot be read: {why}", path.display()))
+        })?;
         let keys = toml::from_str(&text).map_err(|e| {
             let message = e.message().replace("unknown field", "unknown key");
             let message = message.replace("missing field", "missing key");
@@ -191,7 +233,8 @@ fn drop_ins(path: &Path) -> Outcome<Vec<PathBuf>> {
         };
         entries.map(|entry| Ok(entry?.file_name())).collect()
     });
-    let names = names.map_err(|e| Failure::usage(format!("{}: {e}", folder.display())))?;
+    let names = names
+        .map_err(|e| Failure::usage(format!("{}: {}", folder.display(), why_unreadable(&e))))?;
     let paths = names.iter().map(|name| folder.join(name));
     let is_toml = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
     let mut found: Vec<PathBuf> = paths.filter(is_toml).collect();

@@ -1,6 +1,7 @@
 //! How a command ends badly: a sentence for the user and an exit code.
 
 use std::fmt;
+use std::io;
 
 /// Which exit code a [`Failure`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,17 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Why a file cannot be read; with who may not, if that is why: it may be another than who started the command.
+pub fn why_unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid().as_raw();
+            format!("{error}: the user of this process, {user}, may not read it")
+        }
+        _ => error.to_string(),
+    }
+}
 
 /// A word the user typed that could not be understood. Becomes exit code 2 wherever it came from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

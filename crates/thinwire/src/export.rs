@@ -1,5 +1,5 @@
-//! What a target offers: `NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,spread][,writeback]`, and the
-//! check that the volume behind it can be served.
+//! What a target offers: `NAME=VOLUME[,ro][,keys=NAMES][,read-keys=NAMES][,block=512|4096][,cache=SIZE][,buffered]
+//! [,spread][,weight=N][,writeback]`, and the check that the volume behind it can be served.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -11,11 +11,16 @@ use std::str::FromStr;
 use thinwire_volume::modules::Cache;
 
 use crate::error::ParseError;
+use crate::keys::parse_names;
 use crate::size::{check_name, show_size};
 use crate::uri::VolumeSpec;
 
 /// The logical block when nothing else is said, in bytes.
 pub const BLOCK_BYTES_DEFAULT: u32 = 512;
+
+/// The highest weight, and what is said of others.
+const WEIGHT_MAX: u64 = 100;
+const WEIGHT: &str = "a weight is 1 to 100";
 
 /// One export of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,10 @@ pub struct ExportSpec {
     pub volume: VolumeSpec,
     /// Refuse all writes.
     pub read_only: bool,
+    /// Names of the keys of those who may write it; all that the target takes if it is not said.
+    pub keys: Option<Vec<String>>,
+    /// Of those who may only read it.
+    pub read_keys: Vec<String>,
     /// Logical block in bytes: 512 or 4096.
     pub block_bytes: u32,
     /// I/O on files and devices goes through the kernel's page cache.
@@ -34,6 +43,8 @@ pub struct ExportSpec {
     pub cache: Option<u64>,
     /// All shards serve it together, each by a ring of its own.
     pub spread: bool,
+    /// How many times what the sessions of others have those of this one may have, while all want something.
+    pub weight: u16,
     /// Test wrapper: acknowledge writes early and lose the unflushed ones with the process.
     pub writeback: bool,
 }
@@ -46,10 +57,13 @@ impl ExportSpec {
             name: name.to_owned(),
             volume,
             read_only: false,
+            keys: None,
+            read_keys: Vec::new(),
             block_bytes: BLOCK_BYTES_DEFAULT,
             buffered: false,
             cache: None,
             spread: false,
+            weight: 1,
             writeback: false,
         })
     }
@@ -102,6 +116,18 @@ impl ExportSpec {
         }
     }
 
+    /// Whether nobody is named twice, once to write it and once only to read it.
+    pub fn check_keys(&self) -> Result<(), ParseError> {
+        let writers = self.keys.as_deref().unwrap_or_default();
+        match self.read_keys.iter().find(|name| writers.contains(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let why = "this key is named twice: to write it, and only to read it";
+                Err(ParseError::new(name, why))
+            }
+        }
+    }
+
     /// Has all shards of the target serve it together.
     pub fn set_spread(&mut self) -> Result<(), ParseError> {
         let wrong = |why: &str| Err(ParseError::new(self.volume.to_string(), why));
@@ -115,6 +141,15 @@ impl ExportSpec {
                  be spread over several",
             ),
         }
+    }
+
+    /// Sets how much its sessions may have, beside those of others: 1, or up to 100 times as much.
+    pub fn set_weight(&mut self, weight: u64) -> Result<(), ParseError> {
+        match weight {
+            1..=WEIGHT_MAX => self.weight = weight as u16,
+            _ => return Err(ParseError::new(format!("weight={weight}"), WEIGHT)),
+        }
+        Ok(())
     }
 
     /// Whether what is asked for goes together.
@@ -217,17 +252,25 @@ impl FromStr for ExportSpec {
                 ("buffered", "") => spec.set_buffered()?,
                 ("spread", "") => spec.set_spread()?,
                 ("writeback", "") => spec.writeback = true,
+                ("keys", value) => spec.keys = Some(parse_names(value)?),
+                ("read-keys", value) => spec.read_keys = parse_names(value)?,
+                ("weight", value) => match value.parse() {
+                    Ok(weight) => spec.set_weight(weight)?,
+                    Err(_) => return Err(ParseError::new(option, WEIGHT)),
+                },
                 ("block", value) => spec.set_block(crate::size::parse_size(value)?)?,
                 ("cache", value) => spec.set_cache(crate::size::parse_size(value)?)?,
                 _ => {
                     return Err(ParseError::new(
                         option,
-                        "unknown export option; known are ro, block=512, block=4096, cache=SIZE, buffered, \
-                         spread and writeback (write a comma in a path twice)",
+                        "unknown export option; known are ro, keys=NAME+NAME, read-keys=NAME+NAME, block=512, \
+                         block=4096, cache=SIZE, buffered, spread, weight=N and writeback (write a comma in a \
+                         path twice)",
                     ));
                 }
             }
         }
+        spec.check_keys()?;
         spec.check_spread()?;
         Ok(spec)
     }
@@ -238,6 +281,12 @@ impl fmt::Display for ExportSpec {
         write!(f, "{}={}", self.name, self.volume.in_list())?;
         if self.read_only {
             f.write_str(",ro")?;
+        }
+        if let Some(keys) = &self.keys {
+            write!(f, ",keys={}", keys.join("+"))?;
+        }
+        if !self.read_keys.is_empty() {
+            write!(f, ",read-keys={}", self.read_keys.join("+"))?;
         }
         if self.block_bytes != BLOCK_BYTES_DEFAULT {
             write!(f, ",block={}", self.block_bytes)?;
@@ -250,6 +299,9 @@ impl fmt::Display for ExportSpec {
         }
         if self.spread {
             f.write_str(",spread")?;
+        }
+        if self.weight != 1 {
+            write!(f, ",weight={}", self.weight)?;
         }
         if self.writeback {
             f.write_str(",writeback")?;
@@ -270,6 +322,10 @@ mod tests {
         let spec: ExportSpec = "s=memory:4G,ro,block=4096,writeback".parse().unwrap();
         assert!(spec.read_only && spec.writeback);
         assert_eq!((spec.volume, spec.block_bytes), (VolumeSpec::Memory(4 << 30), 4096));
+        let text = "s=file:/a,keys=alice+bob,read-keys=backup";
+        let spec: ExportSpec = text.parse().unwrap();
+        assert_eq!(spec.keys.as_deref(), Some(&["alice".to_owned(), "bob".to_owned()][..]));
+        assert_eq!((spec.read_keys.len(), spec.to_string().as_str()), (1, text));
         let spec: ExportSpec = "s=/a,cache=256M,ro".parse().unwrap();
         assert_eq!((spec.cache, spec.read_only), (Some(256 << 20), true));
         assert_eq!(spec.to_string(), "s=file:/a,ro,cache=268435456");
@@ -283,6 +339,9 @@ mod tests {
         let text = "hot=file:/srv/hot.img,buffered,spread";
         let spec: ExportSpec = text.parse().unwrap();
         assert!(spec.spread && spec.to_string() == text);
+        let text = "busy=file:/srv/busy.img,weight=4";
+        let spec: ExportSpec = text.parse().unwrap();
+        assert_eq!((spec.weight, spec.to_string()), (4, text.to_owned()));
         assert!("hot=memory:1G,spread".parse::<ExportSpec>().unwrap().spread);
         let text = "big=linear:[tw://n/d?link=eth1,file:/c],buffered";
         assert!(
@@ -314,6 +373,9 @@ mod tests {
             ("a=x,ro=1", "`ro=1`"),
             ("a=x,block=1k", "`1024`"),
             ("a=memory:512,block=4096", "not a multiple of the block of 4096"),
+            ("a=x,keys=", "name of a key"),
+            ("a=x,keys=a+a", "named twice"),
+            ("a=x,keys=a,read-keys=b+a", "only to read it"),
             ("a=x,cache", "not a size"),
             ("a=x,cache=1000k", "1 MiB at least"),
             ("a=memory:1G,cache=1M", "nothing to gain"),
@@ -335,6 +397,9 @@ mod tests {
             ("a=/x,cache=1M,spread", "cache=SIZE"),
             ("a=/x,spread,writeback", "writeback"),
             ("a=/x,spread=2", "`spread=2`"),
+            ("a=/x,weight=0", "1 to 100"),
+            ("a=/x,weight=101", "`weight=101`"),
+            ("a=/x,weight=4k", "`weight=4k`: a weight is"),
         ] {
             let error = text.parse::<ExportSpec>().unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

@@ -6,18 +6,37 @@ use std::str::FromStr;
 
 use crate::error::ParseError;
 
+/// Where `tcp:PORT` listens.
+const LOOPBACK: &str = "127.0.0.1";
+
 /// `--nbd ADDRESS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NbdAddress {
     /// `unix:PATH`.
     Unix(PathBuf),
-    /// `tcp:HOST:PORT`, brackets around an IPv6 host taken off.
+    /// `tcp:HOST:PORT`, brackets around an IPv6 host taken off; or `tcp:PORT`, on loopback.
     Tcp {
         /// Host name or address to listen on.
         host: String,
         /// TCP port; 0 means any free one.
         port: u16,
     },
+}
+
+/// Who can reach an NBD face.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NbdDoor {
+    /// Permissions of a unix socket's file.
+    pub socket_mode: u32,
+    /// It may listen where other machines reach it.
+    pub beyond_loopback: bool,
+}
+
+impl Default for NbdDoor {
+    /// This user and root; or this machine.
+    fn default() -> Self {
+        NbdDoor { socket_mode: 0o600, beyond_loopback: false }
+    }
 }
 
 /// One of `--nbd`, `--file`, `--block`.
@@ -52,10 +71,14 @@ impl FromStr for NbdAddress {
                 Err(bad("the socket's path is missing, as in unix:/run/disk0.sock"))
             }
             Some(("unix", path)) => Ok(NbdAddress::Unix(path.into())),
+            Some(("tcp", port)) if is_number(port) => match port.parse() {
+                Ok(port) => Ok(NbdAddress::Tcp { host: LOOPBACK.to_owned(), port }),
+                Err(_) => Err(bad("the port must be from 0 to 65535")),
+            },
             Some(("tcp", address)) => {
-                let (host, port) = address
-                    .rsplit_once(':')
-                    .ok_or_else(|| bad("the port is missing, as in tcp:127.0.0.1:10809"))?;
+                let (host, port) = address.rsplit_once(':').ok_or_else(|| {
+                    bad("the port is missing, as in tcp:10809 or tcp:127.0.0.1:10809")
+                })?;
                 let port = port.parse().map_err(|_| bad("the port must be from 0 to 65535"))?;
                 let bare = match host.strip_prefix('[') {
                     Some(inner) => inner.strip_suffix(']').ok_or_else(|| bad("`]` is missing"))?,
@@ -69,9 +92,13 @@ impl FromStr for NbdAddress {
                 }
                 Ok(NbdAddress::Tcp { host: bare.to_owned(), port })
             }
-            _ => Err(bad("give unix:PATH or tcp:HOST:PORT")),
+            _ => Err(bad("give unix:PATH, tcp:PORT or tcp:HOST:PORT")),
         }
     }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 impl fmt::Display for NbdAddress {
@@ -95,12 +122,16 @@ mod tests {
         for text in ["unix:/run/a.sock", "tcp:127.0.0.1:10809", "tcp:[::1]:0", "tcp:localhost:1"] {
             assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
         }
+        let short = "tcp:10809".parse::<NbdAddress>().unwrap();
+        assert_eq!(short.to_string(), "tcp:127.0.0.1:10809", "this machine's alone");
         for text in [
             "",
             "unix:",
             "/run/a.sock",
             "tcp:",
             "tcp:host",
+            "tcp:65536",
+            "tcp:+1",
             "tcp::1",
             "tcp:::1:1",
             "tcp:[::1:1",

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use crate::error::{Failure, Outcome};
@@ -34,6 +34,10 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 /// Permissions of the folders made on the way, and of the folder.
 const FOLDER_MODE: u32 = 0o755;
+/// What is wrong with what is in a folder, and what to do.
+const LINK: &str = "it is a symbolic link, and none is followed here; remove it";
+const NOT_PLAIN: &str = "it is not a plain file; remove it";
+const OTHERS_MAY_WRITE: &str = "others may write it; remove it";
 /// Whom the kernel shows as the owner of what belongs to nobody in this user namespace.
 const OVERFLOW_UID: u32 = 65534;
 
@@ -76,7 +80,11 @@ impl Folder {
         }
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(wrong)?;
-        check_folder(&rustix::fs::fstat(&fd).map_err(wrong)?, &path)?;
+        let stat = rustix::fs::fstat(&fd).map_err(wrong)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+            return Err(Failure::failed(format!("{}: {LINK}", path.display())));
+        }
+        check_folder(&stat, &path)?;
         Ok(Folder { path, fd: Arc::new(fd) })
     }
 
@@ -94,23 +102,49 @@ impl Folder {
     pub fn file(&self, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
         // Should it be a pipe: nobody is waited for.
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(mode))?;
+        let opened = rustix::fs::openat(&self.fd, name, flags, Mode::from_raw_mode(mode));
+        let file = opened.map_err(|e| match e {
+            Errno::LOOP => io::Error::other(LINK),
+            // A socket, or a pipe to write to.
+            Errno::NXIO => io::Error::other(NOT_PLAIN),
+            e => e.into(),
+        })?;
         let stat = rustix::fs::fstat(&file)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(io::Error::other("it is not a plain file; remove it"));
+            return Err(io::Error::other(NOT_PLAIN));
         }
-        if !is_ours(stat.st_uid) {
-            let why = format!("it belongs to another user (id {}); remove it", stat.st_uid);
-            return Err(io::Error::other(why));
-        }
+        check_owner(stat.st_uid)?;
         Ok(file.into())
     }
 
-    /// What a text file holds.
+    /// Opens a file that nobody else may have written.
+    pub fn private(&self, name: &str, flags: OFlags, mode: u32) -> io::Result<File> {
+        let file = self.file(name, flags, mode)?;
+        match rustix::fs::fstat(&file)?.st_mode & OTHERS_WRITE {
+            0 => Ok(file),
+            _ => Err(io::Error::other(OTHERS_MAY_WRITE)),
+        }
+    }
+
+    /// What a text file holds that nobody else may have written.
     pub fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::new();
-        self.file(name, OFlags::RDONLY, 0)?.read_to_string(&mut text)?;
+        self.private(name, OFlags::RDONLY, 0)?.read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    /// A descriptor that names a socket in it (O_PATH): what was checked is what is connected to by way of it.
+    pub fn socket(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&socket)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Socket => {}
+            FileType::Symlink => return Err(io::Error::other(LINK)),
+            _ => return Err(io::Error::other("it is not a socket; remove it")),
+        }
+        check_owner(stat.st_uid)?;
+        Ok(socket)
     }
 
     /// Writes a file by way of `new`, another name: readers see the old content or the new.
@@ -141,6 +175,28 @@ impl Folder {
         }
     }
 
+    /// Why something in it, which may be missing, is not to be used as what it should be: a symbolic link,
+    /// something of another kind, somebody else's, or, if it is a file, what others may write. Asks no file
+    /// system that a process serves.
+    pub fn oddity(&self, name: &str, should_be: FileType) -> Option<String> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID;
+        let found = rustix::fs::statx(&self.fd, name, flags, wanted).ok()?;
+        let mode = u32::from(found.stx_mode);
+        let kind = FileType::from_raw_mode(mode);
+        let is_file = kind == FileType::RegularFile;
+        match () {
+            () if kind == FileType::Symlink => Some(LINK.to_owned()),
+            () if kind != should_be => Some(match should_be {
+                FileType::RegularFile => NOT_PLAIN.to_owned(),
+                FileType::Directory => "it is not a folder; remove it".to_owned(),
+                _ => "it is not a socket; remove it".to_owned(),
+            }),
+            () if is_file && mode & OTHERS_WRITE != 0 => Some(OTHERS_MAY_WRITE.to_owned()),
+            () => check_owner(found.stx_uid).err().map(|e| e.to_string()),
+        }
+    }
+
     /// The names of all that is in it and whose name is text, in no order.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -157,8 +213,15 @@ impl Folder {
 }
 
 /// Whether what belongs to this user is as good as ours: our own, and root's, who may do anything.
-fn is_ours(uid: u32) -> bool {
+pub fn is_ours(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
+}
+
+fn check_owner(uid: u32) -> io::Result<()> {
+    match is_ours(uid) {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("it belongs to another user (id {uid}); remove it"))),
+    }
 }
 
 fn others_may_write(stat: &Stat) -> bool {
@@ -315,6 +378,7 @@ mod tests {
     use super::*;
     use crate::testing::TempDir;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::net::UnixListener;
 
     const MAKE: Way = Way { make: true, by_default: false };
     const STRANGER: u32 = 65534;
@@ -376,8 +440,17 @@ mod tests {
         assert!(refusal(&at("circle/run"), MAKE).contains("symbolic links"));
         let folder = Folder::open(&at("real"), MAKE).unwrap().unwrap();
         symlink("/etc/passwd", at("real/x")).unwrap();
-        folder.read("x").unwrap_err();
-        folder.file("x", OFlags::WRONLY | OFlags::CREATE, 0o600).unwrap_err();
+        let tried = [
+            folder.read("x").unwrap_err(),
+            folder.file("x", OFlags::WRONLY | OFlags::CREATE, 0o600).unwrap_err(),
+            folder.socket("x").unwrap_err(),
+        ];
+        for error in tried {
+            assert!(error.to_string().contains("symbolic link"), "{error}");
+        }
+        assert!(folder.sub("x").unwrap_err().message.contains("real/x: it is a symbolic link"));
+        let odd = folder.oddity("x", FileType::RegularFile).unwrap();
+        assert!(odd.contains("symbolic link"), "{odd}");
         // Replaced, not written through.
         folder.write_atomically("y", "x", b"text").unwrap();
         assert_eq!(folder.read("y").unwrap(), "text");
@@ -406,5 +479,47 @@ mod tests {
         std::fs::write(at("ours/x"), "text").unwrap();
         chown(at("ours/x"), Some(STRANGER), None).unwrap();
         assert!(folder.read("x").unwrap_err().to_string().contains("another user"));
+        let odd = folder.oddity("x", FileType::RegularFile).unwrap();
+        assert!(odd.contains("another user (id 65534)"), "{odd}");
+        let _theirs = UnixListener::bind(at("ours/s")).unwrap();
+        folder.socket("s").unwrap();
+        chown(at("ours/s"), Some(STRANGER), None).unwrap();
+        assert!(folder.socket("s").unwrap_err().to_string().contains("another user"));
+    }
+
+    #[test]
+    fn what_is_not_what_it_should_be_is_named() {
+        let temp = TempDir::new("folder-odd");
+        let at = |name: &str| temp.path().join(name);
+        let folder = Folder::open(temp.path(), MAKE).unwrap().unwrap();
+        std::fs::write(at("file"), "text").unwrap();
+        set_mode(&at("file"), 0o644);
+        std::fs::create_dir(at("folder")).unwrap();
+        let _listener = UnixListener::bind(at("socket")).unwrap();
+        let kinds = [
+            ("file", FileType::RegularFile, "plain file"),
+            ("folder", FileType::Directory, "folder"),
+            ("socket", FileType::Socket, "socket"),
+        ];
+        for (name, kind, _) in kinds {
+            for (_, should_be, word) in kinds {
+                let odd = folder.oddity(name, should_be);
+                match kind == should_be {
+                    true => assert_eq!(odd, None, "{name}"),
+                    false => assert!(odd.unwrap().contains(word), "{name} for a {word}"),
+                }
+            }
+            // Nobody waits for whoever has the other end of a pipe, or for a socket.
+            if name != "file" {
+                folder.file(name, OFlags::RDONLY, 0).unwrap_err();
+            }
+        }
+        assert_eq!(folder.oddity("missing", FileType::Socket), None);
+        set_mode(&at("file"), 0o646);
+        assert!(folder.oddity("file", FileType::RegularFile).unwrap().contains("others may write"));
+        assert!(folder.read("file").unwrap_err().to_string().contains("others may write"));
+        // A lock is judged by whoever takes it.
+        folder.file("file", OFlags::RDONLY, 0).unwrap();
+        assert!(folder.socket("file").unwrap_err().to_string().contains("not a socket"));
     }
 }

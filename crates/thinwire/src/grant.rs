@@ -252,7 +252,11 @@ mod tests {
 
     fn take(volume: &mut RecordOnly, take_over: bool) -> Outcome<LocalGrant> {
         let dir = TempDir::new("grant");
-        let mut options = VolumeOptions::new(false, &WireArgs::default(), dir.path().join("run"));
+        let mut options = VolumeOptions::new(
+            crate::keys::Security::default(),
+            &WireArgs::default(),
+            dir.path().join("run"),
+        );
         options.take_over = take_over;
         LocalGrant::take(volume, dir.path(), &options, None, None)
     }

@@ -12,8 +12,9 @@ use thinwire_volume::modules::CacheReport;
 
 use crate::config::TargetSettings;
 use crate::control::{
-    BatchStatus, CacheStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus, SessionStatus,
-    State, TargetCounters, TargetState, TargetStatus, WriterStatus,
+    BatchStatus, CacheStatus, ExportStatus, KeyStatus, LeafStatus, LinkStatus, PathStatus,
+    SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, TargetStatus,
+    WriterStatus,
 };
 use crate::open::VolumeHealth;
 
@@ -67,9 +68,13 @@ pub fn leaf(
             requests: report.session.requests_sent,
             frames: report.session.request_frames,
         }),
-        detail: match (report.failure, report.phase) {
-            (Some(kind), _) => Some(format!("{}; I/O fails until {until}", kind.describe())),
-            (None, Phase::Replaying) => Some("writing again what the target lost".to_owned()),
+        detail: match (report.failure, report.phase, &report.hint) {
+            (Some(kind), _, _) => Some(format!("{}; I/O fails until {until}", kind.describe())),
+            (None, Phase::Replaying, _) => Some("writing again what the target lost".to_owned()),
+            // Without the key anybody could have said it.
+            (None, Phase::Away, Some(hint)) => {
+                Some(format!("not let in again; it is told: {hint}"))
+            }
             _ => None,
         },
     }
@@ -86,6 +91,9 @@ pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth 
         all.paths.extend(other.paths);
         all.unflushed |= other.unflushed;
         all.may_lose |= other.may_lose;
+        if other.suite != all.suite {
+            all.suite = None;
+        }
         batches += u32::from(other.batch.is_some());
         all.batch = all.batch.or(other.batch);
     }
@@ -114,6 +122,14 @@ pub fn target(
     reports: &[Option<ShardReport>],
 ) -> TargetStatus {
     let mut all = empty_status(&config.node, state, config.insecure, std::process::id() as i32);
+    for (limit, value) in config.limits.iter() {
+        all.limits.entry(limit.name().to_owned()).or_default().value = value;
+    }
+    all.authenticate_only = config.authenticate_only;
+    all.keys.extend(config.keys.iter().map(|key| KeyStatus {
+        name: key.name.clone(),
+        ids: key.ids().map(|id| id.to_string()).collect(),
+    }));
     all.shards = reports.len() as u32;
     all.spin = Some(config.spin.to_string());
     let mut silent = Vec::new();
@@ -155,6 +171,8 @@ pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) ->
         node: node.to_owned(),
         state,
         insecure,
+        keys: Vec::new(),
+        authenticate_only: false,
         shards: 0,
         spin: None,
         links: Vec::new(),
@@ -163,7 +181,10 @@ pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) ->
         session_count: 0,
         counters: TargetCounters::default(),
         drops: BTreeMap::new(),
+        limits: BTreeMap::new(),
+        control: None,
         pid,
+        privileges: None,
         detail: None,
     }
 }
@@ -179,6 +200,12 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     all.sessions.extend(report.sessions.iter().map(|session| SessionStatus {
         initiator: session.initiator.clone(),
         exports: session.exports.clone(),
+        key: session.key.as_ref().map(|key| SessionKeyStatus {
+            name: key.principal.clone(),
+            id: key.key.to_string(),
+            suite: key.suite.to_string(),
+            rekeys: key.rekeys,
+        }),
         paths: paths(&session.paths, report.now, link),
         idle_s: report.now.since(session.last_heard).as_secs_f64(),
         shard,
@@ -190,6 +217,9 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     sum.fenced += stats.fenced;
     sum.twins += stats.twins;
     sum.copied_bytes += stats.copied_bytes;
+    for (limit, count) in stats.limits.iter() {
+        all.limits.entry(limit.name().to_owned()).or_default().refused += count;
+    }
     for (reason, count) in stats.drops.iter() {
         *all.drops.entry(reason.to_owned()).or_default() += count;
     }
@@ -314,6 +344,7 @@ mod tests {
     fn shard(index: u8) -> ShardReport {
         let stats = LinkStats { rx_frames: 2, ..LinkStats::default() };
         let session = SessionReport {
+            key: None,
             initiator: "i".into(),
             paths: Vec::new(),
             exports: Vec::new(),
@@ -357,6 +388,7 @@ mod tests {
             has_shrunk: false,
             copied_bytes: 0,
             cache: None,
+            outstanding: 0,
             branch_of: None,
         }
     }
@@ -385,9 +417,13 @@ mod tests {
             }),
             ..report("a")
         });
-        for (uri, batch_level) in [("tw://n/x", 1), ("tw://m/y", 7)] {
+        for (uri, phase, batch_level) in
+            [("tw://n/x", Phase::Attached, 1), ("tw://m/y", Phase::Away, 7)]
+        {
             let report = InitiatorReport {
-                phase: Phase::Attached,
+                suite: None,
+                hint: Some("no".into()),
+                phase,
                 failure: None,
                 paths: Vec::new(),
                 timer: None,
@@ -413,6 +449,8 @@ mod tests {
         let cache = CacheStatus { bytes: 1 << 20, used: 4096, hits: 3, misses: 1, ahead: 8192 };
         assert_eq!(export.cache, Some(cache));
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
+        let details: Vec<_> = export.leaves.iter().map(|leaf| leaf.detail.as_deref()).collect();
+        assert_eq!(details, [None, Some("not let in again; it is told: no")]);
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();
         let policy = || "doorbell".to_owned();
@@ -430,6 +468,7 @@ mod tests {
                     losses: u64::from(index == owner),
                     has_shrunk: index == 1,
                     copied_bytes: 10,
+                    outstanding: 0,
                     branch_of: (index != owner).then_some(owner),
                     ..report("a")
                 });

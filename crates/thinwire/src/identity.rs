@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use thinwire_runtime::confine::as_starter;
+
 use crate::error::{Failure, Outcome};
 use crate::folder::Folder;
 use crate::lock::{self, Lock};
@@ -32,7 +34,8 @@ pub fn claim(run_dir: &Path, what: &str, read_only: bool) -> Outcome<InitiatorId
     let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |meta| meta.ino());
     let role = if read_only { "\0reader" } else { "" };
     let place = run_dir.display();
-    claim_as(run_dir, &format!("{}\0{network}\0{place}\0{what}{role}", machine()))
+    // The folder is that of whoever started this process.
+    as_starter(|| claim_as(run_dir, &format!("{}\0{network}\0{place}\0{what}{role}", machine())))
 }
 
 fn claim_as(run_dir: &Path, origin: &str) -> Outcome<InitiatorId> {

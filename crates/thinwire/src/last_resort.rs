@@ -39,12 +39,7 @@ impl LastWords {
 /// # Errors
 /// Out of descriptors or threads.
 pub fn catch_signals(last: u32, volumes: &[&VolumeSpec]) -> Outcome<(Signals, LastWords)> {
-    let leaves = volumes.iter().flat_map(|volume| volume.leaves());
-    let paths = leaves.filter_map(|leaf| match leaf {
-        VolumeSpec::Path(path) => Some(path.clone()),
-        _ => None,
-    });
-    let (paths, words): (Vec<_>, _) = (paths.collect(), LastWords::default());
+    let (paths, words) = (paths_of(volumes.iter().copied()), LastWords::default());
     let said = words.clone();
     let give_up = move || {
         said.take().into_iter().for_each(|failure| output::complain(&failure));
@@ -56,8 +51,17 @@ pub fn catch_signals(last: u32, volumes: &[&VolumeSpec]) -> Outcome<(Signals, La
     Ok((signals.counted(last, PATIENCE, give_up).map_err(wrong)?, words))
 }
 
+/// The files and devices that they have on this machine.
+pub fn paths_of<'v>(volumes: impl Iterator<Item = &'v VolumeSpec>) -> Vec<PathBuf> {
+    let path = |leaf: &VolumeSpec| match leaf {
+        VolumeSpec::Path(path) => Some(path.clone()),
+        _ => None,
+    };
+    volumes.flat_map(|volume| volume.leaves()).filter_map(path).collect()
+}
+
 /// What is said when these were waited for, or, not known which, some of `all`.
-fn held_up(waited_for: &[PathBuf], all: &[PathBuf]) -> String {
+pub fn held_up(waited_for: &[PathBuf], all: &[PathBuf]) -> String {
     let names = |paths: &[PathBuf]| {
         let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
         names.join(", ")

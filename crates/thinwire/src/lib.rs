@@ -8,14 +8,17 @@
 //! | [`config`], `config_file`, `trees` | TOML files and flags become one target configuration; volumes described in TOML |
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`record`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
-//! | [`serve`], [`steward`], [`health`] | a target: its shards, the thread beside them, what `status` shows |
+//! | [`serve`], [`steward`], [`health`], [`reload`], [`notify`] | a target: its shards, the thread beside them, what `status` shows, what is read again while it serves, what systemd is told |
+//! | [`privileges`], [`caretaker`] | what a target gives up once it serves, and who cleans up after it then |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
 //! | [`signals`], [`last_resort`] | what asks a command to end, and what ends one that a disk holds up |
 //! | [`commands`] | one file for each command |
 
+mod admitted;
 pub mod attachment;
 pub mod bench;
+pub mod caretaker;
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -31,19 +34,24 @@ pub mod guard;
 pub mod health;
 pub mod host;
 pub mod identity;
-pub mod last_resort;
+pub mod keys;
+mod last_resort;
 pub mod leftover;
+pub mod limits;
 pub mod links;
 pub mod local;
 pub mod lock;
 pub mod log;
 pub mod memory;
 pub mod names;
+pub mod notify;
 pub mod open;
 pub mod opened;
 pub mod output;
+pub mod privileges;
 pub mod process;
 pub mod record;
+pub mod reload;
 pub mod remote;
 pub mod rundir;
 pub mod serve;
@@ -87,10 +95,13 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Discover(args) => commands::discover::run(&args),
         Command::Attach(args) => commands::attach::run(&args),
         Command::Detach(args) => commands::detach::run(&args),
+        Command::Key(args) => commands::key::run(&args),
+        Command::Reload(args) => commands::reload::run(&args),
         Command::Link(args) => commands::link::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Copy(args) => commands::copy::run(&args),
+        Command::Caretaker(args) => caretaker::run(&args),
         Command::Completions { shell } => commands::papers::completions(shell),
         Command::Man { folder } => commands::papers::man(folder.as_deref()),
     }

@@ -131,6 +131,16 @@ impl LocalLeaf {
         Ok(LocalLeaf { store, fd, direct })
     }
 
+    /// Its path, if it has one, whenever something of it is outstanding. Keeps nothing of it.
+    pub fn awaited(&self) -> impl Fn() -> Option<PathBuf> + use<> {
+        let leaf = Rc::downgrade(&self.store);
+        move || {
+            let leaf = leaf.upgrade()?;
+            let leaf = leaf.try_borrow().ok()?;
+            leaf.path.clone().filter(|_| leaf.store.outstanding() > 0)
+        }
+    }
+
     /// Readable when there are completions, if anything tells of them.
     pub fn fd(&self) -> Option<RawFd> {
         self.fd

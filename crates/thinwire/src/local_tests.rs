@@ -12,7 +12,11 @@ use thinwire_volume::{Geometry, Identity, WriterRecord, load_writer, store_write
 
 /// For volumes that need no identity: there is no room for one there.
 fn options() -> VolumeOptions {
-    VolumeOptions::new(false, &WireArgs::default(), "/proc/nonexistent".into())
+    VolumeOptions::new(
+        crate::keys::Security::default(),
+        &WireArgs::default(),
+        "/proc/nonexistent".into(),
+    )
 }
 
 /// An image, and who was its writer before.

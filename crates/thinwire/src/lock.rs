@@ -23,7 +23,7 @@ use crate::folder::Folder;
 /// Its owner alone may open a lock.
 const LOCK_MODE: u32 = 0o600;
 /// Claims in a folder are made under this lock. No attachment can have such a name.
-const GUARD: &str = ".claim.lock";
+pub const GUARD: &str = ".claim.lock";
 /// A claim takes microseconds.
 const GUARD_PATIENCE: Duration = Duration::from_secs(5);
 /// How often is looked whether a lock is free.
@@ -108,7 +108,10 @@ pub fn is_held(folder: &Folder, name: &str) -> io::Result<bool> {
 fn guard(folder: &Folder) -> io::Result<Lock> {
     let deadline = Instant::now() + GUARD_PATIENCE;
     loop {
-        let file = folder.file(GUARD, OFlags::RDWR | OFlags::CREATE, LOCK_MODE)?;
+        let opened = folder.file(GUARD, OFlags::RDWR | OFlags::CREATE, LOCK_MODE);
+        let file = opened.map_err(|e| {
+            io::Error::new(e.kind(), format!("{}: {e}", folder.path().join(GUARD).display()))
+        })?;
         // Whoever had it before has removed the file, perhaps this very one.
         if hold(&file)? {
             if folder.is(GUARD, &file)? {

@@ -11,18 +11,20 @@
 //! or this user listens there. So a target of one more user, with CAP_NET_RAW, is not noticed.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thinwire_link::LinkSpec;
+use thinwire_runtime::peer::user_of_peer;
 
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
+use crate::folder::{Folder, Way, is_ours};
 use crate::lock::{self, Lock};
-use crate::rundir::RunDir;
+use crate::rundir::{NODES, RunDir};
 
 /// How long a killed target of the same name may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -48,7 +50,7 @@ pub fn hold(config: &TargetSettings) -> Outcome<Vec<HeldName>> {
     if raw.is_empty() {
         return Ok(Vec::new());
     }
-    let folder = RunDir::create(&config.run_dir)?.sub("nodes")?;
+    let folder = RunDir::create(&config.run_dir)?.sub(NODES)?;
     if !rustix::process::geteuid().is_root() {
         tracing::warn!(
             "without root the node name {} is claimed in {}: a target of another user does not see that",
@@ -94,6 +96,14 @@ pub fn hold(config: &TargetSettings) -> Outcome<Vec<HeldName>> {
         .collect()
 }
 
+/// Removes the claims of targets that are gone. Best effort: who claims a name does the same.
+pub fn sweep(dir: &RunDir) {
+    let way = Way { make: false, by_default: false };
+    if let Ok(Some(folder)) = Folder::open(&dir.path().join(NODES), way) {
+        let _ = lock::sweep(&folder);
+    }
+}
+
 /// Who has an abstract socket.
 enum Bound {
     /// This process.
@@ -135,10 +145,7 @@ fn bind(name: &str) -> io::Result<Bound> {
 fn is_target(address: &SocketAddrUnix) -> io::Result<bool> {
     let asking = socket()?;
     match rustix::net::connect(&asking, address) {
-        Ok(()) => {
-            let listener = rustix::net::sockopt::socket_peercred(&asking)?;
-            Ok(listener.uid.is_root() || listener.uid == rustix::process::geteuid())
-        }
+        Ok(()) => Ok(is_ours(user_of_peer(asking.as_fd())?)),
         // Nobody listens, or does not say who: as many have asked as the kernel keeps.
         Err(_) => Ok(false),
     }

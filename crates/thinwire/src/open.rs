@@ -15,8 +15,9 @@ use thinwire_volume::Volume;
 use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, LeafStatus, PathStatus, State};
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::host::Host;
+use crate::keys::{self, KeyFile, Security};
 use crate::output;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
@@ -30,8 +31,8 @@ pub const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// How to open a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
-    /// The user accepts frames that are neither authenticated nor encrypted.
-    pub insecure: bool,
+    /// How frames are protected, of volumes that do not say it themselves.
+    pub security: Security,
     /// Open without the right to write. Remote ones may then be attached by many.
     pub read_only: bool,
     /// Fence the writer that holds a remote volume, or is on record of a local one.
@@ -73,9 +74,9 @@ pub struct CommandFlags {
 impl VolumeOptions {
     /// Writable, block-granular, ten seconds of patience, waiting when the target is away; of a command
     /// that has `--take-over`.
-    pub fn new(insecure: bool, wire: &WireArgs, run_dir: PathBuf) -> Self {
+    pub fn new(security: Security, wire: &WireArgs, run_dir: PathBuf) -> Self {
         VolumeOptions {
-            insecure,
+            security,
             read_only: false,
             take_over: false,
             when_away: WhenAwayArg::Wait,
@@ -118,6 +119,8 @@ pub struct VolumeHealth {
     pub unflushed: bool,
     /// Should a flush fail now, writes that have completed may be lost; true where that is not known.
     pub may_lose: bool,
+    /// How frames are sealed; none for local volumes, without a key, and of several that differ.
+    pub suite: Option<String>,
     /// How requests share frames; none for local volumes, and of several remote ones together.
     pub batch: Option<BatchStatus>,
     /// More, for people.
@@ -134,6 +137,7 @@ impl VolumeHealth {
             timer: None,
             unflushed: false,
             may_lose: true,
+            suite: None,
             batch: None,
             detail: None,
         }
@@ -264,9 +268,7 @@ pub fn open_on(
     options: &VolumeOptions,
     signals: Option<&Signals>,
 ) -> Outcome<Box<dyn OpenVolume>> {
-    if spec.has_remote() {
-        require_insecure(options.insecure, "reaching a target")?;
-    }
+    require_security(spec, &options.security)?;
     let disk_options = DiskOptions { wait_lock: LOCK_PATIENCE, ..DiskOptions::default() };
     crate::opened::open_on(host, spec, options, disk_options, signals)
 }
@@ -289,15 +291,74 @@ pub fn let_go_failed(open: &mut dyn OpenVolume, has_written: bool) {
     }
 }
 
-/// The refusal that holds until keys exist.
-pub fn require_insecure(insecure: bool, what: &str) -> Outcome {
-    if insecure {
-        return Ok(());
+/// Refuses a volume of which a part would be reached without a key, unless the user has accepted that.
+pub fn require_security(spec: &VolumeSpec, security: &Security) -> Outcome {
+    for leaf in spec.leaves() {
+        if let VolumeSpec::Remote(remote) = leaf {
+            let is_protected = remote.key.is_some() || security.key.is_some() || security.insecure;
+            keys::require(is_protected, &format!("reaching {remote}"))?;
+        }
     }
-    Err(Failure::failed(format!(
-        "refusing: {what} without --insecure. Keys do not exist yet, so frames are neither \
-         authenticated nor encrypted, and everybody on the same network can read and change the \
-         data. If all machines there are trusted, say --insecure (in TOML: insecure = true) on \
-         both sides"
-    )))
+    Ok(())
+}
+
+/// What is missing where a target reaches parts of an export's volume: it shows a key only where the volume says
+/// which, so that nobody is shown one that was meant for others.
+///
+/// # Errors
+/// A sentence for the first part that has no key, unless that was accepted, or whose key cannot be used.
+pub fn check_keys_of_parts(spec: &VolumeSpec, insecure: bool) -> Result<(), String> {
+    for leaf in spec.leaves() {
+        let VolumeSpec::Remote(remote) = leaf else { continue };
+        match &remote.key {
+            Some(key) => KeyFile::read(key).map(drop).map_err(|e| format!("{remote}: {e}"))?,
+            None if insecure => {}
+            None => {
+                return Err(format!(
+                    "{remote} says no key to show there: give it in the volume, as in \
+                     `tw://NODE/EXPORT?link=LINK&key=NAME`"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Some part of a volume is reached without a key.
+pub fn is_insecure(spec: &VolumeSpec, security: &Security) -> bool {
+    let is_bare = |leaf: &&VolumeSpec| match leaf {
+        VolumeSpec::Remote(remote) => remote.key.is_none() && security.key.is_none(),
+        _ => false,
+    };
+    spec.leaves().iter().any(is_bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::make;
+    use crate::testing::TempDir;
+
+    #[test]
+    fn a_target_shows_a_key_where_the_volume_says_which() {
+        let dir = TempDir::new("keys-of-parts");
+        let key = make("k", dir.path(), false).unwrap().path.display().to_string();
+        let leaf = |key: &str| format!("tw://n/x?link=eth1{key}");
+        let said =
+            |volume: String, insecure| check_keys_of_parts(&volume.parse().unwrap(), insecure);
+        let good = leaf(&format!("&key={key}"));
+        for volume in [good.clone(), "memory:1M".into(), format!("linear:[{good},memory:1M]")] {
+            assert_eq!(said(volume, false), Ok(()));
+        }
+        for volume in [leaf(""), format!("linear:[{good},{}]", leaf(""))] {
+            let why = said(volume.clone(), false).unwrap_err();
+            assert!(why.starts_with(&leaf("")) && why.contains("&key=NAME"), "{why}");
+            assert_eq!(said(volume, true), Ok(()));
+        }
+        let missing = leaf(&format!("&key={key}-not"));
+        for insecure in [false, true] {
+            let why = said(missing.clone(), insecure).unwrap_err();
+            assert!(why.contains("no such file"), "{why}");
+        }
+    }
 }

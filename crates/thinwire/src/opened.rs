@@ -13,7 +13,7 @@ use thinwire_initiator::Initiator;
 use thinwire_node::PartId;
 use thinwire_proto::StageSums;
 use thinwire_runtime::disk::{DiskOptions, HeldLeaf, UnusedGrant};
-use thinwire_runtime::serve::OpenedLeaf;
+use thinwire_runtime::serve::{Awaited, OpenedLeaf};
 use thinwire_volume::modules::Dealt;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volume, VolumeEvent};
 
@@ -195,6 +195,18 @@ impl Tree {
             Leaf::Remote(_) => None,
         };
         self.leaves.iter().filter_map(direct).reduce(|one, other| one && other)
+    }
+
+    /// Which of its files and devices of this machine have something to answer; `None` if it has none.
+    pub fn awaited(&self) -> Option<Awaited> {
+        let awaited = |leaf: &Leaf| match leaf {
+            Leaf::Local(leaf) => Some(leaf.awaited()),
+            Leaf::Remote(_) => None,
+        };
+        let all: Vec<_> = self.leaves.iter().filter_map(awaited).collect();
+        (!all.is_empty()).then(|| -> Awaited {
+            Box::new(move |_| all.iter().filter_map(|awaited| awaited()).collect())
+        })
     }
 
     /// What it stands on at other targets.

@@ -23,6 +23,19 @@ pub fn say_json(value: &impl Serialize) -> Outcome {
     say(&serde_json::to_string(value).expect("own types are valid JSON"))
 }
 
+/// What others have said, for people: characters that are not printable are escaped, so that no name that comes
+/// from the network turns a line around, hides a part of it, or moves the cursor. Line ends stay.
+pub fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '"' | '\'' | '\\' => shown.push(c),
+            c => shown.extend(c.escape_debug()),
+        }
+    }
+    shown
+}
+
 /// Prints `thinwire: TEXT` on stderr.
 pub fn complain(text: &str) {
     let _ = writeln!(io::stderr().lock(), "thinwire: {text}");
@@ -48,6 +61,18 @@ pub fn table(header: &[&str], rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_is_not_printable_is_escaped() {
+        for (said, shown) in [
+            ("disk0 \"x\" 'y' \\ ü 磁盘\nnode1", "disk0 \"x\" 'y' \\ ü 磁盘\nnode1"),
+            ("a\u{202e}b", "a\\u{202e}b"),
+            ("a\u{200b}\u{feff}", "a\\u{200b}\\u{feff}"),
+            ("\x1b[2J\r\t", "\\u{1b}[2J\\r\\t"),
+        ] {
+            assert_eq!(super::printable(said), shown);
+        }
+    }
+
     #[test]
     fn tables_align() {
         let rows = [vec!["a".into(), "x".into()], vec!["long".into(), "".into()]];

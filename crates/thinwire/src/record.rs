@@ -23,6 +23,9 @@ pub struct Record {
     pub path: Option<String>,
     /// Frames are neither authenticated nor encrypted.
     pub insecure: bool,
+    /// The name of the key that it shows, unless volumes name keys of their own.
+    #[serde(default)]
+    pub key: Option<String>,
     /// The attachment's process.
     pub pid: i32,
     /// When that process started, in clock ticks since boot: tells it from a later one with its id.
@@ -46,6 +49,7 @@ impl Record {
             frontend: frontend.to_owned(),
             path: None,
             insecure,
+            key: None,
             pid,
             start_ticks: process::start_ticks(pid).unwrap_or(0),
             gives_up_ms: None,

@@ -13,6 +13,7 @@ use thinwire_link::LinkSpec;
 use thinwire_link::handoff::Pipeline;
 use thinwire_proto::{StageObserver, StageSums};
 use thinwire_runtime::clock::entropy;
+use thinwire_runtime::confine::as_starter;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_runtime::{lookup, steering};
 use thinwire_volume::{Identity, Port, Volume};
@@ -24,6 +25,7 @@ use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
+use crate::keys::{KeyFile, Security};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
 use crate::open::{VolumeHealth, VolumeOptions, Wait};
 use crate::signals::Signals;
@@ -47,8 +49,10 @@ pub struct ListedTarget {
     pub name: String,
     /// Its address, as in a URI.
     pub address: String,
-    /// Its exports' names.
+    /// Its exports' names; with a key those that it may open.
     pub exports: Vec<String>,
+    /// With a key: it has shown that it has it, too. Without: always.
+    pub is_proved: bool,
 }
 
 /// An attachment on a host.
@@ -91,11 +95,16 @@ fn resolve(spec: &RemoteSpec) -> Outcome<(TargetName, Vec<LinkSpec>)> {
 }
 
 fn refused(spec: &RemoteSpec, options: &VolumeOptions, error: &AttachError) -> Failure {
-    Failure::failed(format!("cannot attach {spec}: {error}{}", remedy(options, error)))
+    let own = spec.key.clone();
+    let key = own.or_else(|| Some(options.security.key.as_ref()?.path.display().to_string()));
+    Failure::failed(format!(
+        "cannot attach {spec}: {error}{}",
+        remedy(options, key.as_deref(), error)
+    ))
 }
 
-/// What the user can do about a refusal, in flags that the command has.
-fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
+/// What the user who has shown this key can do about a refusal, in flags that the command has.
+fn remedy(options: &VolumeOptions, key: Option<&str>, error: &AttachError) -> String {
     let AttachError::Refused { status, text, .. } = error else { return String::new() };
     let flags = options.flags;
     match (status, flags.reading) {
@@ -120,7 +129,10 @@ fn remedy(options: &VolumeOptions, error: &AttachError) -> String {
             }
         }
         (Status::ReadOnly, Some(flag)) => format!(": only read it ({flag})"),
-        (Status::NotFound, _) => ": `thinwire discover --link LINK` lists the exports".to_owned(),
+        (Status::NotFound, _) => {
+            let key = key.map_or(String::new(), |key| format!(" --key {key}"));
+            format!(": `thinwire discover --link LINK{key}` lists the exports")
+        }
         _ => String::new(),
     }
 }
@@ -147,7 +159,13 @@ impl RemoteLeaf {
         config.read_only = options.read_only;
         config.take_over = options.take_over;
         config.wait = options.patience.is_none();
-        config.insecure = options.insecure;
+        let security = &options.security;
+        let key = match &spec.key {
+            Some(given) => Some(as_starter(|| KeyFile::read(given))?),
+            None => security.key.clone(),
+        };
+        config.insecure = security.insecure && key.is_none();
+        config.key = key.as_ref().map(|key| security.initiator_key(key));
         config.losses_are_heard = options.losses_are_heard;
         config.batching = options.wire.batching();
         config.when_away = match options.when_away {
@@ -212,6 +230,12 @@ impl RemoteLeaf {
                 let seconds = start.elapsed().as_secs();
                 let link = spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
                 let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
+                if let Some(hint) = self.members.hint() {
+                    return Err(Failure::failed(format!(
+                        "cannot attach {spec}: no target that has the key answered within {seconds} s. One \
+                         there that did not show it says: {hint}{more}"
+                    )));
+                }
                 return Err(Failure::failed(format!(
                     "cannot attach {spec}: no target answered within {seconds} s. Is the target \
                      running, is the link the one that leads to it, and does a firewall let it \
@@ -340,6 +364,7 @@ impl RemoteLeaf {
                 timer: timer.zip(seconds_left),
                 unflushed: report.retained_entries > 0,
                 may_lose: report.retained_entries > 0 || report.stats.replay_failures > 0,
+                suite: report.suite.map(|suite| suite.to_string()),
                 batch,
                 detail,
             }
@@ -406,36 +431,16 @@ impl RemoteLeaf {
         self.members.begin_close(force);
     }
 
-    /// Waits until it has let go, or until `end`, or gives up when `hurry` is readable.
-    pub fn end_close(&mut self, end: Instant, hurry: Option<&OwnedFd>) -> Outcome {
-        loop {
-            if let Some(closed) = self.members.closed() {
-                // The goodbye was queued by what has just been received.
-                self.host.turn(Wait::No)?;
-                return match closed {
-                    Ok(()) => Ok(()),
-                    Err(kind) => Err(Failure::failed(format!(
-                        "{}: writes that were not yet durable could not be made so: {}",
-                        self.uri,
-                        kind.describe()
-                    ))),
-                };
-            }
-            if hurry.is_some_and(is_readable) {
-                return Err(Failure::failed(format!(
-                    "{}: given up before the target confirmed the detach",
-                    self.uri
-                )));
-            }
-            if Instant::now() >= end {
-                let seconds = CLOSE_PATIENCE.as_secs();
-                return Err(Failure::failed(format!(
-                    "{}: the target did not confirm the detach within {seconds} s",
-                    self.uri
-                )));
-            }
-            self.host.turn(Wait::Until(end))?;
-        }
+    /// Whether it has let go, and how, after each turn; goes on with that.
+    pub fn closed(&self) -> Option<Outcome> {
+        let closed = self.members.closed()?;
+        Some(closed.map_err(|kind| {
+            Failure::failed(format!(
+                "{}: writes that were not yet durable could not be made so: {}",
+                self.uri,
+                kind.describe()
+            ))
+        }))
     }
 }
 
@@ -444,6 +449,7 @@ pub fn discover(
     links: &[LinkSpec],
     name: Option<&str>,
     timeout: Duration,
+    security: &Security,
 ) -> Outcome<Vec<ListedTarget>> {
     // Any free port: the well-known one belongs to a target on this machine.
     let any_port = |spec: &LinkSpec| match spec {
@@ -453,8 +459,9 @@ pub fn discover(
     let specs: Vec<_> = links.iter().map(any_port).collect();
     let pipeline = Pipeline::default();
     let links = open_initiator_links(&specs, None, None, &steering::outside_filters(), pipeline)?;
-    let answers =
-        lookup::discover(links, name.unwrap_or(""), timeout, || false).map_err(link_failed)?;
+    let key = security.key.as_ref().map(|key| security.initiator_key(key));
+    let answers = lookup::discover(links, name.unwrap_or(""), timeout, key, || false);
+    let answers = answers.map_err(link_failed)?;
     let mut found: Vec<(u64, ListedTarget)> = Vec::new();
     for answer in answers {
         let address = match answer.addr {
@@ -465,8 +472,9 @@ pub fn discover(
             *instance == answer.instance && f.name == answer.node && f.address == address
         });
         if !known {
-            let exports = answer.exports;
-            found.push((answer.instance, ListedTarget { name: answer.node, address, exports }));
+            let (exports, is_proved) = (answer.exports, answer.is_proved);
+            let listed = ListedTarget { name: answer.node, address, exports, is_proved };
+            found.push((answer.instance, listed));
         }
     }
     let mut found: Vec<_> = found.into_iter().map(|(_, f)| f).collect();
@@ -489,10 +497,14 @@ mod tests {
     }
 
     fn said_to(flags: CommandFlags, read_only: bool, status: Status, text: &str) -> String {
-        let mut options = VolumeOptions::new(true, &WireArgs::default(), "/run".into());
+        let mut options = VolumeOptions::new(
+            crate::keys::Security::without_keys(true),
+            &WireArgs::default(),
+            "/run".into(),
+        );
         (options.flags, options.read_only) = (flags, read_only);
         let error = AttachError::Refused { status, text: text.into(), seconds_left: None };
-        remedy(&options, &error)
+        remedy(&options, Some("alice"), &error)
     }
 
     #[test]
@@ -506,6 +518,8 @@ mod tests {
                 assert_eq!((busy.contains(known), forbidden.contains(known)), (has, has), "{busy}");
             }
         }
+        let missing = said(None, false, Status::NotFound, "node n has no export a");
+        assert!(missing.contains("discover --link LINK --key alice` lists"), "{missing}");
         let reader = said(Some("--read-only"), true, Status::Busy, "being tried again");
         assert_eq!(reader, ": try again");
         // A gateway.

@@ -5,9 +5,11 @@
 //!
 //! [`folder`]: crate::folder
 
+mod planted;
+
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,9 +19,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use thinwire_runtime::peer::user_of_peer;
 
 use crate::error::{Failure, Outcome};
-use crate::folder::{Folder, Way};
+use crate::folder::{Folder, Way, is_ours};
 use crate::lock::{self, Lock};
 use crate::process;
 use crate::record::RecordOwner;
@@ -36,6 +39,9 @@ const ROOTS: &str = "/run/thinwire";
 
 /// The folder of the locks of initiator identities.
 pub const IDENTITIES: &str = "ids";
+
+/// The folder of the locks of targets' node names.
+pub const NODES: &str = "nodes";
 
 /// A name that looks taken may only be looked at (see [`RunDir::life`]); so try for this long.
 const CLAIM_PATIENCE: Duration = Duration::from_millis(300);
@@ -156,14 +162,14 @@ impl RunDir {
         Ok(names)
     }
 
-    /// The record of an attachment, if it wrote one that can be read.
+    /// The record of an attachment, if it wrote one that can be read. One of another name is none.
     pub fn record(&self, name: &str) -> Option<Record> {
-        self.read(name)
+        self.read(name).filter(|record: &Record| record.name == name)
     }
 
     /// The same of a target.
     pub fn target_record(&self, name: &str) -> Option<TargetRecord> {
-        self.read(name)
+        self.read(name).filter(|record: &TargetRecord| node_of(name) == Some(&record.node))
     }
 
     fn read<R: DeserializeOwned>(&self, name: &str) -> Option<R> {
@@ -190,7 +196,11 @@ impl RunDir {
 
     /// Takes the name for this process. `None` if a live process has it. The claim may find the
     /// record of a dead one: see [`Claim::stale`].
+    ///
+    /// # Errors
+    /// Something else is in the place of one of its files: see [`RunDir::refuse_planted`].
     pub fn claim(&self, name: &str) -> Outcome<Option<Claim<'_>>> {
+        self.refuse_planted(name)?;
         let file = format!("{name}.lock");
         let wrong = |e| Failure::failed(format!("{}: {e}", self.path().join(&file).display()));
         let Some(lock) = lock::lock(&self.folder, &file, CLAIM_PATIENCE).map_err(wrong)? else {
@@ -203,15 +213,25 @@ impl RunDir {
     /// Opens an attachment's log, empty, for its process to append to.
     pub fn open_log(&self, name: &str) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
-        let log = self.folder.file(&format!("{name}.log"), flags, 0o640)?;
+        let log = self.folder.private(&format!("{name}.log"), flags, 0o640)?;
         // What an attachment of this name said before it ended is of no use any more.
         log.set_len(0)?;
         Ok(log)
     }
 
+    /// What its log says so far.
+    pub fn read_log(&self, name: &str) -> io::Result<String> {
+        self.folder.read(&format!("{name}.log"))
+    }
+
+    /// Removes its log; none there is fine.
+    pub fn remove_log(&self, name: &str) -> io::Result<()> {
+        self.folder.remove(&format!("{name}.log"))
+    }
+
     /// Removes the locks of identities that killed processes left. Best effort: who claims one does
     /// the same.
-    fn sweep_identities(&self) {
+    pub fn sweep_identities(&self) {
         let way = Way { make: false, by_default: false };
         if let Ok(Some(folder)) = Folder::open(&self.path().join(IDENTITIES), way) {
             let _ = lock::sweep(&folder);
@@ -246,14 +266,26 @@ impl RunDir {
         Ok(socket.into())
     }
 
-    /// Connects to a control socket. WouldBlock if as many wait there as may: whoever has it does not
-    /// take connections in, and a socket that blocks would wait for that without end.
+    /// Connects to a control socket: the very file that was checked, at which a process of this user or root
+    /// listens. WouldBlock if as many wait there as may: whoever has it does not take connections in, and a
+    /// socket that blocks would wait for that without end.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
+        let odd = |e: io::Error| match e.kind() {
+            io::ErrorKind::Other => io::Error::other(format!("its control socket: {e}")),
+            _ => e,
+        };
+        let file = self.folder.socket(&format!("{name}.sock")).map_err(odd)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        let path = self.short(&self.file(name, "sock"));
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::net::connect(&socket, &SocketAddrUnix::new(place)?)?;
+        // The kernel keeps who began to listen.
+        let listener = user_of_peer(socket.as_fd())?;
+        if !is_ours(listener) {
+            let why = format!("a process of another user (id {listener}) has its control socket");
+            return Err(io::Error::other(why));
+        }
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
         Ok(stream)

@@ -12,34 +12,38 @@ use thinwire_link::{Link, LinkSpec, ShardSteering};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::disk::{self, DiskOptions, OpenedStore, SpreadDisk};
 use thinwire_runtime::inquiry::Inquiry;
-use thinwire_runtime::serve::{OpenedExport, TargetShard};
+use thinwire_runtime::serve::{Awaited, OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{self, Offered, Opener, Service};
+use thinwire_runtime::shards::{self, Offered, Provider, Service};
 use thinwire_runtime::spread_memory::SpreadMemory;
 use thinwire_runtime::steering::Lanes;
-use thinwire_target::ExportConfig;
+use thinwire_seal::Suites;
+use thinwire_target::{ExportConfig, Principal, TargetKeys};
 use thinwire_volume::modules::Cache;
 use thinwire_volume::stores::{MemoryStore, NullStore, Writeback};
 use thinwire_volume::{Identity, Volume};
 
+use crate::caretaker::Caretaker;
 use crate::cli::WireArgs;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::host::Host;
+use crate::keys::{KeyFile, Security};
 use crate::links::open_target_links;
 use crate::names;
 use crate::open::{CommandFlags, VolumeOptions};
 use crate::opened::Tree;
+use crate::privileges::{ConfinedOnce, Privileges};
 use crate::remote::discover;
-use crate::rundir::RunDir;
+use crate::rundir::{IDENTITIES, RunDir};
 use crate::signals::Signals;
 use crate::state_dir;
 use crate::steward::{self, Endings, Steward};
 use crate::uri::VolumeSpec;
 
 /// Memory that a target's pool keeps for reuse, in bytes.
-const POOL_FREE_BYTES_MAX: usize = 32 << 20;
+pub const POOL_FREE_BYTES_MAX: usize = 32 << 20;
 /// Memory of a memory export comes from a pool of its own, which keeps nothing.
 const STORE_FREE_BYTES_MAX: usize = 4 << 20;
 /// How long to ask whether the node name is in use.
@@ -47,19 +51,21 @@ const NAME_CHECK: Duration = Duration::from_millis(400);
 /// What a write-back test wrapper holds back, at most.
 const WRITEBACK_BYTES_MAX: usize = 256 << 20;
 
-/// Serves until a signal comes. `ready` is called once, when the exports can be attached.
+/// Serves until a signal comes. `read` reads the configuration again, when somebody asks for that. `ready` is
+/// called once, when the exports can be attached.
 pub fn serve(
     config: &TargetSettings,
+    read: &(dyn Fn() -> Outcome<TargetSettings> + Sync),
     signals: &Signals,
     ready: &mut dyn FnMut() -> Outcome,
 ) -> Outcome {
     refuse_any_port(config)?;
     config.check_caches().map_err(Failure::usage)?;
+    let privileges = Privileges::look(config)?;
+    // Waited for when all that is below has been let go of.
+    let mut _caretaker = None;
     let _names = names::hold(config)?;
     refuse_taken_name(config)?;
-    if let Some(problem) = state_dir::problem(config) {
-        tracing::warn!("{problem}; until then only readers may attach");
-    }
     let dir = RunDir::create(&config.run_dir);
     let registered = match &dir {
         Ok(dir) => steward::register(dir, config),
@@ -72,6 +78,17 @@ pub fn serve(
             (None, None)
         }
     };
+    if let (Some(claim), Ok(dir)) = (&_claim, &dir)
+        && privileges.changes_user()
+    {
+        // Where this target's name at others is locked: made by who may, for all that come.
+        dir.sub(IDENTITIES)?;
+        _caretaker = Some(Caretaker::start(claim, dir)?);
+    }
+    privileges.begin(config)?;
+    if let Some(problem) = state_dir::problem(config) {
+        tracing::warn!("{problem}; until then only readers may attach");
+    }
     let offered =
         |export: &ExportSpec| Offered { name: export.name.clone(), spread: export.spread };
     let offered: Vec<_> = config.exports.iter().map(offered).collect();
@@ -80,6 +97,8 @@ pub fn serve(
         config: thinwire_target::TargetConfig {
             node: config.node.clone(),
             insecure: config.insecure,
+            keys: target_keys(config),
+            limits: config.limits,
             batching: config.batching,
             ..Default::default()
         },
@@ -91,6 +110,10 @@ pub fn serve(
         inquiry: None,
     };
     tell_bounds(&service);
+    tracing::info!("memory that this target can take: at most {}", config.memory());
+    if let Err(why) = config.check_memory() {
+        tracing::warn!("{why}");
+    }
     let inquiry = Inquiry::new(service.shard_count());
     let inquiry = inquiry.map_err(|e| Failure::failed(format!("cannot make an eventfd: {e}")))?;
     service.inquiry = Some(&inquiry);
@@ -105,16 +128,22 @@ pub fn serve(
         spread: Vec::new(),
     };
     let (serving, over) = (AtomicBool::new(false), steward::bell()?);
+    let confined = ConfinedOnce::new();
     let steward = Steward {
-        config,
+        config: config.clone(),
+        read,
         signals,
         endings: &endings,
         inquiry: &inquiry,
         control,
         serving: &serving,
+        confined: &confined,
         over: &over,
         last_patience: steward::LAST_PATIENCE,
-        give_up: &|| std::process::exit(1),
+        give_up: &|why| {
+            tracing::error!("{why}");
+            std::process::exit(1)
+        },
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("steward".into());
@@ -125,6 +154,8 @@ pub fn serve(
         // While this waits for a lock, signals are heard.
         configured.open_spread()?;
         shards::serve(&service, &configured, endings.stop.as_fd(), &mut || {
+            // All is open, and nobody is served yet.
+            let _ = confined.set(privileges.give_up()?);
             serving.store(true, Ordering::Release);
             ready()
         })
@@ -214,7 +245,7 @@ impl Configured<'_> {
                     true => disk.owner(pool, &mut notify(spec)),
                     false => disk.branch(pool),
                 };
-                Ok(of_store(opened.map_err(|e| cannot_serve(spec, e))?, export))
+                Ok(of_store(disk.path(), opened.map_err(|e| cannot_serve(spec, e))?, export))
             }
             Spread::Memory(memory) => {
                 let opened = match is_owner {
@@ -237,7 +268,7 @@ impl Configured<'_> {
     }
 }
 
-impl Opener for Configured<'_> {
+impl Provider for Configured<'_> {
     type Error = Failure;
 
     fn failed(&self, error: std::io::Error) -> Failure {
@@ -290,7 +321,9 @@ impl Opener for Configured<'_> {
                 None => self.open_tree(spec, &host),
             };
             match export {
-                Ok(export) => opened.push((number, export)),
+                Ok(export) => {
+                    opened.push((number, OpenedExport { weight: spec.weight, ..export }));
+                }
                 Err(failure) => {
                     // What has been attached for the others is let go of.
                     opened.into_iter().for_each(|(_, export)| export.discard());
@@ -326,8 +359,13 @@ impl Configured<'_> {
     /// Opens what an export is made of. This target is the writer of all of it.
     fn open_tree(&self, spec: &ExportSpec, host: &Host) -> Outcome<OpenedExport> {
         let config = self.config;
+        // Whom it reaches knows it by keys that its volumes name.
+        let security = Security {
+            authenticate_only: config.authenticate_only,
+            ..Security::without_keys(config.insecure)
+        };
         let mut options =
-            VolumeOptions::new(config.insecure, &WireArgs::default(), config.run_dir.clone());
+            VolumeOptions::new(security, &WireArgs::default(), config.run_dir.clone());
         options.read_only = spec.read_only;
         // The export's verifier changes, and initiators send their writes again.
         options.losses_are_heard = true;
@@ -344,7 +382,8 @@ impl Configured<'_> {
         let tree = Tree::open(host, &spec.volume, &options, disk_options, None)
             .map_err(|e| e.context(format_args!("cannot serve export {}", spec.name)))?;
         let (mut fds, ports, leaves) = (tree.fds(), tree.ports.clone(), tree.remote_leaves());
-        let (held, direct) = (tree.held_leaves(&spec.volume), tree.direct());
+        let (held, direct, awaited) =
+            (tree.held_leaves(&spec.volume), tree.direct(), tree.awaited());
         let (volume, end) = tree.into_parts(host, options.hurry);
         let recorded = disk::recorded(volume, &config.state_dir, &spec.name, held);
         let (volume, fd) = match recorded {
@@ -368,8 +407,25 @@ impl Configured<'_> {
                 left_behind.store(true, Ordering::Release);
             }
         };
-        Ok(OpenedExport { config: exported, fds, ports, leaves, direct, end: Some(Box::new(end)) })
+        let end: Option<Box<dyn FnOnce(bool)>> = Some(Box::new(end));
+        Ok(OpenedExport { config: exported, fds, ports, leaves, direct, awaited, end, weight: 1 })
     }
+}
+
+/// Who may come, and with which keys; nothing of a target without.
+pub(crate) fn target_keys(config: &TargetSettings) -> Option<TargetKeys> {
+    if config.keys.is_empty() {
+        return None;
+    }
+    let principal =
+        |file: &KeyFile| Principal { name: file.name.as_str().into(), keys: file.keys.clone() };
+    let principals = config.keys.iter().map(principal).collect();
+    // Each shard draws its own entropy.
+    let mut keys = TargetKeys::new(principals, [0; 32]);
+    keys.access = config.access.clone();
+    keys.suites = Suites::here(config.authenticate_only);
+    keys.announces = config.announces;
+    Some(keys)
 }
 
 /// How the file or device of an export is opened.
@@ -402,11 +458,16 @@ fn of_this_run(spec: &ExportSpec) -> Identity {
 }
 
 fn of_store(
+    path: &Path,
     opened: OpenedStore,
     export: impl FnOnce(Box<dyn Volume>, Option<RawFd>) -> OpenedExport,
 ) -> OpenedExport {
     let OpenedStore { volume, fd, direct } = opened;
-    OpenedExport { direct: Some(direct), ..export(volume, Some(fd)) }
+    let path = path.to_owned();
+    let awaited: Awaited =
+        Box::new(move |has_more| has_more.then(|| path.clone()).into_iter().collect());
+    let (direct, awaited) = (Some(direct), Some(awaited));
+    OpenedExport { direct, awaited, ..export(volume, Some(fd)) }
 }
 
 fn named(spec: &ExportSpec, volume: Box<dyn Volume>) -> ExportConfig {
@@ -443,9 +504,25 @@ fn refuse_any_port(config: &TargetSettings) -> Outcome {
 }
 
 fn refuse_taken_name(config: &TargetSettings) -> Outcome {
-    let taken = discover(&config.links, Some(&config.node), NAME_CHECK)?;
-    match taken.first() {
-        None => Ok(()),
+    // With a key: anybody can say that a name is taken, and who has none of our keys is no rival.
+    let security = Security {
+        key: config.keys.first().cloned(),
+        authenticate_only: config.authenticate_only,
+        insecure: config.insecure,
+    };
+    let taken = discover(&config.links, Some(&config.node), NAME_CHECK, &security)?;
+    match taken.iter().find(|other| other.is_proved) {
+        None => {
+            if let Some(other) = taken.first() {
+                tracing::warn!(
+                    "node name {} is told on this network by {}, too, who does not show that it has key {}",
+                    config.node,
+                    other.address,
+                    config.keys.first().map_or("", |key| key.name.as_str())
+                );
+            }
+            Ok(())
+        }
         Some(other) => Err(Failure::failed(format!(
             "node name {} is in use on this network, by the target at {}: stop that one, or give \
              this one another name with --name",
@@ -482,7 +559,7 @@ fn open_store(
             spec.check_cache(path).map_err(Failure::usage)?;
             let options = disk_options(spec, state_dir, stop);
             let opened = disk::open_store(path, &options, pool, &mut notify(spec));
-            of_store(opened.map_err(|e| cannot_serve(spec, e))?, export)
+            of_store(path, opened.map_err(|e| cannot_serve(spec, e))?, export)
         }
         VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => unreachable!("{spec} is no store"),
     })

@@ -5,25 +5,49 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thinwire_runtime::confine::{Account, as_starter};
+
 use crate::config::TargetSettings;
 use crate::export::ExportSpec;
+use crate::privileges::needs_state_dir;
 
 /// What keeps writers of a gateway's exports from being recorded, and what to do. `None` if nothing does,
 /// or there are none: files and devices are asked when they are opened.
 pub fn problem(config: &TargetSettings) -> Option<String> {
-    let needs = |export: &&ExportSpec| !export.volume.is_store() && !export.read_only;
+    // With --user it is known beforehand of files and devices, too.
+    let becomes_user = config.privileges.user.is_some();
+    let needs = |export: &&ExportSpec| {
+        let has_none = !export.volume.is_store();
+        !export.read_only && (has_none || becomes_user && needs_state_dir(&export.volume))
+    };
     let names: Vec<_> =
         config.exports.iter().filter(needs).map(|export| export.name.as_str()).collect();
     if names.is_empty() {
         return None;
     }
-    let error = try_out(&config.state_dir).err()?;
+    // Before there is one, it is whoever starts the target who will make it.
+    let will_be_made = becomes_user && matches!(config.state_dir.try_exists(), Ok(false));
+    let tried = || try_out(&config.state_dir);
+    let error = if will_be_made { as_starter(tried) } else { tried() }.err()?;
     let folder = config.state_dir.display();
     Some(format!(
         "nobody can be let in to write {}: who may is recorded in {folder}, where nothing can be written \
          ({error}); make that folder writable, or name another with --state-dir",
         names.join(", ")
     ))
+}
+
+/// Makes the folder, if there is none, for the user that a target will be.
+///
+/// # Errors
+/// It cannot be made, or given to that user.
+pub fn make_for(folder: &Path, account: &Account) -> io::Result<()> {
+    let mut made = Vec::new();
+    make(folder, &mut made)?;
+    match made.last() {
+        Some(folder) => std::os::unix::fs::chown(folder, Some(account.uid), Some(account.gid)),
+        None => Ok(()),
+    }
 }
 
 /// Makes the folder, and a file in it, as a record would be; takes away what it has made.

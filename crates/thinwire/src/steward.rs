@@ -1,9 +1,11 @@
-//! The thread beside the shards of a target: it takes signals, and answers `status` on the target's control
-//! socket (`target-NODE.sock` in the run directory). Shards only give their figures away, between two
-//! turns; whatever takes longer is done here.
+//! The thread beside the shards of a target: it takes signals, and answers `status` and `reload` on the target's
+//! control socket (`target-NODE.sock` in the run directory). Shards only give their figures away, and take keys,
+//! between two turns; whatever takes longer is done here.
 //!
-//! The first signal ends the target in order, and what that waits for is told; the second ends the wait. A disk
-//! that does not answer holds its shard all the same: then the process ends some seconds later, as by kill -9.
+//! SIGHUP has the configuration read again (`reload.rs`), unless the terminal has gone that the target was started
+//! from. Else the first signal ends the target in order, and what that waits for is told; the second ends the wait. A disk
+//! that does not answer holds its shard all the same: then the process ends some seconds later, as by kill -9, and
+//! names all that do not (`last_resort.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -11,17 +13,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use thinwire_runtime::disk;
 use thinwire_runtime::inquiry::{Inquiry, ShardReport};
 
 use crate::config::TargetSettings;
+use crate::config_file;
 use crate::control::{ControlServer, Controlled, DetachProgress, Response, State, TargetState};
 use crate::error::{Failure, Outcome};
 use crate::health;
+use crate::last_resort::{held_up, paths_of};
+use crate::notify;
+use crate::privileges::{Confined, ConfinedOnce};
+use crate::reload::{self, Reloaded};
 use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
+use crate::serve::target_keys;
 use crate::signals::{Signals, signal_name};
 
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// The same, if it is to take keys: they hold within a second.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an orderly end may take: requests in the stores, then the leaves of each export.
 const STOP_SECONDS: u64 = 3;
 const LEAVES_SECONDS: u64 = crate::remote::CLOSE_PATIENCE.as_secs();
@@ -64,8 +75,12 @@ pub fn register<'a>(
     let name = format!("{TARGET_PREFIX}{}", config.node);
     for other in dir.targets()? {
         // Of a process that was killed: nobody else may come for it.
-        if other != name && node_of(&other) == Some(&config.node) && !dir.is_alive(&other) {
-            drop(dir.claim(&other)?);
+        if other != name
+            && node_of(&other) == Some(&config.node)
+            && !dir.is_alive(&other)
+            && let Err(why) = dir.claim(&other).map(drop)
+        {
+            tracing::warn!("what a target of this name left stays: {why}");
         }
     }
     let claim = match dir.claim(&name)? {
@@ -87,8 +102,10 @@ pub fn register<'a>(
 /// The thread, before it runs.
 pub struct Steward<'a> {
     /// What is served.
-    pub config: &'a TargetSettings,
-    /// Those that end a target.
+    pub config: TargetSettings,
+    /// Reads that again.
+    pub read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
+    /// Those that end a target, and SIGHUP.
     pub signals: &'a Signals,
     /// How the shards are told.
     pub endings: &'a Endings,
@@ -98,12 +115,14 @@ pub struct Steward<'a> {
     pub control: Option<ControlServer>,
     /// All shards serve.
     pub serving: &'a AtomicBool,
+    /// What the process has left, once that is known.
+    pub confined: &'a ConfinedOnce,
     /// Readable when nothing is to be looked after any more.
     pub over: &'a OwnedFd,
     /// How long after a second signal that is waited for: [`LAST_PATIENCE`].
     pub last_patience: Duration,
-    /// What ends the process then, whatever holds it.
-    pub give_up: &'a (dyn Fn() + Sync),
+    /// What ends the process then, whatever holds it, and says why.
+    pub give_up: &'a (dyn Fn(&str) + Sync),
 }
 
 impl Steward<'_> {
@@ -111,6 +130,7 @@ impl Steward<'_> {
     pub fn run(mut self) {
         // However this ends, a target that takes no signals must not go on.
         let _end = RingAtEnd(&self.endings.stop);
+        let had_terminal = !is_without_terminal();
         let mut signals = 0;
         let mut given_up = None;
         loop {
@@ -129,27 +149,42 @@ impl Steward<'_> {
             }
             drop(fds);
             if given_up.is_some_and(|at| at <= Instant::now()) {
-                tracing::error!(
-                    "a disk of this machine does not answer: ends without it, as by kill -9. The kernel \
-                     keeps the lock of that image until the disk has answered; writers stay on record"
-                );
-                return (self.give_up)();
+                let volumes = self.config.exports.iter().map(|export| &export.volume);
+                return (self.give_up)(&held_up(&disk::waited_for(), &paths_of(volumes)));
             }
-            if let Some(signal) = self.signals.take() {
-                signals += 1;
-                self.on_signal(signal, signals);
-                if signals == 2 {
-                    given_up = Some(Instant::now() + self.last_patience);
+            match self.signals.take() {
+                Some(libc::SIGHUP) if !(had_terminal && is_without_terminal()) => {
+                    let _told = self.view(signals).reload();
                 }
+                Some(signal) => {
+                    signals += 1;
+                    self.on_signal(signal, signals);
+                    if signals == 2 {
+                        given_up = Some(Instant::now() + self.last_patience);
+                    }
+                }
+                None => {}
             }
-            if let Some(control) = &mut self.control {
-                let state = match (signals, self.serving.load(Ordering::Acquire)) {
-                    (0, false) => TargetState::Starting,
-                    (0, true) => TargetState::Serving,
-                    _ => TargetState::Stopping,
-                };
-                control.turn(&mut View { config: self.config, inquiry: self.inquiry, state });
+            if let Some(mut control) = self.control.take() {
+                control.turn(&mut self.view(signals));
+                self.control = Some(control);
             }
+        }
+    }
+
+    /// What may be seen and done after so many signals.
+    fn view(&mut self, signals: u32) -> View<'_> {
+        let state = match (signals, self.serving.load(Ordering::Acquire)) {
+            (0, false) => TargetState::Starting,
+            (0, true) => TargetState::Serving,
+            _ => TargetState::Stopping,
+        };
+        View {
+            config: &mut self.config,
+            read: self.read,
+            inquiry: self.inquiry,
+            confined: self.confined,
+            state,
         }
     }
 
@@ -175,6 +210,12 @@ impl Drop for RingAtEnd<'_> {
     fn drop(&mut self) {
         ring(self.0);
     }
+}
+
+/// There is no terminal that this process belongs to, or not any more.
+fn is_without_terminal() -> bool {
+    let opened = std::fs::File::open("/dev/tty");
+    opened.is_err_and(|e| e.raw_os_error() == Some(libc::ENXIO))
 }
 
 /// What does not answer, and must before its export ends in order.
@@ -203,8 +244,10 @@ fn tell_what_is_waited_for<'r>(reports: impl Iterator<Item = &'r ShardReport>) {
 
 /// What the control socket sees.
 struct View<'a> {
-    config: &'a TargetSettings,
+    config: &'a mut TargetSettings,
+    read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
     inquiry: &'a Inquiry,
+    confined: &'a ConfinedOnce,
     state: TargetState,
 }
 
@@ -214,7 +257,23 @@ impl Controlled for View<'_> {
             TargetState::Serving => self.inquiry.ask(PATIENCE),
             _ => Vec::new(),
         };
-        Response::Target(Box::new(health::target(self.config, self.state, PATIENCE, &reports)))
+        let mut all = health::target(&*self.config, self.state, PATIENCE, &reports);
+        all.privileges = self.confined.get().map(Confined::status);
+        Response::Target(Box::new(all))
+    }
+
+    fn reload(&mut self) -> Result<Reloaded, String> {
+        // Who waits for it to be ready waits on.
+        let is_told = self.state != TargetState::Starting;
+        is_told.then(notify::reloading);
+        let done = self.read_again();
+        is_told.then(notify::ready);
+        match &done {
+            Ok(done) if done.changes.is_empty() => tracing::info!("reloaded: nothing has changed"),
+            Ok(done) => tracing::warn!("reloaded: {}", done.describe().join("; ")),
+            Err(why) => tracing::error!("not reloaded, and goes on as before: {why}"),
+        }
+        done
     }
 
     fn detach(&mut self, _: bool) -> Result<DetachProgress, String> {
@@ -223,41 +282,160 @@ impl Controlled for View<'_> {
     }
 }
 
+impl View<'_> {
+    fn read_again(&mut self) -> Result<Reloaded, String> {
+        if self.state == TargetState::Stopping {
+            return Err("it is ending".into());
+        }
+        config_file::read_again();
+        let next = (self.read)().map_err(|failure| failure.message)?;
+        let changes = reload::changes(self.config, &next)?;
+        next.unused.iter().for_each(|unused| tracing::warn!("{unused}"));
+        let mut done = Reloaded { changes, ..Reloaded::default() };
+        if done.changes.is_empty() {
+            return Ok(done);
+        }
+        // Shards that have not begun find them when they do.
+        let patience = match self.state {
+            TargetState::Serving => RELOAD_PATIENCE,
+            _ => Duration::ZERO,
+        };
+        let keys = target_keys(&next).ok_or("there are no keys")?;
+        let ended = self.inquiry.set_keys(&keys, patience);
+        for (shard, ended) in (0..).zip(ended) {
+            match ended {
+                Some(count) => done.ended += count as u64,
+                None => done.late.push(shard),
+            }
+        }
+        let TargetSettings { keys, access, announces, exports, .. } = next;
+        for export in &mut self.config.exports {
+            if let Some(now) = exports.iter().find(|now| now.name == export.name) {
+                (export.keys, export.read_keys) = (now.keys.clone(), now.read_keys.clone());
+            }
+        }
+        (self.config.keys, self.config.access, self.config.announces) = (keys, access, announces);
+        Ok(done)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
 
-    use super::*;
-    use crate::testing::target_settings;
+    use thinwire_runtime::disk::LettingGo;
 
-    /// Whether it ends the process within `wait` after so many signals, while a shard does not end.
-    fn gives_up(signals: usize, wait: Duration) -> bool {
+    use super::*;
+    use crate::testing::{TempDir, target_settings};
+
+    /// What it says when it ends the process within `wait` after so many signals, while a shard does not end.
+    fn gives_up(signals: usize, wait: Duration) -> Option<String> {
         let (taken, hand) = Signals::by_hand();
         let (endings, over) = (Endings::new().unwrap(), bell().unwrap());
         let (tell, told) = mpsc::channel();
         let steward = Steward {
-            config: &target_settings(),
+            config: target_settings(),
+            read: &|| Ok(target_settings()),
             signals: &taken,
             endings: &endings,
             inquiry: &Inquiry::new(1).unwrap(),
             control: None,
             serving: &AtomicBool::new(false),
+            confined: &ConfinedOnce::new(),
             over: &over,
             last_patience: Duration::from_millis(50),
-            give_up: &|| tell.send(()).unwrap(),
+            give_up: &|why| tell.send(why.to_owned()).unwrap(),
         };
         std::thread::scope(|scope| {
             let _over = RingAtEnd(&over);
             scope.spawn(|| steward.run());
             (0..signals).for_each(|_| hand.send(libc::SIGTERM));
-            told.recv_timeout(wait).is_ok()
+            told.recv_timeout(wait).ok()
         })
     }
 
     #[test]
     fn a_second_signal_ends_the_process_although_a_shard_does_not_end() {
         let (short, long) = (Duration::from_millis(300), Duration::from_secs(20));
-        assert!(!gives_up(1, short), "an end in order takes as long as it takes");
-        assert!(gives_up(2, long) && gives_up(3, long));
+        assert_eq!(gives_up(1, short), None, "an end in order takes as long as it takes");
+        assert!(gives_up(2, long).is_some() && gives_up(3, long).is_some());
+    }
+
+    #[test]
+    fn all_that_hang_are_named_in_the_end() {
+        let names = ["/steward/a", "/steward/b"];
+        let _hang = names.map(|name| LettingGo::of(name.as_ref()));
+        let why = gives_up(2, Duration::from_secs(20)).unwrap();
+        assert!(names.iter().all(|name| why.contains(name)), "{why}");
+    }
+
+    #[test]
+    fn a_hangup_has_the_configuration_read_again_and_ends_nothing() {
+        let (taken, hand) = Signals::by_hand();
+        let (endings, over) = (Endings::new().unwrap(), bell().unwrap());
+        let (tell, told) = mpsc::channel();
+        let steward = Steward {
+            config: target_settings(),
+            read: &|| {
+                tell.send(()).unwrap();
+                Err(Failure::usage("it is broken"))
+            },
+            signals: &taken,
+            endings: &endings,
+            inquiry: &Inquiry::new(1).unwrap(),
+            control: None,
+            serving: &AtomicBool::new(true),
+            confined: &ConfinedOnce::new(),
+            over: &over,
+            last_patience: Duration::ZERO,
+            give_up: &|_| unreachable!("nobody wants its end"),
+        };
+        std::thread::scope(|scope| {
+            let _over = RingAtEnd(&over);
+            scope.spawn(|| steward.run());
+            for _ in 0..3 {
+                hand.send(libc::SIGHUP);
+                told.recv_timeout(Duration::from_secs(20)).unwrap();
+            }
+            let mut fds = [PollFd::new(&endings.stop, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
+        });
+    }
+
+    #[test]
+    fn a_reload_is_applied_whole_or_not_at_all() {
+        let dir = TempDir::new("steward-reload");
+        let key = crate::keys::make("alice", dir.path(), false).unwrap();
+        let settings = |more: &str| {
+            let words = format!(
+                "thinwire target --name n --link eth1 --key {} --export a=memory:1M{more}",
+                key.path.display()
+            );
+            let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(words.split(' ')).unwrap();
+            let crate::cli::Command::Target(args) = cli.command else { unreachable!() };
+            TargetSettings::assemble(&args)
+        };
+        let mut config = settings("").unwrap();
+        let (before, inquiry) = (config.clone(), Inquiry::new(2).unwrap());
+        let reload = |config: &mut TargetSettings, state, next: &str| {
+            let read = || settings(next);
+            let confined = &ConfinedOnce::new();
+            let mut view = View { config, read: &read, inquiry: &inquiry, confined, state };
+            view.reload()
+        };
+        let (starting, stopping) = (TargetState::Starting, TargetState::Stopping);
+        assert_eq!(reload(&mut config, starting, ""), Ok(Reloaded::default()));
+        for (state, next, named) in [
+            (starting, ",block=4096", "export `a` (another"),
+            (starting, ",keys=thinwire-test-nobody", "thinwire-test-nobody"),
+            (stopping, ",read-keys=alice", "ending"),
+        ] {
+            let why = reload(&mut config, state, next).unwrap_err();
+            assert!(why.contains(named), "{next}: {why}");
+            assert_eq!(config, before, "{next}");
+        }
+        let done = reload(&mut config, starting, ",read-keys=alice").unwrap();
+        assert_eq!((done.changes.len(), done.ended, &done.late[..]), (1, 0, &[0, 1][..]));
+        assert_eq!(config, settings(",read-keys=alice").unwrap());
     }
 }

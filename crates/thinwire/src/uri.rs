@@ -329,7 +329,7 @@ mod tests {
             ("tw://node1/disk0?link=eth1&members=2&members=2", "twice"),
             (
                 "tw://node1/disk0?link=eth1&jumbo=1",
-                "`jumbo`; known are `link`, `mtu` and `members`",
+                "`jumbo`; known are `link`, `key`, `mtu` and `members`",
             ),
             ("tw://node1/disk0?%zz=1", "%zz"),
             ("tw://node1/disk0%?link=eth1", "hexadecimal"),

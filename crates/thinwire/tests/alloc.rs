@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thinwire::bench::{BenchPlan, Engine, Stop};
 use thinwire::cli::{BenchPattern, WireArgs};
+use thinwire::keys::Security;
 use thinwire::open::{VolumeOptions, open_volume};
 
 struct Counting;
@@ -35,7 +36,8 @@ fn steady_state_does_not_allocate() {
     for (rw, verify) in
         [(BenchPattern::RandRw, false), (BenchPattern::RandRw, true), (BenchPattern::Write, false)]
     {
-        let options = VolumeOptions::new(false, &WireArgs::default(), "/nonexistent".into());
+        let options =
+            VolumeOptions::new(Security::default(), &WireArgs::default(), "/nonexistent".into());
         let mut open = open_volume(&"memory:4M".parse().unwrap(), &options, None).unwrap();
         let plan = BenchPlan {
             rw,

@@ -8,12 +8,14 @@ use clap::Parser;
 use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
-    AttachmentStatus, BatchStatus, CacheStatus, ExportStatus, LeafStatus, LinkStatus, PathStatus,
-    SessionStatus, State, TargetCounters, TargetState, WriterStatus,
+    AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, KeyStatus,
+    LeafStatus, LimitStatus, LinkStatus, MeasureStatus, PathStatus, PrivilegesStatus,
+    SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
+use thinwire_target::Limit;
 
-const DOCUMENTS: [&str; 10] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -21,6 +23,7 @@ const DOCUMENTS: [&str; 10] = [
     "docs/design.md",
     "docs/laboratory.md",
     "docs/performance.md",
+    "docs/security.md",
     "docs/status.md",
     "docs/testing.md",
     "docs/wireshark.md",
@@ -51,10 +54,12 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// Lines of code that begin with `thinwire` and one blank.
-fn commands(text: &str) -> impl Iterator<Item = &str> {
-    text.lines()
-        .filter_map(|line| line.strip_prefix("    "))
-        .filter(|line| line.starts_with("thinwire ") && !line.starts_with("thinwire  "))
+fn commands(text: &str) -> Vec<String> {
+    // One that goes on in the next line is one.
+    let text = text.replace("\\\n", " ");
+    let shown = text.lines().filter_map(|line| line.strip_prefix("    "));
+    let is_one = |line: &&str| line.starts_with("thinwire ") && !line.starts_with("thinwire  ");
+    shown.filter(is_one).map(str::to_owned).collect()
 }
 
 /// The configuration that the README shows, in a file of this test's own, which is removed again.
@@ -93,11 +98,20 @@ fn every_command_is_understood(configuration: &str) {
 #[test]
 fn the_configuration_shown_is_valid() {
     with_configuration("valid", |path, toml| {
+        // Its keys are made, and lie beside it.
+        let keys =
+            std::env::temp_dir().join(format!("thinwire-documents-keys-{}", std::process::id()));
+        thinwire::keys::make("alice", &keys, false).unwrap();
+        let placed = format!("key = [\"{}/alice\"]", keys.display());
+        assert!(toml.contains("key = [\"alice\"]"), "it names a key");
+        std::fs::write(path, toml.replace("key = [\"alice\"]", &placed)).unwrap();
         let cli = Cli::parse_from(["thinwire", "target", "--config", path]);
         let Command::Target(args) = cli.command else { unreachable!("asked for the target") };
         let config = TargetSettings::assemble(&args).unwrap_or_else(|e| panic!("{e}\n{toml}"));
         assert_eq!(config.exports.len(), toml.matches("[[export]]").count());
         assert!(config.unused.is_empty(), "{:?}", config.unused);
+        assert_eq!(config.keys.len(), 1);
+        std::fs::remove_dir_all(keys).unwrap();
     });
 }
 
@@ -209,6 +223,8 @@ fn the_json_of_status_is_what_its_document_says() {
         path: None,
         state: State::Attached,
         insecure: true,
+        key: None,
+        suite: None,
         paths: Vec::new(),
         leaves: Vec::new(),
         timer: None,
@@ -219,6 +235,7 @@ fn the_json_of_status_is_what_its_document_says() {
         pid: 0,
         batch: None,
         spin: None,
+        control: None,
         detail: None,
     };
     let writer = WriterStatus {
@@ -250,22 +267,45 @@ fn the_json_of_status_is_what_its_document_says() {
     let session = SessionStatus {
         initiator: String::new(),
         exports: Vec::new(),
+        key: None,
         paths: Vec::new(),
         idle_s: 0.0,
         shard: 0,
     };
+    let measure = MeasureStatus { taken: true, why: None };
+    let privileges = PrivilegesStatus {
+        user: String::new(),
+        uid: 0,
+        gid: 0,
+        capabilities: Vec::new(),
+        kept_for: None,
+        no_new_privs: measure.clone(),
+        not_dumpable: measure.clone(),
+        seccomp: measure.clone(),
+        io_uring: measure.clone(),
+        refused_calls: Default::default(),
+    };
+    let key = KeyStatus { name: String::new(), ids: Vec::new() };
+    let (name, id, suite) = (String::new(), String::new(), String::new());
+    let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let all: [(&str, Vec<String>); 11] = [
+    let all: [(&str, Vec<String>); 17] = [
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),
         ("### The batching", keys(&batch)),
         ("### A target", keys(&target)),
+        ("### The privileges", keys(&privileges)),
+        ("### A measure", keys(&measure)),
         ("### A link", keys(&LinkStatus::default())),
         ("### An export", keys(&export)),
         ("### A cache", keys(&cache)),
         ("### A writer", keys(&writer)),
+        ("### A limit", keys(&LimitStatus::default())),
+        ("### A key", keys(&key)),
         ("### A session", keys(&session)),
+        ("### The key of a session", keys(&session_key)),
+        ("### The control socket", keys(&ControlCounters::default())),
         ("### The counters", keys(&TargetCounters::default())),
     ];
     for (heading, keys) in &all {
@@ -275,4 +315,42 @@ fn the_json_of_status_is_what_its_document_says() {
     assert_eq!(headings.count(), all.len(), "a section that nothing is compared with");
     assert_eq!(fields(&text, "## The JSON"), ["attachments", "schema", "targets"]);
     assert!(text.contains(&format!("| `schema` | {SCHEMA} |")), "the schema is {SCHEMA}");
+}
+
+/// The limits that the document has are those of the code, with their units and defaults.
+#[test]
+fn the_limits_are_those_of_the_document() {
+    let text = read("docs/security.md");
+    let start = text.find("## Limits").expect("a section");
+    let table = text[start..].lines().skip_while(|line| !line.starts_with("|---"));
+    let rows = table.skip(1).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| {
+        let cells = line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', ""));
+        cells.take(3).collect::<Vec<_>>()
+    };
+    let shown: Vec<_> = rows.map(cells).collect();
+    assert_eq!(shown.len(), Limit::ALL.len());
+    for (limit, row) in Limit::ALL.iter().zip(&shown) {
+        assert_eq!((row[0].as_str(), row[1].as_str()), (limit.name(), limit.unit()));
+        // That of memory depends on the machine.
+        let known = *limit == Limit::Memory || row[2] == limit.default_value().to_string();
+        assert!(known, "{row:?}");
+    }
+}
+
+/// The list of an architecture with old names and new ones.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_system_calls_of_a_target_are_those_that_its_document_lists() {
+    use thinwire_runtime::confine::GROUPS;
+    let text = read("docs/security.md");
+    let row = |group: &thinwire_runtime::confine::CallGroup| {
+        let names = group.calls.iter().map(|call| format!("`{}`", call.name));
+        format!("| {} | {} |", group.why, names.collect::<Vec<_>>().join(", "))
+    };
+    let rows: Vec<String> = GROUPS.iter().map(row).collect();
+    let heading = "| for | calls |\n|---|---|\n";
+    let table = text.split_once(heading).expect("there is a table of calls").1;
+    let shown: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
+    assert_eq!(shown, rows, "\n{}\n", rows.join("\n"));
 }

@@ -187,7 +187,9 @@ fn a_target_says_what_it_cannot_serve() {
         (&["--link", "no-such-if0", "--export", "a=null:1M"], "no-such-if0"),
         (&["--link", "udp:192.0.2.1", "--export", "a=null:1M"], "192.0.2.1"),
     ] {
-        let ran = thinwire(&[&["target", "--insecure", "--name", "bad"], words].concat());
+        let run_dir = folder.at("run");
+        let target = ["target", "--insecure", "--name", "bad", "--run-dir", &run_dir];
+        let ran = thinwire(&[&target[..], words].concat());
         assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{words:?}");
         assert!(ran.err.contains(named), "{words:?}: {}", ran.err);
     }

@@ -276,6 +276,12 @@ pub trait Volume {
         false
     }
 
+    /// Somebody is there who may submit as this user ([`Io::user`]), and relies from now on on what its flushes say,
+    /// though others write. Without effect for a user that is there already, as whoever submits is.
+    fn begin_user(&mut self, user: u8) {
+        let _ = user;
+    }
+
     /// A user ([`Io::user`]) submits nothing more, or is another one from now on; what it has outstanding ends
     /// as ever.
     fn end_user(&mut self, user: u8) {

@@ -38,6 +38,8 @@ pub enum OwingCanary {
     WriteBeside,
     /// What was asked for by a user that has gone tells the next one of that number.
     GoneIsTold,
+    /// Who has submitted nothing yet is nobody.
+    IdleIsNobody,
 }
 
 /// A set of users.
@@ -104,9 +106,10 @@ struct Watched {
 /// succeed; and one more if a write that was outstanding then is acknowledged behind that.
 ///
 /// A user ([`Io::user`]) is whoever tells nobody else of an error. All of them are owed a loss, whoever has
-/// written: they may be one client, which flushes with one of its connections what it wrote with all. Who comes
-/// later is owed it as long as somebody was not told whose own writes are in doubt; if such a user ends ([`Volume::end_user`]), the
-/// next one to come is told in its place.
+/// written, and whether or not they have asked for anything yet ([`Volume::begin_user`]): they may be one client, which
+/// flushes with one of its connections what it wrote with all. Who comes later is owed it as long as somebody was not
+/// told whose own writes are in doubt; if such a user ends ([`Volume::end_user`]), the next one to come is told in its
+/// place.
 ///
 /// A flush that fails by itself tells whoever asked for it, and pays nothing: what else was lost
 /// was not told. FUA writes vouch for themselves only, pay nothing either, and fail if a loss is heard of while they
@@ -126,7 +129,7 @@ pub struct Owing<V> {
     /// would have to answer for.
     losses: u64,
     debts: u64,
-    /// Of those that have submitted anything, and have not ended.
+    /// Of those that have begun, or submitted anything, and have not ended.
     users: Users,
     /// By user, how many of that number have ended.
     visits: [u32; USERS],
@@ -217,9 +220,9 @@ impl<V: Volume> Owing<V> {
         }
     }
 
-    /// The first of a user.
+    /// A user that was not there.
     #[cold]
-    fn begin_user(&mut self, user: Users) {
+    fn admit(&mut self, user: Users) {
         self.users.add(user);
         if self.owes() {
             self.owed.add(user);
@@ -315,7 +318,7 @@ impl<V: Volume> Volume for Owing<V> {
         let number = io.user;
         let user = Users::one(number);
         if !self.users.has(user) {
-            self.begin_user(user);
+            self.admit(user);
         }
         let kind = match io.op {
             Op::Flush => {
@@ -389,6 +392,14 @@ impl<V: Volume> Volume for Owing<V> {
 
     fn cache(&self) -> Option<CacheReport> {
         self.below.cache()
+    }
+
+    fn begin_user(&mut self, user: u8) {
+        let user = Users::one(user);
+        let is_nobody = self.is_heard || self.canary == OwingCanary::IdleIsNobody;
+        if !is_nobody && !self.users.has(user) {
+            self.admit(user);
+        }
     }
 
     fn end_user(&mut self, user: u8) {

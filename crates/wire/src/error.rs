@@ -21,6 +21,8 @@ pub enum FrameError {
     Layout,
     /// The tag does not fit (found by whoever unseals).
     Checksum,
+    /// What was sealed with a key does not fit that key (found by whoever unseals).
+    Forged,
     /// A message runs over the end of the message area, or its length is wrong for its type.
     MessageLength,
     /// A message type that is unknown and not skippable.
@@ -35,7 +37,7 @@ pub enum FrameError {
 
 impl FrameError {
     /// All reasons, for tables of counters.
-    pub const ALL: [FrameError; 12] = [
+    pub const ALL: [FrameError; 13] = [
         FrameError::Version,
         FrameError::Truncated,
         FrameError::Kind,
@@ -43,6 +45,7 @@ impl FrameError {
         FrameError::Reserved,
         FrameError::Layout,
         FrameError::Checksum,
+        FrameError::Forged,
         FrameError::MessageLength,
         FrameError::MessageUnknown,
         FrameError::MessageMisplaced,
@@ -60,6 +63,7 @@ impl FrameError {
             FrameError::Reserved => "reserved",
             FrameError::Layout => "layout",
             FrameError::Checksum => "checksum",
+            FrameError::Forged => "forged",
             FrameError::MessageLength => "message-length",
             FrameError::MessageUnknown => "message-unknown",
             FrameError::MessageMisplaced => "message-misplaced",

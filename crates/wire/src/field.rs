@@ -8,6 +8,8 @@ use crate::FrameError;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest explanation in bytes.
 pub const TEXT_BYTES_MAX: usize = 200;
+/// Most bytes of what is sealed within a message.
+pub const SECRET_BYTES_MAX: usize = 1024;
 
 /// Where fields are written.
 pub(crate) trait Out {
@@ -81,6 +83,8 @@ pub(crate) struct Plain;
 pub(crate) struct Name;
 /// A text of at most [`TEXT_BYTES_MAX`] bytes.
 pub(crate) struct Text;
+/// At most [`SECRET_BYTES_MAX`] bytes that mean nothing here.
+pub(crate) struct Secret;
 
 impl<'a, T: Field<'a>> Codec<'a, T> for Plain {
     const BYTES: Option<usize> = T::BYTES;
@@ -108,6 +112,22 @@ macro_rules! text_codec {
     )*};
 }
 text_codec!(Name: NAME_BYTES_MAX, Text: TEXT_BYTES_MAX);
+
+impl<'a> Codec<'a, &'a [u8]> for Secret {
+    const BYTES: Option<usize> = None;
+    fn get(r: &mut Reader<'a>) -> Result<&'a [u8], FrameError> {
+        let len = usize::from(r.get::<u16>()?);
+        if len > SECRET_BYTES_MAX {
+            return Err(FrameError::MessageValue);
+        }
+        r.take(len)
+    }
+    fn put(value: &'a [u8], out: &mut impl Out) {
+        debug_assert!(value.len() <= SECRET_BYTES_MAX);
+        out.add(&(value.len() as u16).to_be_bytes());
+        out.add(value);
+    }
+}
 
 /// What a message can do besides being a struct. See [`message`].
 pub(crate) trait Body<'a>: Sized {

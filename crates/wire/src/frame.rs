@@ -119,6 +119,21 @@ impl<'a> Frame<'a> {
     }
 }
 
+impl<'a> Message<'a> {
+    /// The message that `bytes` are, whole and nothing else: as it stands within what a key seals.
+    pub fn alone(mut bytes: &'a [u8]) -> Result<Message<'a>, FrameError> {
+        let (number, flags, body) = split(&mut bytes).ok_or(FrameError::MessageLength)?;
+        if !bytes.is_empty() {
+            return Err(FrameError::MessageLength);
+        }
+        if flags != 0 {
+            return Err(FrameError::Reserved);
+        }
+        Message::check(number, body)?;
+        Message::read(number, body, 0).ok_or(FrameError::MessageUnknown)
+    }
+}
+
 /// Takes the first message off the message area: its type, its flags, and what follows its first four
 /// bytes. `None` if there is no whole one.
 #[inline]

@@ -3,8 +3,10 @@
 
 use core::fmt;
 
+use alloc::vec::Vec;
+
 use crate::field::{Field, Out, Reader, message, only, value};
-use crate::{BASE_FRAME_BYTES_MIN, FrameError, UNIT_BYTES};
+use crate::{BASE_FRAME_BYTES_MIN, FrameError, UNIT_BYTES, VERSION};
 
 /// Most sessions of one run that stand side by side: its members.
 pub const MEMBERS_MAX: u8 = 16;
@@ -165,6 +167,51 @@ impl Hello<'_> {
         value(usize::from(self.frame_bytes_max) >= BASE_FRAME_BYTES_MIN)
     }
 }
+
+message! {
+    /// Initiator to target: a HELLO or a DISCOVER, sealed with a key.
+    KeyedHello<'a> = 0x25 {
+        /// As in HELLO.
+        nonce: u64,
+        /// As in HELLO.
+        session: u64,
+        /// Which key: its id, which tells nothing of the key.
+        key: [u8; 8],
+        /// As in HELLO.
+        cookie: u64,
+        /// Suites that the initiator agrees to: bit *n* - 1 for suite *n*.
+        suites: u8 => zero 3,
+        /// As in HELLO.
+        node: &'a str as Name,
+        /// The first message of the handshake, with a HELLO or a DISCOVER in it.
+        secret: &'a [u8] as Secret,
+    } check |h| value(h.suites != 0)
+}
+
+impl KeyedHello<'_> {
+    /// What both sides must have seen alike for the secret to be opened: everything but that.
+    pub fn prologue(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(128);
+        out.extend_from_slice(b"thinwire");
+        out.push(VERSION);
+        KeyedHello { secret: &[], ..*self }.emit(&mut out);
+        out
+    }
+}
+
+message! {
+    /// Target to initiator: the answer to a KEYED_HELLO.
+    KeyedAnswer<'a> = 0x26 {
+        /// From the KEYED_HELLO.
+        nonce: u64,
+        /// The second message of the handshake, with the suite and a WELCOME, REFUSE or OFFER in it.
+        secret: &'a [u8] as Secret,
+    }
+}
+
+/// What is sealed in a KEYED_ANSWER: the suite of the session in four bytes (the number, and zeroes), then
+/// a message.
+pub const SECRET_ANSWER_AT: usize = 4;
 
 message! {
     /// Target to initiator: the HELLO again, please, with this cookie: it shows that its sender

@@ -9,8 +9,10 @@ use crate::{FrameError, Kind};
 /// The protocol version this crate speaks.
 pub const VERSION: u8 = 2;
 
-/// The only suite of this version: no key, and a CRC32C as tag.
+/// The suite without a key: a CRC32C as tag.
 pub const SUITE_CRC32C: u8 = 0;
+/// The highest number of a suite: those from 1 up have a key.
+pub const SUITE_MAX: u8 = 4;
 
 /// Length of the public part of the header in bytes, the tag included.
 pub const PUBLIC_BYTES: usize = 48;
@@ -51,7 +53,7 @@ const _: () = {
 /// +-----------------------------------+-----------------+--------+--------+ 24
 /// | epoch                             | messages end    | path   | 0      |
 /// +-----------------------------------+-----------------+--------+--------+ 32
-/// | tag (of suite 0: CRC32C, then zeroes)                                 |
+/// | tag, by the suite (of suite 0: CRC32C, then zeroes)                   |
 /// |                                                                       |
 /// +--------+--------+-----------------+-----------------------------------+ 48
 /// | flags  |ack path| ack delay (4us) | credit slots                      |
@@ -67,6 +69,10 @@ const _: () = {
 pub struct Header {
     /// What kind of frame.
     pub kind: Kind,
+    /// How it is sealed: [`SUITE_CRC32C`], or with a key, as only frames of sessions are.
+    pub suite: u8,
+    /// Which of the keys of the suite; 0 for suite 0.
+    pub key_phase: u8,
     /// Bytes of the whole frame, without what the link padded.
     pub length: u16,
     /// Where the payload starts; equals `length` if there is none.
@@ -88,6 +94,8 @@ impl Header {
     pub fn new(kind: Kind) -> Self {
         Header {
             kind,
+            suite: SUITE_CRC32C,
+            key_phase: 0,
             length: 0,
             data_offset: 0,
             messages_end: 0,
@@ -107,8 +115,8 @@ impl Header {
         let out = out.first_chunk_mut::<PUBLIC_BYTES>().expect("there is room for a header");
         out[0] = VERSION;
         out[1] = self.kind as u8;
-        out[2] = SUITE_CRC32C;
-        out[3] = 0;
+        out[2] = self.suite;
+        out[3] = self.key_phase;
         out[4..6].copy_from_slice(&self.length.to_be_bytes());
         out[6..8].copy_from_slice(&self.data_offset.to_be_bytes());
         out[8..16].copy_from_slice(&self.session.to_be_bytes());
@@ -141,6 +149,8 @@ impl Header {
         let u64_at = |at: usize| (u64::from(u32_at(at)) << 32) | u64::from(u32_at(at + 4));
         let header = Header {
             kind: Kind::known(h[1]).ok_or(FrameError::Kind)?,
+            suite: h[2],
+            key_phase: h[3],
             length: u16_at(4),
             data_offset: u16_at(6),
             session: u64_at(8),
@@ -149,11 +159,13 @@ impl Header {
             messages_end: u16_at(28),
             path: h[30],
         };
-        if h[2] != SUITE_CRC32C {
+        // Only who has a session has keys for its frames.
+        if header.suite > SUITE_MAX || header.suite != SUITE_CRC32C && !header.kind.is_numbered() {
             return Err(FrameError::Suite);
         }
         let numbers = header.packet_number | u64::from(header.epoch) | u64::from(header.path);
-        if h[3] | h[31] != 0 || (!header.kind.is_numbered() && numbers != 0) {
+        let phase = if header.suite == SUITE_CRC32C { header.key_phase } else { 0 };
+        if phase | h[31] != 0 || (!header.kind.is_numbered() && numbers != 0) {
             return Err(FrameError::Reserved);
         }
         if header.length as usize > total {

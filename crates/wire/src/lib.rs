@@ -30,15 +30,15 @@ pub use ack_ranges::{ACK_RANGES_MAX, AckRanges, Ranges};
 pub use attaching::{Attach, AttachRefused, Attached};
 pub use discovery::{Discover, Offer, OfferedExports};
 pub use error::FrameError;
-pub use field::{NAME_BYTES_MAX, TEXT_BYTES_MAX};
+pub use field::{NAME_BYTES_MAX, SECRET_BYTES_MAX, TEXT_BYTES_MAX};
 pub use frame::{Frame, MessageIter, message_type};
 pub use greeting::{
-    Address, Addresses, Hello, MEMBERS_MAX, Refuse, Retry, UnknownSession, WELCOME_ADDRESSES_MAX,
-    Welcome,
+    Address, Addresses, Hello, KeyedAnswer, KeyedHello, MEMBERS_MAX, Refuse, Retry,
+    SECRET_ANSWER_AT, UnknownSession, WELCOME_ADDRESSES_MAX, Welcome,
 };
 pub use header::{
     BASE_FRAME_BYTES_MIN, DATA_OFFSET, FRAME_BYTES_MAX, Feedback, HEADER_BYTES, Header,
-    PUBLIC_BYTES, SUITE_CRC32C, TAG_AT, TAG_BYTES, VERSION,
+    PUBLIC_BYTES, SUITE_CRC32C, SUITE_MAX, TAG_AT, TAG_BYTES, VERSION,
 };
 pub use message::*;
 pub use numbers::{

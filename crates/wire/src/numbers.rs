@@ -70,6 +70,10 @@ codes! {
         UnknownSession = 9,
         /// A target asks the sender of a HELLO to show that it receives.
         Retry = 10,
+        /// An initiator asks for a session, or for names, with a key.
+        KeyedHello = 11,
+        /// A target answers that.
+        KeyedAnswer = 12,
     }
 }
 
@@ -142,6 +146,8 @@ codes! {
         WrongShard = 14,
         /// A re-attach found other content than the initiator was using; final.
         OtherContent = 15,
+        /// The key is none that this side knows.
+        UnknownKey = 16,
     }
 }
 

@@ -143,6 +143,8 @@ messages! { <'a>
     REFUSE = Refuse(Refuse<'a>), in Refuse, by Target;
     UNKNOWN_SESSION = UnknownSession(UnknownSession), in UnknownSession, by Both;
     RETRY = Retry(Retry), in Retry, by Target;
+    KEYED_HELLO = KeyedHello(KeyedHello<'a>), in KeyedHello, by Initiator;
+    KEYED_ANSWER = KeyedAnswer(KeyedAnswer<'a>), in KeyedAnswer, by Target;
     DISCOVER = Discover(Discover<'a>), in Discover, by Initiator;
     OFFER = Offer(Offer<'a>), in Offer, by Target;
     PROBE = Probe(Probe), in Probe, by Both;

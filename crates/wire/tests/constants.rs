@@ -66,7 +66,11 @@ const TABLE: &[(&str, &str, &str)] = &[
     ("proto/src/probe.rs", "KEEP_ALIVE: Duration = Duration::from_secs(2);", "silent for 2 s"),
     ("proto/src/units.rs", "UNITS_MAX: usize = 2048;", "(1 MiB in this implementation)"),
     ("target/src/greet.rs", "SESSIONS_MAX: usize = 1024;", "has at most 1024 sessions"),
-    ("target/src/room.rs", "UNATTACHED_MAX: usize = 128;", "of which 128 at most may be without"),
+    (
+        "target/src/limits.rs",
+        "\"half-open-per-address\", \"sessions without an attachment\", 128,",
+        "of which 128 at most may be without",
+    ),
     (
         "target/src/room.rs",
         "FRESH: Duration = Duration::from_millis(500);",

@@ -41,6 +41,12 @@ fn damaged(name: &str, damage: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 /// Why a receiver refuses a frame, or nothing.
 fn verdict(bytes: &[u8]) -> &'static str {
+    // What a key hides is not looked at without it.
+    if let Ok(header) = Header::parse(bytes, bytes.len())
+        && header.suite != SUITE_CRC32C
+    {
+        return "";
+    }
     unsealed(bytes).map_or_else(FrameError::name, |_| "")
 }
 
@@ -348,7 +354,8 @@ fn refusals_are_those_of_the_gate() {
         assert_eq!(row[3].is_empty(), expected.is_empty(), "{bytes:02x?}");
         *seen.entry(expected).or_default() += 1;
     }
-    for reason in FrameError::ALL.map(FrameError::name).iter().chain(&[""]) {
+    let all = FrameError::ALL.into_iter().filter(|&e| e != FrameError::Forged);
+    for reason in all.map(FrameError::name).chain([""]) {
         assert!(seen.get(reason).is_some_and(|&n| n > 5), "{reason:?} was seen: {seen:?}");
     }
     let text = tshark.run(&packets, usize::MAX, &["-V"]);

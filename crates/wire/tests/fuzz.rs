@@ -118,7 +118,9 @@ fn the_gate_holds() {
     // The fuzzer is worth something only if it gets everywhere.
     for reason in FrameError::ALL.map(FrameError::name).iter().chain(&["accepted"]) {
         let seen = total.get(reason).copied().unwrap_or(0);
-        assert!(*reason == "checksum" || seen > 100, "{reason} was seen {seen} times: {total:?}");
+        // What only whoever unseals can find.
+        let is_of_tags = ["checksum", "forged"].contains(reason);
+        assert!(is_of_tags || seen > 100, "{reason} was seen {seen} times: {total:?}");
     }
 }
 

@@ -187,6 +187,23 @@ proptest! {
     }
 
     #[test]
+    fn keyed(
+        nonce: u64, session: u64, key: [u8; 8], cookie: u64, suites in 1..=u8::MAX,
+        node in text(NAME_BYTES_MAX),
+        secret in proptest::collection::vec(proptest::num::u8::ANY, 0..=SECRET_BYTES_MAX),
+    ) {
+        let secret = &secret[..];
+        let node = &node;
+        let hello = KeyedHello { nonce, session, key, cookie, suites, node, secret };
+        comes_back(Message::KeyedHello(hello))?;
+        comes_back(Message::KeyedAnswer(KeyedAnswer { nonce, secret }))?;
+        // What the secret is sealed with is all the rest, and nothing of it.
+        prop_assert_eq!(hello.prologue(), KeyedHello { secret: b"other", ..hello }.prologue());
+        prop_assert_ne!(hello.prologue(), KeyedHello { cookie: !cookie, ..hello }.prologue());
+        prop_assert_ne!(hello.prologue(), KeyedHello { suites: !suites, ..hello }.prologue());
+    }
+
+    #[test]
     fn welcome(
         nonce: u64, session in 1..=u64::MAX, instance: u64, epoch: u32,
         slots in 1..=u16::MAX, frame_bytes_max in BASE_FRAME_BYTES_MIN as u16..=u16::MAX,

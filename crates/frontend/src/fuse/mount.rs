@@ -278,6 +278,8 @@ fn prepare_place(path: &Path) -> Result<(), FuseError> {
 fn refuse_occupied(path: &Path, found: &fs::Metadata) -> Result<(), FuseError> {
     let (what, remedy) = if found.is_dir() {
         ("is a directory", "give the path of the file that the disk shall become")
+    } else if found.is_symlink() {
+        ("is a symbolic link", "remove it or choose another path")
     } else if !found.is_file() {
         ("exists and is not a regular file", "remove it or choose another path")
     } else if found.len() > 0 {
@@ -327,7 +329,11 @@ mod tests {
         assert!(remove_placeholder(&file));
         assert!(!file.exists());
         fs::write(&file, "precious").unwrap();
-        for (place, named) in [(&file, "not empty"), (&dir, "is a directory")] {
+        let link = dir.join("link");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for (place, named) in
+            [(&file, "not empty"), (&dir, "is a directory"), (&link, "is a symbolic link")]
+        {
             let refusal = prepare_place(place).unwrap_err().to_string();
             assert!(refusal.contains(named), "{refusal}");
             assert_eq!(check(place), Err(refusal));

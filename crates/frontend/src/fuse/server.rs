@@ -172,7 +172,7 @@ impl FuseServer {
             _ if request.header.nodeid != abi::ROOT_NODE => Err(libc::ENOSYS),
             opcode::GETATTR => self.getattr(unique, volume),
             opcode::SETATTR => self.setattr(&request, volume),
-            opcode::OPEN => self.open(unique),
+            opcode::OPEN => self.open(unique, volume),
             opcode::RELEASE => self.release(&request, volume),
             opcode::READ => self.read(&request, volume, effort),
             opcode::WRITE => self.write(request, volume),
@@ -317,8 +317,10 @@ impl FuseServer {
         self.getattr(request.header.unique, volume)
     }
 
-    fn open(&mut self, unique: u64) -> Result<(), i32> {
+    fn open(&mut self, unique: u64, volume: &mut dyn Volume) -> Result<(), i32> {
         let fh = self.opens.add();
+        // Its first request may be a sync, for what others write meanwhile.
+        volume.begin_user(self.opens.user(fh));
         let flags = abi::OPEN_DIRECT_IO | abi::OPEN_PARALLEL_DIRECT_WRITES;
         let reply = abi::OpenOut { fh, open_flags: flags, backing_id: 0 };
         self.answer(unique, reply.as_bytes())

@@ -204,6 +204,23 @@ fn each_open_of_the_file_is_told_of_a_loss() {
     assert!(file.syncs(next, true));
 }
 
+/// One that another has the file open for and syncs by, but nobody wrote or read through.
+#[test]
+fn an_open_that_was_idle_is_told_of_a_loss() {
+    let scene = Scene::new();
+    let volume = Owing::new(scene.puppet.clone(), false);
+    let mut file = Telling { scene, volume };
+    let [syncs, writes] = [(); 2].map(|()| file.open());
+    file.write(writes);
+    file.scene.puppet.tell(VolumeEvent::Lost);
+    // Its close tells the writer, which pays for that one only.
+    assert!(!file.syncs(writes, false));
+    file.answer(writes, opcode::RELEASE, 0, &[]).unwrap();
+    assert_eq!([syncs, syncs].map(|handle| file.syncs(handle, true)), [false, true]);
+    let next = file.open();
+    assert!(file.syncs(next, true));
+}
+
 /// With one request at a time a turn more is what the next one waits for, or another processor's time.
 #[test]
 fn a_turn_after_which_nothing_is_left_wants_no_other() {

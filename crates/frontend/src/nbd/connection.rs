@@ -331,6 +331,8 @@ impl Connection {
                             self.input.consume(len);
                             self.terms = terms;
                             self.phase = ConnectionPhase::Transmission;
+                            // Its first request may be a flush, for what others write meanwhile.
+                            volume.begin_user(user(self.slot));
                         }
                         Step::Farewell => self.drain(),
                         Step::Broken(how) => return Err(End::Broken(how)),

@@ -198,7 +198,7 @@ impl Handshake {
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(data, haggle),
             option::STARTTLS => {
-                haggle.refuse(option_reply::ERR_UNSUP, "no TLS here: this face is local");
+                haggle.refuse(option_reply::ERR_UNSUP, "there is no TLS here");
             }
             _ => haggle.refuse(option_reply::ERR_UNSUP, "this server does not know this option"),
         }

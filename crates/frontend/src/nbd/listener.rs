@@ -1,17 +1,21 @@
-//! The door: where clients find the face.
+//! The door: where clients find the face, and who can come. A unix socket is its owner's, by the permissions of
+//! its file; a TCP port is this machine's, by its address. Anything else must be said.
 
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::Access;
-use rustix::net::{SocketFlags, sockopt};
+use rustix::fs::{Access, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::config::NbdConfig;
 
 /// A send buffer of this size, where the kernel allows it, takes a long read's reply in few calls.
 const UNIX_SEND_BYTES: usize = 1 << 20;
@@ -66,6 +70,12 @@ pub enum NbdError {
     /// The protocol has no room for such a text.
     #[error("the export's {0} has {1} bytes; NBD allows 4096: choose a shorter one")]
     TextTooLong(&'static str, usize),
+    /// Other machines reach the address, and [`NbdConfig::beyond_loopback`] was not said.
+    #[error(
+        "{0}: other machines reach {1}, and there is neither a key nor TLS for NBD here: whoever connects reads \
+         and writes the disk"
+    )]
+    BeyondLoopback(Listen, IpAddr),
     /// The address means nothing, or cannot be listened at.
     #[error("cannot listen on {0}: {1}")]
     Listen(Listen, #[source] io::Error),
@@ -88,10 +98,10 @@ pub(super) struct Listener {
 
 impl Listener {
     /// Whether [`Listener::bind`] would be refused now. No client can come meanwhile, but to a TCP port.
-    pub(super) fn check(listen: &Listen) -> Result<(), NbdError> {
-        let failed = |error| NbdError::Listen(listen.clone(), error);
-        match listen {
+    pub(super) fn check(config: &NbdConfig) -> Result<(), NbdError> {
+        match &config.listen {
             Listen::Unix(path) => {
+                let failed = |error| NbdError::Listen(config.listen.clone(), error);
                 free_path(path, failed)?;
                 let folder = match path.parent() {
                     Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -101,46 +111,65 @@ impl Listener {
                 rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK)
                     .map_err(|error| failed(error.into()))
             }
-            Listen::Tcp(address) => Self::bind_tcp(address).map(drop).map_err(failed),
+            Listen::Tcp(address) => Self::bind_tcp(address, config).map(drop),
         }
     }
 
-    pub(super) fn bind(listen: &Listen) -> Result<Self, NbdError> {
-        let failed = |error| NbdError::Listen(listen.clone(), error);
-        let mut listener = match listen {
-            Listen::Unix(path) => Self::bind_unix(path, failed)?,
-            Listen::Tcp(address) => Self::bind_tcp(address).map_err(failed)?,
+    pub(super) fn bind(config: &NbdConfig) -> Result<Self, NbdError> {
+        let mut listener = match &config.listen {
+            Listen::Unix(path) => Self::bind_unix(path, config)?,
+            Listen::Tcp(address) => Self::bind_tcp(address, config)?,
         };
         listener.reserve = reserve();
         Ok(listener)
     }
 
-    fn bind_tcp(address: &str) -> io::Result<Self> {
-        let addresses: Vec<_> = address.to_socket_addrs()?.collect();
-        let socket = TcpListener::bind(&addresses[..])?;
-        socket.set_nonblocking(true)?;
-        let path = socket.local_addr()?.to_string();
+    fn bind_tcp(address: &str, config: &NbdConfig) -> Result<Self, NbdError> {
+        let failed = |error| NbdError::Listen(config.listen.clone(), error);
+        // What a name stands for now is both judged and bound: it may be something else a moment later.
+        let addresses: Vec<_> = address.to_socket_addrs().map_err(failed)?.collect();
+        let reached = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback());
+        if let Some(reached) = reached
+            && !config.beyond_loopback
+        {
+            return Err(NbdError::BeyondLoopback(config.listen.clone(), reached.ip()));
+        }
+        let socket = TcpListener::bind(&addresses[..]).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let path = socket.local_addr().map_err(failed)?.to_string();
         Ok(Listener { socket: socket.into(), path, is_tcp: true, file: None, reserve: None })
     }
 
-    fn bind_unix(path: &Path, failed: impl Fn(io::Error) -> NbdError) -> Result<Self, NbdError> {
-        free_path(path, &failed)?;
-        let socket = match UnixListener::bind(path) {
-            Ok(socket) => socket,
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(NbdError::InUse(path.into()));
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        socket.set_nonblocking(true).map_err(&failed)?;
-        let meta = fs::symlink_metadata(path).map_err(&failed)?;
-        Ok(Listener {
-            socket: socket.into(),
+    fn bind_unix(path: &Path, config: &NbdConfig) -> Result<Self, NbdError> {
+        let failed = |error| NbdError::Listen(config.listen.clone(), error);
+        free_path(path, failed)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(|error| failed(error.into()))?;
+        // The file has the socket's own mode from the start, less the umask: never more than was asked for.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(config.socket_mode))
+            .map_err(|error| failed(error.into()))?;
+        let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Err(NbdError::InUse(path.into())),
+            Err(error) => return Err(failed(error.into())),
+        }
+        let (file, stat) = name_socket(path).map_err(failed)?;
+        // From here on the file goes with it, also if something fails.
+        let listener = Listener {
+            socket,
             path: path.display().to_string(),
             is_tcp: false,
-            file: Some((path.into(), meta.dev(), meta.ino())),
+            file: Some((path.into(), stat.st_dev, stat.st_ino)),
             reserve: None,
-        })
+        };
+        if stat.st_mode & 0o777 != config.socket_mode {
+            set_mode(&file, config.socket_mode).map_err(failed)?;
+        }
+        // As many wait as the kernel keeps.
+        rustix::net::listen(&listener.socket, -1).map_err(|error| failed(error.into()))?;
+        Ok(listener)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -150,7 +179,6 @@ impl Listener {
     /// The next client, if one waits. One that cannot be had for lack of descriptors is turned
     /// away, and reported as `None` within `Some`.
     pub(super) fn accept(&mut self) -> io::Result<Option<Option<OwnedFd>>> {
-        use rustix::io::Errno;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::accept_with(&self.socket, flags) {
             Ok(socket) => {
@@ -228,12 +256,32 @@ fn make_way(path: &Path, failed: &impl Fn(io::Error) -> NbdError) -> Result<(), 
     }
 }
 
+/// A descriptor that names the socket's file, so that nothing that is put in its place is taken for it.
+fn name_socket(path: &Path) -> io::Result<(OwnedFd, Stat)> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Socket => Ok((file, stat)),
+        _ => Err(io::Error::other("somebody has put something else in its place")),
+    }
+}
+
+/// Gives a named file permissions that the umask has taken.
+fn set_mode(file: &OwnedFd, mode: u32) -> io::Result<()> {
+    // The kernel takes no descriptor here that only names a file.
+    let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(rustix::fs::chmod(place, Mode::from_raw_mode(mode))?)
+}
+
 fn reserve() -> Option<OwnedFd> {
     fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
@@ -243,12 +291,19 @@ mod tests {
     }
 
     /// What one of them says, the other says, too.
-    fn bind(path: &Path) -> Result<Listener, NbdError> {
-        let listen = Listen::Unix(path.into());
-        let checked = Listener::check(&listen).map_err(|error| error.to_string());
-        let bound = Listener::bind(&listen);
+    fn open(config: &NbdConfig) -> Result<Listener, NbdError> {
+        let checked = Listener::check(config).map_err(|error| error.to_string());
+        let bound = Listener::bind(config);
         assert_eq!(checked.err(), bound.as_ref().err().map(NbdError::to_string));
         bound
+    }
+
+    fn bind(path: &Path) -> Result<Listener, NbdError> {
+        open(&NbdConfig::new(Listen::Unix(path.into()), "x"))
+    }
+
+    fn tcp(address: &str) -> NbdConfig {
+        NbdConfig::new(Listen::Tcp(address.into()), "x")
     }
 
     #[test]
@@ -295,13 +350,60 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_has_the_mode_that_was_asked_for() {
+        let folder = folder("mode");
+        let path = folder.join("socket");
+        let mode = || fs::symlink_metadata(&path).unwrap().mode() & 0o7777;
+        let live = bind(&path).unwrap();
+        assert_eq!(mode(), 0o600, "its owner's alone");
+        UnixStream::connect(&path).unwrap();
+        drop(live);
+        // What a umask takes away (022 in most places) is given.
+        for wanted in [0o660, 0o666, 0o777, 0o000] {
+            let mut config = NbdConfig::new(Listen::Unix(path.clone()), "x");
+            config.socket_mode = wanted;
+            let _live = Listener::bind(&config).unwrap();
+            assert_eq!(mode(), wanted, "{wanted:o}");
+        }
+        assert!(!path.exists());
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn only_a_socket_is_named() {
+        let folder = folder("named");
+        let (path, link) = (folder.join("socket"), folder.join("link"));
+        let _live = bind(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        name_socket(&link).unwrap_err();
+        let (file, _) = name_socket(&path).unwrap();
+        set_mode(&file, 0o640).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+        assert!(matches!(bind(&link), Err(NbdError::NotASocket(_, "a symbolic link"))));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn beyond_loopback_only_if_it_is_said() {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:192.0.2.1]:0"] {
+            let error = open(&tcp(address)).err().expect(address).to_string();
+            assert!(error.contains("other machines reach") && error.contains("TLS"), "{error}");
+        }
+        for address in ["127.0.0.1:0", "127.9.9.9:0", "localhost:0", "[::ffff:127.0.0.1]:0"] {
+            // A machine without IPv6 has no such address.
+            let error = open(&tcp(address)).err();
+            assert!(matches!(error, None | Some(NbdError::Listen(..))), "{address}: {error:?}");
+        }
+        let mut config = tcp("0.0.0.0:0");
+        config.beyond_loopback = true;
+        assert!(open(&config).unwrap().path.starts_with("0.0.0.0:"));
+    }
+
+    #[test]
     fn a_free_port_is_named() {
-        let listener = Listener::bind(&Listen::Tcp("127.0.0.1:0".into())).unwrap();
+        let listener = open(&tcp("127.0.0.1:0")).unwrap();
         let port = listener.path.strip_prefix("127.0.0.1:").unwrap();
         assert_ne!(port.parse::<u16>().unwrap(), 0);
-        let taken = Listen::Tcp(listener.path.clone());
-        assert!(matches!(Listener::check(&taken), Err(NbdError::Listen(..))));
-        let again = Listener::bind(&taken);
-        assert!(matches!(again, Err(NbdError::Listen(..))));
+        assert!(matches!(open(&tcp(&listener.path)), Err(NbdError::Listen(..))));
     }
 }

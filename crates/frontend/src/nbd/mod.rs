@@ -5,6 +5,7 @@
 //! * `handshake`: option haggling.
 //! * `connection`: one client; `input` and `output`, its two directions.
 //! * `hall`: what connections share.
+//! * `config`: how it is opened, and its bounds.
 //! * `listener`: the socket that they come through.
 //!
 //! Everything runs in the shard's thread and nothing waits. All sockets hang on one epoll
@@ -13,6 +14,7 @@
 //! it to the volume, and sends each client's replies in one call. What it takes in, reaps and sends is
 //! bounded; the next turn goes on with the client at which it stopped. Nothing allocates once warm.
 
+mod config;
 mod connection;
 mod hall;
 mod handshake;
@@ -31,6 +33,8 @@ use rustix::event::{Timespec, epoll};
 use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{Completion, Volume};
 
+use self::config::check_texts;
+pub use self::config::{NbdConfig, NbdLimits};
 use self::connection::{Connection, End};
 use self::hall::{CONNECTIONS_MAX, Hall, PendingTable, user};
 use self::handshake::Export;
@@ -50,76 +54,6 @@ const GUESSES_MAX: u32 = 16;
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Most clients let in in one turn.
 const ACCEPTS_MAX: usize = 16;
-
-/// How an NBD face is opened.
-#[derive(Clone, Debug)]
-pub struct NbdConfig {
-    /// Where clients find it.
-    pub listen: Listen,
-    /// The export's name; the empty name answers, too. At most 4096 bytes.
-    pub name: String,
-    /// Another name that answers; may be empty. At most 4096 bytes.
-    pub alias: String,
-    /// A text for people, shown by `nbdinfo --list`; may be empty. At most 4096 bytes.
-    pub description: String,
-    /// Refuse writes, whatever the volume can do.
-    pub read_only: bool,
-    /// Bounds.
-    pub limits: NbdLimits,
-}
-
-impl NbdConfig {
-    /// A writable face with default limits.
-    pub fn new(listen: Listen, name: impl Into<String>) -> Self {
-        NbdConfig {
-            listen,
-            name: name.into(),
-            alias: String::new(),
-            description: String::new(),
-            read_only: false,
-            limits: NbdLimits::default(),
-        }
-    }
-}
-
-/// Bounds on what clients can make a face hold. Beyond them a client waits; nobody fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NbdLimits {
-    /// Connections at once, at most 255. Default 255. When all are taken, a new client displaces the oldest
-    /// that has not chosen an export yet, or is turned away if there is none.
-    pub connections_max: usize,
-    /// Requests a connection may have outstanding, replies it has not read included. Default 256.
-    pub connection_requests_max: u32,
-    /// The same for all connections together, those that are gone included as long as the volume has
-    /// their requests. Default 65,536.
-    pub requests_max: usize,
-    /// Bytes a connection may have outstanding: those of its reads and writes, 32 KiB for a block status
-    /// until that is known, and the texts of errors. Default 64 MiB. A single request may exceed it, and
-    /// the errors of a volume by 512 bytes each.
-    pub connection_bytes_max: u64,
-    /// The same for all connections together. Default 512 MiB. A connection with nothing
-    /// outstanding may exceed it with one request.
-    pub bytes_max: u64,
-    /// Bytes of links' memory, at its true size, that the replies of one connection may keep alive while they wait for
-    /// the client to read. Beyond that they are given copies. Default 4 MiB.
-    pub connection_lent_bytes_max: usize,
-    /// The same for all connections together. Default 8 MiB.
-    pub lent_bytes_max: usize,
-}
-
-impl Default for NbdLimits {
-    fn default() -> Self {
-        NbdLimits {
-            connections_max: 255,
-            connection_requests_max: 256,
-            requests_max: 65_536,
-            connection_bytes_max: 64 << 20,
-            bytes_max: 512 << 20,
-            connection_lent_bytes_max: 4 << 20,
-            lent_bytes_max: 8 << 20,
-        }
-    }
-}
 
 /// Counters since the face was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,16 +128,6 @@ pub struct NbdFace {
     completions: Vec<Completion>,
 }
 
-fn check_texts(config: &NbdConfig) -> Result<(), NbdError> {
-    let NbdConfig { name, alias, description, .. } = config;
-    for (what, text) in [("name", name), ("alias", alias), ("description", description)] {
-        if text.len() > proto::STRING_BYTES_MAX {
-            return Err(NbdError::TextTooLong(what, text.len()));
-        }
-    }
-    Ok(())
-}
-
 impl NbdFace {
     /// Whether the face could be opened now, as far as that can be told without doing so; a socket that nobody
     /// serves any more is taken out of its way. To be asked before anything is done that cannot be undone.
@@ -212,20 +136,20 @@ impl NbdFace {
     /// As [`NbdFace::bind`].
     pub fn check(config: &NbdConfig) -> Result<(), NbdError> {
         check_texts(config)?;
-        Listener::check(&config.listen)
+        Listener::check(config)
     }
 
     /// Opens the face: clients can connect from now on, and are served by [`Face::turn`].
     /// Payloads live in memory of `pool`.
     ///
     /// # Errors
-    /// [`NbdError`]: the path is in use or is no socket, the address cannot be listened at, or the
-    /// name or description is too long.
+    /// [`NbdError`]: the path is in use or is no socket, the address cannot be listened at or is one that
+    /// other machines reach, or the name or description is too long.
     pub fn bind(config: NbdConfig, pool: Pool) -> Result<Self, NbdError> {
         check_texts(&config)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| NbdError::System("create an epoll descriptor", error.into()))?;
-        let listener = Listener::bind(&config.listen)?;
+        let listener = Listener::bind(&config)?;
         epoll::add(
             &epoll,
             listener.fd(),

@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{Pool, RxFrame, SegList};
 use thinwire_proto::Sealed;
-use thinwire_wire::{Addresses, Probe, Status};
+use thinwire_wire::{Address, Addresses, OfferedExports, Probe, Status};
 
 use super::*;
 use crate::snapshot::{Make, check};
@@ -34,7 +34,7 @@ fn idle() -> Association {
     let room = Room { frames: 8, bytes: 1 << 16 };
     let addr = Addr::Sim(1);
     let link = LinkInfo { addr, frame_bytes: SIZES, room };
-    Association::new(vec![link], SipRng::new(1))
+    Association::new(vec![link], SipRng::new(1), None)
 }
 
 fn seeking() -> Association {
@@ -80,9 +80,9 @@ fn told(told: Result<(), DropReason>) -> String {
     told.map_or_else(|_| "dropped".to_owned(), |()| String::new())
 }
 
-fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
-    let welcome = Welcome {
-        nonce: nonce(a),
+fn welcomed(instance: u64) -> Welcome<'static> {
+    Welcome {
+        nonce: 0,
         session: SESSION,
         instance,
         epoch: 1,
@@ -93,13 +93,43 @@ fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
         room_bytes: 1 << 16,
         credit_bytes: 1 << 20,
         addresses: Addresses::new(&[]),
-    };
+    }
+}
+
+fn welcome(a: &mut Association, instance: u64, is_granted: bool) -> String {
+    let welcome = Welcome { nonce: nonce(a), ..welcomed(instance) };
     let asked = asked(a);
     match a.on_welcome(Time(3), &config(), asked, &welcome, is_granted) {
-        Ok(Some(_)) => "enters".to_owned(),
-        Ok(None) => "asks the old one".to_owned(),
+        Ok(Answer::Entered(_)) => "enters".to_owned(),
+        Ok(Answer::Waits) => "asks the old one".to_owned(),
+        Ok(other) => format!("{other:?}"),
         Err(_) => "dropped".to_owned(),
     }
+}
+
+/// Many places that anybody may have offered take no path from those that the target names.
+#[test]
+fn the_ways_that_a_target_names_come_first() {
+    let config = InitiatorConfig { target: TargetName::Node("node".into()), ..config() };
+    let mut a = idle();
+    a.seek(Time(0), &config);
+    let names: [String; 0] = [];
+    let exports = OfferedExports::fitting(&names, "node", 1000);
+    let nonce = a.attempt.as_ref().unwrap().nonce();
+    let offer = Offer { nonce, instance: 1, total: 0, first: 0, cookie: 5, node: "node", exports };
+    let id = session_id(&config, 0);
+    let places = [TARGET].into_iter().chain((0..20).map(|n| Addr::Sim(100 + n)));
+    for from in places {
+        let _ = a.on_offer(Time(1), &config, Asked { link: 0, from, id }, &offer, true);
+    }
+    let named = [Address::Sim(2), Address::Sim(3), Address::Sim(4)];
+    let nonce = self::nonce(&a);
+    let welcome = Welcome { nonce, addresses: Addresses::new(&named), ..welcomed(INSTANCE) };
+    let id = session_id(&config, a.attempt.as_ref().unwrap().session_low(0));
+    a.on_welcome(Time(3), &config, Asked { link: 0, from: TARGET, id }, &welcome, false).unwrap();
+    let paths: Vec<_> = a.session().unwrap().path_reports().map(|path| path.addr).collect();
+    assert_eq!(paths[..3], [Addr::Sim(2), Addr::Sim(3), Addr::Sim(4)]);
+    assert_eq!(paths.len(), 16);
 }
 
 /// The target probes the session's path.
@@ -122,8 +152,8 @@ fn hear(a: &mut Association, now: Time) {
 fn lose_paths(a: &mut Association) {
     let Some(session) = &a.session else { return };
     let (local_id, remote_id) = (session.local_id(), session.remote_id());
-    let (role, batching) = (Role::Initiator, Default::default());
-    let config = SessionConfig { role, local_id, remote_id, epoch: 1, seed: 1, batching };
+    let (role, batching, canary) = (Role::Initiator, Default::default(), Default::default());
+    let config = SessionConfig { role, local_id, remote_id, epoch: 1, seed: 1, batching, canary };
     a.session = Some(Session::new(Time(3), config, Room { frames: 8, bytes: 1 << 16 }));
 }
 
@@ -147,21 +177,24 @@ fn it_is_as_documented() {
             }),
             ("RETRY, before a greeting", |a| {
                 let retry = Retry { nonce: nonce(a), cookie: 9 };
-                told(a.on_retry(&config(), asked(a), &retry))
+                told(a.on_retry(Time(3), &config(), asked(a), &retry))
             }),
             ("RETRY, to a greeting", |a| {
                 turn(a, Time(5));
                 let retry = Retry { nonce: nonce(a), cookie: 9 };
-                told(a.on_retry(&config(), asked(a), &retry))
+                told(a.on_retry(Time(3), &config(), asked(a), &retry))
             }),
             ("REFUSE", |a| {
                 let (nonce, status) = (nonce(a), Status::Busy as u16);
-                told(a.on_refuse(&config(), asked(a), &Refuse { nonce, status, text: "no" }))
+                told(
+                    a.on_refuse(&config(), asked(a), &Refuse { nonce, status, text: "no" })
+                        .map(drop),
+                )
             }),
             ("REFUSE, to another session id", |a| {
                 let (nonce, status) = (nonce(a), Status::Busy as u16);
                 let other = Asked { id: asked(a).id ^ 1, ..asked(a) };
-                told(a.on_refuse(&config(), other, &Refuse { nonce, status, text: "no" }))
+                told(a.on_refuse(&config(), other, &Refuse { nonce, status, text: "no" }).map(drop))
             }),
             ("WELCOME, of the process it was with", |a| welcome(a, INSTANCE, true)),
             ("WELCOME, of another process", |a| welcome(a, INSTANCE + 1, true)),

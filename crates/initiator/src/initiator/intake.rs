@@ -3,11 +3,12 @@
 use thinwire_buffer::RxFrame;
 use thinwire_proto::{DropReason, Sealed, Stage, Time, Unsealed};
 use thinwire_volume::ErrorKind;
-use thinwire_wire::{Attached, Kind, Message, Refuse, Status, event_code};
+use thinwire_wire::{Attached, Kind, Message, event_code};
 
 use super::Initiator;
-use crate::association::Asked;
+use crate::association::{Answer, Asked};
 use crate::attachment::{Granted, Refusal};
+use crate::report::AttachError;
 use crate::slots::{Outgoing, Owner};
 
 impl Initiator {
@@ -21,13 +22,19 @@ impl Initiator {
     ) -> Result<(), DropReason> {
         let sealed = Sealed::look(rx).map_err(DropReason::Frame)?;
         let kind = sealed.header().kind;
+        let mut keyed = None;
         if kind.is_numbered() {
-            self.association.session_of(sealed.header().session)?;
+            let session = self.association.session_of(sealed.header().session)?;
+            keyed = session.has_keys().then_some(session);
         }
         let copied = &mut self.requests.slots().copied_bytes;
-        let frame = match sealed.unseal(&self.pool.for_received(), copied) {
-            Ok(frame) => frame,
-            Err(error) => return Err(DropReason::Frame(error)),
+        let frame = if let Some(session) = keyed {
+            session.open(now, link, sealed, &self.pool.for_received(), copied)?
+        } else {
+            match sealed.unseal(&self.pool.for_received(), copied) {
+                Ok(frame) => frame,
+                Err(error) => return Err(DropReason::Frame(error)),
+            }
         };
         if !kind.is_numbered() {
             return self.greeted(now, link, &frame);
@@ -64,15 +71,24 @@ impl Initiator {
         let from = Asked { link, from: frame.from(), id: frame.header().session };
         match frame.messages().next() {
             Some(Message::Offer(offer)) => association.on_offer(now, config, from, &offer, is_open),
-            Some(Message::Retry(retry)) => association.on_retry(config, from, &retry),
+            Some(Message::Retry(retry)) => association.on_retry(now, config, from, &retry),
             Some(Message::Welcome(welcome)) => {
-                let entered = association.on_welcome(now, config, from, &welcome, is_granted)?;
-                if let Some(slots) = entered {
-                    self.enter_session(slots);
-                }
+                let answer = association.on_welcome(now, config, from, &welcome, is_granted)?;
+                self.on_answer(now, answer);
                 Ok(())
             }
-            Some(Message::Refuse(refuse)) => self.on_refuse(now, from, &refuse),
+            Some(Message::Refuse(refuse)) => {
+                let answer = association.on_refuse(config, from, &refuse)?;
+                self.on_answer(now, answer);
+                Ok(())
+            }
+            Some(Message::KeyedAnswer(answer)) => {
+                let pool = &self.pool;
+                let answer =
+                    association.on_keyed_answer(now, config, from, &answer, is_granted, pool)?;
+                self.on_answer(now, answer);
+                Ok(())
+            }
             Some(Message::UnknownSession(unknown)) => {
                 association.on_unknown_session(now, unknown.session)
             }
@@ -110,9 +126,10 @@ impl Initiator {
             }
             Message::Attached(attached) => self.on_attached(now, attached)?,
             Message::AttachRefused(refused) => match self.attachment.on_refused(now, refused)? {
-                Refusal::ForNow => {}
+                Refusal::ForNow => self.association.set_hint(Some(refused.text.to_owned())),
                 Refusal::Failed => self.association.rest(),
                 Refusal::Lost(kind) => self.die(kind),
+                Refusal::Elsewhere => self.leave_session(now),
             },
             Message::Event(event) => {
                 let ours = (event.attachment, event.generation) == self.attachment.handle();
@@ -155,20 +172,28 @@ impl Initiator {
                 return Ok(());
             }
         }
+        self.association.set_hint(None);
         self.watch_connection(now);
         Ok(())
     }
 
-    /// No session is opened. For one that has been open that means to ask again.
-    fn on_refuse(&mut self, now: Time, from: Asked, refuse: &Refuse<'_>) -> Result<(), DropReason> {
-        self.association.on_refuse(&self.config, from, refuse)?;
-        if !self.attachment.is_open() {
-            let status = Status::from_number(refuse.status);
-            let refusal = self.attachment.on_refused_at_first(now, status, refuse.text, u32::MAX);
-            if refusal == Refusal::Failed {
-                self.association.rest();
+    /// What a greeting came to. That no session is opened means for one that has been open to ask again.
+    fn on_answer(&mut self, now: Time, answer: Answer) {
+        match answer {
+            Answer::Entered(slots) => self.enter_session(slots),
+            Answer::Waits => {}
+            Answer::Ambiguous(addresses) => {
+                self.attachment.fail(AttachError::Ambiguous(addresses));
+            }
+            Answer::Refused(_, text) if self.attachment.is_open() => {
+                self.association.set_hint(Some(text));
+            }
+            Answer::Refused(status, text) => {
+                let refusal = self.attachment.on_refused_at_first(now, status, &text, u32::MAX);
+                if refusal == Refusal::Failed {
+                    self.association.rest();
+                }
             }
         }
-        Ok(())
     }
 }

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, LinkInfo, Pool, Room, RxFrame, TxBatch};
 use thinwire_proto::{
-    DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SipRng, Stage, StageObserver, Time,
+    DropReason, Drops, Item, Notice, SEQUENCE_HIGH, Session, SessionKeys, SipRng, Stage,
+    StageObserver, Time,
 };
 use thinwire_volume::{ErrorKind, Op};
 use thinwire_wire::{AskClocks, Bye, Clocks, Detach, Message, Status};
@@ -59,8 +60,8 @@ impl Initiator {
         pool: Pool,
         seed: u64,
     ) -> Self {
-        let mut association = Association::new(links, SipRng::new(seed));
         let mut config = config;
+        let mut association = Association::new(links, SipRng::new(seed), config.key.as_mut());
         if config.member > 0 {
             // The first has the export already, and has to come back before the others do.
             (config.wait, config.take_over) = (true, false);
@@ -117,6 +118,12 @@ impl Initiator {
         self.clocks.as_ref()
     }
 
+    /// What was said to it last while it is not let in, be it by somebody in the target's place who did not show
+    /// that it has our key: for a person who wonders why nothing happens. It may be a lie.
+    pub fn hint(&self) -> Option<&str> {
+        self.association.hint()
+    }
+
     /// Why the first attach failed, if it did.
     pub fn first_error(&self) -> Option<&AttachError> {
         self.attachment.first_error()
@@ -133,6 +140,11 @@ impl Initiator {
         known.find(|report| report.id == path).map(|report| report.addr)
     }
 
+    /// It has asked to be attached as a writer for the first time, and nothing is known of the answer yet.
+    pub fn may_be_granted(&self) -> bool {
+        self.attachment.may_be_granted()
+    }
+
     /// Requests may be sent: attached, and nobody has taken over.
     fn is_attached(&self) -> bool {
         self.attachment.is_granted()
@@ -143,7 +155,8 @@ impl Initiator {
     /// Ends for good: everything fails with this, now and later. Whoever ends it in order hears of what no
     /// flush will cover any more.
     fn die(&mut self, kind: ErrorKind) {
-        if !self.durability.is_clean() {
+        // Also what a replay has lost, and no flush has told of yet.
+        if !self.durability.is_clean() || self.durability.take_debt() {
             self.closing.tell(kind);
         }
         self.closing.fail(kind);
@@ -194,8 +207,8 @@ impl Initiator {
         if let Some(session) = self.association.session_mut() {
             let slots = self.requests.slots();
             session.transmit(now, &mut Outgoing { slots, attachment: &self.attachment }, out);
-            if session.is_overrun() {
-                // Nothing an honest target does leads here. What is outstanding is asked for again.
+            if session.is_overrun() || session.is_worn() {
+                // Nothing an honest target does leads here, nor a forger before 2^36 forgeries. What is outstanding is asked for again.
                 self.drops.count(DropReason::Overrun);
                 self.on_bye(now);
             }
@@ -266,6 +279,11 @@ impl Initiator {
         }
         // Keep the slots' I/O: it is issued again in the next session. The acknowledgement of the
         // goodbye is not worth keeping the session for.
+        self.leave_session(now);
+    }
+
+    /// Another session is looked for, after a while.
+    fn leave_session(&mut self, now: Time) {
         self.attachment.part();
         self.absence.begin(now);
         self.association.leave(now, &self.config, true);
@@ -317,12 +335,28 @@ impl Initiator {
     }
 
     /// Begins an orderly end: new I/O is refused, what is outstanding completes, unflushed writes
-    /// are flushed, the export is set free. Done when [`Initiator::is_closed`].
+    /// are flushed, the export is set free. Done when [`Initiator::is_closed`]: of one that was not
+    /// granted at once, but for an answer that is still to come, since it may be a grant.
     pub fn close(&mut self) {
-        self.closing.begin(self.attachment.is_open());
+        let may_hold = self.attachment.is_open() || self.attachment.may_be_granted();
+        if !self.attachment.is_open() {
+            self.attachment.take_over_no_more();
+        }
+        self.closing.begin(may_hold);
+    }
+
+    /// Begins the same but for its last step: the export stays held, also while the target is away, until
+    /// [`Initiator::close`] is called. For the first member, which others may have to come back behind.
+    pub fn begin_close(&mut self) {
+        self.closing.begin_held(self.attachment.is_open());
     }
 
     fn progress_closing(&mut self) {
+        let may_hold = self.attachment.is_open() || self.attachment.may_be_granted();
+        if self.closing.is_under_way() && !may_hold {
+            // It was refused meanwhile: there is nothing to set free.
+            return self.finish_closing();
+        }
         if !self.requests.is_quiet() || !self.durability.is_clean() {
             return;
         }
@@ -438,6 +472,8 @@ impl Initiator {
             retained_bytes: self.durability.retained_bytes(),
             retained_entries: self.durability.retained_entries(),
             writer_generation: self.attachment.content().map_or(0, |a| a.writer_generation),
+            hint: self.hint().map(str::to_owned),
+            suite: session.and_then(Session::keys).map(SessionKeys::suite),
             target_session: session.map_or(0, Session::remote_id),
             stats: InitiatorStats {
                 drops: self.drops,

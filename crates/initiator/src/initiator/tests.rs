@@ -3,7 +3,7 @@
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
 use thinwire_proto::{Batching, Role, SessionConfig};
 use thinwire_volume::{ErrorKind, IoFlags, Op, Volume, VolumeEvent};
-use thinwire_wire::Message;
+use thinwire_wire::{AttachRefused, Message};
 
 use super::*;
 
@@ -12,8 +12,11 @@ use crate::slots::{Owner, Pending};
 
 /// With a session, though nobody is there.
 fn connected() -> Initiator {
+    connected_as(InitiatorConfig::new(TargetName::Node("node1".into()), "disk"))
+}
+
+fn connected_as(config: InitiatorConfig) -> Initiator {
     let (now, pool) = (Time(1), Pool::new(1 << 20));
-    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
     let room = Room { frames: 8, bytes: 1 << 16 };
     let frame_bytes = FrameSizes { base: 1500, max: 1500 };
     let link = LinkInfo { addr: Addr::Sim(1), frame_bytes, room };
@@ -25,6 +28,7 @@ fn connected() -> Initiator {
         epoch: 1,
         seed: 1,
         batching: Batching::default(),
+        canary: Default::default(),
     };
     initiator.association.enter(Session::new(now, config, room));
     initiator
@@ -135,4 +139,60 @@ fn a_member_but_the_first_joins() {
     assert_eq!(first_attach(0, false), (TAKE_OVER, 0));
     assert_eq!(first_attach(1, false), (RESUME, 7));
     assert_eq!(first_attach(1, true), (READ_ONLY, 0));
+}
+
+/// One that has asked to join, or to read, in its first session.
+fn asked(read_only: bool) -> Initiator {
+    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    let config = InitiatorConfig { insecure: true, member: 1, read_only, ..config };
+    let mut initiator = connected_as(config);
+    initiator.ask_attach();
+    initiator
+}
+
+/// It asks once more, in a session behind that in which it was given up, and must not fence who came back meanwhile.
+#[test]
+fn a_take_over_that_is_given_up_takes_nothing_over() {
+    use thinwire_wire::attach_flags::TAKE_OVER;
+    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    let mut initiator = connected_as(InitiatorConfig { insecure: true, take_over: true, ..config });
+    let flags = |initiator: &mut Initiator| {
+        let transaction = initiator.attachment.ask();
+        let mut out = Vec::new();
+        assert!(initiator.attachment.emit(transaction, &mut out));
+        out[8]
+    };
+    assert_eq!(flags(&mut initiator), TAKE_OVER);
+    initiator.close();
+    assert_eq!(flags(&mut initiator), 0);
+}
+
+/// It may have been granted: only the answer tells, or time.
+#[test]
+fn an_attach_that_is_given_up_waits_for_its_answer() {
+    let turn = |initiator: &mut Initiator, now| {
+        initiator.turn(now, &mut [TxBatch::new()]);
+        (initiator.is_closed(), initiator.is_unheard())
+    };
+    let mut initiator = asked(false);
+    initiator.close();
+    assert_eq!(turn(&mut initiator, Time(2)), (false, false));
+    let text = "the first member of this attachment does not have export disk";
+    let refused =
+        AttachRefused { transaction: 1, status: Status::Busy as u16, seconds_left: 1, text };
+    let bytes = initiator.pool.copy_of(&[0]).freeze();
+    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+    let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
+    initiator.on_message(Time(3), &Message::AttachRefused(refused), &frame).unwrap();
+    assert_eq!(turn(&mut initiator, Time(3)), (true, false), "{text}");
+
+    let mut initiator = asked(false);
+    initiator.close();
+    for (seconds, expected) in [(1, (false, false)), (4, (false, false)), (6, (true, true))] {
+        assert_eq!(turn(&mut initiator, Time(1) + Duration::from_secs(seconds)), expected);
+    }
+    // Who reads keeps nobody from writing.
+    let mut initiator = asked(true);
+    initiator.close();
+    assert!(initiator.is_closed());
 }

@@ -1,6 +1,6 @@
 //! An image on a disk: exported by `thinwire target`, or measured where it is.
 
-use super::thinwire::{bench_flags, one, serve, uri};
+use super::thinwire::{BARE, bench_flags, one, serve, uri};
 use super::{Abilities, Contender, Meter, patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
@@ -80,7 +80,7 @@ impl<'l> DiskUser<'l> {
             "--state-dir",
             lab.fresh_path("state").display()
         ];
-        let target = serve(lab, &network, carrier, &flags, &prefix)?;
+        let target = serve(lab, &network, carrier, &[BARE.to_owned()], &flags, &prefix)?;
         let volume = uri(&network, carrier, 1, 0);
         network.shape()?;
         let disk = DiskUser {
@@ -104,7 +104,7 @@ impl<'l> DiskUser<'l> {
         let argv = words![
             self.lab.executable(),
             "copy",
-            "--insecure",
+            BARE,
             self.volume,
             to.display(),
             "--run-dir",
@@ -125,7 +125,7 @@ impl Contender for DiskUser<'_> {
         let run_dir = self.lab.fresh_path("run");
         let mut argv = self.prefix.clone();
         argv.extend(words![self.lab.executable(), "bench", self.volume]);
-        argv.extend(words!["--insecure", "--run-dir", run_dir.display()]);
+        argv.extend(words![BARE, "--run-dir", run_dir.display()]);
         argv.extend(bench_flags(load, seconds));
         let meter = Meter::start(self.target.as_ref());
         let process = match &self.network {

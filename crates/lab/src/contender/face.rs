@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::fio::{self, Aim};
 use super::nbd::unix_uri;
-use super::thinwire::{fill, serve, uri};
+use super::thinwire::{BARE, fill, serve, uri};
 use super::{Contender, Meter, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
@@ -33,9 +33,10 @@ impl<'l> FaceUser<'l> {
     ) -> Outcome<Self> {
         let network = Network::new(lab, wire)?;
         let export = format!("disk0=memory:{VOLUME_MIB}M");
-        let target = serve(lab, &network, carrier, &["--export".into(), export], &[])?;
+        let bare = words![BARE];
+        let target = serve(lab, &network, carrier, &bare, &["--export".into(), export], &[])?;
         let volume = uri(&network, carrier, 1, 0);
-        fill(lab, &network, 1, &volume)?;
+        fill(lab, &network, 1, &bare, &volume)?;
         network.shape()?;
         Self::attach(lab, network, Some(target), face, &volume)
     }
@@ -67,7 +68,7 @@ impl<'l> FaceUser<'l> {
         }
         let (place, run_dir) = (lab.fresh_path(face.word()), lab.fresh_path("run"));
         let place = place.to_str().expect("our own path");
-        let mut argv = words![lab.executable(), "attach", "--insecure", "--foreground", volume];
+        let mut argv = words![lab.executable(), "attach", BARE, "--foreground", volume];
         argv.extend(words!["--run-dir", run_dir.display()]);
         match face {
             FaceKind::Nbd => argv.extend(words!["--nbd", format!("unix:{place}")]),

@@ -1,10 +1,12 @@
 //! Those who are measured: each kind of subject knows how to be set up and how to be run once.
 
 mod abilities;
+mod copied;
 mod disk;
 mod echo;
 mod face;
 mod fio;
+mod handshake;
 mod iscsi;
 mod local;
 mod nbd;
@@ -17,7 +19,9 @@ use crate::figures::Figures;
 use crate::point::{Load, Point, Subject};
 use crate::stand::{Laboratory, Process, machine_busy};
 pub use abilities::Abilities;
-pub use thinwire::start_after;
+pub use thinwire::{
+    BARE, bench_flags, fill, monotonic, one as bench_report, serve, start_after, uri,
+};
 
 /// A subject set up, with all that it needs to be measured again and again.
 pub trait Contender {
@@ -53,6 +57,9 @@ pub fn set_up<'l>(
         Subject::NbdkitAlone => Box::new(nbd::Nbd::nbdkit_alone(lab, wire)?),
         Subject::NbdkitFile => Box::new(nbd::Nbd::nbdkit_file(lab, wire)?),
         Subject::QemuNbd => Box::new(nbd::Nbd::qemu(lab, wire)?),
+        Subject::Copied { server, tls } => {
+            Box::new(copied::CopiedDisk::set_up(lab, wire, server, tls)?)
+        }
         Subject::Tgt => Box::new(iscsi::Tgt::set_up(lab, wire)?),
     })
 }
@@ -108,8 +115,9 @@ fn patience(seconds: f64) -> Duration {
 macro_rules! words {
     ($($word:expr),* $(,)?) => { vec![$($word.to_string()),*] };
 }
-use words;
+pub(crate) use words;
 
-fn strs(words: &[String]) -> Vec<&str> {
+/// As those take them who start processes.
+pub(crate) fn strs(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
-use super::{Abilities, Contender, Meter, patience, strs, words};
+use super::{Abilities, Contender, Meter, handshake, patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::{BatchFigures, Figures, Moment, StageFigures, Stages};
-use crate::point::{Carrier, JOINING, Load, Point, Settings};
+use crate::point::{Carrier, JOINING, Load, Point, Protection, Settings};
 use crate::stand::{Laboratory, Network, Process, Side, VOLUME_MIB};
 
 /// A target with filled volumes, one for each initiator, and initiators that measure them.
@@ -16,7 +16,8 @@ pub struct ThinwirePair<'l> {
     lab: &'l Laboratory<'l>,
     carrier: Carrier,
     flags: Vec<String>,
-
+    /// How frames are protected: the same flags on both sides.
+    guard: Vec<String>,
     target: Process,
     network: Network<'l>,
 }
@@ -55,10 +56,11 @@ impl<'l> ThinwirePair<'l> {
             argv.extend(words!["--shards", settings.shards]);
         }
         argv.extend(target_flags);
-        let target = serve(lab, &network, carrier, &argv, &[])?;
-        let pair = ThinwirePair { lab, carrier, flags, target, network };
+        let guard = guard(lab, settings.protection)?;
+        let target = serve(lab, &network, carrier, &guard, &argv, &[])?;
+        let pair = ThinwirePair { lab, carrier, flags, guard, target, network };
         for n in 1..=own {
-            fill(lab, &pair.network, n, &pair.uri(n, n - 1))?;
+            fill(lab, &pair.network, n, &pair.guard, &pair.uri(n, n - 1))?;
         }
         pair.network.shape()?;
         Ok(pair)
@@ -81,11 +83,11 @@ impl<'l> ThinwirePair<'l> {
         let mut argv = words![
             self.lab.executable(),
             "bench",
-            "--insecure",
             self.uri(initiator, disk),
             "--run-dir",
             run_dir.display(),
         ];
+        argv.extend(self.guard.iter().cloned());
         argv.extend(bench_flags(load, seconds));
         if let Some(at) = start_at {
             argv.extend(words!["--start-at", format!("{at:.6}")]);
@@ -103,7 +105,6 @@ impl<'l> ThinwirePair<'l> {
         let mut argv = words![
             self.lab.executable(),
             "bench",
-            "--insecure",
             "--json",
             self.uri(1, 0),
             "--breakdown",
@@ -114,7 +115,7 @@ impl<'l> ThinwirePair<'l> {
             "--run-dir",
             run_dir.display()
         ];
-        argv.extend(self.flags.iter().cloned());
+        argv.extend(self.guard.iter().chain(&self.flags).cloned());
         let process = self.network.start(Side::Initiator(1), &strs(&argv))?;
         stages(&process.finish(self.lab, patience(seconds))?.0)
     }
@@ -163,6 +164,15 @@ impl Contender for ThinwirePair<'_> {
         if load.stages {
             return self.stages(load, seconds);
         }
+        if load.handshakes {
+            let meter = Meter::start(Some(&self.target));
+            let to = address(&self.network, self.carrier);
+            let mut figures =
+                handshake::measure(self.lab, &self.network, &self.guard, &to, seconds)?;
+            let (cpu_server_us, cpu_machine_us) = meter.stop(figures.iops * seconds);
+            (figures.cpu_server_us, figures.cpu_machine_us) = (cpu_server_us, cpu_machine_us);
+            return Ok(figures);
+        }
         let mut attempt = 1;
         let (meter, reports) = loop {
             let meter = Meter::start(Some(&self.target));
@@ -197,22 +207,42 @@ pub fn start_after(initiators: u32) -> f64 {
 }
 
 /// The time of CLOCK_MONOTONIC, in seconds.
-fn monotonic() -> f64 {
+pub fn monotonic() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Starts a target on all links of a network, with further flags, and waits until it serves. `prefix`:
-/// words before the command.
+/// Without a key.
+pub const BARE: &str = "--insecure";
+
+/// How frames are protected, in flags that both sides take: with a key of its own, if with one.
+fn guard(lab: &Laboratory, protection: Option<Protection>) -> Outcome<Vec<String>> {
+    let Some(protection) = protection else { return Ok(words![BARE]) };
+    let folder = lab.fresh_path("keys");
+    let folder = folder.to_str().expect("our own path");
+    let key = lab.run(None, &[lab.executable(), "key", "new", "lab", "--dir", folder], "")?;
+    let mut flags = words!["--key", key.trim()];
+    if protection == Protection::Authenticated {
+        flags.extend(words!["--authenticate-only"]);
+    }
+    Ok(flags)
+}
+
+/// Starts a target on all links of a network, protected so, with further flags, and waits until it serves.
+/// `prefix`: words before the command.
 pub fn serve(
     lab: &Laboratory,
     network: &Network,
     carrier: Carrier,
+    guard: &[String],
     flags: &[String],
     prefix: &[String],
 ) -> Outcome<Process> {
     let mut argv = prefix.to_vec();
-    argv.extend(words![lab.executable(), "target", "--insecure", "--name", "lab"]);
+    let run_dir = lab.fresh_path("run");
+    argv.extend(words![lab.executable(), "target", "--name", "lab"]);
+    argv.extend(words!["--run-dir", run_dir.display()]);
+    argv.extend(guard.iter().cloned());
     for link in 1..=network.wire().links {
         argv.extend(words!["--link", link_text(network, carrier, Side::Target, link)]);
     }
@@ -223,11 +253,28 @@ pub fn serve(
 }
 
 /// Fills a volume with the random bytes that all volumes hold.
-pub fn fill(lab: &Laboratory, network: &Network, initiator: u32, uri: &str) -> Outcome {
+pub fn fill(
+    lab: &Laboratory,
+    network: &Network,
+    initiator: u32,
+    guard: &[String],
+    uri: &str,
+) -> Outcome {
     let blob = lab.blob()?;
-    let blob = blob.to_str().expect("our own path");
-    let argv = [lab.executable(), "copy", "--insecure", blob, uri];
-    network.run(Side::Initiator(initiator), &argv, "").map(drop)
+    let mut argv = words![lab.executable(), "copy", blob.display(), uri];
+    argv.extend(guard.iter().cloned());
+    network.run(Side::Initiator(initiator), &strs(&argv), "").map(drop)
+}
+
+/// Of the first volume, by the target's address: a name would have to be looked for first.
+fn address(network: &Network, carrier: Carrier) -> String {
+    match carrier {
+        Carrier::Udp => uri(network, carrier, 1, 0),
+        raw => {
+            let link = link_text(network, raw, Side::Initiator(1), 1);
+            format!("tw://{}/disk0?link={link}", network.mac(Side::Target, 1))
+        }
+    }
 }
 
 /// Of a volume, as an initiator names it.

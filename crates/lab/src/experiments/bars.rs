@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{NONE, Section, Table, batching, disks, faces, links, pipelines, scaling};
+use super::{NONE, Section, Table, batching, disks, faces, keys, links, pipelines, scaling};
 use crate::document::document;
 use crate::figures::Figures;
 use crate::plan::Group;
@@ -170,6 +170,7 @@ pub fn bars(view: &View) -> Vec<Bar> {
     backlog(view, &mut bars);
     faces::bars(view, &mut bars);
     disks::bars(view, &mut bars);
+    keys::bars(view, &mut bars);
     bars
 }
 

@@ -4,6 +4,7 @@ mod bars;
 mod batching;
 mod disks;
 mod faces;
+mod keys;
 mod limits;
 mod links;
 mod mixed;
@@ -42,13 +43,14 @@ pub enum Experiment {
     Peers,
     Faces,
     Disks,
+    Keys,
     Links,
     Scaling,
 }
 
 impl Experiment {
     /// All of them, in the report's order.
-    pub const ALL: [Experiment; 17] = [
+    pub const ALL: [Experiment; 18] = [
         Experiment::Bars,
         Experiment::Table2,
         Experiment::Table3,
@@ -64,6 +66,7 @@ impl Experiment {
         Experiment::Peers,
         Experiment::Faces,
         Experiment::Disks,
+        Experiment::Keys,
         Experiment::Links,
         Experiment::Scaling,
     ];
@@ -86,6 +89,7 @@ impl Experiment {
             Experiment::Peers => "peers",
             Experiment::Faces => "faces",
             Experiment::Disks => "disks",
+            Experiment::Keys => "keys",
             Experiment::Links => "links",
             Experiment::Scaling => "scaling",
         }
@@ -111,6 +115,7 @@ impl Experiment {
             Experiment::Peers => peers::plan(),
             Experiment::Faces => faces::plan(),
             Experiment::Disks => disks::plan(),
+            Experiment::Keys => keys::plan(),
             Experiment::Links => links::plan(),
             Experiment::Scaling => scaling::plan(),
         }
@@ -131,6 +136,7 @@ impl Experiment {
             Experiment::Peers => peers::section(view),
             Experiment::Faces => faces::section(view),
             Experiment::Disks => disks::section(view),
+            Experiment::Keys => keys::section(view),
             Experiment::Links => links::section(view),
             Experiment::Scaling => scaling::section(view),
         };

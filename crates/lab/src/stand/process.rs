@@ -6,7 +6,8 @@ use std::process::{Child, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::{Laboratory, command, not_found, tail};
 use crate::error::{LabError, Outcome, failed};
@@ -15,6 +16,7 @@ use crate::error::{LabError, Outcome, failed};
 pub struct Process {
     child: Child,
     name: String,
+    began: Instant,
     stdout: PathBuf,
     stderr: PathBuf,
     /// Reaped: the id may be somebody else's by now.
@@ -41,6 +43,7 @@ impl Process {
         let open = |path: &Path| {
             File::create(path).map_err(failed(format!("cannot make {}", path.display())))
         };
+        let began = Instant::now();
         let mut child = command(netns, argv)
             .current_dir(&lab.folder)
             .stdin(if stdin.is_empty() { Stdio::null() } else { Stdio::piped() })
@@ -52,7 +55,7 @@ impl Process {
             // Who does not read it says so with its end.
             let _ = std::io::Write::write_all(&mut pipe, stdin.as_bytes());
         }
-        Ok(Process { child, name, stdout, stderr, ended: false })
+        Ok(Process { child, name, began, stdout, stderr, ended: false })
     }
 
     /// CPU time so far, of all its threads.
@@ -104,6 +107,31 @@ impl Process {
             true => Ok((self.stdout(), cpu)),
             false => Err(self.complaint(&status.to_string())),
         }
+    }
+
+    /// The same of a process that is measured by its end, from its start: how long it took, to well below a
+    /// millisecond, and its CPU time.
+    pub fn finish_timed(
+        self,
+        lab: &Laboratory,
+        patience: Duration,
+    ) -> Outcome<(Duration, Duration)> {
+        let began = self.began;
+        let id = Pid::from_raw(self.child.id() as i32).expect("a child has one");
+        let watched = rustix::process::pidfd_open(id, PidfdFlags::empty());
+        let watched = watched.map_err(failed(self.name.clone()))?;
+        let until = began + patience;
+        while Instant::now() < until {
+            lab.check()?;
+            // An interrupt is looked at each time.
+            let some = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            let mut asked = [PollFd::new(&watched, PollFlags::IN)];
+            if rustix::event::poll(&mut asked, Some(&some)).is_ok_and(|ready| ready > 0) {
+                break;
+            }
+        }
+        let took = began.elapsed();
+        Ok((took, self.finish(lab, patience)?.1))
     }
 
     /// Asks it to end and waits for that; who does not end in time is killed when it is dropped.

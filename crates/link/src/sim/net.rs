@@ -61,6 +61,8 @@ struct Flight {
     from: u32,
     to: u32,
     bytes: Vec<u8>,
+    /// Whoever sent it was not the station that it says.
+    is_forged: bool,
 }
 
 type Judge = Box<dyn FnMut(u32, u32, &[u8]) -> Verdict>;
@@ -240,6 +242,19 @@ impl SimNet {
         self.net.borrow_mut().judge = None;
     }
 
+    /// A frame arrives somewhere, after the least latency, from a station that has not sent it and need not
+    /// exist: somebody on the way has made it. No judge sees it, no fault happens to it, no cut stops it.
+    pub fn forge(&self, from: u32, to: u32, bytes: &[u8]) {
+        let net = &mut *self.net.borrow_mut();
+        if net.stations.get(to as usize).is_none() {
+            return;
+        }
+        net.stats.forged += 1;
+        let at_ns = net.now_ns + net.wire.latency_ns_min;
+        net.fly(from, to, at_ns, bytes, false);
+        net.flights.last_entry().expect("just added").get_mut().is_forged = true;
+    }
+
     /// Counters.
     pub fn stats(&self) -> SimStats {
         self.net.borrow().stats
@@ -333,12 +348,16 @@ impl Net {
         let number = self.next;
         self.next += 1;
         self.due.push(Reverse((at_ns, number)));
-        self.flights.insert(number, Flight { from, to, bytes: copy });
+        self.flights.insert(number, Flight { from, to, bytes: copy, is_forged: false });
     }
 
     fn arrive(&mut self, flight: Flight) {
-        let Flight { from, to, bytes } = flight;
-        if self.is_cut(from, to) {
+        let Flight { from, to, bytes, is_forged } = flight;
+        let is_cut = match is_forged {
+            true => self.is_cut(to, to),
+            false => self.is_cut(from, to),
+        };
+        if is_cut {
             self.stats.cut += 1;
             self.spare.push(bytes);
             return;

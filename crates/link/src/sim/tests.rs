@@ -72,6 +72,25 @@ fn long_frames_arrive_in_pieces_if_the_station_wants_that() {
 }
 
 #[test]
+fn forged_frames_arrive_from_anywhere() {
+    let net = SimNet::new(1, wire());
+    let (a, mut b) = (net.station(Default::default()), net.station(Default::default()));
+    net.set_judge(|_, _, _| Verdict::Drop);
+    net.set_cut(a.number(), b.number(), true);
+    net.forge(0, 1, b"as if");
+    net.forge(77, 1, b"from nowhere");
+    net.forge(1, 77, b"to nowhere");
+    let got = run(&net, &mut b);
+    let froms: Vec<_> = got.iter().map(|(_, from, _)| *from).collect();
+    assert_eq!(froms, [Addr::Sim(0), Addr::Sim(77)]);
+    assert_eq!(net.stats().forged, 2);
+    // But where nothing arrives at all.
+    net.set_up(1, false);
+    net.forge(0, 1, b"as if");
+    assert!(run(&net, &mut b).is_empty());
+}
+
+#[test]
 fn a_wire_without_limit_drops_nothing_and_keeps_the_order() {
     let net = SimNet::new(1, WireConfig { port_bytes_per_s: 0, ..wire() });
     let (mut a, mut b) = (net.station(Default::default()), net.station(Default::default()));

@@ -75,6 +75,8 @@ pub struct SimStats {
     pub lost: u64,
     /// Delivered twice.
     pub duplicated: u64,
+    /// Made by somebody on the way.
+    pub forged: u64,
     /// Held back so that others overtake.
     pub reordered: u64,
     /// Bits flipped.

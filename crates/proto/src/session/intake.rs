@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::Room;
-use thinwire_wire::{AckRanges, Feedback, Message, flags};
+use thinwire_buffer::{Pool, Room};
+use thinwire_wire::{AckRanges, Feedback, FrameError, Kind, Message, flags};
 
-use super::{Notice, Session};
+use super::{Notice, PATHS_MAX, Role, Session};
+use crate::keys::late;
 use crate::path::PathState;
 use crate::received::Arrival;
 use crate::recovery::AckOutcome;
-use crate::{Content, DropReason, Time, Unsealed};
+use crate::{Content, DropReason, Sealed, Time, Unsealed};
 
 /// Losses of large frames in a row, while small ones pass, that make a black hole (rule 11). One
 /// burst that overflows a buffer is one loss, however many frames it takes.
@@ -19,6 +20,55 @@ const BLACK_HOLE_LOSSES: u32 = 4;
 const BLACK_HOLE_TIME: Duration = Duration::from_millis(30);
 
 impl Session {
+    /// Its frames are sealed with keys: they go through [`Session::open`]. Others go through
+    /// [`Sealed::unseal`], by themselves, since what passes a value on costs as much as it is large.
+    #[inline]
+    pub fn has_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// The third stage of the gate, and the fourth, for a frame that names this session, which has keys. A
+    /// number that came before is not opened again, and nothing changes by a frame that is not what the peer
+    /// sealed. Received frames that must be copied go to buffers of `pool`, counted in `copied_bytes`.
+    #[inline(never)]
+    pub fn open<'a>(
+        &mut self,
+        now: Time,
+        link: usize,
+        sealed: Sealed<'a>,
+        pool: &Pool,
+        copied_bytes: &mut u64,
+    ) -> Result<Unsealed<'a>, DropReason> {
+        let Some(keys) = &mut self.keys else {
+            return Err(DropReason::Frame(FrameError::Suite));
+        };
+        keys.on_time(now);
+        let keys = self.keys.as_ref().expect("just looked");
+        let header = sealed.header();
+        // A target learns of a new path by its first probe, which is opened to be told from a forgery.
+        let may_open = self.config.role == Role::Target && self.paths.len() < PATHS_MAX;
+        let is_known =
+            header.kind != Kind::Probe || !may_open || self.path_at(header.path).is_some();
+        if is_known || header.epoch != self.config.epoch {
+            let at = self.path_of(header, link, sealed.from())?;
+            if let Err(why) = self.paths[at].received.look(header.packet_number) {
+                self.config.canary.of_refused(why)?;
+            }
+        }
+        let path = header.path;
+        let (frame, which) = match sealed.unseal_with(keys, pool, copied_bytes) {
+            Ok(opened) => opened,
+            Err(why) => {
+                self.refused_unopened(now, path);
+                return Err(DropReason::Frame(why));
+            }
+        };
+        let paths = &self.paths;
+        let keys = self.keys.as_mut().expect("just looked");
+        keys.on_opened(now, which, || late(paths));
+        Ok(frame)
+    }
+
     /// Takes in the header of a SESSION frame of this session: epoch, path, packet number,
     /// acknowledgements, credits. On `Ok` the caller acts on all messages of the frame, in order; on
     /// `Err` on none of them.
@@ -74,7 +124,9 @@ impl Session {
             // Its acknowledgement may have been lost.
             path.ack.on_received(now, arrived, number, Arrival::OutOfOrder, eliciting);
         }
-        path.ack.on_received(now, arrived, number, verdict.news()?, eliciting);
+        let canary = self.config.canary;
+        let news = verdict.news().or_else(|why| canary.of_refused(why))?;
+        path.ack.on_received(now, arrived, number, news, eliciting);
         Ok(())
     }
 
@@ -165,6 +217,11 @@ impl Session {
     ) {
         let path = &mut self.paths[at];
         if outcome.frames > 0 {
+            if let Some(keys) = &mut self.keys
+                && path.sent.largest_acked() >= path.phase_from
+            {
+                keys.confirm();
+            }
             path.pto_count = 0;
             path.pto_frames = 0;
             if outcome.frame_bytes_largest as usize > path.sizes.base {

@@ -131,6 +131,9 @@ impl Session {
     /// Lets time pass: timers that are due fire.
     pub fn on_time(&mut self, now: Time) {
         self.look_at_own_time(now);
+        if let Some(keys) = &mut self.keys {
+            keys.on_time(now);
+        }
         if self.timers_rest(now) {
             return;
         }

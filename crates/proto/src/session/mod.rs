@@ -1,7 +1,8 @@
 //! One end of a session: what it is made of, what its owner asks for, when it wants to be called.
 //! What arrives is in `intake.rs`, the paths' coming and going in `liveness.rs`, sending in
-//! `transmit.rs`.
+//! `transmit.rs`, planted faults in `canary.rs`.
 
+mod canary;
 mod intake;
 mod liveness;
 mod queue;
@@ -14,12 +15,13 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, FrameSizes, Room};
 use thinwire_wire::Header;
 
+pub use self::canary::SessionCanary;
 use self::queue::{QUEUE_STORAGE, QUEUED_ITEMS_MAX, Queue};
 use crate::batch::{Batcher, Batching};
 use crate::path::{Path, PathReport, PathState};
 use crate::probe::PROBE_BYTES;
 use crate::recovery::{ITEMS_MAX, SENT_ITEM_BYTES, SENT_ITEMS_MAX};
-use crate::{DropReason, Item, SipRng, Time};
+use crate::{DropReason, Item, SessionKeys, SipRng, Time};
 
 /// Paths of one session, at most: a path number is never reused within an epoch.
 const PATHS_MAX: usize = 16;
@@ -54,6 +56,8 @@ pub struct SessionConfig {
     pub seed: u64,
     /// When requests (at a target: completions) are sent.
     pub batching: Batching,
+    /// Tests only: see [`SessionCanary`].
+    pub canary: SessionCanary,
 }
 
 /// Counters of a session.
@@ -124,6 +128,8 @@ pub struct Session {
     answered: Time,
     /// Packet numbers of each path begin here.
     first_number: u64,
+    /// What its frames are sealed with; none in a session without keys.
+    keys: Option<SessionKeys>,
     /// When this wanted to be called next.
     planned: Cell<Time>,
     /// When it was last called much later than that.
@@ -157,6 +163,7 @@ impl Session {
             last_heard: now,
             answered: Time::ZERO,
             first_number: 1,
+            keys: None,
             planned: Cell::new(Time(u64::MAX)),
             resumed_at: Time::ZERO,
             timers_owed: false,
@@ -167,6 +174,16 @@ impl Session {
     /// Tests only: packet numbers begin here, at most 2^32, instead of at 1. Before the first path.
     pub fn set_first_number(&mut self, number: u64) {
         self.first_number = number;
+    }
+
+    /// All its frames are sealed with these, from the first on.
+    pub fn set_keys(&mut self, keys: SessionKeys) {
+        self.keys = Some(keys);
+    }
+
+    /// What its frames are sealed with, if with keys.
+    pub fn keys(&self) -> Option<&SessionKeys> {
+        self.keys.as_ref()
     }
 
     /// The id on frames that this end receives.
@@ -341,6 +358,11 @@ impl Session {
     /// (`docs/protocol.md`, "Bounds").
     pub fn is_overrun(&self) -> bool {
         self.queue.len() > QUEUED_ITEMS_MAX
+    }
+
+    /// Its keys have met so many forgeries that the owner is to end it, and open another.
+    pub fn is_worn(&self) -> bool {
+        self.keys.as_ref().is_some_and(SessionKeys::are_worn)
     }
 
     /// Raises what the peer may send, as running totals of requests and of their bytes.

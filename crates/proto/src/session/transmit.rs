@@ -2,17 +2,19 @@
 //! ([`crate::batch`]) does not hold back goes into as few frames as it fits and as the policy
 //! allows; acknowledgements and credits ride along.
 
-use thinwire_buffer::{Room, TxBatch};
+use thinwire_buffer::{Room, TxBatch, TxFrame};
 use thinwire_wire::{
     Credit, DATA_OFFSET, DataHeader, Feedback, Header, Kind, Ping, Probe, ProbeReply, UNIT_BYTES,
     flags,
 };
 
-use super::{Role, Session};
+use super::{Role, Session, SessionCanary};
+use crate::keys::late;
+use crate::outside::frame_of_one;
 use crate::path::PathState;
 use crate::probe::PROBE_BYTES;
 use crate::recovery::ITEMS_MAX;
-use crate::{Content, Item, Time, outside_frame, seal};
+use crate::{Content, Item, Time, seal};
 
 /// Frames that one session sends in one turn, at most, so that sessions share a turn (rule 13).
 const FRAMES_PER_TURN: usize = 96;
@@ -23,6 +25,9 @@ impl Session {
     /// Sends what waits, as far as windows allow: frames are added to `out`, which has one batch
     /// per link. Call once per turn, after all sources have been drained.
     pub fn transmit(&mut self, now: Time, content: &mut dyn Content, out: &mut [TxBatch]) {
+        if self.keys.is_some() {
+            self.look_at_keys(now, out);
+        }
         self.send_replies(out);
         self.send_probes(now, out);
         for at in 0..self.paths.len() {
@@ -141,7 +146,33 @@ impl Session {
         let header = self.header(at, kind);
         let path = &mut self.paths[at];
         path.sent.record_number();
-        outside_frame(&mut out[path.link], path.addr, header, pad_to, body);
+        let (header, frame) = frame_of_one(&mut out[path.link], path.addr, header, pad_to, body);
+        self.seal(&header, frame);
+    }
+
+    /// Seals a frame that is as it will be sent, with the key of the session if there is one.
+    #[inline(always)]
+    fn seal(&self, header: &Header, frame: &mut TxFrame) {
+        match &self.keys {
+            Some(keys) => keys.seal(header, frame),
+            None => seal(frame),
+        }
+    }
+
+    /// Goes to the next key if that is due. Nothing that waits in `out` is touched: its numbers are spent.
+    #[inline(never)]
+    fn look_at_keys(&mut self, now: Time, out: &mut [TxBatch]) {
+        if self.config.canary == SessionCanary::StampedAnew {
+            self.stamp_anew(now, out);
+        }
+        let Some(keys) = &mut self.keys else { return };
+        if !keys.are_due(now, || late(&self.paths)) {
+            return;
+        }
+        keys.advance(now);
+        for path in &mut self.paths {
+            path.phase_from = path.sent.next_number();
+        }
     }
 
     /// For the next frame on path `at`.
@@ -151,6 +182,9 @@ impl Session {
         header.epoch = self.config.epoch;
         header.path = self.paths[at].id;
         header.packet_number = self.paths[at].sent.next_number();
+        if let Some(keys) = &self.keys {
+            keys.stamp(&mut header);
+        }
         header
     }
 
@@ -272,7 +306,10 @@ impl Session {
         header.write(&mut frame.head);
         feedback.write(&mut frame.head);
         debug_assert_eq!(frame.data.bytes(), payload);
-        seal(frame);
+        match &self.keys {
+            Some(keys) => keys.seal(&header, frame),
+            None => seal(frame),
+        }
         let bytes = frame.bytes();
         out[link].add_last_pieces(self.last_pieces(requests, payload));
         self.stats.frames_sent += 1;

@@ -1,13 +1,15 @@
 //! Two sessions, a wire between them, and a virtual clock. Side 0 is the initiator.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, Pool, Room, RxFrame, SegList, TxBatch};
 use thinwire_proto::{
-    Batching, Content, DropReason, Item, PathReport, Role, Sealed, Session, SessionConfig, Time,
+    Batching, Content, DropReason, Item, PathReport, RekeyLimits, Role, Sealed, Session,
+    SessionConfig, SessionKeys, Time,
 };
-use thinwire_wire::{Attach, Frame, Kind, Message, OpCode, Request};
+use thinwire_seal::{Key, Random, Suite, greeted};
+use thinwire_wire::{Attach, Frame, Header, Kind, Message, OpCode, Request};
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +107,19 @@ pub struct Pair {
     flights: BTreeMap<(Time, u64), Flight>,
     batches: [Vec<TxBatch>; 2],
     limit: usize,
+    /// Side, key phase, path and number of what was sealed with a key: each once.
+    spent: BTreeSet<(usize, u8, u8, u64)>,
 }
 
 pub const BASE: usize = 1500;
 
 pub fn addr(side: usize, link: usize) -> Addr {
     Addr::Sim((side * 100 + link) as u32)
+}
+
+/// What is sent at `offset` of a transfer.
+pub fn pattern(offset: usize, len: usize) -> Vec<u8> {
+    (offset..offset + len).map(|at| (at / 512 * 7 + at % 512 * 3) as u8).collect()
 }
 
 pub fn room() -> Room {
@@ -130,6 +139,7 @@ impl Pair {
             epoch: 7,
             seed: local_id,
             batching,
+            canary: Default::default(),
         };
         let now = Time(1_000_000);
         let mut sessions = [
@@ -156,7 +166,22 @@ impl Pair {
             flights: BTreeMap::new(),
             batches: [batches(), batches()],
             limit,
+            spent: BTreeSet::new(),
         }
+    }
+
+    /// With keys of a handshake.
+    pub fn with_keys(links: usize, limit: usize, suite: Suite, limits: RekeyLimits) -> Self {
+        let mut pair = Pair::new(links, limit);
+        let (key, mut random) = (Key::from_bytes([7; 32]).unwrap(), Random::new([9; 32]));
+        let mut greeting = thinwire_seal::Greeting::new(&key, b"pair", b"hello", &mut random);
+        let greeted = greeted(&key, b"pair", greeting.bytes(), &mut random).unwrap();
+        let (answer, theirs) = greeted.answer(b"welcome", suite);
+        let ours = greeting.answered(&answer).unwrap().seals(suite);
+        for (session, seals) in pair.sessions.iter_mut().zip([ours, theirs]) {
+            session.set_keys(SessionKeys::new(pair.now, seals, limits, Pool::new(1 << 20)));
+        }
+        pair
     }
 
     pub fn judge(&mut self, judge: impl FnMut(&Sent<'_>) -> Fate + 'static) {
@@ -176,7 +201,7 @@ impl Pair {
 
     /// Requests a write of so many bytes, with its data, when the policy says so.
     pub fn request(&mut self, side: usize, slot: u16, length: u32) {
-        let source = Pool::new(0).get_zeroed(length as usize).freeze();
+        let source = Pool::new(0).copy_of(&pattern(0, length as usize)).freeze();
         self.sides[side].source = Some(SegList::of(source));
         let request = Item::Request { slot, sequence: 1 };
         let data = Item::Data { slot, sequence: 1, offset: 0, length };
@@ -186,7 +211,7 @@ impl Pair {
 
     /// Sends one transfer of `length` bytes.
     pub fn transfer(&mut self, side: usize, slot: u16, length: u32) {
-        let source = Pool::new(0).get_zeroed(4 << 20).freeze();
+        let source = Pool::new(0).copy_of(&pattern(0, 4 << 20)).freeze();
         self.sides[side].source = Some(SegList::of(source));
         self.sessions[side].send(Item::Data { slot, sequence: 1, offset: 0, length });
     }
@@ -214,10 +239,13 @@ impl Pair {
         let bytes = pool.copy_of(bytes).freeze();
         let (waited, queued) = (Duration::ZERO, Duration::ZERO);
         let mut rx = RxFrame { from, bytes, rest: SegList::new(), waited, queued };
-        let opened = Sealed::look(&mut rx).and_then(|sealed| sealed.unseal(&pool, &mut 0));
-        let frame = opened.map_err(DropReason::Frame)?;
-        let (now, header) = (self.now, *frame.header());
+        let sealed = Sealed::look(&mut rx).map_err(DropReason::Frame)?;
         let (session, side) = (&mut self.sessions[to], &mut self.sides[to]);
+        let frame = match session.has_keys() {
+            true => session.open(self.now, link, sealed, &pool, &mut 0)?,
+            false => sealed.unseal(&pool, &mut 0).map_err(DropReason::Frame)?,
+        };
+        let (now, header) = (self.now, *frame.header());
         match header.kind {
             Kind::Session => {
                 session.accept(now, link, &frame, side)?;
@@ -227,6 +255,12 @@ impl Pair {
                         Message::Attach(attach) => side.heard.push(attach.transaction),
                         Message::Request(request) => side.requested.push(request.slot),
                         Message::Data(data) => {
+                            let mut bytes = vec![0; data.length as usize];
+                            frame.rx().copy_to(data.payload_at, &mut bytes);
+                            assert!(
+                                bytes == pattern(data.offset as usize, bytes.len()),
+                                "{data:?}"
+                            );
                             let piece = side.data.entry((data.slot, data.offset)).or_insert((0, 0));
                             *piece = (piece.0.max(data.length), piece.1 + 1);
                         }
@@ -281,6 +315,11 @@ impl Pair {
             let mut bytes = frame.head.clone();
             bytes.extend(frame.data.to_vec());
             assert!(bytes.len() <= self.limit, "a frame of {} bytes", bytes.len());
+            let header = Header::parse(&bytes, bytes.len()).unwrap();
+            if header.suite != 0 {
+                let number = (side, header.key_phase, header.path, header.packet_number);
+                assert!(self.spent.insert(number), "{number:?} was spent before");
+            }
             let sent = Sent { now: self.now, side, link, bytes: &bytes };
             let fate = (self.judge)(&sent);
             self.frames += 1;

@@ -1,4 +1,5 @@
-//! Which disks are being let go of and have not answered yet: for who has to say what holds a process up.
+//! Which disks are being let go of, or synced before they are used, and have not answered yet: for who has to say
+//! what holds a process up.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,8 @@ fn waited_for_now() -> MutexGuard<'static, Vec<PathBuf>> {
     WAITED_FOR.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Files and devices of this process whose last I/O is waited for, each once: they are being dropped, or are to be
-/// ([`LettingGo`]). Those that hang, if that takes long. May be called by any thread.
+/// Files and devices of this process whose first or last I/O is waited for, each once: they are being opened or
+/// dropped, or are to be dropped ([`LettingGo`]). Those that hang, if that takes long. May be called by any thread.
 pub fn waited_for() -> Vec<PathBuf> {
     let mut once: Vec<PathBuf> = Vec::new();
     for path in &*waited_for_now() {
@@ -22,8 +23,8 @@ pub fn waited_for() -> Vec<PathBuf> {
     once
 }
 
-/// One of them, as long as this lives. A disk has one of its own while it is dropped; who lets go of several, of
-/// which the first may keep it for ever, has one for each.
+/// One of them, as long as this lives. A disk has one of its own while it is synced at first, and while it is dropped;
+/// who lets go of several, of which the first may keep it for ever, has one for each.
 #[derive(Debug)]
 pub struct LettingGo(PathBuf);
 

@@ -21,6 +21,7 @@ mod lock;
 mod open;
 mod real;
 mod recorded;
+mod restricted;
 pub(crate) mod ring;
 mod slots;
 mod spread;
@@ -28,6 +29,8 @@ mod state_file;
 mod threads;
 mod unused;
 mod uring;
+mod window;
+mod worker;
 mod writer;
 
 pub use any::AnyDisk;
@@ -36,6 +39,7 @@ pub(crate) use identity::Hash;
 pub use letting_go::{LettingGo, waited_for};
 pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
+pub use restricted::{RingRestrictions, ring_restrictions};
 pub use spread::SpreadDisk;
 pub use unused::{UnusedGrant, UnusedGrants};
 

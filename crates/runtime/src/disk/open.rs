@@ -18,11 +18,13 @@ use thinwire_volume::{DiskInfo, Identity, Volume};
 
 use super::any::AnyDisk;
 use super::common::{Common, Parts};
+use super::letting_go::LettingGo;
 use super::real::{RealDisk, Role};
 use super::threads::Threads;
 use super::uring::Uring;
 use super::writer::{Content, WriterStore};
 use super::{DiskOpenError, align, domain, identity, lock};
+use crate::confine::as_starter;
 
 /// Who makes the system calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +113,8 @@ pub(super) fn open_common(
 ) -> Result<Common, DiskOpenError> {
     assert!(matches!(options.block_bytes, 512 | 4096), "logical block of 512 or 4096 bytes");
     let os = |what, source| DiskOpenError::Os { path: path.to_owned(), what, source };
-    check_kind(path, &std::fs::metadata(path).map_err(|error| refused(path, options, error))?)?;
+    let found = as_starter(|| std::fs::metadata(path));
+    check_kind(path, &found.map_err(|error| refused(path, options, error))?)?;
     let file = open_file(path, options, notify)?;
     let metadata = file.metadata().map_err(|error| os("look at it", error))?;
     check_kind(path, &metadata)?;
@@ -119,12 +122,16 @@ pub(super) fn open_common(
     lock::acquire(&file, path, options, notify)?;
 
     // Whoever is told of a size must find it again after a crash, and it may have been made this long a
-    // moment ago. A reader's image may lie where nothing can be synced.
+    // moment ago. A reader's image may lie where nothing can be synced. Of a device a reader asks nothing: its
+    // size is kept by whoever has set it up, and a process that waits for a device's flush cannot be killed.
     let bytes =
         seek(&file, SeekFrom::End(0)).map_err(|error| os("learn its size", error.into()))?;
-    match domain::sync_all(&file) {
-        Err(error) if !options.read_only => return Err(os("make its size durable", error)),
-        _ => {}
+    if !(device && options.read_only) {
+        let _told = LettingGo::of(path);
+        match domain::sync_all(&file) {
+            Err(error) if !options.read_only => return Err(os("make its size durable", error)),
+            _ => {}
+        }
     }
     check_size(path, bytes, options.block_bytes)?;
     let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
@@ -150,10 +157,10 @@ pub(super) fn open_common(
     let (id, may_grow) = if device {
         identity::of_device(Path::new("/sys/dev/block"), major, minor, bytes)
     } else {
-        (identity::of_file(&file, path, options.read_only)?, true)
+        (as_starter(|| identity::of_file(&file, path, options.read_only))?, true)
     };
     let read_only = options.read_only;
-    let scope = domain::scope_of(&file);
+    let scope = as_starter(|| domain::scope_of(&file));
     let content =
         Content { file: &file, path, bytes, device, read_only, identity: &id, scope: &scope };
     let writer = WriterStore::open(&content, &options.state_dir)?;
@@ -253,13 +260,14 @@ fn open_file(
 ) -> Result<File, DiskOpenError> {
     let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
     flags |= if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let device = std::fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+    let found = as_starter(|| std::fs::metadata(path));
+    let device = found.is_ok_and(|m| m.file_type().is_block_device());
     if device && !options.read_only {
         // Refused while it is mounted, or part of something else.
         flags |= OFlags::EXCL;
     }
     let holder = || Ok("a mount, a RAID, a volume group or another process".to_owned());
-    let attempt = || rustix::fs::open(path, flags, Mode::empty());
+    let attempt = || as_starter(|| rustix::fs::open(path, flags, Mode::empty()));
     match lock::retry(path, options, notify, holder, attempt) {
         Ok(fd) => Ok(File::from(fd)),
         Err(DiskOpenError::Os { source, .. }) => Err(refused(path, options, source)),

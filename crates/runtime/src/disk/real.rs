@@ -1,24 +1,21 @@
 //! A disk of the machine: the in-flight table between the [`Disk`] interface and an engine.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
 use thinwire_volume::{Disk, DiskDone, DiskInfo, DiskOp, DiskOpKind, Extent, SyncScope};
 
 use super::allowance::{Allowance, Begun};
 use super::common::Common;
 use super::engine::{AGAIN, BELL, Engine, PAUSE, SLOTS};
-use super::jobs::{Jobs, Work};
+use super::jobs::Jobs;
 use super::letting_go::LettingGo;
 use super::slots::{InFlight, Step, SystemCall};
-
-/// A block status looks at no more than this many extents: each costs a system call.
-const EXTENTS_MAX: usize = 1024;
+use super::window::Window;
+use super::worker::worker;
+use crate::clock::Clock;
 
 /// How often one poll goes back for what its own completions made possible.
 const ROUNDS_MAX: usize = 4;
@@ -53,8 +50,18 @@ pub(super) struct RealDisk<E: Engine> {
     slots: Vec<InFlight>,
     free: Vec<u32>,
     backlog: VecDeque<DiskOp>,
+    /// Reads that came before what is in the backlog, and wait for the window.
+    held: VecDeque<DiskOp>,
     ended: Vec<(u32, i32)>,
     allowance: Allowance,
+    /// How many reads may be in the kernel.
+    window: Window,
+    clock: Clock,
+    /// Reads in the kernel, and those that wait besides.
+    reads: usize,
+    reads_waiting: usize,
+    /// Reads that have ended since the window was told, and their bytes.
+    reads_ended: (usize, u64),
     /// There was more than this turn allows.
     is_cut_short: bool,
     /// Bytes of writes that have their place in a turn since they were copied.
@@ -92,8 +99,14 @@ impl<E: Engine> RealDisk<E> {
             slots: (0..SLOTS).map(|_| InFlight::default()).collect(),
             free: (0..SLOTS as u32).rev().collect(),
             backlog: VecDeque::with_capacity(SLOTS),
+            held: VecDeque::with_capacity(SLOTS),
             ended: Vec::with_capacity(SLOTS),
             allowance: Allowance::new(),
+            window: Window::new(),
+            clock: Clock::new(),
+            reads: 0,
+            reads_waiting: 0,
+            reads_ended: (0, 0),
             is_cut_short: false,
             paid: 0,
             copies_wait: false,
@@ -135,16 +148,17 @@ impl<E: Engine> RealDisk<E> {
     /// Has the call of a read do those as well that wait behind it and continue it.
     fn join(&mut self, first: u32) {
         let mut last = first;
-        while let (Some(op), Some(&slot)) = (self.backlog.front(), self.free.last())
+        while self.reads < self.window.size()
+            && let (Some(op), Some(&slot)) = (self.next_waiting(), self.free.last())
             && let Some(joined) = self.slots[first as usize].would_join(op)
         {
             if !self.allowance.take(op.len, !self.saves) {
                 self.is_cut_short = true;
                 return;
             }
-            let Some(op) = self.backlog.pop_front() else { return };
+            let Some(op) = self.take_waiting() else { return };
             self.free.pop();
-            self.slots[slot as usize].load(op);
+            self.load(slot, op);
             self.slots[last as usize].next = Some(slot);
             self.slots[first as usize].join(joined);
             last = slot;
@@ -234,28 +248,75 @@ impl<E: Engine> RealDisk<E> {
         }
     }
 
-    /// Gives waiting operations to the engine, as far as there are slots, and a turn goes.
+    /// Puts reads aside for which the window has no room, so that nothing else waits for them.
+    fn hold_reads(&mut self) {
+        while self.reads >= self.window.size() && self.backlog.front().is_some_and(is_read) {
+            self.held.extend(self.backlog.pop_front());
+        }
+    }
+
+    fn takes_held(&self) -> bool {
+        !self.held.is_empty() && self.reads < self.window.size()
+    }
+
+    /// The next that waits.
+    fn next_waiting(&self) -> Option<&DiskOp> {
+        if self.takes_held() { self.held.front() } else { self.backlog.front() }
+    }
+
+    fn take_waiting(&mut self) -> Option<DiskOp> {
+        let queue = if self.takes_held() { &mut self.held } else { &mut self.backlog };
+        let op = queue.pop_front();
+        self.reads_waiting -= usize::from(op.as_ref().is_some_and(is_read));
+        op
+    }
+
+    fn load(&mut self, slot: u32, op: DiskOp) {
+        self.reads += usize::from(is_read(&op));
+        self.slots[slot as usize].load(op);
+    }
+
+    /// An operation has come back from the kernel.
+    fn note_ended(&mut self, op: &DiskOp) {
+        if is_read(op) {
+            self.reads -= 1;
+            self.reads_ended.0 += 1;
+            self.reads_ended.1 += op.len;
+        }
+    }
+
+    /// Tells the window how things stand, where that may have changed.
+    fn tell_window(&mut self) {
+        let (ended, bytes) = std::mem::take(&mut self.reads_ended);
+        let outstanding = self.reads + self.reads_waiting;
+        if ended > 0 || outstanding > 0 {
+            self.window.see(self.clock.now(), outstanding, ended, bytes);
+        }
+    }
+
+    /// Gives waiting operations to the engine, as far as there are slots, the window and a turn go.
     fn admit(&mut self, done: &mut Vec<DiskDone>) {
-        let writes = |op: &DiskOp| !matches!(op.kind, DiskOpKind::Read(_));
-        if self.backlog.iter().any(writes) {
+        let writes = |op: &DiskOp| !is_read(op);
+        if self.backlog.len() + self.held.len() > self.reads_waiting {
             self.check_size();
         }
         while let Some(&slot) = self.free.last() {
-            let Some(op) = self.backlog.front() else { return };
+            self.hold_reads();
+            let Some(op) = self.next_waiting() else { return };
             if matches!(op.kind, DiskOpKind::Write { .. }) && self.paid >= op.len {
                 self.paid -= op.len;
             } else if !self.allowance.take(op.len, !self.saves) {
                 self.is_cut_short = true;
                 return;
             }
-            let Some(op) = self.backlog.pop_front() else { return };
+            let Some(op) = self.take_waiting() else { return };
             if self.common.has_shrunk() && writes(&op) {
                 let DiskOp { token, kind, .. } = op;
                 done.push(DiskDone { token, result: Err(libc::EIO), kind });
                 continue;
             }
             self.free.pop();
-            self.slots[slot as usize].load(op);
+            self.load(slot, op);
             self.join(slot);
             self.start(slot);
         }
@@ -296,13 +357,15 @@ impl<E: Engine> RealDisk<E> {
                 Step::Done(op, result) => {
                     self.free.push(slot);
                     let mut joined = self.slots[slot as usize].part();
-                    if result == Err(libc::EIO) && matches!(op.kind, DiskOpKind::Read(_)) {
+                    if result == Err(libc::EIO) && is_read(&op) {
                         self.check_size();
                     }
+                    self.note_ended(&op);
                     done.push(DiskDone { token: op.token, result, kind: op.kind });
                     while let Some(slot) = joined {
                         let (op, next) = self.slots[slot as usize].take();
                         self.free.push(slot);
+                        self.note_ended(&op);
                         done.push(DiskDone { token: op.token, result, kind: op.kind });
                         joined = next;
                     }
@@ -378,7 +441,10 @@ impl<E: Engine> Disk for RealDisk<E> {
                 let DiskOp { token, kind, .. } = op;
                 self.told.push(DiskDone { token, result: Err(libc::EIO), kind });
             }
-            _ => self.backlog.push_back(op),
+            _ => {
+                self.reads_waiting += usize::from(is_read(&op));
+                self.backlog.push_back(op);
+            }
         }
     }
 
@@ -386,6 +452,7 @@ impl<E: Engine> Disk for RealDisk<E> {
         // A disk is polled as often in a turn as something moves on in its volume, or beside it.
         self.begin();
         self.is_cut_short = std::mem::take(&mut self.copies_wait);
+        self.tell_window();
         for round in 0.. {
             self.admit(done);
             if round < ROUNDS_MAX {
@@ -403,10 +470,15 @@ impl<E: Engine> Disk for RealDisk<E> {
                 break;
             }
             let again = self.take_in(done);
-            let waiting = !self.backlog.is_empty() && !self.free.is_empty() && !self.is_cut_short;
+            let may_go_on = !self.free.is_empty() && !self.is_cut_short;
+            let waiting = self.next_waiting().is_some() && may_go_on;
             if !again && !waiting {
                 break;
             }
+        }
+        if self.reads_ended.0 > 0 && self.reads + self.reads_waiting == 0 {
+            // It may not be polled again before something comes.
+            self.tell_window();
         }
         if self.is_cut_short && !std::mem::replace(&mut self.again, true) {
             // SAFETY: a call of nothing has no memory, and only one is under way.
@@ -434,6 +506,7 @@ impl<E: Engine> Drop for RealDisk<E> {
         let common = self.common.clone();
         let _told = LettingGo::of(&common.path);
         self.backlog.clear();
+        self.held.clear();
         self.jobs.stop();
         self.engine.enter();
         while self.free.len() < self.slots.len() || self.listening {
@@ -442,6 +515,10 @@ impl<E: Engine> Drop for RealDisk<E> {
             self.engine.enter();
         }
     }
+}
+
+fn is_read(op: &DiskOp) -> bool {
+    matches!(op.kind, DiskOpKind::Read(_))
 }
 
 /// What only the owner of a file does: a sync beside another could share one error of the kernel with it.
@@ -457,58 +534,6 @@ fn is_owners(op: &DiskOp) -> bool {
         | DiskOpKind::ZeroRange
         | DiskOpKind::BlockStatus(_) => false,
     }
-}
-
-/// What a disk's thread does. Nobody else looks at the record.
-fn worker(common: Arc<Common>) -> super::jobs::Worker {
-    Box::new(move |work| {
-        let Common { file, scope, .. } = &*common;
-        match work {
-            Work::BlockStatus { offset, len, extents } => {
-                block_status(file, *offset, *len, extents)
-            }
-            Work::LoadWriter(record) => {
-                common.writer().load(file, scope).map(|found| **record = found)
-            }
-            Work::StoreWriter(_) if common.info().read_only => Err(libc::EROFS),
-            Work::StoreWriter(record) => common.writer().store(file, scope, **record),
-            Work::Cut => common.writer().cut(file, scope),
-            Work::KeepSize(bytes) => common.writer().keep_size(file, scope, *bytes),
-        }
-    })
-}
-
-fn block_status(file: &File, offset: u64, len: u64, out: &mut Vec<Extent>) -> Result<(), i32> {
-    let end = offset + len;
-    let run = |len, hole| Extent { len, hole, zero: hole };
-    let mut at = offset;
-    for _ in 0..EXTENTS_MAX / 2 {
-        let data = match seek(file, SeekFrom::Data(at)) {
-            Ok(data) => data.min(end),
-            // Nothing but holes up to the end of the file.
-            Err(Errno::NXIO) => end,
-            // The file system does not tell.
-            Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => at,
-            Err(errno) => return Err(errno.raw_os_error()),
-        };
-        if data > at {
-            out.push(run(data - at, true));
-        }
-        if data == end {
-            break;
-        }
-        let hole = match seek(file, SeekFrom::Hole(data)) {
-            Ok(hole) => hole.min(end),
-            Err(Errno::NXIO | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => end,
-            Err(errno) => return Err(errno.raw_os_error()),
-        };
-        out.push(run(hole - data, false));
-        at = hole;
-        if at == end {
-            break;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! How much one turn gives to an engine.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::path::Path;
 
-use thinwire_buffer::Pool;
+use thinwire_buffer::{Pool, SegList};
 use thinwire_volume::Identity;
 
 use super::super::common::Parts;
@@ -28,6 +29,8 @@ struct Prompt {
     writes: usize,
     /// Calls of nothing.
     nothings: usize,
+    /// The most calls that it was asked to make at once.
+    most: usize,
 }
 
 impl Engine for Prompt {
@@ -60,6 +63,7 @@ impl Engine for Prompt {
     }
 
     fn enter(&mut self) {
+        self.most = self.most.max(self.started.len());
         self.ended.append(&mut self.started);
     }
 
@@ -316,4 +320,78 @@ fn joined_reads_of_a_file_fill_each_its_own_memory() {
     if let Ok(uring) = Uring::new(&file) {
         check(uring, file);
     }
+}
+
+#[test]
+fn a_disk_is_given_as_many_reads_at_once_as_its_window_has() {
+    for (is_half, most) in [(false, 24), (true, 12)] {
+        let (mut disk, pool) = (disk(), Pool::new(1 << 20));
+        if is_half {
+            disk.window = Window::half();
+        }
+        (0..24).for_each(|token| read(&mut disk, &pool, token, 4096));
+        let mut done = Vec::new();
+        disk.poll(&mut done);
+        assert_eq!(done.iter().map(|d| d.token).collect::<Vec<_>>(), (0..24).collect::<Vec<_>>());
+        assert_eq!((disk.engine.most, disk.reads, disk.reads_waiting), (most, 0, 0));
+    }
+}
+
+fn zeroes(disk: &mut RealDisk<Prompt>, pool: &Pool, token: u64) {
+    let data = SegList::of(pool.get_zeroed(4096).freeze());
+    let kind = DiskOpKind::Write { data, fua: false };
+    disk.submit(DiskOp { token, offset: 0, len: 4096, kind });
+}
+
+#[test]
+fn no_write_waits_for_reads_that_are_held_back() {
+    let (mut disk, pool) = (disk(), Pool::new(1 << 20));
+    disk.window = Window::half();
+    (0..24).for_each(|token| read(&mut disk, &pool, token, 4096));
+    (24..30).for_each(|token| zeroes(&mut disk, &pool, token));
+    let mut done = Vec::new();
+    disk.poll(&mut done);
+    let order: Vec<_> = done.iter().map(|d| d.token).collect();
+    assert_eq!(order, (0..12).chain(24..30).chain(12..24).collect::<Vec<_>>());
+    assert_eq!((disk.engine.most, disk.engine.writes), (18, 6));
+}
+
+/// Whoever asks again after a pause is seen to have made one, though nobody polls meanwhile.
+#[test]
+fn a_disk_that_has_done_everything_is_known_to_be_idle() {
+    let (mut disk, pool) = (disk(), Pool::new(1 << 20));
+    let mut done = Vec::new();
+    for burst in 0..100 {
+        (0..8).for_each(|token| read(&mut disk, &pool, burst * 8 + token, 4096));
+        disk.poll(&mut done);
+        std::thread::sleep(std::time::Duration::from_millis(3));
+        assert_eq!(disk.window.size(), usize::MAX, "a trial with who leaves it idle");
+    }
+}
+
+/// Nothing is forgotten, however often reads are held back between writes, and whoever is held is given when
+/// another has ended; a disk that is dropped forgets them.
+#[test]
+fn what_is_held_back_is_given_when_others_have_ended() {
+    let (mut disk, pool) = (disk(), Pool::new(1 << 20));
+    disk.window = Window::half();
+    let mut done = Vec::new();
+    for token in 0..1000 {
+        if token % 5 == 0 {
+            zeroes(&mut disk, &pool, token);
+        } else {
+            read(&mut disk, &pool, token, 512 + token % 7 * 512);
+        }
+        if token % 13 == 0 {
+            disk.poll(&mut done);
+        }
+    }
+    for _ in 0..1000 {
+        disk.poll(&mut done);
+    }
+    done.sort_unstable_by_key(|d| d.token);
+    assert_eq!(done.iter().map(|d| d.token).collect::<Vec<_>>(), (0..1000).collect::<Vec<_>>());
+    assert_eq!((disk.reads, disk.reads_waiting, disk.free.len()), (0, 0, SLOTS));
+    assert!(disk.held.is_empty() && disk.backlog.is_empty());
+    (0..24).for_each(|token| read(&mut disk, &pool, token, 4096));
 }

@@ -19,11 +19,10 @@ use io_uring::squeue::Entry;
 use io_uring::{IoUring, types};
 
 use super::engine::SLOTS;
+use super::restricted;
 
 /// Entries of the submission queue. What does not fit waits beside it for the same call.
 const ENTRIES: u32 = 256;
-/// Room for completions, for each entry: all slots of 31 disks. Beyond that the kernel keeps them.
-const COMPLETIONS_PER_ENTRY: u32 = 16;
 /// How often one turn goes back to a kernel that did not take everything. What is left goes with the next.
 const TRIES: usize = 8;
 /// So often a disk may be polled in a turn until it is believed that nobody drives the ring any more.
@@ -178,7 +177,7 @@ pub(super) fn unheard() -> usize {
 
 impl Ring {
     fn new(entries: u32) -> io::Result<Self> {
-        let ring = build(entries)?;
+        let ring = restricted::ring(entries)?;
         Ok(Ring {
             ring,
             seats: Vec::new(),
@@ -349,24 +348,6 @@ fn is_to_be_tried_again(called: io::Result<usize>) -> bool {
             Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => true,
             _ => panic!("io_uring_enter on a ring of our own: {error}"),
         },
-    }
-}
-
-/// The cheapest way of delivering completions: cooperative task work (5.19, a single issuer since 6.0) spares the
-/// interrupt of a running thread, which has completions made by whatever call it makes next, and a flag in shared
-/// memory tells whether one is needed for that. A sleeping thread is woken as ever. (Deferred task work is not
-/// cheaper here: `docs/design.md`, "One call a turn for all disks".)
-fn build(entries: u32) -> io::Result<IoUring> {
-    let refused = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
-    let completions = entries * COMPLETIONS_PER_ENTRY;
-    let mut builder = IoUring::builder();
-    builder.setup_cqsize(completions).setup_submit_all().setup_single_issuer();
-    builder.setup_coop_taskrun().setup_taskrun_flag();
-    match builder.build(entries) {
-        Err(error) if refused(&error) => {
-            IoUring::builder().setup_cqsize(completions).build(entries)
-        }
-        other => other,
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use io_uring::opcode;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
+use super::restricted::COMPLETIONS_PER_ENTRY;
 use super::*;
 
 fn ring(entries: u32) -> SharedRing {

@@ -42,6 +42,11 @@ impl SpreadDisk {
         Ok(SpreadDisk { common, block_bytes: options.block_bytes, backend: options.backend })
     }
 
+    /// As it was opened.
+    pub fn path(&self) -> &Path {
+        &self.common.path
+    }
+
     /// The volume of the thread that makes all syncs, keeps the writer record and finds growth, reading into
     /// memory of `pool`. There is one. What the user should know of it goes to `notify`.
     ///

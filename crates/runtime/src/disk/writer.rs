@@ -4,7 +4,8 @@
 //! It lives in the file's extended attribute `user.thinwire.writer`; for block devices, and where
 //! the file system has no attributes, in a file of the state directory that is named by the identity.
 //! One place for as long as the disk is open: with two, a record that was put back would meet the one
-//! that it is to undo.
+//! that it is to undo. A file that the process could not write by itself once it has become another user
+//! (`confine/account.rs`) is like one that has none: what stands in its attribute is moved when it is opened.
 //!
 //! Beside it stands how large the content was when somebody may have been told so, and how often it was
 //! found smaller since: its incarnation. A client that was away while the content was cut, and grew again,
@@ -30,13 +31,16 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fsync};
+use rustix::fs::{
+    Access, AtFlags, CWD, XattrFlags, accessat, fgetxattr, fremovexattr, fsetxattr, fsync,
+};
 use rustix::io::Errno;
 use thinwire_volume::{SyncScope, WriterRecord};
 
 use super::DiskOpenError;
 use super::identity::Hash;
 use super::state_file;
+use crate::confine::as_starter;
 
 const ATTRIBUTE: &str = "user.thinwire.writer";
 const MAGIC: [u8; 8] = *b"TWW3\0\0\0\0";
@@ -56,6 +60,8 @@ pub(super) struct WriterStore {
     read_only: bool,
     /// Of the content as it is: stored with each record.
     kept: Kept,
+    /// Another description of the content, if none can be had later.
+    other: Option<File>,
 }
 
 /// What a record is of.
@@ -110,32 +116,51 @@ impl WriterStore {
             remedy,
         };
         let kept = Kept { bytes, incarnation: 0 };
-        let mut store = WriterStore { attribute: !device, state_file, read_only, kept };
-        match store.read_attribute(file) {
-            Ok(Found::Unable) => store.attribute = false,
+        let other =
+            described_anew(file).err().and_then(|_| as_starter(|| described_anew(file)).ok());
+        let mut store = WriterStore { attribute: !device, state_file, read_only, kept, other };
+        let in_attribute = match as_starter(|| store.read_attribute(file)) {
+            Ok(Found::Unable) => {
+                store.attribute = false;
+                false
+            }
             Err(Failed::Damaged) => {
                 return Err(damaged(format!("setfattr -x {ATTRIBUTE} {}", path.display())));
             }
-            _ => {}
-        }
+            found => matches!(found, Ok(Found::Record(..))),
+        };
         if let Err(Failed::Damaged) = store.read_state_file() {
             return Err(damaged(format!("rm {}", store.state_file.display())));
         }
-        let Ok(newest) = store.newest(file) else { return Ok(store) };
+        let Ok(newest) = as_starter(|| store.newest(file)) else { return Ok(store) };
         let (record, kept) = newest.unwrap_or_default();
         store.kept = kept.found_with(bytes);
+        let is_foreign = store.attribute && !may_use_attribute(file, read_only);
+        let moves = is_foreign && in_attribute && !read_only;
+        store.attribute &= !is_foreign;
         // It was cut once: whoever is let in must find that again, and [`WriterStore::load`] would be too late.
         // A process that could not make it durable may have remembered it before.
         let was_cut = store.kept.incarnation != 0;
-        if (store.kept != kept || was_cut) && !read_only {
+        if (store.kept != kept || was_cut || moves) && !read_only {
             let stored = store.store(file, scope, record);
-            if was_cut {
+            if was_cut || moves {
+                let what = match moves {
+                    true => {
+                        "move who may write it to the state directory (its own user may not set attributes of it)"
+                    }
+                    false => "remember beside the writer record that it is smaller",
+                };
                 stored.map_err(|errno| DiskOpenError::Os {
                     path: path.to_owned(),
-                    what: "remember beside the writer record that it is smaller",
+                    what,
                     source: io::Error::from_raw_os_error(errno),
                 })?;
             }
+        }
+        if moves {
+            // Should it stay, it is as old as what has been moved, or older.
+            let _ = as_starter(|| fremovexattr(file, ATTRIBUTE));
+            let _ = store.sync_record(file, scope);
         }
         Ok(store)
     }
@@ -203,7 +228,7 @@ impl WriterStore {
             // It may have been written, or the older one removed, by a process that could not make it durable.
             state_file::sync(&self.state_file).map_err(os)?;
             if self.attribute {
-                sync_record(file, scope)?;
+                self.sync_record(file, scope)?;
             }
         }
         Ok(record)
@@ -212,7 +237,7 @@ impl WriterStore {
     /// Makes the size of the content durable, and remembers it; errors are errnos. The size comes first:
     /// a crash that took back what is remembered already would look like a cut.
     pub fn keep_size(&mut self, file: &File, scope: &SyncScope, bytes: u64) -> Result<(), i32> {
-        sync_record(file, scope)?;
+        self.sync_record(file, scope)?;
         if self.read_only {
             return Ok(());
         }
@@ -257,7 +282,7 @@ impl WriterStore {
         if self.attribute {
             match fsetxattr(file, ATTRIBUTE, &bytes, XattrFlags::empty()) {
                 Ok(()) => {
-                    sync_record(file, scope)?;
+                    self.sync_record(file, scope)?;
                     // An older record, from a time when the attribute was refused.
                     return state_file::remove(&self.state_file)
                         .map_err(os)
@@ -274,6 +299,25 @@ impl WriterStore {
         state_file::replace(&self.state_file, &bytes)
             .map_err(os)
             .inspect_err(|errno| self.complain(*errno))
+    }
+
+    /// Makes an attribute durable, through an open file description of its own: the kernel tells each
+    /// description once that earlier writes were lost, and the content's must hear of it itself. Only a
+    /// failure of this puts the content in doubt, not one of what comes before it. The one that was opened
+    /// before may tell of a loss that the content's has told of already: then its writers write again in vain.
+    fn sync_record(&self, file: &File, scope: &SyncScope) -> Result<(), i32> {
+        let anew;
+        let own = match &self.other {
+            Some(other) => other,
+            None => {
+                anew = described_anew(file).map_err(os)?;
+                &anew
+            }
+        };
+        let mark = scope.begin();
+        let result = fsync(own);
+        scope.end(mark, result.is_err());
+        result.map_err(Errno::raw_os_error)
     }
 
     fn complain(&self, errno: i32) {
@@ -311,16 +355,22 @@ pub(super) fn os(error: io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Makes an attribute durable, through an open file description of its own: the kernel tells each
-/// description once that earlier writes were lost, and the content's must hear of it itself. Only a
-/// failure of this puts the content in doubt, not one of what comes before it.
-fn sync_record(file: &File, scope: &SyncScope) -> Result<(), i32> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let own = File::open(own).map_err(os)?;
-    let mark = scope.begin();
-    let result = fsync(&own);
-    scope.end(mark, result.is_err());
-    result.map_err(Errno::raw_os_error)
+/// An open file description of its own of what is open.
+fn described_anew(file: &File) -> io::Result<File> {
+    File::open(path_of(file))
+}
+
+/// A name of what is open, whatever has become of the path that it was opened by.
+fn path_of(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Whether the attributes of this file can be read, and set, without the rights of whoever started this process.
+/// A kernel that cannot tell (before 5.8) is believed that they can: then it shows when one is stored.
+fn may_use_attribute(file: &File, read_only: bool) -> bool {
+    let wanted = if read_only { Access::READ_OK } else { Access::READ_OK | Access::WRITE_OK };
+    let tried = accessat(CWD, path_of(file), wanted, AtFlags::EACCESS);
+    !matches!(tried, Err(Errno::ACCESS | Errno::PERM))
 }
 
 pub(super) fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {

@@ -173,14 +173,14 @@ impl Content {
     }
 
     /// Gives pages back, from `page` on and to `end` at most, as far as one word of marks goes. How many of
-    /// them there were, and the page behind the last.
-    pub fn give_back(&self, page: u64, end: u64) -> (u32, u64) {
+    /// them there were, if the kernel was called for any, and the page behind the last.
+    pub fn give_back(&self, page: u64, end: u64) -> (Option<u32>, u64) {
         let (mask, next) = Self::mask(page, end);
         let marks = &self.marks()[page as usize / MARK_PAGES];
         // A mark that another shard has set before is seen as set.
         fence(Ordering::Acquire);
         if marks.load(Ordering::Relaxed) & mask == 0 {
-            return (0, next);
+            return (None, next);
         }
         let held = marks.fetch_and(!mask, Ordering::Relaxed) & mask;
         let words = self.words(page * PAGE_BYTES as u64, (next - page) as usize * PAGE_BYTES);
@@ -193,7 +193,7 @@ impl Content {
             self.zero_words(page * PAGE_BYTES as u64, len as u64);
         }
         fence(Ordering::Release);
-        (held.count_ones(), next)
+        (Some(held.count_ones()), next)
     }
 
     /// Whether the kernel has memory for a page.

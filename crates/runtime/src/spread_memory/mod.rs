@@ -5,6 +5,8 @@
 //! What a thread reads is copied, since another may write it meanwhile, and bytes that were read never change under
 //! whoever still sends them. A [`MemoryStore`](thinwire_volume::stores::MemoryStore), which one thread has,
 //! hands out its own pages instead: what is not spread is better kept there.
+//!
+//! What a turn does is bounded, as of the disks; of what is left the bell tells.
 
 mod content;
 #[cfg(test)]
@@ -24,12 +26,26 @@ use thinwire_volume::{
 
 use self::content::Content;
 use crate::shards::{new_bell, ring};
+use crate::turn;
 
 const PAGE: u64 = PAGE_BYTES as u64;
-/// Pages that one poll gives back: each costs the kernel some time, and a discard may be of all there are.
-const GIVEN_PER_POLL: u32 = 1024;
-/// Words of marks that one poll, or one block status, looks at: 4 GiB of content.
-const LOOKS_MAX: usize = 16_384;
+/// Bytes that the polls of one turn copy for reads: a hundred microseconds or two. Writes are copied as they come, and
+/// no more of them comes in a turn than its links bring.
+const TURN_BYTES_MAX: u64 = 1 << 20;
+/// A read or block status costs at least as much as copying so many,
+const IO_BYTES_MIN: u64 = PAGE;
+/// and a look at a word of marks that is not in the cache, and the extent that is found there, as much as these.
+const LOOK_BYTES: u64 = 256;
+
+/// Pages that one turn gives back: each costs the kernel some time, and a discard may be of all there are.
+const GIVEN_MAX: u32 = 1024;
+/// Calls in which it does, each of which costs more than a page.
+const CALLS_MAX: u32 = 64;
+/// Words of marks at which it looks for such pages, one behind the other: 4 GiB of content.
+const SIFTED_MAX: u32 = 16_384;
+
+/// Words of marks that one block status looks at: 256 MiB of a hole. Whoever wants to know more asks again.
+const LOOKS_MAX: u64 = 1024;
 /// A block status answers with at most this many extents.
 const EXTENTS_MAX: usize = 1024;
 
@@ -89,7 +105,9 @@ impl SpreadMemory {
             pool: pool.clone(),
             writer,
             ready: Vec::new(),
+            asked: VecDeque::new(),
             zeroing: VecDeque::new(),
+            left: Left::of_a_turn(),
             bell: new_bell()?,
             is_rung: false,
             copied_bytes: 0,
@@ -97,8 +115,9 @@ impl SpreadMemory {
     }
 }
 
-/// One thread's volume on a [`SpreadMemory`]. Reads and writes cost a copy each. What is zeroed or discarded gives
-/// its memory back, a little with each poll, and is complete when all of it has been.
+/// One thread's volume on a [`SpreadMemory`]. Reads and writes cost a copy each; reads and block status are answered as
+/// they come, some in each turn. What is zeroed or discarded gives
+/// its memory back, a little with each turn, and is complete when all of it has been.
 pub struct SpreadMemoryStore {
     shared: SpreadMemory,
     zeroes: Segment,
@@ -106,18 +125,77 @@ pub struct SpreadMemoryStore {
     /// The record lives as long as the content. None of a branch.
     writer: Option<WriterRecord>,
     ready: Vec<Completion>,
+    /// Reads and block status that are to be answered yet, in order.
+    asked: VecDeque<Asked>,
     /// What is to be zeroed yet, whole pages of it, in order.
     zeroing: VecDeque<Zeroing>,
-    /// Rung while a poll has left some of it.
+    /// Of the turn of the last poll.
+    left: Left,
+    /// Rung while a poll has left some of either.
     bell: OwnedFd,
     is_rung: bool,
     copied_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Question {
+    Read,
+    Status { one_extent: bool },
+}
+
+struct Asked {
+    token: Token,
+    offset: u64,
+    len: u64,
+    question: Question,
+}
+
+impl Asked {
+    /// What it costs of [`TURN_BYTES_MAX`], at most all of it.
+    fn cost(&self) -> u64 {
+        let bytes = match self.question {
+            Question::Read => self.len,
+            Question::Status { .. } => looks_max(self.len) * LOOK_BYTES,
+        };
+        bytes.clamp(IO_BYTES_MIN, TURN_BYTES_MAX)
+    }
+}
+
+/// How often a block status of so many bytes looks at marks, at most.
+fn looks_max(len: u64) -> u64 {
+    // Not all need begin with a page.
+    (len / PAGE + 2).min(LOOKS_MAX)
 }
 
 struct Zeroing {
     token: Token,
     page: u64,
     end: u64,
+}
+
+/// What may be done yet in a turn.
+struct Left {
+    /// Which that is; each poll is one on a thread whose turns nobody counts.
+    turn: Option<u64>,
+    bytes: u64,
+    given: u32,
+    calls: u32,
+    sifted: u32,
+}
+
+impl Left {
+    fn of_a_turn() -> Self {
+        let turn = turn::number();
+        let (bytes, given) = (TURN_BYTES_MAX, GIVEN_MAX);
+        Left { turn, bytes, given, calls: CALLS_MAX, sifted: SIFTED_MAX }
+    }
+
+    /// There is a poll.
+    fn renew(&mut self) {
+        if self.turn.is_none() || self.turn != turn::number() {
+            *self = Left::of_a_turn();
+        }
+    }
 }
 
 impl SpreadMemoryStore {
@@ -179,21 +257,44 @@ impl SpreadMemoryStore {
         }
     }
 
-    /// Goes on with what is to be zeroed. False if some of it is left.
-    fn give_back(&mut self, done: &mut Vec<Completion>) -> bool {
-        let (mut given, mut looks) = (0, 0);
+    /// Answers what was asked, as far as a turn goes.
+    fn answer(&mut self, done: &mut Vec<Completion>) {
+        while let Some(asked) = self.asked.front() {
+            let cost = asked.cost();
+            if cost > self.left.bytes {
+                return;
+            }
+            self.left.bytes -= cost;
+            let Asked { token, offset, len, question } = *asked;
+            self.asked.pop_front();
+            let mut completion = Completion::new(token, Ok(()));
+            match question {
+                Question::Read => completion.data = self.read(offset, len),
+                Question::Status { one_extent } => {
+                    completion.extents = self.status(offset, len, one_extent);
+                }
+            }
+            done.push(completion);
+        }
+    }
+
+    /// Goes on with what is to be zeroed, as far as a turn goes.
+    fn give_back(&mut self, done: &mut Vec<Completion>) {
+        let Left { given, calls, sifted, .. } = &mut self.left;
         while let Some(Zeroing { token, page, end }) = self.zeroing.front_mut() {
             while *page < *end {
-                if given >= GIVEN_PER_POLL || looks == LOOKS_MAX {
-                    return false;
+                if [*given, *calls, *sifted].contains(&0) {
+                    return;
                 }
                 let (held, next) = self.shared.content.give_back(*page, *end);
-                (*page, given, looks) = (next, given + held, looks + 1);
+                if let Some(pages) = held {
+                    (*given, *calls) = (given.saturating_sub(pages), *calls - 1);
+                }
+                (*page, *sifted) = (next, *sifted - 1);
             }
             done.push(Completion::new(*token, Ok(())));
             self.zeroing.pop_front();
         }
-        true
     }
 
     fn status(&self, offset: u64, len: u64, one_extent: bool) -> Vec<Extent> {
@@ -201,7 +302,7 @@ impl SpreadMemoryStore {
         let (mut at, end) = (offset, offset + len);
         let most = if one_extent { 1 } else { EXTENTS_MAX };
         self.shared.content.begin_read();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..looks_max(len) {
             if at == end {
                 break;
             }
@@ -241,17 +342,19 @@ impl Volume for SpreadMemoryStore {
     fn submit(&mut self, io: Io) {
         debug_assert!(io.op.is_record() || self.geometry().check(&io) == Ok(()), "{io:?}");
         let mut completion = Completion::new(io.token, Ok(()));
+        let ask = |question| Asked { token: io.token, offset: io.offset, len: io.len, question };
         match io.op {
-            Op::Read => completion.data = self.read(io.offset, io.len),
+            Op::Read => return self.asked.push_back(ask(Question::Read)),
+            Op::BlockStatus => {
+                let one_extent = io.flags.one_extent;
+                return self.asked.push_back(ask(Question::Status { one_extent }));
+            }
             Op::Write => {
                 self.shared.content.write(io.offset, &io.data);
                 self.copied_bytes += io.len;
             }
             Op::Discard | Op::WriteZeroes => return self.zero(&io),
             Op::Flush => {}
-            Op::BlockStatus => {
-                completion.extents = self.status(io.offset, io.len, io.flags.one_extent);
-            }
             Op::LoadWriter | Op::StoreWriter => self.record(&io, &mut completion),
         }
         self.ready.push(completion);
@@ -259,20 +362,24 @@ impl Volume for SpreadMemoryStore {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ready);
-        if !self.zeroing.is_empty() {
-            let is_over = self.give_back(done);
-            match (is_over, self.is_rung) {
-                (false, false) => ring(&self.bell),
-                // Its count is zero again.
-                (true, true) => _ = rustix::io::read(&self.bell, &mut [0u8; 8]),
-                _ => {}
-            }
-            self.is_rung = !is_over;
+        if self.asked.is_empty() && self.zeroing.is_empty() {
+            return;
         }
+        self.left.renew();
+        self.answer(done);
+        self.give_back(done);
+        let is_over = self.asked.is_empty() && self.zeroing.is_empty();
+        match (is_over, self.is_rung) {
+            (false, false) => ring(&self.bell),
+            // Its count is zero again.
+            (true, true) => _ = rustix::io::read(&self.bell, &mut [0u8; 8]),
+            _ => {}
+        }
+        self.is_rung = !is_over;
     }
 
     fn outstanding(&self) -> usize {
-        self.ready.len() + self.zeroing.len()
+        self.ready.len() + self.asked.len() + self.zeroing.len()
     }
 
     fn copied_bytes(&self) -> u64 {

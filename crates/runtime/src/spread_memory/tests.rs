@@ -113,6 +113,87 @@ fn memory_is_given_back() {
     assert_eq!(read(&mut owner, BYTES - 1024, 512), vec![0; 512]);
 }
 
+/// What one poll brings.
+fn polled(store: &mut SpreadMemoryStore) -> Vec<Completion> {
+    let mut done = Vec::new();
+    store.poll(&mut done);
+    done
+}
+
+/// How many completions each poll brings, until there are so many. While there are more to come the bell says so.
+fn polls(store: &mut SpreadMemoryStore, count: usize) -> Vec<usize> {
+    let (mut brought, mut sum) = (Vec::new(), 0);
+    while sum < count {
+        brought.push(polled(store).len());
+        sum += brought.last().unwrap();
+        assert_eq!((is_readable(store), store.outstanding()), (sum < count, count - sum));
+    }
+    brought
+}
+
+#[test]
+fn a_poll_copies_a_mebibyte() {
+    const MIB: u64 = 1 << 20;
+    let [mut owner, _] = pair(4 * MIB);
+    (0..4).for_each(|at| write(&mut owner, at * MIB, &[&[7; 1 << 20]]));
+    let ask = |owner: &mut SpreadMemoryStore, count: u64, len: u64| {
+        (0..count).for_each(|nth| owner.submit(Io::new(nth, Op::Read, nth * len % MIB, len)));
+    };
+    ask(&mut owner, 4, MIB);
+    assert_eq!(polls(&mut owner, 4), [1; 4]);
+    ask(&mut owner, 5, 384 << 10);
+    assert_eq!(polls(&mut owner, 5), [2, 2, 1]);
+    // The short ones cost more than their bytes.
+    ask(&mut owner, 600, 512);
+    assert_eq!(polls(&mut owner, 600), [256, 256, 88]);
+    // What is not read does not wait for what is.
+    ask(&mut owner, 2, MIB);
+    owner.submit(Io::new(2, Op::Flush, 0, 0));
+    assert!(polled(&mut owner).iter().map(|one| one.token).eq([2, 0]));
+    assert_eq!(polls(&mut owner, 1), [1]);
+}
+
+#[test]
+fn a_turn_copies_a_mebibyte_however_often_it_polls() {
+    let [mut owner, _] = pair(1 << 20);
+    write(&mut owner, 0, &[&[7; 1 << 20]]);
+    (0..2).for_each(|nth| owner.submit(Io::new(nth, Op::Read, 0, 1 << 20)));
+    crate::turn::begin();
+    assert_eq!([(); 3].map(|()| polled(&mut owner).len()), [1, 0, 0]);
+    assert!(is_readable(&owner));
+    crate::turn::begin();
+    assert_eq!(polled(&mut owner).len(), 1);
+    crate::turn::end();
+}
+
+/// Also of a hole, however long it is.
+#[test]
+fn a_block_status_ends_after_some_looks_and_a_poll_after_some_of_them() {
+    const BYTES: u64 = 8 << 30;
+    let [mut owner, _] = pair(BYTES);
+    (0..10).for_each(|token| owner.submit(Io::new(token, Op::BlockStatus, 0, BYTES)));
+    let known: Vec<u64> =
+        polled(&mut owner).iter().map(|one| one.extents.iter().map(|e| e.len).sum()).collect();
+    assert_eq!(known, [256 << 20; 4]);
+    assert_eq!(polls(&mut owner, 6), [4, 2]);
+}
+
+#[test]
+fn scattered_pages_are_given_back_some_in_each_poll() {
+    let (words, word_bytes) = (200, 64 * PAGE);
+    let [mut owner, _] = pair(words * word_bytes);
+    for word in 0..words {
+        write(&mut owner, word * word_bytes, &[&[7; 512]]);
+    }
+    owner.submit(Io::new(1, Op::Discard, 0, words * word_bytes));
+    for left in [136, 72, 8] {
+        assert!(polled(&mut owner).is_empty() && is_readable(&owner));
+        assert_eq!(held_bytes(&owner), left * PAGE);
+    }
+    assert_eq!((polled(&mut owner).len(), is_readable(&owner)), (1, false));
+    assert_eq!(held_bytes(&owner), 0);
+}
+
 #[test]
 fn a_branch_keeps_no_record() {
     let [mut owner, mut branch] = pair(1 << 20);

@@ -99,10 +99,9 @@ impl ClientProcess {
         let members = self.members.as_mut().expect("it has some");
         members.is_closing = true;
         let mut is_first = true;
-        self.for_each(|initiator| {
-            if !std::mem::replace(&mut is_first, false) {
-                initiator.close();
-            }
+        self.for_each(|initiator| match std::mem::replace(&mut is_first, false) {
+            true => initiator.begin_close(),
+            false => initiator.close(),
         });
         if self.initiators.len() == 1 {
             self.close_first();

@@ -29,8 +29,10 @@ use self::verdict::Pending;
 use self::workload::op_name;
 use crate::coverage::Coverage;
 use crate::export::Export;
+use crate::keys::{Holder, entropy, known_as};
 use crate::machine::Machine;
 use crate::model::{Range, Violation};
+use crate::server::harvest_keyed;
 use crate::tree::TreeStore;
 
 pub use self::holding::Holding;
@@ -79,6 +81,8 @@ pub struct Client {
     pub cuts: Vec<MemberCut>,
     /// Settings for its next start.
     pub config: InitiatorConfig,
+    /// Which key is its own, in a world with keys.
+    pub holder: Option<Holder>,
     /// Which export it uses.
     pub export: usize,
     /// Faults of its links, if they are wrapped.
@@ -147,6 +151,7 @@ impl Client {
             members: 1,
             cuts: Vec::new(),
             config,
+            holder: None,
             export,
             faults: None,
             workload,
@@ -184,7 +189,10 @@ impl Client {
     ) {
         assert!(self.initiator.is_none() && self.pending.is_empty());
         let params = self.machine.open_links(net, self.faults.as_ref(), clock);
-        let config = InitiatorConfig { instance: seed, ..self.config.clone() };
+        let mut config = InitiatorConfig { instance: seed, ..self.config.clone() };
+        if let Some(key) = &mut config.key {
+            key.entropy = entropy(seed);
+        }
         let (top, pool) = ((self.top, tree, self.members), &self.pool);
         let mut process = ClientProcess::new(now, config, params, top, pool, seed);
         process.node().set_canary(self.node_canary);
@@ -237,6 +245,11 @@ impl Client {
             self.last_flush = LastFlush::No;
             self.machine.dirty = true;
         }
+    }
+
+    /// Who it is to its target.
+    pub fn known_as(&self) -> [u8; 16] {
+        known_as(self.holder, self.config.initiator)
     }
 
     /// I/Os that are not answered.
@@ -304,7 +317,7 @@ impl Client {
         if self.wants_more(now.max(self.pause_until)) {
             self.machine.deadline = self.machine.deadline.min(self.pause_until);
         }
-        let end = self.ended(export)?;
+        let end = self.ended(now, export)?;
         if end.is_some() {
             self.end(export, coverage, end == Some(End::Closed))?;
         }
@@ -356,4 +369,5 @@ fn harvest(initiator: &ClientProcess, top: Top, coverage: &mut Coverage) {
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);
     coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));
     coverage.unknown_sessions += stats.drops.get(DropReason::UnknownSession);
+    harvest_keyed(&stats.drops, coverage);
 }

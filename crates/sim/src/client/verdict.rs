@@ -40,6 +40,7 @@ impl Client {
         coverage: &mut Coverage,
         trace: &mut dyn FnMut(&str, u64),
     ) -> Result<(), Violation> {
+        let me = self.known_as();
         let initiator = self.initiator.as_mut().expect("it runs");
         if !self.is_open && initiator.is_open() && !self.closing {
             self.is_open = true;
@@ -62,7 +63,7 @@ impl Client {
             if !self.config.read_only {
                 let generation = initiator.report(Time(now)).writer_generation;
                 let is_writer = export.models[content].run_started(self.run, generation);
-                if !export.was_granted(content, generation, &self.config.initiator) {
+                if !export.was_granted(content, generation, &me) {
                     let text =
                         format!("it was granted generation {generation}, which is not durable");
                     return Err(self.violation(text));
@@ -217,7 +218,7 @@ impl Client {
     fn fence_is_due(&self, export: &Export) -> bool {
         let initiator = self.initiator.as_ref().expect("it runs");
         let generation = initiator.report(Time::ZERO).writer_generation;
-        let me = &self.config.initiator;
+        let me = &self.known_as();
         !self.config.read_only && export.was_fenced(self.content, generation, me)
     }
 
@@ -231,7 +232,7 @@ impl Client {
         let generation = process.report(Time::ZERO).writer_generation;
         let content = export.content_of(process.identity(), process.geometry().bytes);
         content.is_some_and(|content| match status {
-            Status::Fenced => export.was_fenced(content, generation, &self.config.initiator),
+            Status::Fenced => export.was_fenced(content, generation, &self.known_as()),
             _ => export.is_gone(content),
         })
     }
@@ -240,7 +241,7 @@ impl Client {
         export.is_gone(self.content)
     }
 
-    pub(super) fn ended(&self, export: &Export) -> Result<Option<End>, Violation> {
+    pub(super) fn ended(&self, now: u64, export: &Export) -> Result<Option<End>, Violation> {
         let initiator = self.initiator.as_ref().expect("it runs");
         if initiator.is_closed() {
             return Ok(Some(End::Closed));
@@ -272,6 +273,7 @@ impl Client {
                 let is_due = match status {
                     Status::Busy => true,
                     Status::Io => export.error_is_due(),
+                    Status::NotFound | Status::ReadOnly => now < export.barred_until,
                     Status::Invalid => self.config.initiator == [0; 16],
                     Status::Fenced | Status::OtherContent => self.joins_too_late(*status, export),
                     _ => false,
@@ -285,7 +287,7 @@ impl Client {
                 let is_first = !initiator.has_members() || first.first_error().is_some();
                 let is_answer = *status == Status::Io && text.contains("could not be recorded");
                 if let (true, Some(medium)) = (is_answer && is_first, export.record_medium()) {
-                    medium.deny(&self.config.initiator);
+                    medium.deny(&self.known_as());
                 }
                 Ok(Some(End::Refused(*status)))
             }

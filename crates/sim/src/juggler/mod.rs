@@ -28,7 +28,8 @@ use self::seat::{Seat, Stands};
 use crate::client::Workload;
 use crate::coverage::Coverage;
 use crate::export::Export;
-use crate::hand::{Greeting, Hand};
+use crate::hand::{Caller, Hand};
+use crate::keys::{Holder, entropy, known_as};
 use crate::model::Violation;
 use crate::swarm::pick;
 use crate::world::{MS, SECOND};
@@ -53,6 +54,8 @@ pub struct Juggler {
     pub name: String,
     /// Its links and its session.
     pub hand: Hand,
+    /// Which key is its own, in a world with keys.
+    pub holder: Option<Holder>,
     /// Which server it talks to.
     pub server: usize,
     /// Faults of its links, if they are wrapped.
@@ -92,7 +95,7 @@ impl Juggler {
         rng: Rng,
     ) -> Self {
         let name = format!("juggler{index}");
-        let greeting = Greeting {
+        let greeting = Caller {
             initiator: [index as u8 + 0x60; 16],
             instance: 0,
             node: node.into(),
@@ -104,6 +107,7 @@ impl Juggler {
         Juggler {
             name,
             hand: Hand::on(stations, targets, greeting, pool.clone()),
+            holder: None,
             server,
             faults: None,
             workload,
@@ -124,6 +128,11 @@ impl Juggler {
         }
     }
 
+    /// Who it is to its target.
+    pub fn known_as(&self) -> [u8; 16] {
+        known_as(self.holder, self.hand.greeting.initiator)
+    }
+
     /// Its process is there.
     pub fn is_running(&self) -> bool {
         self.is_running
@@ -134,6 +143,9 @@ impl Juggler {
         assert!(!self.is_running);
         self.is_running = true;
         self.is_closing = false;
+        if let Some(key) = &mut self.hand.key {
+            key.entropy = entropy(seed);
+        }
         self.hand.open(net, self.faults.as_ref(), clock);
         self.hand.machine.frozen_until = 0;
         self.hand.greeting.instance = seed;
@@ -179,6 +191,11 @@ impl Juggler {
     pub fn flush_all(&mut self) {
         self.seats.iter_mut().for_each(|seat| seat.owes_flush = true);
         self.hand.machine.dirty = true;
+    }
+
+    /// This export is one of its own.
+    pub fn uses(&self, export: usize) -> bool {
+        self.seats.iter().any(|s| s.export == export)
     }
 
     /// This export is one that it writes, if it may.

@@ -183,7 +183,7 @@ impl Juggler {
         around: &mut Around<'_>,
     ) -> Result<(), Violation> {
         let Some((at, since)) = self.answered(a.transaction) else { return Ok(()) };
-        let me = self.hand.greeting.initiator;
+        let me = self.known_as();
         let seat = &mut self.seats[at];
         let export = &mut around.exports[seat.export];
         let identity = Identity { identity: a.identity, incarnation: a.incarnation };
@@ -232,6 +232,7 @@ impl Juggler {
         around: &mut Around<'_>,
     ) -> Result<(), Violation> {
         let Some((at, _)) = self.answered(transaction) else { return Ok(()) };
+        let me = self.known_as();
         let seat = &mut self.seats[at];
         let export = &around.exports[seat.export];
         (around.note)("is refused", seat.export as u64);
@@ -242,6 +243,7 @@ impl Juggler {
             }
             Status::Busy => !seat.read_only,
             Status::Io => export.error_is_due() && !seat.read_only,
+            Status::NotFound | Status::ReadOnly => around.now < export.barred_until,
             _ => false,
         };
         if !is_due {
@@ -250,7 +252,7 @@ impl Juggler {
         // As of a client: see `client/verdict.rs`.
         let is_answer = status == Status::Io && text.contains("could not be recorded");
         if let (true, Some(medium)) = (is_answer, export.medium()) {
-            medium.deny(&self.hand.greeting.initiator);
+            medium.deny(&me);
         }
         let later = self.rng.between(100 * MS, SECOND);
         seat.stands = Stands::Out { until: around.now + later };
@@ -287,7 +289,7 @@ impl Juggler {
         at: usize,
         around: &mut Around<'_>,
     ) -> Result<(), Violation> {
-        let me = self.hand.greeting.initiator;
+        let me = self.known_as();
         let seat = &mut self.seats[at];
         let export = &around.exports[seat.export];
         let is_due = !seat.read_only && export.was_taken_over(seat.content, seat.generation, &me);

@@ -60,7 +60,8 @@ impl Disk for SimDisk {
         // One that a script has made slow is slow enough.
         let is_slow = m.rng.chance(m.config.slow) && most < 1_000_000_000;
         let factor = if is_slow { 100 } else { 1 };
-        let effect_at = m.now + m.rng.between(least, most) * factor;
+        let takes = m.rng.between(least, most) * factor;
+        let effect_at = if self.at_once { m.now } else { m.occupy(takes) };
         let mut done_at = effect_at + m.rng.between(0, least.max(1));
         if m.config.tells_late_ns > 0 {
             done_at += m.rng.between(0, m.config.tells_late_ns);

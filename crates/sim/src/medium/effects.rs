@@ -122,6 +122,8 @@ pub(super) struct Medium {
     pub unflushed: Vec<Unflushed>,
     pub next_number: u64,
     pub flights: Vec<Flight>,
+    /// Until when it is at work on what it was given, for each operation that it does at a time.
+    pub busy_until: Vec<u64>,
     /// What each thread of its process that has it waits for.
     pub rings: Vec<Ring>,
     /// Which of them is used for all that is for the whole file, and the size that it made durable last.
@@ -157,6 +159,17 @@ pub(super) struct Medium {
 }
 
 impl Medium {
+    /// When it has time for another operation, which then takes so long: it is over at the time returned.
+    pub fn occupy(&mut self, takes_ns: u64) -> u64 {
+        if self.config.wide == 0 {
+            return self.now + takes_ns;
+        }
+        self.busy_until.resize(self.config.wide, 0);
+        let first = self.busy_until.iter_mut().min().expect("it does one at a time at least");
+        *first = self.now.max(*first) + takes_ns;
+        *first
+    }
+
     pub fn advance(&mut self, now: u64) {
         // Nobody may ask it for what is in a cache above: it is lost all the same once somebody was told.
         if self.config.is_cached && self.device.heard.get() > self.device_seen.1 {

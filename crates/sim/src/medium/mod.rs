@@ -44,6 +44,8 @@ pub struct MediumConfig {
     pub bytes: u64,
     /// Least and most time of an operation, in ns.
     pub latency_ns: (u64, u64),
+    /// It does so many operations at a time; the others wait for one of them. 0: all that there are.
+    pub wide: usize,
     /// Operations that take 100 times as long.
     pub slow: f64,
     /// How much longer it takes to tell of one that has taken effect, in ns, at most.
@@ -97,6 +99,7 @@ impl Default for MediumConfig {
         MediumConfig {
             bytes: 1 << 20,
             latency_ns: (20_000, 200_000),
+            wide: 0,
             slow: 0.0,
             tells_late_ns: 0,
             flush_failure: 0.0,
@@ -201,6 +204,7 @@ impl MediumHandle {
             unflushed: Vec::new(),
             next_number: 1,
             flights: Vec::new(),
+            busy_until: Vec::new(),
             rings: Vec::new(),
             owner_ring: 0,
             size_offered: config.bytes,

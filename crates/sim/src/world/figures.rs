@@ -77,6 +77,17 @@ impl World {
             all.frames_lent += lending.lent;
             all.frames_lent_short += lending.short;
         }
+        all.keyed_worlds = u64::from(self.keys.is_some());
+        if let Some(seals) = &self.seals {
+            let seals = seals.borrow().stats();
+            [all.sealed_aes128, all.sealed_aes256, all.sealed_chacha, all.sealed_gmac] =
+                seals.directions;
+            all.rekeys = seals.rekeys;
+            all.seals_retried = seals.retried;
+            all.greetings_repeated = seals.repeated;
+            all.seals_replayed = seals.replayed;
+        }
+        self.with_forger(|forger| forger.harvest(&mut all));
         let wire = self.net.stats();
         all.frames_sent = wire.sent;
         all.frames_lost = wire.lost;

@@ -9,10 +9,14 @@ use crate::model::Violation;
 use crate::server::{Crash, Server, TurnScene};
 use crate::tree::TreeStore;
 
+/// How often it is looked who is in session with which key, and seems to live.
+const KEYS_EVERY: u64 = 20 * MS;
+
 impl World {
     /// When something happens next, `limit` at the latest.
     fn next_time(&self, limit: u64) -> u64 {
         let mut at = limit.min(self.net.next_delivery().unwrap_or(u64::MAX));
+        at = at.min(self.with_forger(|forger| forger.due()).flatten().unwrap_or(u64::MAX));
         for medium in self.media() {
             at = at.min(medium.next_event().unwrap_or(u64::MAX));
         }
@@ -45,6 +49,9 @@ impl World {
         self.now = self.next_time(limit);
         self.clock.set(self.now);
         self.net.advance(self.now);
+        while let Some(forged) = self.with_forger(|forger| forger.take(self.now)).flatten() {
+            self.net.forge(forged.from, forged.to, &forged.bytes);
+        }
         for medium in self.media() {
             medium.advance(self.now);
         }
@@ -60,12 +67,25 @@ impl World {
         self.turn_servers();
         self.turn_clients()?;
         self.turn_jugglers()?;
+        self.look_at_keys()?;
         for export in &self.exports {
             if let Some(breach) = export.breach() {
                 return Err(Violation(format!("export {}: {breach}", export.name)));
             }
         }
         Ok(())
+    }
+
+    /// From time to time, in a world with keys.
+    fn look_at_keys(&mut self) -> Result<(), Violation> {
+        let Some(seals) = self.seals.as_ref().filter(|_| self.keys_at <= self.now) else {
+            return Ok(());
+        };
+        self.keys_at = self.now + KEYS_EVERY;
+        if let Some(breach) = seals.borrow().breach() {
+            return Err(Violation(breach.to_string()));
+        }
+        self.check_keys()
     }
 
     fn turn_servers(&mut self) {
@@ -110,6 +130,10 @@ impl World {
                     server.crash(index, Crash::Kill, &mut self.exports, &mut self.coverage);
                     self.died.push(index);
                     break;
+                }
+                if server.frame_ns > 0 {
+                    let busy = sent.unwrap_or(0) * server.frame_ns;
+                    server.shards[shard].machine.frozen_until = self.now + busy;
                 }
                 let who = ["server0", "server1", "server2", "server3"][index];
                 self.trace.note(self.now, who, "sent", sent.unwrap_or(0));

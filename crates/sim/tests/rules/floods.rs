@@ -9,10 +9,20 @@ use thinwire_buffer::Addr;
 use thinwire_initiator::TargetName;
 use thinwire_link::sim::{StationConfig, Verdict};
 use thinwire_sim::world::{MS, SECOND};
+use thinwire_target::Limit;
 use thinwire_wire::{Discover, Frame, Header, Kind};
 
 use crate::forged::{Flooder, frame, hello, ping, sessions, throw};
 use crate::scene::{Scene, at, ms};
+
+/// Greetings come as fast as they can: what is looked at here is what becomes of their sessions.
+fn unhurried() -> Scene {
+    Scene::with(1, |config| {
+        for limit in ["greetings", "greetings-per-address"] {
+            config.limits.set(limit, 1_000_000).expect("a limit");
+        }
+    })
+}
 
 /// Attaches at once, while the target holds what the flood left there.
 fn attaches(s: &mut Scene) {
@@ -78,7 +88,7 @@ fn a_flood_of_hellos_from_one_socket_keeps_nobody_out() {
 #[test]
 fn a_flood_with_cookies_from_one_address_keeps_nobody_out() {
     for confirms in [false, true] {
-        let mut s = Scene::new().with_client();
+        let mut s = unhurried().with_client();
         Flooder::new(&mut s).open(&mut s, 3000, confirms);
         assert_eq!(sessions(&s), 128 + 1, "the client's own with them");
         attaches(&mut s);
@@ -92,7 +102,7 @@ fn a_flood_with_cookies_from_one_address_keeps_nobody_out() {
 #[test]
 fn those_who_never_attached_go_first() {
     for confirms in [false, true] {
-        let mut s = Scene::new().with_client();
+        let mut s = unhurried().with_client();
         for _ in 0..10 {
             Flooder::new(&mut s).open(&mut s, 128, confirms);
             s.pass(ms(100));
@@ -114,7 +124,7 @@ fn those_who_never_attached_go_first() {
 /// sessions that were opened long before go first, although they were used.
 #[test]
 fn a_session_that_was_just_welcomed_outlasts_a_flood() {
-    let mut s = Scene::new();
+    let mut s = unhurried();
     for _ in 0..10 {
         Flooder::new(&mut s).open(&mut s, 128, true);
     }
@@ -139,6 +149,24 @@ fn a_session_that_was_just_welcomed_outlasts_a_flood() {
     s.end();
 }
 
+/// At the rate that the limits allow, nothing but greetings is turned away.
+#[test]
+fn greetings_beyond_the_limit_are_refused_and_counted() {
+    let mut s = Scene::new().with_client();
+    let mut flooder = Flooder::new(&mut s);
+    flooder.open(&mut s, 0, false);
+    for _ in 0..1000 {
+        flooder.greet(&mut s);
+    }
+    let counts = s.world.target(0).stats().limits;
+    assert!(counts.get(Limit::GreetingsPerAddress) > 850, "{counts:?}");
+    assert!(sessions(&s) <= 128 + 1);
+    attaches(&mut s);
+    s.write(at(0, 8));
+    assert_eq!(s.stats(0).sessions, 1);
+    s.end();
+}
+
 /// What an initiator does not use for 5 s is forgotten, and no memory to speak of was spent on it.
 #[test]
 fn a_promised_session_is_made_when_it_is_used() {
@@ -158,7 +186,7 @@ fn a_promised_session_is_made_when_it_is_used() {
 /// Whoever is attaching when its session has to go, for a flood of many addresses, opens another.
 #[test]
 fn an_attach_survives_that_its_session_goes() {
-    let mut s = Scene::new();
+    let mut s = unhurried();
     let client = s.client();
     let mut flooders = Vec::new();
     for _ in 0..10 {

@@ -1,6 +1,6 @@
-//! Rule 12: keys come later; what they will need holds already: within an epoch a path's packet
-//! number is never used twice in a direction, whatever kind of frame has it, nor a path's number for
-//! another path.
+//! Rule 12: what keys need holds without them, too: within an epoch a path's packet number is never used
+//! twice in a direction, whatever kind of frame has it, nor a path's number for another path. With keys it
+//! is in `rule_12_sealing.rs`, `rule_12_forgeries.rs` and `rule_12_greetings.rs`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

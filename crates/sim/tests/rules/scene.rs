@@ -10,7 +10,7 @@ use thinwire_link::sim::{StationConfig, Verdict, WireConfig};
 use thinwire_proto::{Drops, Time};
 use thinwire_sim::client::{End, IoOutcome, Workload};
 use thinwire_sim::export::Store;
-use thinwire_sim::hand::{Desk, Greeting, Hand};
+use thinwire_sim::hand::{Caller, Desk, Hand};
 use thinwire_sim::medium::{MediumConfig, MediumHandle};
 use thinwire_sim::model::Range;
 use thinwire_sim::server::Crash;
@@ -193,7 +193,7 @@ impl Scene {
 
     /// An initiator by hand, changed before it greets, and welcomed.
     pub fn hand(&mut self, name: u8, desk: &mut impl Desk, change: impl FnOnce(&mut Hand)) -> Hand {
-        let greeting = Greeting {
+        let greeting = Caller {
             initiator: [name; 16],
             instance: 1,
             node: "node".into(),

@@ -17,7 +17,7 @@ const NEXT: u64 = 1 << 20;
 const DAMAGED: DropReason = DropReason::Frame(FrameError::Checksum);
 
 /// All that can be seen of a target, but for what it has dropped.
-fn target(s: &Scene) -> String {
+pub fn target(s: &Scene) -> String {
     let target = s.world.target(0);
     let mut stats = target.stats();
     stats.drops = Drops::default();
@@ -26,7 +26,7 @@ fn target(s: &Scene) -> String {
 }
 
 /// Likewise of an initiator.
-fn initiator(s: &Scene, client: usize) -> String {
+pub fn initiator(s: &Scene, client: usize) -> String {
     let initiator = s.world.clients[client].initiator.as_ref().expect("it runs");
     let mut report = initiator.report(Time(s.world.now));
     report.stats.drops = Drops::default();

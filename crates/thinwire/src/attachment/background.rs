@@ -62,14 +62,10 @@ pub fn run_child(wanted: &Wanted) -> Outcome {
         Err(_) => false,
     };
     // Nobody needs the log of what went well, or of what the user has read already.
-    if told {
-        let _ = std::fs::remove_file(log_path(wanted));
+    if told && let Ok(Some(dir)) = RunDir::open(&wanted.options.run_dir) {
+        let _ = dir.remove_log(&wanted.name);
     }
     result
-}
-
-fn log_path(wanted: &Wanted) -> std::path::PathBuf {
-    wanted.options.run_dir.join(format!("{}.log", wanted.name))
 }
 
 /// The child's stdout, until it has said whether it is usable.
@@ -117,16 +113,16 @@ pub fn launch(wanted: &Wanted) -> Outcome<String> {
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
     let dir = RunDir::create(&wanted.options.run_dir)?;
+    dir.refuse_planted(&wanted.name)?;
     if dir.is_alive(&wanted.name) {
         return Err(wanted.taken(&dir));
     }
-    let log = log_path(wanted);
     let child = dir
         .open_log(&wanted.name)
         .and_then(spawn)
         .map_err(|e| Failure::failed(format!("cannot start the attachment's process: {e}")))?;
     let mut waiting = Waiting { child, line: Vec::new() };
-    match waiting.wait(&signals, &log) {
+    match waiting.wait(&signals, &dir, &wanted.name) {
         Ok(path) => Ok(path),
         Err(failure) => {
             waiting.end(&dir, &wanted.name);
@@ -158,7 +154,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn wait(&mut self, signals: &Signals, log: &Path) -> Outcome<String> {
+    fn wait(&mut self, signals: &Signals, dir: &RunDir, name: &str) -> Outcome<String> {
         let mut pipe = self.child.stdout.take().expect("piped");
         loop {
             let (out, interrupt) = (pipe.as_fd(), signals.fd());
@@ -176,7 +172,7 @@ impl Waiting {
             }
             let mut bytes = [0; 1024];
             match pipe.read(&mut bytes) {
-                Ok(0) => return Err(self.died(log)),
+                Ok(0) => return Err(self.died(dir, name)),
                 Ok(count) => self.line.extend_from_slice(&bytes[..count]),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(Failure::failed(format!("cannot hear the child: {e}"))),
@@ -205,7 +201,7 @@ impl Waiting {
         }
     }
 
-    fn died(&mut self, log: &Path) -> Failure {
+    fn died(&mut self, dir: &RunDir, name: &str) -> Failure {
         let how = match self.child.wait() {
             Ok(status) => match status.signal() {
                 Some(signal) => format!("was killed by signal {signal}"),
@@ -213,11 +209,11 @@ impl Waiting {
             },
             Err(e) => format!("cannot be waited for ({e})"),
         };
-        let last = std::fs::read_to_string(log).unwrap_or_default();
+        let last = dir.read_log(name).unwrap_or_default();
         let last = last.lines().last().unwrap_or("it said nothing").to_owned();
         Failure::failed(format!(
             "the attachment's process {how} before it was usable: {last} (log: {})",
-            log.display()
+            dir.file(name, "log").display()
         ))
     }
 

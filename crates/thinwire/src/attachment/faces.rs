@@ -4,7 +4,7 @@ use thinwire_buffer::{Pool, SegList};
 use thinwire_frontend::Face;
 use thinwire_frontend::block::{BlockConfig, BlockFace, choose_block_backend, prepare_process};
 use thinwire_frontend::fuse::{FuseConfig, FuseFace};
-use thinwire_frontend::nbd::{Listen, NbdConfig, NbdFace, proto};
+use thinwire_frontend::nbd::{Listen, NbdConfig, NbdError, NbdFace, proto};
 
 use super::Wanted;
 use crate::error::{Failure, Outcome};
@@ -29,9 +29,7 @@ pub fn check_face(wanted: &Wanted, dir: &RunDir) -> Outcome {
         return Err(Failure::failed(format!("{what} {}: {missing}", path.display())));
     }
     match &wanted.face {
-        FaceSpec::Nbd(address) => {
-            NbdFace::check(&nbd_config(wanted, address)).map_err(|e| failed(&e))
-        }
+        FaceSpec::Nbd(address) => NbdFace::check(&nbd_config(wanted, address)).map_err(nbd_failed),
         FaceSpec::File(path) => FuseFace::check(path).map_err(|e| failed(&e)),
         FaceSpec::Block => BlockFace::check(dir.path(), &wanted.name).map_err(|e| failed(&e)),
     }
@@ -42,7 +40,19 @@ fn nbd_config(wanted: &Wanted, address: &NbdAddress) -> NbdConfig {
     config.alias = wanted.volume.short_name();
     config.description = shortened(wanted.volume.to_string());
     config.read_only = wanted.options.read_only;
+    (config.socket_mode, config.beyond_loopback) =
+        (wanted.door.socket_mode, wanted.door.beyond_loopback);
     config
+}
+
+fn nbd_failed(error: NbdError) -> Failure {
+    Failure::failed(match error {
+        NbdError::BeyondLoopback(..) => format!(
+            "refusing: {error}. Give unix:PATH or tcp:PORT and a tunnel to it (ssh -L, stunnel), or say --tls off \
+             if you trust everybody who reaches that address"
+        ),
+        error => error.to_string(),
+    })
 }
 
 /// Opens the face that was asked for. The volume takes any byte range.
@@ -59,7 +69,7 @@ pub fn open_face(
     match &wanted.face {
         FaceSpec::Nbd(address) => {
             let config = nbd_config(wanted, address);
-            Ok(Box::new(NbdFace::bind(config, pool).map_err(|e| failed(&e))?))
+            Ok(Box::new(NbdFace::bind(config, pool).map_err(nbd_failed)?))
         }
         FaceSpec::File(path) => {
             carry_disk(&pool);
@@ -103,8 +113,8 @@ fn carry_disk(pool: &Pool) {
     warm(pool);
 }
 
-/// Writes of 1 MiB, each in buffers of 4, 4, 8 ... 512 KiB: unflushed ones are kept up to 32 MiB,
-/// and half of that starts a flush.
+/// Writes of 1 MiB, each in buffers of 4, 4, 8 ... 512 KiB: unflushed ones are kept up to 32 MiB, by all members
+/// of an attachment together, and half of that starts a flush.
 const LONG_WRITES: usize = 16;
 /// Reads and writes of 4 KiB: 8 MiB, which is what a target lets us have outstanding.
 const SHORT_IOS: usize = 2048;

@@ -13,13 +13,15 @@ pub mod shown;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use thinwire_runtime::confine::give_up_least;
+
 use crate::cli::AttachArgs;
 use crate::control::ControlServer;
 use crate::error::{Failure, Outcome, ParseError};
-use crate::face::{FaceSpec, NbdAddress};
+use crate::face::{FaceSpec, NbdAddress, NbdDoor};
 use crate::last_resort::catch_signals;
 use crate::leftover;
-use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, open_volume};
+use crate::open::{ATTACH_PATIENCE, CommandFlags, Ending, VolumeOptions, is_insecure, open_volume};
 use crate::rundir::{Record, RunDir, TARGET_PREFIX};
 use crate::uri::VolumeSpec;
 
@@ -43,6 +45,8 @@ pub struct Wanted {
     pub volume: VolumeSpec,
     /// The face.
     pub face: FaceSpec,
+    /// Who can reach it, if it is an NBD face.
+    pub door: NbdDoor,
     /// How to open the volume.
     pub options: VolumeOptions,
 }
@@ -59,8 +63,9 @@ impl Wanted {
                 name
             }
         };
+        let door = args.door.door(args.nbd.as_ref())?;
         let run_dir = absolute(&args.run_dir.run_dir)?;
-        let mut options = VolumeOptions::new(args.insecure, &args.wire, run_dir);
+        let mut options = VolumeOptions::new(args.security.read()?, &args.wire, run_dir);
         options.read_only = args.read_only;
         options.take_over = args.take_over;
         options.when_away = args.when_away;
@@ -83,7 +88,7 @@ impl Wanted {
             FaceSpec::File(path) => FaceSpec::File(absolute(&path)?),
             other => other,
         };
-        Ok(Wanted { name, volume, face, options })
+        Ok(Wanted { name, volume, face, door, options })
     }
 
     /// The failure when a live attachment has the name.
@@ -133,6 +138,9 @@ const SIGNALS_MAX: u32 = 3;
 
 /// Attaches and serves until detached. Runs in the attachment's own process.
 pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
+    if let Err(why) = give_up_least() {
+        tracing::warn!("this process stays open to others of its user: {why}");
+    }
     let (signals, _) = catch_signals(SIGNALS_MAX, &[&wanted.volume])?;
     if wanted.options.wire.shards.is_some_and(|shards| shards > 1) {
         tracing::warn!("an attachment lives on one shard; --shards changes nothing here");
@@ -147,8 +155,9 @@ pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
         &wanted.name,
         wanted.volume.to_string(),
         wanted.face.kind(),
-        wanted.options.insecure && wanted.volume.has_remote(),
+        is_insecure(&wanted.volume, &wanted.options.security),
     );
+    record.key = wanted.options.security.key.as_ref().map(|key| key.name.clone());
     record.leftovers = faces::leftovers(&wanted.face, &dir, &wanted.name);
     record.gives_up_ms =
         wanted.options.patience.map(|patience| unix_ms() + patience.as_millis() as u64);

@@ -454,6 +454,8 @@ impl Controlled for View<'_> {
             path: record.path.clone(),
             state,
             insecure: record.insecure,
+            key: record.key.clone(),
+            suite: health.suite,
             paths: health.paths,
             leaves: health.leaves,
             timer,
@@ -464,6 +466,7 @@ impl Controlled for View<'_> {
             pid: record.pid,
             batch: health.batch,
             spin: Some(self.spin.to_string()),
+            control: None,
             detail: health.detail,
         }))
     }

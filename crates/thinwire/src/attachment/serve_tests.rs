@@ -145,6 +145,16 @@ fn see_asked(script: &Shared) {
     }
 }
 
+/// Waits until what the face writes is lost. It is announced before its first turn: of a volume that is away by
+/// then the write would never end, and would rightly be waited for.
+fn see_lost(script: &Shared) {
+    let start = Instant::now();
+    while !script.lock().unwrap().has_lost {
+        assert!(start.elapsed() < SOON, "nothing is lost");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn others_are_served_while_a_face_finds_out_who_uses_it() {
     let script = Shared::default();
@@ -389,6 +399,7 @@ fn who_is_away_and_has_lost_something_is_not_let_go_of_as_if_nothing_were() {
     let script = Shared::default();
     script.lock().unwrap().loses = true;
     let (_, result) = serving(&script, |dir| {
+        see_lost(&script);
         script.lock().unwrap().is_away = true;
         detach(dir, false)
     });

@@ -11,7 +11,7 @@ use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
 use super::ledger::{CheckOutcome, Ledger};
-use super::plan::{BenchPlan, Random, Stream};
+use super::plan::{BenchPlan, SplitMix, Stream};
 use crate::control::BatchStatus;
 use crate::error::{Failure, Outcome};
 use crate::open::{OpenVolume, VolumeHealth, Wait};
@@ -191,7 +191,7 @@ pub struct Engine {
     outstanding: usize,
     done: Vec<Completion>,
     noise: Segment,
-    noise_random: Random,
+    noise_random: SplitMix,
     ledger: Option<Ledger>,
     tally: Tally,
     fatal: bool,
@@ -210,7 +210,7 @@ impl Engine {
             started: Instant::now(),
         };
         let mut noise = pool.get((plan.bs as usize * 2).clamp(1 << 20, Pool::BUF_BYTES_MAX));
-        let mut noise_random = Random::new(plan.seed ^ u64::from(run));
+        let mut noise_random = SplitMix::new(plan.seed ^ u64::from(run));
         for word in noise.chunks_exact_mut(8) {
             word.copy_from_slice(&noise_random.bits().to_le_bytes());
         }

@@ -9,5 +9,5 @@ mod stamp;
 
 pub use breakdown::{Breakdown, BreakdownCell, BreakdownRun};
 pub use engine::{Engine, Stop, Tally, failure, one_io};
-pub use plan::{BenchPlan, Random};
+pub use plan::{BenchPlan, SplitMix};
 pub use report::{BenchReport, Latency};

@@ -101,7 +101,7 @@ impl BenchPlan {
 /// The offsets of one job: its own random numbers, or its own stretch of the volume.
 pub struct Stream {
     rw: BenchPattern,
-    random: Random,
+    random: SplitMix,
     first: u64,
     count: u64,
     next: u64,
@@ -115,7 +115,7 @@ impl Stream {
         let share = plan.blocks / jobs;
         Stream {
             rw: plan.rw,
-            random: Random::new(plan.seed.wrapping_mul(0x100).wrapping_add(job)),
+            random: SplitMix::new(plan.seed.wrapping_mul(0x100).wrapping_add(job)),
             first: share * job,
             count: share,
             next: 0,
@@ -142,12 +142,12 @@ impl Stream {
 }
 
 /// SplitMix64: small, fast, good enough for offsets and filler.
-pub struct Random(u64);
+pub struct SplitMix(u64);
 
-impl Random {
+impl SplitMix {
     /// A sequence that depends on `seed` alone.
     pub fn new(seed: u64) -> Self {
-        Random(seed)
+        SplitMix(seed)
     }
 
     /// 64 random bits.

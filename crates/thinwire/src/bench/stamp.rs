@@ -11,7 +11,7 @@
 //! | 24..28 | CRC32C of everything else |
 //! | 28..512 | noise that depends on the above |
 
-use super::plan::Random;
+use super::plan::SplitMix;
 
 /// Bytes that carry one stamp.
 pub const UNIT_BYTES: usize = 512;
@@ -56,7 +56,7 @@ fn stamp_unit(unit: &mut [u8], stamp: Stamp) {
     unit[16..20].copy_from_slice(&stamp.generation.to_le_bytes());
     unit[20..24].copy_from_slice(&stamp.run.to_le_bytes());
     let seed = stamp.offset ^ (u64::from(stamp.generation) << 32 | u64::from(stamp.run));
-    let mut noise = Random::new(seed);
+    let mut noise = SplitMix::new(seed);
     let mut words = unit[NOISE_AT..].chunks_exact_mut(8);
     for word in &mut words {
         word.copy_from_slice(&noise.bits().to_le_bytes());

@@ -1,6 +1,10 @@
 //! The command line: every command, flag and example. Help, completions and man pages come from
 //! here.
 
+mod keys;
+mod nbd;
+mod privileges;
+mod reload;
 mod wire;
 
 use std::path::PathBuf;
@@ -15,6 +19,10 @@ use crate::export::ExportSpec;
 use crate::face::{FaceSpec, NbdAddress};
 use crate::size::{check_name, parse_duration, parse_size};
 use crate::uri::VolumeSpec;
+pub use keys::{KeyAction, KeyArgs, SecurityArgs};
+pub use nbd::{NbdDoorArgs, Tls};
+pub use privileges::{CaretakerArgs, PrivilegeArgs};
+pub use reload::ReloadArgs;
 pub use wire::{CompletionPath, OnOff, Receive, Submission, WireArgs};
 
 const ABOUT: &str = "A disk across the switch, straight over Ethernet frames, in user space";
@@ -30,8 +38,9 @@ Volumes:
   tw://NODE/EXPORT?link=LINK          an export of a target; NODE is its name or its Ethernet
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
-  Parameters: link=LINK (several: all are used at once), mtu=BYTES, members=N (sessions side by
-  side, one for each of the target's threads that serve the export; needs `spread` there)
+  Parameters: link=LINK (several: all are used at once), key=KEY (instead of --key), mtu=BYTES,
+  members=N (sessions side by side, one for each of the target's threads that serve the export; needs
+  `spread` there)
 
 Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice):
 ";
@@ -79,12 +88,19 @@ pub enum Command {
     Detach(DetachArgs),
     /// Show this machine's attachments and targets
     Status(StatusArgs),
+    /// Have a target read its keys and rights again
+    Reload(ReloadArgs),
+    /// Make keys, and tell their ids
+    Key(KeyArgs),
     /// Say which link an interface name stands for, and why
     Link(LinkArgs),
     /// Measure a volume, remote or local
     Bench(BenchArgs),
     /// Copy one volume to another
     Copy(CopyArgs),
+    /// Takes away what a target leaves in its run directory that may not do that itself; a target starts it
+    #[command(hide = true)]
+    Caretaker(CaretakerArgs),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  thinwire completions bash > /etc/bash_completion.d/thinwire"
@@ -117,27 +133,31 @@ pub struct RunDirArg {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  thinwire target --insecure --name node1 --link eth1 --export disk0=/srv/disk0.img
+  thinwire target --key alice --name node1 --link eth1 --export disk0=/srv/disk0.img
+  thinwire target --key alice --key bob --link eth1 --export disk0=/srv/disk0.img,keys=alice,read-keys=bob
   thinwire target --insecure --link eth1 --link udp:10.0.0.1 --export scratch=memory:4G,block=4096
   thinwire target --config /etc/thinwire/target.toml
   thinwire target --config /etc/thinwire/target.toml --check
 
 Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at the file they are in):
   node = \"node1\"
-  insecure = true
+  key = [\"alice\", \"backup\"]
   link = [\"eth1\"]
   [[export]]
   name = \"disk0\"
   volume = \"/srv/disk0.img\"
   read_only = false
+  keys = [\"alice\"]
+  read_keys = [\"backup\"]
   block = 512
   buffered = false
   cache = \"256M\"
   spread = false
+  weight = 1
   [[volume]]
   name = \"big\"
   kind = \"linear\"
-  children = [\"/srv/disk1.img\", \"tw://node2/disk1?link=eth1\"]
+  children = [\"/srv/disk1.img\", \"tw://node2/disk1?link=eth1&key=alice\"]
   [[export]]
   name = \"big\"
   volume = \"big\"
@@ -146,8 +166,10 @@ Configuration (conf.d/*.toml beside the file adds to it; relative paths begin at
 command line, or others that are described so; each can be a part of one only once. Other commands name
 it target.toml#big.
 
-Keys that few need: shards = 2, batch = \"backlog\", data_batch = true,
-receive = \"single\", completion = \"inline\", spin = true (or false, or \"always\"; see the flags)
+Keys that few need: insecure = true, authenticate_only = true, announce = true, limits = { memory = \"4G\" },
+shards = 2, batch = \"backlog\", data_batch = true,
+receive = \"single\", completion = \"inline\", spin = true (or false, or \"always\"; see the flags),
+user = \"thinwire\", confine = true
 
 Prints `ready NODE` on stdout when it serves.
 
@@ -158,7 +180,7 @@ by default). Who this target is to other targets is locked in ids/ of --run-dir.
 goes with the target, and so do target-NODE.json, .lock and .sock, by which `thinwire status` finds it;
 the files of one that was killed go when the next one starts, the latter also with `thinwire status`.
 
-SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
+SIGHUP or `thinwire reload` has it read keys and rights again. SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
 most 13 s, or longer with several exports, and says for what; a second one ends it at once.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]
@@ -167,10 +189,12 @@ pub struct TargetArgs {
     /// Where to listen: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK")]
     pub link: Vec<LinkSpec>,
-    /// NAME=VOLUME[,ro][,block=512|4096][,cache=SIZE][,buffered][,spread][,writeback]; repeatable. cache: memory
+    /// NAME=VOLUME[,ro][,keys=NAME+NAME][,read-keys=NAME+NAME][,block=512|4096][,cache=SIZE][,buffered][,spread]
+    /// [,weight=N][,writeback]; repeatable. keys: who may write it, read-keys: who may only read it; cache: memory
     /// of the target for what is read; buffered: through the page cache of this machine's kernel, not directly
     /// to the file or device; spread: all --shards serve a file, device or memory:SIZE together, each initiator by
-    /// one of them
+    /// one of them; weight: each of its sessions may have so many times what those of other exports have, while
+    /// all of a shard want something
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it
@@ -183,8 +207,23 @@ pub struct TargetArgs {
     /// Check the configuration and the volumes, say what is wrong, serve nothing
     #[arg(long)]
     pub check: bool,
-    /// Serve although frames are neither authenticated nor encrypted
+    /// Keys of those who may come, each a path or a name in /etc/thinwire/keys; repeatable. Every export takes
+    /// all of them unless it says otherwise
+    #[arg(long, value_name = "KEY")]
+    pub key: Vec<String>,
+    /// Authenticate frames and do not encrypt them, for networks on which everybody may read. Initiators must
+    /// say so, too
     #[arg(long)]
+    pub authenticate_only: bool,
+    /// With keys, tell the names of exports also to those without one
+    #[arg(long)]
+    pub announce: bool,
+    /// A limit, NAME=VALUE, of what initiators may have; repeatable. `docs/security.md` has their names, and
+    /// --check prints what memory they allow
+    #[arg(long, value_name = "LIMIT", value_parser = crate::limits::parse)]
+    pub limit: Vec<(String, String)>,
+    /// Serve without keys, although frames are then neither authenticated nor encrypted
+    #[arg(long, conflicts_with_all = ["key", "authenticate_only", "announce"])]
     pub insecure: bool,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -198,6 +237,9 @@ pub struct TargetArgs {
     /// these have readers only, and --check says so
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/thinwire")]
     pub state_dir: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub privileges: PrivilegeArgs,
     /// Print JSON instead of text
     #[arg(long)]
     pub json: bool,
@@ -208,12 +250,13 @@ pub struct TargetArgs {
 #[command(after_help = "\
 Examples:
   thinwire discover --link eth1
+  thinwire discover --link eth1 --key alice
   thinwire discover --link eth1 node1 --json
 
 Exits with 1 if no target answers.")]
 pub struct DiscoverArgs {
     /// Ask for this node only
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", value_parser = node_name)]
     pub name: Option<String>,
     /// Where to ask: IFACE, packet:IFACE, xdp:IFACE or udp:ADDRESS[:PORT]; repeatable
     #[arg(long, value_name = "LINK", required = true)]
@@ -221,6 +264,10 @@ pub struct DiscoverArgs {
     /// How long to wait for answers, in seconds
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// Ask with this key, a path or a name in /etc/thinwire/keys: targets with keys tell only those who have
+    /// one what they export
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
@@ -230,11 +277,11 @@ pub struct DiscoverArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  thinwire attach --insecure 'tw://node1/disk0?link=eth1' --block
-  thinwire attach --insecure 'tw://node1/disk0?link=eth1&link=eth2' --nbd unix:/run/disk0.sock
+  thinwire attach --key alice 'tw://node1/disk0?link=eth1' --block
+  thinwire attach --key alice 'tw://node1/disk0?link=eth1&link=eth2' --nbd unix:/run/disk0.sock
   thinwire attach --insecure tw+udp://10.0.0.2/disk0 --file /mnt/disk0 --read-only
   thinwire attach /srv/disk0.img --nbd unix:/run/disk0.sock --take-over
-  thinwire attach --insecure /etc/thinwire/target.toml#big --nbd unix:/run/big.sock
+  thinwire attach --key alice /etc/thinwire/target.toml#big --nbd unix:/run/big.sock
 
 Prints the socket, file or device node alone on stdout when it is usable, and leaves a process
 behind; `thinwire status` shows it, `thinwire detach NAME` ends it.
@@ -248,9 +295,13 @@ user.thinwire.writer.")]
 pub struct AttachArgs {
     /// What to attach, usually a tw:// or tw+udp:// URI
     pub volume: VolumeSpec,
-    /// Serve NBD on unix:PATH or tcp:HOST:PORT
+    /// Serve NBD on unix:PATH, or on tcp:PORT of this machine's loopback, which all its users reach; tcp:HOST:PORT
+    /// for another address
     #[arg(long, value_name = "ADDRESS")]
     pub nbd: Option<NbdAddress>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub door: NbdDoorArgs,
     /// Show the volume as a file, through FUSE
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
@@ -279,9 +330,9 @@ pub struct AttachArgs {
     /// Take the volume away from the writer that holds it or is on record, fencing that one for good
     #[arg(long, conflicts_with = "read_only")]
     pub take_over: bool,
-    /// Attach although frames are neither authenticated nor encrypted
-    #[arg(long)]
-    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub security: SecurityArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub wire: WireArgs,
@@ -497,9 +548,9 @@ pub struct BenchArgs {
     /// Take the volume away from the writer that holds it or is on record, fencing that one for good
     #[arg(long)]
     pub take_over: bool,
-    /// Measure although frames are neither authenticated nor encrypted
-    #[arg(long)]
-    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub security: SecurityArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub wire: WireArgs,
@@ -515,8 +566,8 @@ pub struct BenchArgs {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  thinwire copy --insecure disk.img 'tw://node1/disk0?link=eth1'
-  thinwire copy --insecure tw+udp://10.0.0.2/disk0 backup.img --verify
+  thinwire copy --key alice disk.img 'tw://node1/disk0?link=eth1'
+  thinwire copy --key alice tw+udp://10.0.0.2/disk0 backup.img --verify
   thinwire copy backup.img /srv/disk0.img --verify --take-over
 
 Holes and zeroes stay sparse. A destination file that does not exist is made with the source's size and
@@ -540,9 +591,9 @@ pub struct CopyArgs {
     /// good
     #[arg(long)]
     pub take_over: bool,
-    /// Copy although frames are neither authenticated nor encrypted
-    #[arg(long)]
-    pub insecure: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub security: SecurityArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub run_dir: RunDirArg,
@@ -553,6 +604,11 @@ pub struct CopyArgs {
 
 fn attachment_name(text: &str) -> Result<String, ParseError> {
     check_name("attachment name", text)?;
+    Ok(text.to_owned())
+}
+
+fn node_name(text: &str) -> Result<String, ParseError> {
+    check_name("node name", text)?;
     Ok(text.to_owned())
 }
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::attachment::{self, Reporter, Wanted, background};
 use crate::cli::AttachArgs;
 use crate::error::Outcome;
-use crate::open::require_insecure;
+use crate::open::require_security;
 use crate::output;
 use crate::rundir::SCHEMA;
 
@@ -19,10 +19,8 @@ struct Json<'a> {
 
 /// Attaches in the background, or serves in the foreground until detached.
 pub fn run(args: &AttachArgs) -> Outcome {
-    if args.volume.has_remote() {
-        require_insecure(args.insecure, "reaching a target")?;
-    }
     let wanted = Wanted::new(args)?;
+    require_security(&wanted.volume, &wanted.options.security)?;
     if args.foreground {
         attachment::run(&wanted, &mut Foreground { name: &wanted.name, json: args.json })
     } else if background::is_child() {

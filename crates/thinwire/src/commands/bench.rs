@@ -101,7 +101,8 @@ fn measure(
     stop: &Stop,
     signals: Option<&Signals>,
 ) -> Outcome<(BenchPlan, Tally)> {
-    let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    let mut options =
+        VolumeOptions::new(args.security.read()?, &args.wire, args.run_dir.run_dir.clone());
     options.read_only = pattern(args).reads_only();
     options.take_over = args.take_over;
     options.submission = args.submission;

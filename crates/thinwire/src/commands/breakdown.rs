@@ -53,7 +53,8 @@ pub fn break_down(args: &BenchArgs) -> Outcome {
         refuse_in_use(&args.volume, "writing to it")?;
     }
     let (signals, _) = catch_signals(2, &[&args.volume])?;
-    let mut options = VolumeOptions::new(args.insecure, &args.wire, args.run_dir.run_dir.clone());
+    let mut options =
+        VolumeOptions::new(args.security.read()?, &args.wire, args.run_dir.run_dir.clone());
     options.submission = args.submission;
     options.flags.reading = Some(READING_FLAG);
     options.read_only = reads_only;

@@ -39,8 +39,11 @@ pub fn run(args: &CopyArgs) -> Outcome {
     refuse_same(&args.source, &args.destination)?;
     refuse_in_use(&args.destination, "copying onto it")?;
     let (signals, last_words) = catch_signals(2, &[&args.source, &args.destination])?;
-    let mut options =
-        VolumeOptions::new(args.insecure, &WireArgs::default(), args.run_dir.run_dir.clone());
+    let mut options = VolumeOptions::new(
+        args.security.read()?,
+        &WireArgs::default(),
+        args.run_dir.run_dir.clone(),
+    );
     options.read_only = true;
     options.hurry = signals.hurry();
     let host = Host::new()?;

@@ -55,6 +55,7 @@ pub fn run(args: &DetachArgs) -> Outcome {
     if !names.iter().any(|known| known == name) {
         return Err(unknown(args, &names));
     }
+    dir.refuse_planted(name)?;
     let end = if !dir.is_alive(name) {
         End { how: "stale", detail: bury(&dir, name)? }
     } else if args.force {
@@ -103,14 +104,14 @@ fn target_of(args: &DetachArgs) -> Option<Failure> {
 
 /// The polite way: as long as it takes, or not at all.
 fn ask(dir: &RunDir, name: &str) -> Outcome<End> {
-    let silent = |e: ControlError| {
-        Failure::failed(format!("cannot detach `{name}`: {e}; --force ends it in any case"))
+    let silent = |e: ControlError| match e {
+        ControlError::Forbidden => forbidden(name),
+        e => Failure::failed(format!("cannot detach `{name}`: {e}; --force ends it in any case")),
     };
     let mut client = match ControlClient::ask(dir, name, ControlRequest::Detach { force: false }) {
         Ok(client) => client,
         // Still at its first attach, which a signal ends in order.
         Err(ControlError::Absent) => return cancel(dir, name),
-        Err(ControlError::Forbidden) => return Err(forbidden(name)),
         Err(e) => return Err(silent(e)),
     };
     let refused = |why: String| {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::cli::DiscoverArgs;
 use crate::error::{Failure, Outcome};
+use crate::keys::{KeyFile, Security};
 use crate::output;
 use crate::remote;
 use crate::rundir::SCHEMA;
@@ -20,11 +21,19 @@ struct JsonTarget {
     name: String,
     address: String,
     exports: Vec<String>,
+    /// With `--key`: whether it has that key, too; null without.
+    has_key: Option<bool>,
 }
 
 /// Asks, prints who answered; fails if nobody did.
 pub fn run(args: &DiscoverArgs) -> Outcome {
-    let mut found = remote::discover(&args.link, args.name.as_deref(), args.timeout)?;
+    let security = Security {
+        key: args.key.as_deref().map(KeyFile::read).transpose()?,
+        insecure: args.key.is_none(),
+        // Questions and answers are sealed, whatever the sessions of a target are.
+        ..Security::default()
+    };
+    let mut found = remote::discover(&args.link, args.name.as_deref(), args.timeout, &security)?;
     found.sort_by(|a, b| (&a.name, &a.address).cmp(&(&b.name, &b.address)));
     let nobody = found.is_empty();
     if args.json {
@@ -32,14 +41,23 @@ pub fn run(args: &DiscoverArgs) -> Outcome {
             name: t.name,
             address: t.address,
             exports: t.exports,
+            has_key: args.key.is_some().then_some(t.is_proved),
         };
         output::say_json(&Json {
             schema: SCHEMA,
             targets: found.into_iter().map(target).collect(),
         })?;
     } else if !nobody {
-        let row =
-            |t: &remote::ListedTarget| vec![t.name.clone(), t.address.clone(), t.exports.join(" ")];
+        let exports = |t: &remote::ListedTarget| match (t.is_proved, t.exports.is_empty()) {
+            (false, _) => "(does not have this key)".to_owned(),
+            (true, true) if args.key.is_none() => "(told only with --key)".to_owned(),
+            (true, true) => "(none for this key)".to_owned(),
+            (true, false) => t.exports.join(" "),
+        };
+        let row = |t: &remote::ListedTarget| {
+            let cells = [&t.name, &t.address, &exports(t)];
+            cells.map(|cell| output::printable(cell)).to_vec()
+        };
         let rows: Vec<_> = found.iter().map(row).collect();
         output::say(&output::table(&["NODE", "ADDRESS", "EXPORTS"], &rows))?;
     }

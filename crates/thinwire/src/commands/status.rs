@@ -35,6 +35,7 @@ pub fn run(args: &StatusArgs) -> Outcome {
     let (mut attachments, mut targets) = (Vec::new(), Vec::new());
     let run_dir = &args.run_dir.run_dir;
     if let Some(dir) = RunDir::open(run_dir)? {
+        dir.planted().iter().for_each(|odd| output::complain(odd));
         let (names, nodes) = select(args.name.as_deref(), dir.names()?, dir.targets()?)?;
         for name in names {
             attachments.extend(look(&dir, &name)?);
@@ -51,7 +52,8 @@ pub fn run(args: &StatusArgs) -> Outcome {
     if args.json {
         output::say_json(&Json { schema: SCHEMA, attachments, targets })?;
     } else if !nothing {
-        output::say(&texts.into_iter().flatten().collect::<Vec<_>>().join("\n\n"))?;
+        let text = texts.into_iter().flatten().collect::<Vec<_>>().join("\n\n");
+        output::say(&output::printable(&text))?;
     }
     let place = || format!("in {}{}", run_dir.display(), elsewhere(run_dir));
     match &args.name {
@@ -148,6 +150,8 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         path: record.path,
         state,
         insecure: record.insecure,
+        key: record.key,
+        suite: None,
         paths: Vec::new(),
         leaves: Vec::new(),
         timer: gives_up.map(|_| "attach".to_owned()),
@@ -158,6 +162,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         pid: record.pid,
         batch: None,
         spin: None,
+        control: None,
         detail,
     }
 }
@@ -170,7 +175,7 @@ fn text(attachments: &[AttachmentStatus]) -> String {
             a.state.word().to_owned(),
             a.path.clone().unwrap_or("-".into()),
             timer(a.timer.as_deref(), a.seconds_left).unwrap_or("-".into()),
-            if a.insecure { "INSECURE" } else { "-" }.to_owned(),
+            security(a),
             a.uri.clone(),
         ]
     };
@@ -189,9 +194,11 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         if a.leaves.is_empty() {
             lines.extend(a.paths.iter().map(|path| path_line(path, None)));
         }
+        lines.extend(a.key.as_ref().map(|key| format!("shows key {key}")));
         if a.spin.as_deref() == Some(ALWAYS) {
             lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
+        lines.extend(a.control.and_then(|control| control.describe()));
         // That of the whole is that of the leaf which is worst off.
         let is_told = a.detail.is_some() && a.leaves.iter().any(|leaf| leaf.detail == a.detail);
         lines.extend(a.detail.clone().filter(|_| !is_told));
@@ -200,6 +207,16 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         }
     }
     text
+}
+
+/// `INSECURE`, or the suite, or `key` if that is not known.
+fn security(a: &AttachmentStatus) -> String {
+    match (a.insecure, &a.suite, &a.key) {
+        (true, _, _) => "INSECURE".to_owned(),
+        (false, Some(suite), _) => suite.clone(),
+        (false, None, Some(_)) => "key".to_owned(),
+        (false, None, None) => "-".to_owned(),
+    }
 }
 
 fn timer(timer: Option<&str>, seconds_left: Option<f64>) -> Option<String> {

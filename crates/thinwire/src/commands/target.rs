@@ -5,7 +5,10 @@ use serde::Serialize;
 use crate::cli::TargetArgs;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
-use crate::open::require_insecure;
+use crate::export::ExportSpec;
+use crate::keys;
+use crate::notify;
+use crate::open::check_keys_of_parts;
 use crate::output;
 use crate::rundir::SCHEMA;
 use crate::serve;
@@ -18,6 +21,8 @@ struct Checked<'a> {
     node: &'a str,
     ok: bool,
     exports: Vec<&'a str>,
+    /// What it may take of memory, at most.
+    memory_bytes: u64,
     problems: &'a [String],
 }
 
@@ -35,7 +40,16 @@ pub fn run(args: &TargetArgs) -> Outcome {
     if args.check {
         return check(&config, args.json);
     }
-    require_insecure(config.insecure, "serving")?;
+    require_keys(&config)?;
+    if config.insecure {
+        tracing::warn!(
+            "serving without keys: whoever is on these networks can read and change the data"
+        );
+    }
+    let problems = keys_of_parts(&config);
+    if !problems.is_empty() {
+        return Err(Failure::failed(problems.join("\nthinwire: ")));
+    }
     config.refuse_shared()?;
     let is_spread = config.exports.iter().any(|export| export.spread);
     if !is_spread && config.shards as usize > config.exports.len() {
@@ -49,8 +63,10 @@ pub fn run(args: &TargetArgs) -> Outcome {
     // Before any other thread exists, so that all inherit it.
     let signals =
         Signals::catch().map_err(|e| Failure::failed(format!("cannot take over signals: {e}")))?;
-    serve::serve(&config, &signals, &mut || {
-        announce();
+    notify::prepare();
+    let read = || TargetSettings::assemble(args);
+    serve::serve(&config, &read, &signals, &mut || {
+        notify::ready();
         match args.json {
             true => output::say_json(&Ready { schema: SCHEMA, ready: &config.node }),
             false => output::say(&format!("ready {}", config.node)),
@@ -58,35 +74,43 @@ pub fn run(args: &TargetArgs) -> Outcome {
     })
 }
 
+fn require_keys(config: &TargetSettings) -> Outcome {
+    keys::require(!config.keys.is_empty() || config.insecure, "serving")
+}
+
+/// A sentence for each export that this target could not reach all parts of.
+fn keys_of_parts(config: &TargetSettings) -> Vec<String> {
+    let wrong = |export: &ExportSpec| {
+        let why = check_keys_of_parts(&export.volume, config.insecure).err()?;
+        Some(format!("export `{}`: {why}", export.name))
+    };
+    config.exports.iter().filter_map(wrong).collect()
+}
+
 fn check(config: &TargetSettings, json: bool) -> Outcome {
     let mut problems = config.check_volumes();
-    if let Err(refusal) = require_insecure(config.insecure, "serving") {
+    problems.extend(keys_of_parts(config));
+    if let Err(refusal) = require_keys(config) {
         problems.push(refusal.message);
     }
     let exports: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
+    let memory = config.memory();
     if json {
         let (node, ok) = (config.node.as_str(), problems.is_empty());
-        output::say_json(&Checked { schema: SCHEMA, node, ok, exports, problems: &problems })?;
+        output::say_json(&Checked {
+            schema: SCHEMA,
+            node,
+            ok,
+            exports,
+            memory_bytes: memory.all(),
+            problems: &problems,
+        })?;
     } else if problems.is_empty() {
         output::say(&format!("ok: node {}, exports {}", config.node, exports.join(", ")))?;
+        output::say(&format!("memory: at most {memory}"))?;
     }
     match problems.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(problems.join("\nthinwire: "))),
-    }
-}
-
-/// Tells systemd, if it asked, that the service is up (sd_notify: one datagram).
-fn announce() {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixDatagram};
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let address = match path.as_encoded_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
-        _ => SocketAddr::from_pathname(&path),
-    };
-    let sent = address.and_then(|to| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &to));
-    if let Err(e) = sent {
-        tracing::warn!("cannot notify {path:?}: {e}");
     }
 }

@@ -1,11 +1,15 @@
 //! The asking side of the control socket.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use super::{AttachmentStatus, ControlRequest, Response, TargetStatus};
-use crate::rundir::RunDir;
+use crate::reload::Reloaded;
+use crate::rundir::{RunDir, node_of};
+
+/// The longest answer that is taken in: a target that tells of all its sessions says some MiB.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Why an attachment or a target could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +17,7 @@ pub enum ControlError {
     /// No process listens.
     #[error("no process listens on its control socket")]
     Absent,
-    /// The socket belongs to somebody else.
+    /// It is somebody else's, who is neither us nor, to whom all answer, are we root.
     #[error("no permission to ask it")]
     Forbidden,
     /// It did not answer in time.
@@ -56,7 +60,11 @@ impl ControlClient {
         stream.set_write_timeout(Some(Duration::from_millis(200)))?;
         let mut line = serde_json::to_vec(&request).expect("a request is valid JSON");
         line.push(b'\n');
-        stream.write_all(&line)?;
+        match stream.write_all(&line) {
+            // It has answered already, and does not want to hear us.
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {}
+            said => said?,
+        }
         Ok(ControlClient { stream: BufReader::new(stream) })
     }
 
@@ -64,10 +72,14 @@ impl ControlClient {
     pub fn answer(&mut self, patience: Duration) -> Result<Response, ControlError> {
         let patience = patience.max(Duration::from_millis(1));
         self.stream.get_ref().set_read_timeout(Some(patience))?;
-        let mut line = String::new();
-        match self.stream.read_line(&mut line)? {
-            0 => Err(ControlError::Ended),
-            _ => serde_json::from_str(&line).map_err(|e| ControlError::Garbled(e.to_string())),
+        let mut line = Vec::new();
+        if (&mut self.stream).take(ANSWER_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Err(ControlError::Ended);
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Response::Forbidden { .. }) => Err(ControlError::Forbidden),
+            Ok(answer) => Ok(answer),
+            Err(e) => Err(ControlError::Garbled(e.to_string())),
         }
     }
 
@@ -78,7 +90,20 @@ impl ControlClient {
         patience: Duration,
     ) -> Result<AttachmentStatus, ControlError> {
         match Self::ask(dir, name, ControlRequest::Status)?.answer(patience)? {
-            Response::Status(status) => Ok(*status),
+            Response::Status(status) if status.name == name => Ok(*status),
+            other => Err(ControlError::Garbled(format!("{other:?}"))),
+        }
+    }
+
+    /// Has a target read its configuration again; the sentence that it says if it goes on as before.
+    pub fn reload(
+        dir: &RunDir,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Result<Reloaded, String>, ControlError> {
+        match Self::ask(dir, name, ControlRequest::Reload)?.answer(patience)? {
+            Response::Reloaded(reloaded) => Ok(Ok(reloaded)),
+            Response::Refused { why } => Ok(Err(why)),
             other => Err(ControlError::Garbled(format!("{other:?}"))),
         }
     }
@@ -90,7 +115,7 @@ impl ControlClient {
         patience: Duration,
     ) -> Result<TargetStatus, ControlError> {
         match Self::ask(dir, name, ControlRequest::Status)?.answer(patience)? {
-            Response::Target(status) => Ok(*status),
+            Response::Target(status) if node_of(name) == Some(&status.node) => Ok(*status),
             other => Err(ControlError::Garbled(format!("{other:?}"))),
         }
     }
@@ -99,7 +124,9 @@ impl ControlClient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{ControlServer, Controlled, DetachProgress, State};
+    use std::os::unix::fs::PermissionsExt;
+
+    use crate::control::{ControlCounters, ControlServer, Controlled, DetachProgress, State};
     use crate::testing::TempDir;
 
     #[derive(Default)]
@@ -119,6 +146,8 @@ mod tests {
                 path: Some("/s".into()),
                 state: State::Attached,
                 insecure: true,
+                key: None,
+                suite: None,
                 paths: Vec::new(),
                 leaves: Vec::new(),
                 timer: Some("fail-after".into()),
@@ -129,6 +158,7 @@ mod tests {
                 pid: 7,
                 batch: None,
                 spin: None,
+                control: None,
                 detail: self.detail.clone(),
             }
         }
@@ -172,10 +202,102 @@ mod tests {
         (asked, fake.detaches)
     }
 
+    /// What a fake says when nothing else has come.
+    fn told(fake: &Fake) -> AttachmentStatus {
+        AttachmentStatus { control: Some(ControlCounters::default()), ..fake.how() }
+    }
+
     #[test]
     fn status_is_answered() {
         let (status, _) = with_server(false, |dir| ControlClient::status(dir, "a", SOON).unwrap());
-        assert_eq!(status, Fake::default().how());
+        assert_eq!(status, told(&Fake::default()));
+    }
+
+    /// Whoever connects, by whatever mistake it can.
+    #[test]
+    fn a_stranger_is_told_so_counted_and_not_heard() {
+        // Only root can become one.
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let ((shut, heard, status), detaches) = with_server(false, |dir| {
+            let path = dir.file("a", "sock");
+            let shut = as_stranger(|| dir.connect("a").unwrap_err().kind());
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+            let heard = as_stranger(|| {
+                let mut heard = Vec::new();
+                for request in [ControlRequest::Detach { force: true }, ControlRequest::Status] {
+                    let answer = ControlClient::ask(dir, "a", request).unwrap().answer(SOON);
+                    assert!(matches!(answer, Err(ControlError::Forbidden)), "{answer:?}");
+                }
+                // One that says nothing is told, too, and has no place.
+                BufReader::new(dir.connect("a").unwrap()).read_to_end(&mut heard).unwrap();
+                String::from_utf8(heard).unwrap()
+            });
+            (shut, heard, ControlClient::status(dir, "a", SOON).unwrap())
+        });
+        assert_eq!(shut, io::ErrorKind::PermissionDenied);
+        let why = "only root may ask here, and this is user 65534";
+        assert_eq!(heard, format!("{{\"answer\":\"forbidden\",\"why\":\"{why}\"}}\n"));
+        let control = status.control.unwrap();
+        assert_eq!(control, ControlCounters { strangers: 3, ..Default::default() });
+        assert_eq!(
+            control.describe().unwrap(),
+            "its control socket refused 3 connections of other users"
+        );
+        assert!(detaches.is_empty(), "a stranger was heard");
+    }
+
+    /// In a thread that is another user: Linux has users by thread.
+    fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> T {
+        let stranger = rustix::process::Uid::from_raw(65534);
+        std::thread::scope(|scope| {
+            let acting = scope.spawn(|| {
+                rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
+                act()
+            });
+            acting.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_crowd_is_let_in_by_and_by_and_keeps_nobody_out() {
+        let temp = TempDir::new("control-crowd");
+        let dir = RunDir::create(temp.path()).unwrap();
+        let mut server = ControlServer::new(dir.listen("a").unwrap()).unwrap();
+        let mut fake = Fake::default();
+        let crowd: Vec<_> = (0..40).map(|_| dir.connect("a").unwrap()).collect();
+        for crowded in [0, 16, 24, 24] {
+            server.turn(&mut fake);
+            assert_eq!(server.counters().crowded, crowded);
+        }
+        let mut client = ControlClient::ask(&dir, "a", ControlRequest::Status).unwrap();
+        while server.turn(&mut fake) {}
+        let Response::Status(status) = client.answer(SOON).unwrap() else { panic!("no status") };
+        assert_eq!(status.control.unwrap(), ControlCounters { crowded: 25, ..Default::default() });
+        drop(crowd);
+    }
+
+    /// An answer that never ends, one that is none, and one of another name.
+    #[test]
+    fn an_answer_that_makes_no_sense_is_told_as_such() {
+        let temp = TempDir::new("control-garbled");
+        let dir = RunDir::create(temp.path()).unwrap();
+        let listener = dir.listen("a").unwrap();
+        let other = AttachmentStatus { name: "b".into(), ..Fake::default().how() };
+        let other = serde_json::to_vec(&Response::Status(Box::new(other))).unwrap();
+        for said in
+            [&b"\xff\xfe\n"[..], b"{\"answer\":\"root\"}\n", &[other, b"\n".to_vec()].concat()]
+        {
+            let failed = std::thread::scope(|scope| {
+                let asking = scope.spawn(|| ControlClient::status(&dir, "a", SOON).unwrap_err());
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.read_exact(&mut [0; 16]).unwrap();
+                stream.write_all(said).unwrap();
+                asking.join().unwrap()
+            });
+            assert!(matches!(failed, ControlError::Garbled(_)), "{failed:?}");
+        }
     }
 
     /// As of a target with many sessions: more than a socket takes at once.
@@ -188,7 +310,7 @@ mod tests {
             let _deaf = ControlClient::ask(dir, "a", ControlRequest::Status).unwrap();
             ControlClient::status(dir, "a", SOON).unwrap()
         });
-        assert_eq!(status, fake().how());
+        assert_eq!(status, told(&fake()));
     }
 
     #[test]
@@ -236,30 +358,37 @@ mod tests {
             asking.join().unwrap()
         });
         for answer in answers {
-            assert!(answer == fake.status(), "no status");
+            let Response::Status(status) = answer else { panic!("no status") };
+            assert!(*status == told(&fake), "another status");
         }
     }
 
     #[test]
     fn nonsense_is_refused_and_disturbs_nobody() {
-        let (answers, _) = with_server(false, |dir| {
+        let deep = "[".repeat(4000) + "\n";
+        let long = "{\"op\":\"status\",".to_owned() + &" ".repeat(4096) + "\"x\":1}\n";
+        let nonsense = ["format c:\n", &"x".repeat(5000), "\n", "\0\n", "\u{202e}\n", &deep, &long];
+        let ((answers, status), detaches) = with_server(false, |dir| {
             let mut answers = Vec::new();
-            for nonsense in ["format c:\n".to_owned(), "x".repeat(5000), "\n".into(), "\0\n".into()]
-            {
+            for nonsense in nonsense {
                 let mut stream = dir.connect("a").unwrap();
-                stream.write_all(nonsense.as_bytes()).unwrap();
+                // It may be refused before all is said.
+                let _ = stream.write_all(nonsense.as_bytes());
                 let mut client = ControlClient { stream: BufReader::new(stream) };
                 answers.push(client.answer(SOON).unwrap());
             }
             // More connections than are taken, all silent, then one that asks once they are gone.
             let silent: Vec<_> = (0..40).map(|_| dir.connect("a").unwrap()).collect();
             drop(silent);
-            ControlClient::status(dir, "a", SOON).unwrap();
-            answers
+            (answers, ControlClient::status(dir, "a", SOON).unwrap())
         });
-        for answer in answers {
-            assert!(matches!(&answer, Response::Refused { .. }), "{answer:?}");
+        for answer in &answers {
+            assert!(matches!(answer, Response::Refused { .. }), "{answer:?}");
         }
+        let control = status.control.unwrap();
+        assert_eq!((control.garbled, control.strangers), (answers.len() as u64, 0));
+        assert!(control.describe().unwrap().contains("7 lines that were no request"));
+        assert!(detaches.is_empty());
     }
 
     #[test]

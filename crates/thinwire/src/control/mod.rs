@@ -1,13 +1,16 @@
-//! How `status` and `detach` talk to an attachment's or a target's process: over its unix socket in the
+//! How `status`, `reload` and `detach` talk to an attachment's or a target's process: over its unix socket in the
 //! run directory, one JSON object a line, one request a connection.
 //!
 //! | request | answers |
 //! |---|---|
 //! | `{"op":"status"}` | `{"answer":"status", ...}`; of a target `{"answer":"target", ...}` |
+//! | `{"op":"reload"}` | `{"answer":"reloaded","changes":[...],"ended":N,"late":[...]}` of a target that has read its configuration again; `refused` if nothing was changed, and why |
 //! | `{"op":"detach","force":false}` | `{"answer":"refused","why":...}`; or `{"answer":"detaching"}` and later, on the same connection, `detached` (with `"unheard":...` if a target has not heard of it, with `"still_used":...` if somebody uses what was taken away by force), `refused` (in use after all) or `{"answer":"failed","why":...}` |
 //!
 //! A line longer than [`LINE_BYTES_MAX`] or one that cannot be understood is answered with
-//! `refused` and ends the connection.
+//! `refused` and ends the connection. The file of the socket is its owner's alone; should somebody else have
+//! connected all the same, which the kernel tells (SO_PEERCRED), whatever is asked is answered with
+//! `{"answer":"forbidden","why":...}`. All of that is counted: [`ControlCounters`].
 
 mod client;
 mod server;
@@ -16,11 +19,14 @@ mod target;
 pub use client::{ControlClient, ControlError};
 pub use server::{ControlServer, Controlled, DetachProgress};
 pub use target::{
-    CacheStatus, ExportStatus, LeafStatus, LinkStatus, SessionStatus, TargetCounters, TargetState,
-    TargetStatus, WriterStatus,
+    CacheStatus, ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus,
+    PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState, TargetStatus,
+    WriterStatus,
 };
 
 use serde::{Deserialize, Serialize};
+
+use crate::reload::Reloaded;
 
 /// The longest request line in bytes.
 pub const LINE_BYTES_MAX: usize = 4096;
@@ -31,11 +37,41 @@ pub const LINE_BYTES_MAX: usize = 4096;
 pub enum ControlRequest {
     /// Tell state, paths and counters.
     Status,
+    /// Read the configuration again. An attachment refuses that.
+    Reload,
     /// Go away. A target refuses that.
     Detach {
         /// Even if in use, without waiting for anything outstanding.
         force: bool,
     },
+}
+
+/// What came to a control socket, since it was opened, and was no request of its owner's or root's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControlCounters {
+    /// Connections of other users, which were told that they may not ask.
+    pub strangers: u64,
+    /// Lines that were no request, or longer than [`LINE_BYTES_MAX`].
+    pub garbled: u64,
+    /// Connections that were ended unanswered: there were too many, or no descriptor was left.
+    pub crowded: u64,
+}
+
+impl ControlCounters {
+    /// A sentence for the user; `None` if nothing of the kind has come.
+    pub fn describe(&self) -> Option<String> {
+        let parts = [
+            (self.strangers, "connections of other users"),
+            (self.garbled, "lines that were no request"),
+            (self.crowded, "connections too many"),
+        ];
+        let parts: Vec<_> = parts
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        (!parts.is_empty()).then(|| format!("its control socket refused {}", parts.join(", ")))
+    }
 }
 
 /// What an attachment answers.
@@ -46,8 +82,15 @@ pub enum Response {
     Status(Box<AttachmentStatus>),
     /// The target's state, exports, sessions and counters.
     Target(Box<TargetStatus>),
+    /// It has read its configuration again, and acts on it.
+    Reloaded(Reloaded),
     /// It will not do that; it goes on as before.
     Refused {
+        /// A sentence for the user.
+        why: String,
+    },
+    /// Who asks is neither its owner nor root.
+    Forbidden {
         /// A sentence for the user.
         why: String,
     },
@@ -69,6 +112,18 @@ pub enum Response {
     },
 }
 
+impl Response {
+    /// Puts the counters of the socket beside what its process tells of itself.
+    fn with_counters(mut self, counters: ControlCounters) -> Self {
+        match &mut self {
+            Response::Status(status) => status.control = Some(counters),
+            Response::Target(status) => status.control = Some(counters),
+            _ => {}
+        }
+        self
+    }
+}
+
 /// How an attachment is: one element of `status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttachmentStatus {
@@ -82,8 +137,16 @@ pub struct AttachmentStatus {
     pub path: Option<String>,
     /// See [`State`].
     pub state: State,
-    /// Frames are neither authenticated nor encrypted.
+    /// Frames are neither authenticated nor encrypted, of some part of it at least.
     pub insecure: bool,
+    /// The name of the key that it shows, unless volumes name keys of their own; null without one, and from a
+    /// process of an earlier version.
+    #[serde(default)]
+    pub key: Option<String>,
+    /// The suite that its frames are sealed with, if they are and all with the same one; null otherwise, and
+    /// from a process of an earlier version.
+    #[serde(default)]
+    pub suite: Option<String>,
     /// The ways to the target, or to all targets of a volume made of several; empty for local ones.
     pub paths: Vec<PathStatus>,
     /// Of a volume made of several: the remote ones among them, each with its paths; of an attachment with
@@ -116,6 +179,10 @@ pub struct AttachmentStatus {
     /// version.
     #[serde(default)]
     pub spin: Option<String>,
+    /// What came to its control socket and was refused; null if it does not tell, and from a process of an
+    /// earlier version.
+    #[serde(default)]
+    pub control: Option<ControlCounters>,
     /// More about the state, for people.
     #[serde(default)]
     pub detail: Option<String>,
@@ -208,6 +275,7 @@ mod tests {
     fn the_words_on_the_socket_are_fixed() {
         let request = |text: &str| serde_json::from_str::<ControlRequest>(text).ok();
         assert_eq!(request(r#"{"op":"status"}"#), Some(ControlRequest::Status));
+        assert_eq!(request(r#"{"op":"reload"}"#), Some(ControlRequest::Reload));
         assert_eq!(
             request(r#"{"op":"detach","force":true}"#),
             Some(ControlRequest::Detach { force: true })
@@ -217,8 +285,13 @@ mod tests {
         for state in [TargetState::Serving, TargetState::Stopping, TargetState::Unresponsive] {
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
         }
+        let reloaded = Reloaded { changes: vec!["x".into()], ended: 2, late: vec![1] };
+        let text = serde_json::to_string(&Response::Reloaded(reloaded)).unwrap();
+        assert_eq!(text, r#"{"answer":"reloaded","changes":["x"],"ended":2,"late":[1]}"#);
         let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
         assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
+        let text = serde_json::to_string(&Response::Forbidden { why: "no".into() }).unwrap();
+        assert_eq!(text, r#"{"answer":"forbidden","why":"no"}"#);
         // As the versions before say it, too.
         let text =
             serde_json::to_string(&Response::Detached { unheard: None, still_used: None }).unwrap();

@@ -2,17 +2,24 @@
 //! thread beside those of a target: nothing here waits, and all connections hide behind one epoll
 //! descriptor.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use thinwire_runtime::peer::user_of_peer;
 
-use super::{ControlRequest, LINE_BYTES_MAX, Response};
+use super::{ControlCounters, ControlRequest, LINE_BYTES_MAX, Response};
+use crate::folder::is_ours;
+use crate::reload::Reloaded;
 
 /// More than this many connections at once are not served.
 const CONNECTIONS_MAX: usize = 16;
+
+/// Most connections taken in in one turn: whoever makes more holds up nobody else on the shard.
+const ACCEPTS_MAX: usize = 16;
 
 /// The listener's key; connections have the key of their place.
 const LISTENER: u64 = u64::MAX;
@@ -21,6 +28,11 @@ const LISTENER: u64 = u64::MAX;
 pub trait Controlled {
     /// State, paths and counters, as an answer to be sent.
     fn status(&self) -> Response;
+
+    /// Reads the configuration again and acts on it, or says why not and goes on as before.
+    fn reload(&mut self) -> Result<Reloaded, String> {
+        Err("it is an attachment, and has no configuration that could be read again".into())
+    }
 
     /// Starts to detach, or says why not. After `Ok` the owner ends the attachment and calls
     /// [`ControlServer::finish`]. Asked again, possibly with more force, while under way.
@@ -47,6 +59,10 @@ pub struct ControlServer {
     epoll: OwnedFd,
     listener: UnixListener,
     connections: Vec<Option<Connection>>,
+    counters: ControlCounters,
+    /// Kept so that a connection can be turned away when there are no descriptors left: else it would wake us
+    /// for ever.
+    reserve: Option<File>,
 }
 
 impl ControlServer {
@@ -56,7 +72,13 @@ impl ControlServer {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let connections = (0..CONNECTIONS_MAX).map(|_| None).collect();
-        Ok(ControlServer { epoll, listener, connections })
+        let (counters, reserve) = (ControlCounters::default(), reserve());
+        Ok(ControlServer { epoll, listener, connections, counters, reserve })
+    }
+
+    /// What was refused so far.
+    pub fn counters(&self) -> ControlCounters {
+        self.counters
     }
 
     /// Readable when [`ControlServer::turn`] has something to do.
@@ -102,20 +124,56 @@ impl ControlServer {
     }
 
     fn accept(&mut self) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            // Beyond the bound one that only holds its place gives way: asking always works.
-            let free = self.connections.iter().position(Option::is_none);
-            let idle = || self.connections.iter().flatten().position(|c| !c.wants_end);
-            let Some(at) = free.or_else(idle) else { continue };
-            let key = EventData::new_u64(at as u64);
-            if stream.set_nonblocking(true).is_ok()
-                && epoll::add(&self.epoll, &stream, key, EventFlags::IN).is_ok()
-            {
-                let line = Vec::with_capacity(LINE_BYTES_MAX);
-                let rest = Vec::new();
-                self.connections[at] = Some(Connection { stream, line, wants_end: false, rest });
+        for _ in 0..ACCEPTS_MAX {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) if is_out_of_descriptors(&e) => {
+                    self.reserve = None;
+                    if self.listener.accept().is_ok() {
+                        self.counters.crowded += 1;
+                    }
+                    self.reserve = reserve();
+                    continue;
+                }
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(_) => return,
+            };
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            match user_of_peer(stream.as_fd()) {
+                Ok(user) if is_ours(user) => self.let_in(stream),
+                Ok(user) => self.send_away(&stream, &format!("user {user}")),
+                Err(_) => self.send_away(&stream, "somebody of whom that is not known"),
             }
         }
+    }
+
+    fn let_in(&mut self, stream: UnixStream) {
+        // Beyond the bound one that only holds its place gives way: asking always works.
+        let free = self.connections.iter().position(Option::is_none);
+        let idle = || self.connections.iter().flatten().position(|c| !c.wants_end);
+        let at = free.or_else(idle);
+        self.counters.crowded += u64::from(free.is_none());
+        let Some(at) = at else { return };
+        let key = EventData::new_u64(at as u64);
+        if epoll::add(&self.epoll, &stream, key, EventFlags::IN).is_ok() {
+            let line = Vec::with_capacity(LINE_BYTES_MAX);
+            let rest = Vec::new();
+            self.connections[at] = Some(Connection { stream, line, wants_end: false, rest });
+        }
+    }
+
+    /// Tells a stranger so, whatever it wants. It never has a place.
+    fn send_away(&mut self, stream: &UnixStream, who: &str) {
+        let owner = rustix::process::geteuid().as_raw();
+        let owner = if owner == 0 { "root".to_owned() } else { format!("user {owner} and root") };
+        let why = format!("only {owner} may ask here, and this is {who}");
+        if self.counters.strangers == 0 {
+            tracing::warn!("refused on the control socket: {why}; what follows is counted only");
+        }
+        self.counters.strangers += 1;
+        let _ = answer(stream, &Response::Forbidden { why });
     }
 
     /// Takes in what one connection sent, or goes on with the answer to it; closes it when it is done or
@@ -128,7 +186,16 @@ impl ControlServer {
         let mut bytes = [0; 512];
         let keep = match (&connection.stream).read(&mut bytes) {
             Ok(0) => false,
-            Ok(count) => connection.take_in(&bytes[..count], controlled),
+            Ok(count) => match connection.take_in(&bytes[..count]) {
+                None => true,
+                Some(Ok(request)) => {
+                    connection.answer(perform(request, controlled).with_counters(self.counters))
+                }
+                Some(Err(why)) => {
+                    self.counters.garbled += 1;
+                    connection.answer(Response::Refused { why })
+                }
+            },
             Err(e) => e.kind() == io::ErrorKind::WouldBlock,
         };
         if !keep {
@@ -163,26 +230,20 @@ impl ControlServer {
 }
 
 impl Connection {
-    /// True if the connection stays open.
-    fn take_in(&mut self, bytes: &[u8], controlled: &mut dyn Controlled) -> bool {
+    /// The request, or why there is none, once a whole line is here.
+    fn take_in(&mut self, bytes: &[u8]) -> Option<Result<ControlRequest, String>> {
         self.line.extend_from_slice(bytes);
-        let Some(end) = self.line.iter().position(|byte| *byte == b'\n') else {
-            if self.line.len() > LINE_BYTES_MAX {
-                let why = format!("the request is longer than {LINE_BYTES_MAX} bytes");
-                let _ = answer(&self.stream, &Response::Refused { why });
-                return false;
-            }
-            return true;
-        };
-        let response = match serde_json::from_slice(&self.line[..end]) {
-            Ok(ControlRequest::Status) => controlled.status(),
-            Ok(ControlRequest::Detach { force }) => match controlled.detach(force) {
-                Ok(DetachProgress::Started) => Response::Detaching,
-                Err(why) => Response::Refused { why },
-            },
-            Err(e) => Response::Refused { why: format!("not a request: {e}") },
-        };
+        let end = self.line.iter().position(|byte| *byte == b'\n');
+        if end.unwrap_or(self.line.len()) > LINE_BYTES_MAX {
+            return Some(Err(format!("the request is longer than {LINE_BYTES_MAX} bytes")));
+        }
+        let request = serde_json::from_slice(&self.line[..end?]);
         self.line.clear();
+        Some(request.map_err(|e| format!("not a request: {e}")))
+    }
+
+    /// True if the connection stays open: another answer follows.
+    fn answer(&mut self, response: Response) -> bool {
         self.wants_end = response == Response::Detaching;
         match answer(&self.stream, &response) {
             Ok(rest) => {
@@ -192,6 +253,28 @@ impl Connection {
             Err(_) => false,
         }
     }
+}
+
+fn perform(request: ControlRequest, controlled: &mut dyn Controlled) -> Response {
+    match request {
+        ControlRequest::Status => controlled.status(),
+        ControlRequest::Reload => match controlled.reload() {
+            Ok(reloaded) => Response::Reloaded(reloaded),
+            Err(why) => Response::Refused { why },
+        },
+        ControlRequest::Detach { force } => match controlled.detach(force) {
+            Ok(DetachProgress::Started) => Response::Detaching,
+            Err(why) => Response::Refused { why },
+        },
+    }
+}
+
+fn reserve() -> Option<File> {
+    File::open("/dev/null").ok()
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Answers with one line; what of it the socket does not take at once: only a target with many sessions

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchStatus, PathStatus, State};
+use super::{BatchStatus, ControlCounters, PathStatus, State};
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -16,6 +16,12 @@ pub struct TargetStatus {
     pub state: TargetState,
     /// Frames are neither authenticated nor encrypted.
     pub insecure: bool,
+    /// The keys that it takes: whose they are, and which; none from a process of an earlier version.
+    #[serde(default)]
+    pub keys: Vec<KeyStatus>,
+    /// Frames are authenticated, and not encrypted.
+    #[serde(default)]
+    pub authenticate_only: bool,
     /// Threads, each with exports and sessions of its own.
     pub shards: u32,
     /// Their `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
@@ -35,10 +41,85 @@ pub struct TargetStatus {
     /// Frames and messages that were dropped, by reason (`docs/protocol.md` names them); those that happened
     /// only.
     pub drops: BTreeMap<String, u64>,
+    /// What initiators may have, by the limit's name; of each shard. Empty from a process of an earlier version.
+    #[serde(default)]
+    pub limits: BTreeMap<String, LimitStatus>,
+    /// What came to its control socket and was refused; null if it does not tell, and from a process of an
+    /// earlier version.
+    #[serde(default)]
+    pub control: Option<ControlCounters>,
     /// Its process; 0 if it is gone.
     pub pid: i32,
+    /// What it may still do; null before it serves, and from a process of an earlier version.
+    #[serde(default)]
+    pub privileges: Option<PrivilegesStatus>,
     /// More about the state, for people.
     pub detail: Option<String>,
+}
+
+/// What a target has left of what it was started with (`docs/security.md`, "Privileges").
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivilegesStatus {
+    /// Its user, or the number of that if it has no name.
+    pub user: String,
+    /// That user's number.
+    pub uid: u32,
+    /// Its group's.
+    pub gid: u32,
+    /// The capabilities that it has, as the kernel calls them.
+    pub capabilities: Vec<String>,
+    /// Why it has kept some; null if it has none, or was told to keep all.
+    pub kept_for: Option<String>,
+    /// It gains nothing by starting a program.
+    pub no_new_privs: MeasureStatus,
+    /// Its memory goes into no core dump, and no other process of its user can look into it.
+    pub not_dumpable: MeasureStatus,
+    /// System calls that it does not make are refused.
+    pub seccomp: MeasureStatus,
+    /// Its rings take the calls of a disk only.
+    pub io_uring: MeasureStatus,
+    /// System calls that were refused, by name, and how often; those that happened only.
+    pub refused_calls: BTreeMap<String, u32>,
+}
+
+impl PrivilegesStatus {
+    /// In one line, for people.
+    pub fn describe(&self) -> String {
+        let mut text = format!("runs as user {} (id {})", self.user, self.uid);
+        text += &match (self.capabilities.as_slice(), &self.kept_for) {
+            ([], _) => " without capabilities".to_owned(),
+            (some, None) if some.len() > 8 => format!(" with {} capabilities", some.len()),
+            (some, None) => format!(" with {}", some.join(", ")),
+            (some, Some(why)) => format!(" with {}, because {why}", some.join(", ")),
+        };
+        for (what, measure) in [
+            ("no_new_privs", &self.no_new_privs),
+            ("not dumpable", &self.not_dumpable),
+            ("seccomp", &self.seccomp),
+            ("io_uring restricted", &self.io_uring),
+        ] {
+            text += &match &measure.why {
+                _ if measure.taken => format!("; {what}: yes"),
+                Some(why) => format!("; {what}: no ({why})"),
+                None => format!("; {what}: no"),
+            };
+        }
+        if !self.refused_calls.is_empty() {
+            let calls =
+                self.refused_calls.iter().map(|(name, count)| format!("{name} {count} times"));
+            text += &format!("; refused system calls: {}", calls.collect::<Vec<_>>().join(", "));
+        }
+        text
+    }
+}
+
+/// Whether a measure is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeasureStatus {
+    /// It is in force.
+    pub taken: bool,
+    /// Why not; null if it is.
+    pub why: Option<String>,
 }
 
 /// The state of a target.
@@ -213,12 +294,46 @@ pub struct SessionStatus {
     pub initiator: String,
     /// Names of the exports that it has open.
     pub exports: Vec<String>,
+    /// The key that opened it; null without one, and from a process of an earlier version.
+    #[serde(default)]
+    pub key: Option<SessionKeyStatus>,
     /// The ways to it; `remote` is its address.
     pub paths: Vec<PathStatus>,
     /// How long it has not been heard.
     pub idle_s: f64,
     /// The shard that has it.
     pub shard: u32,
+}
+
+/// A limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitStatus {
+    /// How much there may be.
+    pub value: u64,
+    /// How often something was refused for it, or gave way, on all shards.
+    pub refused: u64,
+}
+
+/// The keys of one who may come to a target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyStatus {
+    /// Whose they are.
+    pub name: String,
+    /// Their ids.
+    pub ids: Vec<String>,
+}
+
+/// The key of a session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionKeyStatus {
+    /// Whose it is.
+    pub name: String,
+    /// Which of theirs.
+    pub id: String,
+    /// How frames are sealed.
+    pub suite: String,
+    /// How often this end has gone to another key of the session.
+    pub rekeys: u64,
 }
 
 /// What has happened since a target started.

@@ -3,14 +3,14 @@
 use thinwire_volume::Volume;
 
 use super::*;
-use crate::bench::Random;
+use crate::bench::SplitMix;
 use crate::copy::compare;
 use crate::testing::{MemoryVolume, Mischief};
 
 /// A source of 4 MiB with data here and there, written zeroes, and holes.
 fn source(block_bytes: u32) -> MemoryVolume {
     let mut volume = MemoryVolume::new(4 << 20, block_bytes);
-    let mut random = Random::new(1);
+    let mut random = SplitMix::new(1);
     for at in [0, 300 << 10, (1 << 20) + 4096, (4 << 20) - 8192] {
         let bytes: Vec<u8> = (0..8192).map(|_| random.bits() as u8 | 1).collect();
         volume.scribble(at, &bytes);

@@ -4,11 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use super::Leaf;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::local::LocalLeaf;
 use crate::open::{Ending, Unheard, Wait};
-use crate::remote::{CLOSE_PATIENCE, RemoteLeaf};
+use crate::remote::{CLOSE_PATIENCE, RemoteLeaf, is_readable};
 
 /// The attachments among leaves.
 pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
@@ -40,19 +40,43 @@ pub(super) fn end_remotes(
     if let Some(hurry) = hurry {
         host.watch(hurry.as_fd())?;
     }
-    let end = Instant::now() + CLOSE_PATIENCE;
     // What was queued is sent, also of those that are not waited for.
     let mut ended = host.turn(Wait::No);
-    for (leaf, _) in leaves.iter_mut().zip(forced).filter(|(_, force)| !force) {
-        let left = leaf.end_close(end, hurry);
-        ended = ended.and(left);
-    }
+    let in_order = leaves.iter().zip(forced).filter(|(_, force)| !force);
+    ended = ended.and(await_closed(host, in_order.map(|(leaf, _)| &**leaf).collect(), hurry));
+    // The last goodbyes were queued by what has just been received.
+    ended = ended.and(host.turn(Wait::No));
     if let Some(hurry) = hurry {
         host.unwatch(hurry.as_fd())?;
     }
     let uris = leaves.iter().filter(|leaf| leaf.is_unheard()).map(|leaf| leaf.uri().to_owned());
     unheard.0.extend(uris);
     ended.map(|()| unheard)
+}
+
+/// Turns the host until all have let go, each of which goes on whatever holds up the others. The first failure.
+fn await_closed(host: &Host, mut left: Vec<&RemoteLeaf>, hurry: Option<&OwnedFd>) -> Outcome {
+    let end = Instant::now() + CLOSE_PATIENCE;
+    let mut failed = None;
+    loop {
+        left.retain(|leaf| {
+            let closed = leaf.closed();
+            let is_left = closed.is_none();
+            failed = failed.take().or(closed.and_then(Result::err));
+            is_left
+        });
+        let Some(slowest) = left.first() else { return failed.map_or(Ok(()), Err) };
+        let why = if hurry.is_some_and(is_readable) {
+            "given up before the target confirmed the detach".to_owned()
+        } else if Instant::now() >= end {
+            let seconds = CLOSE_PATIENCE.as_secs();
+            format!("the target did not confirm the detach within {seconds} s")
+        } else {
+            host.turn(Wait::Until(end))?;
+            continue;
+        };
+        return Err(failed.unwrap_or(Failure::failed(format!("{}: {why}", slowest.uri()))));
+    }
 }
 
 /// Whether an attachment ends by force, so that its target keeps it on record as the writer.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use thinwire_buffer::SegList;
 use thinwire_runtime::disk;
@@ -16,7 +17,8 @@ use crate::testing::{FailsFlush, Hangs, TempDir};
 fn what_does_not_fit_is_named_as_the_user_named_it() {
     let half = 1u64 << 63;
     let text = format!("linear:[memory:512,null:{half},linear:[null:{half},null:512]]");
-    let options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    let options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), PathBuf::new());
     let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
     let outer = format!("cannot open {text}: linear:[null:{half},null:512] does not fit");
     assert!(error.starts_with(&outer), "{error}");
@@ -37,7 +39,8 @@ impl Failing {
         paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
         let text = format!("linear:[{},{}]", paths[0].display(), paths[1].display());
         let run_dir = dir.path().join("run");
-        let mut options = VolumeOptions::new(false, &WireArgs::default(), run_dir);
+        let mut options =
+            VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), run_dir);
         options.losses_are_heard = losses_are_heard;
         let host = Host::new().unwrap();
         let disk = DiskOptions::default();
@@ -111,11 +114,25 @@ fn a_loss_that_no_flush_has_told_of_fails_the_end_and_stays_on_record() {
 
 /// Three images as one volume that is in a hurry to end. Those that `hang` answer flushes once so many were asked for.
 fn hanging(dir: &TempDir, hang: [bool; 3], wanted: usize) -> (Box<dyn OpenVolume>, Vec<PathBuf>) {
+    let (host, options, tree, paths) = hanging_tree(dir, hang, wanted);
+    (over(&host, tree, &options), paths)
+}
+
+/// The same, before it is open.
+fn hanging_tree(
+    dir: &TempDir,
+    hang: [bool; 3],
+    wanted: usize,
+) -> (Host, VolumeOptions, Tree, Vec<PathBuf>) {
     let paths: Vec<_> = ["a.img", "b.img", "c.img"].map(|name| dir.path().join(name)).into();
     paths.iter().for_each(|path| std::fs::write(path, [0; 1 << 16]).unwrap());
     let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
     let spec = format!("linear:[{}]", names.join(",")).parse().unwrap();
-    let mut options = VolumeOptions::new(false, &WireArgs::default(), dir.path().join("run"));
+    let mut options = VolumeOptions::new(
+        crate::keys::Security::default(),
+        &WireArgs::default(),
+        dir.path().join("run"),
+    );
     let hurry = crate::steward::bell().unwrap();
     rustix::io::write(&hurry, &1u64.to_ne_bytes()).unwrap();
     options.hurry = Some(hurry);
@@ -129,7 +146,26 @@ fn hanging(dir: &TempDir, hang: [bool; 3], wanted: usize) -> (Box<dyn OpenVolume
             leaf.wrap(|sound| Box::new(Hangs::new(sound, &asked, wanted)));
         }
     }
-    (over(&host, tree, &options), paths)
+    (host, options, tree, paths)
+}
+
+/// Of an export of a target, which does not let go of the leaves itself.
+#[test]
+fn what_a_tree_waits_for_is_known_before_it_is_let_go_of() {
+    let dir = TempDir::new("opened-awaited");
+    let (_host, _, mut tree, paths) = hanging_tree(&dir, [true, false, true], usize::MAX);
+    let awaited = tree.awaited().unwrap();
+    assert!(awaited(true).is_empty());
+    let Root::Other(volume) = &mut tree.volume else { panic!("it is no port") };
+    volume.submit(Io::new(1, Op::Flush, 0, 0));
+    let start = Instant::now();
+    while awaited(true).len() > 2 {
+        assert!(start.elapsed() < Duration::from_secs(20), "a sound image does not answer");
+        volume.poll(&mut Vec::new());
+    }
+    assert_eq!(awaited(true), [&paths[0], &paths[2]].map(PathBuf::clone));
+    drop(tree);
+    assert!(awaited(true).is_empty(), "it keeps something of them");
 }
 
 /// The second that one of them may take is not taken by each behind the other.
@@ -180,7 +216,8 @@ fn a_part_that_is_not_there_is_named_with_the_line_that_says_so() {
     let far = volume("far", "\"other.toml#here\"");
     std::fs::write(path("a.toml"), own + &listed + &far).unwrap();
     std::fs::write(path("other.toml"), volume("here", "\"none.img\"")).unwrap();
-    let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    let mut options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), PathBuf::new());
     options.read_only = true;
     let [a, other, none] = ["a.toml", "other.toml", "none.img"].map(path);
     for (name, place) in [
@@ -203,7 +240,8 @@ fn a_file_that_is_part_twice_is_refused() {
     std::fs::write(&path, [0; 4096]).unwrap();
     let a = path.display();
     let text = format!("linear:[{a},memory:512,linear:[{a}]]");
-    let mut options = VolumeOptions::new(false, &WireArgs::default(), PathBuf::new());
+    let mut options =
+        VolumeOptions::new(crate::keys::Security::default(), &WireArgs::default(), PathBuf::new());
     options.read_only = true;
     let error = open_volume(&text.parse().unwrap(), &options, None).err().unwrap().to_string();
     assert!(error.contains(&format!("file:{a} and file:{a} are the same file")), "{error}");

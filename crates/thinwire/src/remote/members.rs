@@ -1,7 +1,7 @@
 //! The members of an attachment: sessions side by side, each a part of its own (`docs/design.md`, "One export,
 //! several shards"). Usually there is one.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::time::{Duration, Instant};
 
 use thinwire_buffer::Time;
@@ -12,16 +12,16 @@ use thinwire_volume::{ErrorKind, Port};
 
 use crate::host::Host;
 
-/// How long a target that has granted the first member may take with the others. One that knows of no members
-/// does not answer.
+/// How long a target that has granted the first member may take with the others, while it answers that. One that
+/// knows of no members does not answer them.
 pub(super) const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// All of one attachment: the first, and the others once that has been granted the export.
 pub(super) struct Members {
     host: Host,
     first: PartId<Initiator>,
-    /// The others, and since when they attach: once the first has been granted what they join.
-    others: OnceCell<(Vec<PartId<Initiator>>, Instant)>,
+    /// The others, once the first has been granted what they join, and since when the target may answer them.
+    others: OnceCell<(Vec<PartId<Initiator>>, Cell<Instant>)>,
     count: u8,
     /// Of the first.
     config: InitiatorConfig,
@@ -31,6 +31,7 @@ pub(super) struct Members {
 impl Members {
     /// Begins to attach the first of `count`; `config` has an identity and an instance.
     pub fn begin(host: &Host, config: InitiatorConfig, links: Vec<usize>, count: u8) -> Self {
+        let config = one_of(config, count);
         let first = begin_attach(&mut host.shard_mut(), config.clone(), links.clone());
         Members { host: host.clone(), first, others: OnceCell::new(), count, config, links }
     }
@@ -49,7 +50,8 @@ impl Members {
             begin_attach(&mut self.host.shard_mut(), config, self.links.clone())
         };
         let others = (1..self.count).map(join).collect();
-        assert!(self.others.set((others, Instant::now())).is_ok(), "they are begun once");
+        let begun = self.others.set((others, Cell::new(Instant::now())));
+        assert!(begun.is_ok(), "they are begun once");
     }
 
     /// Those that have begun.
@@ -78,12 +80,20 @@ impl Members {
         self.all().enumerate().find_map(error)
     }
 
-    /// The target answers the first, and one of the others not.
+    /// See [`Initiator::hint`].
+    pub fn hint(&self) -> Option<String> {
+        let shard = self.host.shard();
+        self.all().find_map(|member| shard.get(member).hint().map(str::to_owned))
+    }
+
+    /// The target answers the first, and one of the others not. To be asked from time to time: what it may take
+    /// begins anew while it is away.
     pub fn is_left_alone(&self) -> bool {
-        let since = self.others.get().map(|(_, since)| since.elapsed());
-        since.is_some_and(|since| since >= JOIN_PATIENCE)
-            && !self.is_open()
-            && !self.is_away_first()
+        let Some((_, since)) = self.others.get() else { return false };
+        if self.is_away_first() {
+            since.set(Instant::now());
+        }
+        since.get().elapsed() >= JOIN_PATIENCE && !self.is_open()
     }
 
     fn is_away_first(&self) -> bool {
@@ -128,16 +138,19 @@ impl Members {
         self.all().map(|member| shard.node().port(member)).collect()
     }
 
-    /// Begins to let go: in order, of the first only when the others have; or at once with `force`.
+    /// Begins to let go: in order, or at once with `force`. What the first retains is flushed beside the others,
+    /// but it holds the export until they have let go. One that may be about to be granted it waits for the answer.
     pub fn begin_close(&self, force: bool) {
         let mut shard = self.host.shard_mut();
         let alone = self.all().nth(1).is_none();
         for member in self.all() {
             let initiator = shard.get_mut(member);
-            match force || (member != self.first && !initiator.is_open()) {
+            let is_first = member == self.first;
+            let holds = initiator.is_open() || initiator.may_be_granted();
+            match force || (!is_first && !holds) {
                 true => initiator.abort(),
-                false if member != self.first || alone => initiator.close(),
-                false => {}
+                false if is_first && !alone => initiator.begin_close(),
+                false => initiator.close(),
             }
         }
     }
@@ -158,5 +171,41 @@ impl Members {
         // Again, it is told nothing new.
         shard.get_mut(self.first).close();
         None
+    }
+}
+
+/// What each of so many members may keep: together no more unflushed writes than one alone, which is
+/// what a process that carries a disk has taken memory for (`attachment/faces.rs`).
+fn one_of(config: InitiatorConfig, count: u8) -> InitiatorConfig {
+    let count = usize::from(count);
+    InitiatorConfig {
+        retained_bytes_max: config.retained_bytes_max / count,
+        retained_entries_max: config.retained_entries_max / count,
+        ..config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_buffer::Addr;
+    use thinwire_initiator::{MEMBERS_MAX, TargetName};
+
+    use super::*;
+
+    #[test]
+    fn members_keep_as_much_together_as_one_alone() {
+        let alone = InitiatorConfig::new(TargetName::Address(Addr::Sim(0)), "disk");
+        for count in 1..=MEMBERS_MAX {
+            let one = one_of(alone.clone(), count);
+            let (all, bytes_max) = (usize::from(count), alone.retained_bytes_max);
+            let entries_max = alone.retained_entries_max;
+            assert!(one.retained_bytes_max * all <= bytes_max, "{count}");
+            assert!(one.retained_entries_max * all <= entries_max, "{count}");
+            // None for want of it, and at half of it a member flushes: beyond some chunks.
+            assert!(one.retained_bytes_max * (all + 1) > bytes_max, "{count}");
+            assert!(one.retained_entries_max * (all + 1) > entries_max, "{count}");
+            assert!(one.retained_bytes_max / 2 >= 4 * (256 << 10), "{count}");
+            assert!(one.retained_entries_max / 2 >= 512, "{count}");
+        }
     }
 }

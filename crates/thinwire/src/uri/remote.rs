@@ -11,7 +11,7 @@ use thinwire_link::udp::PORT_DEFAULT as UDP_PORT;
 use crate::size::{check_name, parse_mac};
 
 /// The parameters a `tw` URI may have.
-const PARAMETERS: [&str; 3] = ["link", "mtu", "members"];
+const PARAMETERS: [&str; 4] = ["link", "key", "mtu", "members"];
 
 /// The smallest and the largest MTU of any carrier (`docs/protocol.md`, "Carrier"; the base of
 /// UDP is 1280).
@@ -28,6 +28,8 @@ pub struct RemoteSpec {
     /// The links to use, all of them at once. Empty only for [`NodeAddress::Udp`], where any local
     /// address will do.
     pub links: Vec<LinkSpec>,
+    /// The key to show there, a path or a name; else that of the command.
+    pub key: Option<String>,
     /// Never use frames for more than this MTU, in bytes.
     pub mtu: Option<u32>,
     /// Sessions that the attachment has side by side, 1 to [`MEMBERS_MAX`].
@@ -66,7 +68,7 @@ pub(super) fn parse_remote(text: &str, rest: &str, udp: bool) -> Result<RemoteSp
     let export = decode(export)?;
     check_name("export name", &export).map_err(|e| e.to_string())?;
     let (links, text) = (Vec::new(), text.to_owned());
-    let mut spec = RemoteSpec { node, export, links, mtu: None, members: 0, text };
+    let mut spec = RemoteSpec { node, export, links, key: None, mtu: None, members: 0, text };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         parse_parameter(pair, &mut spec)?;
     }
@@ -95,6 +97,15 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
             }
             spec.links.push(link);
         }
+        "key" => {
+            if spec.key.is_some() {
+                return Err(format!("`{pair}`: key is given twice"));
+            }
+            if value.is_empty() {
+                return Err(format!("`{pair}`: give the path of a key, or its name"));
+            }
+            spec.key = Some(value);
+        }
         "mtu" => {
             if spec.mtu.is_some() {
                 return Err(format!("`{pair}`: mtu is given twice"));
@@ -110,7 +121,8 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
             let members = value.parse().ok().filter(|members| (1..=MEMBERS_MAX).contains(members));
             let why = || {
                 format!(
-                    "`{pair}`: members must be a number from 1 to {MEMBERS_MAX}: one session for each                      shard that the target spreads the export over"
+                    "`{pair}`: members must be a number from 1 to {MEMBERS_MAX}: one session for each shard \
+                     that the target spreads the export over"
                 )
             };
             spec.members = members.ok_or_else(why)?;
@@ -249,6 +261,19 @@ mod tests {
         match text.parse() {
             Ok(VolumeSpec::Remote(remote)) => remote,
             other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_count_of_members_that_cannot_be_is_told_as_a_sentence() {
+        for members in ["0", "17", "two", ""] {
+            let text = format!("tw://node1/disk0?link=eth1&members={members}");
+            let told = text.parse::<VolumeSpec>().unwrap_err().to_string();
+            let expected = format!(
+                "`{text}`: `members={members}`: members must be a number from 1 to 16: one session for each shard that \
+                 the target spreads the export over"
+            );
+            assert_eq!(told, expected);
         }
     }
 

@@ -69,6 +69,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(name: &str, exports: &[&str]) -> Self {
+        Self::with(name, exports, &[])
+    }
+
+    /// With more words for the target.
+    pub fn with(name: &str, exports: &[&str], more: &[&str]) -> Self {
         // A loopback address of its own for each test, so that names are not found by others.
         static COUNT: AtomicU8 = AtomicU8::new(1);
         let process = std::process::id() as u8;
@@ -78,15 +83,25 @@ impl Pair {
         let link = format!("udp:{address}");
         let mut words = vec!["target", "--insecure", "--name", name, "--link", &link];
         exports.iter().for_each(|export| words.extend(["--export", export]));
+        words.extend(more);
+        // One that is killed leaves its files there, which go with the folder.
+        let folder = Folder::new(&format!("remote-{name}"));
+        let run_dir = folder.at("run");
+        words.extend(["--run-dir", &run_dir]);
         let words: Vec<_> = words.into_iter().map(str::to_owned).collect();
         let target = serve(&words);
-        Pair { folder: Folder::new(&format!("remote-{name}")), words, target, address }
+        Pair { folder, words, target, address }
     }
 
     /// kill -9, as far as the target is concerned; and waits until it is gone.
     pub fn kill(&mut self) {
         self.target.kill().unwrap();
         self.target.wait().unwrap();
+    }
+
+    /// Whether the target process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.target.try_wait().unwrap().is_some()
     }
 
     /// The same target again.

@@ -153,6 +153,35 @@ fn a_loss_is_told_to_each_user_once_whoever_has_written() {
 }
 
 #[test]
+fn who_has_asked_for_nothing_yet_is_told_too() {
+    let (mut owing, puppet) = owing(false);
+    owing.begin_user(2);
+    succeed(&mut owing, &puppet, vec![of(1, write(1, false))]);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), []);
+    assert_eq!(flushes(&mut owing, &puppet, [1]), [false]);
+    // Beginning again pays nothing, and owes nothing.
+    owing.begin_user(2);
+    assert_eq!(flushes(&mut owing, &puppet, [2]), [false]);
+    owing.begin_user(2);
+    assert_eq!(flushes(&mut owing, &puppet, [2, 1]), [true, true]);
+}
+
+#[test]
+fn who_comes_and_goes_without_a_word_takes_nothing_with_it() {
+    let (mut owing, puppet) = owing(false);
+    succeed(&mut owing, &puppet, vec![of(1, write(1, false))]);
+    owing.end_user(1);
+    puppet.tell(VolumeEvent::Lost);
+    assert_eq!(poll(&mut owing), []);
+    owing.begin_user(2);
+    owing.end_user(2);
+    assert!(owing.owes());
+    assert_eq!(flushes(&mut owing, &puppet, [3, 3]), [false, true]);
+    assert!(!owing.owes());
+}
+
+#[test]
 fn what_a_user_was_not_told_the_next_one_is() {
     for tells_before in [false, true] {
         let (mut owing, puppet) = owing(false);

@@ -157,6 +157,25 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             Message::Retry(Retry { nonce: 0xd1d2_d3d4_d5d6_d7d8, cookie: 0x2122_2324_2526_2728 }),
         ),
         (
+            "keyed-hello",
+            Message::KeyedHello(KeyedHello {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                session: SESSION,
+                key: *b"\x51\x52\x53\x54\x55\x56\x57\x58",
+                cookie: 0x2122_2324_2526_2728,
+                suites: 5,
+                node: "node1",
+                secret: b"what only a key opens",
+            }),
+        ),
+        (
+            "keyed-answer",
+            Message::KeyedAnswer(KeyedAnswer {
+                nonce: 0xd1d2_d3d4_d5d6_d7d8,
+                secret: b"and what answers it",
+            }),
+        ),
+        (
             "welcome",
             Message::Welcome(Welcome {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,
@@ -330,6 +349,11 @@ pub fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("session-skip", frame(plain, &[skippable(), bytes_of("ping")].concat(), &[])),
         ("hello", frame(outside(Kind::Hello, 0), &bytes_of("hello"), &[])),
         ("retry", frame(outside(Kind::Retry, SESSION), &bytes_of("retry"), &[])),
+        ("keyed-hello", frame(outside(Kind::KeyedHello, 0), &bytes_of("keyed-hello"), &[])),
+        (
+            "keyed-answer",
+            frame(outside(Kind::KeyedAnswer, SESSION), &bytes_of("keyed-answer"), &[]),
+        ),
         ("welcome", frame(outside(Kind::Welcome, SESSION), &bytes_of("welcome"), &[])),
         ("refuse", frame(outside(Kind::Refuse, SESSION), &bytes_of("refuse"), &[])),
         ("discover", frame(outside(Kind::Discover, 0), &bytes_of("discover"), &[])),

@@ -51,6 +51,8 @@ pub(super) struct Script {
     pub is_away: bool,
     /// The face writes, and the volume loses that.
     pub loses: bool,
+    /// It has done so.
+    pub has_lost: bool,
     /// Something stays outstanding there.
     pub is_stuck: bool,
     /// Once the face is gone: whether the volume has ended was looked at so often.
@@ -196,7 +198,12 @@ impl Volume for Scripted {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         let seen = done.len();
         self.inner.poll(done);
-        self.losses += u64::from(self.script.lock().unwrap().loses && done.len() > seen);
+        {
+            let mut script = self.script.lock().unwrap();
+            let loses = script.loses && done.len() > seen;
+            self.losses += u64::from(loses);
+            script.has_lost |= loses;
+        }
         self.catch_up();
     }
 

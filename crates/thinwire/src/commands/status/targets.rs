@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{ALWAYS, lasting, path_line, timer};
 use crate::control::{
-    ControlClient, ControlError, ExportStatus, LinkStatus, SessionStatus, TargetState, TargetStatus,
+    ControlClient, ControlError, ExportStatus, KeyStatus, LinkStatus, PrivilegesStatus,
+    SessionStatus, TargetState, TargetStatus,
 };
 use crate::error::Outcome;
 use crate::health::empty_status;
@@ -77,7 +78,13 @@ pub fn text(targets: &[TargetStatus]) -> String {
             count(u64::from(t.shards)),
             count(t.session_count),
             count(t.counters.requests),
-            if t.insecure { "INSECURE" } else { "-" }.to_owned(),
+            match (t.insecure, t.keys.is_empty(), t.authenticate_only) {
+                (true, _, _) => "INSECURE",
+                (false, true, _) => "-",
+                (false, false, true) => "keys, not encrypted",
+                (false, false, false) => "keys",
+            }
+            .to_owned(),
             if links.is_empty() { "-".to_owned() } else { links.join(",") },
         ]
     };
@@ -94,6 +101,16 @@ pub fn text(targets: &[TargetStatus]) -> String {
 
 fn lines(target: &TargetStatus) -> Vec<String> {
     let mut lines: Vec<String> = target.links.iter().map(link_line).collect();
+    for KeyStatus { name, ids } in &target.keys {
+        let used =
+            target.sessions.iter().filter(|s| s.key.as_ref().is_some_and(|k| k.name == *name));
+        let ids = ids.join(", ");
+        lines.push(format!("takes key {name} ({ids}), which {} of its sessions use", used.count()));
+    }
+    for (name, limit) in target.limits.iter().filter(|(_, limit)| limit.refused > 0) {
+        let (value, refused) = (limit.value, limit.refused);
+        lines.push(format!("its limit {name} ({value}) was met {refused} times"));
+    }
     for export in &target.exports {
         lines.push(export_line(export));
         for leaf in &export.leaves {
@@ -117,10 +134,12 @@ fn lines(target: &TargetStatus) -> Vec<String> {
         };
         lines.push(format!("never sleeps (--spin always): it takes {taken}"));
     }
+    lines.extend(target.privileges.as_ref().map(PrivilegesStatus::describe));
     if !target.drops.is_empty() {
         let drops = target.drops.iter().map(|(reason, count)| format!("{count} as {reason}"));
         lines.push(format!("dropped {}", drops.collect::<Vec<_>>().join(", ")));
     }
+    lines.extend(target.control.and_then(|control| control.describe()));
     lines.extend(target.detail.clone());
     lines
 }
@@ -206,7 +225,11 @@ fn session_line(session: &SessionStatus) -> String {
         true => "without an export".to_owned(),
         false => format!("with {}", session.exports.join(", ")),
     };
-    format!("session of {} {exports}, heard {:.1} s ago", session.initiator, session.idle_s)
+    let key = session
+        .key
+        .as_ref()
+        .map_or(String::new(), |key| format!(", key {} ({}), {}", key.name, key.id, key.suite));
+    format!("session of {} {exports}{key}, heard {:.1} s ago", session.initiator, session.idle_s)
 }
 
 #[cfg(test)]

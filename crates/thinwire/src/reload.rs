@@ -1,0 +1,290 @@
+//! Reading a target's configuration again while it serves: what has changed in it since, and whether that can be
+//! applied without a restart. Keys, who may open what, and `announce` can; all else is refused by name. It is
+//! applied as a whole or not at all.
+
+use std::fmt::Display;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::TargetSettings;
+use crate::export::ExportSpec;
+use crate::keys::KeyFile;
+use crate::privileges::PrivilegeSettings;
+
+/// What a reload has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// One sentence for each change; none if everything is as it was.
+    pub changes: Vec<String>,
+    /// Sessions that were ended: their keys, or their rights to what they had open, are gone.
+    pub ended: u64,
+    /// Shards that were busy all the time. They take the change before anything else.
+    pub late: Vec<u8>,
+}
+
+impl Reloaded {
+    /// Sentences for the user.
+    pub fn describe(&self) -> Vec<String> {
+        let mut all = self.changes.clone();
+        if all.is_empty() {
+            all.push("nothing has changed".into());
+        }
+        match self.ended {
+            0 => {}
+            1 => all.push("1 session was ended".into()),
+            count => all.push(format!("{count} sessions were ended")),
+        }
+        for shard in &self.late {
+            all.push(format!("shard {shard} is busy, and takes that as soon as it is not"));
+        }
+        all
+    }
+}
+
+/// What `next` changes in a target that serves `now`: one sentence for each.
+///
+/// # Errors
+/// It would change what only a restart can: all of that, by name.
+pub(crate) fn changes(now: &TargetSettings, next: &TargetSettings) -> Result<Vec<String>, String> {
+    let mut fixed = fixed(now, next);
+    fixed.extend(exports(&now.exports, &next.exports));
+    if !fixed.is_empty() {
+        return Err(format!("only a restart can change {}", fixed.join(", ")));
+    }
+    let mut all = Vec::new();
+    let of = |files: &[KeyFile], file: &KeyFile, id| {
+        files.iter().any(|other| other.name == file.name && other.ids().any(|other| other == id))
+    };
+    for (from, to, what) in [(next, now, "added"), (now, next, "removed")] {
+        for file in &from.keys {
+            let ids = file.ids().filter(|id| !of(&to.keys, file, *id));
+            all.extend(ids.map(|id| format!("key {} of `{}` is {what}", id, file.name)));
+        }
+    }
+    for export in &next.exports {
+        let before = now.exports.iter().find(|before| before.name == export.name);
+        let before = before.expect("there are the same exports");
+        if (&before.keys, &before.read_keys) != (&export.keys, &export.read_keys) {
+            let (was, is) = (rights(before), rights(export));
+            all.push(format!("export `{}` is for {is}; it was for {was}", export.name));
+        }
+    }
+    // Without keys everybody is told them anyway.
+    if now.announces != next.announces && !next.keys.is_empty() {
+        let who = if next.announces { "everybody" } else { "those with a key only" };
+        all.push(format!("names of exports are told to {who}"));
+    }
+    Ok(all)
+}
+
+/// Whose an export is, as it was written.
+fn rights(export: &ExportSpec) -> String {
+    let writers = match &export.keys {
+        Some(names) if names.is_empty() => "no keys".to_owned(),
+        Some(names) => format!("keys={}", names.join("+")),
+        None => "all keys of the target".to_owned(),
+    };
+    match export.read_keys.is_empty() {
+        true => writers,
+        false => format!("{writers}, read-keys={}", export.read_keys.join("+")),
+    }
+}
+
+/// What else than exports differs, and is as it is for as long as the target lives.
+fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
+    // All are named, so that none is forgotten which is added.
+    let TargetSettings {
+        node,
+        insecure,
+        keys,
+        access: _,
+        authenticate_only,
+        announces: _,
+        limits,
+        links,
+        exports: _,
+        shards,
+        batching,
+        pipeline,
+        spin,
+        fault,
+        pcap,
+        run_dir,
+        state_dir,
+        privileges,
+        unused: _,
+    } = next;
+    let mut all = Vec::new();
+    let mut differs = |what: &str, was: &dyn Display, is: &dyn Display| {
+        let (was, is) = (was.to_string(), is.to_string());
+        if was != is {
+            all.push(format!("{what} ({was}, now {is})"));
+        }
+    };
+    let listed = |links: &[thinwire_link::LinkSpec]| {
+        links.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    differs("the node name", &now.node, node);
+    differs("insecure", &now.insecure, insecure);
+    differs("authenticate_only", &now.authenticate_only, authenticate_only);
+    differs("links", &listed(&now.links), &listed(links));
+    differs("shards", &now.shards, shards);
+    differs("batch", &now.batching.policy, &batching.policy);
+    differs("data_batch", &now.batching.data, &batching.data);
+    differs("spin", &now.spin, spin);
+    // Whom it has become, and what it has given up, stays: there is no way back.
+    differs("user", &user(&now.privileges), &user(privileges));
+    differs("confine", &now.privileges.confine, &privileges.confine);
+    for ((limit, was), (_, is)) in now.limits.iter().zip(limits.iter()) {
+        differs(&format!("the limit {}", limit.name()), &was, &is);
+    }
+    if now.pipeline != *pipeline {
+        all.push("receive or completion".into());
+    }
+    // Flags stay those of the start.
+    if (&now.fault, &now.pcap) != (fault, pcap)
+        || (&now.run_dir, &now.state_dir) != (run_dir, state_dir)
+    {
+        all.push("flags".into());
+    }
+    if now.insecure == *insecure && now.keys.is_empty() != keys.is_empty() {
+        let what = if keys.is_empty() { "the last key is gone" } else { "there were none" };
+        all.push(format!("whether there are keys ({what})"));
+    }
+    all
+}
+
+/// Whom a target becomes, as it was written.
+fn user(privileges: &PrivilegeSettings) -> &str {
+    privileges.user.as_deref().unwrap_or("who started it")
+}
+
+/// Exports that are not what they were, but for who may open them.
+fn exports(now: &[ExportSpec], next: &[ExportSpec]) -> Vec<String> {
+    let find = |all: &[ExportSpec], name: &str| all.iter().find(|e| e.name == name).cloned();
+    let without_keys =
+        |export: ExportSpec| ExportSpec { keys: None, read_keys: Vec::new(), ..export };
+    let mut all = Vec::new();
+    for export in next {
+        match find(now, &export.name) {
+            None => all.push(format!("export `{}` (it is new)", export.name)),
+            Some(before) if without_keys(before.clone()) != without_keys(export.clone()) => {
+                all.push(format!("export `{}` (another volume, or opened otherwise)", export.name));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = now.iter().filter(|export| find(next, &export.name).is_none());
+    all.extend(gone.map(|export| format!("export `{}` (it is gone)", export.name)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::make;
+    use crate::testing::TempDir;
+
+    /// The settings of a file with these lines and of flags.
+    fn read(dir: &TempDir, text: &str, flags: &[&str]) -> TargetSettings {
+        crate::config_file::forget();
+        let path = dir.path().join("target.toml");
+        std::fs::write(&path, text).unwrap();
+        let mut words = vec!["thinwire", "target", "--config", path.to_str().unwrap()];
+        words.extend(flags);
+        let cli = <crate::cli::Cli as clap::Parser>::try_parse_from(words).unwrap();
+        let crate::cli::Command::Target(args) = cli.command else { unreachable!() };
+        TargetSettings::assemble(&args).unwrap()
+    }
+
+    /// A file for keys of these names in the folder.
+    fn file(dir: &TempDir, keys: &[&str], exports: &str) -> String {
+        let paths = keys.iter().map(|name| format!("\"{}\"", dir.path().join(name).display()));
+        let paths = paths.collect::<Vec<_>>().join(", ");
+        format!("node = \"n\"\nlink = [\"eth1\"]\nkey = [{paths}]\n{exports}")
+    }
+
+    const EXPORTS: &str = "[[export]]\nname = \"a\"\nvolume = \"memory:1M\"\n\
+                           [[export]]\nname = \"b\"\nvolume = \"memory:1M\"\n";
+
+    #[test]
+    fn keys_rights_and_announcing_change() {
+        let dir = TempDir::new("reload");
+        let ids: Vec<_> = ["alice", "bob"]
+            .map(|name| make(name, dir.path(), false).unwrap().newest().id().to_string())
+            .into();
+        let now = read(&dir, &file(&dir, &["alice", "bob"], EXPORTS), &[]);
+        assert_eq!(changes(&now, &now), Ok(vec![]));
+        let next = read(&dir, &file(&dir, &["alice"], EXPORTS), &["--announce"]);
+        let told = "names of exports are told to everybody".to_owned();
+        assert_eq!(
+            changes(&now, &next),
+            Ok(vec![format!("key {} of `bob` is removed", ids[1]), told])
+        );
+        assert_eq!(changes(&next, &now).unwrap().len(), 2);
+        let newer = make("alice", dir.path(), true).unwrap();
+        let text = file(&dir, &["alice", "bob"], EXPORTS);
+        let next = read(&dir, &(text + "read_keys = [\"bob\"]\n"), &[]);
+        assert_eq!(
+            changes(&now, &next),
+            Ok(vec![
+                format!("key {} of `alice` is added", newer.newest().id()),
+                "export `b` is for all keys of the target, read-keys=bob; it was for all keys of the \
+                 target"
+                    .to_owned(),
+            ])
+        );
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let dir = TempDir::new("reload-fixed");
+        make("alice", dir.path(), false).unwrap();
+        let now = read(&dir, &file(&dir, &["alice"], EXPORTS), &[]);
+        let with_keys =
+            |more: &str, exports: &str| file(&dir, &["alice"], &(more.to_owned() + exports));
+        let memory =
+            |name: &str| format!("[[export]]\nname = \"{name}\"\nvolume = \"memory:1M\"\n");
+        let keyless = format!("node = \"n\"\nlink = [\"eth1\"]\n{EXPORTS}");
+        for (text, flags, named) in [
+            (with_keys("", EXPORTS), &["--name", "other"][..], "the node name (n, now other)"),
+            (with_keys("", EXPORTS), &["--link", "eth2"], "links (eth1, now eth1 eth2)"),
+            (with_keys("shards = 2\n", EXPORTS), &[], "shards (1, now 2)"),
+            (with_keys("batch = \"tyche\"\n", EXPORTS), &[], "batch ("),
+            (with_keys("data_batch = false\n", EXPORTS), &[], "data_batch (true, now false)"),
+            (with_keys("spin = false\n", EXPORTS), &[], "spin (on, now off)"),
+            (with_keys("receive = \"split\"\n", EXPORTS), &[], "receive or completion"),
+            (
+                with_keys("authenticate_only = true\n", EXPORTS),
+                &[],
+                "authenticate_only (false, now true)",
+            ),
+            (with_keys("user = \"other\"\n", EXPORTS), &[], "user (who started it, now other)"),
+            (with_keys("", EXPORTS), &["--no-confine"], "confine (true, now false)"),
+            (with_keys("", EXPORTS), &["--state-dir", "/elsewhere"], "flags"),
+            (keyless.clone(), &[], "whether there are keys (the last key is gone)"),
+            (format!("insecure = true\n{keyless}"), &[], "insecure (false, now true)"),
+            (with_keys("", &memory("a")), &[], "export `b` (it is gone)"),
+            (with_keys("", &(EXPORTS.to_owned() + &memory("c"))), &[], "export `c` (it is new)"),
+            (with_keys("", &EXPORTS.replace("1M", "2M")), &[], "export `a` (another volume"),
+            (
+                with_keys("", &(EXPORTS.to_owned() + "read_only = true\n")),
+                &[],
+                "export `b` (another",
+            ),
+        ] {
+            let next = read(&dir, &text, flags);
+            let why = changes(&now, &next).unwrap_err();
+            assert!(why.contains(named), "{named}: {why}");
+            // Both ways, and never beside a change that is applied.
+            changes(&next, &now).unwrap_err();
+        }
+        // All of it is named.
+        let next = read(&dir, &with_keys("shards = 2\n", &memory("a")), &["--announce"]);
+        let why = changes(&now, &next).unwrap_err();
+        assert!(why.contains("shards") && why.contains("export `b`"), "{why}");
+        // Where exports stand is of no account.
+        let other_order = memory("b") + &memory("a");
+        assert_eq!(changes(&now, &read(&dir, &with_keys("", &other_order), &[])), Ok(vec![]));
+    }
+}
