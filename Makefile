@@ -7,7 +7,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix lint bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint bench lab lab-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,7 +30,11 @@ e2e: build-lab set-up ## Run the end-to-end tests alone; E2E="name ..." selects 
 e2e-matrix: build-lab set-up ## Run them under every pipeline, policy, link and protection (root, 30 minutes)
 	@/usr/bin/python3 tests/e2e/matrix.py
 
-set-up: # What those two need
+soak: build ## Murder under verified load; SOAK_MINUTES=10 SOAK_SEED= SOAK_ONLY=kill-target SOAK_KILLS=1000 (root)
+	@scripts/setup.sh --soak
+	@/usr/bin/python3 tests/e2e/soak
+
+set-up: # What e2e and e2e-matrix need
 	@scripts/setup.sh --test
 
 lint: ## Formatting, clippy, arrows between crates, links: all that is fast

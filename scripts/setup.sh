@@ -4,19 +4,21 @@
 #
 #   scripts/setup.sh --demo     what `make demo` needs
 #   scripts/setup.sh --test     what `make test` and `make bench` need (more)
+#   scripts/setup.sh --soak     the same, and what `make soak` murders besides (PostgreSQL)
 #   scripts/setup.sh --lab      what `make lab` needs: the tools, and the peers that it measures
 #   scripts/setup.sh --check    with one of the above: install nothing, exit 1 if something is missing
 set -euo pipefail
 
-want=test check=no
+want=test check=no soak=no
 for arg in "$@"; do
   case "$arg" in
     --demo) want=demo ;;
     --test) want=test ;;
+    --soak) want=test soak=yes ;;
     --lab) want=lab ;;
     --check) check=yes ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --lab, --check)" >&2; exit 2 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --soak, --lab, --check)" >&2; exit 2 ;;
   esac
 done
 
@@ -69,6 +71,9 @@ if [ "$want" = test ]; then
   need ethtool "offload settings" have ethtool
   need valgrind "instructions an I/O takes" have valgrind
   need strace "the system calls of a target" have strace
+fi
+if [ "$soak" = yes ]; then
+  need postgresql "a database on an attached disk" ls /usr/lib/postgresql/*/bin/initdb
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then

@@ -182,11 +182,12 @@ class Target:
         return self
 
 
-def thinwire(lab, *argv, expect=0, side="initiator", timeout=30):
-    """Runs a thinwire command to its end and returns it; fails unless it exits with `expect`."""
+def thinwire(lab, *argv, expect=0, side="initiator", timeout=30, env=None):
+    """Runs a thinwire command to its end and returns it; fails unless it exits with `expect`. `env` is added to what
+    it finds in its environment."""
     argv += tuple(mode_flags(argv[0], argv)) if any(str(word).startswith("tw") for word in argv) else ()
     argv += security_flags(lab, argv)
-    done = lab.run(side, BIN, *argv, check_exit=False, timeout=timeout)
+    done = lab.run(side, BIN, *argv, check_exit=False, timeout=timeout, env={**os.environ, **(env or {})})
     if expect is not None and done.returncode != expect:
         raise Failure(f"thinwire {' '.join(map(str, argv))}\nexit {done.returncode}, expected {expect}\n"
                       f"{tail(done.stdout)}{tail(done.stderr)}")
@@ -207,7 +208,7 @@ class Attachment:
     """`thinwire attach` on the initiator's side, in the background as a user has it."""
 
     def __init__(self, lab, volume=None, face="nbd", name="disk0", extra=(), timeout=30, run="run",
-                 side="initiator"):
+                 side="initiator", env=None):
         self.lab = lab
         self.name = name
         self.side = side
@@ -218,7 +219,7 @@ class Attachment:
             "file": ["--file", lab.path(name + ".file")],
         }[face]
         done = thinwire(lab, "attach", volume or uri(lab), *self.face, "--as", name, "--run-dir", self.run_dir, *extra,
-                        timeout=timeout, side=side)
+                        timeout=timeout, side=side, env=env)
         lines = done.stdout.split("\n")
         check(len(lines) == 2 and lines[1] == "" and lines[0],
               f"attach must print the path alone on stdout, printed {done.stdout!r}")

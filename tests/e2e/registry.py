@@ -39,6 +39,9 @@ IDLE = ("resources.idle_cpu",)
 
 # The longest of the others, ten seconds and more: begun first, so that in the end none is waited for.
 LONGEST = (
+    "soak.short.plain",
+    "soak.short.gateway",
+    "soak.short.machine",
     "fio.both_links_go_silent",
     "fio.all_links_down",
     "volumes.gateway",
