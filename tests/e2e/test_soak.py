@@ -30,7 +30,7 @@ SHORT = {
     "plain": {"draw": drawn(shards=2, wrapper=",writeback", system="ext4"), "names": (
         "kill-target", "stop-target", "kill-initiator", "stop-initiator", "kill-face", "stop-face", "loss", "replay")},
     "gateway": {"draw": drawn(over="udp", security="authenticate", has_gateway=True, wrapper=",cache=4M", system="xfs"),
-                "names": ("kill-gateway", "stop-gateway", "kill-target", "outage", "duplication", "flaps")},
+                "names": ("kill-gateway", "stop-gateway", "kill-target", "outage", "duplication", "flaps", "interface")},
     "machine": {"draw": drawn(over="xdp", security="insecure"), "names": (
         "full-disk", "descriptors", "memory", "clock", "config", "mtu", "cable", "corruption")},
 }

@@ -10,8 +10,8 @@ from . import blocks, databases, disks, stamp
 from .journal import Reader
 from .model import Model
 
-# Nothing that a load is asked for takes as long on a machine that works, however busy it is.
-ANSWER_S = 240
+# Nothing that a load is asked for takes as long on a machine that works, however busy it is, beside an outage of 300 s.
+ANSWER_S = 600
 
 
 class Load:

@@ -12,7 +12,7 @@ from test_block import FSCK, MKFS, mount
 
 from . import clock
 from .databases import postgres_folder
-from .loads import BlockLoad, DatabaseLoad
+from .loads import ANSWER_S, BlockLoad, DatabaseLoad
 
 # The disk of the NBD face, and the file in the file system. All of either is compared behind each murder.
 SECTORS = 16384
@@ -94,7 +94,9 @@ class World:
         return folder
 
     def make(self, name, side, exports, flags=()):
-        own = ("--run-dir", self.lab.path(f"run-{name}"), "--state-dir", self.lab.path(f"state-{name}"))
+        # By itself it lets in no more than half of the machine's memory could be used by.
+        own = ("--run-dir", self.lab.path(f"run-{name}"), "--state-dir", self.lab.path(f"state-{name}"), "--limit",
+               "memory=100G")
         target = Target(self.lab, *exports, name=name, side=side, extra=(*own, *map(str, flags)), start=False)
         target.argv = self.clock.prefix + target.argv
         return target
@@ -116,8 +118,9 @@ class World:
         return f"tw://{MIDDLE}/{export}?" + "&".join(f"link=packet:eth{link}" for link in links)
 
     def attach(self, export, face, *extra, name=None):
-        return Attachment(self.lab, self.volume(export), face=face, name=name or export, extra=extra, timeout=START_S,
-                          side=self.side, env=self.clock.environment)
+        """Attaches an export, also while something else keeps its target away."""
+        return Attachment(self.lab, self.volume(export), face=face, name=name or export, extra=("--wait", *extra),
+                          timeout=ANSWER_S, side=self.side, env=self.clock.environment)
 
     def furnish(self):
         """A file system on a block device, and those who write in it."""

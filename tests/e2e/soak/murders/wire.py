@@ -121,6 +121,15 @@ class Cable(OfTheWire):
         world.lab.may_be_refused += [server.process for server in world.servers]
 
 
+class NewInterface(OfTheWire):
+    name, what = "interface", "the target's interface is removed, and made anew"
+
+    def strike(self, world):
+        for link in range(1, world.lab.links + 1):
+            world.lab.remake(link)
+            time.sleep(self.lasts())
+
+
 class Outage(Murder):
     name, what = "outage", "target away, or all links: 1 to 300 s"
     holds = frozenset({"wire", "target"})
