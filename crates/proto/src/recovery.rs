@@ -377,6 +377,20 @@ mod tests {
         assert_eq!((lost.len(), s.in_flight_frames, s.loss_at), (3, 1, None));
     }
 
+    /// When the acknowledgement of a frame could have come that later ones have overtaken nobody knows.
+    #[test]
+    fn only_the_largest_number_so_far_tells_a_round_trip() {
+        let mut s = sent(5);
+        let mut round_trip = |number| {
+            let mut outcome = AckOutcome::default();
+            s.on_ack_range(Time(10_000), number, number, &mut outcome, |_| {});
+            outcome.rtt
+        };
+        assert_eq!(round_trip(4), Some(Duration::from_nanos(7_000)));
+        assert_eq!(round_trip(2), None);
+        assert_eq!(round_trip(5), Some(Duration::from_nanos(6_000)));
+    }
+
     #[test]
     fn numbers_are_never_reused() {
         let mut s = sent(3);

@@ -108,6 +108,20 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
     p.until("hearing", |p| p.sides[0].heard.len() >= 29);
 }
 
+/// A session that has had 2^32 requests goes on: the total of slots wraps, and is compared so.
+#[test]
+fn a_total_of_slots_wraps() {
+    let mut p = Pair::new(1, BASE);
+    let before = u32::MAX - 10;
+    p.sessions[0].set_peer_grant(before, 1 << 20);
+    for slots in [before, 20, 50] {
+        p.sessions[1].grant(slots, 1 << 20);
+        p.say(1, slots..slots + 1);
+        p.run(Duration::from_millis(1));
+        assert_eq!(p.sessions[0].peer_grant().0, slots);
+    }
+}
+
 #[test]
 fn credits_are_absolute_and_the_highest_wins() {
     let mut p = Pair::new(1, BASE);
