@@ -7,7 +7,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint mutants bench lab lab-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ lint: ## Formatting, clippy, arrows between crates, links: all that is fast
 	@scripts/tidy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+mutants: ## Plant the faults of tests/mutants.toml, each in turn; each must be found (1 hour; goes on where it stopped)
+	@scripts/mutants
 
 bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 8 minutes)
 	@scripts/bench.sh
