@@ -224,6 +224,37 @@ fn a_former_key_is_forgotten() {
     assert_eq!(p.drops.len(), 1, "{:?}", p.drops);
 }
 
+/// That frames of the former key arrive says nothing of the one in use: who went on by it would be two keys ahead
+/// of a peer that has seen none.
+#[test]
+fn what_the_former_key_sealed_confirms_nothing() {
+    let limits = RekeyLimits { frames: 30, ..RekeyLimits::default() };
+    let mut p = Pair::with_keys(1, 1500, Suite::Aes128Gcm, limits);
+    // Of the second key nothing arrives for a while, and of the first late: its acknowledgements come behind
+    // the change.
+    let until = p.now + Duration::from_secs(2);
+    p.judge(move |sent| match (sent.side, sent.bytes[3]) {
+        (0, 0) if sent.bytes.len() > 1000 => Fate::Late(Duration::from_millis(60)),
+        (0, 1..) if sent.now < until => Fate::Drop,
+        _ => Fate::Pass,
+    });
+    let advances = |p: &Pair| p.sessions[0].keys().unwrap().advances();
+    p.say(0, 1..3);
+    p.run(Duration::from_millis(5));
+    p.transfer(0, 3, 256 << 10);
+    p.until("going to the second key", |p| advances(p) == 1);
+    for number in 0.. {
+        // Something to acknowledge, so that the second key is used often enough.
+        p.say(1, number..number + 1);
+        p.run(Duration::from_millis(10));
+        if p.now >= until {
+            break;
+        }
+        assert_eq!(advances(&p), 1, "at {:?}", p.now);
+    }
+    p.until("arriving", |p| p.arrived(1, 3) == 256 << 10);
+}
+
 #[test]
 fn a_day_is_enough_for_a_key_and_silence_for_none() {
     let limits = RekeyLimits { time: Duration::from_secs(1), ..RekeyLimits::default() };
