@@ -127,7 +127,12 @@ canaries() { scripts/unit "${long[@]/#/--only=}"; }
 instructions() { scripts/instructions; }
 end_to_end() { /usr/bin/python3 tests/e2e/run.py --bin "$target/release/thinwire" --logs "$logs/$1" "${@:2}"; }
 
-run_tidy() { part tidy scripts/tidy; part tidy-self scripts/tidy --self-test; }
+run_tidy() {
+  part tidy scripts/tidy
+  part tidy-self scripts/tidy --self-test
+  part mutants scripts/mutants --check
+  part mutants-self scripts/mutants --self-test
+}
 run_fmt() { part fmt cargo fmt --all --check; }
 run_clippy() { part clippy cargo clippy --workspace --all-targets --locked -- -D warnings; }
 run_unit() { part unit-self scripts/unit --self-test; part unit scripts/unit "${long[@]/#/--but=}"; }
