@@ -17,6 +17,8 @@ from .stamp import SECTOR
 from .table import Table
 from .world import Draw, World
 
+# After so many worlds in a row in which nothing could be done there is none in which it can.
+IDLE_WORLDS = 10
 END, END_WHAT = "end", "the end of a world: all detached, images and file systems compared"
 
 
@@ -55,9 +57,10 @@ class Session:
 
     def run(self, folder):
         """Until its time is over, or something was wrong, whose logs are kept in the folder."""
-        number = 0
-        while not self.is_over and self.table.is_clean:
+        number = idle = 0
+        while not self.is_over and self.table.is_clean and idle < IDLE_WORLDS:
             number += 1
+            before = self.done
             logs = os.path.join(folder, f"world-{number}")
             chance = random.Random(f"{self.settings.seed}/{number}")
             systems = ("",) if self.settings.only == ("kill-target",) else ("ext4", "xfs")
@@ -68,6 +71,7 @@ class Session:
                 self.perform(lab, draw, chance)
             finally:
                 lab.close()
+            idle = idle + 1 if self.done == before else 0
             if self.table.is_clean:
                 shutil.rmtree(logs, ignore_errors=True)
             else:
@@ -83,7 +87,10 @@ class Session:
             for _ in range(self.settings.world_murders):
                 if self.is_over or not self.table.is_clean:
                     break
-                self.commit(world, self.deal(world))
+                murders = self.deal(world)
+                if not murders:
+                    break
+                self.commit(world, murders)
             if self.table.is_clean:
                 self.lost(end, world.finish())
                 end.times += 1
@@ -121,8 +128,6 @@ class Session:
 
     def commit(self, world, murders):
         """Does these, side by side, and looks at everything."""
-        if not murders:
-            raise Failure("none of the murders can be done in this world")
         rows = [self.table.row(murder.name, murder.what) for murder in murders]
         before = [load.figures() for load in world.loads]
         for load in world.loads:
