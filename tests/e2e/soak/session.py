@@ -64,7 +64,7 @@ class Session:
             logs = os.path.join(folder, f"world-{number}")
             chance = random.Random(f"{self.settings.seed}/{number}")
             systems = ("",) if self.settings.only == ("kill-target",) else ("ext4", "xfs")
-            draw = Draw.by(chance, systems, self.settings.is_short)
+            draw = Draw.by(chance, number, systems, self.settings.is_short)
             self.say(f"world {number}: {draw}")
             lab = harness.Lab(logs, links=draw.links)
             try:
@@ -113,17 +113,16 @@ class Session:
                 self.deck = self.chance.sample(self.names, len(self.names))
             kind = KINDS[self.deck.pop()]
             murder = kind(self.chance, self.settings.is_short, self.settings.seconds_max)
-            why_not = murder.why_not(world)
-            if why_not:
-                row = self.table.row(kind.name, kind.what)
-                row.not_here = "" if row.times else why_not
-            if why_not or held & kind.holds or any(kind is type(other) for other in dealt):
+            row = self.table.row(kind.name, kind.what)
+            row.not_here = murder.why_not(world) or ""
+            can_be = murder.fits(world) and not row.not_here
+            if not can_be or held & kind.holds or any(kind is type(other) for other in dealt):
                 passed.append(kind.name)
             else:
                 dealt.append(murder)
                 held |= kind.holds
-        # Those that were passed over come next, but for those that this world has no place for.
-        self.deck += [name for name in passed if not KINDS[name](self.chance).why_not(world)]
+        # Those that were passed over come next, here or in another world.
+        self.deck += [name for name in passed[::-1] if not self.table.rows[name].not_here]
         return dealt
 
     def commit(self, world, murders):
@@ -143,7 +142,6 @@ class Session:
         took = time.monotonic() - began
         for row in rows:
             row.times += 1
-            row.not_here = ""
             row.stall_s = max(row.stall_s, stall)
         self.done += 1
         self.say(f"{self.done:5}  {took:6.1f} s  stall {stall:5.1f} s  {' + '.join(row.name for row in rows)}")

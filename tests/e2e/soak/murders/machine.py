@@ -23,9 +23,9 @@ class FullDisk(Murder):
     name, what = "full-disk", "the disk under a sparse image is full"
     holds = frozenset({"target", "disk"})
 
-    def why_not(self, world):
+    def fits(self, world):
         # What was acknowledged and then fails, when it is flushed, is another promise.
-        return "not with this store" if world.draw.wrapper == ",writeback" else None
+        return world.draw.wrapper != ",writeback"
 
     def strike(self, world):
         world.blocks.ask("promise", errors=[ENOSPC])

@@ -16,8 +16,12 @@ class Murder:
         self.seconds_max = seconds_max
 
     def why_not(self, _world):
-        """Why it cannot be done here, or nothing."""
+        """What this machine lacks for it, or nothing."""
         return None
+
+    def fits(self, _world):
+        """Whether there is anybody in this world to whom it could happen."""
+        return True
 
     def strike(self, world):
         raise NotImplementedError

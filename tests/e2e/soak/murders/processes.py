@@ -10,11 +10,14 @@ from .murder import Murder
 
 
 def killed(pid):
-    """kill -9, and waits until it is gone."""
+    """kill -9, and waits until it has let go of all its locks: the last of its threads has ended."""
     os.kill(pid, signal.SIGKILL)
-    while os.path.exists(f"/proc/{pid}/exe"):
+    while True:
         try:
-            os.readlink(f"/proc/{pid}/exe")
+            threads = os.listdir(f"/proc/{pid}/task")
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                if len(threads) == 1 and file.read().rpartition(") ")[2].startswith("Z"):
+                    return
         except OSError:
             return
         time.sleep(0.01)
@@ -69,8 +72,8 @@ class StopInitiator(Stop):
 
 
 class OfAFace:
-    def why_not(self, world):
-        return None if world.face else "no file system in this world"
+    def fits(self, world):
+        return world.face is not None
 
 
 class KillFace(OfAFace, Murder):
@@ -89,8 +92,8 @@ class StopFace(OfAFace, Stop):
 
 
 class OfAGateway:
-    def why_not(self, world):
-        return None if world.gateway else "no gateway in this world"
+    def fits(self, world):
+        return world.gateway is not None
 
 
 class KillGateway(OfAGateway, Murder):
