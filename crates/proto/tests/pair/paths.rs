@@ -164,3 +164,26 @@ fn a_black_hole_drops_to_the_base_size_and_data_is_cut_anew() {
     assert_eq!(p.path(0, 0).frame_bytes, 9000, "tried again then");
     assert_eq!(p.path(0, 0).full_size_retry, None);
 }
+
+/// Where nobody has shown to receive, a target sends at most three times what came from there, however long it waits
+/// (`docs/protocol.md`, "Addresses").
+#[test]
+fn a_path_that_is_not_proved_gets_little() {
+    let mut p = Pair::new(2, BASE);
+    let (came, went) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (has_come, has_gone) = (came.clone(), went.clone());
+    p.judge(move |sent| match (sent.link, sent.side) {
+        (0, _) => Fate::Pass,
+        // One question, of somebody who may have lied about where it came from.
+        (_, 0) if has_come.get() == 0 => {
+            has_come.set(sent.bytes.len());
+            Fate::Pass
+        }
+        (_, side) => {
+            has_gone.set(has_gone.get() + side * sent.bytes.len());
+            Fate::Drop
+        }
+    });
+    p.run(Duration::from_secs(60));
+    assert!((1..=3 * came.get()).contains(&went.get()), "{} for {}", went.get(), came.get());
+}
