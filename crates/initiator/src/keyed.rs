@@ -212,3 +212,46 @@ impl Greetings {
         Ok(Opened { suite, answered })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use thinwire_seal::greeted;
+
+    use super::*;
+
+    /// Whoever holds the key chooses among what was offered, and talks us into nothing else: an attachment that hides
+    /// would go on in the open.
+    #[test]
+    fn a_suite_that_was_not_offered_is_refused() {
+        let key = Key::from_bytes([7; 32]).unwrap();
+        let mut own = InitiatorKey::new(key.clone(), [1; 32]);
+        let mut greetings = Greetings::of(&mut own, b"test");
+        let mut random = Random::new([9; 32]);
+        let to = Addr::Sim(1);
+        let mut entered = 0;
+        for (nonce, suite) in (1..).zip(Suite::ALL) {
+            let envelope = Envelope { link: 0, to, nonce, session: 6, cookie: 0, node: "node1" };
+            greetings.make(Time(1), &own, &envelope, |out| out.extend_from_slice(b"hello"));
+            let secret = greetings.made.last().unwrap().greeting.bytes();
+            let (key_id, suites) = (key.id().0, own.suites.0);
+            let hello = KeyedHello {
+                nonce,
+                session: 6,
+                key: key_id,
+                cookie: 0,
+                suites,
+                node: "node1",
+                secret,
+            };
+            let theirs = greeted(&key, &hello.prologue(), secret, &mut random).unwrap();
+            let (secret, _) = theirs.answer(&[suite.number(), 0, 0, 0, 1], suite);
+            let answer = KeyedAnswer { nonce, secret: &secret };
+            match greetings.open(&answer, own.suites) {
+                Ok(opened) => assert_eq!((opened.suite, suite.hides()), (Some(suite), true)),
+                Err(why) => assert_eq!((why, suite.hides()), (DropReason::Insecure, false)),
+            }
+            entered += usize::from(suite.hides());
+        }
+        assert!(entered > 0 && entered < Suite::ALL.len());
+    }
+}

@@ -363,6 +363,38 @@ mod tests {
         );
     }
 
+    /// What meets an earlier one waits for it, be that outstanding or itself waiting; others go before (rule 5).
+    #[test]
+    fn what_meets_an_earlier_one_waits_for_it() {
+        let mut r = Requests::new();
+        r.on_session(4, 0);
+        for (offset, len) in [(0, 1024), (512, 1024), (1024, 512), (4096, 512)] {
+            r.submit(Pending { op: Op::Write, offset, len, ..read() });
+        }
+        let next = |r: &mut Requests| {
+            let io = r.next(&mut 0, GRANT, false)?;
+            let offset = io.offset;
+            r.start(io, Place::Nowhere, Mark::default());
+            Some(offset)
+        };
+        assert_eq!([next(&mut r), next(&mut r), next(&mut r)], [Some(0), Some(4096), None]);
+        finished(&mut r, &complete()).unwrap().expect("the first");
+        assert_eq!([next(&mut r), next(&mut r)], [Some(512), None]);
+    }
+
+    #[test]
+    fn another_session_has_credit_of_its_own() {
+        let mut r = Requests::new();
+        for _ in 0..3 {
+            r.on_session(2, 0);
+            r.submit(read());
+            r.submit(read());
+            assert_eq!(start(&mut r, (1, 512)), "");
+            assert!(!r.slots.is_idle() && !r.has_room(0, (1, 512)));
+            r.fail_all(ErrorKind::Away);
+        }
+    }
+
     fn finished(r: &mut Requests, complete: &Complete) -> Result<Option<Pending>, DropReason> {
         let is_finished = r.slots.on_complete(complete)?;
         let finished = is_finished.then(|| r.slots.take_finished(complete.slot)).flatten();

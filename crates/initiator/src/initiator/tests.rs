@@ -3,7 +3,7 @@
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
 use thinwire_proto::{Batching, Role, SessionConfig};
 use thinwire_volume::{ErrorKind, IoFlags, Op, Volume, VolumeEvent};
-use thinwire_wire::{AttachRefused, Message};
+use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
 
 use super::*;
 
@@ -85,6 +85,39 @@ fn who_ends_with_unflushed_writes_has_lost_them() {
         }
         let expected = if writes == 0 { vec![] } else { vec![VolumeEvent::Lost] };
         assert_eq!((initiator.events() - before, told), (expected.len() as u64, expected));
+    }
+}
+
+/// An event may come late, about what an attachment had before it was granted anew.
+#[test]
+fn a_fence_of_an_earlier_grant_ends_nothing() {
+    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    let mut initiator = connected_as(InitiatorConfig { insecure: true, ..config });
+    initiator.ask_attach();
+    let granted = Attached {
+        transaction: 1,
+        attachment: 3,
+        generation: 4,
+        block_bytes: 512,
+        preferred_bytes: 4096,
+        io_bytes_max: 1 << 20,
+        bytes: 1 << 20,
+        identity: [9; 16],
+        incarnation: 1,
+        writer_generation: 2,
+        verifier: 5,
+        features: 0,
+    };
+    let bytes = initiator.pool.copy_of(&[0]).freeze();
+    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+    let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
+    initiator.on_message(Time(2), &Message::Attached(granted), &frame).unwrap();
+    for (attachment, generation, fenced) in [(3, 3, false), (2, 4, false), (3, 4, true)] {
+        let code = event_code::FENCED;
+        let event = Message::Event(Event { code, attachment, generation, value: 9 });
+        initiator.on_message(Time(3), &event, &frame).unwrap();
+        let expected = fenced.then_some(ErrorKind::Fenced);
+        assert_eq!(initiator.failure(), expected, "{attachment}, {generation}");
     }
 }
 

@@ -151,3 +151,25 @@ fn credits_are_absolute_and_the_highest_wins() {
     // What is worth a message of its own has been told: less than 32 slots or a quarter is missing.
     assert!(slots > 399 * 3 - 40 && bytes >= 398 << 19, "{slots} {bytes}");
 }
+
+/// What was on its way when the peer died arrives, and says nothing of whether it lives: only what answers something
+/// that was sent since does.
+#[test]
+fn a_frame_from_before_is_no_sign_of_life() {
+    let mut p = Pair::new(1, BASE);
+    p.say(0, 1..2);
+    p.say(1, 1..2);
+    p.run(Duration::from_millis(50));
+    p.say(0, 2..3);
+    p.run(Duration::from_micros(10));
+    p.judge(|_| Fate::Drop);
+    let then = p.now;
+    p.run(Duration::from_millis(1));
+    assert_eq!(p.sides[1].heard, [1, 2]);
+    let target = &p.sessions[1];
+    assert!(target.last_heard() > then && !target.answered_since(then));
+    p.judge(|_| Fate::Pass);
+    p.sessions[1].ask(p.now);
+    p.run(Duration::from_millis(50));
+    assert!(p.sessions[1].answered_since(then));
+}
