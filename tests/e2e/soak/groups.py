@@ -14,12 +14,14 @@ class One:
     """Version 1."""
 
     folder, limit, used, none = f"{ROOT}/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "-1"
+    swap = "memory.swappiness"
 
 
 class Two:
     """Version 2."""
 
     folder, limit, used, none = ROOT, "memory.max", "memory.current", "max"
+    swap = "memory.swap.max"
 
 
 def version():
@@ -57,6 +59,9 @@ class Group:
     def __enter__(self):
         sweep(self.files.folder)
         os.mkdir(self.folder)
+        # Not at the price of a disk instead. Without swap there is no such file.
+        with contextlib.suppress(OSError):
+            self.write(os.path.join(self.folder, self.files.swap), "0")
         return self
 
     def __exit__(self, *_):

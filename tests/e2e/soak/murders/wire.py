@@ -3,7 +3,7 @@
 import json
 import time
 
-from harness import check
+from harness import until
 
 from .. import wiretap
 from ..world import START_S
@@ -39,11 +39,15 @@ class Rules(OfTheWire):
         world.lab.run("switch", "nft", "-f", "-", input=f"table {family} soak {{\ncounter met {{ }}\n{text}}}\n")
         try:
             time.sleep(self.lasts())
-            rows = json.loads(world.lab.run("switch", "nft", "-j", "list", "counters", "table", family, "soak").stdout)
+            until(f"{self.name}: a frame is met", 60, lambda: self.met(world, family))
         finally:
             world.lab.run("switch", "nft", "delete", "table", family, "soak")
-        met = next(row["counter"]["packets"] for row in rows["nftables"] if "counter" in row)
-        check(met > 0, f"{self.name}: no frame came by")
+
+    @staticmethod
+    def met(world, family):
+        """How many frames were."""
+        rows = json.loads(world.lab.run("switch", "nft", "-j", "list", "counters", "table", family, "soak").stdout)
+        return next(row["counter"]["packets"] for row in rows["nftables"] if "counter" in row)
 
 
 class Corruption(Rules):
