@@ -204,6 +204,51 @@ def rights_change(lab):
     alice.detach()
 
 
+@test(seconds=120, each=SHARDS)
+def limits_change(lab, shards):
+    """Lowered below what is in use, under verified load: nobody is put out, who comes new is refused by name, and comes in
+    once the limit is raised. What the machine has not, and no limit, is refused, with all else that was changed."""
+    target = Keyed(lab, "alice", "bob", extra=["--shards", str(shards)])
+    disks = [Disk(lab, key_path(lab, "alice"), f"disk{n}", name=f"{side}{n}", extra=extra)
+             for n in range(2) for side, extra in (("w", ()), ("r", ("--read-only",)))]
+    loads = [load.Fio(lab, disk.nbd, mib=32, seconds=10, seed=seed) for seed, disk in enumerate(disks[::2])]
+    target.at_work()
+    before = target.sessions()
+
+    def limits(keys=("alice", "bob"), **values):
+        target.write(lab, keys)
+        lines = ["[limits]"] + [f"{name.replace('_', '-')} = {json.dumps(value)}" for name, value in values.items()]
+        with open(target.toml, "a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def comes_new(says=None):
+        words = ("attach", "--key", key_path(lab, "alice"), uri(lab, "disk0"), "--nbd", f"unix:{lab.path('new.sock')}",
+                 "--as", "new", "--read-only", "--run-dir", lab.path("run"))
+        return refused(lab, *words, says=says) if says else thinwire(lab, *words)
+
+    limits(sessions_per_key=1)
+    said = target.reload()
+    check((said["changes"], said["ended"]) == (["limit sessions-per-key is 1 sessions; it was 512"], 0), f"it says {said}")
+    check(target.status()["limits"]["sessions-per-key"]["value"] == 1, "status shows the limits as they are")
+    comes_new(says="limit sessions-per-key is 1 sessions")
+    for refusal, values in (("is no limit", {"sesions": 3}), ("from 1 to 1024", {"sessions": 0}),
+                            ("the target may take", {"memory": 1 << 50})):
+        limits(keys=("alice",), **values)
+        target.refuses(refusal)
+    limits(sessions_per_key=1)
+    check(target.reload()["changes"] == [], "nothing of what was refused holds")
+    comes_new(says="limit sessions-per-key is 1 sessions")
+    limits(sessions_per_key=100)
+    target.hang_up("reloaded: limit sessions-per-key is 100 sessions; it was 1")
+    comes_new()
+    thinwire(lab, "detach", "new", "--run-dir", lab.path("run"))
+    for fio in loads:
+        fio.finish()
+    check(target.sessions() == before, f"sessions were {before}, and are {target.sessions()}")
+    for disk in disks:
+        disk.detach()
+
+
 @test(seconds=120)
 def what_cannot_be_applied_changes_nothing(lab):
     """Broken files, keys and what needs a restart, each with a key removed beside it: refused by name by the command

@@ -1,4 +1,4 @@
-//! Asking the shards of a target how they are, and giving them other keys, from a thread that is none of them:
+//! Asking the shards of a target how they are, and giving them other keys and limits, from a thread that is none of them:
 //! each answers between two of its turns, with plain figures. What is made of those, and who waits for it, is no
 //! shard's work.
 
@@ -12,7 +12,7 @@ use thinwire_buffer::Addr;
 use thinwire_initiator::InitiatorReport;
 use thinwire_link::LinkStats;
 use thinwire_proto::Time;
-use thinwire_target::{ExportReport, SessionReport, TargetKeys, TargetStats};
+use thinwire_target::{ExportReport, Limits, SessionReport, TargetKeys, TargetStats};
 
 use crate::shards::{new_bell, ring};
 
@@ -68,6 +68,15 @@ pub struct LeafReport {
     pub report: InitiatorReport,
 }
 
+/// What a reload gives to every shard: all of it, whether it is new or not.
+#[derive(Clone, Debug)]
+pub struct TargetChange {
+    /// See [`Target::set_keys`](thinwire_target::Target::set_keys); `None` of a target without keys.
+    pub keys: Option<TargetKeys>,
+    /// See [`Target::set_limits`](thinwire_target::Target::set_limits).
+    pub limits: Limits,
+}
+
 /// The way from the one who asks to each shard. There is one at a time who does.
 #[derive(Debug)]
 pub struct Inquiry {
@@ -87,12 +96,12 @@ struct Desk {
 struct Wanted {
     /// How it is: where the answer goes.
     asker: Option<Sender<(u8, ShardReport)>>,
-    /// That it takes these keys, the last that were given.
-    keys: Option<GivenKeys>,
+    /// That it takes this, the last that was given.
+    change: Option<GivenChange>,
 }
 
-/// Keys for a shard, and where it says to how many sessions they put an end.
-type GivenKeys = (Box<TargetKeys>, Sender<(u8, usize)>);
+/// A change for a shard, and where it says to how many sessions that puts an end.
+type GivenChange = (Box<TargetChange>, Sender<(u8, usize)>);
 
 impl Desk {
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
@@ -116,13 +125,12 @@ impl Inquiry {
         self.gather(patience, &told)
     }
 
-    /// Gives all shards these keys (see [`Target::set_keys`](thinwire_target::Target::set_keys)), and waits for
-    /// `patience` at most until they have taken them. By shard: how many sessions that ended; `None` of those
-    /// that have not said so, which take them once their present turn has ended, or once they serve, and before
-    /// they do anything else that is asked here.
-    pub fn set_keys(&self, keys: &TargetKeys, patience: Duration) -> Vec<Option<usize>> {
+    /// Gives all shards this, and waits for `patience` at most until they have taken it. By shard: how many
+    /// sessions that ended; `None` of those that have not said so, which take it once their present turn has ended,
+    /// or once they serve, and before they do anything else that is asked here.
+    pub fn change(&self, change: &TargetChange, patience: Duration) -> Vec<Option<usize>> {
         let (tell, told) = channel();
-        self.put(|wanted| wanted.keys = Some((Box::new(keys.clone()), tell.clone())));
+        self.put(|wanted| wanted.change = Some((Box::new(change.clone()), tell.clone())));
         drop(tell);
         self.gather(patience, &told)
     }
@@ -152,19 +160,19 @@ impl Inquiry {
         self.desks[usize::from(shard)].bell.as_fd()
     }
 
-    /// What the shard does that is asked: takes keys, with which it ends so many sessions, and tells how it is.
+    /// What the shard does that is asked: takes a change, with which it ends so many sessions, and tells how it is.
     pub(crate) fn answer(
         &self,
         shard: u8,
-        take: impl FnOnce(TargetKeys) -> usize,
+        take: impl FnOnce(TargetChange) -> usize,
         report: impl FnOnce() -> ShardReport,
     ) {
         let desk = &self.desks[usize::from(shard)];
         let _ = rustix::io::read(&desk.bell, &mut [0u8; 8]);
-        let Wanted { asker, keys } = std::mem::take(&mut *desk.wanted());
+        let Wanted { asker, change } = std::mem::take(&mut *desk.wanted());
         // Who asked may have given up.
-        if let Some((keys, giver)) = keys {
-            let _ = giver.send((shard, take(*keys)));
+        if let Some((change, giver)) = change {
+            let _ = giver.send((shard, take(*change)));
         }
         if let Some(asker) = asker {
             let _ = asker.send((shard, report()));
@@ -176,15 +184,16 @@ impl Inquiry {
 mod tests {
     use super::*;
 
-    fn keys(announces: bool) -> TargetKeys {
-        TargetKeys { announces, ..TargetKeys::new(Vec::new(), [1; 32]) }
+    fn keys(announces: bool) -> TargetChange {
+        let keys = TargetKeys { announces, ..TargetKeys::new(Vec::new(), [1; 32]) };
+        TargetChange { keys: Some(keys), limits: Limits::default() }
     }
 
     /// What a shard takes that is asked now.
     fn taken(inquiry: &Inquiry, shard: u8) -> Option<bool> {
         let mut taken = None;
-        let take = |keys: TargetKeys| {
-            taken = Some(keys.announces);
+        let take = |change: TargetChange| {
+            taken = change.keys.map(|keys| keys.announces);
             7
         };
         inquiry.answer(shard, take, || unreachable!("nobody asks"));
@@ -194,7 +203,7 @@ mod tests {
     #[test]
     fn keys_wait_for_a_shard_that_is_busy_and_the_last_ones_hold() {
         let inquiry = Inquiry::new(2).unwrap();
-        let given = |announces| inquiry.set_keys(&keys(announces), Duration::ZERO);
+        let given = |announces| inquiry.change(&keys(announces), Duration::ZERO);
         assert_eq!(given(false), [None, None]);
         assert_eq!(taken(&inquiry, 0), Some(false));
         assert_eq!(taken(&inquiry, 0), None, "once");
@@ -202,7 +211,7 @@ mod tests {
         assert_eq!(taken(&inquiry, 1), Some(true), "those before were never taken");
         assert_eq!(taken(&inquiry, 0), Some(true));
         std::thread::scope(|scope| {
-            let giver = scope.spawn(|| inquiry.set_keys(&keys(true), Duration::from_secs(60)));
+            let giver = scope.spawn(|| inquiry.change(&keys(true), Duration::from_secs(60)));
             for shard in [1, 0] {
                 while taken(&inquiry, shard).is_none() {
                     std::thread::yield_now();

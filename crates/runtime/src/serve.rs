@@ -17,7 +17,9 @@ use thinwire_target::{
 
 use crate::clock::{entropy, entropy_bytes};
 use crate::disk::LettingGo;
-use crate::inquiry::{Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport};
+use crate::inquiry::{
+    Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport, TargetChange,
+};
 use crate::shard::{Shard, SharedShard};
 use crate::shards::{Idle, Mail};
 use crate::wait::{Spin, WaitToken};
@@ -244,8 +246,7 @@ impl TargetShard {
         }
         while self.turn_until_told()? != STOP {
             if let Some(inquiry) = orders.inquiry {
-                let take = |keys| self.shard.borrow_mut().get_mut(self.target).set_keys(keys);
-                inquiry.answer(self.index, take, || self.report());
+                inquiry.answer(self.index, |change| self.take(change), || self.report());
             }
         }
         let shard = &mut *self.shard.borrow_mut();
@@ -268,6 +269,14 @@ impl TargetShard {
         }
         shard.unwatch_all();
         Ok(())
+    }
+
+    /// Takes what a reload has changed: how many sessions that has ended.
+    fn take(&self, change: TargetChange) -> usize {
+        let shard = &mut *self.shard.borrow_mut();
+        let target = shard.get_mut(self.target);
+        target.set_limits(change.limits);
+        change.keys.map_or(0, |keys| target.set_keys(keys))
     }
 
     /// Turns until something is readable that is listened to, and tells what.

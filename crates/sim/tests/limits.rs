@@ -249,3 +249,72 @@ fn who_is_made_room_for_gets_it() {
     assert_eq!((open.len(), told.len()), (1, 0), "{told:?}");
     assert!(net.met(Limit::SessionsPerKey) > 0 && net.met(Limit::SlotsPerKey) == 0);
 }
+
+/// Lowered below what is in use they end nobody, and who loses its session comes back to what it has; who comes new
+/// is refused, until they are raised again.
+#[test]
+fn lowered_limits_end_nobody_and_refuse_who_comes_new() {
+    for (limit, value) in [
+        (Limit::Sessions, 1),
+        (Limit::SessionsPerKey, 1),
+        (Limit::AttachmentsPerKey, 1),
+        (Limit::SlotsPerKey, 128),
+        (Limit::BytesPerKey, 8 << 20),
+    ] {
+        let name = limit.name();
+        let mut net = Net::new(&[]);
+        assert_eq!(net.attach(1, 3).0.len(), 3, "{name}");
+        let mut lower = Limits::default();
+        lower.set(name, value).unwrap();
+        net.target.set_limits(lower);
+        let (open, told) = net.attach(1, 2);
+        assert_eq!((open.len(), told.len()), (0, 2), "{name}");
+        assert!(told.iter().all(|text| text.contains(name)), "{told:?}");
+        (0..3).for_each(|host| net.read(host));
+        let session =
+            |net: &Net, host: usize| net.hosts[host].initiator.report(Time(net.now)).target_session;
+        let before = (0..3).map(|host| session(&net, host)).collect::<Vec<_>>();
+        net.deaf_to = Some(before[0]);
+        net.hosts[0].initiator.submit(Io::new(1, Op::Read, 0, 512));
+        let limit = net.now + 30_000_000_000;
+        while net.now < limit && net.hosts[0].done.is_empty() {
+            net.step();
+        }
+        let done = net.hosts[0].done.pop().unwrap_or_else(|| panic!("{name}: it is shut out"));
+        done.result.unwrap();
+        assert_ne!(session(&net, 0), before[0], "{name}");
+        assert_eq!([session(&net, 1), session(&net, 2)], before[1..], "{name}");
+        net.target.set_limits(Limits::default());
+        assert_eq!(net.attach(1, 1).0.len(), 1, "{name}");
+        (0..3).for_each(|host| net.read(host));
+    }
+}
+
+/// Sessions that nobody attached anything in give way, as many as a lower limit wants.
+#[test]
+fn as_many_idle_sessions_give_way_as_a_lower_limit_wants() {
+    for limit in [Limit::Sessions, Limit::SessionsPerKey] {
+        let mut net = Net::new(&[]);
+        for _ in 0..4 {
+            let mut config = net.config(1);
+            (config.export, config.wait) = ("no such disk".into(), true);
+            net.add_with(config);
+        }
+        net.run(Duration::from_secs(2));
+        assert_eq!(net.target.session_count(), 4);
+        let mut lower = Limits::default();
+        lower.set(limit.name(), 2).unwrap();
+        net.target.set_limits(lower);
+        let new = net.add(2 - u8::from(limit == Limit::SessionsPerKey));
+        for _ in 0..200 {
+            net.step();
+            let count = net.target.session_count();
+            if net.hosts[new].initiator.is_open() {
+                assert!(count <= 2, "{}: {count} sessions", limit.name());
+                break;
+            }
+        }
+        net.run(Duration::from_secs(2));
+        assert!(net.hosts[new].initiator.is_open(), "{}", limit.name());
+    }
+}

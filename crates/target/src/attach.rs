@@ -33,7 +33,7 @@ impl House {
             let text = format!("attach {transaction} of this session comes too late: ask anew");
             return refuse(peer, transaction, Status::Busy, 1, text);
         }
-        if let Err(over) = self.may_attach(session, !peer.was_attached) {
+        if let Err(over) = self.may_attach(peer) {
             return refuse(peer, transaction, Status::TooMany, 0, over.to_string());
         }
         if self.exports.open_count(session) >= ATTACHMENTS_MAX {

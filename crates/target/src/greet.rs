@@ -174,12 +174,15 @@ impl Target {
         }
         let owner =
             Owner { principal: asker.keyed.as_ref().map(KeyedAsker::principal), host: host(from) };
-        if let Err(over) = self.keep_limits(now, &owner, (initiator, hello.instance, hello.member))
-        {
-            self.refuse(asker, Status::TooMany, &over.to_string());
-            return Err(DropReason::Overload);
-        }
-        let promised = self.promise(now, link, owner, from, initiator, hello);
+        let run = (initiator, hello.instance, hello.member);
+        let comes_back = match self.keep_limits(now, &owner, run) {
+            Ok(comes_back) => comes_back,
+            Err(over) => {
+                self.refuse(asker, Status::TooMany, &over.to_string());
+                return Err(DropReason::Overload);
+            }
+        };
+        let promised = self.promise(now, link, (owner, comes_back), from, initiator, hello);
         if self.house.config.canary == TargetCanary::EndsAtGreeting {
             self.end_run(initiator, hello.instance, hello.member);
         }
@@ -236,12 +239,12 @@ impl Target {
         &mut self,
         now: Time,
         link: usize,
-        owner: Owner,
+        (owner, comes_back): (Owner, bool),
         from: Addr,
         initiator: [u8; 16],
         hello: &Hello<'_>,
     ) -> Option<usize> {
-        let index = self.make_room(now, from)?;
+        let index = self.make_room(now, from, comes_back)?;
         let house = &mut self.house;
         house.owners.resize(self.peers.len().max(house.owners.len()), None);
         house.owners[index] = Some(owner);
@@ -334,6 +337,7 @@ impl Target {
             created: promise.created,
             confirmed: false,
             was_attached: false,
+            comes_back: false,
             ended: false,
         }));
     }

@@ -32,6 +32,8 @@ pub(crate) struct Peer {
     pub confirmed: bool,
     /// It has been granted an export: until then nothing that it sends is kept.
     pub was_attached: bool,
+    /// It has taken the place of one in which something was attached.
+    pub comes_back: bool,
     /// Set when the session is over.
     pub ended: bool,
 }

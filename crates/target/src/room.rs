@@ -9,16 +9,18 @@ use thinwire_proto::Time;
 use crate::greet::{SESSION_NUMBER, SESSIONS_MAX};
 use crate::house::{By, House, Owner};
 use crate::limits::{Limit, OverLimit};
+use crate::peer::Peer;
 use crate::target::Target;
 
 /// A session that has just been opened goes after the others: its initiator is about to attach.
 const FRESH: Duration = Duration::from_millis(500);
 
 impl Target {
-    /// A place for another session, of an initiator at `from`; `None` if all are attached. May end a
-    /// session that is not: an initiator that still wants it learns of that with its next frame, and
-    /// opens another.
-    pub(crate) fn make_room(&mut self, now: Time, from: Addr) -> Option<usize> {
+    /// A place for another session, of an initiator at `from`; `None` if all are attached. May end
+    /// sessions that are not: an initiator that still wants one learns of that with its next frame, and
+    /// opens another. Several end only if a limit is lower than when they came. Whoever `comes_back` is not one more
+    /// for long.
+    pub(crate) fn make_room(&mut self, now: Time, from: Addr, comes_back: bool) -> Option<usize> {
         let mut attached = [false; SESSIONS_MAX];
         let house = &mut self.house;
         house.in_store.resize(self.peers.len().max(house.in_store.len()), 0);
@@ -26,46 +28,65 @@ impl Target {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
         }
         let unattached_max = house.config.limits.get(Limit::HalfOpenPerAddress) as usize;
-        let sessions_max = house.config.limits.get(Limit::Sessions) as usize;
+        let sessions_max = match comes_back {
+            true => SESSIONS_MAX,
+            false => house.config.limits.get(Limit::Sessions) as usize,
+        };
         let from = host(from);
         let is_fresh = |created| now.since(created) < FRESH;
-        let (mut free, mut first, mut first_here, mut here) = (None, None, None, 0);
+        let (mut free, mut taken) = (None, self.peers.len());
+        let (mut idle, mut idle_here) = (Vec::new(), Vec::new());
         for (index, place) in self.peers.iter().zip(&self.promises).enumerate() {
             let (addr, rank) = match place {
                 // A request of a session that ended may still be in a store for it: so what the stores
                 // have is bounded, too, however slow they are.
                 _ if attached[index] || house.in_store[index] > 0 => continue,
+                // Who goes first has the lowest: not fresh, never used, opened long ago.
                 (Some(p), _) => (p.place.1, (is_fresh(p.created), p.confirmed, p.number)),
                 (None, Some(p)) => (p.place.1, (is_fresh(p.created), false, p.number)),
                 (None, None) => {
-                    free = free.or(Some(index));
+                    (free, taken) = (free.or(Some(index)), taken - 1);
                     continue;
                 }
             };
-            first = min(first, Some((rank, index)));
+            idle.push((rank, index));
             if host(addr) == from {
-                here += 1;
-                first_here = min(first_here, Some((rank, index)));
+                idle_here.push((rank, index));
             }
         }
-        if here < unattached_max {
-            if free.is_some() {
-                return free;
+        let (limit, mut idle, over) = match idle_here.len() < unattached_max {
+            true => (Limit::Sessions, idle, (taken + 1).saturating_sub(sessions_max)),
+            false => {
+                let over = idle_here.len() + 1 - unattached_max;
+                (Limit::HalfOpenPerAddress, idle_here, over)
             }
-            if self.peers.len() < sessions_max {
-                self.peers.push(None);
-                self.promises.push(None);
-                self.house.in_store.push(0);
-                return Some(self.peers.len() - 1);
-            }
-            self.house.stats.limits.count(Limit::Sessions);
-        } else {
-            first = first_here;
-            self.house.stats.limits.count(Limit::HalfOpenPerAddress);
+        };
+        if over > 0 {
+            self.house.stats.limits.count(limit);
+            idle.sort_unstable();
+            let first = idle.get(..over)?;
+            first.iter().for_each(|&(_, index)| self.end(index));
+            return first.first().map(|&(_, index)| index);
         }
-        let (_, index) = first?;
-        self.end(index);
-        Some(index)
+        if free.is_some() {
+            return free;
+        }
+        self.peers.push(None);
+        self.promises.push(None);
+        self.house.in_store.push(0);
+        Some(self.peers.len() - 1)
+    }
+
+    /// Whether this run and member, of the same owner, has a session in which something is attached: another takes
+    /// the place of that one.
+    fn comes_back(&self, owner: &Owner, run: RunMember) -> bool {
+        let is_same = |(at, peer): (usize, &Option<Box<Peer>>)| {
+            let peer = peer.as_deref().filter(|p| (p.initiator, p.instance, p.member) == run);
+            let of = self.house.owners.get(at).and_then(Option::as_ref);
+            peer.is_some_and(|peer| self.house.exports.open_count(peer.session.local_id()) > 0)
+                && of.is_some_and(|of| of.principal == owner.principal)
+        };
+        self.peers.iter().enumerate().any(is_same)
     }
 }
 
@@ -79,13 +100,14 @@ pub(crate) type RunMember = ([u8; 16], u64, u8);
 impl Target {
     /// Whether one session more of this owner is within the limits by key and by address. Those of the same run
     /// and member do not count: they end when the new one is used. Where sessions that nobody attached anything
-    /// in are too many, the oldest of the same owner gives way.
+    /// in are too many, the oldest of the same owner give way: one, or several if a limit is lower than when they came.
+    /// True if it comes back to what it has attached: that was within the limits of then, and they do not count.
     pub(crate) fn keep_limits(
         &mut self,
         now: Time,
         owner: &Owner,
         run: RunMember,
-    ) -> Result<(), OverLimit> {
+    ) -> Result<bool, OverLimit> {
         let mut attached = [false; SESSIONS_MAX];
         for session in self.house.exports.sessions() {
             attached[(session >> 32) as usize & SESSION_NUMBER as usize] = true;
@@ -118,10 +140,18 @@ impl Target {
             let (_, number, created) = run_of(at).expect("it is there");
             (now.since(created) < FRESH, !is_own(at), number, at)
         });
-        let idle = idle.min().map(|(.., at)| at);
+        let mut idle: Vec<_> = idle.collect();
         superseded.into_iter().for_each(|at| self.end(at));
+        if self.comes_back(owner, run) {
+            return Ok(true);
+        }
         if let Err(over) = self.house.has_memory(others.len() + 1, holders) {
-            self.end(idle.ok_or(over)?);
+            let fits = |&gone: &usize| {
+                self.house.memory_of(others.len() + 1 - gone, holders) <= over.value
+            };
+            let gone = (1..=idle.len()).find(fits).ok_or(over)?;
+            idle.sort_unstable();
+            idle[..gone].iter().for_each(|&(.., at)| self.end(at));
         }
         let classes = [
             (By::Key, Limit::SessionsPerKey, Limit::HalfOpenPerKey),
@@ -146,18 +176,20 @@ impl Target {
                     unattached.push((now.since(created) < FRESH, number, index));
                 }
             }
-            for (limit, count) in [(half_open, unattached.len() as u64), (all, sessions)] {
+            unattached.sort_unstable();
+            for limit in [half_open, all] {
+                let count = if limit == all { sessions } else { unattached.len() as u64 };
                 let value = limits.get(limit);
-                if count < value {
+                let over = (count + 1).saturating_sub(value);
+                if over == 0 {
                     continue;
                 }
                 self.house.stats.limits.count(limit);
-                let Some(&(_, _, index)) = unattached.iter().min() else {
+                if over > unattached.len() as u64 {
                     return Err(OverLimit { limit, value });
-                };
-                self.end(index);
-                sessions -= 1;
-                break;
+                }
+                unattached.drain(..over as usize).for_each(|(.., index)| self.end(index));
+                sessions -= over;
             }
             if by == By::Key && owner.principal.is_some() {
                 let (slots, bytes) = (self.house.config.slots, self.house.config.credit_bytes);
@@ -172,7 +204,7 @@ impl Target {
                 }
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether another greeting from there may be acted on now, which has shown that it receives. The first from
@@ -211,17 +243,26 @@ impl House {
     /// Whether there is memory for so many sessions, so many of which have an attachment.
     fn has_memory(&mut self, sessions: usize, attached: usize) -> Result<(), OverLimit> {
         let (limit, value) = (Limit::Memory, self.config.limits.get(Limit::Memory));
-        let state = (sessions * self.config.session_state_bytes_max()) as u64;
-        let payload = (attached * self.config.session_payload_bytes_max()) as u64;
-        if state + payload <= value {
+        if self.memory_of(sessions, attached) <= value {
             return Ok(());
         }
         self.stats.limits.count(limit);
         Err(OverLimit { limit, value })
     }
 
-    /// Whether a session may have another attachment: the first of a session is when it may hold payloads.
-    pub(crate) fn may_attach(&mut self, session: u64, is_first: bool) -> Result<(), OverLimit> {
+    /// What so many sessions may take, in bytes.
+    fn memory_of(&self, sessions: usize, attached: usize) -> u64 {
+        let state = (sessions * self.config.session_state_bytes_max()) as u64;
+        state + (attached * self.config.session_payload_bytes_max()) as u64
+    }
+
+    /// Whether a session may have another attachment: the first of a session is when it may hold payloads. Who
+    /// comes back has that one from before.
+    pub(crate) fn may_attach(&mut self, peer: &Peer) -> Result<(), OverLimit> {
+        let (session, is_first) = (peer.session.local_id(), !peer.was_attached);
+        if is_first && peer.comes_back {
+            return Ok(());
+        }
         let index = |session: u64| (session >> 32) as usize & SESSION_NUMBER as usize;
         let limits = self.config.limits;
         let owner = self.owners.get(index(session)).cloned().flatten();
@@ -256,13 +297,6 @@ impl House {
             None => Ok(()),
         }
     }
-}
-
-/// Who goes first has the lowest: not fresh, never used, opened long ago.
-type Rank = (bool, bool, u64);
-
-fn min(a: Option<(Rank, usize)>, b: Option<(Rank, usize)>) -> Option<(Rank, usize)> {
-    a.into_iter().chain(b).min()
 }
 
 /// Whoever has an address has all its ports.

@@ -16,7 +16,7 @@ use crate::attach::Sessions;
 use crate::cookie::Cookies;
 use crate::fair::Fair;
 use crate::greet::{PendingOffer, Promise, SESSION_NUMBER, UNCONFIRMED, session_lane};
-use crate::house::House;
+use crate::house::{House, Owner};
 use crate::limits::Greetings;
 use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
@@ -346,17 +346,26 @@ impl Target {
         let peer = self.peers[index].as_deref_mut().expect("found");
         peer.confirmed = true;
         let (run, number) = ((peer.initiator, peer.instance, peer.member), peer.number);
+        let principal = |owners: &[Option<Owner>], at: usize| owners[at].clone()?.principal;
+        let own = principal(&self.house.owners, index);
+        let mut comes_back = false;
         for other in 0..self.peers.len() {
             let same = self.peers[other].as_ref().filter(|p| {
                 other != index && (p.initiator, p.instance, p.member) == run && p.confirmed
             });
             match same.map(|p| p.number) {
-                Some(earlier) if earlier < number => self.end(other),
+                Some(earlier) if earlier < number => {
+                    let session = self.peers[other].as_ref().expect("found").session.local_id();
+                    comes_back |= self.house.exports.open_count(session) > 0
+                        && principal(&self.house.owners, other) == own;
+                    self.end(other);
+                }
                 // This one is what was left behind, and a late frame of it has arrived.
                 Some(_) => return self.end(index),
                 None => {}
             }
         }
+        self.peers[index].as_deref_mut().expect("it is there").comes_back = comes_back;
     }
 
     pub(crate) fn end(&mut self, index: usize) {

@@ -1,5 +1,5 @@
 //! Reading a target's configuration again while it serves: what has changed in it since, and whether that can be
-//! applied without a restart. Keys, who may open what, and `announce` can; all else is refused by name. It is
+//! applied without a restart. Keys, who may open what, `announce` and limits can; all else is refused by name. It is
 //! applied as a whole or not at all.
 
 use std::fmt::Display;
@@ -74,6 +74,11 @@ pub(crate) fn changes(now: &TargetSettings, next: &TargetSettings) -> Result<Vec
         let who = if next.announces { "everybody" } else { "those with a key only" };
         all.push(format!("names of exports are told to {who}"));
     }
+    for ((limit, was), (_, is)) in now.limits.iter().zip(next.limits.iter()) {
+        if was != is {
+            all.push(format!("limit {} is {is} {}; it was {was}", limit.name(), limit.unit()));
+        }
+    }
     Ok(all)
 }
 
@@ -100,7 +105,7 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
         access: _,
         authenticate_only,
         announces: _,
-        limits,
+        limits: _,
         links,
         exports: _,
         shards,
@@ -135,9 +140,6 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
     // Whom it has become, and what it has given up, stays: there is no way back.
     differs("user", &user(&now.privileges), &user(privileges));
     differs("confine", &now.privileges.confine, &privileges.confine);
-    for ((limit, was), (_, is)) in now.limits.iter().zip(limits.iter()) {
-        differs(&format!("the limit {}", limit.name()), &was, &is);
-    }
     if now.pipeline != *pipeline {
         all.push("receive or completion".into());
     }
@@ -234,6 +236,25 @@ mod tests {
                     .to_owned(),
             ])
         );
+    }
+
+    #[test]
+    fn limits_change_from_files_and_flags() {
+        let dir = TempDir::new("reload-limits");
+        make("alice", dir.path(), false).unwrap();
+        let with = |more: &str, flags: &[&str]| {
+            read(&dir, &(file(&dir, &["alice"], EXPORTS) + more), flags)
+        };
+        let now = with("[limits]\nsessions = 8\n", &[]);
+        let next = with("[limits]\nsessions = 2\nmemory = \"1G\"\n", &["--limit", "greetings=9"]);
+        let memory = now.limits.get(thinwire_target::Limit::Memory);
+        let told = [
+            "limit sessions is 2 sessions; it was 8".to_owned(),
+            "limit greetings is 9 greetings a second; it was 1000".to_owned(),
+            format!("limit memory is 1073741824 bytes; it was {memory}"),
+        ];
+        assert_eq!(changes(&now, &next), Ok(told.to_vec()));
+        assert_eq!(changes(&next, &now).unwrap().len(), 3);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The thread beside the shards of a target: it takes signals, and answers `status` and `reload` on the target's
-//! control socket (`target-NODE.sock` in the run directory). Shards only give their figures away, and take keys,
-//! between two turns; whatever takes longer is done here.
+//! control socket (`target-NODE.sock` in the run directory). Shards only give their figures away, and take keys and
+//! limits, between two turns; whatever takes longer is done here.
 //!
 //! SIGHUP has the configuration read again (`reload.rs`), unless the terminal has gone that the target was started
 //! from. Else the first signal ends the target in order, and what that waits for is told; the second ends the wait. A disk
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use thinwire_runtime::disk;
-use thinwire_runtime::inquiry::{Inquiry, ShardReport};
+use thinwire_runtime::inquiry::{Inquiry, ShardReport, TargetChange};
 
 use crate::config::TargetSettings;
 use crate::config_file;
@@ -31,7 +31,7 @@ use crate::signals::{Signals, signal_name};
 
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The same, if it is to take keys: they hold within a second.
+/// The same, if it is to take what has changed: that holds within a second.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an orderly end may take: requests in the stores, then the leaves of each export.
 const STOP_SECONDS: u64 = 3;
@@ -290,6 +290,10 @@ impl View<'_> {
         config_file::read_again();
         let next = (self.read)().map_err(|failure| failure.message)?;
         let changes = reload::changes(self.config, &next)?;
+        // What it has allowed at its start is its user's affair.
+        if next.memory().all() > self.config.memory().all() {
+            next.check_memory()?;
+        }
         next.unused.iter().for_each(|unused| tracing::warn!("{unused}"));
         let mut done = Reloaded { changes, ..Reloaded::default() };
         if done.changes.is_empty() {
@@ -300,21 +304,22 @@ impl View<'_> {
             TargetState::Serving => RELOAD_PATIENCE,
             _ => Duration::ZERO,
         };
-        let keys = target_keys(&next).ok_or("there are no keys")?;
-        let ended = self.inquiry.set_keys(&keys, patience);
+        let change = TargetChange { keys: target_keys(&next), limits: next.limits };
+        let ended = self.inquiry.change(&change, patience);
         for (shard, ended) in (0..).zip(ended) {
             match ended {
                 Some(count) => done.ended += count as u64,
                 None => done.late.push(shard),
             }
         }
-        let TargetSettings { keys, access, announces, exports, .. } = next;
+        let TargetSettings { keys, access, announces, limits, exports, .. } = next;
         for export in &mut self.config.exports {
             if let Some(now) = exports.iter().find(|now| now.name == export.name) {
                 (export.keys, export.read_keys) = (now.keys.clone(), now.read_keys.clone());
             }
         }
         (self.config.keys, self.config.access, self.config.announces) = (keys, access, announces);
+        self.config.limits = limits;
         Ok(done)
     }
 }

@@ -12,10 +12,10 @@ Examples:
   thinwire reload node1
 
 The target reads its configuration again (the files and flags that it was started with, and the key files that
-these name) and applies what has changed in keys (`key`, `keys`, `read_keys`, the files' content) and `announce`:
-as a whole, or not at all, and then it says why. Sessions whose key was removed, or which have an export open for
-which their rights have changed, end at once; no other session notices. What only a restart can change is named:
-then nothing is applied. Prints what has changed, and exits with 1 if nothing was applied because of an error.
+these name) and applies what has changed in keys (`key`, `keys`, `read_keys`, the files' content), `announce` and
+`limits`: as a whole, or not at all, and then it says why. Sessions whose key was removed, or which have an export open
+for which their rights have changed, end at once; no other session notices. A limit that is lower than what is in use
+ends nothing: who comes new is refused. What only a restart can change is named: then nothing is applied. Prints what has changed, and exits with 1 if nothing was applied because of an error.
 
 SIGHUP to the target's process does the same, and tells it in the target's log. As a systemd service:
 Type=notify-reload.")]
