@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::echo;
 use crate::experiments::Experiment;
+use crate::flood;
 use crate::times;
 
 const ABOUT: &str =
@@ -42,7 +43,7 @@ pub struct LabArgs {
 impl LabArgs {
     /// Whether it is one side of the echo, which makes nothing that would have to be removed.
     pub fn is_echo(&self) -> bool {
-        matches!(self.command, LabCommand::Echo(_))
+        matches!(self.command, LabCommand::Echo(_) | LabCommand::Forge(_))
     }
 }
 
@@ -93,8 +94,13 @@ pub enum LabCommand {
     Busy(BusyArgs),
     /// What sessions cost each other: one with 1 outstanding beside one with 512, and 64 side by side
     Fair(FairArgs),
+    /// What a flood of forged greetings and frames costs an initiator that has a key
+    Flood(FloodArgs),
     /// The limit of a link: frames there and back with an empty protocol
     Echo(EchoArgs),
+    /// Hear frames, and send forged ones like them; for `flood`, in namespaces of its own
+    #[command(hide = true)]
+    Forge(flood::ForgeArgs),
 }
 
 impl LabCommand {
@@ -123,7 +129,9 @@ impl LabCommand {
             | LabCommand::List(_)
             | LabCommand::Busy(_)
             | LabCommand::Fair(_)
-            | LabCommand::Echo(_) => return None,
+            | LabCommand::Flood(_)
+            | LabCommand::Echo(_)
+            | LabCommand::Forge(_) => return None,
         })
     }
 }
@@ -246,6 +254,24 @@ pub struct FairArgs {
     pub out: PathBuf,
 }
 
+/// `thinwire-lab flood`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  thinwire-lab flood
+  thinwire-lab flood --rounds 2 --seconds 1
+
+Nothing is stored. One process forges frames as fast as a processor can: new greetings made after one that
+was heard, from its sender's address and from others', and frames of the session with tags that fit nothing")]
+pub struct FloodArgs {
+    /// Rounds of each point
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// How long each run takes
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = times::seconds)]
+    pub seconds: f64,
+}
+
 /// `thinwire-lab echo`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -293,6 +319,7 @@ mod tests {
             "report --quick --out /tmp/x --remarks f",
             "fig1 --only packet --only 4k --rounds 1 --seconds 0.5 --json",
             "busy --rounds 2 --seconds 0.5",
+            "flood --rounds 2 --seconds 0.5",
             "fair --rounds 2 --seconds 0.5 --initiators 8 --memory-only",
             "echo client --link eth1 --to 02-00-00-00-00-02 --bs 131072 --rw write --sleep",
         ] {

@@ -11,6 +11,7 @@ use crate::echo;
 use crate::error::{LabError, Outcome};
 use crate::experiments::{self, Bar, Experiment, plan_of_all};
 use crate::fair;
+use crate::flood;
 use crate::identity::Provenance;
 use crate::plan::{Form, Group, estimate};
 use crate::remarks::Remarks;
@@ -40,6 +41,13 @@ pub fn run(args: &LabArgs, executable: &Path, interrupted: &dyn Fn() -> bool) ->
             let echo = crate::own_executable()?;
             let lab = Laboratory::new(executable, &echo, &args.out, interrupted)?;
             fair::run(&lab, args)?.iter().try_for_each(|table| say(&table.text()))
+        }
+        LabCommand::Forge(args) => flood::forge(args),
+        LabCommand::Flood(args) => {
+            // It measures no disk, and so needs no room for one.
+            let (own, disks) = (crate::own_executable()?, std::env::temp_dir());
+            let lab = Laboratory::new(executable, &own, &disks, interrupted)?;
+            say(&flood::run(&lab, args)?.text())
         }
         LabCommand::Report(args) => report(args, executable, interrupted),
         command => {

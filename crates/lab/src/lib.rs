@@ -15,6 +15,7 @@
 //! | [`stand`], [`contender`] | namespaces and processes; who is measured, and how |
 //! | [`busy`] | whom spinning hurts: beside busy processes |
 //! | [`fair`] | what sessions of one target cost each other |
+//! | [`flood`] | what a flood of forged frames costs somebody honest |
 //! | [`echo`] | the limit: an empty protocol |
 //! | [`store`], [`figures`], [`stats`], [`view`] | what was measured: kept, summed up, looked at |
 //! | [`document`] | the document's numbers |
@@ -31,6 +32,7 @@ pub mod error;
 pub mod experiments;
 pub mod fair;
 pub mod figures;
+pub mod flood;
 pub mod identity;
 pub mod plan;
 pub mod point;
@@ -92,7 +94,9 @@ fn measured(args: &LabArgs) -> Outcome<PathBuf> {
         None => own_executable()?.with_file_name("thinwire"),
     };
     // Lists and the echo need none.
-    match path.is_file() || matches!(args.command, LabCommand::List(_) | LabCommand::Echo(_)) {
+    match path.is_file()
+        || matches!(args.command, LabCommand::List(_) | LabCommand::Echo(_) | LabCommand::Forge(_))
+    {
         true => Ok(path),
         false => Err(LabError::Failed(format!(
             "there is no {} to measure; `make build` makes one, and --thinwire PATH names another",

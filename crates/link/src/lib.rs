@@ -12,6 +12,7 @@ pub mod handoff;
 mod mmsg;
 pub mod packet;
 pub mod pcap;
+pub mod raw;
 pub mod rng;
 mod room;
 pub mod sim;

@@ -549,7 +549,8 @@ pub(crate) fn look_up(ifname: &str) -> Result<Interface, LinkOpenError> {
     Ok(found)
 }
 
-fn whole_interface(interface: &Interface, protocol: u16) -> libc::sockaddr_ll {
+/// Every station on an interface, for one protocol, in host order; 0: none.
+pub(crate) fn whole_interface(interface: &Interface, protocol: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: protocol.to_be(),

@@ -20,7 +20,7 @@ use crate::point::{Load, Point, Subject};
 use crate::stand::{Laboratory, Process, machine_busy};
 pub use abilities::Abilities;
 pub use thinwire::{
-    BARE, bench_flags, fill, monotonic, one as bench_report, serve, start_after, uri,
+    BARE, bench_flags, fill, guard, monotonic, one as bench_report, serve, start_after, uri,
 };
 
 /// A subject set up, with all that it needs to be measured again and again.

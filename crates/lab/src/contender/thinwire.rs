@@ -216,7 +216,7 @@ pub fn monotonic() -> f64 {
 pub const BARE: &str = "--insecure";
 
 /// How frames are protected, in flags that both sides take: with a key of its own, if with one.
-fn guard(lab: &Laboratory, protection: Option<Protection>) -> Outcome<Vec<String>> {
+pub fn guard(lab: &Laboratory, protection: Option<Protection>) -> Outcome<Vec<String>> {
     let Some(protection) = protection else { return Ok(words![BARE]) };
     let folder = lab.fresh_path("keys");
     let folder = folder.to_str().expect("our own path");

@@ -63,6 +63,14 @@ impl Process {
         process_cpu(self.child.id()).map_or(Duration::ZERO, |(_, cpu)| cpu)
     }
 
+    /// The most memory that it ever had at once, in MiB.
+    pub fn memory_mib(&self) -> Option<f64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: f64 = line.split_whitespace().next()?.parse().ok()?;
+        Some(kib / 1024.0)
+    }
+
     /// What it printed so far.
     pub fn stdout(&self) -> String {
         std::fs::read_to_string(&self.stdout).unwrap_or_default()
