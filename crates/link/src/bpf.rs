@@ -21,6 +21,9 @@ pub struct SteeringFilter {
 }
 
 impl SteeringFilter {
+    /// No frame: none is so long.
+    pub(crate) const NOTHING: Self = SteeringFilter::byte(u16::MAX, 0..=0);
+
     /// The byte at `offset` lies in `range`.
     pub const fn byte(offset: u16, range: RangeInclusive<u8>) -> Self {
         let (first, last) = (*range.start() as u32, *range.end() as u32);
@@ -82,6 +85,7 @@ pub const STEERING_FILTERS_MAX: usize = 64;
 const LD_W_ABS: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const LD_B_ABS: u16 = (libc::BPF_LD | libc::BPF_B | libc::BPF_ABS) as u16;
 const LD_W_LEN: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16;
+const ADD: u16 = (libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const JEQ: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JGT: u16 = (libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K) as u16;
@@ -152,15 +156,21 @@ pub(crate) fn packet_program(
     program
 }
 
-/// Which of the UDP sockets that share a port gets a datagram: the one whose number stands at
-/// `offset`, in the order in which they were bound, else the first.
+/// Which of the UDP sockets that share a port gets a datagram, in the order in which they were bound: the
+/// first shard's, its door, then those of the other shards. Whose number stands at `offset` gets it; the door
+/// what has nothing but zeroes there, or is too short; the first shard the rest.
 pub(crate) fn choose_program(shard: &ShardSteering) -> Vec<libc::sock_filter> {
     let offset = u32::from(shard.offset);
     vec![
         instruction(LD_W_LEN, 0, 0, 0),
-        instruction(JGT, offset, 0, 3),
+        instruction(JGT, offset + 3, 0, 2),
+        instruction(LD_W_ABS, offset, 0, 0),
+        instruction(JEQ, 0, 0, 1),
+        instruction(RET, 1, 0, 0),
         instruction(LD_B_ABS, offset, 0, 0),
-        instruction(JGE, u32::from(shard.count), 1, 0),
+        instruction(JEQ, 0, 3, 0),
+        instruction(JGE, u32::from(shard.count), 2, 0),
+        instruction(ADD, 1, 0, 0),
         instruction(RET_A, 0, 0, 0),
         instruction(RET, 0, 0, 0),
     ]

@@ -125,7 +125,7 @@ mod tests {
             Ok(0)
         }
         fn sources(&self) -> Sources<'_> {
-            [None; 2]
+            [None; 3]
         }
         fn due_in(&mut self) -> Option<Duration> {
             None

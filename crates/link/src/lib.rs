@@ -4,6 +4,7 @@
 mod best;
 mod bpf;
 mod changes;
+mod door;
 mod error;
 mod ethernet;
 pub mod fault;
@@ -53,7 +54,7 @@ pub fn monotonic_clock() -> ClockSource {
 /// Whoever sleeps until a link has something to do watches all of these, and calls [`Link::recv`] when
 /// one is readable: frames wait, or something else is to be looked at. The first is there if any is;
 /// links without descriptors (simulated ones) have none.
-pub type Sources<'a> = [Option<BorrowedFd<'a>>; 2];
+pub type Sources<'a> = [Option<BorrowedFd<'a>>; 3];
 
 /// One way to move frames. Used by one thread. Nothing here waits.
 ///
@@ -76,7 +77,8 @@ pub trait Link {
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing>;
 
     /// Appends up to about `max` frames that have arrived (a train may exceed it) and returns how
-    /// many. Zero means nothing is there now. Memory comes from `pool`, [`HEAD_BYTES`] before a
+    /// many. Zero means nothing is there now, or nothing but what anybody may send, which some links look for in
+    /// every few calls only: one of the sources is readable until then, or [`Link::due_in`] says when. Memory comes from `pool`, [`HEAD_BYTES`] before a
     /// page border where the kernel allows; or is the link's own, as far as that can be spared.
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize>;
 
@@ -189,7 +191,7 @@ mod tests {
             Ok(3)
         }
         fn sources(&self) -> Sources<'_> {
-            [None; 2]
+            [None; 3]
         }
         fn due_in(&mut self) -> Option<Duration> {
             None

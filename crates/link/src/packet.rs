@@ -19,6 +19,7 @@ use thinwire_buffer::{
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
+use crate::door::{DOOR_BUFFER_BYTES, DOOR_FRAMES, Door};
 use crate::error::LinkOpenError;
 use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
@@ -132,6 +133,8 @@ impl PacketConfig {
 /// interfaces ([`Link::sources`]), so that it hears again without sending anything.
 pub struct PacketLink {
     socket: OwnedFd,
+    /// There if steering tells frames that anybody may send from others.
+    door: Option<DoorSocket>,
     /// Sends, and receives nothing.
     sender: OwnedFd,
     name: String,
@@ -201,7 +204,17 @@ impl PacketLink {
             Some(vlan) => format!("packet:{ifname},vlan={vlan}"),
             None => format!("packet:{ifname}"),
         };
+        let is_shared = |filter: &SteeringFilter| filter.is_shared();
+        let has_door =
+            config.steering.iter().any(is_shared) && !config.steering.iter().all(is_shared);
+        let door = match has_door {
+            true => Some(
+                DoorSocket::open(open(libc::SOCK_DGRAM)?, buf_bytes).map_err(buffer("receive"))?,
+            ),
+            false => None,
+        };
         let mut link = PacketLink {
+            door,
             frame_bytes,
             granted,
             room: room::packet(granted, frame_bytes_max),
@@ -236,9 +249,20 @@ impl PacketLink {
         self.attach_filter()
     }
 
+    /// With a door, what others may want, too, goes there.
     fn attach_filter(&mut self) -> io::Result<()> {
         let vlan = self.config.vlan.map(|vlan| (vlan, self.config.ethertype));
-        bpf::attach(self.socket.as_fd(), &mut bpf::packet_program(vlan, &self.config.steering))
+        let steering = &self.config.steering;
+        let Some(door) = &self.door else {
+            return bpf::attach(self.socket.as_fd(), &mut bpf::packet_program(vlan, steering));
+        };
+        let (shared, own): (Vec<_>, Vec<_>) = steering.iter().partition(|f| f.is_shared());
+        for (socket, filters) in [(&door.socket, shared), (&self.socket, own)] {
+            // No filter would be all frames.
+            let filters = if filters.is_empty() { vec![SteeringFilter::NOTHING] } else { filters };
+            bpf::attach(socket.as_fd(), &mut bpf::packet_program(vlan, &filters))?;
+        }
+        Ok(())
     }
 
     /// Starts to receive, and joins the group. Also after the interface was made anew.
@@ -252,6 +276,9 @@ impl PacketLink {
         let mut at = sys::empty_addr();
         let len = sys::store_addr(&mut at, &whole_interface(&self.interface, protocol));
         sys::bind(fd, &at, len)?;
+        if let Some(door) = &self.door {
+            sys::bind(door.socket.as_fd(), &at, len)?;
+        }
         let len = sys::store_addr(&mut at, &whole_interface(&self.interface, 0));
         sys::bind(self.sender.as_fd(), &at, len)?;
         let mut address = [0; 8];
@@ -375,6 +402,20 @@ impl PacketLink {
         frames.len()
     }
 
+    /// What a receive call found: `None` for nothing, for now. An error means that the link is unusable.
+    fn received(&mut self, got: io::Result<usize>) -> io::Result<Option<usize>> {
+        let error = match got {
+            Ok(got) => return Ok(Some(got)),
+            Err(error) => error,
+        };
+        match error.raw_os_error().unwrap_or(0) {
+            libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL => return Err(error),
+            libc::ENETDOWN | libc::ENXIO | libc::ENODEV => self.look_again(),
+            _ => {}
+        }
+        Ok(None)
+    }
+
     /// Sends what is in the slots; returns how many slots that dealt with, all unless the kernel
     /// would block. Frames that it does not take for another reason are dropped.
     fn flush(&mut self, retries: &mut u32) -> io::Result<usize> {
@@ -429,6 +470,52 @@ impl PacketLink {
     }
 }
 
+/// The socket for frames of no session.
+struct DoorSocket {
+    socket: OwnedFd,
+    rx: RxSlots,
+    door: Door,
+}
+
+impl DoorSocket {
+    /// Of a socket that is not bound yet.
+    fn open(socket: OwnedFd, buf_bytes: usize) -> io::Result<Self> {
+        let fd = socket.as_fd();
+        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
+        sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, DOOR_BUFFER_BYTES)?;
+        let rx = RxSlots::new(DOOR_FRAMES, buf_bytes, START, 0);
+        let door = Door::new(std::iter::once(fd))?;
+        Ok(DoorSocket { rx, door, socket })
+    }
+}
+
+/// Makes frames of what a call has put into the first `got` slots; returns how many.
+fn take(rx: &mut RxSlots, got: usize, stats: &mut LinkStats, out: &mut RxBatch) -> usize {
+    let mut frames = 0;
+    for i in 0..got {
+        let received = rx.take(i);
+        let Some(from) = sys::link_addr(rx.name(i)) else { continue };
+        if received.is_truncated || received.bytes == 0 {
+            stats.rx_dropped += 1;
+            continue;
+        }
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&from.sll_addr[..6]);
+        let waited = received.waited;
+        let bytes = received.buf.freeze().slice(START, received.bytes);
+        stats.rx_bytes += received.bytes as u64;
+        out.push_back(RxFrame {
+            from: Addr::Mac(mac),
+            bytes,
+            rest: SegList::new(),
+            waited,
+            queued: Duration::ZERO,
+        });
+        frames += 1;
+    }
+    frames
+}
+
 impl Link for PacketLink {
     fn name(&self) -> &str {
         &self.name
@@ -470,57 +557,45 @@ impl Link for PacketLink {
             self.look_again();
         }
         self.stats.rx_calls += 1;
-        let got = match self.rx.recv(self.socket.as_fd(), pool, max) {
-            Ok(got) => got,
-            Err(e) => match e.raw_os_error().unwrap_or(0) {
-                libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL => return Err(e),
-                libc::ENETDOWN | libc::ENXIO | libc::ENODEV => {
-                    self.look_again();
-                    return Ok(0);
-                }
-                _ => return Ok(0),
-            },
-        };
-        let mut frames = 0;
-        for i in 0..got {
-            let received = self.rx.take(i);
-            let Some(from) = sys::link_addr(self.rx.name(i)) else { continue };
-            if received.is_truncated || received.bytes == 0 {
-                self.stats.rx_dropped += 1;
-                continue;
+        let got = self.rx.recv(self.socket.as_fd(), pool, max);
+        let mut frames =
+            self.received(got)?.map_or(0, |got| take(&mut self.rx, got, &mut self.stats, out));
+        let allowed = self.door.as_mut().map_or(0, |door| door.door.allows(frames == 0));
+        if let Some(mut door) = self.door.take_if(|_| allowed > 0) {
+            self.stats.rx_calls += 1;
+            let got = door.rx.recv(door.socket.as_fd(), pool, allowed);
+            let got = self.received(got).map(|got| got.unwrap_or(0));
+            if let Ok(got) = got {
+                frames += take(&mut door.rx, got, &mut self.stats, out);
+                door.door.looked(got, allowed, std::iter::once(door.socket.as_fd()));
             }
-            let mut mac = [0; 6];
-            mac.copy_from_slice(&from.sll_addr[..6]);
-            let waited = received.waited;
-            let bytes = received.buf.freeze().slice(START, received.bytes);
-            self.stats.rx_bytes += received.bytes as u64;
-            out.push_back(RxFrame {
-                from: Addr::Mac(mac),
-                bytes,
-                rest: SegList::new(),
-                waited,
-                queued: Duration::ZERO,
-            });
-            frames += 1;
+            self.door = Some(door);
+            got?;
         }
         self.stats.rx_frames += frames as u64;
         Ok(frames)
     }
 
-    /// The second is readable when interfaces change while this link waits for its own to return.
+    /// The second is readable when interfaces change while this link waits for its own to return, the third
+    /// when somebody is at the door.
     fn sources(&self) -> Sources<'_> {
-        [Some(self.socket.as_fd()), self.changes.as_ref().map(Changes::fd)]
+        let door = self.door.as_ref().map(|door| door.door.bell());
+        [Some(self.socket.as_fd()), self.changes.as_ref().map(Changes::fd), door]
     }
 
     fn due_in(&mut self) -> Option<Duration> {
-        None
+        self.door.as_ref().and_then(|door| door.door.due_in())
     }
 
     fn stats(&self) -> LinkStats {
         // Words of tpacket_stats: packets, drops. The kernel clears them when read.
         let counters =
             sys::option_words::<2>(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS);
-        if let Ok([_, dropped]) = counters {
+        let of_door = self.door.as_ref().map(|door| {
+            sys::option_words::<2>(door.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS)
+        });
+        let of_both = [Some(counters), of_door].into_iter().flatten();
+        for [_, dropped] in of_both.flatten() {
             self.rx_dropped.set(self.rx_dropped.get() + u64::from(dropped));
         }
         LinkStats { rx_dropped: self.stats.rx_dropped + self.rx_dropped.get(), ..self.stats }

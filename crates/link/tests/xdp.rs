@@ -218,7 +218,9 @@ fn links_share_an_interface_by_steering() {
         let mut got: Vec<_> = drain(&mut xdp, &pool).iter().map(last).collect();
         got.sort();
         assert_eq!(got, [0, 1]);
-        assert_eq!(drain(&mut beside, &pool).iter().map(last).collect::<Vec<_>>(), [0, 2]);
+        let mut got: Vec<_> = drain(&mut beside, &pool).iter().map(last).collect();
+        got.sort();
+        assert_eq!(got, [0, 2]);
         // Who only asks takes nothing from anybody, so there may be any number.
         let steering = vec![SteeringFilter::byte(8, 0..=0).shared()];
         let config = PacketConfig { steering, ..PacketConfig::new("right") };

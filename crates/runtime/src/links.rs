@@ -323,7 +323,7 @@ mod tests {
             Ok(1)
         }
         fn sources(&self) -> Sources<'_> {
-            [None; 2]
+            [None; 3]
         }
         fn due_in(&mut self) -> Option<Duration> {
             None
@@ -414,7 +414,7 @@ mod tests {
             Err(io::ErrorKind::NotConnected.into())
         }
         fn sources(&self) -> Sources<'_> {
-            [None; 2]
+            [None; 3]
         }
         fn due_in(&mut self) -> Option<Duration> {
             Some(Duration::ZERO)

@@ -30,7 +30,7 @@ impl Link for Silent {
         Ok(0)
     }
     fn sources(&self) -> Sources<'_> {
-        [None; 2]
+        [None; 3]
     }
     fn due_in(&mut self) -> Option<Duration> {
         None

@@ -94,7 +94,7 @@ impl Link for Wire {
     }
 
     fn sources(&self) -> Sources<'_> {
-        [None; 2]
+        [None; 3]
     }
 
     fn due_in(&mut self) -> Option<Duration> {

@@ -124,10 +124,13 @@ const SPIN_MAX: Duration = Duration::from_micros(200);
 /// on a busy machine waits longer for a processor than who is woken.
 fn idle(link: &dyn Link, sleeps: bool, last: Instant) {
     match link.sources() {
-        [Some(first), second] if sleeps || last.elapsed() > SPIN_MAX => {
+        [Some(first), second, third] if sleeps || last.elapsed() > SPIN_MAX => {
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             let watch = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-            let _ = poll(&mut [first, second.unwrap_or(first)].map(watch), Some(&limit));
+            let _ = poll(
+                &mut [first, second.unwrap_or(first), third.unwrap_or(first)].map(watch),
+                Some(&limit),
+            );
         }
         _ => std::thread::yield_now(),
     }

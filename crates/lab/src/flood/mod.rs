@@ -59,6 +59,9 @@ impl<'l> Stand<'l> {
         let mac = network.mac(Side::Initiator(HONEST), 1).replace('-', ":");
         let port = ["bridge", "fdb", "replace", &mac, "dev", "i1-1", "master", "static", "sticky"];
         network.run(Side::Switch, &port, "")?;
+        // The addresses from which it forges are there: for others the kernel would keep what is sent to them.
+        let own = ["ip", "route", "add", "local", "10.77.1.128/25", "dev", "eth1"];
+        network.run(Side::Initiator(FORGER), &own, "")?;
         let guard = guard(lab, Some(Protection::Encrypted))?;
         let flags = words!["--export", format!("disk0=memory:{VOLUME_MIB}M")];
         let target = serve(lab, &network, carrier, &guard, &flags, &[])?;

@@ -91,7 +91,7 @@ pub(crate) struct HandoffLink {
     sender: Option<Sender>,
     link: Arc<Shared>,
     /// Of the link, if there is no network thread that watches them.
-    sources: [Option<OwnedFd>; 2],
+    sources: [Option<OwnedFd>; 3],
     /// See [`take_home`].
     copied_bytes: u64,
 }
@@ -119,8 +119,8 @@ impl HandoffLink {
     pub(crate) fn new(link: Box<dyn Link>, pipeline: Pipeline) -> io::Result<Self> {
         let name = link.name().to_owned();
         let own = |fd: Option<BorrowedFd<'_>>| fd.map(|fd| fd.try_clone_to_owned()).transpose();
-        let [first, second] = link.sources();
-        let mut sources = [own(first)?, own(second)?];
+        let [first, second, third] = link.sources();
+        let mut sources = [own(first)?, own(second)?, own(third)?];
         let link = Arc::new(Shared(Mutex::new(Unsent(link))));
         let receives = pipeline.receive_thread && sources.iter().any(Option::is_some);
         let receiver = receives
@@ -168,7 +168,7 @@ impl Link for HandoffLink {
     /// That of the notification queue if there is a network thread, else the link's.
     fn sources(&self) -> Sources<'_> {
         match &self.receiver {
-            Some(receiver) => [Some(receiver.bell()), None],
+            Some(receiver) => [Some(receiver.bell()), None, None],
             None => self.sources.each_ref().map(|fd| fd.as_ref().map(AsFd::as_fd)),
         }
     }

@@ -85,7 +85,7 @@ fn ring(fd: &OwnedFd) {
 
 impl Receiver {
     /// A thread that sleeps on `sources`, the link's own.
-    pub fn new(link: Arc<Shared>, sources: [Option<OwnedFd>; 2]) -> io::Result<Self> {
+    pub fn new(link: Arc<Shared>, sources: [Option<OwnedFd>; 3]) -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let desk = Arc::new(Desk {
             queue: Mutex::default(),
@@ -169,7 +169,7 @@ impl Drop for Receiver {
     }
 }
 
-fn run(link: &Shared, sources: [Option<OwnedFd>; 2], desk: &Desk) -> io::Result<()> {
+fn run(link: &Shared, sources: [Option<OwnedFd>; 3], desk: &Desk) -> io::Result<()> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let mut batch = RxBatch::new();
     let mut timeout = None;

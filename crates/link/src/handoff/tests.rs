@@ -86,7 +86,7 @@ impl Link for Frail {
         Ok(1)
     }
     fn sources(&self) -> Sources<'_> {
-        [Some(self.bell.as_fd()), None]
+        [Some(self.bell.as_fd()), None, None]
     }
     fn due_in(&mut self) -> Option<Duration> {
         None

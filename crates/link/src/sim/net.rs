@@ -472,7 +472,7 @@ impl Link for SimLink {
     }
 
     fn sources(&self) -> Sources<'_> {
-        [None; 2]
+        [None; 3]
     }
 
     fn due_in(&mut self) -> Option<Duration> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch};
 
+use crate::door::{DOOR_BUFFER_BYTES, Door};
 use crate::error::LinkOpenError;
 use crate::{FRAME_BYTES_MIN, Link, LinkStats, Outgoing, ShardSteering, Sources, bpf, room, sys};
 use route::Route;
@@ -77,6 +78,8 @@ impl UdpConfig {
 /// A UDP socket opened for Thinwire's frames.
 pub struct UdpLink {
     socket: OwnedFd,
+    /// Shard 0 of a target has one, which hears what names no session.
+    door_socket: Option<OwnedFd>,
     group_socket: Option<OwnedFd>,
     name: String,
     local: SocketAddr,
@@ -89,8 +92,10 @@ pub struct UdpLink {
     room: Room,
     sender: Sender,
     receiver: Receiver,
+    door_receiver: Option<Receiver>,
     group_receiver: Option<Receiver>,
-    calls: u32,
+    /// There if one of those two is.
+    door: Option<Door>,
     rx_calls: u64,
 }
 
@@ -107,11 +112,14 @@ impl UdpLink {
         }
         let socket = new_socket(config.bind)?;
         let fd = socket.as_fd();
-        let shard = config.shard.as_ref().filter(|s| s.count > 1 && config.bind.port() != 0);
-        match shard {
+        let shard = config.shard.as_ref().filter(|_| config.bind.port() != 0);
+        let door_socket = match shard {
             Some(shard) => bind_shard(fd, config.bind, shard)?,
-            None => bind(fd, config.bind)?,
-        }
+            None => {
+                bind(fd, config.bind)?;
+                None
+            }
+        };
         let local =
             sys::local_addr(fd).map_err(LinkOpenError::system("read the socket's address"))?;
         let buffer = |what| LinkOpenError::system(format!("set the {what} buffer of {local}"));
@@ -147,6 +155,9 @@ impl UdpLink {
                 group_socket = hears_group.then_some(found);
             }
         }
+        let outside = || [&door_socket, &group_socket].into_iter().flatten().map(AsFd::as_fd);
+        let door = outside().next().map(|_| Door::new(outside())).transpose();
+        let door = door.map_err(LinkOpenError::system("wait for greetings"))?;
         let headers = if local.is_ipv4() { 28 } else { 48 };
         let frame_bytes_max = (route.mtu - headers).min(rx::FRAME_BYTES_MAX);
         let frame_bytes = FrameSizes { base: FRAME_BYTES_BASE, max: frame_bytes_max };
@@ -161,10 +172,12 @@ impl UdpLink {
             room: room::udp(granted, frame_bytes_max),
             sender: Sender::new(group, route, config.gso),
             receiver: Receiver::of_trains(),
-            group_receiver: group_socket.is_some().then(Receiver::of_group),
+            door_receiver: door_socket.is_some().then(Receiver::of_door),
+            group_receiver: group_socket.is_some().then(Receiver::of_door),
+            door,
             socket,
+            door_socket,
             group_socket,
-            calls: 0,
             rx_calls: 0,
         })
     }
@@ -206,31 +219,42 @@ impl Link for UdpLink {
             return Ok(0);
         }
         self.rx_calls += 1;
-        self.calls = self.calls.wrapping_add(1);
         let mut frames = self.receiver.recv(self.socket.as_fd(), pool, max, None, out)?;
-        // The group's frames are few: look when there is nothing else, and now and then under load.
-        if let (Some(socket), Some(receiver)) = (&self.group_socket, &mut self.group_receiver)
-            && (frames == 0 || self.calls.is_multiple_of(64))
-        {
-            frames += receiver.recv(socket.as_fd(), pool, max, Some(self.local), out)?;
+        let allowed = self.door.as_mut().map_or(0, |door| door.allows(frames == 0));
+        if let Some(door) = self.door.as_mut().filter(|_| allowed > 0) {
+            let [hello, group] = [&self.door_socket, &self.group_socket].map(Option::as_ref);
+            let outside = [(hello, &mut self.door_receiver), (group, &mut self.group_receiver)];
+            let mut most = 0;
+            for (socket, receiver) in outside {
+                if let (Some(socket), Some(receiver)) = (socket, receiver) {
+                    let not_from = Some(self.local);
+                    let found = receiver.recv(socket.as_fd(), pool, allowed, not_from, out)?;
+                    (frames, most) = (frames + found, most.max(found));
+                }
+            }
+            door.looked(most, allowed, [hello, group].into_iter().flatten().map(AsFd::as_fd));
         }
         Ok(frames)
     }
 
     fn sources(&self) -> Sources<'_> {
-        [Some(self.socket.as_fd()), self.group_socket.as_ref().map(AsFd::as_fd)]
+        [Some(self.socket.as_fd()), self.door.as_ref().map(Door::bell), None]
     }
 
     fn due_in(&mut self) -> Option<Duration> {
-        None
+        self.door.as_ref().and_then(Door::due_in)
     }
 
     fn stats(&self) -> LinkStats {
         let mut stats = self.sender.stats;
         stats.rx_calls = self.rx_calls;
         self.receiver.add_to(&mut stats, self.socket.as_fd());
-        if let (Some(socket), Some(receiver)) = (&self.group_socket, &self.group_receiver) {
-            receiver.add_to(&mut stats, socket.as_fd());
+        let outside =
+            [(&self.door_socket, &self.door_receiver), (&self.group_socket, &self.group_receiver)];
+        for (socket, receiver) in outside {
+            if let (Some(socket), Some(receiver)) = (socket, receiver) {
+                receiver.add_to(&mut stats, socket.as_fd());
+            }
         }
         stats
     }
@@ -278,21 +302,36 @@ fn bind(fd: BorrowedFd<'_>, addr: SocketAddr) -> Result<(), LinkOpenError> {
     })
 }
 
-/// Joins those that share the address, so that frames are given out by shard number.
+/// Joins those that share the address, so that frames are given out by shard number. The first makes a socket
+/// besides, which gets what names no session.
 fn bind_shard(
     fd: BorrowedFd<'_>,
     addr: SocketAddr,
     shard: &ShardSteering,
-) -> Result<(), LinkOpenError> {
+) -> Result<Option<OwnedFd>, LinkOpenError> {
     if shard.index == 0 {
         // A second program must not slip in among our shards: is the address free for one alone?
         bind(new_socket(addr)?.as_fd(), addr)?;
     }
-    sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)
-        .map_err(LinkOpenError::system("share a UDP port among shards"))?;
+    let share = |fd| {
+        sys::set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1i32)
+            .map_err(LinkOpenError::system("share a UDP port among shards"))
+    };
+    share(fd)?;
     bind(fd, addr)?;
+    let door = match shard.index {
+        0 => Some(new_socket(addr)?),
+        _ => None,
+    };
+    if let Some(door) = door.as_ref().map(AsFd::as_fd) {
+        share(door)?;
+        sys::set_buffer(door, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, DOOR_BUFFER_BYTES)
+            .map_err(LinkOpenError::system("set the receive buffer for greetings"))?;
+        bind(door, addr)?;
+    }
     bpf::attach_choice(fd, &mut bpf::choose_program(shard))
-        .map_err(LinkOpenError::system("steer frames to shards"))
+        .map_err(LinkOpenError::system("steer frames to shards"))?;
+    Ok(door)
 }
 
 /// A socket that hears the group, beside those of other links on this host.

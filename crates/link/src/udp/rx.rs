@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thinwire_buffer::{Addr, PAGE_BYTES, Pool, RxBatch, RxFrame, SegList, Segment};
 
+use crate::door::DOOR_FRAMES;
 use crate::mmsg::{Received, RxSlots};
 use crate::{HEAD_BYTES, LinkStats, sys};
 
@@ -24,9 +25,8 @@ const SPILL_BYTES: usize = PAGE_BYTES;
 /// Messages in one receive call.
 const SLOTS: usize = 16;
 
-/// Buffers of the group's socket: discovery questions are short.
-const GROUP_BUF_BYTES: usize = 2 * PAGE_BYTES;
-const GROUP_SLOTS: usize = 4;
+/// Buffers of the sockets for what is in no session: greetings and discovery are short.
+const DOOR_BUF_BYTES: usize = 2 * PAGE_BYTES;
 
 /// One socket's receiving half.
 pub(super) struct Receiver {
@@ -45,9 +45,9 @@ impl Receiver {
         Receiver::new(RxSlots::new(SLOTS, BUF_BYTES, START, SPILL_BYTES), TRAIN_BYTES_MAX)
     }
 
-    pub(super) fn of_group() -> Self {
-        let slots = RxSlots::new(GROUP_SLOTS, GROUP_BUF_BYTES, START, 0);
-        Receiver::new(slots, GROUP_BUF_BYTES - START)
+    pub(super) fn of_door() -> Self {
+        let slots = RxSlots::new(DOOR_FRAMES, DOOR_BUF_BYTES, START, 0);
+        Receiver::new(slots, DOOR_BUF_BYTES - START)
     }
 
     fn new(slots: RxSlots, capacity: usize) -> Self {

@@ -349,11 +349,11 @@ impl Link for XdpLink {
     }
 
     fn sources(&self) -> Sources<'_> {
-        [Some(self.all.as_fd()), None]
+        [Some(self.all.as_fd()), None, None]
     }
 
     fn due_in(&mut self) -> Option<Duration> {
-        None
+        self.packet.due_in()
     }
 
     fn stats(&self) -> LinkStats {
