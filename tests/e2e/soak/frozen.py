@@ -58,7 +58,7 @@ def replaced(lab, side, attach, pid, chance):
     from . import disks
     names = [f"{name}{lab.count}" for name in ("frozen", "heir")]
     first = attach(names[0])
-    writer = lab.start(side, "/usr/bin/python3", os.path.abspath(__file__), first.path, name="frozen")
+    writer = lab.start(side, "/usr/bin/python3", "-B", os.path.abspath(__file__), first.path, name="frozen")
     until("it writes", 60, lambda: first.status()["outstanding"] > 0 or not writer.running)
     time.sleep(0.2 + chance.random() * 0.3)
     check(writer.running, f"it ended before it was frozen: {writer.stdout}{writer.stderr}")

@@ -24,7 +24,7 @@ class Load:
         self.socket = lab.path(f"{name}.load")
         self.journal_path = lab.path(f"{name}.journal")
         arguments |= {"socket": self.socket, "journal_path": self.journal_path}
-        self.process = lab.start(side, "/usr/bin/python3", script, json.dumps(arguments), name=f"load-{name}")
+        self.process = lab.start(side, "/usr/bin/python3", "-B", script, json.dumps(arguments), name=f"load-{name}")
         until(f"the load {name} begins", ANSWER_S, lambda: os.path.exists(self.socket) or not self.process.running)
         check(self.process.running, f"the load {name} ended: {tail(self.process.stderr)}")
 
