@@ -284,6 +284,22 @@ fn a_read_that_fails_is_no_sync_that_has_failed() {
     }
 }
 
+/// Those that came while one ran are served by the next together, and each hears how that has ended.
+#[test]
+fn flushes_that_go_together_fail_together() {
+    let (mut exports, puppets) = puppets(1);
+    let reader = exports.open_read(1, 0);
+    for _ in 0..4 {
+        submit(&mut exports, 1, reader.pass, Io::new(0, Op::Flush, 0, 0)).unwrap();
+    }
+    puppets[0].succeed(&puppets[0].take_one());
+    assert_eq!(poll(&mut exports).len(), 1, "it began before the others had come");
+    puppets[0].fail(&puppets[0].take_one());
+    let ended = poll(&mut exports);
+    assert_eq!(ended.len(), 3);
+    assert!(ended.iter().all(|(_, at, end)| end.result.is_err() && *at != reader.verifier));
+}
+
 /// Its passes go with a session; its I/Os leave the volume all the same, and flushes go together.
 #[test]
 fn a_session_that_ends_leaves_nothing_open() {
