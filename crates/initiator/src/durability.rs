@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::SegList;
-use thinwire_proto::Time;
-use thinwire_volume::{ErrorKind, IoFlags, Op};
+use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_proto::{SumCanary, Time};
+use thinwire_volume::{ErrorKind, Op};
 
 use crate::InitiatorConfig;
 use crate::config::InitiatorCanary;
@@ -82,11 +82,14 @@ pub(crate) struct Durability {
     bytes_max: usize,
     entries_max: usize,
     canary: InitiatorCanary,
+    sums: SumCanary,
+    /// For sums of parts.
+    pool: Pool,
     stats: Replayed,
 }
 
 impl Durability {
-    pub fn new(config: &InitiatorConfig) -> Self {
+    pub fn new(config: &InitiatorConfig, pool: &Pool) -> Self {
         Durability {
             retained: Retained::new(config.retained_entries_max),
             verifier: 0,
@@ -102,6 +105,8 @@ impl Durability {
             bytes_max: config.retained_bytes_max,
             entries_max: config.retained_entries_max,
             canary: config.canary,
+            sums: config.sums,
+            pool: pool.clone(),
             stats: Replayed::default(),
         }
     }
@@ -240,9 +245,11 @@ impl Durability {
                 let skip = (offset - effect.offset) as usize;
                 effect.data.slice_into(skip, len as usize, &mut data);
             }
-            let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
+            let sums = effect.sums_of_part(offset, len, &self.pool, self.sums);
+            let (owner, op, flags, is_second) =
+                (Owner::Replay(number), effect.op, effect.flags, effect.is_second);
             self.is_held = true;
-            return Some(Pending { owner, op, flags, offset, len, data });
+            return Some(Pending { owner, op, flags, offset, len, data, sums, is_second });
         }
         None
     }
@@ -258,6 +265,16 @@ impl Durability {
         }
         replay.from = end;
         replay.outstanding += 1;
+    }
+
+    /// A request of a replay did not arrive as it was sent, and what is kept is as it was: the log is sent again from
+    /// its beginning, once for each effect.
+    pub fn replay_again(&mut self, number: u64) {
+        if let Some(effect) = self.retained.get_mut(number) {
+            effect.is_second = true;
+        }
+        let outstanding = self.replay.map_or(0, |replay| replay.outstanding.saturating_sub(1));
+        self.start_replay(outstanding);
     }
 
     /// A request of a replay was answered.
@@ -294,13 +311,24 @@ impl Durability {
         if io.flags.fua && self.retained.is_empty() {
             return;
         }
-        let Pending { op, flags, offset, len, mut data, .. } = io;
+        let Pending { op, flags, offset, len, mut data, mut sums, .. } = io;
         let mut standing = Standing::Done;
         if flags.fua {
             standing = Standing::Durable;
-            data = SegList::new();
+            (data, sums) = (SegList::new(), Segment::NOTHING);
         }
-        self.retained.push(Effect { op, flags, offset, len, data, verifier, standing });
+        let is_second = false;
+        self.retained.push(Effect {
+            op,
+            flags,
+            offset,
+            len,
+            data,
+            sums,
+            verifier,
+            standing,
+            is_second,
+        });
         // A replay that runs goes on to here: older effects that it writes again must not end up over
         // this one.
         match &mut self.replay {
@@ -385,8 +413,7 @@ impl Durability {
     /// The flush to force now, for whoever can start it ([`Durability::flush_started`]).
     pub fn next_flush(&self, now: Time, is_last: bool) -> Option<Pending> {
         self.armed(is_last).filter(|(_, at)| *at <= now)?;
-        let (owner, op, flags) = (Owner::Flush, Op::Flush, IoFlags::default());
-        Some(Pending { owner, op, flags, offset: 0, len: 0, data: SegList::new() })
+        Some(Pending::new(Owner::Flush, Op::Flush))
     }
 
     /// What [`Durability::next_flush`] gave is on its way.
@@ -403,6 +430,8 @@ impl Durability {
 
 #[cfg(test)]
 mod tests {
+    use thinwire_volume::IoFlags;
+
     use super::*;
     use crate::TargetName;
     use crate::snapshot::{Make, check, variant};
@@ -427,15 +456,14 @@ mod tests {
 
     fn clean() -> Durability {
         let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
-        let mut d = Durability::new(&config);
+        let mut d = Durability::new(&config, &Pool::new(0));
         d.begin(1);
         d
     }
 
     fn write(fua: bool) -> Pending {
         let flags = IoFlags { fua, ..IoFlags::default() };
-        let data = SegList::new();
-        Pending { owner: Owner::User(1), op: Op::Write, flags, offset: 0, len: 512, data }
+        Pending { flags, len: 512, ..Pending::new(Owner::User(1), Op::Write) }
     }
 
     fn retaining() -> Durability {

@@ -15,6 +15,7 @@ use thinwire_wire::{
 
 use crate::TargetCanary;
 use crate::access::Right;
+use crate::checked::Checked;
 use crate::house::Owner;
 use crate::keyed::{Asker, Keyed, KeyedAsker};
 use crate::limits::{Limit, OverLimit};
@@ -334,6 +335,7 @@ impl Target {
             created: promise.created,
             confirmed: false,
             was_attached: false,
+            checked: Checked::default(),
             ended: false,
         }));
     }

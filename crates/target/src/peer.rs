@@ -4,6 +4,7 @@ use thinwire_buffer::{Addr, RxFrame};
 use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time, Unsealed};
 use thinwire_wire::{Bye, Clocks, Detached, Message, OpCode, Request, Status};
 
+use crate::checked::Checked;
 use crate::house::House;
 use crate::keyed::Keyed;
 use crate::slots::{Intake, Slots};
@@ -32,6 +33,8 @@ pub(crate) struct Peer {
     pub confirmed: bool,
     /// It has been granted an export: until then nothing that it sends is kept.
     pub was_attached: bool,
+    /// What of it has data checked.
+    pub checked: Checked,
     /// Set when the session is over.
     pub ended: bool,
 }
@@ -97,6 +100,13 @@ impl Peer {
                 house.stats.copied_bytes += self.slots.copied_bytes - before;
                 taken?;
                 house.try_execute(self, index, data.slot);
+            }
+            Message::Sums(sums) => {
+                if !self.was_attached {
+                    return Err(DropReason::Attachment);
+                }
+                self.slots.on_sums(sums, &house.pool)?;
+                house.try_execute(self, index, sums.slot);
             }
             Message::Reset(reset) => {
                 if self.slots.on_reset(reset)? {

@@ -2,11 +2,12 @@
 
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_exports::{IoTicket, NoEntry, Pass};
-use thinwire_proto::{Item, Stage, Time};
+use thinwire_proto::{Item, Stage, SumCanary, Time};
 use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
 use crate::TargetCanary;
+use crate::checked::{is_as_sent, sums_of_read};
 use crate::fair::Mark;
 use crate::house::{House, cross};
 use crate::peer::Peer;
@@ -25,9 +26,12 @@ pub(crate) fn status_of(kind: ErrorKind) -> Status {
         ErrorKind::Unsupported => Status::Unsupported,
         ErrorKind::Fenced => Status::Fenced,
         ErrorKind::ShuttingDown => Status::ShuttingDown,
-        ErrorKind::Io | ErrorKind::Away | ErrorKind::ContentChanged | ErrorKind::OutcomeUnknown => {
-            Status::Io
-        }
+        // Of ALTERED it may send again what it keeps: below a gateway that was done already.
+        ErrorKind::Io
+        | ErrorKind::Away
+        | ErrorKind::ContentChanged
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Altered => Status::Io,
     }
 }
 
@@ -53,6 +57,10 @@ impl House {
         if takes_data && !s.is_whole(request.length) && peer.was_attached {
             return;
         }
+        let is_summed = !s.sums.is_empty() || request.length == 0;
+        if takes_data && !is_summed && peer.checked.has(&request) {
+            return;
+        }
         if self.fair.is_shared(self.now, index) {
             return self.stand_in_line(peer, index, slot);
         }
@@ -70,6 +78,10 @@ impl House {
             Ok(permit) => self.fair.wait(permit.export(), index, slot, request),
             Err(_) => self.execute::<true>(peer, index, slot),
         }
+    }
+
+    fn is_unchecked(&self) -> bool {
+        self.config.canary == TargetCanary::SumsUnchecked
     }
 
     /// Gives the stores what they may have of what stands in line. True if that is anything.
@@ -108,6 +120,12 @@ impl House {
         // Data that does not fit the request stays out: the door finds it missing, once it has looked at the rights.
         let is_fit = takes_data && !s.has_excess(request.length);
         let io = to_io(&request, op, if is_fit { s.take_data() } else { SegList::new() });
+        let sums = std::mem::replace(&mut s.sums, Segment::NOTHING);
+        let is_checked = is_fit && peer.checked.has(&request) && !self.is_unchecked();
+        if is_checked && !is_as_sent(&sums, &request, &io.data, self.config.sums) {
+            self.stats.altered += 1;
+            return refuse(peer, Status::Altered);
+        }
         let early = self.config.canary == TargetCanary::EarlyCompletion && op.is_write();
         let number = u64::from(slot) << 32 | u64::from(request.sequence);
         let line = permit.export();
@@ -152,7 +170,7 @@ impl House {
     /// Answers what the volumes have completed.
     #[inline]
     fn poll_volumes(&mut self, peers: &mut [Option<Box<Peer>>]) {
-        let House { exports, in_store, observer, pool, now, fair, .. } = self;
+        let House { exports, in_store, observer, pool, now, fair, config, .. } = self;
         exports.poll(|ticket, op, verifier, completion| {
             cross(observer, Stage::Stored, op);
             let mark = Mark(ticket.place);
@@ -161,7 +179,7 @@ impl House {
             fair.end(*now, mark, true);
             let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else { return };
             if peer.session.local_id() == ticket.session {
-                answer(*now, pool, peer, ticket, verifier, completion);
+                answer(*now, (&*pool, config.sums), peer, ticket, verifier, completion);
             }
         });
     }
@@ -175,7 +193,7 @@ fn pass_of(request: &Request) -> Pass {
 /// Answers a request whose I/O has ended, unless its slot is used for another.
 fn answer(
     now: Time,
-    pool: &Pool,
+    (pool, sums): (&Pool, SumCanary),
     peer: &mut Peer,
     ticket: IoTicket,
     verifier: u64,
@@ -198,6 +216,9 @@ fn answer(
             debug_assert!(
                 request.op != OpCode::Read as u8 || data.bytes() == request.length as usize
             );
+            if request.op == OpCode::Read as u8 && peer.checked.has(&request) {
+                peer.slots.get(number).sums = sums_of_read(pool, &request, &data, sums);
+            }
             finish(now, peer, &request, Status::Ok, verifier, data);
         }
         Err(error) => {
