@@ -7,7 +7,7 @@ CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint mutants bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint fuzz fuzz-list mutants bench lab lab-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ lint: ## Formatting, clippy, arrows between crates, links: all that is fast
 
 mutants: ## Plant the faults of tests/mutants.toml, each in turn; each must be found (1 hour; goes on where it stopped)
 	@scripts/mutants
+
+fuzz: ## Run the fuzz targets for FUZZ_SECONDS each (600); FUZZ="name ..." selects some
+	@scripts/fuzz $(FUZZ)
+
+fuzz-list: ## List them
+	@scripts/fuzz --list
 
 bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 8 minutes)
 	@scripts/bench.sh

@@ -170,6 +170,11 @@ impl Server {
         &self.shards[0].machine.stations
     }
 
+    /// Bytes of memory that it holds: payloads, frames, and what its exports keep in memory.
+    pub fn live_bytes(&self) -> usize {
+        self.pool.stats().live_bytes
+    }
+
     /// Its process runs.
     pub fn runs(&self) -> bool {
         self.shards.iter().any(ServerShard::runs)

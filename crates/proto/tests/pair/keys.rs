@@ -15,7 +15,7 @@ fn keyed(suite: Suite) -> Pair {
 }
 
 /// All that a peer can change of a session, and others must not.
-fn state(p: &Pair, side: usize) -> String {
+pub fn state(p: &Pair, side: usize) -> String {
     let session = &p.sessions[side];
     let (grant, deadline) = (session.peer_grant(), session.deadline(p.now));
     let paths: Vec<_> = session.path_reports().collect();

@@ -4,6 +4,7 @@ mod batching;
 mod bounds;
 mod congestion;
 mod events;
+mod fuzz;
 mod keys;
 mod loss;
 mod paths;

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, FrameSizes, Pool, Room, RxFrame, SegList, TxBatch};
+use thinwire_buffer::{Addr, FrameSizes, Pool, Room, RxFrame, SegList, TxBatch, TxFrame};
 use thinwire_proto::{
     Batching, Content, DropReason, Item, PathReport, RekeyLimits, Role, Sealed, Session,
-    SessionConfig, SessionKeys, Time,
+    SessionCanary, SessionConfig, SessionKeys, Time, seal,
 };
 use thinwire_seal::{Key, Random, Suite, greeted};
-use thinwire_wire::{Attach, Frame, Header, Kind, Message, OpCode, Request};
+use thinwire_wire::{
+    Attach, Frame, HEADER_BYTES, Header, Kind, Message, OpCode, Request, TAG_AT, TAG_BYTES,
+};
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +124,17 @@ pub fn pattern(offset: usize, len: usize) -> Vec<u8> {
     (offset..offset + len).map(|at| (at / 512 * 7 + at % 512 * 3) as u8).collect()
 }
 
+/// With the right checksum, if there is room for one.
+pub fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() < HEADER_BYTES {
+        return bytes;
+    }
+    bytes[TAG_AT..][..TAG_BYTES].fill(0);
+    let mut frame = TxFrame { to: Addr::Group, head: bytes, data: SegList::new() };
+    seal(&mut frame);
+    frame.head
+}
+
 pub fn room() -> Room {
     Room { frames: 4096, bytes: 64 << 20 }
 }
@@ -132,6 +145,11 @@ impl Pair {
     }
 
     pub fn with(links: usize, limit: usize, batching: Batching) -> Self {
+        Pair::planted(SessionCanary::None, links, limit, batching)
+    }
+
+    /// With a fault in both sessions.
+    pub fn planted(canary: SessionCanary, links: usize, limit: usize, batching: Batching) -> Self {
         let config = |role, local_id, remote_id| SessionConfig {
             role,
             local_id,
@@ -139,7 +157,7 @@ impl Pair {
             epoch: 7,
             seed: local_id,
             batching,
-            canary: Default::default(),
+            canary,
         };
         let now = Time(1_000_000);
         let mut sessions = [
@@ -172,8 +190,13 @@ impl Pair {
 
     /// With keys of a handshake.
     pub fn with_keys(links: usize, limit: usize, suite: Suite, limits: RekeyLimits) -> Self {
-        let mut pair = Pair::new(links, limit);
-        let (key, mut random) = (Key::from_bytes([7; 32]).unwrap(), Random::new([9; 32]));
+        Pair::new(links, limit).keyed(9, suite, limits)
+    }
+
+    /// The same sessions with keys, others for each `entropy`. Before anything is sent.
+    pub fn keyed(self, entropy: u8, suite: Suite, limits: RekeyLimits) -> Self {
+        let mut pair = self;
+        let (key, mut random) = (Key::from_bytes([7; 32]).unwrap(), Random::new([entropy; 32]));
         let mut greeting = thinwire_seal::Greeting::new(&key, b"pair", b"hello", &mut random);
         let greeted = greeted(&key, b"pair", greeting.bytes(), &mut random).unwrap();
         let (answer, theirs) = greeted.answer(b"welcome", suite);
@@ -211,8 +234,12 @@ impl Pair {
 
     /// Sends one transfer of `length` bytes.
     pub fn transfer(&mut self, side: usize, slot: u16, length: u32) {
-        let source = Pool::new(0).copy_of(&pattern(0, 4 << 20)).freeze();
-        self.sides[side].source = Some(SegList::of(source));
+        let source = &mut self.sides[side].source;
+        // Longer ones are still on their way.
+        if source.as_ref().is_none_or(|source| source.bytes() < length as usize) {
+            *source =
+                Some(SegList::of(Pool::new(0).copy_of(&pattern(0, length as usize)).freeze()));
+        }
         self.sessions[side].send(Item::Data { slot, sequence: 1, offset: 0, length });
     }
 

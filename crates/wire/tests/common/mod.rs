@@ -4,6 +4,7 @@
 use thinwire_wire::*;
 
 pub mod capture;
+pub mod consistent;
 pub mod fields;
 pub mod lua;
 pub mod random;
