@@ -6,9 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{drain, is_woken, pattern, receive, send, warm_up, with_cable};
-use thinwire_buffer::{Addr, Pool, TxBatch};
+use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch};
 use thinwire_link::handoff::Pipeline;
-use thinwire_link::{HEAD_BYTES, Link, LinkOptions, LinkSpec};
+use thinwire_link::{HEAD_BYTES, Link, LinkOptions, LinkSpec, SteeringFilter};
 
 const MOMENT: Duration = Duration::from_millis(200);
 const ALL: [Pipeline; 3] = [
@@ -27,6 +27,35 @@ fn load(batch: &mut TxBatch, to: Addr, pool: &Pool, seed: usize, len: usize) {
     let bytes = pattern(seed, len);
     frame.head.extend_from_slice(&bytes[..HEAD_BYTES]);
     frame.data.push(pool.copy_of(&bytes[HEAD_BYTES..]).freeze());
+}
+
+/// Behind a flood at the door nobody rings: whoever waits has to look by the clock, the threads, too.
+#[test]
+fn what_is_left_of_a_flood_is_received_by_who_only_waits() {
+    with_cable(1500, |cable| {
+        for pipeline in [Pipeline::default()].into_iter().chain(ALL) {
+            let spec = |text: &str| text.parse::<LinkSpec>().unwrap();
+            cable.enter(0);
+            let mut a = spec("packet:left").open_with(&LinkOptions::default()).unwrap();
+            cable.enter(1);
+            let shared = SteeringFilter::byte(8, 0..=0).shared();
+            let steering = vec![SteeringFilter::byte(8, 1..=1), shared];
+            let options = LinkOptions { pipeline, steering, ..LinkOptions::default() };
+            let mut b = spec("packet:right").open_with(&options).unwrap();
+            for _ in 0..300 {
+                send(&mut *a, b.info().addr, &[0; 100]);
+            }
+            let pool = Pool::new(1 << 20);
+            let (mut got, begin) = (RxBatch::new(), Instant::now());
+            while got.len() < 300 {
+                let due = b.due_in();
+                if is_woken(&*b, due.unwrap_or(MOMENT)) || due.is_some() {
+                    b.recv(&pool, 64, &mut got).unwrap();
+                }
+                assert!(begin.elapsed() < 50 * MOMENT, "{pipeline:?}: {} of 300", got.len());
+            }
+        }
+    });
 }
 
 #[test]

@@ -173,9 +173,12 @@ impl Link for HandoffLink {
         }
     }
 
-    /// Only wrappers hold anything back, and they are around this one.
+    /// The link's, unless a network thread looks by itself.
     fn due_in(&mut self) -> Option<Duration> {
-        None
+        match self.receiver {
+            Some(_) => None,
+            None => self.link.lock().0.due_in(),
+        }
     }
 
     fn stats(&self) -> LinkStats {

@@ -172,22 +172,25 @@ impl Drop for Receiver {
 fn run(link: &Shared, sources: [Option<OwnedFd>; 3], desk: &Desk) -> io::Result<()> {
     let pool = Pool::new(POOL_FREE_BYTES_MAX);
     let mut batch = RxBatch::new();
-    let mut timeout = None;
+    // Since the queue is full: nothing else wakes it then.
+    let mut pause = None;
     let fds = std::iter::once(&desk.stop).chain(sources.iter().flatten());
     let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
-        let watched = if timeout.is_some() { &mut fds[..1] } else { &mut fds[..] };
-        match poll(watched, timeout.as_ref()) {
+        let watched = if pause.is_some() { &mut fds[..1] } else { &mut fds[..] };
+        // The link may have to be looked at although nothing rings.
+        let due = || Timespec::try_from(link.lock().0.due_in()?).ok();
+        match poll(watched, pause.or_else(due).as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         if !fds[0].revents().is_empty() {
             return Ok(());
         }
-        timeout = None;
+        pause = None;
         loop {
             if lock(&desk.queue).len() >= QUEUE_MAX {
-                timeout = Some(FULL_PAUSE);
+                pause = Some(FULL_PAUSE);
                 break;
             }
             for memory in lock(&desk.spare).drain(..) {
