@@ -8,24 +8,24 @@
 //! of a frame goes into one piece of kernel memory ([`Envelope`]), and it is bound to its interface,
 //! so that the kernel need not look it up for each frame.
 
+mod heard;
+
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::{
-    Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, RxFrame, SegList, TxBatch, TxFrame,
-};
+use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch, TxFrame};
 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
-use crate::door::{DOOR_BUFFER_BYTES, DOOR_FRAMES, Door};
 use crate::error::LinkOpenError;
 use crate::ethernet::{ETHERTYPE_VLAN, Envelope};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
 use crate::{FRAME_BYTES_MIN, HEAD_BYTES, Link, LinkStats, Outgoing, Sources};
+use heard::{DoorSocket, take};
 
 /// The EtherType used unless another is configured: "local experimental 1" of IEEE 802.
 pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
@@ -468,52 +468,6 @@ impl PacketLink {
         }
         Ok(self.tx.len())
     }
-}
-
-/// The socket for frames of no session.
-struct DoorSocket {
-    socket: OwnedFd,
-    rx: RxSlots,
-    door: Door,
-}
-
-impl DoorSocket {
-    /// Of a socket that is not bound yet.
-    fn open(socket: OwnedFd, buf_bytes: usize) -> io::Result<Self> {
-        let fd = socket.as_fd();
-        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
-        sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, DOOR_BUFFER_BYTES)?;
-        let rx = RxSlots::new(DOOR_FRAMES, buf_bytes, START, 0);
-        let door = Door::new(std::iter::once(fd))?;
-        Ok(DoorSocket { rx, door, socket })
-    }
-}
-
-/// Makes frames of what a call has put into the first `got` slots; returns how many.
-fn take(rx: &mut RxSlots, got: usize, stats: &mut LinkStats, out: &mut RxBatch) -> usize {
-    let mut frames = 0;
-    for i in 0..got {
-        let received = rx.take(i);
-        let Some(from) = sys::link_addr(rx.name(i)) else { continue };
-        if received.is_truncated || received.bytes == 0 {
-            stats.rx_dropped += 1;
-            continue;
-        }
-        let mut mac = [0; 6];
-        mac.copy_from_slice(&from.sll_addr[..6]);
-        let waited = received.waited;
-        let bytes = received.buf.freeze().slice(START, received.bytes);
-        stats.rx_bytes += received.bytes as u64;
-        out.push_back(RxFrame {
-            from: Addr::Mac(mac),
-            bytes,
-            rest: SegList::new(),
-            waited,
-            queued: Duration::ZERO,
-        });
-        frames += 1;
-    }
-    frames
 }
 
 impl Link for PacketLink {

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -159,4 +159,22 @@ pub fn warm_up(from: &mut dyn Link, to: Addr, receiver: &mut dyn Link, pool: &Po
         }
     }
     panic!("nothing crosses the cable");
+}
+
+/// Receives of a link that thousands of frames of zeroes have come to, and behind them 100 of ones, which are its
+/// own: those at once, of the flood little in a moment, some hundred in the end, and the rest never.
+pub fn check_flooded(link: &mut dyn Link, pool: &Pool) {
+    let mut got = RxBatch::new();
+    while link.recv(pool, 64, &mut got).unwrap() > 0 {}
+    let own = got.iter().filter(|frame| frame.bytes[8] == 1).count();
+    assert_eq!(own, 100);
+    let let_in = got.len() - own;
+    assert!(let_in <= 100, "{let_in} in a moment");
+    assert!(link.due_in().is_some() || let_in == 0, "or the rest would wait for ever");
+    let begin = Instant::now();
+    while link.stats().rx_frames < 300 {
+        link.recv(pool, 64, &mut got).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", link.stats());
+    }
+    assert!(link.stats().rx_dropped > 1000, "{:?}", link.stats());
 }
