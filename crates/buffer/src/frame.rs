@@ -118,9 +118,17 @@ pub struct TxFrame {
     pub head: Vec<u8>,
     /// Payload by reference. Dropped as soon as the frame is sent or dropped ([`TxBatch::sent`]).
     pub data: SegList,
+    /// Of no session: it may be for somebody who is not there, so a link that can has it wait apart from the
+    /// others, and drops it before they would wait for it.
+    pub is_outside: bool,
 }
 
 impl TxFrame {
+    /// Without payload, of a session.
+    pub fn new(to: Addr, head: Vec<u8>) -> Self {
+        TxFrame { to, head, data: SegList::new(), is_outside: false }
+    }
+
     /// Length of the whole frame in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
@@ -162,8 +170,21 @@ impl TxBatch {
         let frame = &mut self.frames[self.len];
         debug_assert!(frame.head.is_empty() && frame.data.is_empty());
         frame.to = to;
+        frame.is_outside = false;
         self.len += 1;
         frame
+    }
+
+    /// Adds a frame as `frame` is, which is left empty, with the storage of what was here.
+    pub fn push_moved(&mut self, frame: &mut TxFrame) {
+        let moved = self.push(frame.to);
+        std::mem::swap(moved, frame);
+    }
+
+    /// Moves all frames of `other` here, behind those that are.
+    pub fn append(&mut self, other: &mut TxBatch) {
+        other.frames_mut().iter_mut().for_each(|frame| self.push_moved(frame));
+        other.clear();
     }
 
     /// A frame's storage behind the last: that of frames that have been sent, if a batch is never
@@ -176,8 +197,7 @@ impl TxBatch {
             self.seen = self.seen.saturating_sub(self.start);
             self.start = 0;
         } else {
-            let head = Vec::with_capacity(TX_HEAD_BYTES);
-            self.frames.push(TxFrame { to, head, data: SegList::new() });
+            self.frames.push(TxFrame::new(to, Vec::with_capacity(TX_HEAD_BYTES)));
         }
     }
 
@@ -319,6 +339,21 @@ mod tests {
 
     fn numbers(frames: &[TxFrame]) -> Vec<u8> {
         frames.iter().map(|frame| frame.head[0]).collect()
+    }
+
+    #[test]
+    fn what_moves_to_another_batch_is_what_it_was() {
+        let (mut from, mut to) = (TxBatch::new(), TxBatch::new());
+        to.push(Addr::Sim(1)).head.push(1);
+        let frame = from.push(Addr::Sim(2));
+        frame.head.push(2);
+        frame.is_outside = true;
+        to.append(&mut from);
+        assert!(from.is_empty());
+        let seen: Vec<_> = to.frames().iter().map(|f| (f.to, f.head[0], f.is_outside)).collect();
+        assert_eq!(seen, [(Addr::Sim(1), 1, false), (Addr::Sim(2), 2, true)]);
+        to.clear();
+        assert!(!to.push(Addr::Sim(3)).is_outside, "storage that is used again");
     }
 
     #[test]

@@ -577,11 +577,7 @@ impl Association {
     /// Moves the frames outside of sessions to what is sent.
     pub fn take_frames(&mut self, out: &mut [TxBatch]) {
         for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
-            for frame in waiting.frames_mut() {
-                let to = batch.push(frame.to);
-                std::mem::swap(&mut to.head, &mut frame.head);
-            }
-            waiting.clear();
+            batch.append(waiting);
         }
     }
 

@@ -171,7 +171,7 @@ mod tests {
         let mut header = Header::new(Kind::Session);
         (header.length, header.data_offset, header.messages_end) = (end, end, end);
         header.write(&mut head);
-        let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
+        let mut frame = TxFrame::new(Addr::Group, head);
         seal(&mut frame);
         let mut pieces = SegList::new();
         let mut at = 0;

@@ -17,6 +17,7 @@ pub fn outside_frame(
     body: impl FnOnce(&mut Vec<u8>),
 ) {
     let (_, frame) = frame_of_one(batch, to, header, pad_to, body);
+    frame.is_outside = true;
     seal(frame);
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use thinwire_buffer::{Addr, SegList, TxBatch, TxFrame};
+use thinwire_buffer::{Addr, TxBatch, TxFrame};
 use thinwire_link::rng::Rng;
 use thinwire_proto::{outside_frame, seal};
 use thinwire_wire::{
@@ -500,7 +500,7 @@ fn mended(header: &Header, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 fn sealed_plainly(head: Vec<u8>) -> Vec<u8> {
-    let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
+    let mut frame = TxFrame::new(Addr::Group, head);
     seal(&mut frame);
     frame.head
 }

@@ -99,7 +99,7 @@ fn reseal(bytes: &mut Vec<u8>) {
     let rest = bytes.split_off(length);
     let mut head = std::mem::take(bytes);
     head[TAG_AT..][..TAG_BYTES].fill(0);
-    let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
+    let mut frame = TxFrame::new(Addr::Group, head);
     seal(&mut frame);
     *bytes = frame.head;
     bytes.extend(rest);

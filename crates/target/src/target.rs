@@ -433,11 +433,7 @@ impl Target {
             self.expire(now);
         }
         for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
-            for frame in waiting.frames_mut() {
-                let to = batch.push(frame.to);
-                std::mem::swap(&mut to.head, &mut frame.head);
-            }
-            waiting.clear();
+            batch.append(waiting);
         }
         if !self.offers.is_empty() {
             self.send_offers(now, out);

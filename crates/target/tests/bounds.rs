@@ -215,7 +215,7 @@ impl Pair {
         head.resize(head.len() + payload, 7);
         header.length = head.len() as u16;
         header.write(&mut head);
-        let mut frame = TxFrame { to: Addr::Sim(1), head, data: SegList::new() };
+        let mut frame = TxFrame::new(Addr::Sim(1), head);
         seal(&mut frame);
         self.next_number += 1;
         self.give(&frame);

@@ -107,9 +107,7 @@ impl<L: Link> FaultLink<L> {
             self.held_tx.keep(HeldTx { to: frame.to, head, data }, fate, now_ns);
             return;
         }
-        let passing = self.tx_batch.push(frame.to);
-        std::mem::swap(&mut passing.head, &mut frame.head);
-        std::mem::swap(&mut passing.data, &mut frame.data);
+        self.tx_batch.push_moved(frame);
         self.held_tx.one_passed();
         self.release_tx(now_ns);
     }

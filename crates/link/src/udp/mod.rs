@@ -209,9 +209,36 @@ impl Link for UdpLink {
     }
 
     fn send(&mut self, batch: &mut TxBatch) -> io::Result<Outgoing> {
-        let result = self.sender.send(self.socket.as_fd(), batch.frames());
-        batch.sent(*result.as_ref().unwrap_or(&batch.len()));
-        result.map(|_| Outgoing::default())
+        let Some(door) = &self.door_socket else {
+            let result = self.sender.send(self.socket.as_fd(), batch.frames());
+            batch.sent(*result.as_ref().unwrap_or(&batch.len()));
+            return result.map(|_| Outgoing::default());
+        };
+        // What goes to somebody who is not there stays in a socket's memory for seconds, until his neighbours have
+        // been asked in vain: in that of the door, where nothing else waits.
+        let mut result = Ok(Outgoing::default());
+        while let Some(is_outside) = batch.frames().first().map(|frame| frame.is_outside) {
+            let frames = batch.frames();
+            let count = frames.iter().take_while(|frame| frame.is_outside == is_outside).count();
+            let fd = if is_outside { door.as_fd() } else { self.socket.as_fd() };
+            match self.sender.send(fd, &frames[..count]) {
+                Ok(done) if is_outside => {
+                    self.sender.stats.tx_dropped += (count - done) as u64;
+                    batch.sent(count);
+                }
+                Ok(done) => {
+                    batch.sent(done);
+                    if done < count {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    batch.sent(batch.len());
+                    result = Err(error);
+                }
+            }
+        }
+        result
     }
 
     fn recv(&mut self, pool: &Pool, max: usize, out: &mut RxBatch) -> io::Result<usize> {
@@ -327,6 +354,8 @@ fn bind_shard(
         share(door)?;
         sys::set_buffer(door, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, DOOR_BUFFER_BYTES)
             .map_err(LinkOpenError::system("set the receive buffer for greetings"))?;
+        sys::set_buffer(door, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, DOOR_BUFFER_BYTES)
+            .map_err(LinkOpenError::system("set the send buffer for answers to greetings"))?;
         bind(door, addr)?;
     }
     bpf::attach_choice(fd, &mut bpf::choose_program(shard))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use thinwire_buffer::{Addr, SegList, TxFrame};
+use thinwire_buffer::{Addr, TxFrame};
 use thinwire_proto::{DropReason, seal};
 use thinwire_wire::{TAG_AT, TAG_BYTES};
 
@@ -14,7 +14,7 @@ fn forged(p: &Pair, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut head = newest.expect("something was sent").2.clone();
     change(&mut head);
     head[TAG_AT..][..TAG_BYTES].fill(0);
-    let mut frame = TxFrame { to: Addr::Group, head, data: SegList::new() };
+    let mut frame = TxFrame::new(Addr::Group, head);
     seal(&mut frame);
     frame.head
 }

@@ -130,7 +130,7 @@ pub fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
         return bytes;
     }
     bytes[TAG_AT..][..TAG_BYTES].fill(0);
-    let mut frame = TxFrame { to: Addr::Group, head: bytes, data: SegList::new() };
+    let mut frame = TxFrame::new(Addr::Group, bytes);
     seal(&mut frame);
     frame.head
 }

@@ -77,7 +77,7 @@ pub fn ping(session: u64, epoch: u32, path: u8, packet_number: u64) -> Vec<u8> {
         ..Header::new(Kind::Session)
     };
     header.write(&mut bytes);
-    let mut frame = TxFrame { to: Addr::Group, head: bytes, data: SegList::new() };
+    let mut frame = TxFrame::new(Addr::Group, bytes);
     seal(&mut frame);
     frame.head
 }
