@@ -1,8 +1,10 @@
 //! Each event in each state, against the table in the documentation.
 
 use thinwire_buffer::{Pool, RxFrame, SegList};
-use thinwire_proto::Sealed;
-use thinwire_wire::{Address, Addresses, OfferedExports, Probe, Status};
+use thinwire_proto::{Role, Sealed, SessionConfig};
+use thinwire_wire::{
+    Address, Addresses, Offer, OfferedExports, Probe, Refuse, Retry, Status, Welcome,
+};
 
 use super::*;
 use crate::snapshot::{Make, check};
