@@ -7,9 +7,13 @@ use thinwire_buffer::Addr;
 use thinwire_proto::{DropReason, SipRng, Time};
 use thinwire_wire::Offer;
 
-/// First wait between two questions of an attempt; doubles up to the largest.
+/// First wait between two questions of an attempt; doubles up to the largest: that is what a target that serves
+/// again is waited for at most, so it is short while a restart is what is likely.
 pub(crate) const RETRY: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_millis(200);
+/// The largest when the attempt is older than that.
+const EAGER: Duration = Duration::from_secs(60);
+const RETRY_MAX_LATER: Duration = Duration::from_millis(500);
 /// How long the first attach gathers offers, so that a name in double use is noticed.
 const GATHER: Duration = Duration::from_millis(150);
 /// RETRYs to one HELLO that are acted on: two, should the target be restarted between them.
@@ -286,7 +290,8 @@ impl Attempt {
         self.surplus = 0;
         self.asked += 1;
         self.next_at = now + self.backoff;
-        self.backoff = (self.backoff * 2).min(RETRY_MAX);
+        let most = if now.since(self.started) < EAGER { RETRY_MAX } else { RETRY_MAX_LATER };
+        self.backoff = (self.backoff * 2).min(most);
     }
 
     /// A candidate is greeted because it is time.
@@ -384,6 +389,21 @@ mod tests {
         let (nonce, instance) = (attempt.nonce(), rng.next_u64());
         let offer = Offer { nonce, instance, total: 0, first: 0, cookie: 5, node: "node", exports };
         let _ = attempt.on_offer(now, 0, from, &offer, false, rng);
+    }
+
+    /// Whenever the target serves again: it is asked within 200 ms, or 500 ms if that takes a while.
+    #[test]
+    fn it_never_pauses_for_long() {
+        let (mut rng, mut now) = (SipRng::new(3), Time::ZERO);
+        let mut attempt = Attempt::new(now, Vec::new(), &mut rng);
+        let (mut longest, mut longest_later) = (Duration::ZERO, Duration::ZERO);
+        while now < Time::ZERO + Duration::from_secs(600) {
+            let before = now;
+            round(&mut attempt, &mut now);
+            let longest = if now < Time::ZERO + EAGER { &mut longest } else { &mut longest_later };
+            *longest = (*longest).max(now.since(before));
+        }
+        assert_eq!((longest, longest_later), (RETRY_MAX, RETRY_MAX_LATER));
     }
 
     /// It asks and greets all, once it is time. Whether the target is among them.

@@ -106,12 +106,17 @@ const TABLE: &[(&str, &str, &str)] = &[
     (
         "initiator/src/attempt.rs",
         "RETRY: Duration = Duration::from_millis(100);",
-        "after 100 ms, doubling to 1 s",
+        "after 100 ms, doubling to 200 ms",
     ),
     (
         "initiator/src/attempt.rs",
-        "RETRY_MAX: Duration = Duration::from_secs(1);",
-        "after 100 ms, doubling to 1 s",
+        "RETRY_MAX: Duration = Duration::from_millis(200);",
+        "doubling to 200 ms,",
+    ),
+    (
+        "initiator/src/attempt.rs",
+        "RETRY_MAX_LATER: Duration = Duration::from_millis(500);",
+        "or to 500 ms once the attempt is a minute old",
     ),
     (
         "initiator/src/attempt.rs",

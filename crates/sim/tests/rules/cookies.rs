@@ -110,8 +110,8 @@ fn retries_without_end_bring_no_hellos_without_end() {
         s.world.clients[client].machine.dirty = true;
         s.pass(ms(1));
     }
-    // After 0, 100 and 300 ms, and two more for each.
-    assert_eq!(hellos.borrow().len(), 9);
+    // After 0, 100, 300 and 500 ms, and two more for each.
+    assert_eq!(hellos.borrow().len(), 12);
 }
 
 /// Anybody can say that a session is unknown: the initiator asks on its paths, but not each time.
