@@ -13,7 +13,7 @@ local VERSION, SUITES_MAX, HEADER_BYTES, PUBLIC_BYTES = 2, 4, 80, 48
 local TAG_AT, TAG_BYTES = 32, 16
 local FRAME_BYTES_MIN = 1232
 local NAME_BYTES_MAX, TEXT_BYTES_MAX, SECRET_BYTES_MAX = 64, 200, 1024
-local ADDRESSES_MAX, MEMBERS_MAX, RANGES_MAX = 16, 16, 32
+local ADDRESSES_MAX, MEMBERS_MAX, RANGES_MAX, SUMS_MAX = 16, 16, 32, 257
 local SESSION, PROBE, PROBE_REPLY = 1, 7, 8
 
 local KINDS = {
@@ -30,15 +30,19 @@ local STATUSES = {
     [5] = "UNSUPPORTED", [6] = "FENCED", [7] = "NOT_FOUND", [8] = "BUSY", [9] = "NO_ATTACHMENT",
     [10] = "SHUTTING_DOWN", [11] = "INSECURE", [12] = "VERSION", [13] = "TOO_MANY",
     [14] = "WRONG_SHARD", [15] = "OTHER_CONTENT", [16] = "UNKNOWN_KEY",
+    [17] = "ALTERED",
 }
 local CLOCK_KINDS = { [0] = "OFF", [1] = "PHYSICAL", [2] = "VIRTUAL" }
 local BORDERS = { "arrived", "received", "taken", "submitted", "stored", "sent", "handed_over" }
 local EVENTS = { [1] = "RESIZE", [2] = "SHUTDOWN", [3] = "FENCED" }
 local FAMILIES = { [1] = "MAC", [2] = "V4", [3] = "V6", [4] = "SIM" }
 local OP_FLAGS = { { "fua", 0x01 }, { "no_hole", 0x02 }, { "one_extent", 0x04 } }
-local ATTACH_FLAGS = { { "read_only", 0x01 }, { "take_over", 0x02 }, { "resume", 0x04 } }
+local ATTACH_FLAGS = {
+    { "read_only", 0x01 }, { "take_over", 0x02 }, { "resume", 0x04 }, { "integrity", 0x08 },
+}
 local FEATURES = {
     { "read_only", 0x01 }, { "discard", 0x02 }, { "write_zeroes", 0x04 }, { "block_status", 0x08 },
+    { "integrity", 0x10 },
 }
 local SECURITY = { { "without_keys", 0x01 } }
 
@@ -120,6 +124,8 @@ define("uint8", "ask_clocks.kind", "kind", base.DEC, CLOCK_KINDS)
 define("uint64", "clocks.clock", "clock", base.HEX)
 define("uint64", "clocks.requests", "requests")
 for _, border in ipairs(BORDERS) do define("uint64", "clocks." .. border, border) end
+define("uint16", "sums.count", "count")
+define("uint32", "sums.sums", "sums", base.HEX)
 define("uint16", "event.code", "code", base.DEC, EVENTS)
 define("uint64", "event.value", "value")
 define("uint8", "attach.flags", "flags", base.HEX)
@@ -539,6 +545,14 @@ message(0x11, "CLOCKS", SESSION, 80, function(c)
     local requests = c:u64("clocks.requests")
     for _, border in ipairs(BORDERS) do c:u64("clocks." .. border) end
     return tostring(requests) .. " requests"
+end)
+
+message(0x12, "SUMS", SESSION, nil, function(c)
+    local slot, count, sequence = c:u16("slot"), c:u16("count"), c:u32("sequence")
+    value_unless(count > 0 and count <= SUMS_MAX, "1 to " .. SUMS_MAX .. " sums")
+    for _ = 1, count do c:u32("sums") end
+    c:finish()
+    return string.format("%d:%d %d sums", slot, sequence, count)
 end)
 
 message(0x20, "HELLO", 2, nil, function(c)

@@ -216,6 +216,12 @@ pub struct Pool {
     is_for_received: bool,
 }
 
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({:?})", self.stats())
+    }
+}
+
 impl Pool {
     /// The largest single buffer, 4 MiB.
     pub const BUF_BYTES_MAX: usize = class_bytes(ALIGNED_COUNT - 1);

@@ -264,6 +264,7 @@ impl SegList {
     }
 
     /// Lets go of all segments; keeps the storage.
+    #[inline]
     pub fn clear(&mut self) {
         self.last.set((0, 0));
         match &mut self.store {

@@ -16,8 +16,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Stands for none.
-    pub(crate) const NOTHING: Segment = Segment { inner: None, offset: 0, len: 0 };
+    /// Stands for none: it is empty, and has no memory.
+    pub const NOTHING: Segment = Segment { inner: None, offset: 0, len: 0 };
 
     pub(crate) fn whole(inner: Rc<Inner>, len: usize) -> Self {
         Segment { inner: Some(inner), offset: 0, len: len as u32 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use thinwire_proto::{DropReason, Time};
 use thinwire_volume::{ErrorKind, Features, Geometry, Identity};
-use thinwire_wire::{Attach, AttachRefused, Attached, Status, attach_flags};
+use thinwire_wire::{Attach, AttachRefused, Attached, Status, attach_flags, feature};
 
 use crate::InitiatorConfig;
 use crate::report::AttachError;
@@ -48,6 +48,8 @@ pub(crate) enum Granted {
     Again(u64),
     /// It is another one: nothing that is retained may be written there.
     OtherContent,
+    /// Without the integrity that was asked for: nothing is sent there.
+    Unchecked,
 }
 
 /// What a refusal means.
@@ -84,6 +86,8 @@ pub(crate) struct Attachment {
     wait: bool,
     /// Under which the first member writes, if this is another.
     joins: Option<u64>,
+    /// Data is to have sums.
+    integrity: bool,
     /// Of the attach that was asked for last.
     transaction: u32,
     /// It has been asked for since the last answer: it may have been granted.
@@ -118,6 +122,7 @@ impl Attachment {
             take_over: config.take_over,
             wait: config.wait,
             joins: (config.member > 0).then_some(config.member_generation),
+            integrity: config.integrity,
             transaction: 0,
             is_unanswered: false,
             content: None,
@@ -195,6 +200,9 @@ impl Attachment {
         if resume.is_some() {
             flags |= attach_flags::RESUME;
         }
+        if self.integrity {
+            flags |= attach_flags::INTEGRITY;
+        }
         let writer_generation = resume.unwrap_or(0);
         Attach { transaction, flags, writer_generation, export: &self.export }.emit(out);
         true
@@ -223,6 +231,12 @@ impl Attachment {
             return Err(DropReason::Unasked);
         }
         self.is_unanswered = false;
+        if self.integrity && a.features & feature::INTEGRITY == 0 {
+            if !self.is_open() {
+                self.state = State::Failed(AttachError::Unchecked);
+            }
+            return Ok(Granted::Unchecked);
+        }
         let identity = Identity { identity: a.identity, incarnation: a.incarnation };
         let known = self.content;
         if let Some(known) = known {
@@ -373,7 +387,6 @@ impl Attachment {
 
 /// Abilities from the wire's bits.
 fn features(bits: u8, read_only: bool) -> Features {
-    use thinwire_wire::feature;
     Features {
         read_only: read_only || bits & feature::READ_ONLY != 0,
         discard: bits & feature::DISCARD != 0,

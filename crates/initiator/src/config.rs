@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thinwire_buffer::Addr;
-use thinwire_proto::{Batching, SessionCanary};
+use thinwire_proto::{Batching, SessionCanary, SumCanary};
 
 use crate::InitiatorKey;
 use crate::retained::ENTRIES_MAX;
@@ -41,6 +41,10 @@ pub enum InitiatorCanary {
     PatchedAsRead,
     /// Who has a key believes a refusal that anybody could have sent.
     BelievesRefusals,
+    /// What is sent gets sums of what lies in memory then.
+    SumsAnew,
+    /// Reads are completed whatever their sums say.
+    ReadsUnchecked,
 }
 
 /// Settings of an attachment. The defaults are right for most.
@@ -99,6 +103,10 @@ pub struct InitiatorConfig {
     /// Largest frame to use, in bytes; smaller than the link's own limit if a switch is known to
     /// carry less. Default: none.
     pub frame_bytes_max: Option<usize>,
+    /// Have data checked from where this side takes it to the target's store, and back, by a sum for each 4 KiB:
+    /// memory and links between cannot alter it unseen. A target that cannot do it is not attached. Costs two
+    /// passes over the data on each side. Default: false.
+    pub integrity: bool,
     /// When requests are sent, and whether blocks share a frame. Default: at once, and they do.
     pub batching: Batching,
     /// Completed but unflushed effects that are kept, bytes aside: discards have none. Acts as
@@ -108,6 +116,8 @@ pub struct InitiatorConfig {
     pub canary: InitiatorCanary,
     /// Tests only: the same, in its sessions.
     pub session: SessionCanary,
+    /// Tests only: how the sums of data are made. Both sides must agree on it.
+    pub sums: SumCanary,
     /// Tests only: slot sequences and packet numbers begin just below a border. Both sides must agree
     /// on it.
     pub counters_high: bool,
@@ -136,10 +146,12 @@ impl InitiatorConfig {
             retained_bytes_max: 32 << 20,
             lent_bytes_max: 16 << 20,
             frame_bytes_max: None,
+            integrity: false,
             batching: Batching::default(),
             retained_entries_max: ENTRIES_MAX,
             canary: InitiatorCanary::None,
             session: SessionCanary::None,
+            sums: SumCanary::None,
             counters_high: false,
         }
     }

@@ -69,7 +69,7 @@ impl Covers {
 
 #[cfg(test)]
 mod tests {
-    use thinwire_buffer::SegList;
+    use thinwire_buffer::{Pool, SegList};
     use thinwire_proto::SipRng;
     use thinwire_volume::{IoFlags, Op};
 
@@ -110,12 +110,12 @@ mod tests {
     fn a_replay_looks_at_a_little_of_the_log_in_each_turn() {
         const COUNT: u64 = 4000;
         let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
-        let mut d = Durability::new(&config);
+        let mut d = Durability::new(&config, &Pool::new(0));
         d.begin(1);
         let write = |at: u64, fua| {
             let (owner, flags) = (Owner::User(1), IoFlags { fua, ..IoFlags::default() });
             let (offset, data) = (at * 512, SegList::new());
-            Pending { owner, op: Op::Write, flags, offset, len: 512, data }
+            Pending { flags, offset, len: 512, data, ..Pending::new(owner, Op::Write) }
         };
         for fua in [false, true] {
             (0..COUNT).for_each(|at| d.on_effect(write(at, fua), 1));
@@ -148,12 +148,12 @@ mod tests {
     #[test]
     fn a_replay_that_waits_for_credit_does_not_ask_for_turns() {
         let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
-        let mut d = Durability::new(&config);
+        let mut d = Durability::new(&config, &Pool::new(0));
         d.begin(1);
         let write = |at: u64, blocks: u64, fua| {
             let (owner, flags) = (Owner::User(1), IoFlags { fua, ..IoFlags::default() });
             let (offset, len, data) = (at * 512, blocks * 512, SegList::new());
-            Pending { owner, op: Op::WriteZeroes, flags, offset, len, data }
+            Pending { flags, offset, len, data, ..Pending::new(owner, Op::WriteZeroes) }
         };
         let covered = 2 * LOOKS_PER_TURN as u64;
         d.on_effect(write(0, covered + 1, false), 1);

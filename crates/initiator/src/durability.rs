@@ -2,11 +2,14 @@
 //! that vouches for it, and what a flush may say (`docs/protocol.md`, "Restart and replay"; rules 4
 //! and 8).
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
-use thinwire_buffer::SegList;
-use thinwire_proto::Time;
-use thinwire_volume::{ErrorKind, IoFlags, Op};
+use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_proto::{SumCanary, Time};
+use thinwire_volume::{ErrorKind, Op};
 
 use crate::InitiatorConfig;
 use crate::config::InitiatorCanary;
@@ -82,11 +85,14 @@ pub(crate) struct Durability {
     bytes_max: usize,
     entries_max: usize,
     canary: InitiatorCanary,
+    sums: SumCanary,
+    /// For sums of parts.
+    pool: Pool,
     stats: Replayed,
 }
 
 impl Durability {
-    pub fn new(config: &InitiatorConfig) -> Self {
+    pub fn new(config: &InitiatorConfig, pool: &Pool) -> Self {
         Durability {
             retained: Retained::new(config.retained_entries_max),
             verifier: 0,
@@ -102,6 +108,8 @@ impl Durability {
             bytes_max: config.retained_bytes_max,
             entries_max: config.retained_entries_max,
             canary: config.canary,
+            sums: config.sums,
+            pool: pool.clone(),
             stats: Replayed::default(),
         }
     }
@@ -240,9 +248,11 @@ impl Durability {
                 let skip = (offset - effect.offset) as usize;
                 effect.data.slice_into(skip, len as usize, &mut data);
             }
-            let (owner, op, flags) = (Owner::Replay(number), effect.op, effect.flags);
+            let sums = effect.sums_of_part(offset, len, &self.pool, self.sums);
+            let (owner, op, flags, is_second) =
+                (Owner::Replay(number), effect.op, effect.flags, effect.is_second);
             self.is_held = true;
-            return Some(Pending { owner, op, flags, offset, len, data });
+            return Some(Pending { owner, op, flags, offset, len, data, sums, is_second });
         }
         None
     }
@@ -258,6 +268,16 @@ impl Durability {
         }
         replay.from = end;
         replay.outstanding += 1;
+    }
+
+    /// A request of a replay did not arrive as it was sent, and what is kept is as it was: the log is sent again from
+    /// its beginning, once for each effect.
+    pub fn replay_again(&mut self, number: u64) {
+        if let Some(effect) = self.retained.get_mut(number) {
+            effect.is_second = true;
+        }
+        let outstanding = self.replay.map_or(0, |replay| replay.outstanding.saturating_sub(1));
+        self.start_replay(outstanding);
     }
 
     /// A request of a replay was answered.
@@ -294,13 +314,24 @@ impl Durability {
         if io.flags.fua && self.retained.is_empty() {
             return;
         }
-        let Pending { op, flags, offset, len, mut data, .. } = io;
+        let Pending { op, flags, offset, len, mut data, mut sums, .. } = io;
         let mut standing = Standing::Done;
         if flags.fua {
             standing = Standing::Durable;
-            data = SegList::new();
+            (data, sums) = (SegList::new(), Segment::NOTHING);
         }
-        self.retained.push(Effect { op, flags, offset, len, data, verifier, standing });
+        let is_second = false;
+        self.retained.push(Effect {
+            op,
+            flags,
+            offset,
+            len,
+            data,
+            sums,
+            verifier,
+            standing,
+            is_second,
+        });
         // A replay that runs goes on to here: older effects that it writes again must not end up over
         // this one.
         match &mut self.replay {
@@ -385,8 +416,7 @@ impl Durability {
     /// The flush to force now, for whoever can start it ([`Durability::flush_started`]).
     pub fn next_flush(&self, now: Time, is_last: bool) -> Option<Pending> {
         self.armed(is_last).filter(|(_, at)| *at <= now)?;
-        let (owner, op, flags) = (Owner::Flush, Op::Flush, IoFlags::default());
-        Some(Pending { owner, op, flags, offset: 0, len: 0, data: SegList::new() })
+        Some(Pending::new(Owner::Flush, Op::Flush))
     }
 
     /// What [`Durability::next_flush`] gave is on its way.
@@ -398,185 +428,5 @@ impl Durability {
     #[inline]
     pub fn armed(&self, is_last: bool) -> Option<(Timer, Time)> {
         self.wants_flush(is_last).then_some((Timer::Flush, self.forced_after))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::TargetName;
-    use crate::snapshot::{Make, check, variant};
-
-    const STATES: [Make<Durability>; 6] = [
-        ("Clean", clean),
-        ("Retaining", retaining),
-        ("Replaying", replaying),
-        ("Clean, owing", || {
-            let mut d = owing();
-            forced(&mut d, Ok(()), false);
-            d
-        }),
-        ("Retaining, owing", owing),
-        ("Replaying, owing", || {
-            let mut d = owing();
-            d.on_verifier(3);
-            send(&mut d);
-            d
-        }),
-    ];
-
-    fn clean() -> Durability {
-        let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
-        let mut d = Durability::new(&config);
-        d.begin(1);
-        d
-    }
-
-    fn write(fua: bool) -> Pending {
-        let flags = IoFlags { fua, ..IoFlags::default() };
-        let data = SegList::new();
-        Pending { owner: Owner::User(1), op: Op::Write, flags, offset: 0, len: 512, data }
-    }
-
-    fn retaining() -> Durability {
-        let mut d = clean();
-        d.on_effect(write(false), 1);
-        d
-    }
-
-    fn send(d: &mut Durability) -> String {
-        let Some(io) = d.next_replay() else { return String::new() };
-        d.replay_started(io.offset + io.len);
-        "sends".to_owned()
-    }
-
-    /// Its only request is on its way.
-    fn replaying() -> Durability {
-        let mut d = retaining();
-        d.on_verifier(2);
-        send(&mut d);
-        d
-    }
-
-    fn owing() -> Durability {
-        let mut d = replaying();
-        d.on_replayed(0, d.mark(), 2, false);
-        send(&mut d);
-        d
-    }
-
-    fn state_of(d: &Durability) -> &'static str {
-        match (d.retained.is_empty(), d.replay.is_some(), d.owes) {
-            (true, false, false) => "Clean",
-            (false, false, false) => "Retaining",
-            (_, true, false) => "Replaying",
-            (true, false, true) => "Clean, owing",
-            (false, false, true) => "Retaining, owing",
-            (_, true, true) => "Replaying, owing",
-        }
-    }
-
-    fn read(d: &mut Durability, verifier: u64) -> String {
-        if d.on_read(verifier, true) { String::new() } else { "again".to_owned() }
-    }
-
-    fn flush(d: &mut Durability, verifier: u64, result: Result<(), ErrorKind>) -> String {
-        match d.on_flush(Time(0), false, d.mark(), verifier, result, true) {
-            Flushed::Told(result) => result.map_or_else(|kind| variant(&kind), |()| "Ok".into()),
-            Flushed::Again => "again".to_owned(),
-        }
-    }
-
-    fn forced(d: &mut Durability, result: Result<(), ErrorKind>, is_heard: bool) -> String {
-        match d.on_flush(Time(0), true, d.mark(), d.verifier, result, is_heard) {
-            Flushed::Told(result) => result.map_or_else(|kind| variant(&kind), |()| String::new()),
-            Flushed::Again => "again".to_owned(),
-        }
-    }
-
-    #[test]
-    fn it_is_as_documented() {
-        check(
-            include_str!("durability.md"),
-            &STATES,
-            &[
-                ("a write is done", |d| {
-                    d.on_effect(write(false), d.verifier);
-                    String::new()
-                }),
-                ("a write is done, under another verifier", |d| {
-                    d.on_effect(write(false), 9);
-                    String::new()
-                }),
-                ("a FUA write is done", |d| {
-                    d.on_effect(write(true), d.verifier);
-                    String::new()
-                }),
-                ("a read is done", |d| read(d, d.verifier)),
-                ("a read is done, under another verifier", |d| read(d, 9)),
-                ("ATTACHED, under another verifier", |d| {
-                    d.on_verifier(9);
-                    String::new()
-                }),
-                ("a replayed write is done; on it goes", |d| {
-                    d.on_replayed(0, d.mark(), d.verifier, true);
-                    send(d)
-                }),
-                ("the same, under another verifier", |d| {
-                    d.on_replayed(0, d.mark(), 9, true);
-                    send(d)
-                }),
-                ("a flush is done", |d| flush(d, d.verifier, Ok(()))),
-                ("a flush is done, under another verifier", |d| flush(d, 9, Ok(()))),
-                ("a flush has failed", |d| flush(d, 9, Err(ErrorKind::Io))),
-                ("a forced flush is done", |d| forced(d, Ok(()), false)),
-                ("a forced flush is done, before a detach", |d| forced(d, Ok(()), true)),
-                ("a forced flush has failed", |d| forced(d, Err(ErrorKind::Io), false)),
-                ("what is retained is given up", |d| {
-                    d.forget();
-                    String::new()
-                }),
-                ("another session", |d| {
-                    d.on_session();
-                    String::new()
-                }),
-                ("a detach tells", |d| if d.take_debt() { "Io".into() } else { String::new() }),
-                ("it is over", |d| {
-                    d.clear();
-                    String::new()
-                }),
-            ],
-            state_of,
-        );
-    }
-
-    #[test]
-    fn whoever_hears_of_losses_is_owed_no_flush() {
-        for is_heard in [false, true] {
-            let mut d = replaying();
-            d.is_heard = is_heard;
-            d.on_replayed(0, d.mark(), 2, false);
-            send(&mut d);
-            assert_eq!((d.stats().failures, d.take_debt()), (1, !is_heard));
-        }
-    }
-
-    #[test]
-    fn half_of_the_bound_forces_a_flush_and_a_failed_one_waits() {
-        let mut d = clean();
-        d.entries_max = 4;
-        (0..2).for_each(|_| d.on_effect(write(false), 1));
-        assert_eq!((d.armed(false), d.armed(true).is_some()), (None, true));
-        d.on_effect(write(false), 1);
-        assert!(d.next_flush(Time(5), false).is_some() && !d.is_full());
-        d.flush_started();
-        assert_eq!(d.armed(false), None, "one is under way");
-        let failed = Err(ErrorKind::Io);
-        let told = d.on_flush(Time(5), true, d.mark(), 1, failed, false);
-        assert_eq!(told, Flushed::Told(failed));
-        assert_eq!(d.armed(false), Some((Timer::Flush, Time(5) + FLUSH_RETRY)));
-        assert!(d.next_flush(Time(6), false).is_none());
-        (0..2).for_each(|_| d.on_effect(write(false), 1));
-        assert!(d.is_full());
     }
 }

@@ -48,5 +48,5 @@ pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{DiscoveredTarget, Discovery};
 pub use initiator::Initiator;
 pub use keyed::InitiatorKey;
-pub use report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
+pub use report::{AlteredStats, AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
 pub use thinwire_wire::MEMBERS_MAX;

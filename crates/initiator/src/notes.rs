@@ -3,7 +3,7 @@
 use thinwire_proto::{Notice, Time};
 use thinwire_volume::{Effect, Gravity};
 
-use crate::{Initiator, Phase, Timer};
+use crate::{AlteredStats, Initiator, Phase, Timer};
 
 impl Initiator {
     /// Leaves what there is to say, once it has been attached for the first time. Only if it has a label:
@@ -27,6 +27,15 @@ impl Initiator {
                 }
             };
             effects.push(Effect::Note(gravity, format!("{}: {text}", self.label())));
+        }
+        if let Some(altered) = self.altered_news(now) {
+            let AlteredStats { writes, here, reads, failed } = altered;
+            let text = format!(
+                "data was altered in memory or on a link, behind the checks of that: {writes} writes ({here} of them on this \
+                 machine) and {reads} reads so far, found by their sums; {failed} I/Os failed for it, the others were made \
+                 once more. Suspect memory first, then network adapters"
+            );
+            effects.push(Effect::Note(Gravity::Warning, format!("{}: {text}", self.label())));
         }
         if let Some((gravity, text)) = self.news_of_phase(now) {
             effects.push(Effect::Note(gravity, format!("{}: {text}", self.label())));

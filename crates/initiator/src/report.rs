@@ -58,6 +58,8 @@ pub enum AttachError {
     Ambiguous(Vec<String>),
     /// There is no key, and `--insecure` was not said.
     Insecure,
+    /// Integrity was asked for, and the target granted the export without it.
+    Unchecked,
 }
 
 impl fmt::Display for AttachError {
@@ -72,6 +74,9 @@ impl fmt::Display for AttachError {
             AttachError::Insecure => f.write_str(
                 "without a key frames can be read and forged by anybody on the network: give the file \
                  of one with --key, or say --insecure if that is acceptable",
+            ),
+            AttachError::Unchecked => f.write_str(
+                "the target does not check data end to end: leave integrity=on away, or use a newer target",
             ),
         }
     }
@@ -103,6 +108,28 @@ pub struct InitiatorStats {
     pub sessions: u64,
     /// Bytes copied in user space.
     pub copied_bytes: u64,
+    /// Data that did not fit its sums.
+    pub altered: AlteredStats,
+}
+
+/// What did not fit its sums, on an attachment with integrity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlteredStats {
+    /// Writes that the target refused.
+    pub writes: u64,
+    /// Of these, the ones that had been altered in this process's memory.
+    pub here: u64,
+    /// Reads.
+    pub reads: u64,
+    /// I/Os that failed for it, replays included: those were made once more in vain, or could not be.
+    pub failed: u64,
+}
+
+impl AlteredStats {
+    /// How often data did not fit.
+    pub fn all(&self) -> u64 {
+        self.writes + self.reads
+    }
 }
 
 /// What an attachment is doing, for status.
@@ -124,6 +151,8 @@ pub struct InitiatorReport {
     pub retained_entries: usize,
     /// The generation under which it writes; 0 before the first attach.
     pub writer_generation: u64,
+    /// Its data is checked by sums, end to end.
+    pub integrity: bool,
     /// The id of its session at the target, whose first byte is the shard that has it; 0 without one.
     pub target_session: u64,
     /// What was said to it last while it is not let in ([`crate::Initiator::hint`]).

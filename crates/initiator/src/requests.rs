@@ -152,7 +152,8 @@ impl Requests {
     }
 
     /// It has to be made again.
-    pub fn put_back(&mut self, io: Pending) {
+    pub fn put_back(&mut self, mut io: Pending) {
+        io.forget_answer();
         self.waiting.push_front(io);
     }
 
@@ -252,7 +253,6 @@ fn decode_extents(bytes: &[u8], asked: u64, block: u64) -> Vec<Extent> {
 mod tests {
     use thinwire_buffer::Pool;
     use thinwire_proto::DropReason;
-    use thinwire_volume::IoFlags;
     use thinwire_wire::Complete;
 
     use super::*;
@@ -280,8 +280,7 @@ mod tests {
     ];
 
     fn read() -> Pending {
-        let (op, flags, data) = (Op::Read, IoFlags::default(), SegList::new());
-        Pending { owner: Owner::User(1), op, flags, offset: 0, len: 512, data }
+        Pending { len: 512, ..Pending::new(Owner::User(1), Op::Read) }
     }
 
     fn waiting() -> Requests {

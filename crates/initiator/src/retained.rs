@@ -13,7 +13,8 @@
 
 use std::collections::VecDeque;
 
-use thinwire_buffer::SegList;
+use thinwire_buffer::{Pool, SegList, Segment};
+use thinwire_proto::{SumCanary, sums_of_part};
 use thinwire_volume::{IoFlags, Op};
 
 use crate::covers::Covers;
@@ -36,6 +37,10 @@ pub(crate) struct Effect {
     pub len: u64,
     /// Shared with the application's buffer, which nobody writes any more.
     pub data: SegList,
+    /// Its sums, if it has some: those that were made when it was taken in.
+    pub sums: Segment,
+    /// It has been sent again once, since it had been altered on its way.
+    pub is_second: bool,
     /// The target's verifier under which it took effect.
     pub verifier: u64,
     pub standing: Standing,
@@ -72,6 +77,16 @@ impl Effect {
         let mut part = SegList::new();
         self.data.slice_into((from - self.offset) as usize, out.len(), &mut part);
         part.copy_to(out);
+    }
+
+    /// The sums of a part of it, if it has some; never better than those of all.
+    pub fn sums_of_part(&self, from: u64, len: u64, pool: &Pool, canary: SumCanary) -> Segment {
+        if self.sums.is_empty() || (from, len) == (self.offset, self.len) {
+            return self.sums.clone();
+        }
+        let (all, part) = ((self.offset, self.len), (from, from + len));
+        let read = |from: u64, out: &mut [u8]| self.copy_to(from, out);
+        sums_of_part(pool, &self.sums, all, part, canary, read)
     }
 
     /// A part of it that was sent again took effect.
@@ -248,7 +263,7 @@ impl Retained {
     pub fn superseded(&mut self, number: u64) {
         let Some(entry) = self.entry_mut(number) else { return };
         entry.effect.standing = Standing::Durable;
-        entry.effect.data = SegList::new();
+        (entry.effect.data, entry.effect.sums) = (SegList::new(), Segment::NOTHING);
         self.bytes -= std::mem::take(&mut entry.weight);
     }
 
@@ -325,7 +340,8 @@ mod tests {
     fn effect(offset: u64, verifier: u64) -> Effect {
         let (op, flags) = (Op::Discard, IoFlags::default());
         let (len, data, standing) = (512, SegList::new(), Standing::Done);
-        Effect { op, flags, offset, len, data, verifier, standing }
+        let (sums, is_second) = (Segment::NOTHING, false);
+        Effect { op, flags, offset, len, data, sums, is_second, verifier, standing }
     }
 
     /// That of one of many members is a part of it, too: pages of a process that carries a disk are locked.

@@ -1,9 +1,9 @@
 //! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots").
 
-use thinwire_buffer::{Buf, Pool, RxFrame, SegList};
-use thinwire_proto::{Arrived, Content, DropReason, Item, Pieces, UnitMap};
+use thinwire_buffer::{Buf, Pool, RxFrame, SegList, Segment};
+use thinwire_proto::{Arrived, Content, DropReason, Item, Pieces, SumCanary, UnitMap, sums_of};
 use thinwire_volume::{IoFlags, Op, Token};
-use thinwire_wire::{Complete, Data, OpCode, Request, Reset, UNIT_BYTES, op_flags};
+use thinwire_wire::{Complete, Data, OpCode, Request, Reset, Sums, UNIT_BYTES, op_flags};
 
 use crate::attachment::Attachment;
 use crate::ranges::{Range, Ranges};
@@ -28,9 +28,35 @@ pub(crate) struct Pending {
     pub offset: u64,
     pub len: u64,
     pub data: SegList,
+    /// On an attachment with integrity: of a write the sums of its data, made when it was taken in; of a read those
+    /// that came.
+    pub sums: Segment,
+    /// It is made once more, since what came did not fit its sums.
+    pub is_second: bool,
 }
 
 impl Pending {
+    /// An I/O of nothing.
+    pub fn new(owner: Owner, op: Op) -> Self {
+        Pending {
+            owner,
+            op,
+            flags: IoFlags::default(),
+            offset: 0,
+            len: 0,
+            data: SegList::new(),
+            sums: Segment::NOTHING,
+            is_second: false,
+        }
+    }
+
+    /// It is made again: a read without the sums of an earlier answer.
+    pub fn forget_answer(&mut self) {
+        if self.op == Op::Read {
+            self.sums = Segment::NOTHING;
+        }
+    }
+
     /// True if the two must not be outstanding together (rule 5).
     pub fn conflicts(&self, other: &Pending) -> bool {
         self.range().conflicts(other.range())
@@ -109,6 +135,8 @@ pub(crate) struct Slot {
     pieces: Pieces,
     units: UnitMap,
     complete: Option<Complete>,
+    /// It is not finished without them, if it succeeds.
+    wants_sums: bool,
     /// With a flush: what it covers.
     pub mark: Mark,
     /// Where it stands among those in use, if it does.
@@ -125,15 +153,24 @@ impl Slot {
             pieces: Pieces::default(),
             units: UnitMap::default(),
             complete: None,
+            wants_sums: false,
             mark: Mark::default(),
             at: 0,
         }
     }
 
-    /// The target has completed it, and all its data is here.
+    /// The target has completed it, and all its data is here, and the sums of that.
     fn is_finished(&self) -> bool {
         let all = |complete: &Complete| UnitMap::units(complete.length as usize);
-        self.complete.as_ref().is_some_and(|complete| self.units.count() >= all(complete))
+        let is_whole = |complete: &Complete| self.units.count() >= all(complete);
+        self.complete.as_ref().is_some_and(|complete| {
+            is_whole(complete) && (!self.wants_sums || self.has_sums(complete))
+        })
+    }
+
+    /// An answer without data has none.
+    fn has_sums(&self, complete: &Complete) -> bool {
+        complete.length == 0 || self.io.as_ref().is_some_and(|io| !io.sums.is_empty())
     }
 }
 
@@ -154,6 +191,10 @@ pub(crate) struct Slots {
     /// What their I/Os touch, in the same order.
     ranges: Ranges,
     pub copied_bytes: u64,
+    /// Reads have sums.
+    pub are_checked: bool,
+    /// The canary that sends sums of what lies in memory now: it needs memory for them.
+    pub sums_anew: Option<Pool>,
 }
 
 impl Slots {
@@ -164,6 +205,8 @@ impl Slots {
             in_use: Vec::new(),
             ranges: Ranges::new(),
             copied_bytes: 0,
+            are_checked: false,
+            sums_anew: None,
         }
     }
 
@@ -190,6 +233,7 @@ impl Slots {
             let s = &mut self.slots[slot as usize];
             s.pieces.clear();
             s.units.clear();
+            s.io.iter_mut().for_each(Pending::forget_answer);
         }
     }
 
@@ -214,6 +258,7 @@ impl Slots {
         s.sequence = s.sequence.wrapping_add(1);
         s.state = State::Active;
         self.ranges.push(io.range());
+        s.wants_sums = self.are_checked && io.op == Op::Read;
         s.io = Some(io);
         s.place = place;
         s.units.clear();
@@ -291,6 +336,18 @@ impl Slots {
         let is_finished = s.is_finished();
         self.copied_bytes += copied;
         if new == 0 { Err(DropReason::LateDuplicate) } else { Ok(is_finished) }
+    }
+
+    /// SUMS of a read. As [`Slots::on_data`].
+    pub fn on_sums(&mut self, sums: &Sums<'_>, pool: &Pool) -> Result<bool, DropReason> {
+        let s = self.live(sums.slot, sums.sequence)?;
+        let Some(io) = s.io.as_mut().filter(|io| s.wants_sums && io.sums.is_empty()) else {
+            return Err(DropReason::LateDuplicate);
+        };
+        let mut kept = pool.get_small(sums.sums.len());
+        kept.copy_from_slice(sums.sums);
+        io.sums = kept.freeze();
+        Ok(s.is_finished())
     }
 
     /// COMPLETE: it is finished once all its data is there. As [`Slots::on_data`].
@@ -400,6 +457,9 @@ impl Content for Outgoing<'_> {
                     length: io.len as u32,
                 }
                 .emit(out);
+                if !io.sums.is_empty() && io.op == Op::Write {
+                    emit_sums(slot, sequence, io, self.slots.sums_anew.as_ref(), out);
+                }
             }
             Item::Reset { slot, sequence } => {
                 let s = &self.slots.slots[slot as usize];
@@ -430,6 +490,14 @@ impl Content for Outgoing<'_> {
     }
 
     fn acked(&mut self, _: Item) {}
+}
+
+/// Behind its REQUEST, and as often: they are lost and sent again together.
+fn emit_sums(slot: u16, sequence: u32, io: &Pending, anew: Option<&Pool>, out: &mut Vec<u8>) {
+    let data = || io.data.iter().map(|segment| &segment[..]);
+    let anew = anew.map(|pool| sums_of(pool, io.offset, io.len, data(), SumCanary::None));
+    let sums = anew.as_ref().unwrap_or(&io.sums);
+    Sums { slot, sequence, sums }.emit(out);
 }
 
 /// Bytes of credit that a request takes.
@@ -463,8 +531,7 @@ mod tests {
     fn reading() -> Slots {
         let mut slots = Slots::new();
         slots.restart(2, 0, &mut Vec::new());
-        let (op, flags, data) = (Op::Read, IoFlags::default(), SegList::new());
-        let io = Pending { owner: Owner::User(1), op, flags, offset: 0, len: LEN as u64, data };
+        let io = Pending { len: LEN as u64, ..Pending::new(Owner::User(1), Op::Read) };
         slots.start(io, Place::Lent(LEN), Mark::default());
         slots
     }

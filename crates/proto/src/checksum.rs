@@ -16,16 +16,22 @@ thread_local! {
     static DIGEST: RefCell<Digest> = RefCell::new(Digest::new(CrcAlgorithm::Crc32Iscsi));
 }
 
-/// The tag of what `add` adds.
+/// The CRC32C of what `add` adds.
 #[inline(always)]
-fn tag_of(add: impl FnOnce(&mut Digest)) -> [u8; TAG_BYTES] {
+pub(crate) fn crc32c(add: impl FnOnce(&mut Digest)) -> u32 {
     DIGEST.with_borrow_mut(|digest| {
         digest.reset();
         add(digest);
-        let mut tag = [0; TAG_BYTES];
-        tag[..4].copy_from_slice(&(digest.finalize() as u32).to_be_bytes());
-        tag
+        digest.finalize() as u32
     })
+}
+
+/// The tag of what `add` adds.
+#[inline(always)]
+fn tag_of(add: impl FnOnce(&mut Digest)) -> [u8; TAG_BYTES] {
+    let mut tag = [0; TAG_BYTES];
+    tag[..4].copy_from_slice(&crc32c(add).to_be_bytes());
+    tag
 }
 
 /// Seals a frame whose header has just been written, with an empty tag. The frame's head may be changed.

@@ -12,6 +12,7 @@
 //! * [`BatchPolicy`] says when requests are sent and how many share a frame.
 //! * [`StageObserver`] is told where requests stand.
 //! * [`UnitMap`] and [`sequence_order`] are the arithmetic of slots, [`Pieces`] their received data.
+//! * [`sums_of`] and [`sums_fit`] are what data is checked by from end to end.
 //! * [`Sealed`] and [`Unsealed`] are the gate that every received frame goes through.
 //!
 //! Order of calls: feed every received frame through [`Session::accept`], then act on its messages;
@@ -38,6 +39,7 @@ mod rtt;
 mod session;
 mod siphash;
 mod stage;
+mod sums;
 mod units;
 
 pub use batch::{BatchPolicy, Batching, SMALL_BYTES, TycheConfig};
@@ -54,6 +56,7 @@ pub use rng::SipRng;
 pub use session::{Notice, Role, Session, SessionCanary, SessionConfig, SessionStats};
 pub use siphash::{SipKey, siphash};
 pub use stage::{Stage, StageObserver, StageSums};
+pub use sums::{PIECE_BYTES, SumCanary, sums_fit, sums_of, sums_of_part};
 pub use thinwire_buffer::Time;
 pub use units::{UNITS_MAX, UnitMap, sequence_order};
 

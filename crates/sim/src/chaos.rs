@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
+use crate::damage::{BadBuffers, Damage};
 use crate::export::Store;
 use crate::forger::Forger;
 use crate::image::Change;
@@ -161,6 +162,9 @@ impl Chaos {
         }
         world.restore_keys();
         world.with_forger(Forger::heal);
+        world.machines_mut().filter_map(|m| m.damage.as_mut()).for_each(Damage::rest);
+        let buffers = world.clients.iter_mut().filter_map(|client| client.buffers.as_mut());
+        buffers.for_each(BadBuffers::rest);
         world.open_all_ways();
         world.net.set_faults(FaultRates::default());
         for export in &world.exports {

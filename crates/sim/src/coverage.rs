@@ -190,6 +190,24 @@ coverage! {
     counters_high,
     /// Replays that failed.
     replay_failures,
+    /// Frames of which a bit of the payload was flipped behind their checks.
+    altered_bits,
+    /// Frames of which two pieces of payload changed places.
+    altered_swaps,
+    /// Requests that went to another address than they were sent to.
+    altered_places,
+    /// Sums of which a bit was flipped.
+    altered_sums,
+    /// Buffers of writes that went bad while somebody referred to them.
+    altered_buffers,
+    /// Writes that a target refused since their data did not fit its sums.
+    altered_writes,
+    /// Of these, the ones that their initiator found altered in its own memory.
+    altered_here,
+    /// Reads whose data did not fit its sums.
+    altered_reads,
+    /// I/Os that failed for that.
+    altered_failed,
     /// Requests that arrived again after they had been completed.
     repeated,
     /// Late duplicates that were dropped.

@@ -24,6 +24,7 @@
 //! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
 //! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
+//! * `damage.rs`: memory and links that alter data behind the checks of frames
 //! * `narrow.rs`: links that do not take all that they are given
 //! * `lending.rs`: links that receive into memory of their own
 //! * `ways.rs`: what becomes of frames between two machines
@@ -37,6 +38,7 @@
 pub mod chaos;
 pub mod client;
 pub mod coverage;
+pub mod damage;
 pub mod export;
 pub mod forger;
 pub mod gateway;
@@ -71,6 +73,6 @@ pub mod world;
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
 pub use swarm::{
-    has_cache, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
+    has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
     has_wrapped_links,
 };

@@ -10,6 +10,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::{SimLink, SimNet};
 use thinwire_link::{Link, Outlet};
 
+use crate::damage::Damage;
 use crate::lending::{LendingConfig, LendingLink, LendingStats, RegionView};
 use crate::narrow::{NarrowConfig, NarrowLink, NarrowStats, OutletCanary, Passage};
 use crate::sealed::SealWatch;
@@ -34,6 +35,8 @@ pub struct Machine {
     pub seals: Option<Rc<RefCell<SealWatch>>>,
     /// Its links receive into memory of their own.
     pub lending: Option<LendingConfig>,
+    /// Its memory, or the links to it, alter data.
+    pub damage: Option<Damage>,
     /// Which of the links that share its stations are its own.
     lane: usize,
     links: Vec<Box<dyn Link>>,
@@ -71,6 +74,7 @@ impl Machine {
             narrow: None,
             seals: None,
             lending: None,
+            damage: None,
             lane: 0,
             links: Vec::new(),
             outlets: Vec::new(),
@@ -166,6 +170,9 @@ impl Machine {
                 if let Some(seals) = &self.seals {
                     let (machine, station) = (self.stations[0], self.stations[at]);
                     seals.borrow_mut().arrived(self.clock.get(), machine, station, &frame);
+                }
+                if let Some(damage) = &mut self.damage {
+                    damage.look(pool, &mut frame);
                 }
                 take(at, &mut frame);
             }

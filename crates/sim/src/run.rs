@@ -2,6 +2,7 @@
 
 use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
+use thinwire_proto::SumCanary;
 use thinwire_volume::Op;
 
 use crate::chaos::Chaos;
@@ -39,6 +40,8 @@ pub enum Canary {
     Session(thinwire_proto::SessionCanary),
     /// In the nodes of clients.
     Node(thinwire_node::NodeCanary),
+    /// The sums of data do not cover where it belongs, at both ends.
+    SumsPlaceless,
     /// A starting target does not wait for the lock of its files.
     LockIgnored,
     /// Blocks whose edges are patched are not locked meanwhile.
@@ -116,6 +119,13 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
         world.clients.iter_mut().for_each(|client| client.config.canary = planted);
         let servers = world.servers.iter_mut();
         servers.for_each(|server| server.leaf_settings.config.canary = planted);
+    }
+    if canary == Canary::SumsPlaceless {
+        world.clients.iter_mut().for_each(|client| client.config.sums = SumCanary::Placeless);
+        for server in &mut world.servers {
+            server.config.sums = SumCanary::Placeless;
+            server.leaf_settings.config.sums = SumCanary::Placeless;
+        }
     }
     if let Canary::Session(planted) = canary {
         world.clients.iter_mut().for_each(|client| client.config.session = planted);

@@ -483,6 +483,7 @@ const SESSION_AT: usize = 8;
 pub fn harvest(target: &Target, coverage: &mut Coverage) {
     let stats = target.stats();
     coverage.repeated += stats.repeated;
+    coverage.altered_writes += stats.altered;
     for cache in target.exports().iter().filter_map(|export| export.cache) {
         coverage.cache_hits += cache.hits;
         coverage.cache_misses += cache.misses;

@@ -2,6 +2,7 @@
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
 mod caches;
+mod damage;
 mod disks;
 mod keys;
 mod lending;
@@ -11,6 +12,7 @@ mod spread;
 mod trees;
 
 pub use self::caches::has_cache;
+pub use self::damage::has_damage;
 pub use self::disks::run_local_disks;
 pub use self::keys::has_keys;
 pub(crate) use self::keys::plan_keys;
@@ -160,6 +162,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         caches::keep(seed, &mut world);
         lending::lend(seed, &mut world);
         keys::give(seed, &mut world);
+        damage::spoil(seed, &mut world);
         return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
@@ -231,6 +234,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     spread::over_shards(seed, &mut world, &machines, &mut plan);
     lending::lend(seed, &mut world);
     keys::give(seed, &mut world);
+    damage::spoil(seed, &mut world);
     (world, plan)
 }
 

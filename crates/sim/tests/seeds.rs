@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use thinwire_sim::narrow::OutletCanary;
 use thinwire_sim::run::SimSide;
 use thinwire_sim::{
-    Canary, has_cache, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
-    has_wrapped_links, run_seed,
+    Canary, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread,
+    has_tree, has_wrapped_links, run_seed,
 };
 use thinwire_volume::modules::CacheCanary;
 use {
@@ -63,6 +63,32 @@ fn found_in_caches(canary: CacheCanary, most: u64) {
 #[track_caller]
 fn found_over_shards(canary: Canary, most: u64) {
     found_among(canary, most, has_spread);
+}
+
+/// Within the first 2,000 seeds; only worlds in which data is altered can see it.
+#[track_caller]
+fn found_in_damage(canary: Canary) {
+    found_among(canary, 2000, has_damage);
+}
+
+#[test]
+fn canary_that_writes_what_does_not_fit_its_sums_is_found() {
+    found_in_damage(Canary::Target(target::TargetCanary::SumsUnchecked));
+}
+
+#[test]
+fn canary_that_makes_sums_anew_is_found() {
+    found_in_damage(Canary::Initiator(initiator::InitiatorCanary::SumsAnew));
+}
+
+#[test]
+fn canary_that_believes_what_was_read_is_found() {
+    found_in_damage(Canary::Initiator(initiator::InitiatorCanary::ReadsUnchecked));
+}
+
+#[test]
+fn canary_whose_sums_leave_out_the_place_is_found() {
+    found_in_damage(Canary::SumsPlaceless);
 }
 
 /// As [`found`]; only worlds with keys can see it.

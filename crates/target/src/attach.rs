@@ -1,7 +1,9 @@
 //! Attaching: from the message to the door, and the door's answers back
 //! (`docs/protocol.md`, "Attachments"; rules 3 and 7). Who may write is decided behind the door.
 
-use thinwire_exports::{Denial, Denied, Granted, InitiatorRun, Pass, User, Users, WriteClaim};
+use thinwire_exports::{
+    Denial, Denied, Granted, InitiatorRun, NoEntry, Pass, User, Users, WriteClaim,
+};
 use thinwire_proto::{Item, Time};
 use thinwire_wire::{
     Attach, Attached, Detach, Detached, Event, Message, Status, attach_flags, event_code, feature,
@@ -60,6 +62,12 @@ impl House {
             return no_such_export(peer, &self.config.node, attach);
         };
         let has = |flag| attach.flags & flag != 0;
+        if has(attach_flags::INTEGRITY) {
+            let lives = |pass| {
+                !matches!(self.exports.admit(session, pass), Err(NoEntry::NoPass | NoEntry::Fenced))
+            };
+            peer.checked.ask(transaction, lives);
+        }
         if right == Right::Read && !has(attach_flags::READ_ONLY) {
             let text = format!("this key may only read export {}", attach.export);
             return refuse(peer, transaction, Status::ReadOnly, 0, text);
@@ -81,8 +89,9 @@ impl House {
 
     /// An orderly end: the export is free for everybody. True if that is to be said at once; else it
     /// is when it is on record.
-    pub fn detach(&mut self, peer: &Peer, detach: &Detach) -> bool {
+    pub fn detach(&mut self, peer: &mut Peer, detach: &Detach) -> bool {
         let pass = Pass { number: detach.attachment, generation: detach.generation };
+        peer.checked.on_closed(pass);
         self.exports.close(peer.session.local_id(), pass, detach.transaction)
     }
 }
@@ -192,7 +201,10 @@ fn grant(peer: &mut Peer, room_changed: &mut bool, transaction: u32, granted: &G
         (f.write_zeroes, feature::WRITE_ZEROES),
         (f.block_status, feature::BLOCK_STATUS),
     ];
-    let features = bits.iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit);
+    let mut features = bits.iter().filter(|(has, _)| *has).fold(0, |all, (_, bit)| all | bit);
+    if peer.checked.on_granted(transaction, pass) {
+        features |= feature::INTEGRITY;
+    }
     peer.slots.answers.add(Answer::Granted(Attached {
         transaction,
         attachment: pass.number,
@@ -228,6 +240,7 @@ fn no_such_export(peer: &mut Peer, node: &str, attach: &Attach<'_>) {
 }
 
 fn refuse(peer: &mut Peer, transaction: u32, status: Status, seconds_left: u32, text: String) {
+    peer.checked.on_denied(transaction);
     peer.slots.answers.add(Answer::Refused {
         transaction,
         status: status as u16,

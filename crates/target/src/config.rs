@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use thinwire_exports::DoorCanary;
-use thinwire_proto::{Batching, SessionCanary};
+use thinwire_proto::{Batching, SessionCanary, SumCanary};
 
 use crate::{Limits, TargetKeys};
 
@@ -40,6 +40,8 @@ pub struct TargetConfig {
     pub door: DoorCanary,
     /// Tests only: the same, in its sessions.
     pub session: SessionCanary,
+    /// Tests only: how the sums of data are made. Both sides must agree on it.
+    pub sums: SumCanary,
     /// Tests only: epochs, attachment generations, slot sequences and packet numbers begin just below
     /// a border. Both sides must agree on it.
     pub counters_high: bool,
@@ -60,6 +62,7 @@ impl Default for TargetConfig {
             canary: TargetCanary::None,
             door: DoorCanary::None,
             session: SessionCanary::None,
+            sums: SumCanary::None,
             counters_high: false,
         }
     }
@@ -85,4 +88,6 @@ pub enum TargetCanary {
     KeysKept,
     /// Requests go to their stores as they come, whoever waits behind them.
     FirstComeFirstServed,
+    /// Writes go to their stores whatever their sums say.
+    SumsUnchecked,
 }

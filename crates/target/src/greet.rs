@@ -15,6 +15,7 @@ use thinwire_wire::{
 
 use crate::TargetCanary;
 use crate::access::Right;
+use crate::checked::Checked;
 use crate::house::Owner;
 use crate::keyed::{Asker, Keyed, KeyedAsker};
 use crate::limits::{Limit, OverLimit};
@@ -338,6 +339,7 @@ impl Target {
             confirmed: false,
             was_attached: false,
             comes_back: false,
+            checked: Checked::default(),
             ended: false,
         }));
     }

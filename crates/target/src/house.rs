@@ -22,6 +22,8 @@ pub struct TargetStats {
     pub repeated: u64,
     /// Bytes copied in user space on their way to or from a store, stores not counted.
     pub copied_bytes: u64,
+    /// Writes refused since their data did not fit its sums.
+    pub altered: u64,
     /// Sessions opened.
     pub sessions: u64,
     /// What was refused, or had to give way, for a limit.

@@ -17,6 +17,7 @@
 //!   there is no room for another session
 //! * `keys.rs`: who may greet; `access.rs`: who may open what; `keyed.rs`: greetings with a key
 //! * `limits.rs`: what its initiators may have, by key and by address
+//! * `checked.rs`: whose data is checked end to end
 //! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
 //! * `report.rs`: what status tells
@@ -26,6 +27,7 @@ mod access;
 mod answers;
 mod attach;
 mod bounds;
+mod checked;
 mod config;
 mod cookie;
 mod depth;

@@ -4,6 +4,7 @@ use thinwire_buffer::{Addr, RxFrame};
 use thinwire_proto::{DropReason, Item, SMALL_BYTES, Session, StageSums, Time, Unsealed};
 use thinwire_wire::{Bye, Clocks, Detached, Message, OpCode, Request, Status};
 
+use crate::checked::Checked;
 use crate::house::House;
 use crate::keyed::Keyed;
 use crate::slots::{Intake, Slots};
@@ -34,6 +35,8 @@ pub(crate) struct Peer {
     pub was_attached: bool,
     /// It has taken the place of one in which something was attached.
     pub comes_back: bool,
+    /// What of it has data checked.
+    pub checked: Checked,
     /// Set when the session is over.
     pub ended: bool,
 }
@@ -99,6 +102,13 @@ impl Peer {
                 house.stats.copied_bytes += self.slots.copied_bytes - before;
                 taken?;
                 house.try_execute(self, index, data.slot);
+            }
+            Message::Sums(sums) => {
+                if !self.checked.any() {
+                    return Err(DropReason::Attachment);
+                }
+                self.slots.on_sums(sums, &house.pool)?;
+                house.try_execute(self, index, sums.slot);
             }
             Message::Reset(reset) => {
                 if self.slots.on_reset(reset)? {

@@ -2,11 +2,12 @@
 
 use thinwire_buffer::{Pool, SegList, Segment};
 use thinwire_exports::{IoTicket, NoEntry, Pass};
-use thinwire_proto::{Item, Stage, Time};
+use thinwire_proto::{Item, Stage, SumCanary, Time};
 use thinwire_volume::{Completion, ErrorKind, Extent, Io, IoFlags, Op};
 use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 
 use crate::TargetCanary;
+use crate::checked::{is_as_sent, sums_of_read};
 use crate::fair::Mark;
 use crate::house::{House, cross};
 use crate::peer::Peer;
@@ -25,9 +26,12 @@ pub(crate) fn status_of(kind: ErrorKind) -> Status {
         ErrorKind::Unsupported => Status::Unsupported,
         ErrorKind::Fenced => Status::Fenced,
         ErrorKind::ShuttingDown => Status::ShuttingDown,
-        ErrorKind::Io | ErrorKind::Away | ErrorKind::ContentChanged | ErrorKind::OutcomeUnknown => {
-            Status::Io
-        }
+        // Of ALTERED it may send again what it keeps: below a gateway that was done already.
+        ErrorKind::Io
+        | ErrorKind::Away
+        | ErrorKind::ContentChanged
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Altered => Status::Io,
     }
 }
 
@@ -53,6 +57,9 @@ impl House {
         if takes_data && !s.is_whole(request.length) && peer.was_attached {
             return;
         }
+        if takes_data && peer.checked.has(&request) && s.sums.is_empty() && request.length > 0 {
+            return;
+        }
         if self.fair.is_shared(self.now, index) {
             return self.stand_in_line(peer, index, slot);
         }
@@ -70,6 +77,25 @@ impl House {
             Ok(permit) => self.fair.wait(permit.export(), index, slot, request),
             Err(_) => self.execute::<true>(peer, index, slot),
         }
+    }
+
+    /// Takes the sums that came, so that the answer goes without them. True if the data of a write does not fit them.
+    #[inline(never)]
+    fn is_altered(
+        &mut self,
+        peer: &mut Peer,
+        slot: u16,
+        request: &Request,
+        data: &SegList,
+        is_fit: bool,
+    ) -> bool {
+        let sums = std::mem::replace(&mut peer.slots.get(slot).sums, Segment::NOTHING);
+        let is_checked = is_fit
+            && peer.checked.has(request)
+            && self.config.canary != TargetCanary::SumsUnchecked;
+        let is_altered = is_checked && !is_as_sent(&sums, request, data, self.config.sums);
+        self.stats.altered += u64::from(is_altered);
+        is_altered
     }
 
     /// Gives the stores what they may have of what stands in line. True if that is anything.
@@ -108,6 +134,9 @@ impl House {
         // Data that does not fit the request stays out: the door finds it missing, once it has looked at the rights.
         let is_fit = takes_data && !s.has_excess(request.length);
         let io = to_io(&request, op, if is_fit { s.take_data() } else { SegList::new() });
+        if peer.checked.any() && self.is_altered(peer, slot, &request, &io.data, is_fit) {
+            return refuse(peer, Status::Altered);
+        }
         let early = self.config.canary == TargetCanary::EarlyCompletion && op.is_write();
         let number = u64::from(slot) << 32 | u64::from(request.sequence);
         let line = permit.export();
@@ -152,7 +181,7 @@ impl House {
     /// Answers what the volumes have completed.
     #[inline]
     fn poll_volumes(&mut self, peers: &mut [Option<Box<Peer>>]) {
-        let House { exports, in_store, observer, pool, now, fair, .. } = self;
+        let House { exports, in_store, observer, pool, now, fair, config, .. } = self;
         exports.poll(|ticket, op, verifier, completion| {
             cross(observer, Stage::Stored, op);
             let mark = Mark(ticket.place);
@@ -161,7 +190,7 @@ impl House {
             fair.end(*now, mark, true);
             let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else { return };
             if peer.session.local_id() == ticket.session {
-                answer(*now, pool, peer, ticket, verifier, completion);
+                answer(*now, (&*pool, config.sums), peer, ticket, verifier, completion);
             }
         });
     }
@@ -175,7 +204,7 @@ fn pass_of(request: &Request) -> Pass {
 /// Answers a request whose I/O has ended, unless its slot is used for another.
 fn answer(
     now: Time,
-    pool: &Pool,
+    (pool, sums): (&Pool, SumCanary),
     peer: &mut Peer,
     ticket: IoTicket,
     verifier: u64,
@@ -198,6 +227,9 @@ fn answer(
             debug_assert!(
                 request.op != OpCode::Read as u8 || data.bytes() == request.length as usize
             );
+            if request.op == OpCode::Read as u8 && peer.checked.has(&request) {
+                peer.slots.get(number).sums = sums_of_read(pool, &request, &data, sums);
+            }
             finish(now, peer, &request, Status::Ok, verifier, data);
         }
         Err(error) => {

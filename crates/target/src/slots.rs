@@ -3,12 +3,13 @@
 
 use std::cmp::Ordering;
 
-use thinwire_buffer::{Pool, RxFrame, SegList};
+use thinwire_buffer::{Pool, RxFrame, SegList, Segment};
 use thinwire_proto::{
     Arrived, Content, DropReason, Item, Pieces, UNITS_MAX, UnitMap, sequence_order,
 };
 use thinwire_wire::{
-    AttachRefused, Clocks, Complete, Data, OpCode, Request, Reset, ResetDone, UNIT_BYTES,
+    AttachRefused, Clocks, Complete, Data, OpCode, Request, Reset, ResetDone, SUM_BYTES, SUMS_MAX,
+    Sums, UNIT_BYTES,
 };
 
 use crate::answers::{Answer, Answers};
@@ -56,6 +57,8 @@ pub(crate) struct Slot {
     /// Data to send, kept until it is acknowledged: rule 1.
     out: SegList,
     out_bytes: u32,
+    /// Of a write the sums that came for it, of what was read those that go with it.
+    pub sums: Segment,
     complete: Option<Complete>,
     pub reset: bool,
     /// Requests that its completion waits for.
@@ -76,6 +79,7 @@ impl Slot {
             excess: false,
             out: SegList::new(),
             out_bytes: 0,
+            sums: Segment::NOTHING,
             complete: None,
             reset: false,
             group: None,
@@ -90,6 +94,7 @@ impl Slot {
         self.pieces.clear();
         self.units.clear();
         self.excess = false;
+        self.sums = Segment::NOTHING;
         self.complete = None;
         self.reset = false;
     }
@@ -193,7 +198,11 @@ impl Slots {
     pub const fn bytes_max(count: u16, credit_bytes: u64) -> usize {
         // As many are kept, twice as many grow, and as many are in the stores.
         let pieces = 4 * pieces_max(credit_bytes) + count as usize * PIECES_FEW;
-        count as usize * size_of::<Slot>() + pieces * Pieces::STORAGE_BYTES + Answers::BYTES_MAX
+        let sums = (SUM_BYTES * SUMS_MAX).div_ceil(UNIT_BYTES);
+        let sums = count as usize * sums * Pool::SMALL_UNIT_BYTES;
+        sums + count as usize * size_of::<Slot>()
+            + pieces * Pieces::STORAGE_BYTES
+            + Answers::BYTES_MAX
     }
 
     pub fn count(&self) -> u16 {
@@ -308,6 +317,19 @@ impl Slots {
         Ok(Intake::Taken)
     }
 
+    /// A SUMS arrived, perhaps before its request.
+    pub fn on_sums(&mut self, sums: &Sums<'_>, pool: &Pool) -> Result<(), DropReason> {
+        self.open(sums.slot, sums.sequence)?;
+        let s = &mut self.slots[sums.slot as usize];
+        if s.state != State::Receiving || !s.sums.is_empty() {
+            return Err(DropReason::LateDuplicate);
+        }
+        let mut kept = pool.get_small(sums.sums.len());
+        kept.copy_from_slice(sums.sums);
+        s.sums = kept.freeze();
+        Ok(())
+    }
+
     /// A RESET arrived: `true` if it can be confirmed at once, `false` if the store still has it.
     pub fn on_reset(&mut self, reset: &Reset) -> Result<bool, DropReason> {
         self.open(reset.slot, reset.sequence)?;
@@ -385,7 +407,12 @@ impl Content for Slots {
             Item::Complete { slot, sequence } => {
                 let s = &self.slots[slot as usize];
                 match s.complete {
-                    Some(complete) if s.sequence == sequence => complete.emit(out),
+                    Some(complete) if s.sequence == sequence => {
+                        complete.emit(out);
+                        if !s.sums.is_empty() {
+                            Sums { slot, sequence, sums: &s.sums }.emit(out);
+                        }
+                    }
                     _ => return false,
                 }
             }

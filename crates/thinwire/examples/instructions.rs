@@ -3,11 +3,11 @@
 //! depends on the machine's speed, so a counter shows what an I/O costs, to the instruction:
 //! `scripts/instructions` runs it under callgrind and compares.
 //!
-//!     instructions read|write COUNT DEPTH [IDLE [SUITE]]
+//!     instructions read|write COUNT DEPTH [IDLE [SUITE [integrity]]]
 //!
 //! COUNT I/Os, DEPTH of them outstanding: with 1 each pays for a whole turn of both sides alone. With IDLE
 //! parts on each node besides, on the same link, which have nothing to do but timers far away. With the number of
-//! a SUITE under keys, sealed with that.
+//! a SUITE under keys, sealed with that; 0 for none. With `integrity` data is checked end to end.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -151,7 +151,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(pool: &Pool, idle: u64, suite: Option<Suite>) -> Self {
+    fn new(pool: &Pool, idle: u64, suite: Option<Suite>, integrity: bool) -> Self {
         let (out, back) = (Queue::default(), Queue::default());
         let mut here = Side::new(0, &out, &back, pool);
         let mut there = Side::new(1, &back, &out, pool);
@@ -181,6 +181,7 @@ impl Pair {
         config.initiator = [1; 16];
         config.instance = 1;
         config.insecure = insecure;
+        config.integrity = integrity;
         config.key =
             suites.map(|suites| InitiatorKey { suites, ..InitiatorKey::new(key, [2; 32]) });
         config.lane = LANE;
@@ -235,17 +236,18 @@ fn main() {
     };
     let mut number = || args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
     let (Some(op), Some(count), Some(depth)) = (op, number(), number()) else {
-        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE [SUITE]]");
+        eprintln!("usage: instructions read|write COUNT DEPTH [IDLE [SUITE [integrity]]]");
         std::process::exit(2);
     };
     let pool = Pool::new(64 << 20);
     let content = pool.get_zeroed(BLOCK_BYTES as usize).freeze();
     let idle = args.next().map_or(0, |n| n.parse().expect("a number of parts"));
-    let suite = args.next().map(|n| {
+    let suite = args.next().filter(|n| n != "0").map(|n| {
         let number = n.parse().ok().and_then(Suite::from_number);
         number.expect("the number of a suite")
     });
-    let mut pair = Pair::new(&pool, idle, suite);
+    let integrity = args.next().is_some_and(|word| word == "integrity");
+    let mut pair = Pair::new(&pool, idle, suite, integrity);
     while !pair.here.node.get(pair.initiator).expect("it is there").is_open() {
         pair.turn();
     }

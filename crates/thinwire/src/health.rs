@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use thinwire_initiator::{InitiatorReport, Phase, Timer};
+use thinwire_initiator::{AlteredStats, InitiatorReport, Phase, Timer};
 use thinwire_proto::{PathReport, PathState, Time};
 use thinwire_runtime::inquiry::{LeafReport, SESSIONS_TOLD_MAX, ShardReport};
 use thinwire_target::{ExportReport, RecordReport};
@@ -12,8 +12,8 @@ use thinwire_volume::modules::CacheReport;
 
 use crate::config::TargetSettings;
 use crate::control::{
-    BatchStatus, CacheStatus, ExportStatus, KeyStatus, LeafStatus, LinkStatus, PathStatus,
-    SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, TargetStatus,
+    BatchStatus, CacheStatus, ExportStatus, IntegrityStatus, KeyStatus, LeafStatus, LinkStatus,
+    PathStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, TargetStatus,
     WriterStatus,
 };
 use crate::open::VolumeHealth;
@@ -68,6 +68,10 @@ pub fn leaf(
             requests: report.session.requests_sent,
             frames: report.session.request_frames,
         }),
+        integrity: report.integrity.then(|| {
+            let AlteredStats { writes, here, reads, failed } = report.stats.altered;
+            IntegrityStatus { writes, here, reads, failed }
+        }),
         detail: match (report.failure, report.phase, &report.hint) {
             (Some(kind), _, _) => Some(format!("{}; I/O fails until {until}", kind.describe())),
             (None, Phase::Replaying, _) => Some("writing again what the target lost".to_owned()),
@@ -94,6 +98,10 @@ pub fn together(mut leaves: impl Iterator<Item = VolumeHealth>) -> VolumeHealth 
         if other.suite != all.suite {
             all.suite = None;
         }
+        all.integrity = match (all.integrity, other.integrity) {
+            (Some(all), Some(other)) => Some(all.with(&other)),
+            (all, other) => all.or(other),
+        };
         batches += u32::from(other.batch.is_some());
         all.batch = all.batch.or(other.batch);
     }
@@ -213,6 +221,7 @@ fn add(all: &mut TargetStatus, config: &TargetSettings, report: &ShardReport) {
     let (sum, stats) = (&mut all.counters, &report.stats);
     sum.requests += stats.requests;
     sum.repeated += stats.repeated;
+    sum.altered += stats.altered;
     sum.sessions += stats.sessions;
     sum.fenced += stats.fenced;
     sum.twins += stats.twins;
@@ -430,6 +439,7 @@ mod tests {
                 outstanding: 0,
                 retained_bytes: 0,
                 retained_entries: 0,
+                integrity: phase == Phase::Away,
                 writer_generation: 1,
                 target_session: 0,
                 stats: Default::default(),
@@ -451,6 +461,8 @@ mod tests {
         assert_eq!(export.writer.as_ref().unwrap().held_s, Some(2.0));
         let details: Vec<_> = export.leaves.iter().map(|leaf| leaf.detail.as_deref()).collect();
         assert_eq!(details, [None, Some("not let in again; it is told: no")]);
+        let integrity: Vec<_> = export.leaves.iter().map(|leaf| leaf.integrity).collect();
+        assert_eq!(integrity, [None, Some(IntegrityStatus::default())]);
         let batches = export.leaves.iter().map(|leaf| leaf.batch.clone().unwrap());
         let batches: Vec<_> = batches.map(|b| (b.policy, b.level, b.requests, b.frames)).collect();
         let policy = || "doorbell".to_owned();

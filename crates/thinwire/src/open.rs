@@ -14,7 +14,7 @@ use thinwire_volume::Volume;
 
 use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
-use crate::control::{BatchStatus, LeafStatus, PathStatus, State};
+use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State};
 use crate::error::Outcome;
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
@@ -123,6 +123,8 @@ pub struct VolumeHealth {
     pub suite: Option<String>,
     /// How requests share frames; none for local volumes, and of several remote ones together.
     pub batch: Option<BatchStatus>,
+    /// What was found altered; none for what is not checked end to end, the sum of those of several.
+    pub integrity: Option<IntegrityStatus>,
     /// More, for people.
     pub detail: Option<String>,
 }
@@ -139,6 +141,7 @@ impl VolumeHealth {
             may_lose: true,
             suite: None,
             batch: None,
+            integrity: None,
             detail: None,
         }
     }

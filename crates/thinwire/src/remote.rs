@@ -168,6 +168,7 @@ impl RemoteLeaf {
         config.key = key.as_ref().map(|key| security.initiator_key(key));
         config.losses_are_heard = options.losses_are_heard;
         config.batching = options.wire.batching();
+        config.integrity = spec.integrity.unwrap_or(false);
         config.when_away = match options.when_away {
             crate::cli::WhenAwayArg::Wait => WhenAway::Wait,
             crate::cli::WhenAwayArg::FailAfter(after) => WhenAway::FailAfter(after),
@@ -356,7 +357,8 @@ impl RemoteLeaf {
     pub fn health(&self) -> VolumeHealth {
         let of = |(member, report): (Option<u32>, InitiatorReport)| {
             let status = self.status_of(member, &report);
-            let LeafStatus { state, paths, timer, seconds_left, batch, detail, .. } = status;
+            let LeafStatus { state, paths, timer, seconds_left, batch, integrity, detail, .. } =
+                status;
             VolumeHealth {
                 state,
                 paths,
@@ -366,6 +368,7 @@ impl RemoteLeaf {
                 may_lose: report.retained_entries > 0 || report.stats.replay_failures > 0,
                 suite: report.suite.map(|suite| suite.to_string()),
                 batch,
+                integrity,
                 detail,
             }
         };

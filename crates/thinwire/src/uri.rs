@@ -327,9 +327,11 @@ mod tests {
             ("tw://node1/disk0?link=eth1&members=0", "from 1 to 16"),
             ("tw://node1/disk0?link=eth1&members=17", "`members=17`"),
             ("tw://node1/disk0?link=eth1&members=2&members=2", "twice"),
+            ("tw://node1/disk0?link=eth1&integrity=yes", "on or off"),
+            ("tw://node1/disk0?link=eth1&integrity=on&integrity=on", "twice"),
             (
                 "tw://node1/disk0?link=eth1&jumbo=1",
-                "`jumbo`; known are `link`, `key`, `mtu` and `members`",
+                "`jumbo`; known are `link`, `key`, `mtu`, `members` and `integrity`",
             ),
             ("tw://node1/disk0?%zz=1", "%zz"),
             ("tw://node1/disk0%?link=eth1", "hexadecimal"),

@@ -28,7 +28,7 @@ fn bad_usage_exits_with_2_and_names_the_part() {
         (&["bench", "nbd://host/x"], "nbd:"),
         (
             &["bench", "tw://n/d?link=eth1&jumbo=1&x=2"],
-            "`jumbo`; known are `link`, `key`, `mtu` and `members`",
+            "`jumbo`; known are `link`, `key`, `mtu`, `members` and `integrity`",
         ),
         (&["bench", "tw://n/d"], "no link"),
         (&["bench", "memory:1Q"], "1Q"),

@@ -8,8 +8,8 @@ use clap::Parser;
 use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
-    AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, KeyStatus,
-    LeafStatus, LimitStatus, LinkStatus, MeasureStatus, PathStatus, PrivilegesStatus,
+    AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, IntegrityStatus,
+    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, PathStatus, PrivilegesStatus,
     SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
@@ -214,6 +214,7 @@ fn the_json_of_status_is_what_its_document_says() {
         timer: None,
         seconds_left: None,
         batch: None,
+        integrity: None,
         detail: None,
     };
     let attachment = AttachmentStatus {
@@ -234,6 +235,7 @@ fn the_json_of_status_is_what_its_document_says() {
         outstanding: 0,
         pid: 0,
         batch: None,
+        integrity: None,
         spin: None,
         control: None,
         detail: None,
@@ -289,10 +291,11 @@ fn the_json_of_status_is_what_its_document_says() {
     let (name, id, suite) = (String::new(), String::new(), String::new());
     let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let all: [(&str, Vec<String>); 17] = [
+    let all: [(&str, Vec<String>); 18] = [
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),
+        ("### The integrity", keys(&IntegrityStatus::default())),
         ("### The batching", keys(&batch)),
         ("### A target", keys(&target)),
         ("### The privileges", keys(&privileges)),

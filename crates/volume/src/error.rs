@@ -27,6 +27,8 @@ pub enum ErrorKind {
     OutcomeUnknown,
     /// The volume is being closed (ESHUTDOWN).
     ShuttingDown,
+    /// The bytes are not those that were sent: memory or a link altered them (EIO).
+    Altered,
 }
 
 impl ErrorKind {
@@ -45,6 +47,9 @@ impl ErrorKind {
             }
             ErrorKind::OutcomeUnknown => "it is unknown whether the request took effect",
             ErrorKind::ShuttingDown => "the volume is being closed",
+            ErrorKind::Altered => {
+                "memory or a link altered the bytes on their way: they do not fit the sums made of them"
+            }
         }
     }
 }

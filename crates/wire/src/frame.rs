@@ -29,6 +29,7 @@ impl<'a> Frame<'a> {
 
     /// What follows [`Header::parse`] once the frame is unsealed. Of a frame that was received in pieces
     /// `bytes` is the first. Refused as truncated if the messages do not end in it.
+    #[inline]
     pub fn open(header: Header, bytes: &'a [u8]) -> Result<Self, FrameError> {
         let feedback = Feedback::parse(header.kind, bytes)?;
         if header.messages_end as usize > bytes.len() {

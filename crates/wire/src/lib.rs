@@ -24,6 +24,7 @@ mod greeting;
 mod header;
 mod message;
 mod numbers;
+mod sums;
 mod table;
 
 pub use ack_ranges::{ACK_RANGES_MAX, AckRanges, Ranges};
@@ -44,4 +45,5 @@ pub use message::*;
 pub use numbers::{
     Kind, OpCode, Status, attach_flags, clock_kind, event_code, feature, flags, op_flags,
 };
+pub use sums::{SUM_BYTES, SUMS_MAX, Sums};
 pub use table::{MESSAGES, Message, MessageRow, Sender};

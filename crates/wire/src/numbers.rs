@@ -148,6 +148,8 @@ codes! {
         OtherContent = 15,
         /// The key is none that this side knows.
         UnknownKey = 16,
+        /// The data does not fit its sums: it was altered on its way.
+        Altered = 17,
     }
 }
 
@@ -190,6 +192,8 @@ constants! {
         TAKE_OVER = 1 << 1,
         /// This is a re-attach: grant only if the writer generation is the one presented.
         RESUME = 1 << 2,
+        /// Data has sums, both ways.
+        INTEGRITY = 1 << 3,
     }
 }
 
@@ -204,6 +208,8 @@ constants! {
         WRITE_ZEROES = 1 << 2,
         /// BLOCK_STATUS works.
         BLOCK_STATUS = 1 << 3,
+        /// Data has sums, both ways, as was asked.
+        INTEGRITY = 1 << 4,
     }
 }
 

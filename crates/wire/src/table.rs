@@ -138,6 +138,7 @@ messages! { <'a>
     BYE = Bye(Bye), in Session, by Both;
     ASK_CLOCKS = AskClocks(AskClocks), in Session, by Initiator;
     CLOCKS = Clocks(Clocks), in Session, by Target;
+    SUMS = Sums(Sums<'a>), in Session, by Both;
     HELLO = Hello(Hello<'a>), in Hello, by Initiator;
     WELCOME = Welcome(Welcome<'a>), in Welcome, by Target;
     REFUSE = Refuse(Refuse<'a>), in Refuse, by Target;

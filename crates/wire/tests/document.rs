@@ -261,6 +261,8 @@ fn check_size(known: &MessageRow, sentence: &str, at: usize, bytes: &[u8]) {
     let size = size.and_then(|w| w[0].parse::<usize>().ok());
     if known.number == AckRanges::TYPE {
         assert_eq!((size, bytes.len()), (Some(AckRanges::bytes(0)), AckRanges::bytes(2)));
+    } else if known.number == Sums::TYPE {
+        assert_eq!((size, bytes.len()), (Some(Sums::bytes(0)), Sums::bytes(3)));
     } else if known.bytes > 0 {
         assert_eq!((size, at), (Some(known.bytes), known.bytes), "{}", known.name);
     }
@@ -353,6 +355,7 @@ fn limits_are_what_the_document_says() {
         format!("A frame is a header of {HEADER_BYTES} bytes"),
         format!("sends frames with payload at a data offset of {DATA_OFFSET}"),
         format!("ranges, 1 to {ACK_RANGES_MAX};"),
+        format!("pieces, 1 to {SUMS_MAX};"),
         format!("stand side by side, 0 to {};", MEMBERS_MAX - 1),
         format!("number of addresses, 0 to {WELCOME_ADDRESSES_MAX};"),
         format!("largest frame that its link carries, {BASE_FRAME_BYTES_MIN} and up"),

@@ -112,6 +112,11 @@ proptest! {
     }
 
     #[test]
+    fn sums(slot: u16, sequence: u32, list in proptest::collection::vec(any::<[u8; SUM_BYTES]>(), 1..=SUMS_MAX)) {
+        comes_back(Message::Sums(Sums { slot, sequence, sums: list.as_flattened() }))?;
+    }
+
+    #[test]
     fn credit(path: u8, frames: u32, bytes: u32) {
         comes_back(Message::Credit(Credit { path, frames, bytes }))?;
     }

@@ -197,7 +197,8 @@ impl From<ErrorKind> for Errno {
             | ErrorKind::Fenced
             | ErrorKind::Away
             | ErrorKind::ContentChanged
-            | ErrorKind::OutcomeUnknown => Errno::Io,
+            | ErrorKind::OutcomeUnknown
+            | ErrorKind::Altered => Errno::Io,
         }
     }
 }

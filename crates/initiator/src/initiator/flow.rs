@@ -94,6 +94,9 @@ impl Initiator {
         if let (Op::Read | Op::Write, Some(session)) = (io.op, self.association.session_mut()) {
             session.on_completed(self.now, io.len);
         }
+        if status == Status::Altered && io.op == Op::Write {
+            return self.on_altered_write(io, complete.verifier, mark);
+        }
         match io.op {
             Op::Flush => self.on_flush_finished(io, complete.verifier, mark, result),
             op if op.is_write() => self.on_write_finished(io, complete.verifier, mark, result),
@@ -101,6 +104,9 @@ impl Initiator {
                 self.requests.put_back(io);
             }
             _ if result.is_err() => self.requests.complete(&io, result),
+            Op::Read if self.config.integrity && !self.is_as_read(&io, &data) => {
+                self.on_altered_read(io);
+            }
             _ => {
                 let mut data = data;
                 if let (Op::Read, true, Some(Answer::Whole(buf))) =
@@ -169,6 +175,7 @@ fn result_of(status: Status) -> Result<(), ErrorKind> {
         Status::Unsupported => ErrorKind::Unsupported,
         Status::Fenced => ErrorKind::Fenced,
         Status::ShuttingDown => ErrorKind::ShuttingDown,
+        Status::Altered => ErrorKind::Altered,
         _ => ErrorKind::Io,
     })
 }

@@ -121,6 +121,11 @@ impl Initiator {
                     self.finish(complete.slot);
                 }
             }
+            Message::Sums(sums) => {
+                if self.requests.slots().on_sums(sums, &self.pool)? {
+                    self.finish(sums.slot);
+                }
+            }
             Message::ResetDone(done) => {
                 self.requests.slots().on_reset_done(done.slot, done.sequence)?;
             }
@@ -169,6 +174,15 @@ impl Initiator {
             Granted::Again(verifier) => self.durability.on_verifier(verifier),
             Granted::OtherContent => {
                 self.die(ErrorKind::ContentChanged);
+                return Ok(());
+            }
+            Granted::Unchecked if self.attachment.is_open() => {
+                self.leave_session(now);
+                return Ok(());
+            }
+            Granted::Unchecked => {
+                self.say_bye();
+                self.association.rest();
                 return Ok(());
             }
         }

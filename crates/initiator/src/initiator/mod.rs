@@ -1,8 +1,9 @@
 //! The state machine itself: six parts, and what passes between them. `intake.rs` is what arrives,
-//! `flow.rs` which I/O may start and what its end means, `volume.rs` the user's side.
+//! `flow.rs` which I/O may start and what its end means, `integrity.rs` what becomes of data that was altered, `volume.rs` the user's side.
 
 mod flow;
 mod intake;
+mod integrity;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -23,10 +24,13 @@ use crate::association::Association;
 use crate::attachment::{Attachment, Timer as AttachmentTimer};
 use crate::closing::{Closing, Step};
 use crate::durability::Durability;
-use crate::report::{AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
+use crate::report::{AlteredStats, AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
 use crate::requests::Requests;
 use crate::slots::Outgoing;
-use crate::{InitiatorConfig, WhenAway};
+use crate::{InitiatorCanary, InitiatorConfig, WhenAway};
+
+/// That data did not fit its sums is told once in this time.
+const ALTERED_EVERY: Duration = Duration::from_secs(10);
 
 /// One attachment of one export. See the crate.
 pub struct Initiator {
@@ -46,6 +50,10 @@ pub struct Initiator {
     clocks_asked: Option<u32>,
     /// The phase that has been told of.
     told: Phase,
+    /// Data that did not fit its sums.
+    altered: AlteredStats,
+    /// What of that has been told, and before when no more is.
+    altered_told: (AlteredStats, Time),
     /// Losses, as far as whoever stands on it has been told.
     losses_told: u64,
 }
@@ -69,12 +77,15 @@ impl Initiator {
         if config.lane == 0 {
             config.lane = association.draw() as u32 | 1 << 31;
         }
+        let durability = Durability::new(&config, &pool);
         let mut initiator = Initiator {
+            altered: AlteredStats::default(),
+            altered_told: (AlteredStats::default(), now),
             pool,
             association,
             attachment: Attachment::new(&config),
             requests: Requests::new(),
-            durability: Durability::new(&config),
+            durability,
             absence: Absence::new(now, config.when_away),
             closing: Closing::new(),
             now,
@@ -86,6 +97,11 @@ impl Initiator {
             losses_told: 0,
             config,
         };
+        let slots = initiator.requests.slots();
+        slots.are_checked = initiator.config.integrity;
+        if initiator.config.canary == InitiatorCanary::SumsAnew {
+            slots.sums_anew = Some(initiator.pool.clone());
+        }
         if initiator.attachment.first_error().is_none() {
             initiator.association.seek(now, &initiator.config);
         }
@@ -435,6 +451,16 @@ impl Initiator {
         &self.config.label
     }
 
+    /// What did not fit its sums, if some of that is to be told now: once for all that follows within a while.
+    pub(crate) fn altered_news(&mut self, now: Time) -> Option<AlteredStats> {
+        let (told, from) = self.altered_told;
+        if self.altered == told || now < from {
+            return None;
+        }
+        self.altered_told = (self.altered, now + ALTERED_EVERY);
+        Some(self.altered)
+    }
+
     /// Whether a phase has not been told of; from now on it has.
     pub(crate) fn is_news(&mut self, phase: Phase) -> bool {
         std::mem::replace(&mut self.told, phase) != phase
@@ -471,6 +497,7 @@ impl Initiator {
             outstanding: self.requests.outstanding(),
             retained_bytes: self.durability.retained_bytes(),
             retained_entries: self.durability.retained_entries(),
+            integrity: self.config.integrity,
             writer_generation: self.attachment.content().map_or(0, |a| a.writer_generation),
             hint: self.hint().map(str::to_owned),
             suite: session.and_then(Session::keys).map(SessionKeys::suite),
@@ -482,6 +509,7 @@ impl Initiator {
                 replay_failures: replayed.failures,
                 sessions: self.association.entered(),
                 copied_bytes: self.requests.copied_bytes(),
+                altered: self.altered,
             },
             session: session.map(Session::stats).unwrap_or_default(),
             batch_policy: self.config.batching.policy,

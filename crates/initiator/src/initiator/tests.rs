@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
 use thinwire_proto::{Batching, Role, SessionConfig};
-use thinwire_volume::{ErrorKind, IoFlags, Op, Volume, VolumeEvent};
+use thinwire_volume::{ErrorKind, Op, Volume, VolumeEvent};
 use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
 
 use super::*;
@@ -73,9 +73,8 @@ fn a_first_attach_that_failed_leaves_no_timer() {
 fn who_ends_with_unflushed_writes_has_lost_them() {
     for writes in [0, 1] {
         let mut initiator = connected();
-        let (owner, op, flags) = (Owner::User(1), Op::Write, IoFlags::default());
         for _ in 0..writes {
-            let io = Pending { owner, op, flags, offset: 0, len: 512, data: SegList::new() };
+            let io = Pending { len: 512, ..Pending::new(Owner::User(1), Op::Write) };
             initiator.durability.on_effect(io, 0);
         }
         let (before, mut told) = (initiator.events(), Vec::new());

@@ -1,5 +1,6 @@
 //! The user's side: a remote volume is a volume.
 
+use thinwire_buffer::Segment;
 use thinwire_proto::Stage;
 use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Op, Volume, VolumeEvent};
 
@@ -44,7 +45,12 @@ impl Volume for Initiator {
         }
         let owner = Owner::User(token);
         self.cross(Stage::Accepted, op);
-        self.requests.submit(Pending { owner, op, flags, offset, len, data });
+        let sums = match op {
+            Op::Write if self.config.integrity => self.sums_to_send(offset, len, &data),
+            _ => Segment::NOTHING,
+        };
+        let is_second = false;
+        self.requests.submit(Pending { owner, op, flags, offset, len, data, sums, is_second });
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {

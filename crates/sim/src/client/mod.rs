@@ -28,6 +28,7 @@ use self::members::is_for;
 use self::verdict::Pending;
 use self::workload::op_name;
 use crate::coverage::Coverage;
+use crate::damage::BadBuffers;
 use crate::export::Export;
 use crate::keys::{Holder, entropy, known_as};
 use crate::machine::Machine;
@@ -91,6 +92,8 @@ pub struct Client {
     pub workload: Workload,
     /// It reads on, if it does.
     pub reading: Option<ReadingOn>,
+    /// Buffers of its writes go bad, if they do.
+    pub buffers: Option<BadBuffers>,
     /// It keeps what it has read, if it does.
     pub holding: Option<Holding>,
     /// Number of its present run, unique in the world.
@@ -156,6 +159,7 @@ impl Client {
             faults: None,
             workload,
             reading: None,
+            buffers: None,
             holding: None,
             run: 0,
             is_open: false,
@@ -276,6 +280,7 @@ impl Client {
         trace: &mut dyn FnMut(&str, u64),
     ) -> Result<Option<End>, Violation> {
         let Some(process) = &mut self.initiator else { return Ok(None) };
+        self.buffers.iter_mut().for_each(|buffers| buffers.advance(now));
         let time = Time(now);
         let node = process.node();
         let cuts = self.cuts.iter().filter(|cut| (cut.within.0..cut.within.1).contains(&now));
@@ -364,6 +369,9 @@ fn harvest(initiator: &ClientProcess, top: Top, coverage: &mut Coverage) {
         coverage.read_bytes_copied += stats.copied_bytes;
     }
     coverage.replayed += stats.replayed;
+    coverage.altered_here += stats.altered.here;
+    coverage.altered_reads += stats.altered.reads;
+    coverage.altered_failed += stats.altered.failed;
     coverage.replay_failures += stats.replay_failures;
     coverage.late_duplicates += stats.drops.get(DropReason::LateDuplicate);
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);

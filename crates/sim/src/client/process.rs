@@ -196,6 +196,11 @@ impl ClientProcess {
         self.module.as_ref().map_or_else(|| self.geometry().bytes, |module| module.geometry().bytes)
     }
 
+    /// What is submitted is the initiator's before its turn ends: nothing is between that may keep it.
+    pub(super) fn takes_in_at_once(&self) -> bool {
+        self.top == Top::Blocks && self.tree.is_none() && !self.has_members()
+    }
+
     /// See [`Top::AnyRange`].
     pub(super) fn takes_any_range(&self) -> bool {
         self.top != Top::Blocks
@@ -282,6 +287,9 @@ impl ClientProcess {
             sum.stats.replayed += other.stats.replayed;
             sum.stats.replay_failures += other.stats.replay_failures;
             sum.stats.sessions += other.stats.sessions;
+            sum.stats.altered.here += other.stats.altered.here;
+            sum.stats.altered.reads += other.stats.altered.reads;
+            sum.stats.altered.failed += other.stats.altered.failed;
         }
         sum.phase = self.phase();
         sum

@@ -201,6 +201,7 @@ impl Client {
             ErrorKind::Fenced => self.fence_is_due(export),
             ErrorKind::ContentChanged => self.content_is_gone(export),
             ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),
+            ErrorKind::Altered => self.config.integrity && export.error_is_due(),
             ErrorKind::ShuttingDown => self.closing,
             ErrorKind::ReadOnly => matches!(kind, Expectation::Forbidden),
             ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::OutcomeUnknown => false,

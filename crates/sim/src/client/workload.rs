@@ -118,6 +118,11 @@ impl Client {
                 }
                 _ => buf.fill(0xee),
             }
+            if let Some(buffers) = &mut self.buffers
+                && initiator.takes_in_at_once()
+            {
+                buf = buffers.give(now, buf);
+            }
             io.data = split(buf.freeze(), &mut self.rng);
         }
         if matches!(op, Op::Write | Op::WriteZeroes) && !reader {

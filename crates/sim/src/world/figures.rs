@@ -3,6 +3,7 @@
 use super::{MS, World};
 use crate::client::Client;
 use crate::coverage::Coverage;
+use crate::damage::Damage;
 use crate::export::{Export, Store};
 use crate::medium::MediumHandle;
 use crate::server::harvest;
@@ -76,7 +77,14 @@ impl World {
             let lending = machine.lending_stats();
             all.frames_lent += lending.lent;
             all.frames_lent_short += lending.short;
+            let damage = machine.damage.as_ref().map(Damage::stats).unwrap_or_default();
+            all.altered_bits += damage.bits;
+            all.altered_swaps += damage.swaps;
+            all.altered_places += damage.places;
+            all.altered_sums += damage.sums;
         }
+        let buffers = self.clients.iter().filter_map(|client| client.buffers.as_ref());
+        all.altered_buffers = buffers.map(|buffers| buffers.gone_bad).sum();
         all.keyed_worlds = u64::from(self.keys.is_some());
         if let Some(seals) = &self.seals {
             let seals = seals.borrow().stats();

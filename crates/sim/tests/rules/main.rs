@@ -9,6 +9,7 @@ mod forged;
 mod grove;
 mod growth;
 mod hardening;
+mod integrity;
 mod keyed;
 mod reflection;
 mod requests;

@@ -465,6 +465,7 @@ impl Controlled for View<'_> {
             outstanding: outstanding as u64,
             pid: record.pid,
             batch: health.batch,
+            integrity: health.integrity,
             spin: Some(self.spin.to_string()),
             control: None,
             detail: health.detail,

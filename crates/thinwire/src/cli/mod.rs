@@ -42,7 +42,8 @@ Volumes:
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
   Parameters: link=LINK (several: all are used at once), key=KEY (instead of --key), mtu=BYTES,
   members=N (sessions side by side, one for each of the target's threads that serve the export; needs
-  `spread` there)
+  `spread` there), integrity=on|off (data is checked from here to the target's store and back, by a sum
+  for each 4 KiB; off)
 
 Volumes of volumes, which may be of any kind (a comma in the name of one of them is written twice):
 ";

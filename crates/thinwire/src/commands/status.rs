@@ -161,6 +161,7 @@ fn of_record(record: Record, state: State, detail: Option<String>) -> Attachment
         outstanding: 0,
         pid: record.pid,
         batch: None,
+        integrity: None,
         spin: None,
         control: None,
         detail,
@@ -198,6 +199,7 @@ fn text(attachments: &[AttachmentStatus]) -> String {
         if a.spin.as_deref() == Some(ALWAYS) {
             lines.push("never sleeps (--spin always): it takes a whole processor".to_owned());
         }
+        lines.extend(a.integrity.map(|integrity| integrity.describe()));
         lines.extend(a.control.and_then(|control| control.describe()));
         // That of the whole is that of the leaf which is worst off.
         let is_told = a.detail.is_some() && a.leaves.iter().any(|leaf| leaf.detail == a.detail);
@@ -329,6 +331,7 @@ mod tests {
             timer: None,
             seconds_left: None,
             batch: None,
+            integrity: None,
             detail,
         };
         status.leaves = vec![

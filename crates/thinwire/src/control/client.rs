@@ -157,6 +157,7 @@ mod tests {
                 outstanding: 3,
                 pid: 7,
                 batch: None,
+                integrity: None,
                 spin: None,
                 control: None,
                 detail: self.detail.clone(),

@@ -175,6 +175,10 @@ pub struct AttachmentStatus {
     /// each of `leaves` has its own.
     #[serde(default)]
     pub batch: Option<BatchStatus>,
+    /// What was found altered, of what is checked end to end; null if nothing of it is, and from a process of an
+    /// earlier version.
+    #[serde(default)]
+    pub integrity: Option<IntegrityStatus>,
     /// Its `--spin`: `off`, `on` or `always`; null if it does not tell, and from a process of an earlier
     /// version.
     #[serde(default)]
@@ -186,6 +190,43 @@ pub struct AttachmentStatus {
     /// More about the state, for people.
     #[serde(default)]
     pub detail: Option<String>,
+}
+
+/// What did not fit the sums that were made of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntegrityStatus {
+    /// Writes that the target refused.
+    pub writes: u64,
+    /// Of these, the ones that had been altered in the memory of this process.
+    pub here: u64,
+    /// Reads.
+    pub reads: u64,
+    /// I/Os that failed for it; the others were made once more.
+    pub failed: u64,
+}
+
+impl IntegrityStatus {
+    /// For people.
+    pub fn describe(&self) -> String {
+        let IntegrityStatus { writes, here, reads, failed } = *self;
+        if writes + reads == 0 {
+            return "data is checked end to end (integrity=on); none was altered".to_owned();
+        }
+        format!(
+            "data is checked end to end (integrity=on): {writes} writes ({here} of them in this machine's memory) \
+             and {reads} reads were altered on their way; {failed} I/Os failed for it"
+        )
+    }
+
+    /// Both together.
+    pub fn with(&self, other: &IntegrityStatus) -> IntegrityStatus {
+        IntegrityStatus {
+            writes: self.writes + other.writes,
+            here: self.here + other.here,
+            reads: self.reads + other.reads,
+            failed: self.failed + other.failed,
+        }
+    }
 }
 
 /// How the requests of an attachment have shared frames in its present session.

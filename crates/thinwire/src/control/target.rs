@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchStatus, ControlCounters, PathStatus, State};
+use super::{BatchStatus, ControlCounters, IntegrityStatus, PathStatus, State};
 
 /// A target and all its shards. A process that is starting, ending or silent tells less: no exports, no
 /// sessions, no counts.
@@ -273,6 +273,9 @@ pub struct LeafStatus {
     /// How requests share frames; null from a process of an earlier version.
     #[serde(default)]
     pub batch: Option<BatchStatus>,
+    /// What was found altered; null if it is not checked end to end, and from a process of an earlier version.
+    #[serde(default)]
+    pub integrity: Option<IntegrityStatus>,
     /// More about the state, for people.
     pub detail: Option<String>,
 }
@@ -343,6 +346,9 @@ pub struct TargetCounters {
     pub requests: u64,
     /// Requests that came again and were answered as before.
     pub repeated: u64,
+    /// Writes refused since their data had been altered on its way; 0 from a process of an earlier version.
+    #[serde(default)]
+    pub altered: u64,
     /// Sessions opened.
     pub sessions: u64,
     /// Writers fenced.

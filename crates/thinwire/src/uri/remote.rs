@@ -11,7 +11,7 @@ use thinwire_link::udp::PORT_DEFAULT as UDP_PORT;
 use crate::size::{check_name, parse_mac};
 
 /// The parameters a `tw` URI may have.
-const PARAMETERS: [&str; 4] = ["link", "key", "mtu", "members"];
+const PARAMETERS: [&str; 5] = ["link", "key", "mtu", "members", "integrity"];
 
 /// The smallest and the largest MTU of any carrier (`docs/protocol.md`, "Carrier"; the base of
 /// UDP is 1280).
@@ -34,6 +34,8 @@ pub struct RemoteSpec {
     pub mtu: Option<u32>,
     /// Sessions that the attachment has side by side, 1 to [`MEMBERS_MAX`].
     pub members: u8,
+    /// Data is checked end to end. Default: not.
+    pub integrity: Option<bool>,
     /// The URI as it was typed: how it is shown.
     text: String,
 }
@@ -68,7 +70,8 @@ pub(super) fn parse_remote(text: &str, rest: &str, udp: bool) -> Result<RemoteSp
     let export = decode(export)?;
     check_name("export name", &export).map_err(|e| e.to_string())?;
     let (links, text) = (Vec::new(), text.to_owned());
-    let mut spec = RemoteSpec { node, export, links, key: None, mtu: None, members: 0, text };
+    let (key, mtu, members, integrity) = (None, None, 0, None);
+    let mut spec = RemoteSpec { node, export, links, key, mtu, members, integrity, text };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         parse_parameter(pair, &mut spec)?;
     }
@@ -126,6 +129,16 @@ fn parse_parameter(pair: &str, spec: &mut RemoteSpec) -> Result<(), String> {
                 )
             };
             spec.members = members.ok_or_else(why)?;
+        }
+        "integrity" => {
+            if spec.integrity.is_some() {
+                return Err(format!("`{pair}`: integrity is given twice"));
+            }
+            spec.integrity = Some(match value.as_str() {
+                "on" => true,
+                "off" => false,
+                _ => return Err(format!("`{pair}`: integrity must be on or off")),
+            });
         }
         _ => {
             let known = PARAMETERS.map(|p| format!("`{p}`"));
@@ -285,6 +298,9 @@ mod tests {
         assert_eq!(spec.links, ["eth1".parse().unwrap(), "packet:eth2".parse().unwrap()]);
         assert_eq!((spec.mtu, spec.members), (Some(9000), 1));
         assert_eq!(remote("tw://node1/disk0?members=16&link=eth1").members, 16);
+        let integrity = ["", "&integrity=off", "&integrity=on"]
+            .map(|said| remote(&format!("tw://node1/disk0?link=eth1{said}")).integrity);
+        assert_eq!(integrity, [None, Some(false), Some(true)]);
         assert_eq!(
             remote("tw://02-00-00-00-00-02/d?link=eth1").node,
             NodeAddress::Mac([2, 0, 0, 0, 0, 2])

@@ -10,7 +10,14 @@ pub fn of(message: &Message<'_>) -> Vec<(&'static str, Option<Vec<u8>>)> {
     message.each_field(&mut |name, bytes| {
         let is_shown_otherwise = matches!(
             name,
-            "export" | "node" | "name" | "text" | "addresses" | "exports" | "further ranges"
+            "export"
+                | "node"
+                | "name"
+                | "text"
+                | "addresses"
+                | "exports"
+                | "further ranges"
+                | "sums"
         );
         // Lists carry their length.
         match name {

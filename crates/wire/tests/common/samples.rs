@@ -135,6 +135,14 @@ pub fn messages() -> Vec<(&'static str, Message<'static>)> {
             }),
         ),
         (
+            "sums",
+            Message::Sums(Sums {
+                slot: 0x0102,
+                sequence: 0x1112_1314,
+                sums: b"\x21\x22\x23\x24\x31\x32\x33\x34\x41\x42\x43\x44",
+            }),
+        ),
+        (
             "hello",
             Message::Hello(Hello {
                 nonce: 0xd1d2_d3d4_d5d6_d7d8,

@@ -363,6 +363,7 @@ mod tests {
                 timer: Some("reconnect".into()),
                 seconds_left: Some(1.4),
                 batch: None,
+                integrity: None,
                 detail: None,
             }],
         });
