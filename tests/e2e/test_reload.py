@@ -274,9 +274,14 @@ def what_cannot_be_applied_changes_nothing(lab):
     broken(without_bob(shards=2), "only a restart can change", "shards (1, now 2)")
     broken(without_bob(authenticate_only=True), "only a restart can change", "authenticate_only (false, now true)")
     broken(without_bob(link=["udp:127.0.0.1:40001"]), "links (")
-    broken(without_bob() + '[[export]]\nname = "more"\nvolume = "memory:1M"\n', "export `more` (it is new)")
-    broken(without_bob().replace("disk1.img", "disk2.img"), "export `disk1` (another volume")
-    broken(without_bob().split("[[export]]\nname = \"disk1\"")[0], "export `disk1` (it is gone)")
+    more = '[[export]]\nname = "more"\nvolume = "%s"\n'
+    broken(without_bob() + more % "linear:[memory:1M,memory:1M]", "export `more` (it is new, and made of other volumes")
+    broken(without_bob() + more % "memory:1M" + "spread = true\n", "export `more` (it is new, and spread")
+    broken(without_bob() + more % lab.path("missing.img"), "missing.img", "no such file")
+    broken(without_bob() + more % lab.path("disk0.img"), "disk0", "two writers would destroy it")
+    broken(without_bob().replace("disk1.img", "disk2.img") + more % "memory:1M", "disk2.img", "no such file")
+    broken(without_bob() + "block = 4096\n", "export `disk1` (its block;")
+    broken(without_bob().split("[[export]]\nname = \"disk1\"")[0] + "shards = two\n", "target.toml:")
     broken(re.sub("^key.*$", "insecure = true", without_bob(), flags=re.M), "insecure (false, now true)")
     broken(re.sub("^key.*$", "", without_bob(), flags=re.M), "the last key is gone")
     broken(without_bob() + 'keys = ["thinwire-test-nobody"]\n', "export `disk1`", "thinwire-test-nobody")
@@ -304,7 +309,8 @@ def what_cannot_be_applied_changes_nothing(lab):
     # As it was, nothing has changed.
     with open(target.toml, "w", encoding="utf-8") as file:
         file.write(good)
-    check(target.reload() == {"schema": 2, "node": target.name, "changes": [], "ended": 0, "late": []}, "nothing changed")
+    check(target.reload() == {"schema": 2, "node": target.name, "changes": [], "ended": 0, "late": [], "leaving": []},
+          "nothing changed")
     for fio in loads:
         fio.finish()
     check(target.sessions() == before, f"sessions were {before}, and are {target.sessions()}")

@@ -372,6 +372,9 @@ impl Exports {
         if !self.to_tell.is_empty() {
             self.tell(now, users);
         }
+        if self.leaving > 0 {
+            self.settle_leaving();
+        }
     }
 
     fn settle_claims(&mut self, now: Time, users: &mut dyn Users) {

@@ -88,6 +88,8 @@ pub enum DoorCanary {
     FenceOfFirstMember,
     /// A member that comes back closes the passes of the others.
     MemberFencesAll,
+    /// The volume of an export that is taken away is given out at once, whatever is under way in it.
+    LeavesAtOnce,
 }
 
 /// A volume to offer.
@@ -111,8 +113,30 @@ pub struct DoorStats {
     pub twins: u64,
 }
 
+/// Whether an export is offered. Each state leads to the next one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Who looks for it finds it.
+    There,
+    /// Not any more: what is under way ends.
+    Draining,
+    /// It has, and is synced.
+    Syncing,
+    /// Its volume may be let go of.
+    Synced,
+    /// It has been: another may have the place.
+    Gone,
+}
+
+impl Presence {
+    pub fn is_leaving(self) -> bool {
+        !matches!(self, Presence::There | Presence::Gone)
+    }
+}
+
 pub(crate) struct Export {
     pub name: String,
+    pub presence: Presence,
     pub volume: Box<dyn Volume>,
     pub read_only: bool,
     /// Changes whenever unflushed writes may have been lost.
@@ -208,6 +232,8 @@ pub struct Exports {
     pub(crate) to_tell: Marks,
     pub(crate) refresh: Refresh,
     pub(crate) stats: DoorStats,
+    /// Exports on their way out.
+    pub(crate) leaving: usize,
     /// To other shards, oldest first.
     pub(crate) letters: VecDeque<DoorLetter>,
     /// SpreadConfig exports that answer nobody: a verifier is not heeded everywhere yet.
@@ -261,6 +287,7 @@ impl Exports {
             to_tell: Marks::default(),
             refresh: Refresh::new(),
             stats: DoorStats::default(),
+            leaving: 0,
             letters: VecDeque::new(),
             mute: Marks::default(),
             ended: Vec::new(),
@@ -273,13 +300,15 @@ impl Exports {
         }
     }
 
-    /// Offers a volume. Its writer record is read first: claims wait for that.
+    /// Offers a volume. Its writer record is read first: claims wait for that. Returns its index: the next one, or that
+    /// of an export that is gone.
     ///
     /// # Panics
     /// If the name is taken: the caller has checked.
-    pub fn add(&mut self, config: ExportConfig) {
+    pub fn add(&mut self, config: ExportConfig) -> usize {
         let export = self.take_in(config, Role::Plain);
         self.read_record(export);
+        export
     }
 
     /// Takes a volume in; nothing is asked of it yet.
@@ -292,8 +321,9 @@ impl Exports {
             Some(spread) => spread.verifier,
             None => self.next_verifier(),
         };
-        self.exports.push(Export {
+        let export = Export {
             name,
+            presence: Presence::There,
             volume,
             read_only,
             verifier,
@@ -315,13 +345,22 @@ impl Exports {
             flush_running: false,
             flush_waiting: Vec::with_capacity(FLUSHES),
             flush_riders: Vec::with_capacity(FLUSHES),
-        });
-        self.exports.len() - 1
+        };
+        match self.vacant() {
+            Some(at) => {
+                self.exports[at] = export;
+                at
+            }
+            None => {
+                self.exports.push(export);
+                self.exports.len() - 1
+            }
+        }
     }
 
     /// The index of the export of this name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        self.exports.iter().position(|e| e.name == name)
+        self.exports.iter().position(|e| e.name == name && e.presence == Presence::There)
     }
 
     /// A verifier that was not used in this life, nor, as far as chance goes, in another.

@@ -4,6 +4,7 @@
 use thinwire_volume::{Completion, ErrorKind, Io, IoError, Op};
 
 use crate::exports::{DoorCanary, Exports, SPREAD_NEWS, VOLUME_NEWS};
+use crate::leaving::LAST_SYNC_TOKEN;
 use crate::record::RECORD_TOKEN;
 use crate::spread::SYNC_TOKEN;
 use crate::twin::Twin;
@@ -35,7 +36,7 @@ pub struct Permit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingIo {
     ticket: IoTicket,
-    pass: usize,
+    pub pass: usize,
     pub op: Op,
     /// It is durable once completed.
     pub fua: bool,
@@ -47,7 +48,7 @@ pub(crate) struct PendingIo {
 }
 
 impl Permit {
-    /// The export that it is for, counted in the order in which they were added.
+    /// The index of the export that it is for: see [`Exports::find`].
     #[inline]
     pub fn export(&self) -> usize {
         self.export
@@ -355,6 +356,11 @@ impl Exports {
     #[cold]
     pub(crate) fn on_own(&mut self, completion: &mut Completion) -> bool {
         let token = completion.token;
+        if token & LAST_SYNC_TOKEN != 0 {
+            let export = token & !(RECORD_TOKEN | LAST_SYNC_TOKEN);
+            self.on_last_sync(export as usize, completion);
+            return false;
+        }
         if token & SYNC_TOKEN == 0 {
             self.on_record(token, completion);
             return false;

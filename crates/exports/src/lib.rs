@@ -24,6 +24,7 @@
 //! * `events.rs`: losses and growth of the volumes
 //! * `ios.rs`: I/Os in the volumes, flushes together, doubtful durability
 //! * `marks.rs`: which of many exports have something to be done
+//! * `leaving.rs`: exports that are taken away
 //! * `spread.rs`, `owner.rs`, `branch.rs`: one export on several shards
 //!
 //! An I/O without a permit does not compile, and nobody else makes one:
@@ -52,6 +53,7 @@ mod claims;
 mod events;
 mod exports;
 mod ios;
+mod leaving;
 mod marks;
 mod owner;
 mod passes;

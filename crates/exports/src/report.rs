@@ -4,7 +4,7 @@ use thinwire_buffer::Time;
 use thinwire_volume::Geometry;
 use thinwire_volume::modules::CacheReport;
 
-use crate::exports::{Export, Exports};
+use crate::exports::{Export, Exports, Presence};
 use crate::record::RecordState;
 
 /// What an export is, for status.
@@ -70,7 +70,7 @@ pub enum RecordReport {
 }
 
 impl Exports {
-    /// What the exports are, in the order in which they were added.
+    /// What the exports are, in the order in which they were added; those that leave are not among them.
     pub fn reports(&self) -> Vec<ExportReport> {
         let report = |(at, e): (usize, &Export)| ExportReport {
             name: e.name.clone(),
@@ -92,7 +92,8 @@ impl Exports {
             cache: e.volume.cache(),
             branch_of: e.role.branch_of(),
         };
-        self.exports.iter().enumerate().map(report).collect()
+        let all = self.exports.iter().enumerate();
+        all.filter(|(_, e)| e.presence == Presence::There).map(report).collect()
     }
 
     fn writer(&self, export: usize) -> Option<WriterReport> {

@@ -225,18 +225,20 @@ impl Exports {
     /// Offers a volume of an export that all shards of the target have: each a volume of its own on the same
     /// content. That of the owner is used for everything; those of the others are never asked to sync, nor for
     /// the writer record, and look for growth only when the owner's has found some. Whatever puts unsynced
-    /// writes of one in doubt puts those of all there.
+    /// writes of one in doubt puts those of all there. Returns its index, as [`Exports::add`] does.
     ///
     /// # Panics
     /// If the name is taken: the caller has checked.
-    pub fn add_spread(&mut self, config: ExportConfig, spread: SpreadConfig) {
+    pub fn add_spread(&mut self, config: ExportConfig, spread: SpreadConfig) -> usize {
         assert!(spread.shard < spread.shards && spread.owner < spread.shards, "{spread:?}");
         if spread.shard == spread.owner {
             let export = self.take_in(config, Role::Owner(Box::new(Owner::new(spread))));
-            return self.read_record(export);
+            self.read_record(export);
+            return export;
         }
         let export = self.take_in(config, Role::Branch(Box::new(Branch::new(spread))));
         self.exports[export].record = RecordState::Settled;
+        export
     }
 
     /// The door of another shard has something to say. What comes of it is done in this turn: the next

@@ -17,6 +17,8 @@ use thinwire_volume::{
 mod crowd;
 #[path = "door/growth.rs"]
 mod growth;
+#[path = "door/leaving.rs"]
+mod leaving;
 #[path = "door/reports.rs"]
 mod reports;
 #[path = "door/turns.rs"]

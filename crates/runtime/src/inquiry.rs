@@ -1,19 +1,22 @@
-//! Asking the shards of a target how they are, and giving them other keys and limits, from a thread that is none of them:
+//! Asking the shards of a target how they are, and giving them other keys, limits and exports, from a thread that is none of them:
 //! each answers between two of its turns, with plain figures. What is made of those, and who waits for it, is no
 //! shard's work.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Pool};
 use thinwire_initiator::InitiatorReport;
 use thinwire_link::LinkStats;
 use thinwire_proto::Time;
 use thinwire_target::{ExportReport, Limits, SessionReport, TargetKeys, TargetStats};
 
+use crate::serve::OpenedExport;
 use crate::shards::{new_bell, ring};
 
 /// Sessions that one shard tells of, at most: a turn that collects them must not take long.
@@ -30,6 +33,8 @@ pub struct ShardReport {
     pub exports: Vec<ExportReport>,
     /// What they stand on at other targets.
     pub leaves: Vec<LeafReport>,
+    /// Exports that were taken away, and have something under way.
+    pub leaving: Vec<String>,
     /// Those with files or devices of this machine, by name, and whether all I/O on these is direct.
     pub direct: Vec<(String, bool)>,
     /// Sessions in use, at most [`SESSIONS_TOLD_MAX`].
@@ -75,16 +80,45 @@ pub struct TargetChange {
     pub keys: Option<TargetKeys>,
     /// See [`Target::set_limits`](thinwire_target::Target::set_limits).
     pub limits: Limits,
+    /// Exports that come and go, if any do: all shards have prepared that ([`Inquiry::prepare`]).
+    pub exports: Option<ExportChange>,
+}
+
+/// Exports that come and go. Those that come were prepared by their shards.
+#[derive(Clone, Debug, Default)]
+pub struct ExportChange {
+    /// Names of those that go; one of the same name may come.
+    pub removed: Vec<String>,
+    /// Weights, by name.
+    pub weights: Vec<(String, u16)>,
+    /// See [`Target::set_all_exports`](thinwire_target::Target::set_all_exports).
+    pub all: Vec<(String, u8)>,
+}
+
+/// Opens what a shard is to offer, reading into memory of this pool, on the thread of the shard: all or none.
+pub type OpenExports = Box<dyn FnOnce(&Pool) -> Result<Vec<OpenedExport>, String> + Send>;
+
+/// What is asked of a shard, between two of its turns.
+pub(crate) trait Asked {
+    /// Tells how the shard is.
+    fn report(&self) -> ShardReport;
+
+    /// Opens what it may be told to offer, and keeps that.
+    fn prepare(&mut self, open: OpenExports) -> Result<(), String>;
+
+    /// That does not come.
+    fn abandon(&mut self);
+
+    /// Takes what has changed, and offers what it has prepared: how many sessions that has ended.
+    fn take(&mut self, change: TargetChange) -> usize;
 }
 
 /// The way from the one who asks to each shard. There is one at a time who does.
-#[derive(Debug)]
 pub struct Inquiry {
     /// By shard.
     desks: Vec<Desk>,
 }
 
-#[derive(Debug)]
 struct Desk {
     /// Readable while the shard is asked.
     bell: OwnedFd,
@@ -92,16 +126,29 @@ struct Desk {
 }
 
 /// What is wanted of a shard.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Wanted {
     /// How it is: where the answer goes.
     asker: Option<Sender<(u8, ShardReport)>>,
-    /// That it takes this, the last that was given.
-    change: Option<GivenChange>,
+    /// That it takes these, the oldest first.
+    changes: VecDeque<GivenChange>,
+    /// That it forgets what it has prepared.
+    abandon: bool,
+    /// Then, that it prepares this.
+    prepare: Option<Prepare>,
 }
+
+/// What a shard is to open, and where it says how that went.
+type Prepare = (OpenExports, Sender<(u8, Result<(), String>)>);
 
 /// A change for a shard, and where it says to how many sessions that puts an end.
 type GivenChange = (Box<TargetChange>, Sender<(u8, usize)>);
+
+impl fmt::Debug for Inquiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inquiry").field("shards", &self.desks.len()).finish_non_exhaustive()
+    }
+}
 
 impl Desk {
     fn wanted(&self) -> MutexGuard<'_, Wanted> {
@@ -117,6 +164,11 @@ impl Inquiry {
         Ok(Inquiry { desks: (0..shards).map(desk).collect::<io::Result<_>>()? })
     }
 
+    /// How many shards there are.
+    pub fn shards(&self) -> u8 {
+        self.desks.len() as u8
+    }
+
     /// Asks all shards, and waits for `patience` at most. By shard; `None` of those that did not answer.
     pub fn ask(&self, patience: Duration) -> Vec<Option<ShardReport>> {
         let (tell, told) = channel();
@@ -130,9 +182,39 @@ impl Inquiry {
     /// or once they serve, and before they do anything else that is asked here.
     pub fn change(&self, change: &TargetChange, patience: Duration) -> Vec<Option<usize>> {
         let (tell, told) = channel();
-        self.put(|wanted| wanted.change = Some((Box::new(change.clone()), tell.clone())));
+        self.put(|wanted| {
+            // One that no shard has taken means nothing any more, unless exports come and go by it.
+            if wanted.changes.back().is_some_and(|(before, _)| before.exports.is_none()) {
+                wanted.changes.pop_back();
+            }
+            wanted.changes.push_back((Box::new(change.clone()), tell.clone()));
+        });
         drop(tell);
         self.gather(patience, &told)
+    }
+
+    /// Has each shard open what it may be told to offer by the next [`Inquiry::change`], and waits for `patience` at
+    /// most until all have. `opens` has something for every shard, in order.
+    ///
+    /// # Errors
+    /// Why not, by shard: then no shard keeps anything.
+    pub fn prepare(&self, opens: Vec<OpenExports>, patience: Duration) -> Result<(), Vec<String>> {
+        assert_eq!(opens.len(), self.desks.len(), "one for each shard");
+        let (tell, told) = channel();
+        for (desk, open) in self.desks.iter().zip(opens) {
+            desk.wanted().prepare = Some((open, tell.clone()));
+            ring(&desk.bell);
+        }
+        drop(tell);
+        let silent = |shard| format!("shard {shard} is busy");
+        let all = (0..).zip(self.gather(patience, &told));
+        let why = all.filter_map(|(shard, said)| said.unwrap_or(Err(silent(shard))).err());
+        let why: Vec<String> = why.collect();
+        if why.is_empty() {
+            return Ok(());
+        }
+        self.put(|wanted| (wanted.prepare, wanted.abandon) = (None, true));
+        Err(why)
     }
 
     /// Puts something on each desk.
@@ -160,22 +242,23 @@ impl Inquiry {
         self.desks[usize::from(shard)].bell.as_fd()
     }
 
-    /// What the shard does that is asked: takes a change, with which it ends so many sessions, and tells how it is.
-    pub(crate) fn answer(
-        &self,
-        shard: u8,
-        take: impl FnOnce(TargetChange) -> usize,
-        report: impl FnOnce() -> ShardReport,
-    ) {
+    /// The shard does what it is asked for.
+    pub(crate) fn answer(&self, shard: u8, asked: &mut impl Asked) {
         let desk = &self.desks[usize::from(shard)];
         let _ = rustix::io::read(&desk.bell, &mut [0u8; 8]);
-        let Wanted { asker, change } = std::mem::take(&mut *desk.wanted());
+        let Wanted { asker, changes, abandon, prepare } = std::mem::take(&mut *desk.wanted());
         // Who asked may have given up.
-        if let Some((change, giver)) = change {
-            let _ = giver.send((shard, take(*change)));
+        for (change, giver) in changes {
+            let _ = giver.send((shard, asked.take(*change)));
+        }
+        if abandon {
+            asked.abandon();
+        }
+        if let Some((open, asker)) = prepare {
+            let _ = asker.send((shard, asked.prepare(open)));
         }
         if let Some(asker) = asker {
-            let _ = asker.send((shard, report()));
+            let _ = asker.send((shard, asked.report()));
         }
     }
 }
@@ -186,18 +269,42 @@ mod tests {
 
     fn keys(announces: bool) -> TargetChange {
         let keys = TargetKeys { announces, ..TargetKeys::new(Vec::new(), [1; 32]) };
-        TargetChange { keys: Some(keys), limits: Limits::default() }
+        TargetChange { keys: Some(keys), limits: Limits::default(), exports: None }
+    }
+
+    /// A shard that only says what it was asked for.
+    #[derive(Default)]
+    struct Hand {
+        taken: Vec<bool>,
+        prepared: usize,
+        abandoned: usize,
+    }
+
+    impl Asked for Hand {
+        fn report(&self) -> ShardReport {
+            unreachable!("nobody asks")
+        }
+
+        fn prepare(&mut self, open: OpenExports) -> Result<(), String> {
+            self.prepared += open(&Pool::new(0))?.len() + 1;
+            Ok(())
+        }
+
+        fn abandon(&mut self) {
+            self.abandoned += 1;
+        }
+
+        fn take(&mut self, change: TargetChange) -> usize {
+            self.taken.extend(change.keys.map(|keys| keys.announces));
+            7
+        }
     }
 
     /// What a shard takes that is asked now.
-    fn taken(inquiry: &Inquiry, shard: u8) -> Option<bool> {
-        let mut taken = None;
-        let take = |change: TargetChange| {
-            taken = change.keys.map(|keys| keys.announces);
-            7
-        };
-        inquiry.answer(shard, take, || unreachable!("nobody asks"));
-        taken
+    fn taken(inquiry: &Inquiry, shard: u8) -> Vec<bool> {
+        let mut hand = Hand::default();
+        inquiry.answer(shard, &mut hand);
+        hand.taken
     }
 
     #[test]
@@ -205,19 +312,68 @@ mod tests {
         let inquiry = Inquiry::new(2).unwrap();
         let given = |announces| inquiry.change(&keys(announces), Duration::ZERO);
         assert_eq!(given(false), [None, None]);
-        assert_eq!(taken(&inquiry, 0), Some(false));
-        assert_eq!(taken(&inquiry, 0), None, "once");
+        assert_eq!(taken(&inquiry, 0), [false]);
+        assert!(taken(&inquiry, 0).is_empty(), "once");
         assert_eq!(given(true), [None, None]);
-        assert_eq!(taken(&inquiry, 1), Some(true), "those before were never taken");
-        assert_eq!(taken(&inquiry, 0), Some(true));
+        assert_eq!(taken(&inquiry, 1), [true], "those before were never taken");
+        assert_eq!(taken(&inquiry, 0), [true]);
         std::thread::scope(|scope| {
             let giver = scope.spawn(|| inquiry.change(&keys(true), Duration::from_secs(60)));
             for shard in [1, 0] {
-                while taken(&inquiry, shard).is_none() {
+                while taken(&inquiry, shard).is_empty() {
                     std::thread::yield_now();
                 }
             }
             assert_eq!(giver.join().unwrap(), [Some(7), Some(7)]);
         });
+    }
+
+    /// While a shard is busy nothing that exports come and go by is left out, and what was given up is not kept.
+    #[test]
+    fn what_is_prepared_is_kept_by_all_shards_or_by_none() {
+        let inquiry = Inquiry::new(2).unwrap();
+        let opens = |why: Option<&'static str>| -> Vec<OpenExports> {
+            let open = |why: Option<&'static str>| -> OpenExports {
+                Box::new(move |_| why.map_or(Ok(Vec::new()), |why| Err(why.to_owned())))
+            };
+            vec![open(None), open(why)]
+        };
+        let mut hands = [Hand::default(), Hand::default()];
+        // One is busy.
+        assert_eq!(
+            inquiry.prepare(opens(None), Duration::ZERO),
+            Err(vec!["shard 0 is busy".to_owned(), "shard 1 is busy".to_owned()])
+        );
+        for (shard, hand) in (0..).zip(&mut hands) {
+            inquiry.answer(shard, hand);
+            assert_eq!((hand.prepared, hand.abandoned), (0, 1));
+        }
+        let prepare = |hands: &mut [Hand; 2], why| {
+            std::thread::scope(|scope| {
+                let inquiry = &inquiry;
+                let asker =
+                    scope.spawn(move || inquiry.prepare(opens(why), Duration::from_secs(60)));
+                while !asker.is_finished() {
+                    for (shard, hand) in (0..).zip(hands.iter_mut()) {
+                        inquiry.answer(shard, hand);
+                    }
+                    std::thread::yield_now();
+                }
+                asker.join().unwrap()
+            })
+        };
+        assert_eq!(prepare(&mut hands, Some("no such file")), Err(vec!["no such file".to_owned()]));
+        for (shard, hand) in (0..).zip(&mut hands) {
+            inquiry.answer(shard, hand);
+            assert!(hand.abandoned >= 2, "shard {shard} keeps what it has prepared");
+        }
+        assert_eq!(prepare(&mut hands, None), Ok(()));
+        let mut change = keys(true);
+        change.exports = Some(ExportChange::default());
+        assert_eq!(inquiry.change(&change, Duration::ZERO), [None, None]);
+        assert_eq!(inquiry.change(&keys(false), Duration::ZERO), [None, None]);
+        assert_eq!(inquiry.change(&keys(true), Duration::ZERO), [None, None]);
+        inquiry.answer(0, &mut hands[0]);
+        assert_eq!(hands[0].taken, [true, true], "the first, and the last");
     }
 }

@@ -16,9 +16,10 @@ use thinwire_target::{
 };
 
 use crate::clock::{entropy, entropy_bytes};
-use crate::disk::LettingGo;
+use crate::disk::{HeldRing, LettingGo};
 use crate::inquiry::{
-    Inquiry, LeafReport, LinkReport, SESSIONS_TOLD_MAX, ShardReport, TargetChange,
+    Asked, ExportChange, Inquiry, LeafReport, LinkReport, OpenExports, SESSIONS_TOLD_MAX,
+    ShardReport, TargetChange,
 };
 use crate::shard::{Shard, SharedShard};
 use crate::shards::{Idle, Mail};
@@ -119,13 +120,24 @@ pub struct TargetShard {
     links: Vec<usize>,
     /// With the names of their exports.
     leaves: Vec<(String, OpenedLeaf)>,
-    /// Exports with files or devices of this machine, and whether I/O on these is direct.
-    direct: Vec<(String, bool)>,
-    /// By export, in the order in which they were added.
-    awaited: Vec<Option<Awaited>>,
-    ends: Vec<Box<dyn FnOnce(bool)>>,
+    /// In the order in which they were added.
+    exports: Vec<Shown>,
+    /// What a reload is about to add.
+    prepared: Vec<OpenedExport>,
+    /// Exports that a reload has taken away, and whose volumes are still there.
+    leaving: Vec<Shown>,
+    /// This thread's ring, for disks that are opened when none can be made any more.
+    _ring: Option<HeldRing>,
     /// It has turned as a target.
     has_served: bool,
+}
+
+/// What is kept here of an export.
+struct Shown {
+    name: String,
+    direct: Option<bool>,
+    awaited: Option<Awaited>,
+    end: Option<Box<dyn FnOnce(bool)>>,
 }
 
 impl TargetShard {
@@ -163,9 +175,10 @@ impl TargetShard {
             index,
             links,
             leaves: Vec::new(),
-            direct: Vec::new(),
-            awaited: Vec::new(),
-            ends: Vec::new(),
+            exports: Vec::new(),
+            prepared: Vec::new(),
+            leaving: Vec::new(),
+            _ring: None,
             has_served: false,
         }
     }
@@ -202,7 +215,6 @@ impl TargetShard {
         }
         let name = &export.config.name;
         self.leaves.extend(export.leaves.into_iter().map(|leaf| (name.clone(), leaf)));
-        self.direct.extend(export.direct.map(|direct| (name.clone(), direct)));
         let target = shard.get_mut(self.target);
         let name = name.clone();
         match spread {
@@ -210,9 +222,15 @@ impl TargetShard {
             None => target.add_export(export.config),
         }
         target.set_weight(&name, export.weight);
-        self.awaited.push(export.awaited);
-        self.ends.extend(export.end);
+        let OpenedExport { direct, awaited, end, .. } = export;
+        self.exports.push(Shown { name, direct, awaited, end });
         Ok(())
+    }
+
+    /// Keeps this thread's ring as long as this lives, and makes it if no disk has: exports may be added
+    /// ([`Inquiry::prepare`]) when rings are refused.
+    pub(crate) fn hold_ring(&mut self) {
+        self._ring = HeldRing::of_this_thread();
     }
 
     /// The state machine, for status.
@@ -246,7 +264,7 @@ impl TargetShard {
         }
         while self.turn_until_told()? != STOP {
             if let Some(inquiry) = orders.inquiry {
-                inquiry.answer(self.index, |change| self.take(change), || self.report());
+                inquiry.answer(self.index, self);
             }
         }
         let shard = &mut *self.shard.borrow_mut();
@@ -271,22 +289,37 @@ impl TargetShard {
         Ok(())
     }
 
-    /// Takes what a reload has changed: how many sessions that has ended.
-    fn take(&self, change: TargetChange) -> usize {
-        let shard = &mut *self.shard.borrow_mut();
-        let target = shard.get_mut(self.target);
-        target.set_limits(change.limits);
-        change.keys.map_or(0, |keys| target.set_keys(keys))
-    }
-
     /// Turns until something is readable that is listened to, and tells what.
-    fn turn_until_told(&self) -> io::Result<WaitToken> {
-        let shard = &mut *self.shard.borrow_mut();
+    fn turn_until_told(&mut self) -> io::Result<WaitToken> {
         loop {
-            shard.turn(None)?;
-            if let Some(told) = shard.ready().min() {
+            let told = {
+                let shard = &mut *self.shard.borrow_mut();
+                shard.turn((!self.leaving.is_empty()).then_some(STOP_LOOK))?;
+                shard.ready().min()
+            };
+            if !self.leaving.is_empty() {
+                self.let_go_of_gone();
+            }
+            if let Some(told) = told {
                 return Ok(told);
             }
+        }
+    }
+
+    /// Lets go of what was taken away and has ended.
+    #[cold]
+    fn let_go_of_gone(&mut self) {
+        loop {
+            let gone = self.shard.borrow_mut().get_mut(self.target).take_gone();
+            let Some((name, volume)) = gone else { return };
+            // It takes its file and its lock with it.
+            drop(volume);
+            let at = self.leaving.iter().position(|shown| shown.name == name);
+            let shown = self.leaving.remove(at.expect("it was taken away"));
+            if let Some(end) = shown.end {
+                end(true);
+            }
+            tracing::info!("export {name} is closed");
         }
     }
 
@@ -311,7 +344,8 @@ impl TargetShard {
             now,
             exports: target.exports(),
             leaves: self.leaves.iter().map(leaf).collect(),
-            direct: self.direct.clone(),
+            direct: self.exports.iter().filter_map(|e| Some((e.name.clone(), e.direct?))).collect(),
+            leaving: target.leaving().map(str::to_owned).collect(),
             sessions: target.first_sessions(SESSIONS_TOLD_MAX),
             session_count: target.session_count(),
             links: self.links.iter().map(link).collect(),
@@ -323,26 +357,29 @@ impl TargetShard {
     /// stay open. Once.
     pub(crate) fn let_go(&mut self) {
         let _told = self.await_disks();
+        self.prepared.drain(..).for_each(OpenedExport::discard);
         let target = self.shard.borrow_mut().node().remove(self.target);
         // With it go the volumes, and their ports.
         drop(target);
-        self.ends.drain(..).for_each(|end| end(self.has_served));
+        let all = self.leaving.drain(..).chain(self.exports.drain(..));
+        all.filter_map(|export| export.end).for_each(|end| end(self.has_served));
     }
 
     /// Whoever lets go of a disk waits for its last I/O, and the first that hangs keeps the thread: so those that do
     /// not answer soon are told of together, as long as what is returned lives.
     fn await_disks(&mut self) -> Vec<LettingGo> {
-        let awaited = std::mem::take(&mut self.awaited);
-        if awaited.iter().all(Option::is_none) {
+        let named = |shown: &mut Shown| Some((shown.name.clone(), shown.awaited.take()?));
+        let awaited: Vec<_> = self.exports.iter_mut().filter_map(named).collect();
+        if awaited.is_empty() {
             return Vec::new();
         }
         let silent = |shard: &Shard| -> Vec<PathBuf> {
             let exports = shard.get(self.target).exports();
-            let of = |(awaited, has_more): (&Option<Awaited>, bool)| {
-                awaited.as_ref().map_or(Vec::new(), |awaited| awaited(has_more))
+            let of = |(name, awaited): &(String, Awaited)| {
+                let export = exports.iter().find(|export| export.name == *name);
+                awaited(export.is_some_and(|export| export.outstanding > 0))
             };
-            let outstanding = exports.iter().map(|export| export.outstanding > 0);
-            awaited.iter().zip(outstanding).flat_map(of).collect()
+            awaited.iter().flat_map(of).collect()
         };
         let shard = &mut *self.shard.borrow_mut();
         let end = shard.now() + ANSWER_PATIENCE;
@@ -363,6 +400,64 @@ impl TargetShard {
             self.shard.borrow_mut().turn(Some(timeout))?;
         }
         Ok(())
+    }
+}
+
+impl Asked for TargetShard {
+    fn report(&self) -> ShardReport {
+        TargetShard::report(self)
+    }
+
+    fn prepare(&mut self, open: OpenExports) -> Result<(), String> {
+        self.abandon();
+        let pool = self.shard.borrow().pool().clone();
+        self.prepared = open(&pool)?;
+        Ok(())
+    }
+
+    fn abandon(&mut self) {
+        self.prepared.drain(..).for_each(OpenedExport::discard);
+    }
+
+    fn take(&mut self, change: TargetChange) -> usize {
+        let TargetChange { keys, limits, exports } = change;
+        let mut ended = 0;
+        if let Some(exports) = exports {
+            ended += self.exchange(exports);
+        }
+        let shard = &mut *self.shard.borrow_mut();
+        let target = shard.get_mut(self.target);
+        target.set_limits(limits);
+        ended + keys.map_or(0, |keys| target.set_keys(keys))
+    }
+}
+
+impl TargetShard {
+    /// Exports go, those come that were prepared, and others have other weights: how many sessions that ended.
+    fn exchange(&mut self, change: ExportChange) -> usize {
+        let mut ended = 0;
+        let ours = |shown: &mut Shown| change.removed.contains(&shown.name);
+        let leaving: Vec<Shown> = self.exports.extract_if(.., ours).collect();
+        for shown in &leaving {
+            ended += self.with_target(|target| target.remove_export(&shown.name));
+        }
+        self.leaving.extend(leaving);
+        for export in std::mem::take(&mut self.prepared) {
+            let name = export.config.name.clone();
+            if let Err(error) = self.offer(export, None) {
+                // It has no more to do with descriptors than those that are there.
+                tracing::error!("export {name} is not served: {error}");
+            }
+        }
+        self.with_target(|target| {
+            for (name, weight) in &change.weights {
+                if target.has_export(name) {
+                    target.set_weight(name, *weight);
+                }
+            }
+            target.set_all_exports(&change.all);
+        });
+        ended
     }
 }
 

@@ -170,6 +170,8 @@ pub struct Service<'a> {
     pub spin: Spin,
     /// Readable when even an orderly end is to be given up.
     pub hurry: Option<BorrowedFd<'a>>,
+    /// Exports may be added while they serve: what that takes is kept.
+    pub may_grow: bool,
     /// Who asks the shards how they are, if somebody does; for [`Service::shard_count`] of them.
     pub inquiry: Option<&'a Inquiry>,
 }
@@ -389,6 +391,9 @@ impl<O: Provider> Commons<'_, O> {
             numbered.filter(|(n, (_, at))| is_own(*n, *at)).map(|(number, _)| number).collect();
         let exports = self.provider.exports(&own_exports, index, &shared)?;
         let mut shard = TargetShard::on(shared, config, own, index);
+        if self.service.may_grow {
+            shard.hold_ring();
+        }
         shard.with_target(|target| target.set_instance(self.instance));
         let mut exports = exports.into_iter().zip(&own_exports);
         while let Some((export, &number)) = exports.next() {

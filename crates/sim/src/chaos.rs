@@ -53,6 +53,9 @@ enum Later {
     Grow(usize),
     FreezeShard(usize, usize, u64),
     Keys(KeyEvent),
+    /// An export is taken away for so long.
+    TakeAway(usize, u64),
+    BringBack(usize),
 }
 
 /// The rest of the story.
@@ -123,6 +126,13 @@ impl Chaos {
     pub fn plan_keys(&mut self, planned: Vec<(u64, KeyEvent)>) {
         for (at, event) in planned {
             self.later(at, Later::Keys(event));
+        }
+    }
+
+    /// These exports are taken away at these times, for so long.
+    pub fn plan_absences(&mut self, planned: Vec<(u64, usize, u64)>) {
+        for (at, export, ns) in planned {
+            self.later(at, Later::TakeAway(export, ns));
         }
     }
 
@@ -272,6 +282,12 @@ impl Chaos {
                 let follows = world.change_keys(event, &mut self.key_dice);
                 self.plan_keys(follows);
             }
+            Later::TakeAway(export, ns) => {
+                if world.take_away(export) {
+                    self.later(world.now + ns, Later::BringBack(export));
+                }
+            }
+            Later::BringBack(export) => world.bring_back(export),
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
         }
     }

@@ -208,6 +208,12 @@ coverage! {
     altered_reads,
     /// I/Os that failed for that.
     altered_failed,
+    /// Exports that were taken away from targets that served.
+    exports_taken_away,
+    /// Sessions that ended for that.
+    sessions_taken_away,
+    /// Exports that were brought back while their target went on.
+    exports_back,
     /// Requests that arrived again after they had been completed.
     repeated,
     /// Late duplicates that were dropped.

@@ -5,6 +5,7 @@ use thinwire_volume::modules::{Cache, CacheCanary};
 use thinwire_volume::stores::{FileStore, MemoryStore, Writeback};
 use thinwire_volume::{Identity, Recorded, Volume, WriterRecord};
 
+use crate::coming::Presence;
 use crate::image::Change;
 use crate::leaves::TreeRecord;
 use crate::medium::MediumHandle;
@@ -67,6 +68,12 @@ pub struct Export {
     pub is_leaf: bool,
     /// Until then somebody may be told that it has not the right to open it.
     pub barred_until: u64,
+    /// Until then somebody may be told that it is not there.
+    pub away_until: u64,
+    /// Its target offers it, while it runs.
+    pub presence: Presence,
+    /// Which shard of its target has it.
+    pub(crate) home: usize,
     /// Moments at which the process lost something, besides those of the medium.
     pub(crate) upheavals: u64,
 }
@@ -106,6 +113,9 @@ impl Export {
             is_well: false,
             is_leaf: false,
             barred_until: 0,
+            away_until: 0,
+            presence: Presence::There,
+            home: 0,
             upheavals: 0,
         };
         if let Some(medium) = export.medium().cloned() {

@@ -37,6 +37,7 @@
 
 pub mod chaos;
 pub mod client;
+pub mod coming;
 pub mod coverage;
 pub mod damage;
 pub mod export;
@@ -73,6 +74,6 @@ pub mod world;
 pub use coverage::Coverage;
 pub use run::{Canary, RunReport, run_seed};
 pub use swarm::{
-    has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread, has_tree,
-    has_wrapped_links,
+    has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread,
+    has_tree, has_wrapped_links,
 };

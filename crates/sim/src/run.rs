@@ -197,6 +197,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.plan_growth(planned, growth);
     chaos.plan_freezes(freezes);
+    chaos.plan_absences(swarm::plan_absences(seed, &world, plan_ns));
     chaos.plan_keys(swarm::plan_keys(seed, &world, plan_ns));
     chaos.run(&mut world)?;
     world.trace.note(world.now, "world", "heals", 0);

@@ -13,9 +13,10 @@ use thinwire_proto::{DropReason, Drops, Time};
 use thinwire_target::{
     ExportConfig, SESSION_NUMBER, Target, TargetConfig, TargetKeys, session_lane,
 };
-use thinwire_volume::{Effect, Letter, PartEvent};
+use thinwire_volume::{Effect, Letter, PartEvent, Volume};
 use thinwire_wire::FrameError;
 
+use crate::coming::Presence;
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::gateway::{LANES, LeafHand, LeafSettings};
@@ -294,6 +295,7 @@ impl Server {
             if let Some((change, seed)) = export.change.take().filter(|_| !self.ignores_lock) {
                 export.apply(change, seed, &self.pool, coverage);
             }
+            export.home = nth % count;
             if export.is_spread && self.serves_spread() {
                 self.serve_spread((nth, count), export, coverage);
                 continue;
@@ -311,6 +313,44 @@ impl Server {
             target.set_all_exports(&all);
         }
         self.wake();
+    }
+
+    /// The target that has this export for itself.
+    pub(crate) fn target_with(&mut self, name: &str) -> Option<&mut Target> {
+        let shards = self.shards.iter_mut();
+        let shard = shards.into_iter().find(|s| s.target().is_some_and(|t| t.has_export(name)))?;
+        shard.machine.dirty = true;
+        shard.target_mut()
+    }
+
+    /// The next volume that is left of an export which was taken away.
+    pub(crate) fn take_gone(&mut self) -> Option<(String, Box<dyn Volume>)> {
+        self.shards.iter_mut().filter_map(ServerShard::target_mut).find_map(Target::take_gone)
+    }
+
+    /// Opens an export that had been taken away, and offers it where it was. False if it does not serve.
+    pub(crate) fn offer_again(&mut self, index: usize, export: &mut Export) -> bool {
+        let shard = &mut self.shards[export.home];
+        if shard.target().is_none() {
+            return false;
+        }
+        let mut remote = |_| unreachable!("it has no leaves");
+        let volume = export.open(index, self.ignores_lock, &self.pool, &mut remote);
+        export.own_media().for_each(|medium| medium.set_thread(export.home));
+        let (name, read_only) = (export.name.clone(), export.read_only);
+        shard.machine.dirty = true;
+        let target = shard.target_mut().expect("it has just been looked at");
+        target.add_export(ExportConfig { name, volume, read_only });
+        true
+    }
+
+    /// All shards of server `me` learn which exports there are by now.
+    pub(crate) fn tell_of_all(&mut self, me: usize, exports: &[Export]) {
+        let there = exports.iter().filter(|e| e.server == me && e.presence == Presence::There);
+        let all: Vec<(String, u8)> = there.map(|e| (e.name.clone(), e.home as u8)).collect();
+        for target in self.shards.iter_mut().filter_map(ServerShard::target_mut) {
+            target.set_all_exports(&all);
+        }
     }
 
     /// Ends the process at once.

@@ -1,6 +1,7 @@
 //! What a seed draws: the shape of the world and how bad it is. Swarm testing: each seed leaves
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
+mod absences;
 mod caches;
 mod damage;
 mod disks;
@@ -11,6 +12,8 @@ mod patches;
 mod spread;
 mod trees;
 
+pub use self::absences::has_absences;
+pub(crate) use self::absences::plan_absences;
 pub use self::caches::has_cache;
 pub use self::damage::has_damage;
 pub use self::disks::run_local_disks;

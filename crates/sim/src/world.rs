@@ -244,6 +244,8 @@ impl World {
             let seed = self.rng.bits();
             let coverage = &mut self.coverage;
             server.start(index, &mut self.exports, &self.net, &self.clock, seed, coverage);
+            let mine = self.exports.iter_mut().filter(|e| e.server == index);
+            mine.for_each(|export| export.is_there_again(self.now));
             self.trace.note(self.now, &format!("server{index}"), "starts", seed);
         }
     }

@@ -260,6 +260,7 @@ fn lowered_limits_end_nobody_and_refuse_who_comes_new() {
         (Limit::AttachmentsPerKey, 1),
         (Limit::SlotsPerKey, 128),
         (Limit::BytesPerKey, 8 << 20),
+        (Limit::Memory, session_bytes().max(64 << 20)),
     ] {
         let name = limit.name();
         let mut net = Net::new(&[]);

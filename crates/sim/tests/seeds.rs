@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use thinwire_sim::narrow::OutletCanary;
 use thinwire_sim::run::SimSide;
 use thinwire_sim::{
-    Canary, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread,
-    has_tree, has_wrapped_links, run_seed,
+    Canary, has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links,
+    has_spread, has_tree, has_wrapped_links, run_seed,
 };
 use thinwire_volume::modules::CacheCanary;
 use {
@@ -69,6 +69,11 @@ fn found_over_shards(canary: Canary, most: u64) {
 #[track_caller]
 fn found_in_damage(canary: Canary) {
     found_among(canary, 2000, has_damage);
+}
+
+#[test]
+fn canary_that_lets_go_of_a_busy_volume_is_found() {
+    found_among(Canary::Door(target::DoorCanary::LeavesAtOnce), 2000, has_absences);
 }
 
 #[test]

@@ -130,9 +130,12 @@ impl Fair {
         Fair { slots, is_first_come, ..Fair::default() }
     }
 
-    /// Another export.
-    pub fn add_line(&mut self) {
-        self.lines.push(Line::new());
+    /// Another export, of this index: the next one, or that of one which is gone, and for which nobody waits.
+    pub fn add_line(&mut self, export: usize) {
+        match self.lines.get_mut(export) {
+            Some(line) => line.weight = 1,
+            None => self.lines.push(Line::new()),
+        }
     }
 
     /// How much more than those of others the sessions of an export may have in a turn.

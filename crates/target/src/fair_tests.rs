@@ -29,7 +29,7 @@ fn read() -> Request {
 
 fn fair(lines: usize) -> Fair {
     let mut fair = Fair::new(SLOTS, false);
-    (0..lines).for_each(|_| fair.add_line());
+    (0..lines).for_each(|line| fair.add_line(line));
     fair
 }
 
@@ -68,7 +68,7 @@ fn who_is_alone_passes_by() {
     fair.forget(8);
     assert!(!fair.is_shared(at(1_010_001), 3) && !fair.is_shared(at(1_010_002), 3));
     let mut first_come = Fair::new(SLOTS, true);
-    first_come.add_line();
+    first_come.add_line(0);
     assert!((0..64).all(|place| !first_come.is_shared(at(0), place)));
 }
 

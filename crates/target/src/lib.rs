@@ -18,6 +18,7 @@
 //! * `keys.rs`: who may greet; `access.rs`: who may open what; `keyed.rs`: greetings with a key
 //! * `limits.rs`: what its initiators may have, by key and by address
 //! * `checked.rs`: whose data is checked end to end
+//! * `change.rs`: limits, and exports that come and go
 //! * `bounds.rs`: what its memory is bounded by
 //! * `shards.rs`: what one shard knows of the others
 //! * `report.rs`: what status tells
@@ -27,6 +28,7 @@ mod access;
 mod answers;
 mod attach;
 mod bounds;
+mod change;
 mod checked;
 mod config;
 mod cookie;

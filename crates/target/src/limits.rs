@@ -6,7 +6,6 @@ use std::fmt;
 
 use thinwire_proto::Time;
 
-use crate::Target;
 use crate::greet::SESSIONS_MAX;
 
 /// Declares the limits: each with its name, its unit, its default and its bounds.
@@ -120,14 +119,6 @@ impl Limits {
     /// All, with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Limit, u64)> + '_ {
         Limit::ALL.iter().copied().zip(self.0)
-    }
-}
-
-impl Target {
-    /// Other limits hold from now on. What is there stays, whatever it takes, and may come back to what it has
-    /// attached: who comes new finds as much less room.
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.house.config.limits = limits;
     }
 }
 

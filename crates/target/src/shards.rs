@@ -17,7 +17,8 @@ const FORWARDS_MAX: usize = 64;
 
 impl Target {
     /// Tells this shard of all exports of all shards, in the order in which discovery tells them,
-    /// each with the shard that has it. Without this there are no others. Before the first frame.
+    /// each with the shard that has it. Without this there are no others. Before the first frame, and when exports have
+    /// come or gone.
     pub fn set_all_exports(&mut self, all: &[(String, u8)]) {
         self.offered_names = all.iter().map(|(name, _)| name.clone()).collect();
         let others = all.iter().filter(|(_, shard)| *shard != self.shard);
@@ -43,8 +44,8 @@ impl Target {
         debug_assert_eq!(spread.shard, self.shard, "one of another shard");
         self.offered_names.push(config.name.clone());
         self.house.spread.push((config.name.clone(), spread.shards));
-        self.house.exports.add_spread(config, spread);
-        self.house.fair.add_line();
+        let export = self.house.exports.add_spread(config, spread);
+        self.house.fair.add_line(export);
     }
 
     /// What the door of another shard has to say.

@@ -137,8 +137,8 @@ impl Target {
     /// Offers a volume. Names are unique: the caller has checked.
     pub fn add_export(&mut self, config: ExportConfig) {
         self.offered_names.push(config.name.clone());
-        self.house.exports.add(config);
-        self.house.fair.add_line();
+        let export = self.house.exports.add(config);
+        self.house.fair.add_line(export);
     }
 
     /// While several sessions want something, those of an export have so many times what those of others

@@ -66,6 +66,8 @@ pub struct TargetSettings {
     pub state_dir: PathBuf,
     /// What is given up once it serves.
     pub privileges: PrivilegeSettings,
+    /// There is a file, which may say something else the next time.
+    pub is_from_file: bool,
     /// What may be a mistake: volumes that are described and that no export
     /// uses. One sentence for each.
     pub unused: Vec<String>,
@@ -369,6 +371,7 @@ impl Gathered {
             run_dir: args.run_dir.clone(),
             state_dir: args.state_dir.clone(),
             privileges: self.privileges,
+            is_from_file: args.config.is_some(),
             unused: Vec::new(),
         })
     }

@@ -363,6 +363,7 @@ mod tests {
             index,
             now: Time(3_000_000_000),
             exports: Vec::new(),
+            leaving: Vec::new(),
             leaves: Vec::new(),
             direct: vec![("a".into(), false)],
             sessions: vec![session],

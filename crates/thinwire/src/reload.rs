@@ -1,6 +1,6 @@
 //! Reading a target's configuration again while it serves: what has changed in it since, and whether that can be
-//! applied without a restart. Keys, who may open what, `announce` and limits can; all else is refused by name. It is
-//! applied as a whole or not at all.
+//! applied without a restart. Keys, who may open what, `announce`, limits, and exports that are one store of this
+//! machine can; all else is refused by name. It is applied as a whole or not at all.
 
 use std::fmt::Display;
 
@@ -20,6 +20,8 @@ pub struct Reloaded {
     pub ended: u64,
     /// Shards that were busy all the time. They take the change before anything else.
     pub late: Vec<u8>,
+    /// Exports that are gone for all, and whose files stay open until what was begun there has ended.
+    pub leaving: Vec<String>,
 }
 
 impl Reloaded {
@@ -34,11 +36,78 @@ impl Reloaded {
             1 => all.push("1 session was ended".into()),
             count => all.push(format!("{count} sessions were ended")),
         }
+        for export in &self.leaving {
+            all.push(format!("export `{export}` is closed once what it has begun has ended"));
+        }
         for shard in &self.late {
             all.push(format!("shard {shard} is busy, and takes that as soon as it is not"));
         }
         all
     }
+}
+
+/// Exports that come and go.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExportPlan {
+    /// Names of those that go.
+    pub removed: Vec<String>,
+    /// Those that come; some may have the name of one that goes.
+    pub added: Vec<ExportSpec>,
+    /// Other weights of those that stay, by name.
+    pub weights: Vec<(String, u16)>,
+}
+
+impl ExportPlan {
+    /// From what a target serves now to what it is to serve next, between which [`changes`] has found nothing that
+    /// needs a restart.
+    pub fn of(now: &[ExportSpec], next: &[ExportSpec]) -> Self {
+        let mut plan = ExportPlan::default();
+        for export in next {
+            match find(now, &export.name) {
+                Some(before) if before.volume == export.volume => {
+                    if before.weight != export.weight {
+                        plan.weights.push((export.name.clone(), export.weight));
+                    }
+                }
+                before => {
+                    plan.removed.extend(before.map(|before| before.name.clone()));
+                    plan.added.push(export.clone());
+                }
+            }
+        }
+        let gone = now.iter().filter(|export| find(next, &export.name).is_none());
+        plan.removed.extend(gone.map(|export| export.name.clone()));
+        plan
+    }
+
+    /// No export comes, and none goes.
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty()
+    }
+
+    /// One sentence for each change.
+    fn describe(&self, now: &[ExportSpec]) -> Vec<String> {
+        let mut all = Vec::new();
+        for export in &self.added {
+            let what = match self.removed.contains(&export.name) {
+                true => "is another volume now",
+                false => "is added",
+            };
+            all.push(format!("export `{}` {what}: {}", export.name, export.volume));
+        }
+        let is_replaced = |name: &String| self.added.iter().any(|export| export.name == *name);
+        let gone = self.removed.iter().filter(|name| !is_replaced(name));
+        all.extend(gone.map(|name| format!("export `{name}` is removed")));
+        for (name, weight) in &self.weights {
+            let was = find(now, name).map_or(1, |before| before.weight);
+            all.push(format!("export `{name}` has weight {weight}; it was {was}"));
+        }
+        all
+    }
+}
+
+fn find<'a>(all: &'a [ExportSpec], name: &str) -> Option<&'a ExportSpec> {
+    all.iter().find(|export| export.name == name)
 }
 
 /// What `next` changes in a target that serves `now`: one sentence for each.
@@ -61,9 +130,9 @@ pub(crate) fn changes(now: &TargetSettings, next: &TargetSettings) -> Result<Vec
             all.extend(ids.map(|id| format!("key {} of `{}` is {what}", id, file.name)));
         }
     }
+    all.extend(ExportPlan::of(&now.exports, &next.exports).describe(&now.exports));
     for export in &next.exports {
-        let before = now.exports.iter().find(|before| before.name == export.name);
-        let before = before.expect("there are the same exports");
+        let Some(before) = find(&now.exports, &export.name) else { continue };
         if (&before.keys, &before.read_keys) != (&export.keys, &export.read_keys) {
             let (was, is) = (rights(before), rights(export));
             all.push(format!("export `{}` is for {is}; it was for {was}", export.name));
@@ -117,6 +186,7 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
         run_dir,
         state_dir,
         privileges,
+        is_from_file: _,
         unused: _,
     } = next;
     let mut all = Vec::new();
@@ -161,24 +231,72 @@ fn user(privileges: &PrivilegeSettings) -> &str {
     privileges.user.as_deref().unwrap_or("who started it")
 }
 
-/// Exports that are not what they were, but for who may open them.
+/// Exports that cannot come, go or change while the target serves.
 fn exports(now: &[ExportSpec], next: &[ExportSpec]) -> Vec<String> {
-    let find = |all: &[ExportSpec], name: &str| all.iter().find(|e| e.name == name).cloned();
-    let without_keys =
-        |export: ExportSpec| ExportSpec { keys: None, read_keys: Vec::new(), ..export };
     let mut all = Vec::new();
     for export in next {
         match find(now, &export.name) {
-            None => all.push(format!("export `{}` (it is new)", export.name)),
-            Some(before) if without_keys(before.clone()) != without_keys(export.clone()) => {
-                all.push(format!("export `{}` (another volume, or opened otherwise)", export.name));
+            None => all.extend(
+                bound(export).map(|why| format!("export `{}` (it is new, and {why})", export.name)),
+            ),
+            Some(before) if before.volume != export.volume => {
+                let why = bound(before).or_else(|| bound(export));
+                let name = &export.name;
+                all.extend(why.map(|why| format!("export `{name}` (another volume, and {why})")));
             }
-            Some(_) => {}
+            Some(before) => {
+                let options = options(before, export);
+                if !options.is_empty() {
+                    let (name, options) = (&export.name, options.join(", "));
+                    all.push(format!(
+                        "export `{name}` (its {options}; or remove it by one reload and add it by the next)"
+                    ));
+                }
+            }
         }
     }
     let gone = now.iter().filter(|export| find(next, &export.name).is_none());
-    all.extend(gone.map(|export| format!("export `{}` (it is gone)", export.name)));
+    let gone = gone.filter_map(|export| Some((export, bound(export)?)));
+    all.extend(
+        gone.map(|(export, why)| format!("export `{}` (it is gone, and {why})", export.name)),
+    );
     all
+}
+
+/// Why an export stays as long as its target, if it does.
+fn bound(export: &ExportSpec) -> Option<&'static str> {
+    match (export.volume.is_store(), export.spread) {
+        (false, _) => Some("made of other volumes, or another target's"),
+        (true, true) => Some("spread over shards"),
+        (true, false) => None,
+    }
+}
+
+/// What differs in how the same volume is opened.
+fn options(was: &ExportSpec, is: &ExportSpec) -> Vec<&'static str> {
+    // All are named, so that none is forgotten which is added.
+    let ExportSpec {
+        name: _,
+        volume: _,
+        read_only,
+        keys: _,
+        read_keys: _,
+        block_bytes,
+        buffered,
+        cache,
+        spread,
+        weight: _,
+        writeback,
+    } = is;
+    let all = [
+        ("read_only", was.read_only != *read_only),
+        ("block", was.block_bytes != *block_bytes),
+        ("buffered", was.buffered != *buffered),
+        ("cache", was.cache != *cache),
+        ("spread", was.spread != *spread),
+        ("writeback", was.writeback != *writeback),
+    ];
+    all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]
@@ -258,6 +376,35 @@ mod tests {
     }
 
     #[test]
+    fn exports_come_and_go() {
+        let dir = TempDir::new("reload-exports");
+        make("alice", dir.path(), false).unwrap();
+        let with = |exports: &str| read(&dir, &file(&dir, &["alice"], exports), &[]);
+        let memory = |name: &str, size: &str| {
+            format!("[[export]]\nname = \"{name}\"\nvolume = \"memory:{size}\"\n")
+        };
+        let now = with(EXPORTS);
+        let next = with(&(memory("c", "3M") + &memory("a", "2M")));
+        // What is left of the machine's memory for the rest is another limit, too.
+        assert_eq!(
+            changes(&now, &next).unwrap()[..3],
+            [
+                "export `c` is added: memory:3145728",
+                "export `a` is another volume now: memory:2097152",
+                "export `b` is removed",
+            ]
+        );
+        let plan = ExportPlan::of(&now.exports, &next.exports);
+        assert_eq!(plan.removed, ["a", "b"]);
+        assert_eq!(plan.added, next.exports);
+        assert!(!plan.is_empty() && plan.weights.is_empty());
+        let heavy = with(&(EXPORTS.to_owned() + "weight = 3\n"));
+        assert_eq!(changes(&now, &heavy), Ok(vec!["export `b` has weight 3; it was 1".to_owned()]));
+        let plan = ExportPlan::of(&now.exports, &heavy.exports);
+        assert!(plan.is_empty() && plan.weights == [("b".to_owned(), 3)]);
+    }
+
+    #[test]
     fn what_needs_a_restart_is_named() {
         let dir = TempDir::new("reload-fixed");
         make("alice", dir.path(), false).unwrap();
@@ -266,6 +413,7 @@ mod tests {
             |more: &str, exports: &str| file(&dir, &["alice"], &(more.to_owned() + exports));
         let memory =
             |name: &str| format!("[[export]]\nname = \"{name}\"\nvolume = \"memory:1M\"\n");
+        let gateway = memory("c").replace("memory:1M", "linear:[memory:1M,memory:2M]");
         let keyless = format!("node = \"n\"\nlink = [\"eth1\"]\n{EXPORTS}");
         for (text, flags, named) in [
             (with_keys("", EXPORTS), &["--name", "other"][..], "the node name (n, now other)"),
@@ -285,14 +433,22 @@ mod tests {
             (with_keys("", EXPORTS), &["--state-dir", "/elsewhere"], "flags"),
             (keyless.clone(), &[], "whether there are keys (the last key is gone)"),
             (format!("insecure = true\n{keyless}"), &[], "insecure (false, now true)"),
-            (with_keys("", &memory("a")), &[], "export `b` (it is gone)"),
-            (with_keys("", &(EXPORTS.to_owned() + &memory("c"))), &[], "export `c` (it is new)"),
-            (with_keys("", &EXPORTS.replace("1M", "2M")), &[], "export `a` (another volume"),
             (
                 with_keys("", &(EXPORTS.to_owned() + "read_only = true\n")),
                 &[],
-                "export `b` (another",
+                "export `b` (its read_only;",
             ),
+            (
+                with_keys("", &(EXPORTS.to_owned() + "block = 4096\n")),
+                &[],
+                "export `b` (its block;",
+            ),
+            (
+                with_keys("", &(EXPORTS.to_owned() + &memory("c") + "spread = true\n")),
+                &[],
+                "export `c` (it is",
+            ),
+            (with_keys("", &(EXPORTS.to_owned() + &gateway)), &[], "export `c` (it is"),
         ] {
             let next = read(&dir, &text, flags);
             let why = changes(&now, &next).unwrap_err();
@@ -301,9 +457,10 @@ mod tests {
             changes(&next, &now).unwrap_err();
         }
         // All of it is named.
-        let next = read(&dir, &with_keys("shards = 2\n", &memory("a")), &["--announce"]);
+        let more = EXPORTS.to_owned() + &gateway;
+        let next = read(&dir, &with_keys("shards = 2\n", &more), &["--announce"]);
         let why = changes(&now, &next).unwrap_err();
-        assert!(why.contains("shards") && why.contains("export `b`"), "{why}");
+        assert!(why.contains("shards") && why.contains("export `c`"), "{why}");
         // Where exports stand is of no account.
         let other_order = memory("b") + &memory("a");
         assert_eq!(changes(&now, &read(&dir, &with_keys("", &other_order), &[])), Ok(vec![]));

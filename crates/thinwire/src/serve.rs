@@ -107,6 +107,7 @@ pub fn serve(
         pool_free_bytes_max: POOL_FREE_BYTES_MAX,
         spin: config.spin,
         hurry: Some(endings.hurry.as_fd()),
+        may_grow: config.is_from_file,
         inquiry: None,
     };
     tell_bounds(&service);
@@ -129,8 +130,10 @@ pub fn serve(
     };
     let (serving, over) = (AtomicBool::new(false), steward::bell()?);
     let confined = ConfinedOnce::new();
+    let placed = offered.iter().map(|export| export.name.clone());
     let steward = Steward {
         config: config.clone(),
+        places: placed.zip((0..service.shard_count()).cycle()).collect(),
         read,
         signals,
         endings: &endings,
@@ -316,7 +319,8 @@ impl Provider for Configured<'_> {
             let export = match &self.spread[number] {
                 Some(spread) => self.open_part(spread, number, index, &pool()),
                 None if spec.volume.is_store() => {
-                    open_store(spec, &self.config.state_dir, &pool(), &self.endings.stop)
+                    let options = disk_options(spec, &self.config.state_dir, &self.endings.stop);
+                    open_store(spec, &options, &pool())
                 }
                 None => self.open_tree(spec, &host),
             };
@@ -430,11 +434,15 @@ pub(crate) fn target_keys(config: &TargetSettings) -> Option<TargetKeys> {
 
 /// How the file or device of an export is opened.
 fn disk_options(spec: &ExportSpec, state_dir: &Path, stop: &Arc<OwnedFd>) -> DiskOptions {
+    DiskOptions { stop: Some(stop.clone()), ..disk_options_at_once(spec, state_dir) }
+}
+
+/// The same of one that waits for nobody.
+fn disk_options_at_once(spec: &ExportSpec, state_dir: &Path) -> DiskOptions {
     DiskOptions {
         read_only: spec.read_only,
         block_bytes: spec.block_bytes,
         direct: !spec.buffered,
-        stop: Some(stop.clone()),
         state_dir: state_dir.to_owned(),
         ..DiskOptions::default()
     }
@@ -531,13 +539,21 @@ fn refuse_taken_name(config: &TargetSettings) -> Outcome {
     }
 }
 
-/// Opens an export that is one store of this machine.
-fn open_store(
+/// Opens an export that a reload adds, on the thread of its shard: with what rights the target has by now, and waiting
+/// for nobody, since others are served meanwhile.
+pub(crate) fn open_added(
     spec: &ExportSpec,
     state_dir: &Path,
     pool: &Pool,
-    stop: &Arc<OwnedFd>,
 ) -> Outcome<OpenedExport> {
+    let options = disk_options_at_once(spec, state_dir);
+    let options = DiskOptions { wait_lock: Duration::ZERO, ..options };
+    let export = open_store(spec, &options, pool)?;
+    Ok(OpenedExport { weight: spec.weight, ..export })
+}
+
+/// Opens an export that is one store of this machine.
+fn open_store(spec: &ExportSpec, options: &DiskOptions, pool: &Pool) -> Outcome<OpenedExport> {
     let block = spec.block_bytes;
     let export = |volume, fd| {
         let volume = cached(spec, written_back(spec, volume, pool));
@@ -557,8 +573,7 @@ fn open_store(
         }
         VolumeSpec::Path(path) => {
             spec.check_cache(path).map_err(Failure::usage)?;
-            let options = disk_options(spec, state_dir, stop);
-            let opened = disk::open_store(path, &options, pool, &mut notify(spec));
+            let opened = disk::open_store(path, options, pool, &mut notify(spec));
             of_store(path, opened.map_err(|e| cannot_serve(spec, e))?, export)
         }
         VolumeSpec::Remote(_) | VolumeSpec::Over { .. } => unreachable!("{spec} is no store"),

@@ -8,31 +8,39 @@
 //! names all that do not (`last_resort.rs`).
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use thinwire_buffer::Pool;
 use thinwire_runtime::disk;
-use thinwire_runtime::inquiry::{Inquiry, ShardReport, TargetChange};
+use thinwire_runtime::inquiry::{ExportChange, Inquiry, OpenExports, ShardReport, TargetChange};
+use thinwire_runtime::serve::OpenedExport;
 
 use crate::config::TargetSettings;
 use crate::config_file;
 use crate::control::{ControlServer, Controlled, DetachProgress, Response, State, TargetState};
 use crate::error::{Failure, Outcome};
+use crate::export::ExportSpec;
 use crate::health;
 use crate::last_resort::{held_up, paths_of};
 use crate::notify;
 use crate::privileges::{Confined, ConfinedOnce};
-use crate::reload::{self, Reloaded};
+use crate::reload::{self, ExportPlan, Reloaded};
 use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
-use crate::serve::target_keys;
+use crate::serve::{open_added, target_keys};
 use crate::signals::{Signals, signal_name};
 
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The same, if it is to take what has changed: that holds within a second.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(1);
+/// How long shards may take to open what a reload adds.
+const PREPARE_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether exports that are taken away have been closed.
+const LEAVING_LOOK: Duration = Duration::from_millis(10);
 /// How long an orderly end may take: requests in the stores, then the leaves of each export.
 const STOP_SECONDS: u64 = 3;
 const LEAVES_SECONDS: u64 = crate::remote::CLOSE_PATIENCE.as_secs();
@@ -103,6 +111,8 @@ pub fn register<'a>(
 pub struct Steward<'a> {
     /// What is served.
     pub config: TargetSettings,
+    /// Its exports, and the shard of each.
+    pub places: Vec<(String, u8)>,
     /// Reads that again.
     pub read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
     /// Those that end a target, and SIGHUP.
@@ -181,6 +191,7 @@ impl Steward<'_> {
         };
         View {
             config: &mut self.config,
+            places: &mut self.places,
             read: self.read,
             inquiry: self.inquiry,
             confined: self.confined,
@@ -245,6 +256,7 @@ fn tell_what_is_waited_for<'r>(reports: impl Iterator<Item = &'r ShardReport>) {
 /// What the control socket sees.
 struct View<'a> {
     config: &'a mut TargetSettings,
+    places: &'a mut Vec<(String, u8)>,
     read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
     inquiry: &'a Inquiry,
     confined: &'a ConfinedOnce,
@@ -304,7 +316,10 @@ impl View<'_> {
             TargetState::Serving => RELOAD_PATIENCE,
             _ => Duration::ZERO,
         };
-        let change = TargetChange { keys: target_keys(&next), limits: next.limits };
+        let plan = ExportPlan::of(&self.config.exports, &next.exports);
+        let exports = self.prepare(&plan, &next)?;
+        let all = exports.as_ref().map(|change| change.all.clone());
+        let change = TargetChange { keys: target_keys(&next), limits: next.limits, exports };
         let ended = self.inquiry.change(&change, patience);
         for (shard, ended) in (0..).zip(ended) {
             match ended {
@@ -312,16 +327,107 @@ impl View<'_> {
                 None => done.late.push(shard),
             }
         }
-        let TargetSettings { keys, access, announces, limits, exports, .. } = next;
-        for export in &mut self.config.exports {
-            if let Some(now) = exports.iter().find(|now| now.name == export.name) {
-                (export.keys, export.read_keys) = (now.keys.clone(), now.read_keys.clone());
-            }
+        *self.places = all.unwrap_or(std::mem::take(self.places));
+        if !plan.removed.is_empty() {
+            done.leaving = self.wait_for_leaving();
         }
-        (self.config.keys, self.config.access, self.config.announces) = (keys, access, announces);
-        self.config.limits = limits;
+        *self.config = next;
         Ok(done)
     }
+
+    /// Has the shards prepare exports that come and go; `None` if none do, and have no other weight.
+    fn prepare(
+        &self,
+        plan: &ExportPlan,
+        next: &TargetSettings,
+    ) -> Result<Option<ExportChange>, String> {
+        if plan.is_empty() && plan.weights.is_empty() {
+            return Ok(None);
+        }
+        if self.state != TargetState::Serving {
+            return Err("exports change once it serves: it is still starting".into());
+        }
+        next.refuse_shared().map_err(|failure| failure.message)?;
+        next.check_caches()?;
+        let shards = self.inquiry.shards();
+        let mut all: Vec<(String, u8)> = Vec::new();
+        let mut added = vec![Vec::new(); usize::from(shards)];
+        let place = |name: &str| {
+            let known = self.places.iter().find(|(known, _)| known == name);
+            known.map(|&(_, shard)| shard)
+        };
+        let mut counts = vec![0; usize::from(shards)];
+        let stay = next.exports.iter().filter_map(|export| place(&export.name));
+        stay.for_each(|shard| counts[usize::from(shard)] += 1);
+        for export in &next.exports {
+            let shard = place(&export.name).unwrap_or_else(|| {
+                let least = (0..shards).min_by_key(|&at| counts[usize::from(at)]);
+                let least = least.expect("there is a shard");
+                counts[usize::from(least)] += 1;
+                least
+            });
+            all.push((export.name.clone(), shard));
+            if plan.added.iter().any(|added| added.name == export.name) {
+                sync_beforehand(export);
+                added[usize::from(shard)].push(export.clone());
+            }
+        }
+        let open = |specs: Vec<ExportSpec>| -> OpenExports {
+            let state_dir = next.state_dir.clone();
+            Box::new(move |pool| open_all(&specs, &state_dir, pool))
+        };
+        let prepared =
+            self.inquiry.prepare(added.into_iter().map(open).collect(), PREPARE_PATIENCE);
+        prepared.map_err(|why| why.join("; "))?;
+        let (removed, weights) = (plan.removed.clone(), plan.weights.clone());
+        Ok(Some(ExportChange { removed, weights, all }))
+    }
+
+    /// Exports whose files are still open when that has had its time.
+    fn wait_for_leaving(&self) -> Vec<String> {
+        let end = Instant::now() + RELOAD_PATIENCE;
+        loop {
+            let reports = self.inquiry.ask(PATIENCE);
+            let leaving = reports.into_iter().flatten().flat_map(|report| report.leaving);
+            let leaving: Vec<String> = leaving.collect();
+            if leaving.is_empty() || Instant::now() >= end {
+                return leaving;
+            }
+            std::thread::sleep(LEAVING_LOOK);
+        }
+    }
+}
+
+/// Syncs a new image before its shard opens it, which does the same, and serves others.
+fn sync_beforehand(export: &ExportSpec) {
+    let is_file = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    for path in paths_of(std::iter::once(&export.volume)).iter().filter(|path| is_file(path)) {
+        // Whoever opens it says what is wrong with it.
+        let _ = std::fs::File::open(path).and_then(|file| file.sync_all());
+    }
+}
+
+/// On the thread of their shard: all or none.
+fn open_all(
+    specs: &[ExportSpec],
+    state_dir: &Path,
+    pool: &Pool,
+) -> Result<Vec<OpenedExport>, String> {
+    let mut opened: Vec<OpenedExport> = Vec::new();
+    for spec in specs {
+        match open_added(spec, state_dir, pool) {
+            Ok(export) => opened.push(export),
+            Err(failure) => {
+                opened.into_iter().for_each(OpenedExport::discard);
+                return Err(format!(
+                    "{} (a target that serves opens it as the user that it is, with what it has left; a \
+                     restart, with the rights of whoever starts it)",
+                    failure.message
+                ));
+            }
+        }
+    }
+    Ok(opened)
 }
 
 #[cfg(test)]
@@ -340,6 +446,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let steward = Steward {
             config: target_settings(),
+            places: Vec::new(),
             read: &|| Ok(target_settings()),
             signals: &taken,
             endings: &endings,
@@ -381,6 +488,7 @@ mod tests {
         let (tell, told) = mpsc::channel();
         let steward = Steward {
             config: target_settings(),
+            places: Vec::new(),
             read: &|| {
                 tell.send(()).unwrap();
                 Err(Failure::usage("it is broken"))
@@ -425,13 +533,15 @@ mod tests {
         let reload = |config: &mut TargetSettings, state, next: &str| {
             let read = || settings(next);
             let confined = &ConfinedOnce::new();
-            let mut view = View { config, read: &read, inquiry: &inquiry, confined, state };
+            let places = &mut Vec::new();
+            let mut view = View { config, places, read: &read, inquiry: &inquiry, confined, state };
             view.reload()
         };
         let (starting, stopping) = (TargetState::Starting, TargetState::Stopping);
         assert_eq!(reload(&mut config, starting, ""), Ok(Reloaded::default()));
         for (state, next, named) in [
-            (starting, ",block=4096", "export `a` (another"),
+            (starting, ",block=4096", "export `a` (its block"),
+            (starting, ",weight=2", "still starting"),
             (starting, ",keys=thinwire-test-nobody", "thinwire-test-nobody"),
             (stopping, ",read-keys=alice", "ending"),
         ] {

@@ -58,6 +58,8 @@ pub const NEWEST_NUMBER: i64 = 456;
 
 /// Memory that is mapped is never code.
 const NO_CODE: When = When::OneOf(&[&[Argument { at: 2, mask: libc::PROT_EXEC as u32, value: 0 }]]);
+/// `_IO(0x12, 104)`: libc has it for some of the C libraries only.
+const BLKSSZGET: u32 = 0x1268;
 const REQUESTS: When = When::OneOf(&[
     // How an interface is.
     &[is(1, libc::SIOCGIFINDEX as u32)],
@@ -66,7 +68,11 @@ const REQUESTS: When = When::OneOf(&[
     &[is(1, libc::SIOCGIFHWADDR as u32)],
     // A connection to the control socket does not block.
     &[is(1, libc::FIONBIO as u32)],
+    // The sectors of a device that is opened.
+    &[is(1, BLKSSZGET)],
 ]);
+/// Flags of an open file.
+const FLAGS: When = When::OneOf(&[&[is(1, libc::F_GETFL as u32)], &[is(1, libc::F_SETFL as u32)]]);
 const OPTIONS: When = When::OneOf(&[
     // News of interfaces, as long as one is away; the discovery group on one that came back.
     &[is(1, libc::SOL_NETLINK as u32), is(2, libc::NETLINK_ADD_MEMBERSHIP as u32)],
@@ -193,6 +199,10 @@ pub const GROUPS: &[CallGroup] = &[
         calls: &[call!(SYS_sysinfo)],
     },
     CallGroup {
+        why: "a reload that adds an export: whether its file may be written, direct I/O on it, and the bells of its disk",
+        calls: &[call!(SYS_eventfd2), call!(SYS_faccessat2), call!(SYS_fcntl, FLAGS)],
+    },
+    CallGroup {
         why: "`status`: connections to the control socket, on which nobody is called",
         calls: &[call!(SYS_accept4)],
     },
@@ -284,10 +294,8 @@ const REFUSED: &[(&str, i64)] = named![
     SYS_add_key,
     SYS_keyctl,
     SYS_pipe2,
-    SYS_eventfd2,
     SYS_dup,
     SYS_dup3,
-    SYS_fcntl,
     SYS_ftruncate,
     SYS_fchmod,
     SYS_fchown,

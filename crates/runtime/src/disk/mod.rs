@@ -40,6 +40,7 @@ pub use letting_go::{LettingGo, waited_for};
 pub use open::{Backend, DiskOptions, OpenedDisk, OpenedStore, open, open_store};
 pub use recorded::{HeldLeaf, StateRecord, recorded};
 pub use restricted::{RingRestrictions, ring_restrictions};
+pub use ring::HeldRing;
 pub use spread::SpreadDisk;
 pub use unused::{UnusedGrant, UnusedGrants};
 

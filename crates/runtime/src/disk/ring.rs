@@ -130,6 +130,18 @@ pub(super) fn of_this_thread() -> io::Result<SharedRing> {
     })
 }
 
+/// Keeps the ring of a thread, although none of its disks may have a seat there.
+pub struct HeldRing {
+    _ring: SharedRing,
+}
+
+impl HeldRing {
+    /// That of this thread, or a new one; `None` where io_uring is refused.
+    pub fn of_this_thread() -> Option<Self> {
+        of_this_thread().ok().map(|ring| HeldRing { _ring: ring })
+    }
+}
+
 fn with<R>(act: impl FnOnce(&mut Ring) -> R) -> Option<R> {
     // A shard may be dropped when the thread's own variables have gone.
     let ring = RING.try_with(|known| known.borrow().upgrade()).ok().flatten();

@@ -62,6 +62,7 @@ impl Running {
                 pool_free_bytes_max: 8 << 20,
                 spin: Spin::On,
                 hurry: None,
+                may_grow: false,
                 inquiry: Some(&asked),
             };
             serve(&service, &provider, stop_read.as_fd(), &mut || {

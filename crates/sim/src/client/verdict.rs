@@ -274,7 +274,7 @@ impl Client {
                 let is_due = match status {
                     Status::Busy => true,
                     Status::Io => export.error_is_due(),
-                    Status::NotFound | Status::ReadOnly => now < export.barred_until,
+                    Status::NotFound | Status::ReadOnly => export.may_be_missed(now),
                     Status::Invalid => self.config.initiator == [0; 16],
                     Status::Fenced | Status::OtherContent => self.joins_too_late(*status, export),
                     _ => false,

@@ -243,7 +243,7 @@ impl Juggler {
             }
             Status::Busy => !seat.read_only,
             Status::Io => export.error_is_due() && !seat.read_only,
-            Status::NotFound | Status::ReadOnly => around.now < export.barred_until,
+            Status::NotFound | Status::ReadOnly => export.may_be_missed(around.now),
             _ => false,
         };
         if !is_due {

@@ -65,6 +65,7 @@ impl World {
             self.start_servers();
         }
         self.turn_servers();
+        self.let_go_of_gone();
         self.turn_clients()?;
         self.turn_jugglers()?;
         self.look_at_keys()?;

@@ -183,7 +183,7 @@ by default). Who this target is to other targets is locked in ids/ of --run-dir.
 goes with the target, and so do target-NODE.json, .lock and .sock, by which `thinwire status` finds it;
 the files of one that was killed go when the next one starts, the latter also with `thinwire status`.
 
-SIGHUP or `thinwire reload` has it read keys, rights and limits again. SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
+SIGHUP or `thinwire reload` has it read keys, rights, limits and exports again. SIGTERM or SIGINT ends it in order: a gateway waits for what has to reach the targets behind it, for at
 most 13 s, or longer with several exports, and says for what; a second one ends it at once.")]
 pub struct TargetArgs {
     /// Node name that initiators look for [default: the host's name]

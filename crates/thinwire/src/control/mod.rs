@@ -326,9 +326,17 @@ mod tests {
         for state in [TargetState::Serving, TargetState::Stopping, TargetState::Unresponsive] {
             assert_eq!(serde_json::to_string(&state).unwrap(), format!("\"{}\"", state.word()));
         }
-        let reloaded = Reloaded { changes: vec!["x".into()], ended: 2, late: vec![1] };
+        let reloaded = Reloaded {
+            changes: vec!["x".into()],
+            ended: 2,
+            late: vec![1],
+            leaving: vec!["y".into()],
+        };
         let text = serde_json::to_string(&Response::Reloaded(reloaded)).unwrap();
-        assert_eq!(text, r#"{"answer":"reloaded","changes":["x"],"ended":2,"late":[1]}"#);
+        assert_eq!(
+            text,
+            r#"{"answer":"reloaded","changes":["x"],"ended":2,"late":[1],"leaving":["y"]}"#
+        );
         let text = serde_json::to_string(&Response::Refused { why: "busy".into() }).unwrap();
         assert_eq!(text, r#"{"answer":"refused","why":"busy"}"#);
         let text = serde_json::to_string(&Response::Forbidden { why: "no".into() }).unwrap();

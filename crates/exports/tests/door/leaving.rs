@@ -1,0 +1,80 @@
+//! Exports that are taken away while others are served.
+
+use super::*;
+
+/// All that is under way ends, then it is synced once and given out; its place is the next one's, in which nothing of
+/// it is left.
+#[test]
+fn an_export_leaves_when_nothing_of_it_is_under_way() {
+    let (mut exports, puppets) = puppets(2);
+    let mut users = Dialect::default();
+    let writer = grant(&mut exports, &mut users, 1, false);
+    let reader = exports.open_read(2, 0);
+    let other = exports.open_read(3, 1);
+    let io = || Io::new(0, Op::Read, 0, 512);
+    submit(&mut exports, 1, writer.pass, write(&Pool::new(0), 1)).unwrap();
+    submit(&mut exports, 2, reader.pass, io()).unwrap();
+    let begun = puppets[0].take();
+    [1, 2].into_iter().for_each(|session| exports.end_session(session, AT));
+    exports.leave(0);
+    assert_eq!((exports.find("p0"), exports.find("p1")), (None, Some(1)));
+    assert_eq!(exports.reports().len(), 1);
+    for io in &begun {
+        settle(&mut exports, &mut users);
+        assert!(puppets[0].take().is_empty() && !exports.has_gone(), "{io:?} is in the volume");
+        puppets[0].succeed(io);
+        assert_eq!(poll(&mut exports).len(), 1);
+    }
+    settle(&mut exports, &mut users);
+    let sync = puppets[0].take_one();
+    assert_eq!(sync.op, Op::Flush);
+    assert!(!exports.has_gone() && exports.leaving().eq(["p0"]) && exports.is_at_work());
+    puppets[0].succeed(&sync);
+    settle(&mut exports, &mut users);
+    let (name, volume) = exports.take_gone().unwrap();
+    assert_eq!((name.as_str(), volume.outstanding()), ("p0", 0));
+    assert!(exports.take_gone().is_none() && exports.leaving().next().is_none());
+
+    // Meanwhile the other goes on, and another of the same name has the place.
+    submit(&mut exports, 3, other.pass, io()).unwrap();
+    puppets[1].succeed(&puppets[1].take_one());
+    assert_eq!(poll(&mut exports).len(), 1);
+    let next = Puppet::new(9, Puppet::GEOMETRY);
+    add_puppet(&mut exports, 0, &next);
+    assert_eq!(exports.find("p0"), Some(0));
+    assert_eq!(exports.admit(1, writer.pass).unwrap_err(), NoEntry::NoPass);
+    exports.heard(1, AT);
+    let again = grant(&mut exports, &mut users, 4, false);
+    submit(&mut exports, 4, again.pass, write(&Pool::new(0), 2)).unwrap();
+    assert_ne!(again.verifier, writer.verifier);
+    assert_eq!((next.take().len(), puppets[0].take().len()), (1, 0));
+}
+
+/// Who is being recorded as the writer is, though nobody is told; and a sync that fails keeps nobody.
+#[test]
+fn what_is_being_recorded_is_recorded_before_an_export_leaves() {
+    let (mut exports, _) = door(MemDisk::new(BYTES, 512, 1));
+    let mut users = Dialect::default();
+    settle(&mut exports, &mut users);
+    claim(&mut exports, 1, false).unwrap();
+    exports.settle(AT, &mut users);
+    users.gone.push(1);
+    exports.end_session(1, AT);
+    exports.leave(0);
+    settle(&mut exports, &mut users);
+    let (_, volume) = exports.take_gone().expect("it has ended");
+    assert!(users.granted.is_empty());
+    let again = ExportConfig { name: "disk".into(), volume, read_only: false };
+    assert_eq!(exports.add(again), 0);
+    settle(&mut exports, &mut users);
+    let report = &exports.reports()[0];
+    assert_eq!(report.writer.as_ref().unwrap().name, "user 1");
+
+    let (mut exports, puppets) = puppets(1);
+    exports.leave(0);
+    settle(&mut exports, &mut users);
+    puppets[0].fail(&puppets[0].take_one());
+    settle(&mut exports, &mut users);
+    assert!(exports.take_gone().is_some());
+    assert!(exports.take_note().unwrap().contains("p0"));
+}
