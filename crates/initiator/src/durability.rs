@@ -271,13 +271,15 @@ impl Durability {
     }
 
     /// A request of a replay did not arrive as it was sent, and what is kept is as it was: the log is sent again from
-    /// its beginning, once for each effect.
+    /// there on, since what follows may lie over it.
     pub fn replay_again(&mut self, number: u64) {
-        if let Some(effect) = self.retained.get_mut(number) {
-            effect.is_second = true;
+        let Some(replay) = &mut self.replay else { return };
+        replay.outstanding = replay.outstanding.saturating_sub(1);
+        let Some(effect) = self.retained.get_mut(number) else { return };
+        effect.is_second = true;
+        if number <= replay.next {
+            (replay.next, replay.from) = (number, 0);
         }
-        let outstanding = self.replay.map_or(0, |replay| replay.outstanding.saturating_sub(1));
-        self.start_replay(outstanding);
     }
 
     /// A request of a replay was answered.
@@ -297,6 +299,7 @@ impl Durability {
             self.verifier = verifier;
         }
         if let Some(effect) = self.retained.get_mut(number) {
+            effect.is_second &= !is_ok;
             effect.replayed(if is_ok { verifier } else { self.verifier });
         }
         if let Some(replay) = self.replay.filter(|_| news)

@@ -165,7 +165,7 @@ impl Requests {
         self.slots.restart(slots, sequence, &mut orphans);
         for io in orphans.drain(..) {
             match io.owner {
-                Owner::User(_) => self.waiting.push_front(io),
+                Owner::User(_) => self.put_back(io),
                 Owner::Flush | Owner::Replay(_) => {}
             }
         }

@@ -179,7 +179,9 @@ impl Retained {
     }
 
     fn weight(effect: &Effect) -> usize {
-        effect.data.iter().map(|s| s.len().max(4096)).sum()
+        // A segment keeps a page, sums a buffer of 512 bytes or more.
+        let data: usize = effect.data.iter().map(|s| s.len().max(4096)).sum();
+        data + if effect.sums.is_empty() { 0 } else { effect.sums.len().next_multiple_of(512) }
     }
 
     pub fn push(&mut self, effect: Effect) {

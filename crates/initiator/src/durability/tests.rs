@@ -124,6 +124,10 @@ fn it_is_as_documented() {
                 d.on_replayed(0, d.mark(), 9, true);
                 send(d)
             }),
+            ("a replayed write was altered on its way; on it goes", |d| {
+                d.replay_again(0);
+                send(d)
+            }),
             ("a flush is done", |d| flush(d, d.verifier, Ok(()))),
             ("a flush is done, under another verifier", |d| flush(d, 9, Ok(()))),
             ("a flush has failed", |d| flush(d, 9, Err(ErrorKind::Io))),
