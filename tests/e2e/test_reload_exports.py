@@ -62,12 +62,17 @@ def fifty_come_and_go(lab, shards):
             more = Disk(lab, key_path(lab, "alice"), name, name="more")
             check(mark(lab, more, f"turn {nth}", "write") == "same", f"turn {nth}: what was written is read")
             more.detach()
+        is_marked = nth % 5 == 0 and nth % 7 != 0
         del target.exports[name]
         target.write(lab, ["alice"])
         said = target.reload()
         check((exports_of(said), said["ended"], said["leaving"]) == ([f"export `{name}` is removed"], 0, []),
               f"turn {nth}: it says {said}")
         check(not is_locked(path), f"turn {nth}: {path} is still locked")
+        with open(path, "rb") as file:
+            file.seek(8192)
+            found = file.read(4096)
+        check(not is_marked or found == f"turn {nth}".encode().ljust(4096, b"."), f"turn {nth}: {path} has {found[:20]}")
     fio.still_running("the last export had gone")
     status = target.status()
     check(len(status["exports"]) == 2 * shards, f"status shows {[export['name'] for export in status['exports']]}")

@@ -42,6 +42,9 @@ impl Exports {
 
     /// The next export that has been taken away and has nothing under way any more, and its volume.
     pub fn take_gone(&mut self) -> Option<(String, Box<dyn Volume>)> {
+        if !self.has_gone() {
+            return None;
+        }
         let export = self.exports.iter().position(|e| e.presence == Presence::Synced)?;
         let nothing = MemoryStore::new(512, 512, Identity::default(), &self.pool);
         let e = &mut self.exports[export];
@@ -93,6 +96,8 @@ impl Exports {
     }
 
     fn sync_last(&mut self, export: usize) {
+        // A record that could not be put back is not tried again: that may be under way when the sync has ended.
+        self.unresolved.remove(export);
         let e = &mut self.exports[export];
         let at_once = self.config.canary == DoorCanary::LeavesAtOnce;
         if at_once || e.read_only || e.volume.geometry().features.read_only {

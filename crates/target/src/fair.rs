@@ -133,7 +133,8 @@ impl Fair {
     /// Another export, of this index: the next one, or that of one which is gone, and for which nobody waits.
     pub fn add_line(&mut self, export: usize) {
         match self.lines.get_mut(export) {
-            Some(line) => line.weight = 1,
+            // How much suits its store it has to learn.
+            Some(line) => (line.weight, line.depth) = (1, Line::new().depth),
             None => self.lines.push(Line::new()),
         }
     }

@@ -9,8 +9,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -368,7 +368,7 @@ impl View<'_> {
             });
             all.push((export.name.clone(), shard));
             if plan.added.iter().any(|added| added.name == export.name) {
-                sync_beforehand(export);
+                sync_beforehand(export)?;
                 added[usize::from(shard)].push(export.clone());
             }
         }
@@ -398,12 +398,26 @@ impl View<'_> {
     }
 }
 
-/// Syncs a new image before its shard opens it, which does the same, and serves others.
-fn sync_beforehand(export: &ExportSpec) {
-    let is_file = |path: &Path| std::fs::metadata(path).is_ok_and(|found| found.is_file());
-    for path in paths_of(std::iter::once(&export.volume)).iter().filter(|path| is_file(path)) {
-        // Whoever opens it says what is wrong with it.
-        let _ = std::fs::File::open(path).and_then(|file| file.sync_all());
+/// Syncs what an export is on before its shard opens it, which does the same, and serves others. Not on this thread,
+/// which signals are told to: where a sync takes long, whoever asked may ask again when it is over.
+fn sync_beforehand(export: &ExportSpec) -> Result<(), String> {
+    if export.read_only {
+        return Ok(());
+    }
+    let (name, paths) = (&export.name, paths_of(std::iter::once(&export.volume)));
+    let (tell, told) = mpsc::channel();
+    let sync = move || {
+        let result = paths.iter().try_for_each(|path| disk::sync_before(path));
+        let _ = tell.send(result);
+    };
+    let thread = std::thread::Builder::new().name("sync".into()).spawn(sync);
+    thread.map_err(|error| format!("export {name}: cannot make a thread: {error}"))?;
+    match told.recv_timeout(PREPARE_PATIENCE) {
+        Ok(result) => result.map_err(|error| format!("export {name}: cannot be synced: {error}")),
+        Err(_) => Err(format!(
+            "export {name}: its sync takes longer than {} s: reload again when that is over",
+            PREPARE_PATIENCE.as_secs()
+        )),
     }
 }
 
@@ -432,8 +446,6 @@ fn open_all(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use thinwire_runtime::disk::LettingGo;
 
     use super::*;

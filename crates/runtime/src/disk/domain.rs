@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, Weak};
 use rustix::fs::{AtFlags, StatxFlags, major, minor, statx};
 use thinwire_volume::{SyncDomain, SyncScope};
 
+use super::LettingGo;
+
 /// A file system or device, by the number of its device.
 type Number = (u32, u32);
 
@@ -56,6 +58,21 @@ pub(super) fn sync_all(file: &File) -> io::Result<()> {
     let result = file.sync_all();
     scope.end(mark, result.is_err());
     result
+}
+
+/// Syncs a file or device that is to be opened for writing, so that opening it, which syncs it, too, takes no time.
+/// What cannot be looked at is left to whoever opens it.
+///
+/// # Errors
+/// The sync has failed; that counts for all that lies there.
+pub fn sync_before(path: &Path) -> io::Result<()> {
+    let is_one = |found: fs::Metadata| found.is_file() || found.file_type().is_block_device();
+    if !fs::metadata(path).is_ok_and(is_one) {
+        return Ok(());
+    }
+    let Ok(file) = File::open(path) else { return Ok(()) };
+    let _told = LettingGo::of(path);
+    sync_all(&file)
 }
 
 /// Where the kernel tells what lies on what.

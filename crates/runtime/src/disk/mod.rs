@@ -34,6 +34,7 @@ mod worker;
 mod writer;
 
 pub use any::AnyDisk;
+pub use domain::sync_before;
 pub use error::DiskOpenError;
 pub(crate) use identity::Hash;
 pub use letting_go::{LettingGo, waited_for};
