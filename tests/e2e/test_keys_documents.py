@@ -190,8 +190,12 @@ def a_key_is_changed(lab):
     keys_copied(disk, host)
     serve = take("thinwire target --key alice --key bob --link eth1 --export disk0=/srv/disk0.img,keys=alice,"
                  "read-keys=bob --export shared=/srv/shared.img").replace("--link eth1", "--name node1 --link eth1")
+    checked = take("thinwire attach --key alice 'tw://node1/disk0?link=eth1&integrity=on' --nbd unix:/run/disk0.sock")
     check(not left, f"docs/security.md has lines that are not tried: {left}")
     disk.serves(serve)
+    host.runs(checked)
+    check("checked end to end" in host.runs("thinwire status disk0"), "its status says so")
+    host.runs("thinwire detach disk0")
     attach = "thinwire attach --key {} 'tw://node1/{}?link=eth1' --nbd unix:/run/{}.sock --as {} {}"
     alice = attach.format("alice", "disk0", "alice", "alice", "")
     host.runs(alice)
