@@ -253,7 +253,7 @@ fn decode_extents(bytes: &[u8], asked: u64, block: u64) -> Vec<Extent> {
 mod tests {
     use thinwire_buffer::Pool;
     use thinwire_proto::DropReason;
-    use thinwire_wire::Complete;
+    use thinwire_wire::{Complete, Sums};
 
     use super::*;
     use crate::snapshot::{Make, check};
@@ -304,6 +304,26 @@ mod tests {
             (true, false, true) => "Outstanding",
             (true, false, false) => "GivenUp",
             (true, true, false) => "Done",
+        }
+    }
+
+    /// What another session reads has sums of its own: those that came in the one before are of other bytes, perhaps.
+    #[test]
+    fn a_read_that_another_session_takes_over_forgets_its_sums() {
+        let mut r = Requests::new();
+        r.slots.are_checked = true;
+        r.on_session(2, 0);
+        r.submit(read());
+        for sequence in [1, 8] {
+            assert_eq!(start(&mut r, GRANT), "");
+            let sums = Sums { slot: 0, sequence, sums: &[sequence as u8; 4] };
+            assert_eq!(
+                r.slots.on_sums(&sums, &Pool::new(0)),
+                Ok(false),
+                "they are taken in each time"
+            );
+            // With the old one still there.
+            r.on_session(2, 7);
         }
     }
 
