@@ -56,6 +56,15 @@ impl Absence {
         }
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match self.state {
+            State::Present => "Present",
+            State::Away { .. } => "Away",
+            State::GivenUp { .. } => "GivenUp",
+        }
+    }
+
     /// I/O fails at once.
     pub fn has_given_up(&self) -> bool {
         matches!(self.state, State::GivenUp { .. })
@@ -118,14 +127,6 @@ mod tests {
         }),
     ];
 
-    fn state_of(absence: &Absence) -> &'static str {
-        match absence.state {
-            State::Present => "Present",
-            State::Away { .. } => "Away",
-            State::GivenUp { .. } => "GivenUp",
-        }
-    }
-
     #[test]
     fn it_is_as_documented() {
         check(
@@ -150,7 +151,7 @@ mod tests {
                     told(a.on_time(Time(0) + LIMIT, true))
                 }),
             ],
-            state_of,
+            Absence::state,
         );
     }
 

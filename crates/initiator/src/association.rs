@@ -108,6 +108,17 @@ impl Association {
         self.attempt.is_some()
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match (&self.session, &self.attempt, self.doubt) {
+            (None, None, _) => "Idle",
+            (None, Some(_), _) => "Seeking",
+            (Some(_), None, None) => "Associated",
+            (Some(_), None, Some(_)) => "Doubted",
+            (Some(_), Some(_), _) => "Rejoining",
+        }
+    }
+
     /// Random bits that nobody can guess.
     pub fn draw(&mut self) -> u64 {
         self.rng.next_u64()

@@ -162,6 +162,20 @@ impl Attachment {
         }
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match (&self.state, self.is_open()) {
+            (State::Apart, false) => "Apart",
+            (State::Asked, false) => "Asked",
+            (State::Refused { .. }, false) => "Refused",
+            (State::Failed(_), _) => "Failed",
+            (State::Granted, _) => "Granted",
+            (State::Apart, true) => "Apart, open",
+            (State::Asked, true) => "Asked, open",
+            (State::Refused { .. }, true) => "Refused, open",
+        }
+    }
+
     /// Handle and generation that requests name it by.
     #[inline]
     pub fn handle(&self) -> (u32, u32) {

@@ -64,6 +64,17 @@ impl Closing {
         Closing { state, is_held, failure: None, error: None, is_unheard: false }
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match self.state {
+            State::Open => "Open",
+            State::Draining => "Draining",
+            State::Clean { .. } => "Clean",
+            State::Told { .. } => "Told",
+            State::Closed => "Closed",
+        }
+    }
+
     /// It neither has failed nor is it over.
     #[inline]
     pub fn lives(&self) -> bool {
@@ -218,16 +229,6 @@ mod tests {
         closing
     }
 
-    fn state_of(closing: &Closing) -> &'static str {
-        match closing.state {
-            State::Open => "Open",
-            State::Draining => "Draining",
-            State::Clean { .. } => "Clean",
-            State::Told { .. } => "Told",
-            State::Closed => "Closed",
-        }
-    }
-
     fn step(step: Step) -> String {
         if step == Step::None { String::new() } else { variant(&step) }
     }
@@ -273,7 +274,7 @@ mod tests {
                     String::new()
                 }),
             ],
-            state_of,
+            Closing::state,
         );
     }
 

@@ -146,6 +146,18 @@ impl Durability {
         self.stats.failures + u64::from(self.given_up)
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match (self.retained.is_empty(), self.replay.is_some(), self.owes) {
+            (true, false, false) => "Clean",
+            (false, false, false) => "Retaining",
+            (_, true, false) => "Replaying",
+            (true, false, true) => "Clean, owing",
+            (false, false, true) => "Retaining, owing",
+            (_, true, true) => "Replaying, owing",
+        }
+    }
+
     pub fn is_replaying(&self) -> bool {
         self.replay.is_some()
     }

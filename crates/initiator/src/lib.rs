@@ -43,10 +43,12 @@ mod retained;
 mod slots;
 #[cfg(test)]
 mod snapshot;
+mod states;
 
 pub use config::{InitiatorCanary, InitiatorConfig, TargetName, WhenAway};
 pub use discovery::{DiscoveredTarget, Discovery};
 pub use initiator::Initiator;
 pub use keyed::InitiatorKey;
 pub use report::{AlteredStats, AttachError, InitiatorReport, InitiatorStats, Phase, Timer};
+pub use states::STATE_TABLES;
 pub use thinwire_wire::MEMBERS_MAX;

@@ -59,6 +59,17 @@ impl Requests {
         self.slots.copied_bytes
     }
 
+    /// Its name in the table.
+    pub fn state(&self) -> &'static str {
+        match (self.waiting.is_empty(), self.slots.is_idle(), self.done.is_empty()) {
+            (true, true, true) => "Idle",
+            (false, _, _) => "Waiting",
+            (true, false, true) => "Outstanding",
+            (true, false, false) => "GivenUp",
+            (true, true, false) => "Done",
+        }
+    }
+
     /// Submitted and not polled.
     pub fn outstanding(&self) -> usize {
         self.outstanding
@@ -297,16 +308,6 @@ mod tests {
         r
     }
 
-    fn state_of(r: &Requests) -> &'static str {
-        match (r.waiting.is_empty(), r.slots.is_idle(), r.done.is_empty()) {
-            (true, true, true) => "Idle",
-            (false, _, _) => "Waiting",
-            (true, false, true) => "Outstanding",
-            (true, false, false) => "GivenUp",
-            (true, true, false) => "Done",
-        }
-    }
-
     /// What another session reads has sums of its own: those that came in the one before are of other bytes, perhaps.
     #[test]
     fn a_read_that_another_session_takes_over_forgets_its_sums() {
@@ -378,7 +379,7 @@ mod tests {
                     if done.is_empty() { String::new() } else { "completed".to_owned() }
                 }),
             ],
-            state_of,
+            Requests::state,
         );
     }
 

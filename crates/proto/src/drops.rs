@@ -99,6 +99,11 @@ impl Drops {
         self.counts[reason.index()] += 1;
     }
 
+    /// Another's, too.
+    pub fn add(&mut self, other: &Drops) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+    }
+
     /// How many so far.
     pub fn get(&self, reason: DropReason) -> u64 {
         self.counts[reason.index()]
@@ -106,10 +111,15 @@ impl Drops {
 
     /// All counters that are not zero, with their names.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.all().filter(|&(_, count)| count > 0)
+    }
+
+    /// All counters with their names.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let names = FrameError::ALL
             .iter()
             .map(|e| e.name())
             .chain(DropReason::OWN.iter().map(|&(_, name)| name));
-        names.zip(self.counts).filter(|&(_, count)| count > 0)
+        names.zip(self.counts)
     }
 }

@@ -12,7 +12,7 @@ use thinwire_volume::Volume;
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::keys::{Holder, entropy};
-use crate::server::{Served, Server, ServerShard, harvest_keyed};
+use crate::server::{Served, Server, ServerShard, harvest_drops};
 use crate::tree::TreeLeaf;
 
 /// Upper halves of the ids of the sessions of attachments.
@@ -65,7 +65,7 @@ impl LeafView<'_> {
         coverage.leaf_replayed += stats.replayed;
         coverage.leaf_replay_failures += stats.replay_failures;
         coverage.leaves_fenced += u64::from(self.initiator.failure().is_some());
-        harvest_keyed(&stats.drops, coverage);
+        harvest_drops(&stats.drops, coverage);
     }
 }
 

@@ -15,6 +15,7 @@
 //! * `forger.rs`: somebody on the way of all frames who has no key
 //! * `juggler/`: one that has several exports in a session, checked
 //! * `stranger.rs`: a station that sends valid nonsense
+//! * `coverage.rs`, `transitions.rs`: what runs have met, and which changes of an initiator's states
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
 //! * `spread.rs`, `mail.rs`: exports that are on all shards of a target, and what these say to one another
@@ -67,6 +68,7 @@ pub mod stranger;
 pub mod swarm;
 pub mod told;
 pub mod trace;
+pub mod transitions;
 pub mod tree;
 pub mod ways;
 pub mod world;

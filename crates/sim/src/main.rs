@@ -45,9 +45,6 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
     }
 }
 
-/// So many seeds must have exercised everything.
-const SEEDS_FOR_COVERAGE: u64 = 200;
-
 thread_local! {
     /// Where the last panic of this thread was.
     static PANIC: RefCell<String> = const { RefCell::new(String::new()) };
@@ -139,8 +136,14 @@ fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32
         started.elapsed().as_secs_f64(),
         counts.join(" ")
     );
-    let missing = coverage.missing();
-    if count >= SEEDS_FOR_COVERAGE && all && !missing.is_empty() {
+    let drops: Vec<_> =
+        coverage.drops.all().map(|(name, count)| format!("{name}={count}")).collect();
+    println!("dropped: {}", drops.join(" "));
+    let changes: Vec<_> =
+        coverage.transitions.iter().map(|(name, count)| format!("{name} = {count}")).collect();
+    println!("changes of state: {}", changes.join("; "));
+    let missing = coverage.missing(count);
+    if all && !missing.is_empty() {
         println!("these seeds never exercised: {}", missing.join(", "));
         return ExitCode::FAILURE;
     }

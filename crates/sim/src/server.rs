@@ -534,11 +534,12 @@ pub fn harvest(target: &Target, coverage: &mut Coverage) {
     coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));
     coverage.unknown_sessions += stats.drops.get(DropReason::UnknownSession);
     coverage.unknown_keys += stats.drops.get(DropReason::UnknownKey);
-    harvest_keyed(&stats.drops, coverage);
+    harvest_drops(&stats.drops, coverage);
 }
 
-/// Adds what keys have kept out.
-pub(crate) fn harvest_keyed(drops: &Drops, coverage: &mut Coverage) {
+/// Adds what was dropped, and apart from that what keys have kept out.
+pub(crate) fn harvest_drops(drops: &Drops, coverage: &mut Coverage) {
+    coverage.drops.add(drops);
     coverage.forged_frames += drops.get(DropReason::Frame(FrameError::Forged));
     coverage.other_suites += drops.get(DropReason::Frame(FrameError::Suite));
     coverage.insecure += drops.get(DropReason::Insecure);

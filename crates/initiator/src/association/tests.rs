@@ -58,16 +58,6 @@ fn rejoining() -> Association {
     a
 }
 
-fn state_of(a: &Association) -> &'static str {
-    match (&a.session, &a.attempt, a.doubt) {
-        (None, None, _) => "Idle",
-        (None, Some(_), _) => "Seeking",
-        (Some(_), None, None) => "Associated",
-        (Some(_), None, Some(_)) => "Doubted",
-        (Some(_), Some(_), _) => "Rejoining",
-    }
-}
-
 fn nonce(a: &Association) -> u64 {
     a.attempt.as_ref().map_or(0, |attempt| attempt.candidates()[0].nonce)
 }
@@ -225,6 +215,6 @@ fn it_is_as_documented() {
                 String::new()
             }),
         ],
-        state_of,
+        Association::state,
     );
 }

@@ -77,19 +77,6 @@ fn refusal(transaction: u32, status: Status) -> AttachRefused<'static> {
     AttachRefused { transaction, status: status as u16, seconds_left: 7, text: "no" }
 }
 
-fn state_of(a: &Attachment) -> &'static str {
-    match (&a.state, a.is_open()) {
-        (State::Apart, false) => "Apart",
-        (State::Asked, false) => "Asked",
-        (State::Refused { .. }, false) => "Refused",
-        (State::Failed(_), _) => "Failed",
-        (State::Granted, _) => "Granted",
-        (State::Apart, true) => "Apart, open",
-        (State::Asked, true) => "Asked, open",
-        (State::Refused { .. }, true) => "Refused, open",
-    }
-}
-
 /// As the initiator has it: only the first attach ends by that.
 fn refuse(a: &mut Attachment, status: Status) -> String {
     match a.is_open() {
@@ -148,7 +135,7 @@ fn it_is_as_documented() {
                 String::new()
             }),
         ],
-        state_of,
+        Attachment::state,
     );
 }
 

@@ -63,17 +63,6 @@ fn owing() -> Durability {
     d
 }
 
-fn state_of(d: &Durability) -> &'static str {
-    match (d.retained.is_empty(), d.replay.is_some(), d.owes) {
-        (true, false, false) => "Clean",
-        (false, false, false) => "Retaining",
-        (_, true, false) => "Replaying",
-        (true, false, true) => "Clean, owing",
-        (false, false, true) => "Retaining, owing",
-        (_, true, true) => "Replaying, owing",
-    }
-}
-
 fn read(d: &mut Durability, verifier: u64) -> String {
     if d.on_read(verifier, true) { String::new() } else { "again".to_owned() }
 }
@@ -148,7 +137,7 @@ fn it_is_as_documented() {
                 String::new()
             }),
         ],
-        state_of,
+        Durability::state,
     );
 }
 

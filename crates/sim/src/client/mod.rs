@@ -33,7 +33,7 @@ use crate::export::Export;
 use crate::keys::{Holder, entropy, known_as};
 use crate::machine::Machine;
 use crate::model::{Range, Violation};
-use crate::server::harvest_keyed;
+use crate::server::harvest_drops;
 use crate::tree::TreeStore;
 
 pub use self::holding::Holding;
@@ -293,6 +293,7 @@ impl Client {
             node.on_frame(time, link, frame);
         });
         node.settle(time);
+        process.observe(&mut coverage.transitions);
         process.follow_members(now);
         self.look_at_held(now, false, coverage)?;
         self.look(now, export, coverage, trace)?;
@@ -314,6 +315,7 @@ impl Client {
         trace("sent", frames);
         self.look(now, export, coverage, trace)?;
         let process = self.initiator.as_mut().expect("it runs");
+        process.observe(&mut coverage.transitions);
         self.machine.dirty |= process.node().has_ios();
         let report = process.report(time);
         let full = report.retained_bytes > self.config.retained_bytes_max
@@ -377,5 +379,5 @@ fn harvest(initiator: &ClientProcess, top: Top, coverage: &mut Coverage) {
     coverage.duplicate_frames += stats.drops.get(DropReason::Duplicate);
     coverage.damaged_frames += stats.drops.get(DropReason::Frame(FrameError::Checksum));
     coverage.unknown_sessions += stats.drops.get(DropReason::UnknownSession);
-    harvest_keyed(&stats.drops, coverage);
+    harvest_drops(&stats.drops, coverage);
 }

@@ -15,6 +15,7 @@ use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Unaligned, 
 use super::members::Members;
 use crate::gateway::LANES;
 use crate::stamp::SECTOR_BYTES;
+use crate::transitions::{States, Transitions};
 use crate::tree::{TreeLeaf, TreeStore};
 
 /// What users of an initiator see of it.
@@ -34,6 +35,8 @@ pub enum Top {
 pub struct ClientProcess {
     pub(super) node: Node,
     pub(super) initiators: Vec<PartId<Initiator>>,
+    /// The states of each when it was last looked at.
+    states: Vec<States>,
     /// If it has several.
     pub(super) members: Option<Members>,
     tree: Option<TreeStore>,
@@ -60,6 +63,7 @@ impl ClientProcess {
         let mut process = ClientProcess {
             node: Node::new(links),
             initiators: Vec::new(),
+            states: Vec::new(),
             members: None,
             tree: tree.cloned(),
             top,
@@ -98,11 +102,20 @@ impl ClientProcess {
         let links: Vec<LinkInfo> = self.node.links().collect();
         let all = (0..links.len()).collect();
         let initiator = Initiator::new(Time(now), config, links, self.pool.clone(), seed);
+        self.states.push(initiator.states());
         self.initiators.push(self.node.add(initiator, all, lane));
     }
 
     pub(super) fn each(&self) -> impl Iterator<Item = &Initiator> {
         self.initiators.iter().map(|&id| self.node.get(id).expect("it is never removed"))
+    }
+
+    /// Counts how the states of all have changed.
+    pub(super) fn observe(&mut self, transitions: &mut Transitions) {
+        for (&id, states) in self.initiators.iter().zip(&mut self.states) {
+            let initiator = self.node.get(id).expect("it is never removed");
+            transitions.observe(states, initiator.states());
+        }
     }
 
     pub(super) fn for_each(&mut self, mut act: impl FnMut(&mut Initiator)) {
