@@ -22,6 +22,8 @@ pub(crate) mod mountinfo;
 mod opens;
 mod replies;
 mod server;
+#[cfg(test)]
+mod server_fuzz;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
