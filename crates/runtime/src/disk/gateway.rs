@@ -59,7 +59,7 @@ fn encode_record(record: WriterRecord) -> Vec<u8> {
     encode(record, Kept::default()).to_vec()
 }
 
-fn to_bytes(record: WriterRecord, leaves: &[u64]) -> Vec<u8> {
+pub(super) fn to_bytes(record: WriterRecord, leaves: &[u64]) -> Vec<u8> {
     if leaves.iter().all(|&generation| generation == 0) {
         return encode_record(record);
     }
@@ -72,7 +72,7 @@ fn to_bytes(record: WriterRecord, leaves: &[u64]) -> Vec<u8> {
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Option<(WriterRecord, Vec<u64>)> {
+pub(super) fn from_bytes(bytes: &[u8]) -> Option<(WriterRecord, Vec<u64>)> {
     if !bytes.starts_with(&MAGIC) {
         return decode(bytes).map(|(record, _)| (record, Vec::new()));
     }

@@ -21,6 +21,8 @@ mod lock;
 mod open;
 mod real;
 mod recorded;
+#[cfg(test)]
+mod records_fuzz;
 mod restricted;
 pub(crate) mod ring;
 mod slots;

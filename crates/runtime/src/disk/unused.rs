@@ -72,7 +72,7 @@ impl UnusedGrant {
     }
 }
 
-fn to_bytes(grant: LeafGrant) -> [u8; 32] {
+pub(super) fn to_bytes(grant: LeafGrant) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..16].copy_from_slice(&grant.since.to_be_bytes());
@@ -82,7 +82,7 @@ fn to_bytes(grant: LeafGrant) -> [u8; 32] {
     bytes
 }
 
-fn from_bytes(bytes: &[u8]) -> Option<LeafGrant> {
+pub(super) fn from_bytes(bytes: &[u8]) -> Option<LeafGrant> {
     let number = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let grant = LeafGrant { since: number(8)?, generation: number(16)? };
     (to_bytes(grant) == *bytes).then_some(grant)
