@@ -142,6 +142,14 @@ fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32
     let changes: Vec<_> =
         coverage.transitions.iter().map(|(name, count)| format!("{name} = {count}")).collect();
     println!("changes of state: {}", changes.join("; "));
+    let in_vain = coverage.excused_in_vain(count);
+    if !in_vain.is_empty() {
+        println!(
+            "these seeds exercised what `coverage.rs` says no seed does: {}",
+            in_vain.join(", ")
+        );
+        return ExitCode::FAILURE;
+    }
     let missing = coverage.missing(count);
     if all && !missing.is_empty() {
         println!("these seeds never exercised: {}", missing.join(", "));

@@ -1,5 +1,6 @@
 //! A station that speaks the protocol and means nothing by it: it opens sessions of its own and sends
-//! random valid messages and probes in them, in any state, now and then with a payload that is none of theirs, acknowledges what was never sent, or nothing at all.
+//! random valid messages and probes in them, in any state, now and then with a payload that is none of theirs,
+//! acknowledges what was never sent, or nothing at all.
 //! It reads nobody else's frames, and asks for nothing but reading, which it may.
 
 use thinwire_buffer::{Addr, Pool, RxBatch, TxBatch, TxFrame};

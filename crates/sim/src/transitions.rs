@@ -1,7 +1,7 @@
 //! Which changes of state runs have gone through, of those that the tables of an initiator have.
 //!
-//! An initiator is looked at twice in a turn of its loop. What happens between two looks is one change here, so that
-//! some are seen that no table has; those are counted and not asked for.
+//! An initiator is looked at twice in a turn of its loop. What happens between two looks is one change here: one that a
+//! table has may have been two on the way, and some that no table has are not told of.
 
 use std::sync::LazyLock;
 

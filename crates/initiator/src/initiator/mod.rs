@@ -4,6 +4,7 @@
 mod flow;
 mod intake;
 mod integrity;
+mod states;
 #[cfg(test)]
 mod tests;
 mod volume;
@@ -36,12 +37,12 @@ const ALTERED_EVERY: Duration = Duration::from_secs(10);
 pub struct Initiator {
     config: InitiatorConfig,
     pool: Pool,
-    pub(crate) association: Association,
-    pub(crate) attachment: Attachment,
-    pub(crate) requests: Requests,
-    pub(crate) durability: Durability,
-    pub(crate) absence: Absence,
-    pub(crate) closing: Closing,
+    association: Association,
+    attachment: Attachment,
+    requests: Requests,
+    durability: Durability,
+    absence: Absence,
+    closing: Closing,
     now: Time,
     drops: Drops,
     observer: Option<Rc<dyn StageObserver>>,
