@@ -21,8 +21,8 @@ use thinwire_volume::{ErrorKind, Volume};
 const BYTES: u64 = 1 << 20;
 /// More turns than anything here needs.
 const TURNS_MAX: usize = 20_000;
-/// What a face holds of so few clients, at most.
-const LIVE_BYTES_MAX: usize = 32 << 20;
+/// What a face holds of so few clients, at most: of each what its configuration allows, a request, and its buffers.
+const LIVE_BYTES_MAX: usize = 4 << 20;
 
 struct Guest {
     socket: UnixStream,
