@@ -209,8 +209,9 @@ def an_xdp_link_whose_address_changes(lab):
     load.verified(lab, attachment.nbd, mib=4)
     lab.run("target", "ip", "link", "set", "eth1", "address", "02:00:00:00:01:77")
     load.verified(lab, attachment.nbd, mib=8, seed=2)
-    found = told(lab)
-    check(set(found["refused_calls"]) == {"bpf"}, f"{found}")
+    # It looks now and then for what has become of its address.
+    refused = until("the target has tried to load a program", 20, lambda: told(lab)["refused_calls"])
+    check(set(refused) == {"bpf"}, f"{refused}")
     attachment.detach()
 
 
