@@ -166,7 +166,10 @@ impl Chaos {
 
     /// Everything ends that goes wrong.
     pub fn heal(&mut self, world: &mut World) {
-        world.clients.iter_mut().for_each(|client| client.cuts.clear());
+        for client in &mut world.clients {
+            client.cuts.clear();
+            client.aims.clear();
+        }
         while let Some((_, what)) = self.later.pop_first() {
             self.finish(world, what);
         }

@@ -25,6 +25,7 @@
 //! * `leaves.rs`: what a gateway remembers of its leaves, and who writes one while it is down
 //! * `notes.rs`: what it writes down of grants that it has not used
 //! * `image.rs`: what happens to images while no target serves them
+//! * `aim.rs`: crashes that come with a change of an initiator's state
 //! * `damage.rs`: memory and links that alter data behind the checks of frames
 //! * `narrow.rs`: links that do not take all that they are given
 //! * `lending.rs`: links that receive into memory of their own
@@ -36,6 +37,7 @@
 //! * `run.rs`: the course of a run, and its verdict
 #![forbid(unsafe_code)]
 
+pub mod aim;
 pub mod chaos;
 pub mod client;
 pub mod coming;

@@ -142,6 +142,9 @@ fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32
     let changes: Vec<_> =
         coverage.transitions.iter().map(|(name, count)| format!("{name} = {count}")).collect();
     println!("changes of state: {}", changes.join("; "));
+    let crashes: Vec<_> =
+        coverage.transitions.crashes().map(|(name, count)| format!("{name} = {count}")).collect();
+    println!("crashes at changes of state: {}", crashes.join("; "));
     let in_vain = coverage.excused_in_vain(count);
     if !in_vain.is_empty() {
         println!(

@@ -205,6 +205,7 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     recover(&mut world)?;
     world.with_forger(Forger::rest);
     stay_quiet(&mut world)?;
+    swarm::aim_at_the_end(seed, &mut world);
     end(&mut world)?;
     let (mut coverage, mut trace_hash) = (world.figures(), world.trace_hash());
     let planted = match canary {
@@ -383,10 +384,21 @@ fn end(world: &mut World) -> Result<(), Violation> {
         client.close();
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.close());
-    world.run_until("detaching", RECOVERY_NS, |w| {
-        let clients = w.clients.iter().all(|c| c.initiator.is_none());
-        clients && w.jugglers.iter().all(|j| !j.is_running())
-    })?;
+    let limit = world.now + RECOVERY_NS;
+    let is_left = |w: &World| {
+        let clients = w.clients.iter().any(|c| c.initiator.is_some());
+        clients || w.jugglers.iter().any(|j| j.is_running())
+    };
+    while is_left(world) {
+        if world.now >= limit {
+            return Err(world.not_within("detaching", RECOVERY_NS));
+        }
+        world.step(limit)?;
+        // Who detaches waits for a server that dies meanwhile.
+        while let Some(server) = world.died.pop() {
+            world.start_server(server);
+        }
+    }
     // Who stands on others goes first.
     for stands in [true, false] {
         let ending: Vec<usize> = (0..world.servers.len())

@@ -2,6 +2,7 @@
 //! out most of what can go wrong, so that the rest gets to happen in every combination.
 
 mod absences;
+mod aims;
 mod caches;
 mod damage;
 mod disks;
@@ -14,6 +15,7 @@ mod trees;
 
 pub use self::absences::has_absences;
 pub(crate) use self::absences::plan_absences;
+pub(crate) use self::aims::aim_at_the_end;
 pub use self::caches::has_cache;
 pub use self::damage::has_damage;
 pub use self::disks::run_local_disks;
@@ -166,6 +168,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
         lending::lend(seed, &mut world);
         keys::give(seed, &mut world);
         damage::spoil(seed, &mut world);
+        aims::aim(seed, &mut world);
         return (world, plan);
     }
     let Ground { mut world, machines, faults, duration_ns, servers } = ground;
@@ -238,6 +241,7 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     lending::lend(seed, &mut world);
     keys::give(seed, &mut world);
     damage::spoil(seed, &mut world);
+    aims::aim(seed, &mut world);
     (world, plan)
 }
 

@@ -1,4 +1,5 @@
-//! Which changes of state runs have gone through, of those that the tables of an initiator have.
+//! Which changes of state runs have gone through, of those that the tables of an initiator have, and which of them a
+//! crash was aimed at.
 //!
 //! An initiator is looked at twice in a turn of its loop. What happens between two looks is one change here: one that a
 //! table has may have been two on the way, and some that no table has are not told of.
@@ -14,10 +15,22 @@ const PARTS: usize = STATE_TABLES.len();
 /// The states of the parts of an initiator, in the order of [`STATE_TABLES`].
 pub type States = [&'static str; PARTS];
 
-/// How often each part has gone from each state to each other.
+/// A number for each part, and each way from one of its states to another.
+type Counts = [[[u64; STATES_MAX]; STATES_MAX]; PARTS];
+
+/// How often each part has gone from each state to each other, and how often that brought a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transitions {
-    counts: [[[u64; STATES_MAX]; STATES_MAX]; PARTS],
+    counts: Counts,
+    crashes: Counts,
+}
+
+/// A change of state that the tables have, by the numbers of part and states in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    part: usize,
+    from: usize,
+    to: usize,
 }
 
 /// A table, read.
@@ -59,33 +72,69 @@ impl Table {
     }
 }
 
+impl Change {
+    /// All that the tables have.
+    pub fn all() -> impl Iterator<Item = Change> {
+        let of = |part: usize| {
+            TABLES[part].changes.iter().map(move |&(from, to)| Change { part, from, to })
+        };
+        (0..PARTS).flat_map(of)
+    }
+
+    /// As "part: from > to".
+    pub fn name(self) -> String {
+        let table = &TABLES[self.part];
+        format!("{}: {} > {}", table.part, table.states[self.from], table.states[self.to])
+    }
+
+    /// Of which part.
+    pub fn part(self) -> &'static str {
+        TABLES[self.part].part
+    }
+
+    fn of(self, counts: &Counts) -> u64 {
+        counts[self.part][self.from][self.to]
+    }
+}
+
 impl Transitions {
-    /// What has changed since `before`, which is `now` afterwards.
-    pub fn observe(&mut self, before: &mut States, now: States) {
+    /// Counts what has changed since `before`, which is `now` afterwards, and tells `changed` of each.
+    pub fn observe(&mut self, before: &mut States, now: States, mut changed: impl FnMut(Change)) {
         for (part, (before, now)) in before.iter_mut().zip(now).enumerate() {
             let from = std::mem::replace(before, now);
             if from != now {
                 let table = &TABLES[part];
-                self.counts[part][table.state(from)][table.state(now)] += 1;
+                let change = Change { part, from: table.state(from), to: table.state(now) };
+                self.counts[part][change.from][change.to] += 1;
+                changed(change);
             }
         }
     }
 
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Transitions) {
-        let counts = self.counts.as_flattened_mut().as_flattened_mut();
-        let others = other.counts.as_flattened().as_flattened();
-        counts.iter_mut().zip(others).for_each(|(count, more)| *count += more);
+    /// This change brought a crash.
+    pub fn note_crash(&mut self, at: Change) {
+        self.crashes[at.part][at.from][at.to] += 1;
     }
 
-    /// Those of the tables, as "part: from > to", and how often they have happened.
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Transitions) {
+        let sum = |counts: &mut Counts, others: &Counts| {
+            let others = others.as_flattened().as_flattened();
+            let counts = counts.as_flattened_mut().as_flattened_mut();
+            counts.iter_mut().zip(others).for_each(|(count, more)| *count += more);
+        };
+        sum(&mut self.counts, &other.counts);
+        sum(&mut self.crashes, &other.crashes);
+    }
+
+    /// Those of the tables, by name, and how often they have happened.
     pub fn iter(&self) -> impl Iterator<Item = (String, u64)> + '_ {
-        TABLES.iter().zip(&self.counts).flat_map(|(table, counts)| {
-            table.changes.iter().map(|&(from, to)| {
-                let name = format!("{}: {} > {}", table.part, table.states[from], table.states[to]);
-                (name, counts[from][to])
-            })
-        })
+        Change::all().map(|change| (change.name(), change.of(&self.counts)))
+    }
+
+    /// As [`Transitions::iter`]: how often a crash was aimed at them and hit.
+    pub fn crashes(&self) -> impl Iterator<Item = (String, u64)> + '_ {
+        Change::all().map(|change| (change.name(), change.of(&self.crashes)))
     }
 }
 
@@ -98,15 +147,20 @@ mod tests {
         let start = ["Idle", "Apart", "Idle", "Clean", "Away", "Open"];
         let mut before = start;
         let mut transitions = Transitions::default();
-        transitions.observe(&mut before, start);
+        let mut told = Vec::new();
+        transitions.observe(&mut before, start, |change| told.push(change));
+        assert!(told.is_empty());
         let later = ["Seeking", "Apart", "Idle", "Clean", "Away", "Draining"];
-        transitions.observe(&mut before, later);
-        transitions.observe(&mut before, later);
+        transitions.observe(&mut before, later, |change| told.push(change));
+        transitions.observe(&mut before, later, |_| unreachable!("nothing has changed"));
+        transitions.note_crash(told[1]);
         let mut sum = transitions;
         sum.add(&transitions);
         let seen: Vec<_> = sum.iter().filter(|&(_, count)| count > 0).collect();
         let seen: Vec<_> = seen.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(seen, [("association: Idle > Seeking", 2), ("closing: Open > Draining", 2)]);
+        let hit: Vec<_> = sum.crashes().filter(|&(_, count)| count > 0).collect();
+        assert_eq!(hit, [("closing: Open > Draining".to_owned(), 2)]);
     }
 
     #[test]

@@ -271,7 +271,9 @@ impl Initiator {
     fn enter_session(&mut self, slots: u16) {
         let sequence = if self.config.counters_high { SEQUENCE_HIGH } else { 0 };
         self.requests.on_session(slots, sequence);
-        self.closing.on_session();
+        if self.config.canary != InitiatorCanary::ToldOnce {
+            self.closing.on_session();
+        }
         self.durability.on_session();
         self.ask_attach();
     }

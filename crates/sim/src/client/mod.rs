@@ -27,13 +27,14 @@ use thinwire_wire::{FrameError, Status};
 use self::members::is_for;
 use self::verdict::Pending;
 use self::workload::op_name;
+use crate::aim::{Aims, Victim};
 use crate::coverage::Coverage;
 use crate::damage::BadBuffers;
 use crate::export::Export;
 use crate::keys::{Holder, entropy, known_as};
 use crate::machine::Machine;
 use crate::model::{Range, Violation};
-use crate::server::harvest_drops;
+use crate::server::{Crash, harvest_drops};
 use crate::tree::TreeStore;
 
 pub use self::holding::Holding;
@@ -62,6 +63,8 @@ pub enum End {
     Failed(ErrorKind),
     /// It was closed.
     Closed,
+    /// It was killed with a change of its state.
+    Killed,
 }
 
 /// A machine for an initiator.
@@ -96,6 +99,10 @@ pub struct Client {
     pub buffers: Option<BadBuffers>,
     /// It keeps what it has read, if it does.
     pub holding: Option<Holding>,
+    /// Crashes that wait for changes of its state.
+    pub aims: Aims,
+    /// Its target is to crash with a change that has just happened.
+    pub target_dies: Option<Crash>,
     /// Number of its present run, unique in the world.
     pub run: u32,
     /// The run has been granted its export.
@@ -161,6 +168,8 @@ impl Client {
             reading: None,
             buffers: None,
             holding: None,
+            aims: Aims::default(),
+            target_dies: None,
             run: 0,
             is_open: false,
             is_guest: false,
@@ -293,8 +302,11 @@ impl Client {
             node.on_frame(time, link, frame);
         });
         node.settle(time);
-        process.observe(&mut coverage.transitions);
-        process.follow_members(now);
+        if self.has_to_die(coverage) {
+            self.crash(export, coverage);
+            return Ok(Some(End::Killed));
+        }
+        self.initiator.as_mut().expect("it runs").follow_members(now);
         self.look_at_held(now, false, coverage)?;
         self.look(now, export, coverage, trace)?;
         while self.wants_more(now) {
@@ -314,8 +326,11 @@ impl Client {
         self.machine.deadline = node.deadline().0;
         trace("sent", frames);
         self.look(now, export, coverage, trace)?;
+        if self.has_to_die(coverage) {
+            self.crash(export, coverage);
+            return Ok(Some(End::Killed));
+        }
         let process = self.initiator.as_mut().expect("it runs");
-        process.observe(&mut coverage.transitions);
         self.machine.dirty |= process.node().has_ios();
         let report = process.report(time);
         let full = report.retained_bytes > self.config.retained_bytes_max
@@ -329,6 +344,22 @@ impl Client {
             self.end(export, coverage, end == Some(End::Closed))?;
         }
         Ok(end)
+    }
+
+    /// Counts how its states have changed since the last look: whether one of the changes is its death.
+    fn has_to_die(&mut self, coverage: &mut Coverage) -> bool {
+        let process = self.initiator.as_mut().expect("it runs");
+        let (mut dies, mut crashes) = (false, Vec::new());
+        process.observe(&mut coverage.transitions, |change| {
+            let Some(victim) = self.aims.strike(change) else { return };
+            crashes.push(change);
+            match victim {
+                Victim::Initiator => dies = true,
+                Victim::Target(how) => self.target_dies = Some(how),
+            }
+        });
+        crashes.into_iter().for_each(|change| coverage.transitions.note_crash(change));
+        dies
     }
 
     fn end(

@@ -15,7 +15,7 @@ use thinwire_volume::{Completion, ErrorKind, Geometry, Identity, Io, Unaligned, 
 use super::members::Members;
 use crate::gateway::LANES;
 use crate::stamp::SECTOR_BYTES;
-use crate::transitions::{States, Transitions};
+use crate::transitions::{Change, States, Transitions};
 use crate::tree::{TreeLeaf, TreeStore};
 
 /// What users of an initiator see of it.
@@ -110,11 +110,15 @@ impl ClientProcess {
         self.initiators.iter().map(|&id| self.node.get(id).expect("it is never removed"))
     }
 
-    /// Counts how the states of all have changed.
-    pub(super) fn observe(&mut self, transitions: &mut Transitions) {
+    /// Counts how the states of all have changed, and tells `changed` of each change.
+    pub(super) fn observe(
+        &mut self,
+        transitions: &mut Transitions,
+        mut changed: impl FnMut(Change),
+    ) {
         for (&id, states) in self.initiators.iter().zip(&mut self.states) {
             let initiator = self.node.get(id).expect("it is never removed");
-            transitions.observe(states, initiator.states());
+            transitions.observe(states, initiator.states(), &mut changed);
         }
     }
 

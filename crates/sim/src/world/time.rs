@@ -173,6 +173,7 @@ impl World {
     }
 
     fn turn_clients(&mut self) -> Result<(), Violation> {
+        let mut dying = Vec::new();
         for (index, client) in self.clients.iter_mut().enumerate() {
             let runs = client.initiator.is_some();
             if !runs
@@ -184,15 +185,24 @@ impl World {
             let name = client.name.clone();
             let mut note = |what: &str, value: u64| trace.note(now, &name, what, value);
             let export = &mut self.exports[client.export];
-            if let Some(end) = client.turn(now, export, &mut self.coverage, &mut note)? {
+            let end = client.turn(now, export, &mut self.coverage, &mut note)?;
+            dying.extend(client.target_dies.take().map(|how| (export.server, how)));
+            if let Some(end) = end {
                 note(&format!("ends: {end:?}"), 0);
                 match &end {
                     End::Failed(thinwire_volume::ErrorKind::Fenced) => self.coverage.fenced += 1,
                     End::Failed(_) => self.coverage.content_changed += 1,
                     End::Refused(_) => self.coverage.refused_busy += 1,
+                    End::Killed => self.coverage.client_crashes += 1,
                     End::Closed => {}
                 }
                 self.ended.push((index, end));
+            }
+        }
+        for (server, how) in dying {
+            if self.servers[server].runs() {
+                self.crash_server(server, how);
+                self.died.push(server);
             }
         }
         Ok(())
