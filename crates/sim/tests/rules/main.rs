@@ -6,6 +6,7 @@ mod endings;
 mod exhaustion;
 mod floods;
 mod forged;
+mod fuzz_worlds;
 mod grove;
 mod growth;
 mod hardening;
