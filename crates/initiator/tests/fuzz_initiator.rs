@@ -154,6 +154,7 @@ impl Stage {
                     assert_eq!(completion.data.bytes() as u64, len);
                     REACHED.count("read");
                 }
+                Ok(()) if op == Op::Write => REACHED.count("written"),
                 Ok(()) => REACHED.count("done"),
                 Err(error) => {
                     let what = if error.kind == ErrorKind::Fenced { "fenced" } else { "failed" };
@@ -173,7 +174,7 @@ impl Stage {
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {
-        match choices.below(10) {
+        match choices.below(14) {
             0 => self.now = self.now + Duration::from_micros(1 + choices.number() % 5_000),
             1 => self.now = self.now + Duration::from_millis(1 + choices.number() % 5_000),
             2 | 3 if self.initiator.is_open() && self.asked.len() < 200 => self.ask(choices),
@@ -188,7 +189,7 @@ impl Stage {
                 self.turn();
                 self.session(choices, Some(0));
             }
-            6 | 7 => self.serve(choices),
+            6..=10 => self.serve(choices),
             _ => self.session(choices, None),
         }
         self.turn();
@@ -368,7 +369,9 @@ impl Stage {
             offset += piece;
         }
         let mut out = vec![0; HEADER_BYTES];
-        let (verifier, length) = (near(choices, 1), near(choices, length.into()) as u32);
+        let verifier = if choices.below(4) == 0 { choices.number() } else { 1 };
+        let sent = if op == OpCode::Read as u8 { length } else { 0 };
+        let length = near(choices, sent.into()) as u32;
         Complete { slot, status: 0, sequence, verifier, length }.emit(&mut out);
         self.said += 1;
         self.send(choices, out, 0);
@@ -506,6 +509,11 @@ fn play(choices: &mut Choices<'_>) {
     if stage.initiator.is_open() {
         REACHED.count("open");
     }
+    let stats = stage.initiator.report(stage.now).stats;
+    stats.drops.iter().for_each(|(reason, _)| REACHED.count(reason));
+    if stats.replayed > 0 {
+        REACHED.count("replayed");
+    }
     // Whatever it was told: it ends, and all that was asked of it with it.
     stage.initiator.abort();
     for _ in 0..100 {
@@ -520,6 +528,8 @@ fn play(choices: &mut Choices<'_>) {
 
 #[test]
 fn fuzz_initiator() {
-    fuzz!("initiator", 15_000, 400, play);
-    REACHED.expect(&["open", "asked", "read", "done", "failed", "fenced"]);
+    fuzz!("initiator", 8_000, 800, play);
+    REACHED.expect(&["open", "asked", "read", "written", "done", "failed", "fenced", "replayed"]);
+    // What lies about requests is dropped for a reason that has a name.
+    REACHED.expect(&["slot", "range", "unasked", "direction", "epoch", "unknown-session"]);
 }

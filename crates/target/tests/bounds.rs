@@ -11,8 +11,8 @@ use thinwire_target::{ExportConfig, SESSION_NUMBER, Target, TargetConfig};
 use thinwire_volume::stores::NullStore;
 use thinwire_volume::{Completion, Geometry, Identity, Io, Volume};
 use thinwire_wire::{
-    AskClocks, Attach, Bye, DATA_OFFSET, DataHeader, Detach, Frame, Header, Hello, Kind, Message,
-    OpCode, Ping, Probe, ProbeReply, Request, Reset, attach_flags,
+    AskClocks, Attach, Bye, DATA_OFFSET, DataHeader, Detach, Feedback, Frame, Header, Hello, Kind,
+    Message, OpCode, Ping, Probe, ProbeReply, Request, Reset, attach_flags, flags,
 };
 
 thread_local! {
@@ -119,6 +119,8 @@ struct Pair {
     handle: Option<(u32, u32)>,
     /// The store completes nothing.
     stuck: Rc<Cell<bool>>,
+    /// It acknowledges after all: the largest number that it has heard in the session.
+    heard: Option<u64>,
 }
 
 impl Pair {
@@ -147,6 +149,7 @@ impl Pair {
             cookie: 0,
             handle: None,
             stuck,
+            heard: None,
         };
         pair.greet();
         pair
@@ -215,6 +218,12 @@ impl Pair {
         head.resize(head.len() + payload, 7);
         header.length = head.len() as u16;
         header.write(&mut head);
+        let mut feedback = Feedback::default();
+        if let Some(largest) = self.heard.filter(|&largest| largest > 0) {
+            (feedback.flags, feedback.ack_largest) = (flags::ACK, largest);
+            feedback.ack_bitmap = if largest < 64 { (1 << largest) - 1 } else { u64::MAX };
+        }
+        feedback.write(&mut head);
         let mut frame = TxFrame::new(Addr::Sim(1), head);
         seal(&mut frame);
         self.next_number += 1;
@@ -245,6 +254,11 @@ impl Pair {
                 }
                 Some(Message::UnknownSession(_)) => gone = true,
                 _ => {}
+            }
+            if frame.header().kind == Kind::Session
+                && let Some(heard) = &mut self.heard
+            {
+                *heard = frame.header().packet_number.max(*heard);
             }
             for message in frame.messages() {
                 if let Message::Attached(a) = message {
@@ -437,4 +451,30 @@ fn who_never_attached_makes_nothing_grow() {
     }
     let held = LIVE.with(Cell::get) - p.before;
     assert!(held < 16 << 20, "{} sessions hold {held} bytes", p.target.sessions().len());
+}
+
+/// What each of them has made is gone with it, also the number that it had.
+#[test]
+fn who_attaches_and_detaches_a_million_times_makes_nothing_grow() {
+    let mut p = Pair::new();
+    p.heard = Some(0);
+    let (mut before, mut granted) = (0, 0);
+    for n in 0..1_000_000 {
+        let last = p.handle.take();
+        p.say(0, 0, |o| {
+            if let Some((attachment, generation)) = last {
+                Detach { transaction: 2 * n, attachment, generation }.emit(o);
+            }
+            attach(2 * n + 1, "disk").emit(o);
+        });
+        p.turn();
+        granted += u32::from(p.handle.is_some());
+        if n == 1_000 {
+            before = LIVE.with(Cell::get);
+        }
+    }
+    assert_eq!((granted, p.sessions), (1_000_000, 1));
+    let grown = LIVE.with(Cell::get) - before;
+    assert!(grown < 16 << 10, "{grown} bytes more than after a thousand");
+    assert_eq!(p.target.sessions()[0].exports, ["disk"]);
 }
