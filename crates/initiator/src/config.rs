@@ -45,8 +45,6 @@ pub enum InitiatorCanary {
     SumsAnew,
     /// Reads are completed whatever their sums say.
     ReadsUnchecked,
-    /// A target that was told of the end in a session that is lost is not told again.
-    ToldOnce,
 }
 
 /// Settings of an attachment. The defaults are right for most.

@@ -221,7 +221,7 @@ impl Chaos {
         self.rng.between(scale / 4, scale)
     }
 
-    /// Whoever has failed or was refused tries again, perhaps harder.
+    /// Whoever has failed, was refused or was killed with a change of its state tries again, perhaps harder.
     fn restart_ended(&mut self, world: &mut World) {
         while let Some(server) = world.died.pop() {
             let at = world.now + self.a_while();

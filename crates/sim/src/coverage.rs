@@ -373,23 +373,30 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ),
 ];
 
-/// What few runs exercise: one to four of the first 2,000 each.
-const SELDOM: [&str; 4] = [
+/// What few runs exercise: one to five of the first 2,000 each.
+const SELDOM: [&str; 5] = [
+    "notes_lost",
     "association: Doubted > Seeking",
     "association: Rejoining > Seeking",
     "durability: Clean, owing > Replaying, owing",
     "durability: Replaying, owing > Clean, owing",
 ];
 
-/// Changes that happen often enough, while a crash meets them seldom.
-const SELDOM_HIT: [&str; 8] = [
+/// Changes that happen often enough, while a crash comes with less than ten of each in 2,000 runs: by chance with none,
+/// if what is drawn is another.
+const SELDOM_HIT: [&str; 13] = [
+    "association: Doubted > Associated",
+    "attachment: Refused > Apart",
+    "attachment: Asked, open > Refused, open",
     "attachment: Refused, open > Apart, open",
+    "attachment: Refused, open > Asked, open",
+    "requests: Waiting > Done",
     "durability: Clean, owing > Clean",
     "durability: Clean, owing > Retaining, owing",
     "durability: Retaining, owing > Clean",
     "durability: Retaining, owing > Retaining",
     "durability: Retaining, owing > Clean, owing",
-    "closing: Draining > Clean",
+    "absence: GivenUp > Present",
     "closing: Draining > Closed",
 ];
 
@@ -453,10 +460,11 @@ mod tests {
         assert!(changes.iter().any(|name| name == "drop payload"));
         assert!(changes.iter().any(|name| name == "closing: Told > Closed"));
         assert!(changes.iter().any(|name| name == "crash at closing: Told > Closed"));
-        assert!(changes.iter().any(|name| name == "closing: Draining > Clean"));
-        assert!(!changes.iter().any(|name| name == "crash at closing: Draining > Clean"));
+        assert!(changes.iter().any(|name| name == "closing: Draining > Closed"));
+        assert!(!changes.iter().any(|name| name == "crash at closing: Draining > Closed"));
         let all = asked(SEEDS_FOR_SELDOM);
-        assert_eq!(all.len(), changes.len() + 2 * SELDOM.len() + SELDOM_HIT.len());
+        let seldom = SELDOM.iter().filter(|name| name.contains(" > ")).count();
+        assert_eq!(all.len(), changes.len() + SELDOM.len() + seldom + SELDOM_HIT.len());
     }
 
     #[test]

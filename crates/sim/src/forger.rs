@@ -265,12 +265,15 @@ impl Forger {
         let rng = &mut self.rng;
         let mut other = *header;
         match rng.below(6) {
-            0 => other.packet_number += pick(rng, &[1, 1, 2, 64, 5000, 1 << 31]),
+            0 => {
+                let ahead = pick(rng, &[1, 1, 2, 64, 5000, 1 << 31]);
+                other.packet_number = other.packet_number.wrapping_add(ahead);
+            }
             1 => other.path = pick(rng, &[0, 1, 2, 9, u8::MAX]),
             2 | 3 => {
                 let phase = pick(rng, &[1, 1, 2, 3, u8::MAX]);
                 other.key_phase = other.key_phase.wrapping_add(phase);
-                other.packet_number += pick(rng, &[0, 1, 2]);
+                other.packet_number = other.packet_number.wrapping_add(pick(rng, &[0, 1, 2]));
             }
             4 => other.epoch = other.epoch.wrapping_add(pick(rng, &[1, u32::MAX])),
             _ => {
@@ -293,7 +296,7 @@ impl Forger {
             &[Kind::Session, Kind::Session, Kind::Session, Kind::Probe, Kind::ProbeReply],
         ));
         (plain.session, plain.epoch, plain.path) = (header.session, header.epoch, header.path);
-        plain.packet_number = header.packet_number + pick(rng, &[0, 1, 1, 2, 40]);
+        plain.packet_number = header.packet_number.wrapping_add(pick(rng, &[0, 1, 1, 2, 40]));
         match plain.kind {
             Kind::Probe => {
                 let (room_frames, room_bytes) = (64, 1 << 20);

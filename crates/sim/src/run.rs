@@ -384,10 +384,11 @@ fn end(world: &mut World) -> Result<(), Violation> {
         client.close();
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.close());
-    let limit = world.now + RECOVERY_NS;
+    let mut limit = world.now + RECOVERY_NS;
     let is_left = |w: &World| {
         let clients = w.clients.iter().any(|c| c.initiator.is_some());
-        clients || w.jugglers.iter().any(|j| j.is_running())
+        let servers = w.servers.iter().any(|server| !server.runs());
+        clients || servers || w.jugglers.iter().any(|j| j.is_running())
     };
     while is_left(world) {
         if world.now >= limit {
@@ -397,6 +398,7 @@ fn end(world: &mut World) -> Result<(), Violation> {
         // Who detaches waits for a server that dies meanwhile.
         while let Some(server) = world.died.pop() {
             world.start_server(server);
+            limit = world.now + RECOVERY_NS;
         }
     }
     // Who stands on others goes first.

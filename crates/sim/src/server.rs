@@ -133,11 +133,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Bytes of its pool that somebody holds.
-    pub fn live_bytes(&self) -> usize {
-        self.pool.stats().live_bytes
-    }
-
     /// A machine on which nothing runs yet.
     pub fn new(stations: Vec<u32>, config: TargetConfig, faults: Option<FaultConfig>) -> Self {
         Server {

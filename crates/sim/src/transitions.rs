@@ -25,7 +25,7 @@ pub struct Transitions {
     crashes: Counts,
 }
 
-/// A change of state that the tables have, by the numbers of part and states in them.
+/// A change of state, by the numbers of part and states in the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     part: usize,

@@ -373,12 +373,6 @@ fn canary_that_keeps_sessions_of_a_key_that_is_gone_is_found() {
     found_with_keys(Canary::Target(target::TargetCanary::KeysKept), 100);
 }
 
-/// The target dies in the moment in which it is told.
-#[test]
-fn canary_that_tells_of_the_end_once_is_found() {
-    found(Canary::Initiator(initiator::InitiatorCanary::ToldOnce), 300);
-}
-
 #[test]
 fn canary_that_believes_refusals_of_nobody_is_found() {
     found_with_keys(Canary::Initiator(initiator::InitiatorCanary::BelievesRefusals), 300);

@@ -458,7 +458,7 @@ fn who_never_attached_makes_nothing_grow() {
 fn who_attaches_and_detaches_a_million_times_makes_nothing_grow() {
     let mut p = Pair::new();
     p.heard = Some(0);
-    let (mut before, mut granted) = (0, 0);
+    let (mut before, mut granted, mut highest) = (0, 0, 0);
     for n in 0..1_000_000 {
         let last = p.handle.take();
         p.say(0, 0, |o| {
@@ -469,11 +469,13 @@ fn who_attaches_and_detaches_a_million_times_makes_nothing_grow() {
         });
         p.turn();
         granted += u32::from(p.handle.is_some());
+        highest = highest.max(p.handle.map_or(0, |(attachment, _)| attachment));
         if n == 1_000 {
             before = LIVE.with(Cell::get);
         }
     }
     assert_eq!((granted, p.sessions), (1_000_000, 1));
+    assert!(highest <= 8, "attachment {highest}");
     let grown = LIVE.with(Cell::get) - before;
     assert!(grown < 16 << 10, "{grown} bytes more than after a thousand");
     assert_eq!(p.target.sessions()[0].exports, ["disk"]);

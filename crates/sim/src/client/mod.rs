@@ -35,6 +35,7 @@ use crate::keys::{Holder, entropy, known_as};
 use crate::machine::Machine;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, harvest_drops};
+use crate::transitions::Change;
 use crate::tree::TreeStore;
 
 pub use self::holding::Holding;
@@ -101,8 +102,8 @@ pub struct Client {
     pub holding: Option<Holding>,
     /// Crashes that wait for changes of its state.
     pub aims: Aims,
-    /// Its target is to crash with a change that has just happened.
-    pub target_dies: Option<Crash>,
+    /// Its target is to crash with this change, which has just happened.
+    pub target_dies: Option<(Change, Crash)>,
     /// Number of its present run, unique in the world.
     pub run: u32,
     /// The run has been granted its export.
@@ -349,16 +350,19 @@ impl Client {
     /// Counts how its states have changed since the last look: whether one of the changes is its death.
     fn has_to_die(&mut self, coverage: &mut Coverage) -> bool {
         let process = self.initiator.as_mut().expect("it runs");
-        let (mut dies, mut crashes) = (false, Vec::new());
+        let (mut dies, mut deadly) = (false, Vec::new());
         process.observe(&mut coverage.transitions, |change| {
             let Some(victim) = self.aims.strike(change) else { return };
-            crashes.push(change);
             match victim {
-                Victim::Initiator => dies = true,
-                Victim::Target(how) => self.target_dies = Some(how),
+                Victim::Initiator => {
+                    dies = true;
+                    deadly.push(change);
+                }
+                // Of several changes in a look the last.
+                Victim::Target(how) => self.target_dies = Some((change, how)),
             }
         });
-        crashes.into_iter().for_each(|change| coverage.transitions.note_crash(change));
+        deadly.into_iter().for_each(|change| coverage.transitions.note_crash(change));
         dies
     }
 

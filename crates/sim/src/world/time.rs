@@ -186,7 +186,7 @@ impl World {
             let mut note = |what: &str, value: u64| trace.note(now, &name, what, value);
             let export = &mut self.exports[client.export];
             let end = client.turn(now, export, &mut self.coverage, &mut note)?;
-            dying.extend(client.target_dies.take().map(|how| (export.server, how)));
+            dying.extend(client.target_dies.take().map(|why| (export.server, why)));
             if let Some(end) = end {
                 note(&format!("ends: {end:?}"), 0);
                 match &end {
@@ -199,8 +199,10 @@ impl World {
                 self.ended.push((index, end));
             }
         }
-        for (server, how) in dying {
+        for (server, (change, how)) in dying {
+            // Many changes come since it is down.
             if self.servers[server].runs() {
+                self.coverage.transitions.note_crash(change);
                 self.crash_server(server, how);
                 self.died.push(server);
             }
