@@ -255,6 +255,19 @@ def detach_while_away(lab):
 
 
 @test(seconds=90)
+def detach_a_block_device_while_away(lab):
+    """Nor does one through a block device, whose kernel flushes it first, be it used or not."""
+    target = Target(lab, "disk0=memory:64M")
+    for name in ("idle", "used"):
+        disk = Attachment(lab, face="block", name=name)
+        if name == "used":
+            run("dd", "if=/dev/urandom", f"of={disk.path}", "bs=64k", "count=16", "conv=fsync,notrunc", "status=none")
+        target.kill()
+        disk.detach(timeout=30)
+        target.start()
+
+
+@test(seconds=90)
 def local_writer_fences(lab):
     """An image with a writer on record is restored beside its target: refused with the writer named; with
     --take-over it is the backup to the byte, and the writer, back with unflushed writes, is fenced."""

@@ -414,6 +414,11 @@ impl Durability {
         Flushed::Told(result)
     }
 
+    /// Something was lost that nobody has been told of.
+    pub fn owes(&self) -> bool {
+        self.owes
+    }
+
     /// Whether something was lost that nobody has been told of; from now on somebody has.
     pub fn take_debt(&mut self) -> bool {
         std::mem::take(&mut self.owes)

@@ -98,10 +98,10 @@ impl Requests {
         self.done.push(completion);
     }
 
-    /// No I/O waits or is outstanding.
+    /// No I/O waits, and none is outstanding of which something may come.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.slots.is_idle()
+        self.waiting.is_empty() && self.slots.are_quiet()
     }
 
     /// The peer's grant has room for it.
@@ -211,6 +211,19 @@ impl Requests {
         self.done.push(if is_whole { done } else { completion(io, Err(ErrorKind::Io)) });
     }
 
+    /// All flushes of the user, sent or not, have nothing to make durable.
+    pub fn complete_flushes(&mut self) {
+        let Requests { slots, waiting, done, .. } = self;
+        slots.give_up(|io| io.op == Op::Flush, |io| done.push(completion(io, Ok(()))));
+        waiting.retain(|io| {
+            let is_flush = io.op == Op::Flush && matches!(io.owner, Owner::User(_));
+            if is_flush {
+                done.push(completion(io, Ok(())));
+            }
+            !is_flush
+        });
+    }
+
     /// Fails all writes that wait: the flush that they wait for has failed.
     pub fn fail_writes(&mut self, kind: ErrorKind) {
         for _ in 0..self.waiting.len() {
@@ -226,7 +239,7 @@ impl Requests {
     /// Fails everything of the user that waits or is outstanding; the slots keep their ranges.
     pub fn fail_all(&mut self, kind: ErrorKind) {
         let done = &mut self.done;
-        self.slots.give_up(|io| done.push(completion(io, Err(kind))));
+        self.slots.give_up(|_| true, |io| done.push(completion(io, Err(kind))));
         while let Some(io) = self.waiting.pop_front() {
             if matches!(io.owner, Owner::User(_)) {
                 self.complete(&io, Err(kind));

@@ -242,6 +242,15 @@ impl Slots {
         self.in_use.is_empty()
     }
 
+    /// Nothing may come of those that are in use: they are flushes that nobody waits for any more.
+    pub fn are_quiet(&self) -> bool {
+        self.in_use.iter().all(|&slot| {
+            let s = &self.slots[slot as usize];
+            let is_flush = s.io.as_ref().is_some_and(|io| io.op == Op::Flush);
+            matches!(s.state, State::GivenUp) && is_flush
+        })
+    }
+
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
@@ -396,12 +405,13 @@ impl Slots {
         Ok(())
     }
 
-    /// Gives up all requests of the user: calls `tell` with each, keeps slots and ranges.
-    pub fn give_up(&mut self, mut tell: impl FnMut(&Pending)) {
+    /// Gives up requests of the user: calls `tell` with each, keeps slots and ranges.
+    pub fn give_up(&mut self, which: impl Fn(&Pending) -> bool, mut tell: impl FnMut(&Pending)) {
         for &slot in &self.in_use {
             let s = &mut self.slots[slot as usize];
             let Some(io) = &s.io else { continue };
-            if matches!(s.state, State::Active) && matches!(io.owner, Owner::User(_)) {
+            let is_users = matches!(io.owner, Owner::User(_));
+            if matches!(s.state, State::Active) && is_users && which(io) {
                 tell(io);
                 s.state = State::GivenUp;
                 s.pieces.clear();
@@ -588,7 +598,7 @@ mod tests {
         assert_eq!(pool.stats().received_bytes, 0);
         let mut slots = reading();
         arrive(&mut slots, &pool, 0, 8192);
-        slots.give_up(|io| assert_eq!(io.len, LEN as u64));
+        slots.give_up(|_| true, |io| assert_eq!(io.len, LEN as u64));
         arrive(&mut slots, &pool, 8192, 8192);
         assert_eq!(pool.stats().received_bytes, 0);
         // The rest only ends the slot.

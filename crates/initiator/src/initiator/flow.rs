@@ -41,6 +41,15 @@ impl Initiator {
         }
     }
 
+    /// Who flushes while the target is away, and has nothing that a restart could lose, waits for nobody: all that was
+    /// acknowledged to it is durable.
+    pub(super) fn flush_nothing(&mut self) {
+        let is_open = self.attachment.is_open();
+        if is_open && self.durability.is_clean() && !self.durability.owes() {
+            self.requests.complete_flushes();
+        }
+    }
+
     /// All that is left before a detach is what is retained.
     pub(super) fn is_last(&self) -> bool {
         self.closing.is_under_way() && self.requests.is_quiet()

@@ -242,6 +242,7 @@ impl Initiator {
             self.came_back();
         } else {
             self.absence.begin(now);
+            self.flush_nothing();
         }
         if self.absence.on_time(now, self.attachment.is_open()).is_some() {
             self.requests.fail_all(ErrorKind::Away);
@@ -271,9 +272,7 @@ impl Initiator {
     fn enter_session(&mut self, slots: u16) {
         let sequence = if self.config.counters_high { SEQUENCE_HIGH } else { 0 };
         self.requests.on_session(slots, sequence);
-        if self.config.canary != InitiatorCanary::ToldOnce {
-            self.closing.on_session();
-        }
+        self.closing.on_session();
         self.durability.on_session();
         self.ask_attach();
     }

@@ -1,8 +1,8 @@
 //! What the parts do together, beside what the simulator shows.
 
-use thinwire_buffer::{Addr, FrameSizes, Room, SegList};
+use thinwire_buffer::{Addr, FrameSizes, Room, SegList, Segment};
 use thinwire_proto::{Batching, Role, SessionConfig};
-use thinwire_volume::{ErrorKind, Op, Volume, VolumeEvent};
+use thinwire_volume::{ErrorKind, Io, IoFlags, Op, Volume, VolumeEvent};
 use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
 
 use super::*;
@@ -13,6 +13,11 @@ use crate::slots::{Owner, Pending};
 /// With a session, though nobody is there.
 fn connected() -> Initiator {
     connected_as(InitiatorConfig::new(TargetName::Node("node1".into()), "disk"))
+}
+
+fn connected_in_clear() -> Initiator {
+    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+    connected_as(InitiatorConfig { insecure: true, ..config })
 }
 
 fn connected_as(config: InitiatorConfig) -> Initiator {
@@ -118,6 +123,68 @@ fn a_fence_of_an_earlier_grant_ends_nothing() {
         let expected = fenced.then_some(ErrorKind::Fenced);
         assert_eq!(initiator.failure(), expected, "{attachment}, {generation}");
     }
+}
+
+/// Attached, and then left by its target.
+fn away(verifier: u64) -> Initiator {
+    let mut initiator = connected_in_clear();
+    let transaction = initiator.attachment.ask();
+    let granted = Attached {
+        transaction,
+        attachment: 3,
+        generation: 4,
+        block_bytes: 512,
+        preferred_bytes: 4096,
+        io_bytes_max: 1 << 20,
+        bytes: 1 << 20,
+        identity: [9; 16],
+        incarnation: 1,
+        writer_generation: 2,
+        verifier,
+        features: 0,
+    };
+    let bytes = initiator.pool.copy_of(&[0]).freeze();
+    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+    let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
+    initiator.on_message(Time(2), &Message::Attached(granted), &frame).unwrap();
+    initiator.on_bye(Time(3));
+    initiator
+}
+
+/// How a flush ends in a turn of one whose target is away, if it does.
+fn flush(initiator: &mut Initiator) -> Option<Result<(), ErrorKind>> {
+    initiator.submit(Io::new(1, Op::Flush, 0, 0));
+    initiator.turn(Time(4), &mut [TxBatch::new()]);
+    let mut done = Vec::new();
+    initiator.poll(&mut done);
+    done.pop().map(|done| done.result.map_err(|error| error.kind))
+}
+
+#[test]
+fn a_flush_without_a_target_waits_only_for_what_a_restart_may_lose() {
+    assert_eq!(flush(&mut away(5)), Some(Ok(())));
+    let write = |flags| Pending {
+        owner: Owner::User(7),
+        op: Op::Write,
+        flags,
+        offset: 0,
+        len: 512,
+        data: SegList::of(Pool::new(1 << 20).copy_of(&[1; 512]).freeze()),
+        sums: Segment::NOTHING,
+        is_second: false,
+    };
+    let mut retaining = away(5);
+    retaining.durability.on_effect(write(IoFlags::default()), 5);
+    assert_eq!(flush(&mut retaining), None);
+    // What has failed to be written again is told by a flush of the target's.
+    let mut owing = away(5);
+    owing.durability.on_replayed(0, owing.durability.mark(), 5, false);
+    assert_eq!(flush(&mut owing), None);
+    let mut durable = away(5);
+    durable.durability.on_effect(write(IoFlags { fua: true, ..IoFlags::default() }), 5);
+    assert_eq!(flush(&mut durable), Some(Ok(())));
+    // Nobody has granted it anything yet.
+    assert_eq!(flush(&mut connected_in_clear()), None);
 }
 
 /// As after a goodbye: what is outstanding is asked for again in another session.
