@@ -2,7 +2,7 @@
 
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList, Segment};
 use thinwire_proto::{Batching, Role, SessionConfig};
-use thinwire_volume::{ErrorKind, Io, IoFlags, Op, Volume, VolumeEvent};
+use thinwire_volume::{Effect, ErrorKind, Gravity, Io, IoFlags, Op, Volume, VolumeEvent};
 use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
 
 use super::*;
@@ -185,6 +185,28 @@ fn a_flush_without_a_target_waits_only_for_what_a_restart_may_lose() {
     assert_eq!(flush(&mut durable), Some(Ok(())));
     // Nobody has granted it anything yet.
     assert_eq!(flush(&mut connected_in_clear()), None);
+}
+
+/// What an initiator with this policy says of a target that has left it.
+fn told(when_away: WhenAway) -> Vec<String> {
+    let mut initiator = away(5);
+    initiator.config.label = "disk0".into();
+    initiator.set_when_away(when_away);
+    initiator.turn(Time(4), &mut [TxBatch::new()]);
+    let mut effects = Vec::new();
+    initiator.tell(Time(4), &mut effects);
+    let texts = effects.into_iter().filter_map(|effect| match effect {
+        Effect::Note(Gravity::Warning, text) => Some(text),
+        _ => None,
+    });
+    texts.collect()
+}
+
+#[test]
+fn a_target_that_is_away_is_told_of_with_what_becomes_of_io() {
+    assert_eq!(told(WhenAway::Wait), ["disk0: the target does not answer; I/O waits"]);
+    let fails = told(WhenAway::FailAfter(Duration::from_secs(30)));
+    assert_eq!(fails, ["disk0: the target does not answer; I/O fails in 30 s"]);
 }
 
 /// As after a goodbye: what is outstanding is asked for again in another session.
