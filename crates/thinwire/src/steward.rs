@@ -33,8 +33,6 @@ use crate::rundir::{Claim, RunDir, TARGET_PREFIX, TargetRecord, node_of};
 use crate::serve::{open_added, target_keys};
 use crate::signals::{Signals, signal_name};
 
-/// A signal that comes again within this is no second one.
-const SAME_SIGNAL: Duration = Duration::from_millis(100);
 /// A shard that does not answer for this long is told of as silent.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The same, if it is to take what has changed: that holds within a second.
@@ -144,7 +142,6 @@ impl Steward<'_> {
         let _end = RingAtEnd(&self.endings.stop);
         let had_terminal = !is_without_terminal();
         let mut signals = 0;
-        let mut last_signal = None;
         let mut given_up = None;
         loop {
             let control = self.control.as_ref().map(ControlServer::fd);
@@ -169,11 +166,7 @@ impl Steward<'_> {
                 Some(libc::SIGHUP) if !(had_terminal && is_without_terminal()) => {
                     let _told = self.view(signals).reload();
                 }
-                Some(signal) if is_the_same(last_signal, signal) => {
-                    tracing::debug!("{}, sent twice at once", signal_name(signal));
-                }
                 Some(signal) => {
-                    last_signal = Some((signal, Instant::now()));
                     signals += 1;
                     self.on_signal(signal, signals);
                     if signals == 2 {
@@ -228,11 +221,6 @@ impl Drop for RingAtEnd<'_> {
     fn drop(&mut self) {
         ring(self.0);
     }
-}
-
-/// Who sends a signal to a process and then to its group, as timeout(1) does, sends it twice and means it once.
-fn is_the_same(last: Option<(i32, Instant)>, signal: i32) -> bool {
-    last.is_some_and(|(last, at)| last == signal && at.elapsed() < SAME_SIGNAL)
 }
 
 /// There is no terminal that this process belongs to, or not any more.
