@@ -2,7 +2,7 @@
 //! (`docs/protocol.md`, "Attachments").
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::time::Duration;
 

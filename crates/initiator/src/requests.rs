@@ -98,10 +98,11 @@ impl Requests {
         self.done.push(completion);
     }
 
-    /// No I/O waits, and none is outstanding of which something may come.
+    /// No I/O waits or is outstanding. While the target is away: but for what nobody waits for any more, which it will
+    /// never confirm if it does not come back.
     #[inline]
-    pub fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.slots.are_quiet()
+    pub fn is_quiet(&self, is_away: bool) -> bool {
+        self.waiting.is_empty() && (self.slots.is_idle() || is_away && self.slots.are_given_up())
     }
 
     /// The peer's grant has room for it.

@@ -1,12 +1,16 @@
-//! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots").
+//! Outstanding requests: the initiator's side of the slots (`docs/protocol.md`, "Slots"). How they stand in frames is
+//! in `slots/outgoing.rs`.
+
+mod outgoing;
 
 use thinwire_buffer::{Buf, Pool, RxFrame, SegList, Segment};
-use thinwire_proto::{Arrived, Content, DropReason, Item, Pieces, SumCanary, UnitMap, sums_of};
+use thinwire_proto::{Arrived, DropReason, Pieces, UnitMap};
 use thinwire_volume::{IoFlags, Op, Token};
-use thinwire_wire::{Complete, Data, OpCode, Request, Reset, Sums, UNIT_BYTES, op_flags};
+use thinwire_wire::{Complete, Data, Sums, UNIT_BYTES};
 
-use crate::attachment::Attachment;
 use crate::ranges::{Range, Ranges};
+
+pub(crate) use self::outgoing::Outgoing;
 
 /// On whose behalf a request runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,13 +246,9 @@ impl Slots {
         self.in_use.is_empty()
     }
 
-    /// Nothing may come of those that are in use: they are flushes that nobody waits for any more.
-    pub fn are_quiet(&self) -> bool {
-        self.in_use.iter().all(|&slot| {
-            let s = &self.slots[slot as usize];
-            let is_flush = s.io.as_ref().is_some_and(|io| io.op == Op::Flush);
-            matches!(s.state, State::GivenUp) && is_flush
-        })
+    /// Nobody waits for any of those that are in use.
+    pub fn are_given_up(&self) -> bool {
+        self.given_up().count() == self.in_use.len()
     }
 
     pub fn has_free(&self) -> bool {
@@ -432,99 +432,9 @@ impl Slots {
     }
 }
 
-/// What a session asks for: the requests, and the attachment that they are for.
-pub(crate) struct Outgoing<'a> {
-    pub slots: &'a mut Slots,
-    pub attachment: &'a Attachment,
-}
-
-impl Content for Outgoing<'_> {
-    fn emit(&mut self, item: Item, out: &mut Vec<u8>) -> bool {
-        match item {
-            Item::Request { slot, sequence } => {
-                let s = &self.slots.slots[slot as usize];
-                let wanted = s.sequence == sequence && matches!(s.state, State::Active);
-                let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
-                let mut flags = 0;
-                if io.flags.fua {
-                    flags |= op_flags::FUA;
-                }
-                if io.flags.no_hole {
-                    flags |= op_flags::NO_HOLE;
-                }
-                if io.flags.one_extent {
-                    flags |= op_flags::ONE_EXTENT;
-                }
-                let (attachment, generation) = self.attachment.handle();
-                Request {
-                    slot,
-                    op: op_code(io.op) as u8,
-                    op_flags: flags,
-                    sequence,
-                    attachment,
-                    generation,
-                    address: io.offset,
-                    length: io.len as u32,
-                }
-                .emit(out);
-                if !io.sums.is_empty() && io.op == Op::Write {
-                    emit_sums(slot, sequence, io, self.slots.sums_anew.as_ref(), out);
-                }
-            }
-            Item::Reset { slot, sequence } => {
-                let s = &self.slots.slots[slot as usize];
-                let wanted = s.sequence == sequence && matches!(s.state, State::GivenUp);
-                let (Some(io), true) = (&s.io, wanted) else { return false };
-                let length = charge(io) as u32;
-                Reset { slot, sequence, length }.emit(out);
-            }
-            Item::Attach(transaction) => return self.attachment.emit(transaction, out),
-            _ => return false,
-        }
-        true
-    }
-
-    fn payload(
-        &mut self,
-        slot: u16,
-        sequence: u32,
-        offset: u32,
-        length: u32,
-        out: &mut SegList,
-    ) -> bool {
-        let s = &self.slots.slots[slot as usize];
-        let wanted = s.sequence == sequence && matches!(s.state, State::Active);
-        let (Some(io), true, None) = (&s.io, wanted, &s.complete) else { return false };
-        io.data.slice_into(offset as usize, length as usize, out);
-        true
-    }
-
-    fn acked(&mut self, _: Item) {}
-}
-
-/// Behind its REQUEST, and as often: they are lost and sent again together.
-fn emit_sums(slot: u16, sequence: u32, io: &Pending, anew: Option<&Pool>, out: &mut Vec<u8>) {
-    let data = || io.data.iter().map(|segment| &segment[..]);
-    let anew = anew.map(|pool| sums_of(pool, io.offset, io.len, data(), SumCanary::None));
-    let sums = anew.as_ref().unwrap_or(&io.sums);
-    Sums { slot, sequence, sums }.emit(out);
-}
-
 /// Bytes of credit that a request takes.
 pub(crate) fn charge(io: &Pending) -> u64 {
     if matches!(io.op, Op::Read | Op::Write) { io.len } else { 0 }
-}
-
-fn op_code(op: Op) -> OpCode {
-    match op {
-        Op::Read => OpCode::Read,
-        Op::Write => OpCode::Write,
-        Op::Flush => OpCode::Flush,
-        Op::Discard => OpCode::Discard,
-        Op::WriteZeroes => OpCode::WriteZeroes,
-        Op::BlockStatus => OpCode::BlockStatus,
-        Op::LoadWriter | Op::StoreWriter => unreachable!("refused when it was submitted"),
-    }
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ fn refused(mut a: Attachment) -> Attachment {
     a
 }
 
-fn answer(transaction: u32, incarnation: u64) -> Attached {
+/// A grant, under verifier 5.
+pub(crate) fn answer(transaction: u32, incarnation: u64) -> Attached {
     Attached {
         transaction,
         attachment: 3,

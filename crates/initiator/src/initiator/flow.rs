@@ -52,7 +52,7 @@ impl Initiator {
 
     /// All that is left before a detach is what is retained.
     pub(super) fn is_last(&self) -> bool {
-        self.closing.is_under_way() && self.requests.is_quiet()
+        self.closing.is_under_way() && self.requests.is_quiet(false)
     }
 
     fn start(&mut self, io: Pending) {

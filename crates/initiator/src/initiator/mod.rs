@@ -375,10 +375,10 @@ impl Initiator {
             // It was refused meanwhile: there is nothing to set free.
             return self.finish_closing();
         }
-        if !self.requests.is_quiet() || !self.durability.is_clean() {
+        let is_away = self.absence.since().is_some();
+        if !self.requests.is_quiet(is_away) || !self.durability.is_clean() {
             return;
         }
-        let is_away = self.absence.since().is_some();
         match self.closing.on_clean(self.now, is_away, self.is_attached()) {
             Step::None => {}
             Step::Finish => {

@@ -3,21 +3,17 @@
 use thinwire_buffer::{Addr, FrameSizes, Room, SegList, Segment};
 use thinwire_proto::{Batching, Role, SessionConfig};
 use thinwire_volume::{Effect, ErrorKind, Gravity, Io, IoFlags, Op, Volume, VolumeEvent};
-use thinwire_wire::{AttachRefused, Attached, Event, Message, event_code};
+use thinwire_wire::{AttachRefused, Event, Message, event_code};
 
 use super::*;
 
 use crate::TargetName;
-use crate::slots::{Owner, Pending};
+use crate::attachment::tests::answer;
+use crate::slots::{Mark, Owner, Pending, Place};
 
 /// With a session, though nobody is there.
 fn connected() -> Initiator {
     connected_as(InitiatorConfig::new(TargetName::Node("node1".into()), "disk"))
-}
-
-fn connected_in_clear() -> Initiator {
-    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
-    connected_as(InitiatorConfig { insecure: true, ..config })
 }
 
 fn connected_as(config: InitiatorConfig) -> Initiator {
@@ -92,30 +88,25 @@ fn who_ends_with_unflushed_writes_has_lost_them() {
     }
 }
 
-/// An event may come late, about what an attachment had before it was granted anew.
-#[test]
-fn a_fence_of_an_earlier_grant_ends_nothing() {
-    let config = InitiatorConfig::new(TargetName::Node("node1".into()), "disk");
+/// Attached, as 3 of generation 4 and under verifier 5; and the frame that said so.
+fn attached(config: InitiatorConfig) -> (Initiator, RxFrame) {
     let mut initiator = connected_as(InitiatorConfig { insecure: true, ..config });
-    initiator.ask_attach();
-    let granted = Attached {
-        transaction: 1,
-        attachment: 3,
-        generation: 4,
-        block_bytes: 512,
-        preferred_bytes: 4096,
-        io_bytes_max: 1 << 20,
-        bytes: 1 << 20,
-        identity: [9; 16],
-        incarnation: 1,
-        writer_generation: 2,
-        verifier: 5,
-        features: 0,
-    };
+    let granted = answer(initiator.attachment.ask(), 1);
     let bytes = initiator.pool.copy_of(&[0]).freeze();
     let (waited, queued) = (Duration::ZERO, Duration::ZERO);
     let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
     initiator.on_message(Time(2), &Message::Attached(granted), &frame).unwrap();
+    (initiator, frame)
+}
+
+fn disk() -> InitiatorConfig {
+    InitiatorConfig::new(TargetName::Node("node1".into()), "disk")
+}
+
+/// An event may come late, about what an attachment had before it was granted anew.
+#[test]
+fn a_fence_of_an_earlier_grant_ends_nothing() {
+    let (mut initiator, frame) = attached(disk());
     for (attachment, generation, fenced) in [(3, 3, false), (2, 4, false), (3, 4, true)] {
         let code = event_code::FENCED;
         let event = Message::Event(Event { code, attachment, generation, value: 9 });
@@ -126,27 +117,8 @@ fn a_fence_of_an_earlier_grant_ends_nothing() {
 }
 
 /// Attached, and then left by its target.
-fn away(verifier: u64) -> Initiator {
-    let mut initiator = connected_in_clear();
-    let transaction = initiator.attachment.ask();
-    let granted = Attached {
-        transaction,
-        attachment: 3,
-        generation: 4,
-        block_bytes: 512,
-        preferred_bytes: 4096,
-        io_bytes_max: 1 << 20,
-        bytes: 1 << 20,
-        identity: [9; 16],
-        incarnation: 1,
-        writer_generation: 2,
-        verifier,
-        features: 0,
-    };
-    let bytes = initiator.pool.copy_of(&[0]).freeze();
-    let (waited, queued) = (Duration::ZERO, Duration::ZERO);
-    let frame = RxFrame { from: Addr::Sim(2), bytes, rest: SegList::new(), waited, queued };
-    initiator.on_message(Time(2), &Message::Attached(granted), &frame).unwrap();
+fn away(config: InitiatorConfig) -> Initiator {
+    let (mut initiator, _) = attached(config);
     initiator.on_bye(Time(3));
     initiator
 }
@@ -162,7 +134,7 @@ fn flush(initiator: &mut Initiator) -> Option<Result<(), ErrorKind>> {
 
 #[test]
 fn a_flush_without_a_target_waits_only_for_what_a_restart_may_lose() {
-    assert_eq!(flush(&mut away(5)), Some(Ok(())));
+    assert_eq!(flush(&mut away(disk())), Some(Ok(())));
     let write = |flags| Pending {
         owner: Owner::User(7),
         op: Op::Write,
@@ -173,25 +145,46 @@ fn a_flush_without_a_target_waits_only_for_what_a_restart_may_lose() {
         sums: Segment::NOTHING,
         is_second: false,
     };
-    let mut retaining = away(5);
+    let mut retaining = away(disk());
     retaining.durability.on_effect(write(IoFlags::default()), 5);
     assert_eq!(flush(&mut retaining), None);
     // What has failed to be written again is told by a flush of the target's.
-    let mut owing = away(5);
+    let mut owing = away(disk());
     owing.durability.on_replayed(0, owing.durability.mark(), 5, false);
     assert_eq!(flush(&mut owing), None);
-    let mut durable = away(5);
+    let mut durable = away(disk());
     durable.durability.on_effect(write(IoFlags { fua: true, ..IoFlags::default() }), 5);
     assert_eq!(flush(&mut durable), Some(Ok(())));
     // Nobody has granted it anything yet.
-    assert_eq!(flush(&mut connected_in_clear()), None);
+    assert_eq!(flush(&mut connected_as(InitiatorConfig { insecure: true, ..disk() })), None);
+}
+
+/// What was given up waits for the target to confirm that nothing comes of it: one that never comes back holds up no
+/// detach.
+#[test]
+fn an_end_without_a_target_waits_for_nothing_that_was_given_up() {
+    let (mut initiator, _) = attached(disk());
+    let mut io = Io::new(1, Op::Write, 0, 512);
+    io.data = SegList::of(initiator.pool.copy_of(&[1; 512]).freeze());
+    initiator.requests.on_session(1, 0);
+    initiator.submit(io);
+    let io = initiator.requests.next(&mut 0, (1, 512), false).expect("there is a slot");
+    initiator.requests.start(io, Place::Nowhere, Mark::default());
+    let turn = |initiator: &mut Initiator, at| initiator.turn(at, &mut [TxBatch::new()]);
+    initiator.on_bye(Time(3));
+    initiator.close();
+    let later = |seconds| Time(3) + Duration::from_secs(seconds);
+    turn(&mut initiator, later(60));
+    assert!(!initiator.is_closed(), "its user has been told nothing");
+    initiator.requests.fail_all(ErrorKind::Away);
+    turn(&mut initiator, later(61));
+    turn(&mut initiator, later(67));
+    assert!(initiator.is_closed());
 }
 
 /// What an initiator with this policy says of a target that has left it.
 fn told(when_away: WhenAway) -> Vec<String> {
-    let mut initiator = away(5);
-    initiator.config.label = "disk0".into();
-    initiator.set_when_away(when_away);
+    let mut initiator = away(InitiatorConfig { label: "disk0".into(), when_away, ..disk() });
     initiator.turn(Time(4), &mut [TxBatch::new()]);
     let mut effects = Vec::new();
     initiator.tell(Time(4), &mut effects);
