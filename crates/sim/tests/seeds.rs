@@ -200,9 +200,10 @@ fn canary_of_a_cache_that_publishes_early_is_found() {
 }
 
 /// Somebody must write what is being read ahead, and read it from there.
+/// One in fifty worlds with caches sees it: a write beside the read, and a reader before the next write.
 #[test]
 fn canary_of_a_cache_that_reads_ahead_unchecked_is_found() {
-    found_in_caches(CacheCanary::AheadUnchecked, 600);
+    found_in_caches(CacheCanary::AheadUnchecked, 1500);
 }
 
 #[test]

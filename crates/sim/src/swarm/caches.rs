@@ -89,5 +89,7 @@ fn read_on(seed: u64, world: &mut World) {
         let w = &mut client.workload;
         w.zeroes = w.zeroes.max((w.reads + w.writes) / 8);
         w.depth = w.depth.max(4);
+        // Who mostly writes repairs what was read ahead in vain before anybody sees it.
+        w.reads = w.reads.max(w.writes * 2);
     }
 }
