@@ -236,13 +236,6 @@ impl Exports {
         holder.is_some_and(|holder| holder.members.iter().any(later))
     }
 
-    /// While it waited, a later session of the same initiator was granted the export: granting it now
-    /// would fence its present self.
-    fn was_overtaken(&self, claim: &PendingClaim) -> bool {
-        let stale_is_granted = self.config.canary == DoorCanary::StaleAttach;
-        !stale_is_granted && self.has_left(&claim.user, claim.export)
-    }
-
     fn overtaken(&self, why: Denial, export: usize) -> Denied {
         let name = &self.exports[export].name;
         let text = format!("a later session of the same initiator has export {name}");
@@ -459,7 +452,13 @@ impl Exports {
         let claim = &self.claims[at];
         // Of one of another shard that is told, which has the claim withdrawn.
         let is_there = claim.shard.is_some() || users.is_there(claim.user.session);
-        if self.was_overtaken(claim) || !is_there {
+        // Those of one export are granted in their order, and none has come in behind one of a later session.
+        debug_assert!(
+            self.config.canary == DoorCanary::StaleAttach
+                || !self.has_left(&claim.user, claim.export),
+            "an earlier session would fence a later one"
+        );
+        if !is_there {
             return Decided::Denied(self.overtaken(Denial::Busy, export));
         }
         if let (1.., Some(generation)) = (claim.user.member, claim.resumes)

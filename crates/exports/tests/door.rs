@@ -19,6 +19,8 @@ mod crowd;
 mod growth;
 #[path = "door/leaving.rs"]
 mod leaving;
+#[path = "door/records.rs"]
+mod records;
 #[path = "door/reports.rs"]
 mod reports;
 #[path = "door/turns.rs"]

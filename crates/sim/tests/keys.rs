@@ -226,6 +226,20 @@ fn a_key_that_is_taken_away_ends_its_sessions_and_no_others() {
     assert_eq!(net.hosts[alice].initiator.hint(), None);
 }
 
+/// With it a session has the name and the rights of who had it before.
+#[test]
+fn a_key_that_is_given_to_another_ends_the_sessions_of_the_first() {
+    let mut net = Net::new(Some(target_keys()), FaultRates::default());
+    let alice = net.attached(1, "secret-disk");
+    net.attached(2, "shared");
+    let (first, second) = (principal("alice", &[11]), principal("bob", &[2, 1]));
+    assert_eq!(net.target.set_keys(keys_of(vec![first, second])), 1);
+    net.hosts[alice].initiator.submit(Io::new(9, Op::Read, 0, 512));
+    net.run(Duration::from_secs(5));
+    let names: Vec<_> = net.target.sessions().iter().map(|s| s.key.clone().unwrap()).collect();
+    assert!(names.iter().all(|key| &*key.principal == "bob"), "{names:?}");
+}
+
 #[test]
 fn rights_that_change_are_the_ones_that_hold() {
     let mut net = Net::new(Some(target_keys()), FaultRates::default());

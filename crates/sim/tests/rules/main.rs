@@ -1,6 +1,7 @@
 //! The thirteen rules that keep data (`docs/design.md`), each with the sequence that breaks without
 //! it, and the sequences in which the simulator has caught us.
 
+mod batches;
 mod cookies;
 mod endings;
 mod exhaustion;

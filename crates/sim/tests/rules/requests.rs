@@ -11,10 +11,11 @@ use crate::scene::{Scene, at};
 
 /// Makes one request at a time, all in one slot, under the last attach.
 #[derive(Default)]
-struct Asking {
+pub struct Asking {
     flags: u8,
     request: Option<Request>,
-    attached: Option<Attached>,
+    pub attached: Option<Attached>,
+    pub is_detached: bool,
     complete: Option<Complete>,
 }
 
@@ -43,20 +44,21 @@ impl Desk for Asking {
         match message {
             Message::Attached(attached) => self.attached = Some(*attached),
             Message::Complete(complete) => self.complete = Some(*complete),
+            Message::Detached(_) => self.is_detached = true,
             _ => {}
         }
     }
 }
 
 /// An initiator by hand with an attachment.
-struct Asker {
-    hand: Hand,
-    desk: Asking,
+pub struct Asker {
+    pub hand: Hand,
+    pub desk: Asking,
     sequence: u32,
 }
 
 impl Asker {
-    fn new(s: &mut Scene, flags: u8) -> Self {
+    pub fn new(s: &mut Scene, flags: u8) -> Self {
         let mut desk = Asking { flags, ..Asking::default() };
         let mut hand = s.hand(0x77, &mut desk, |_| {});
         hand.session.as_mut().unwrap().send(Item::Attach(1));

@@ -329,6 +329,24 @@ fn rule_03_a_retry_meant_for_a_former_session_is_not_sent_in_the_next() {
     s.end();
 }
 
+/// It has nothing to write for longer than its lease, and answers all the while.
+#[test]
+fn rule_03_a_writer_that_lives_keeps_its_lease() {
+    let mut s = Scene::with(1, |config| config.lease = ms(3000)).with_client();
+    let b = s.client();
+    s.pass(ms(10_000));
+    s.world.start_client(b);
+    assert_eq!(s.until_ended(b), End::Refused(Status::Busy));
+    s.write(at(0, 8));
+    // One that is silent for as long loses it.
+    s.set_reach(0, false);
+    s.pass(ms(4000));
+    s.attach(b);
+    s.set_reach(0, true);
+    assert_eq!(s.until_ended(0), End::Failed(ErrorKind::Fenced));
+    s.end();
+}
+
 /// After the last generation there is none: whoever asks is told what to do, and the writer goes on.
 #[test]
 fn rule_03_the_last_generation_has_one_writer() {
