@@ -196,7 +196,7 @@ serve() {
   : >"$demo/ready"
   # The binary itself, by exec: the process id is the target's own, so that kill -9 kills it. In a
   # session of its own: an interrupt at the terminal must not take it away before the disk is.
-  setsid nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" \
+  setsid nsenter --net="/run/netns/${namespace[target]}" "$binary" "${serve[@]:1}" --run-dir "$demo/target" \
     </dev/null >"$demo/ready" 2>"$demo/target$starts.log" &
   target_pid=$!
   for _ in $(seq 200); do
