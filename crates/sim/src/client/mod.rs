@@ -126,6 +126,7 @@ pub struct Client {
     aborted: bool,
     last_flush: LastFlush,
     failures_seen: u64,
+    answered_at: u64,
     done: Vec<Completion>,
 }
 
@@ -187,6 +188,7 @@ impl Client {
             aborted: false,
             last_flush: LastFlush::No,
             failures_seen: 0,
+            answered_at: 0,
             done: Vec::new(),
         }
     }
@@ -279,6 +281,11 @@ impl Client {
     /// When the oldest I/O that is not answered was submitted.
     pub fn oldest(&self) -> Option<u64> {
         self.pending.values().map(|p| p.submitted_at).min()
+    }
+
+    /// When an I/O was answered last.
+    pub fn answered_at(&self) -> u64 {
+        self.answered_at
     }
 
     /// One turn of its loop. Returns how the run ended, if it did.

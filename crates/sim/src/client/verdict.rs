@@ -96,6 +96,7 @@ impl Client {
         initiator.poll(&mut done);
         if !done.is_empty() {
             self.machine.dirty = true;
+            self.answered_at = now;
         }
         for completion in done.drain(..) {
             let code = completion.result.map_or_else(|e| e.kind as u64 + 1, |()| 0);
