@@ -6,7 +6,7 @@ use std::time::Duration;
 use thinwire_buffer::Time;
 use thinwire_volume::VolumeEvent;
 
-use crate::exports::{DoorCanary, Exports, VOLUME_NEWS};
+use crate::exports::{DoorCanary, Exports, Presence, VOLUME_NEWS};
 use crate::spread::{Role, Word};
 use crate::users::{Pass, Users};
 
@@ -116,7 +116,8 @@ impl Exports {
         for export in *next..end {
             let e = &mut self.exports[export];
             // A branch's looks when its owner's has found some.
-            if !e.role.is_branch() && e.volume.refresh() {
+            let is_there = e.presence == Presence::There;
+            if is_there && !e.role.is_branch() && e.volume.refresh() {
                 *any = true;
                 // What it finds comes out of a poll.
                 self.to_poll.insert(export);
