@@ -459,7 +459,8 @@ impl Exports {
             "an earlier session would fence a later one"
         );
         if !is_there {
-            return Decided::Denied(self.overtaken(Denial::Busy, export));
+            let text = format!("whoever asked for export {} is gone", self.exports[export].name);
+            return Decided::Denied(Denied::new(Denial::Busy, 0, text));
         }
         if let (1.., Some(generation)) = (claim.user.member, claim.resumes)
             && !self.holds(claim.user.run, export, generation)

@@ -84,9 +84,10 @@ pub struct RunReport {
     pub trace_hash: u64,
 }
 
-/// All I/O is answered and everybody is attached this long after all is well again; who has much to do has something
-/// answered within it each time.
+/// All I/O is answered and everybody is attached this long after all is well again.
 const RECOVERY_NS: u64 = 60 * SECOND;
+/// Who has something answered in each such time may need so many of them.
+const RECOVERIES_MAX: u64 = 4;
 /// How long the quiet system is watched.
 const QUIET_NS: u64 = 4 * SECOND;
 /// Tells the dice of growth from others.
@@ -283,14 +284,16 @@ fn flush_all(world: &mut World) -> Result<(), Violation> {
 }
 
 fn until_recovered(world: &mut World) -> Result<(), Violation> {
-    let mut limit = world.now + RECOVERY_NS;
-    let mut retry_at = world.now + SECOND;
-    while !has_recovered(world, false) {
+    let begun = world.now;
+    let mut limit = begun + RECOVERY_NS;
+    let mut retry_at = begun + SECOND;
+    while !has_recovered(world) {
         if world.now >= limit {
-            limit = slowest(world).unwrap_or(0) + RECOVERY_NS;
+            let goes_on = least_recent_answer(world).unwrap_or(0) + RECOVERY_NS;
+            limit = goes_on.min(begun + RECOVERIES_MAX * RECOVERY_NS);
         }
         if world.now >= limit {
-            return Err(world.not_within("recovery", RECOVERY_NS));
+            return Err(world.not_within("recovery", world.now - begun));
         }
         world.step(limit.min(retry_at).max(world.now + 1))?;
         for server in 0..world.servers.len() {
@@ -314,11 +317,20 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
     Ok(())
 }
 
-/// If nothing is left but I/O of clients that are attached: when one of them that have some was answered last. A crowd on
-/// a target with room for a few frames has one each on its way, and is done when it is done.
-fn slowest(world: &World) -> Option<u64> {
-    let at_work = world.clients.iter().filter(|client| client.outstanding() > 0);
-    has_recovered(world, true).then(|| at_work.map(Client::answered_at).min())?
+/// If nothing is left but I/O of clients that are attached: when one of them was answered last, or began. A crowd on a
+/// target with room for a few frames has one each on its way, and is done when it is done.
+fn least_recent_answer(world: &World) -> Option<u64> {
+    let at_work = world.clients.iter().filter(|c| is_attached(c) && !has_done_all(c));
+    let answered = at_work.map(|c| c.answered_at().max(c.oldest().unwrap_or(0)));
+    is_well(world, |_| true).then(|| answered.min())?
+}
+
+fn has_done_all(client: &Client) -> bool {
+    client.is_finished() && client.outstanding() == 0
+}
+
+fn has_recovered(world: &World) -> bool {
+    is_well(world, has_done_all)
 }
 
 /// The target is there, and what it had lost has been sent again. Under `fail-after` a client that
@@ -328,8 +340,8 @@ pub(crate) fn is_attached(client: &Client) -> bool {
     client.is_open && phase == Some(Phase::Attached)
 }
 
-/// But for I/O that is under way, if that may be.
-fn has_recovered(w: &World, may_be_at_work: bool) -> bool {
+/// Everybody who may is attached, and has done `enough`.
+fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
         writers.any(is_attached) || w.jugglers.iter().any(|j| j.serves(export))
@@ -339,9 +351,7 @@ fn has_recovered(w: &World, may_be_at_work: bool) -> bool {
     let settled = settled
         && w.clients.iter().all(|c| match c.initiator {
             _ if c.is_guest => c.initiator.is_none(),
-            Some(_) if c.is_open => {
-                is_attached(c) && (may_be_at_work || c.is_finished() && c.outstanding() == 0)
-            }
+            Some(_) if c.is_open => is_attached(c) && enough(c),
             // It waits for its turn, or has been refused.
             _ => !c.config.read_only && served(c.export),
         });

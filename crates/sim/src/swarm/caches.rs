@@ -10,6 +10,8 @@ use crate::world::World;
 const SHARE: f64 = 0.25;
 /// In which share of these clients read from front to back.
 const READ_ON: f64 = 0.5;
+/// In which share of these they write no more than half as often as they read.
+const MOSTLY_READ: f64 = 0.7;
 /// In which share of those without a tree much is lost next door.
 const LOSE: f64 = 0.3;
 
@@ -81,6 +83,7 @@ fn read_on(seed: u64, world: &mut World) {
     for medium in world.exports.iter().filter_map(|export| export.medium()) {
         medium.configure(|c| c.tells_late_ns = pick(&mut dice, &[0, 1, 4]) * c.latency_ns.1);
     }
+    let mostly_reads = Rng::new(seed ^ 0x6d6f_7374_6c79).chance(MOSTLY_READ);
     for client in &mut world.clients {
         let share = pick(&mut dice, &[0.0, 0.5, 0.8, 0.95]);
         let (ahead, dice) = (pick(&mut dice, &[8, 24, 64]), Rng::new(dice.bits()));
@@ -90,6 +93,8 @@ fn read_on(seed: u64, world: &mut World) {
         w.zeroes = w.zeroes.max((w.reads + w.writes) / 8);
         w.depth = w.depth.max(4);
         // Who mostly writes repairs what was read ahead in vain before anybody sees it.
-        w.reads = w.reads.max(w.writes * 2);
+        if mostly_reads {
+            w.reads = w.reads.max(w.writes * 2);
+        }
     }
 }
