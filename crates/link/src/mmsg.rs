@@ -20,6 +20,9 @@ const CONTROL_BYTES: usize = 64;
 /// A frame that seems to have waited for longer was stamped by another clock.
 const WAITED_MAX: Duration = Duration::from_secs(5);
 
+/// Slots of the first receive call. Who greets waits for its answer while their memory is touched for the first time.
+const FIRST_SLOTS: usize = 4;
+
 /// More pieces than this in one message are refused by the kernel (`IOV_MAX`).
 pub(crate) const PIECES_MAX: usize = 1024;
 
@@ -174,6 +177,8 @@ pub(crate) struct RxSlots {
     spent: usize,
     /// Slots `cold..` never had a buffer.
     cold: usize,
+    /// Slots in use: twice as many once a call has filled them all.
+    in_use: usize,
 }
 
 impl RxSlots {
@@ -193,7 +198,13 @@ impl RxSlots {
             start,
             spent: 0,
             cold: 0,
+            in_use: count.min(FIRST_SLOTS),
         }
+    }
+
+    /// All are in use from the first call on: whoever asks for so many takes fewer for all that there are.
+    pub(crate) fn at_once(self) -> Self {
+        RxSlots { in_use: self.count(), ..self }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -222,15 +233,15 @@ impl RxSlots {
         header.msg_controllen = CONTROL_BYTES as _;
     }
 
-    /// Receives up to `want` messages in one call into slots from 0 on; returns how many. Each must
-    /// be fetched with [`RxSlots::take`], in order, before the next call.
+    /// Receives up to `want` messages in one call into slots from 0 on, fewer while calls have brought few; returns how
+    /// many. Each must be fetched with [`RxSlots::take`], in order, before the next call.
     pub(crate) fn recv(
         &mut self,
         fd: BorrowedFd<'_>,
         pool: &Pool,
         want: usize,
     ) -> io::Result<usize> {
-        let want = want.clamp(1, self.count());
+        let want = want.clamp(1, self.in_use);
         for i in 0..self.spent {
             self.arm(i, pool);
         }
@@ -242,6 +253,9 @@ impl RxSlots {
         // SAFETY: slots ..want were armed above or earlier: their pointers lead into buffers held
         // in `bufs` and into our own vectors, which never grow; no reference to them is alive.
         let got = unsafe { sys::recv_many(fd, &mut self.msgs[..want]) }?;
+        if got == self.in_use {
+            self.in_use = self.count().min(2 * got);
+        }
         self.received_at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(got)
     }
@@ -311,5 +325,36 @@ impl About {
             }
         }
         about
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn slots_come_into_use_as_calls_fill_them() {
+        let (from, to) = UnixDatagram::pair().unwrap();
+        to.set_nonblocking(true).unwrap();
+        let pool = Pool::new(1 << 20);
+        let new = || RxSlots::new(16, 512, 0, 0);
+        for (mut slots, wanted) in [(new(), [4, 8, 16, 2]), (new().at_once(), [16, 14, 0, 0])] {
+            for n in 0..30 {
+                from.send(&[n; 100]).unwrap();
+            }
+            let mut next = 0;
+            for wanted in wanted {
+                let got = slots.recv(to.as_fd(), &pool, 64).unwrap_or(0);
+                assert_eq!(got, wanted);
+                for i in 0..got {
+                    let Received { buf, bytes, .. } = slots.take(i);
+                    assert_eq!((buf[0], bytes), (next, 100));
+                    next += 1;
+                }
+            }
+        }
     }
 }

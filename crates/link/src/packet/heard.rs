@@ -25,7 +25,7 @@ impl DoorSocket {
         let fd = socket.as_fd();
         let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         sys::set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, DOOR_BUFFER_BYTES)?;
-        let rx = RxSlots::new(DOOR_FRAMES, buf_bytes, START, 0);
+        let rx = RxSlots::new(DOOR_FRAMES, buf_bytes, START, 0).at_once();
         let door = Door::new(std::iter::once(fd))?;
         Ok(DoorSocket { rx, door, socket })
     }

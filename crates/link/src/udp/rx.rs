@@ -46,7 +46,7 @@ impl Receiver {
     }
 
     pub(super) fn of_door() -> Self {
-        let slots = RxSlots::new(DOOR_FRAMES, DOOR_BUF_BYTES, START, 0);
+        let slots = RxSlots::new(DOOR_FRAMES, DOOR_BUF_BYTES, START, 0).at_once();
         Receiver::new(slots, DOOR_BUF_BYTES - START)
     }
 
