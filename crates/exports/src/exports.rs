@@ -20,8 +20,13 @@ const NOTES_MAX: usize = 16;
 pub(crate) const VOLUME_NEWS: u8 = 1 << 0;
 /// An export that other shards have, too, answers nobody, or something waits to be answered of one.
 pub(crate) const SPREAD_NEWS: u8 = 1 << 1;
+/// Of initiators: in which of its sessions each was granted an export last.
+pub(crate) type LastGrants = VecDeque<([u8; 16], u64)>;
+
 /// Initiators of which an export remembers the last grant.
 const GRANTS_KEPT: usize = 64;
+/// Exports that were taken away of which it is remembered who was granted them.
+pub(crate) const LEFT_KEPT: usize = 256;
 /// Flushes of an export that wait together before a list of them must grow.
 const FLUSHES: usize = 64;
 /// What one verifier differs from the one before by: any odd number does.
@@ -160,7 +165,7 @@ pub(crate) struct Export {
     /// I/Os in the volume, readers' not counted.
     pub writers_outstanding: usize,
     /// Initiators that were granted it for writing, and in which of their sessions last, by number.
-    pub granted: VecDeque<([u8; 16], u64)>,
+    pub granted: LastGrants,
     /// How often it was granted for writing in this life of the node.
     pub grants: u64,
     /// Under which generation it was granted last, in this life of the node.
@@ -234,6 +239,8 @@ pub struct Exports {
     pub(crate) stats: DoorStats,
     /// Exports on their way out.
     pub(crate) leaving: usize,
+    /// By name, those of exports that are gone, the latest last.
+    pub(crate) left: VecDeque<(String, LastGrants)>,
     /// To other shards, oldest first.
     pub(crate) letters: VecDeque<DoorLetter>,
     /// SpreadConfig exports that answer nobody: a verifier is not heeded everywhere yet.
@@ -288,6 +295,7 @@ impl Exports {
             refresh: Refresh::new(),
             stats: DoorStats::default(),
             leaving: 0,
+            left: VecDeque::new(),
             letters: VecDeque::new(),
             mute: Marks::default(),
             ended: Vec::new(),
@@ -321,6 +329,10 @@ impl Exports {
             Some(spread) => spread.verifier,
             None => self.next_verifier(),
         };
+        let left = self.left.iter().position(|(left, _)| *left == name);
+        let granted = left
+            .and_then(|at| self.left.remove(at))
+            .map_or_else(VecDeque::new, |(_, granted)| granted);
         let export = Export {
             name,
             presence: Presence::There,
@@ -337,7 +349,7 @@ impl Exports {
             holder: None,
             claims: 0,
             writers_outstanding: 0,
-            granted: VecDeque::new(),
+            granted,
             grants: 0,
             granted_generation: None,
             role,

@@ -7,7 +7,7 @@
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
-use crate::exports::{DoorCanary, Exports, Presence};
+use crate::exports::{DoorCanary, Exports, LEFT_KEPT, LastGrants, Presence};
 use crate::record::{RECORD_TOKEN, RecordState};
 
 /// Tokens of the last sync of an export have this bit, besides [`RECORD_TOKEN`], and its index.
@@ -54,12 +54,25 @@ impl Exports {
         for member in e.holder.take().into_iter().flat_map(|holder| holder.members) {
             self.held.remove(&(member.session, export));
         }
-        let name = std::mem::take(&mut self.exports[export].name);
+        let e = &mut self.exports[export];
+        let (name, granted) = (std::mem::take(&mut e.name), std::mem::take(&mut e.granted));
+        self.keep_grants(&name, granted);
         for marks in [&mut self.to_poll, &mut self.unresolved, &mut self.to_tell] {
             marks.remove(export);
         }
         self.leaving -= 1;
         Some((name, volume))
+    }
+
+    /// An attach that comes late outlives the export that it is for: when that is back, who has it must not be fenced by
+    /// a former self.
+    fn keep_grants(&mut self, name: &str, granted: LastGrants) {
+        if self.left.len() == LEFT_KEPT {
+            self.left.pop_front();
+        }
+        if !granted.is_empty() {
+            self.left.push_back((name.to_owned(), granted));
+        }
     }
 
     /// A place that an export has left.

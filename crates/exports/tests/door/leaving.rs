@@ -78,3 +78,33 @@ fn what_is_being_recorded_is_recorded_before_an_export_leaves() {
     assert!(exports.take_gone().is_some());
     assert!(exports.take_note().unwrap().contains("p0"));
 }
+
+/// Found by seed 11469: the sessions that wanted an export are ended with it, but not those of a dead run of which
+/// nobody knows yet what it wants.
+#[test]
+fn a_late_attach_to_an_export_that_came_back_fences_nobody() {
+    let (mut exports, puppets) = puppets(1);
+    let mut users = Dialect::default();
+    let now = User { session: 41, number: 41, ..user(1) };
+    let mut ask = |exports: &mut Exports, user: &User, resumes| {
+        let claim = WriteClaim { user, transaction: 1, export: 0, resumes, takes_over: false };
+        exports.claim(AT, claim)?;
+        settle(exports, &mut users);
+        Ok::<_, Denied>(users.granted.last().unwrap().1)
+    };
+    let granted = ask(&mut exports, &now, None).unwrap();
+    exports.end_session(41, AT);
+    exports.leave(0);
+    settle(&mut exports, &mut Dialect::default());
+    puppets[0].succeed(&puppets[0].take_one());
+    settle(&mut exports, &mut Dialect::default());
+    let (name, volume) = exports.take_gone().unwrap();
+    exports.add(ExportConfig { name, volume, read_only: false });
+    settle(&mut exports, &mut Dialect::default());
+    let denied = ask(&mut exports, &user(1), None).unwrap_err();
+    assert_eq!(denied.why, Denial::Busy);
+    assert!(denied.text.contains("a later session"), "{}", denied.text);
+    let again = User { session: 42, number: 42, ..now };
+    let resumed = ask(&mut exports, &again, Some(granted.writer_generation)).unwrap();
+    assert_eq!(resumed.writer_generation, granted.writer_generation);
+}
