@@ -192,6 +192,17 @@ impl Export {
         self.granted.push_back((initiator, session_number));
     }
 
+    /// Takes over what another export of this name knew.
+    pub fn remember(&mut self, former: LastGrants) {
+        for (initiator, number) in former.into_iter().rev() {
+            if self.granted.len() < GRANTS_KEPT
+                && !self.granted.iter().any(|&(known, _)| known == initiator)
+            {
+                self.granted.push_front((initiator, number));
+            }
+        }
+    }
+
     /// What the writer on record is called.
     pub fn writer_name(&self) -> Option<&str> {
         let known = self.holder.as_ref().map(|holder| holder.name.as_str());

@@ -7,7 +7,7 @@
 use thinwire_volume::stores::MemoryStore;
 use thinwire_volume::{Completion, Identity, Io, Op, Volume};
 
-use crate::exports::{DoorCanary, Exports, LEFT_KEPT, LastGrants, Presence};
+use crate::exports::{DoorCanary, Export, Exports, LEFT_KEPT, LastGrants, Presence};
 use crate::record::{RECORD_TOKEN, RecordState};
 
 /// Tokens of the last sync of an export have this bit, besides [`RECORD_TOKEN`], and its index.
@@ -34,10 +34,16 @@ impl Exports {
         self.exports.iter().filter(|e| e.presence.is_leaving()).map(|e| e.name.as_str())
     }
 
+    /// Nothing of it is under way any more, nor will be.
+    fn may_go(&self, export: &Export) -> bool {
+        let at_once = self.config.canary == DoorCanary::LeavesAtOnce;
+        export.presence == Presence::Synced && (at_once || export.volume.is_at_rest())
+    }
+
     /// [`Exports::take_gone`] has one.
     #[inline]
     pub fn has_gone(&self) -> bool {
-        self.leaving > 0 && self.exports.iter().any(|e| e.presence == Presence::Synced)
+        self.leaving > 0 && self.exports.iter().any(|e| self.may_go(e))
     }
 
     /// The next export that has been taken away and has nothing under way any more, and its volume.
@@ -45,7 +51,7 @@ impl Exports {
         if !self.has_gone() {
             return None;
         }
-        let export = self.exports.iter().position(|e| e.presence == Presence::Synced)?;
+        let export = self.exports.iter().position(|e| self.may_go(e))?;
         let nothing = MemoryStore::new(512, 512, Identity::default(), &self.pool);
         let e = &mut self.exports[export];
         e.presence = Presence::Gone;
@@ -65,12 +71,15 @@ impl Exports {
     }
 
     /// An attach that comes late outlives the export that it is for: when that is back, who has it must not be fenced by
-    /// a former self.
+    /// a former self. It may be back already, as another volume.
     fn keep_grants(&mut self, name: &str, granted: LastGrants) {
-        if self.left.len() == LEFT_KEPT {
-            self.left.pop_front();
-        }
-        if !granted.is_empty() {
+        if let Some(export) = self.find(name) {
+            self.exports[export].remember(granted);
+        } else if !granted.is_empty() {
+            self.left.retain(|(left, _)| left != name);
+            if self.left.len() == LEFT_KEPT {
+                self.left.pop_front();
+            }
             self.left.push_back((name.to_owned(), granted));
         }
     }
@@ -102,7 +111,7 @@ impl Exports {
         );
         let is_its = |pass: usize| self.passes[pass].export == export;
         is_idle
-            && e.volume.outstanding() == 0
+            && e.volume.is_at_rest()
             && e.claims == 0
             && !self.closings.iter().any(|closing| closing.export == export)
             && !self.ios.iter().flatten().any(|io| is_its(io.pass))

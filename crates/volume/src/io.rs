@@ -269,6 +269,11 @@ pub trait Volume {
         let _ = events;
     }
 
+    /// Nothing is on its way, nobody's either, as is what makes growth durable: who drops it waits for no disk.
+    fn is_at_rest(&self) -> bool {
+        self.outstanding() == 0
+    }
+
     /// Looks whether what it lies on has grown. Never on the way of an I/O: to be called about once a
     /// second by whoever drives the volume, who polls it then, since finding out may take an I/O.
     /// False if there is nothing to look at, now and later.

@@ -108,3 +108,46 @@ fn a_late_attach_to_an_export_that_came_back_fences_nobody() {
     let resumed = ask(&mut exports, &again, Some(granted.writer_generation)).unwrap();
     assert_eq!(resumed.writer_generation, granted.writer_generation);
 }
+
+/// One reload has put another volume under its name, while the former still ends.
+#[test]
+fn what_an_export_knew_goes_to_the_one_that_has_its_name_already() {
+    let (mut exports, puppets) = puppets(1);
+    let mut users = Dialect::default();
+    let former = grant(&mut exports, &mut users, 9, false);
+    exports.end_session(9, AT);
+    exports.leave(0);
+    settle(&mut exports, &mut users);
+    let next = Puppet::new(9, Puppet::GEOMETRY);
+    add_puppet(&mut exports, 0, &next);
+    puppets[0].succeed(&puppets[0].take_one());
+    settle(&mut exports, &mut users);
+    assert!(exports.take_gone().is_some());
+    let late = User { session: 4, number: 4, ..user(9) };
+    let export = exports.find("p0").unwrap();
+    let claim =
+        WriteClaim { user: &late, transaction: 1, export, resumes: None, takes_over: false };
+    let denied = exports.claim(AT, claim).unwrap_err();
+    assert!(denied.text.contains("a later session"), "{}", denied.text);
+    assert_eq!(former.writer_generation, 1);
+}
+
+/// A volume that has nobody's I/O may be at work all the same.
+#[test]
+fn an_export_stays_until_its_volume_is_at_rest() {
+    let (mut exports, puppets) = puppets(1);
+    let mut users = Dialect::default();
+    puppets[0].be_busy(true);
+    exports.leave(0);
+    settle(&mut exports, &mut users);
+    assert!(puppets[0].take().is_empty() && !exports.has_gone(), "before its last sync");
+    puppets[0].be_busy(false);
+    settle(&mut exports, &mut users);
+    let sync = puppets[0].take_one();
+    puppets[0].be_busy(true);
+    puppets[0].succeed(&sync);
+    settle(&mut exports, &mut users);
+    assert!(!exports.has_gone() && exports.take_gone().is_none(), "and behind it");
+    puppets[0].be_busy(false);
+    assert!(exports.has_gone() && exports.take_gone().is_some());
+}

@@ -249,6 +249,10 @@ impl Below {
         self.outstanding
     }
 
+    pub(super) fn are_at_rest(&self) -> bool {
+        self.children.iter().all(|child| child.is_at_rest())
+    }
+
     pub(super) fn copied_bytes(&self) -> u64 {
         self.children.iter().map(|child| child.copied_bytes()).sum()
     }

@@ -81,6 +81,10 @@ impl<L: Layout> Volume for Composite<L> {
         self.below.outstanding() + self.refused.len()
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.outstanding() == 0 && self.below.are_at_rest()
+    }
+
     fn copied_bytes(&self) -> u64 {
         self.below.copied_bytes()
     }

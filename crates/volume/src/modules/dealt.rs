@@ -122,6 +122,10 @@ impl Volume for Dealt {
         self.chunks.outstanding()
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.chunks.is_at_rest()
+    }
+
     fn copied_bytes(&self) -> u64 {
         self.chunks.copied_bytes()
     }

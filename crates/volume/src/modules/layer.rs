@@ -61,6 +61,10 @@ impl<L: Layer> Volume for L {
         self.taken()
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.taken() == 0 && self.below().is_at_rest()
+    }
+
     fn copied_bytes(&self) -> u64 {
         self.own_copied_bytes() + self.below().copied_bytes()
     }

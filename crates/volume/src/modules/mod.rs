@@ -28,6 +28,7 @@
 //! * **Flush** goes to every volume. One that fails it fails the whole at once, and before whatever else
 //!   the same poll brings, since that may have seen the loss. If another fails it later, then the next
 //!   flush that would succeed tells that.
+//! * **Rest** is when nothing is outstanding, and all volumes are at rest ([`Volume::is_at_rest`](crate::Volume::is_at_rest)).
 //! * **Losses** are the sum of those below, and so rise before any completion that has seen one.
 //! * **Amplification** is stated in the table ([`Module::ios_each_max`]): what is outstanding below is bounded by
 //!   that and by what is submitted, since nothing is kept for later.

@@ -150,6 +150,10 @@ impl Volume for Planted {
         self.inner.poll_events(events);
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.inner.is_at_rest()
+    }
+
     fn refresh(&mut self) -> bool {
         self.inner.refresh()
     }

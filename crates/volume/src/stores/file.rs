@@ -102,7 +102,7 @@ impl Running {
 #[derive(Debug)]
 enum Held {
     /// Of somebody's I/O.
-    Io(Op, Completion),
+    Io(Completion),
     /// Of this size.
     Growth(u64),
 }
@@ -118,7 +118,6 @@ enum Held {
 ///   before may be lost, here and in all volumes of the same [`SyncScope`]: [`VolumeEvent::Lost`] says
 ///   so before anything else is completed. A flush or durable write that succeeded beside a sync of
 ///   another volume there is told when that one has ended, too.
-/// * A flush ends no earlier than the disk's growth, if that is being made durable.
 /// * What the disk grows by is offered once it is durable and remembered: a size that a crash takes back
 ///   would be other content to whoever has been told of it, and so would one that is cut off, and grows
 ///   again.
@@ -136,8 +135,6 @@ pub struct FileStore<D> {
     scope: SyncScope,
     /// Syncs that succeeded, and when that was heard: told when the scope is settled.
     held: VecDeque<(SyncMark, Held)>,
-    /// Flushes that have ended and are told when the growth that is under way has.
-    behind_growth: Vec<Completion>,
     /// Writes that the disk cannot take as they are, until it has time for a copy.
     unaligned: VecDeque<(Running, SegList)>,
     disk_done: Vec<DiskDone>,
@@ -185,7 +182,6 @@ impl<D: Disk> FileStore<D> {
             losses_told: scope.losses(),
             scope,
             held: VecDeque::with_capacity(IOS_USUAL),
-            behind_growth: Vec::new(),
             unaligned: VecDeque::with_capacity(IOS_USUAL),
             disk_done: Vec::with_capacity(IOS_USUAL),
             started: false,
@@ -330,7 +326,7 @@ impl<D: Disk> FileStore<D> {
             (Step::Grown, Ok(())) => {
                 self.held.push_back((SyncMark::now(), Held::Growth(running.len)));
             }
-            (Step::Grown, Err(_)) => self.end_growth(false),
+            (Step::Grown, Err(_)) => self.growth.end(false),
             (Step::Punch, _) if unable => {
                 self.info.punch_hole = false;
                 if running.op == Op::Discard {
@@ -346,7 +342,7 @@ impl<D: Disk> FileStore<D> {
             }
             (_, Err(errno)) => {
                 let error = running.error(error_kind(errno));
-                self.answer(running.op, Completion::new(running.token, Err(error)));
+                self.ready.push(Completion::new(running.token, Err(error)));
             }
             (Step::Punch | Step::ZeroRange, Ok(())) if running.flags.fua => {
                 self.enter_step(running, Step::Last);
@@ -357,7 +353,7 @@ impl<D: Disk> FileStore<D> {
             (_, Ok(())) => {
                 let mut completion = Completion::new(running.token, Ok(()));
                 if running.sync.is_some() {
-                    self.held.push_back((SyncMark::now(), Held::Io(running.op, completion)));
+                    self.held.push_back((SyncMark::now(), Held::Io(completion)));
                     return;
                 }
                 match done.kind {
@@ -383,27 +379,13 @@ impl<D: Disk> FileStore<D> {
             && self.scope.is_settled(*mark)
         {
             match self.held.pop_front().map(|(_, held)| held) {
-                Some(Held::Io(op, completion)) => self.answer(op, completion),
+                Some(Held::Io(completion)) => self.ready.push(completion),
                 Some(Held::Growth(bytes)) => {
-                    self.end_growth(true);
+                    self.growth.end(true);
                     self.geometry.bytes = bytes;
                 }
                 None => {}
             }
-        }
-    }
-
-    fn end_growth(&mut self, is_durable: bool) {
-        self.growth.end(is_durable);
-        self.ready.append(&mut self.behind_growth);
-    }
-
-    /// An I/O has ended.
-    fn answer(&mut self, op: Op, completion: Completion) {
-        match op {
-            // Behind a flush nothing is on its way: whoever lets the volume go waits for no disk.
-            Op::Flush if self.growth.is_under_way => self.behind_growth.push(completion),
-            _ => self.ready.push(completion),
         }
     }
 }
@@ -477,8 +459,12 @@ impl<D: Disk> Volume for FileStore<D> {
 
     fn outstanding(&self) -> usize {
         let started = self.running.len() - self.free.len() + self.unaligned.len();
-        let held = self.held.len() + self.behind_growth.len() + self.ready.len();
+        let held = self.held.len() + self.ready.len();
         started + held - usize::from(self.growth.is_under_way)
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.outstanding() == 0 && !self.growth.is_under_way
     }
 
     fn copied_bytes(&self) -> u64 {

@@ -28,11 +28,26 @@ pub fn obey(module: &Module) {
         amplification(module, count);
         payload(module, count);
         counts(module, count);
+        rest(module, count);
         shape(module, count);
         identity(module, count);
         no_record(module, count);
         suite(module, count);
     }
+}
+
+/// It is at rest when all volumes are, and has nothing outstanding.
+fn rest(module: &Module, count: usize) {
+    let puppets = puppets(count);
+    let mut volume = over(module, &puppets);
+    for puppet in &puppets {
+        assert!(volume.is_at_rest(), "nothing is on its way");
+        puppet.be_busy(true);
+        assert!(!volume.is_at_rest(), "one of its volumes is at work");
+        puppet.be_busy(false);
+    }
+    volume.submit(Io::new(1, Op::Read, 0, 512));
+    assert!(!volume.is_at_rest(), "somebody waits");
 }
 
 fn puppets(count: usize) -> Vec<Puppet> {

@@ -26,6 +26,7 @@ struct Told {
     told: Cell<u64>,
     refreshes: Cell<usize>,
     may_grow: Cell<bool>,
+    is_busy: Cell<bool>,
     polls: Cell<usize>,
     questions: Cell<usize>,
 }
@@ -61,6 +62,7 @@ impl Puppet {
             told: Cell::new(0),
             refreshes: Cell::new(0),
             may_grow: Cell::new(false),
+            is_busy: Cell::new(false),
             polls: Cell::new(0),
             questions: Cell::new(0),
         }))
@@ -117,6 +119,11 @@ impl Puppet {
     /// Says from now on that there is something to look at.
     pub fn may_grow(&self) {
         self.0.may_grow.set(true);
+    }
+
+    /// From now on it is at work for nobody, or not any more.
+    pub fn be_busy(&self, is_busy: bool) {
+        self.0.is_busy.set(is_busy);
     }
 
     /// How often it was asked to look whether it has grown.
@@ -181,6 +188,10 @@ impl Volume for Puppet {
         let news = &mut *self.0.news.borrow_mut();
         self.0.told.update(|count| count + news.len() as u64);
         events.append(news);
+    }
+
+    fn is_at_rest(&self) -> bool {
+        self.0.outstanding.get() == 0 && !self.0.is_busy.get()
     }
 
     fn refresh(&mut self) -> bool {
