@@ -39,6 +39,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const RELOAD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long shards may take to open what a reload adds.
 const PREPARE_PATIENCE: Duration = Duration::from_secs(10);
+/// Exports that were taken away of which the shard is remembered.
+const FORMER_PLACES_MAX: usize = 256;
 /// How often it is looked whether exports that are taken away have been closed.
 const LEAVING_LOOK: Duration = Duration::from_millis(10);
 /// How long an orderly end may take: requests in the stores, then the leaves of each export.
@@ -111,7 +113,7 @@ pub fn register<'a>(
 pub struct Steward<'a> {
     /// What is served.
     pub config: TargetSettings,
-    /// Its exports, and the shard of each.
+    /// Its exports, and the shard of each; also of those that were taken away.
     pub places: Vec<(String, u8)>,
     /// Reads that again.
     pub read: &'a (dyn Fn() -> Outcome<TargetSettings> + Sync),
@@ -327,7 +329,9 @@ impl View<'_> {
                 None => done.late.push(shard),
             }
         }
-        *self.places = all.unwrap_or(std::mem::take(self.places));
+        if let Some(all) = all {
+            keep_places(self.places, all);
+        }
         if !plan.removed.is_empty() {
             done.leaving = self.wait_for_leaving();
         }
@@ -396,6 +400,14 @@ impl View<'_> {
             std::thread::sleep(LEAVING_LOOK);
         }
     }
+}
+
+/// From now on exports have these places. One that was taken away comes back to the shard that had it: that remembers who
+/// was granted it.
+fn keep_places(places: &mut Vec<(String, u8)>, all: Vec<(String, u8)>) {
+    places.retain(|(former, _)| !all.iter().any(|(name, _)| name == former));
+    places.drain(..places.len().saturating_sub(FORMER_PLACES_MAX));
+    places.extend(all);
 }
 
 /// Syncs what an export is on before its shard opens it, which does the same, and serves others. Not on this thread,
@@ -564,5 +576,19 @@ mod tests {
         let done = reload(&mut config, starting, ",read-keys=alice").unwrap();
         assert_eq!((done.changes.len(), done.ended, &done.late[..]), (1, 0, &[0, 1][..]));
         assert_eq!(config, settings(",read-keys=alice").unwrap());
+    }
+    #[test]
+    fn an_export_comes_back_to_the_shard_that_had_it() {
+        let places = |names: &[&str]| -> Vec<(String, u8)> {
+            names.iter().map(|name| (name.to_string(), name.len() as u8)).collect()
+        };
+        let mut known = places(&["a", "bb", "ccc"]);
+        keep_places(&mut known, places(&["a", "dddd"]));
+        assert_eq!(known, places(&["bb", "ccc", "a", "dddd"]));
+        for n in 0..2 * FORMER_PLACES_MAX {
+            keep_places(&mut known, vec![(format!("e{n}"), 0)]);
+        }
+        assert_eq!(known.len(), FORMER_PLACES_MAX + 1);
+        assert_eq!(known.last().unwrap().0, format!("e{}", 2 * FORMER_PLACES_MAX - 1));
     }
 }
