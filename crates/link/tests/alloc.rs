@@ -48,8 +48,8 @@ fn exchange<L: Link>(a: &mut L, b: &mut L) -> u64 {
         if round == 10 {
             warm = allocations();
         }
-        // At first so many that all receive slots come into use.
-        let count = if round < 10 { 100 } else { 20 };
+        // At first so many that all receive slots come into use, then as many as are counted.
+        let count = if round < 5 { 100 } else { 20 };
         for is_back in [false, true] {
             let (from, to) = if is_back { (&mut *b, &mut *a) } else { (&mut *a, &mut *b) };
             for i in 0..count {
