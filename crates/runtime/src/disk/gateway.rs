@@ -3,10 +3,11 @@
 //!
 //! ```text
 //!  0      8                  16            16 + 8 n            end - 8
-//!  | TWG1 | number of leaves | generations | record as a disk's | checksum |     big endian
+//!  | TWG2 | number of leaves | generations | record as a disk's | checksum |     big endian
 //! ```
 //!
-//! Where no leaf has a generation, and before version 1, it is a record and nothing else.
+//! Where no leaf has a generation, and before version 1, it is a record and nothing else. That version had a weaker
+//! checksum, and is understood.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use super::identity::Hash;
 use super::state_file;
 use super::writer::{Kept, decode, encode, os};
 
-const MAGIC: [u8; 8] = *b"TWG1\0\0\0\0";
+const MAGIC: [u8; 8] = *b"TWG2\0\0\0\0";
+const MAGIC_1: [u8; 8] = *b"TWG1\0\0\0\0";
 
 /// The file.
 #[derive(Debug)]
@@ -67,13 +69,13 @@ pub(super) fn to_bytes(record: WriterRecord, leaves: &[u64]) -> Vec<u8> {
     bytes.extend((leaves.len() as u64).to_be_bytes());
     leaves.iter().for_each(|generation| bytes.extend(generation.to_be_bytes()));
     bytes.extend(encode_record(record));
-    let sum = Hash::of(&bytes).value();
-    bytes.extend(&sum[..8]);
+    let sum = Hash::sum_of(&bytes);
+    bytes.extend(&sum);
     bytes
 }
 
 pub(super) fn from_bytes(bytes: &[u8]) -> Option<(WriterRecord, Vec<u64>)> {
-    if !bytes.starts_with(&MAGIC) {
+    if !bytes.starts_with(&MAGIC) && !bytes.starts_with(&MAGIC_1) {
         return decode(bytes).map(|(record, _)| (record, Vec::new()));
     }
     let number = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -82,7 +84,11 @@ pub(super) fn from_bytes(bytes: &[u8]) -> Option<(WriterRecord, Vec<u64>)> {
     let end = count.checked_mul(8)?.checked_add(16)?;
     let (record, _) = decode(rest.get(end..)?)?;
     let leaves = (0..count).map(|leaf| number(16 + 8 * leaf)).collect::<Option<Vec<u64>>>()?;
-    (Hash::of(rest).value()[..8] == *sum).then_some((record, leaves))
+    let is_intact = match bytes.starts_with(&MAGIC) {
+        true => Hash::sum_of(rest) == *sum,
+        false => Hash::of(rest).value()[..8] == *sum,
+    };
+    is_intact.then_some((record, leaves))
 }
 
 #[cfg(test)]
@@ -102,6 +108,19 @@ mod tests {
             other[at] ^= 1;
             assert_eq!(from_bytes(&other), None, "byte {at}");
         }
+    }
+
+    #[test]
+    fn what_the_former_version_left_is_understood() {
+        let record = WriterRecord::new(3, [7; 16], "node2");
+        let mut bytes = to_bytes(record, &[4, 1]);
+        bytes.truncate(bytes.len() - 8);
+        bytes[..8].copy_from_slice(&MAGIC_1);
+        let sum = Hash::of(&bytes).value();
+        bytes.extend(&sum[..8]);
+        assert_eq!(from_bytes(&bytes), Some((record, vec![4, 1])));
+        bytes[17] ^= 1;
+        assert_eq!(from_bytes(&bytes), None);
     }
 
     #[test]

@@ -86,7 +86,16 @@ fn play(choices: &mut Choices<'_>) {
         }
         // Anything at all, of any length.
         _ => {
-            let magic = *choices.of(&[&b"TWW1"[..], b"TWW2", b"TWW3", b"TWG1", b"TWU2", b""]);
+            let magic = *choices.of(&[
+                &b"TWW1"[..],
+                b"TWW2",
+                b"TWW3",
+                b"TWW4",
+                b"TWG1",
+                b"TWG2",
+                b"TWU2",
+                b"",
+            ]);
             let bytes = [magic, &[0; 4], choices.rest()].concat();
             assert_eq!(decode(&bytes), None);
             assert_eq!(gateway::from_bytes(&bytes), None);

@@ -77,10 +77,8 @@ pub(super) fn to_bytes(grant: LeafGrant) -> [u8; 32] {
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..16].copy_from_slice(&grant.since.to_be_bytes());
     bytes[16..24].copy_from_slice(&grant.generation.to_be_bytes());
-    let mut hash = Hash::of(&bytes[..24]);
-    // Of the last byte alone the upper half of the hash would hear in one of its bytes only.
-    hash.add(b"");
-    bytes[24..].copy_from_slice(&hash.value()[..8]);
+    let sum = Hash::sum_of(&bytes[..24]);
+    bytes[24..].copy_from_slice(&sum);
     bytes
 }
 

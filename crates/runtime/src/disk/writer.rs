@@ -13,11 +13,11 @@
 //!
 //! ```text
 //!  0      8            16       32       33     97       104    112           120        128
-//!  | TWW3 | generation | holder | length | name | zeroes | size | incarnation | checksum |  big endian
+//!  | TWW4 | generation | holder | length | name | zeroes | size | incarnation | checksum |  big endian
 //! ```
 //!
-//! Records of former versions are understood: `TWW2` without size and incarnation, `TWW1` without a
-//! name, too:
+//! Records of former versions are understood: `TWW3` with a checksum that takes some changes of two bytes for none
+//! ([`Hash::sum_of`]), `TWW2` without size and incarnation, `TWW1` without a name, too:
 //!
 //! ```text
 //!  0      8            16       32       33     97       104        112
@@ -43,8 +43,9 @@ use super::state_file;
 use crate::confine::as_starter;
 
 const ATTRIBUTE: &str = "user.thinwire.writer";
-const MAGIC: [u8; 8] = *b"TWW3\0\0\0\0";
+const MAGIC: [u8; 8] = *b"TWW4\0\0\0\0";
 const BYTES: usize = 128;
+const MAGIC_3: [u8; 8] = *b"TWW3\0\0\0\0";
 const MAGIC_2: [u8; 8] = *b"TWW2\0\0\0\0";
 const BYTES_2: usize = 112;
 const MAGIC_1: [u8; 8] = *b"TWW1\0\0\0\0";
@@ -383,8 +384,8 @@ pub(super) fn encode(record: WriterRecord, kept: Kept) -> [u8; BYTES] {
     bytes[33..33 + name.len()].copy_from_slice(name);
     bytes[104..112].copy_from_slice(&kept.bytes.to_be_bytes());
     bytes[112..120].copy_from_slice(&kept.incarnation.to_be_bytes());
-    let sum = Hash::of(&bytes[..120]).value();
-    bytes[120..].copy_from_slice(&sum[..8]);
+    let sum = Hash::sum_of(&bytes[..120]);
+    bytes[120..].copy_from_slice(&sum);
     bytes
 }
 
@@ -395,12 +396,16 @@ fn found(bytes: &[u8]) -> Result<Found, Failed> {
 pub(super) fn decode(bytes: &[u8]) -> Option<(WriterRecord, Kept)> {
     let (fields, sum) = bytes.split_last_chunk::<8>()?;
     let is_known = match bytes.len() {
-        BYTES => fields.starts_with(&MAGIC),
+        BYTES => fields.starts_with(&MAGIC) || fields.starts_with(&MAGIC_3),
         BYTES_2 => fields.starts_with(&MAGIC_2),
         BYTES_1 => fields.starts_with(&MAGIC_1),
         _ => false,
     };
-    if !is_known || Hash::of(fields).value()[..8] != *sum {
+    let is_intact = match fields.starts_with(&MAGIC) {
+        true => Hash::sum_of(fields) == *sum,
+        false => Hash::of(fields).value()[..8] == *sum,
+    };
+    if !is_known || !is_intact {
         return None;
     }
     let number = |at: usize| Some(u64::from_be_bytes(*fields.get(at..)?.first_chunk()?));
@@ -449,6 +454,21 @@ mod tests {
         }
     }
 
+    /// Such a pair of bytes was taken for another record in version 3: one of the last field, and one of the checksum.
+    #[test]
+    fn a_record_is_not_read_with_two_other_bytes() {
+        let bytes = encode(WriterRecord::new(1, [0; 16], "node1"), Kept::default());
+        for (at, sum_at) in (112..120).flat_map(|at| (120..128).map(move |sum_at| (at, sum_at))) {
+            for flips in 1..=u16::MAX {
+                let [one, other] = flips.to_be_bytes();
+                let mut changed = bytes;
+                changed[at] ^= one;
+                changed[sum_at] ^= other;
+                assert_eq!(decode(&changed), None, "{at} ^ {one}, {sum_at} ^ {other}");
+            }
+        }
+    }
+
     /// A record as an earlier version left it: the fields before its checksum.
     fn former(magic: &[u8; 8], len: usize, record: WriterRecord) -> Vec<u8> {
         let mut bytes = encode(record, KEPT)[..len - 8].to_vec();
@@ -462,9 +482,14 @@ mod tests {
     fn records_of_former_versions_are_understood() {
         let (named, nameless) =
             (WriterRecord::new(3, [7; 16], "node1"), WriterRecord::new(3, [7; 16], ""));
-        for (magic, len, known) in [(&MAGIC_2, BYTES_2, named), (&MAGIC_1, BYTES_1, nameless)] {
+        let (kept, none) = (KEPT, Kept::default());
+        for (magic, len, known, kept) in [
+            (&MAGIC_3, BYTES, named, kept),
+            (&MAGIC_2, BYTES_2, named, none),
+            (&MAGIC_1, BYTES_1, nameless, none),
+        ] {
             let mut bytes = former(magic, len, named);
-            assert_eq!(decode(&bytes), Some((known, Kept::default())));
+            assert_eq!(decode(&bytes), Some((known, kept)));
             bytes[20] ^= 1;
             assert_eq!(decode(&bytes), None);
         }
