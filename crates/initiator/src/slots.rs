@@ -409,10 +409,12 @@ impl Slots {
     pub fn give_up(&mut self, which: impl Fn(&Pending) -> bool, mut tell: impl FnMut(&Pending)) {
         for &slot in &self.in_use {
             let s = &mut self.slots[slot as usize];
-            let Some(io) = &s.io else { continue };
+            let Some(io) = &mut s.io else { continue };
             let is_users = matches!(io.owner, Owner::User(_));
             if matches!(s.state, State::Active) && is_users && which(io) {
                 tell(io);
+                // It is not sent any more, and who says when the slot is free may be a liar.
+                io.data = SegList::new();
                 s.state = State::GivenUp;
                 s.pieces.clear();
                 s.place = match s.place.bytes() {
