@@ -140,7 +140,10 @@ impl Deref for Segment {
     #[inline]
     fn deref(&self) -> &[u8] {
         let start = self.offset as usize;
-        &self.inner.as_ref().expect("live").bytes()[start..start + self.len as usize]
+        match &self.inner {
+            Some(inner) => &inner.bytes()[start..start + self.len as usize],
+            None => &[],
+        }
     }
 }
 
@@ -162,7 +165,13 @@ impl std::fmt::Debug for Segment {
 
 #[cfg(test)]
 mod tests {
-    use crate::Pool;
+    use crate::{Pool, Segment};
+
+    #[test]
+    fn nothing_has_no_bytes() {
+        assert_eq!(&Segment::NOTHING[..], b"");
+        assert_eq!(&Segment::NOTHING.clone()[..], b"");
+    }
 
     #[test]
     fn only_an_unshared_segment_can_be_written() {
