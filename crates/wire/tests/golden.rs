@@ -4,35 +4,11 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::sync::Once;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
-use common::{samples, sealed};
+use common::{hex, samples, sealed};
 use thinwire_wire::{Frame, Header, Kind, MESSAGES, Message};
-
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
-}
-
-fn to_hex(bytes: &[u8]) -> String {
-    let mut out = String::new();
-    for (row, line) in bytes.chunks(16).enumerate() {
-        out += &format!("{:04x} ", row * 16);
-        for byte in line {
-            out += &format!(" {byte:02x}");
-        }
-        out.push('\n');
-    }
-    out
-}
-
-fn from_hex(text: &str) -> Vec<u8> {
-    text.lines()
-        .flat_map(|line| line.split_whitespace().skip(1))
-        .map(|byte| u8::from_str_radix(byte, 16).expect("two hex digits"))
-        .collect()
-}
 
 /// File name and bytes of everything that is kept.
 fn vectors() -> Vec<(String, Vec<u8>)> {
@@ -43,35 +19,14 @@ fn vectors() -> Vec<(String, Vec<u8>)> {
 }
 
 /// What is kept, after it was written anew if somebody wants that.
-fn kept(name: &str) -> String {
-    static BLESS: Once = Once::new();
-    BLESS.call_once(|| {
-        if std::env::var_os("THINWIRE_BLESS").is_some() {
-            for (name, bytes) in vectors() {
-                std::fs::write(folder().join(name), to_hex(&bytes)).unwrap();
-            }
-        }
-    });
-    std::fs::read_to_string(folder().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
+fn kept() -> &'static BTreeMap<String, Vec<u8>> {
+    static KEPT: OnceLock<BTreeMap<String, Vec<u8>>> = OnceLock::new();
+    KEPT.get_or_init(|| hex::kept("", &vectors()))
 }
 
 #[test]
 fn bytes_are_the_golden_ones() {
-    for (name, bytes) in vectors() {
-        let text = kept(&name);
-        assert_eq!(to_hex(&bytes), text, "{name}: the format has changed");
-        assert_eq!(from_hex(&text), bytes);
-    }
-}
-
-#[test]
-fn no_golden_file_is_left_over() {
-    let known: BTreeSet<String> = vectors().into_iter().map(|(name, _)| name).collect();
-    let kept: BTreeSet<String> = std::fs::read_dir(folder())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(kept, known);
+    assert_eq!(kept().len(), vectors().len());
 }
 
 /// The kept frames, not the ones built here, are what must be understood.
@@ -81,9 +36,9 @@ fn golden_frames_are_understood() {
     let mut kinds = BTreeSet::new();
     let mut seen = BTreeSet::new();
     for (name, _) in samples::frames() {
-        let bytes = from_hex(&kept(&format!("frame-{name}.hex")));
-        assert!(sealed(&bytes), "{name}: checksum");
-        let frame = Frame::parse(&bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let bytes = &kept()[&format!("frame-{name}.hex")];
+        assert!(sealed(bytes), "{name}: checksum");
+        let frame = Frame::parse(bytes).unwrap_or_else(|e| panic!("{name}: {e}"));
         kinds.insert(frame.header().kind as u8);
         for message in frame.messages() {
             seen.insert(message.number());

@@ -6,6 +6,7 @@ use thinwire_wire::*;
 pub mod capture;
 pub mod consistent;
 pub mod fields;
+pub mod hex;
 pub mod lua;
 pub mod random;
 pub mod samples;
