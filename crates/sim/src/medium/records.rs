@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use thinwire_volume::{DiskOpKind, WriterRecord};
+use thinwire_volume::{DiskOpKind, SyncScope, WriterRecord};
 
 use super::effects::{EIO, Medium, SyncFailure};
 use super::{MediumHandle, SimDisk};
@@ -217,7 +217,13 @@ impl Medium {
         if self.records.kept == self.records.keeps && !was_cut {
             return;
         }
-        if self.try_store_record(self.records.current).is_err() {
+        let scope = SyncScope::new([self.device.domain.clone()]);
+        let mark = scope.begin();
+        let stored = self.try_store_record(self.records.current);
+        scope.end(mark, stored.is_err());
+        if stored.is_err() {
+            // The process waits for it: so all of it knows what it has lost of others that it has on the device.
+            self.hear_failures(self.device.failures());
             self.stats.opening_failures += 1;
             self.records.dies |= was_cut;
         }
