@@ -1,5 +1,5 @@
 //! Bytes to values and back: the native protocol of Thinwire, as `docs/protocol.md` defines it, and that of
-//! other systems whose disks it can be, each in a module of its own: [`ebd`].
+//! other systems whose disks it can be, each in a module of its own: [`aoe`], [`ebd`].
 //!
 //! A frame is a fixed header, then messages, then payload. It goes through one gate, in stages:
 //! [`Header::parse`] checks the public part of its header, by which its session is found; then it is
@@ -16,6 +16,7 @@
 extern crate alloc;
 
 mod ack_ranges;
+pub mod aoe;
 mod attaching;
 mod discovery;
 pub mod ebd;
