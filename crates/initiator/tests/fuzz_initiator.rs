@@ -26,6 +26,8 @@ const BYTE: u8 = 0x5a;
 const DATA_MAX: u32 = 4096;
 /// What is retained, at most, but for the last write.
 const RETAINED_BYTES_MAX: usize = 256 << 10;
+/// Slots that a target has, if it does not lie about that.
+const SLOTS: u16 = 16;
 /// The longest I/O.
 const IO_BYTES_MAX: usize = 64 * 4096;
 
@@ -38,6 +40,8 @@ struct Heard {
     transaction: u32,
     /// Slot, sequence, operation and length of requests.
     requests: Vec<(u16, u32, u8, u32)>,
+    /// All of them, with their sessions.
+    known: BTreeSet<(u64, u16, u32)>,
     probe: Option<(Header, u64)>,
     /// The largest packet number.
     number: u64,
@@ -60,6 +64,8 @@ struct Stage {
     /// of the others. And reads and writes that have.
     unsaid: BTreeSet<(u64, u16, u32)>,
     said: u64,
+    /// Of which somebody has said so who has not heard them, and may have guessed right: they wait to be sent.
+    foretold: BTreeSet<(u64, u16, u32)>,
     done: u64,
 }
 
@@ -112,6 +118,7 @@ impl Stage {
             tokens: 0,
             unsaid: BTreeSet::new(),
             said: 0,
+            foretold: BTreeSet::new(),
             done: 0,
         }
     }
@@ -142,7 +149,10 @@ impl Stage {
                     Message::Detach(detach) => self.heard.transaction = detach.transaction,
                     Message::Probe(probe) => self.heard.probe = Some((header, probe.token)),
                     Message::Request(r) => {
-                        self.unsaid.insert((self.heard.session, r.slot, r.sequence));
+                        let request = (self.heard.session, r.slot, r.sequence);
+                        if self.heard.known.insert(request) && !self.foretold.contains(&request) {
+                            self.unsaid.insert(request);
+                        }
                         self.heard.requests.push((r.slot, r.sequence, r.op, r.length))
                     }
                     _ => {}
@@ -172,7 +182,8 @@ impl Stage {
                 }
             }
         }
-        assert!(self.done <= self.said, "{} have succeeded, {} were said to", self.done, self.said);
+        let said = self.said + self.foretold.len() as u64;
+        assert!(self.done <= said, "{} have succeeded, {said} were said to", self.done);
         assert!(self.initiator.outstanding() >= self.asked.len());
         while self.initiator.take_notice().is_some() {}
         let _ = self.initiator.report(self.now);
@@ -281,7 +292,7 @@ impl Stage {
             session: near(choices, 77),
             instance: near(choices, 1),
             epoch: self.epoch,
-            slots: near(choices, 16) as u16,
+            slots: near(choices, SLOTS.into()) as u16,
             frame_bytes_max: near(choices, 9000) as u16,
             request_bytes_max: near(choices, 1 << 20) as u32,
             room_frames: near(choices, 256) as u32,
@@ -393,7 +404,12 @@ impl Stage {
 
     /// Somebody hears that this request has succeeded.
     fn say_done(&mut self, slot: u16, sequence: u32) {
-        self.said += u64::from(self.unsaid.remove(&(self.heard.session, slot, sequence)));
+        let request = (self.heard.session, slot, sequence);
+        if self.unsaid.remove(&request) {
+            self.said += 1;
+        } else if !self.heard.known.contains(&request) && slot < SLOTS {
+            self.foretold.insert(request);
+        }
     }
 
     /// A frame of the session with these messages behind its header, and so much payload.
