@@ -33,6 +33,8 @@ pub const ETHERTYPE_DEFAULT: u16 = 0x88b5;
 /// The multicast group that discovery questions go to: locally administered, group bit set, then
 /// `TW` in ASCII and the group's number. Not reserved anywhere; bridges flood it.
 pub const GROUP_MAC: [u8; 6] = [0x03, 0x54, 0x57, 0x00, 0x00, 0x01];
+/// Every station: the group of a protocol that has none of its own.
+pub const BROADCAST_MAC: [u8; 6] = [0xff; 6];
 
 /// A socket option that libc lacks.
 const PACKET_VNET_HDR: libc::c_int = 15;
@@ -40,8 +42,6 @@ const PACKET_VNET_HDR: libc::c_int = 15;
 const BATCH_FRAMES: usize = 64;
 /// Memory that waiting receive buffers may take: bounds the batch where frames are huge.
 const BATCH_BYTES: usize = 4 << 20;
-/// Where a frame starts in its buffer, so that what follows its head is on a page border.
-const START: usize = thinwire_buffer::PAGE_BYTES - HEAD_BYTES;
 /// Every byte an Ethernet payload can have, whatever the MTU says.
 const FRAME_BYTES_MAX: usize = 65535;
 /// How often a send call tries again, in all, when the kernel's queue is full. Each time it spins
@@ -75,6 +75,9 @@ pub struct PacketConfig {
     pub sndbuf_bytes: u32,
     /// What to receive: frames that any of these accepts; empty (the default) for all.
     pub steering: Vec<SteeringFilter>,
+    /// Distance from a received frame's first byte to the next page border, at most a page: where a payload begins.
+    /// Default [`HEAD_BYTES`], which is Thinwire's own.
+    pub head_bytes: usize,
 }
 
 impl PacketConfig {
@@ -88,7 +91,13 @@ impl PacketConfig {
             rcvbuf_bytes: 4 << 20,
             sndbuf_bytes: 4 << 20,
             steering: Vec::new(),
+            head_bytes: HEAD_BYTES,
         }
+    }
+
+    /// Where a frame starts in its buffer, so that what follows its head is on a page border.
+    fn start(&self) -> usize {
+        thinwire_buffer::PAGE_BYTES - self.head_bytes
     }
 
     fn check(&self) -> Result<(), LinkOpenError> {
@@ -198,7 +207,8 @@ impl PacketLink {
         let frame_bytes = FrameSizes { base: FRAME_BYTES_MIN, max: frame_bytes_max };
         let frame_bytes = frame_bytes.at_most(frame_bytes_max);
         // 802.1Q frames and mangled ones may exceed the MTU a little: see them whole.
-        let buf_bytes = START + frame_bytes_max + 64;
+        let start = config.start();
+        let buf_bytes = start + frame_bytes_max + 64;
         let slots = (BATCH_BYTES / buf_bytes).clamp(8, BATCH_FRAMES);
         let name = match config.vlan {
             Some(vlan) => format!("packet:{ifname},vlan={vlan}"),
@@ -209,7 +219,8 @@ impl PacketLink {
             config.steering.iter().any(is_shared) && !config.steering.iter().all(is_shared);
         let door = match has_door {
             true => Some(
-                DoorSocket::open(open(libc::SOCK_DGRAM)?, buf_bytes).map_err(buffer("receive"))?,
+                DoorSocket::open(open(libc::SOCK_DGRAM)?, buf_bytes, start)
+                    .map_err(buffer("receive"))?,
             ),
             false => None,
         };
@@ -219,7 +230,7 @@ impl PacketLink {
             granted,
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
-            rx: RxSlots::new(slots, buf_bytes, START, 0),
+            rx: RxSlots::new(slots, buf_bytes, start, 0),
             envelopes: Box::new([Envelope::new([0; 6], [0; 6], None, 0, 0); BATCH_FRAMES]),
             socket,
             sender,
@@ -511,16 +522,18 @@ impl Link for PacketLink {
             self.look_again();
         }
         self.stats.rx_calls += 1;
+        let start = self.config.start();
         let got = self.rx.recv(self.socket.as_fd(), pool, max);
-        let mut frames =
-            self.received(got)?.map_or(0, |got| take(&mut self.rx, got, &mut self.stats, out));
+        let mut frames = self
+            .received(got)?
+            .map_or(0, |got| take(&mut self.rx, got, start, &mut self.stats, out));
         let allowed = self.door.as_mut().map_or(0, |door| door.door.allows(frames == 0));
         if let Some(mut door) = self.door.take_if(|_| allowed > 0) {
             self.stats.rx_calls += 1;
             let got = door.rx.recv(door.socket.as_fd(), pool, allowed);
             let got = self.received(got).map(|got| got.unwrap_or(0));
             if let Ok(got) = got {
-                frames += take(&mut door.rx, got, &mut self.stats, out);
+                frames += take(&mut door.rx, got, start, &mut self.stats, out);
                 door.door.looked(got, allowed, std::iter::once(door.socket.as_fd()));
             }
             self.door = Some(door);

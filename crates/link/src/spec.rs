@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::fault::{FaultConfig, FaultLink};
 use crate::handoff::{HandoffLink, Pipeline};
-use crate::packet::{ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
+use crate::packet::{BROADCAST_MAC, ETHERTYPE_DEFAULT, PacketConfig, PacketLink};
 use crate::pcap::{PcapLink, PcapWire, SharedPcap};
 use crate::survey::hides_vlan;
 use crate::udp::{UdpConfig, UdpLink};
@@ -73,6 +73,9 @@ pub struct LinkOptions {
     pub steering: Vec<SteeringFilter>,
     /// Threads that the link gets. None by default. Below capture and faults.
     pub pipeline: Pipeline,
+    /// Frames of another protocol than Thinwire's go over it, with heads of so many bytes: then its group is everybody,
+    /// and it is a packet link.
+    pub foreign_head_bytes: Option<usize>,
 }
 
 /// An open link, and what the administrator could do to make it faster, in a sentence, if anything.
@@ -280,7 +283,12 @@ impl LinkSpec {
                 let shard = options.shard.as_ref().map_or(&[][..], |shard| &shard.accepts);
                 config.steering = [shard, &options.steering].concat();
                 let shards = options.shard.as_ref().map_or(1, |shard| shard.count);
-                open_raw(*kind, config, shards)?
+                let mut kind = *kind;
+                if let Some(head_bytes) = options.foreign_head_bytes {
+                    (config.head_bytes, config.group) = (head_bytes, BROADCAST_MAC);
+                    kind = RawKind::Packet;
+                }
+                open_raw(kind, config, shards)?
             }
             LinkSpec::Udp { .. } => {
                 let mut config =
