@@ -52,7 +52,7 @@ impl<P: Part> PartId<P> {
 }
 
 /// A part that uses a link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct User {
     part: usize,
     /// The part's number of the link.
@@ -67,6 +67,8 @@ struct Shared {
     info: LinkInfo,
     users: Vec<User>,
     lanes: Lanes,
+    /// Who has all of it, whatever its frames are: then there are no users.
+    foreign: Option<User>,
     /// So many shares of its room there are: users, rounded up to a power of two, so that who comes and
     /// goes does not make all others tell their peers each time.
     shares: usize,
@@ -158,7 +160,7 @@ impl Node {
     /// Another link; its number.
     pub fn add_link(&mut self, info: LinkInfo) -> usize {
         let (users, lanes) = (Vec::new(), Lanes::default());
-        self.links.push(Shared { info, users, lanes, shares: 1 });
+        self.links.push(Shared { info, users, lanes, foreign: None, shares: 1 });
         self.out.push(TxBatch::new());
         self.links.len() - 1
     }
@@ -211,6 +213,20 @@ impl Node {
         PartId { at, generation: self.generations, kind: PhantomData }
     }
 
+    /// Gives a part another link, on which another protocol is spoken: all of its frames are its
+    /// ([`Part::on_foreign_frame`]). The part's number of it is returned.
+    ///
+    /// # Panics
+    /// If the part is gone, or somebody has the link.
+    pub fn give_foreign_link<P: Part>(&mut self, id: PartId<P>, link: usize) -> usize {
+        assert!(self.find(id).is_some(), "the part is there");
+        let shared = &mut self.links[link];
+        assert!(shared.users.is_empty() && shared.foreign.is_none(), "somebody has the link");
+        let own = self.places[id.at].as_mut().expect("found").add_link(link);
+        shared.foreign = Some(User { part: id.at, link: own, outside: false });
+        own
+    }
+
     /// Takes a part out. I/Os that are with it fail, and so do those that come for it later.
     pub fn remove<P: Part>(&mut self, id: PartId<P>) -> Option<Box<dyn Part>> {
         self.find(id)?;
@@ -219,6 +235,7 @@ impl Node {
         for link in &mut self.links {
             link.users.retain(|user| user.part != id.at);
             link.lanes.remove(id.at);
+            link.foreign.take_if(|user| user.part == id.at);
         }
         (0..self.links.len()).for_each(|link| self.share_room(link));
         for Flight { edge, op, token } in place.flights.drain() {
@@ -304,6 +321,13 @@ impl Node {
 
     /// Several share the link. One that is nobody's goes to the first, which counts why it is dropped.
     fn find_user(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
+        if let Some(User { part, link, .. }) = self.links[link].foreign {
+            self.stir(part);
+            if let Some(place) = &mut self.places[part] {
+                place.part.on_foreign_frame(now, link, frame);
+            }
+            return;
+        }
         let lane = lane_of(frame);
         let mut at = self.links[link].lanes.end(lane);
         let mut is_found = false;

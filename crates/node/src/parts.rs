@@ -29,7 +29,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub fn new(part: Box<dyn Part>, generation: u32, links: Vec<usize>) -> Self {
-        let links_are_first = links.iter().copied().eq(0..links.len());
+        let links_are_first = are_first(&links);
         Place {
             part,
             generation,
@@ -42,6 +42,13 @@ impl Place {
             is_stirred: false,
             is_touched: false,
         }
+    }
+
+    /// It has another link. Returns its own number of it.
+    pub fn add_link(&mut self, link: usize) -> usize {
+        self.links.push(link);
+        self.links_are_first = are_first(&self.links);
+        self.links.len() - 1
     }
 
     /// Closes it, with the batches of its links. `lent` is where those stand meanwhile that it counts
@@ -69,4 +76,8 @@ impl Place {
         swap(lent, out);
         at
     }
+}
+
+fn are_first(links: &[usize]) -> bool {
+    links.iter().copied().eq(0..links.len())
 }

@@ -31,6 +31,11 @@ pub trait Part: Any {
         let _ = (now, link, frame);
     }
 
+    /// A frame of another protocol has arrived on a link that it has for itself, counted as all its links.
+    fn on_foreign_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
+        let _ = (now, link, frame);
+    }
+
     /// Something else has happened.
     fn on_event(&mut self, now: Time, event: PartEvent<'_>) {
         let _ = (now, event);
