@@ -15,7 +15,7 @@
 //!
 //! Nothing here blocks: writer records are I/Os of the volumes. One `Exports` is one shard's.
 //!
-//! * `users.rs`: what a dialect tells and is told
+//! * `users.rs`: what a dialect tells and is told; `dialect.rs`: one that is a guest of another's host
 //! * `exports.rs`: the exports and their verifiers; `report.rs`: what status tells of them
 //! * `passes.rs`: what is open, and for whom
 //! * `claims.rs`: who may write next
@@ -50,6 +50,7 @@
 
 mod branch;
 mod claims;
+mod dialect;
 mod events;
 mod exports;
 mod ios;
@@ -64,6 +65,7 @@ mod twin;
 mod users;
 
 pub use claims::WriteClaim;
+pub use dialect::{Dialect, DialectDesk, Done, Refused, Submitted, Wish};
 pub use exports::{DoorCanary, DoorStats, ExportConfig, Exports, ExportsConfig};
 pub use ios::{IoTicket, Permit};
 pub use report::{ExportReport, RecordReport, WriterReport};

@@ -12,6 +12,7 @@ use thinwire_wire::{
 use crate::access::Right;
 use crate::answers::Answer;
 use crate::greet::SESSION_NUMBER;
+use crate::guests::{Guests, guest_of};
 use crate::house::House;
 use crate::peer::Peer;
 use crate::slots::REQUEST_BYTES_MAX;
@@ -101,6 +102,8 @@ pub(crate) struct Sessions<'a> {
     pub peers: &'a mut [Option<Box<Peer>>],
     /// See [`House::room_changed`].
     pub room_changed: &'a mut bool,
+    /// Those of other protocols.
+    pub guests: &'a mut Guests,
 }
 
 impl Sessions<'_> {
@@ -117,7 +120,7 @@ impl Sessions<'_> {
 
 impl Users for Sessions<'_> {
     fn is_there(&mut self, session: u64) -> bool {
-        self.get(session).is_some()
+        self.get(session).is_some() || guest_of(self.guests, session).is_some()
     }
 
     fn ask(&mut self, now: Time, run: InitiatorRun) -> bool {
@@ -128,17 +131,21 @@ impl Users for Sessions<'_> {
             peer.session.send(Item::Ping);
             asked = true;
         }
+        self.guests.iter_mut().for_each(|guest| asked |= guest.ask(now, run));
         asked
     }
 
     fn has_answered(&mut self, run: InitiatorRun, since: Time) -> bool {
         self.of(run).any(|peer| peer.session.answered_since(since))
+            || self.guests.iter_mut().any(|guest| guest.has_answered(run, since))
     }
 
     fn on_granted(&mut self, session: u64, transaction: u32, granted: &Granted) {
         let mut room_changed = false;
         if let Some(peer) = self.get(session) {
             grant(peer, &mut room_changed, transaction, granted);
+        } else if let Some(guest) = guest_of(self.guests, session) {
+            guest.on_granted(session, transaction, granted);
         }
         *self.room_changed |= room_changed;
     }
@@ -146,17 +153,24 @@ impl Users for Sessions<'_> {
     fn on_denied(&mut self, session: u64, transaction: u32, denied: Denied) {
         if let Some(peer) = self.get(session) {
             deny(peer, transaction, denied);
+        } else if let Some(guest) = guest_of(self.guests, session) {
+            guest.on_denied(session, transaction, denied);
         }
     }
 
     fn on_closed(&mut self, session: u64, transaction: u32) {
         if let Some(peer) = self.get(session) {
             peer.session.send(Item::said(Message::Detached(Detached { transaction })));
+        } else if let Some(guest) = guest_of(self.guests, session) {
+            guest.on_closed(session, transaction);
         }
     }
 
     /// Those of the same run know already.
     fn on_fenced(&mut self, session: u64, pass: Pass, by: InitiatorRun, writer_generation: u64) {
+        if let Some(guest) = guest_of(self.guests, session) {
+            return guest.on_fenced(session, pass, by, writer_generation);
+        }
         if let Some(peer) = self.get(session).filter(|peer| peer.run() != by) {
             peer.session.send(Item::said(Message::Event(Event {
                 code: event_code::FENCED,
@@ -168,6 +182,9 @@ impl Users for Sessions<'_> {
     }
 
     fn on_resized(&mut self, session: u64, pass: Pass, bytes: u64) {
+        if let Some(guest) = guest_of(self.guests, session) {
+            return guest.on_resized(session, pass, bytes);
+        }
         if let Some(peer) = self.get(session) {
             peer.session.send(Item::said(Message::Event(Event {
                 code: event_code::RESIZE,

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_proto::Time;
+use thinwire_volume::Op;
 use thinwire_wire::{OpCode, Request};
 
 use crate::depth::{Begun, STALL};
@@ -42,15 +43,29 @@ impl Cost {
     pub const NONE: Cost = Cost { session: 0, store: 0 };
 
     pub fn of(request: &Request) -> Self {
-        let both = |cost| Cost { session: cost, store: cost };
         match OpCode::from_number(request.op) {
-            Some(OpCode::Read | OpCode::Write) => {
-                both(REQUEST_COST + request.length.min(REQUEST_BYTES_MAX as u32))
-            }
-            // The door lets one go at a time, and others need not wait for it.
-            Some(OpCode::Flush) => Cost { session: REQUEST_COST, store: 0 },
-            _ => both(LONG_COST),
+            Some(OpCode::Read | OpCode::Write) => Cost::of_bytes(u64::from(request.length)),
+            Some(OpCode::Flush) => Cost::OF_FLUSH,
+            _ => Cost::OF_LONG,
         }
+    }
+
+    /// The same of an I/O.
+    pub fn of_io(op: Op, bytes: u64) -> Self {
+        match op {
+            Op::Read | Op::Write => Cost::of_bytes(bytes),
+            Op::Flush => Cost::OF_FLUSH,
+            _ => Cost::OF_LONG,
+        }
+    }
+
+    /// The door lets one go at a time, and others need not wait for it.
+    const OF_FLUSH: Cost = Cost { session: REQUEST_COST, store: 0 };
+    const OF_LONG: Cost = Cost { session: LONG_COST, store: LONG_COST };
+
+    fn of_bytes(bytes: u64) -> Self {
+        let cost = REQUEST_COST + bytes.min(REQUEST_BYTES_MAX as u64) as u32;
+        Cost { session: cost, store: cost }
     }
 }
 
@@ -176,13 +191,18 @@ impl Fair {
 
     /// A request stands in line for this export.
     pub fn wait(&mut self, export: usize, place: usize, slot: u16, request: &Request) {
+        self.wait_at(export, place, slot, Cost::of(request));
+    }
+
+    /// The same, of one that costs so much.
+    pub fn wait_at(&mut self, export: usize, place: usize, slot: u16, cost: Cost) {
         if place >= self.links.len() {
             self.links.resize_with(place + 1, Vec::new);
         }
         if self.links[place].is_empty() {
             self.links[place].resize(usize::from(self.slots), Link::NONE);
         }
-        let (number, cost) = (export as u16, Cost::of(request));
+        let number = export as u16;
         self.lines[export].push(number, place as u16, slot, cost, &mut self.links);
         self.waiting += 1;
         self.let_on(export);
@@ -273,8 +293,13 @@ impl Fair {
 
     /// A store gets a request that has waited, of the session at this place.
     pub fn begin(&mut self, now: Time, export: usize, place: usize, request: &Request) -> Mark {
+        self.begin_at(now, export, place, Cost::of(request))
+    }
+
+    /// The same, of one that costs so much.
+    pub fn begin_at(&mut self, now: Time, export: usize, place: usize, cost: Cost) -> Mark {
         let depth = &mut self.lines[export].depth;
-        let begun = Some(depth.begin(now, export as u16, Cost::of(request).store));
+        let begun = Some(depth.begin(now, export as u16, cost.store));
         let note = match self.notes_free.pop() {
             Some(note) => {
                 self.notes[note as usize] = begun;

@@ -9,6 +9,7 @@ use thinwire_proto::{Drops, SipRng, Stage, StageObserver, Time};
 use thinwire_volume::Op;
 
 use crate::fair::Fair;
+use crate::guests::Guests;
 use crate::{LimitCounts, TargetConfig};
 
 /// Counters of a target.
@@ -62,6 +63,10 @@ pub(crate) struct House {
     pub owners: Vec<Option<Owner>>,
     /// Of the session that was opened last.
     pub session_number: u64,
+    /// Other protocols in front of the door.
+    pub guests: Guests,
+    /// By place: which of their sessions has it.
+    pub seats: Vec<Option<u64>>,
 }
 
 /// Whose a session is, for limits.

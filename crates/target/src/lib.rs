@@ -20,6 +20,7 @@
 //! * `checked.rs`: whose data is checked end to end
 //! * `change.rs`: limits, and exports that come and go
 //! * `bounds.rs`: what its memory is bounded by
+//! * `guests.rs`: other protocols in front of the same door
 //! * `shards.rs`: what one shard knows of the others
 //! * `report.rs`: what status tells
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod cookie;
 mod depth;
 mod fair;
 mod greet;
+mod guests;
 mod house;
 mod keyed;
 mod keys;

@@ -12,6 +12,10 @@ impl Part for Target {
         Target::on_frame(self, now, link, frame);
     }
 
+    fn on_foreign_frame(&mut self, now: Time, link: usize, frame: &mut RxFrame) {
+        self.on_guests_frame(now, link, frame);
+    }
+
     fn on_event(&mut self, now: Time, event: PartEvent<'_>) {
         match event {
             PartEvent::Readable | PartEvent::Below => self.disk_ready(),

@@ -9,6 +9,7 @@ use thinwire_wire::{Complete, OpCode, Request, Status, op_flags};
 use crate::TargetCanary;
 use crate::checked::{is_as_sent, sums_of_read};
 use crate::fair::Mark;
+use crate::guests::tell_done;
 use crate::house::{House, cross};
 use crate::peer::Peer;
 use crate::slots::{REQUEST_BYTES_MAX, State};
@@ -102,8 +103,11 @@ impl House {
     fn serve(&mut self, peers: &mut [Option<Box<Peer>>]) -> bool {
         let mut any = false;
         while let Some((index, slot)) = self.fair.next(self.now) {
-            let peer = peers[index].as_deref_mut().expect("a session that ends waits for nothing");
-            self.execute::<true>(peer, index, slot);
+            match peers[index].as_deref_mut() {
+                Some(peer) => self.execute::<true>(peer, index, slot),
+                // A session that ends waits for nothing.
+                None => self.serve_guest(index, slot),
+            }
             any = true;
         }
         any
@@ -181,14 +185,16 @@ impl House {
     /// Answers what the volumes have completed.
     #[inline]
     fn poll_volumes(&mut self, peers: &mut [Option<Box<Peer>>]) {
-        let House { exports, in_store, observer, pool, now, fair, config, .. } = self;
+        let House { exports, in_store, observer, pool, now, fair, config, guests, .. } = self;
         exports.poll(|ticket, op, verifier, completion| {
             cross(observer, Stage::Stored, op);
             let mark = Mark(ticket.place);
             let place = mark.place();
             in_store[place] -= 1;
             fair.end(*now, mark, true);
-            let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else { return };
+            let Some(peer) = peers.get_mut(place).and_then(|p| p.as_deref_mut()) else {
+                return tell_done(guests, *now, ticket, op, verifier, completion);
+            };
             if peer.session.local_id() == ticket.session {
                 answer(*now, (&*pool, config.sums), peer, ticket, verifier, completion);
             }

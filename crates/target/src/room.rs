@@ -77,6 +77,19 @@ impl Target {
         Some(self.peers.len() - 1)
     }
 
+    /// Whether one client more of another protocol, from one address, is within the limits.
+    pub(crate) fn keep_limits_of_guest(&mut self, owner: &Owner) -> Result<(), OverLimit> {
+        let (limit, house) = (Limit::SessionsPerAddress, &mut self.house);
+        let value = house.config.limits.get(limit);
+        let same = house.owners.iter().flatten().filter(|of| owner.is_as(of, By::Address)).count();
+        if same as u64 >= value {
+            house.stats.limits.count(limit);
+            return Err(OverLimit { limit, value });
+        }
+        let taken = house.owners.iter().flatten().count() + 1;
+        house.has_memory(taken, taken)
+    }
+
     /// Whether this run and member, of the same owner, has a session in which something is attached: another takes
     /// the place of that one.
     fn comes_back(&self, owner: &Owner, run: RunMember) -> bool {

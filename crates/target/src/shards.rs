@@ -51,9 +51,9 @@ impl Target {
     /// What the door of another shard has to say.
     pub fn on_door_letter(&mut self, now: Time, letter: DoorLetter) {
         self.house.now = now;
-        let room_changed = &mut self.house.room_changed;
-        let mut sessions = Sessions { peers: &mut self.peers, room_changed };
-        self.house.exports.on_letter(now, letter, &mut sessions);
+        let House { room_changed, guests, exports, .. } = &mut self.house;
+        let mut sessions = Sessions { peers: &mut self.peers, room_changed, guests };
+        exports.on_letter(now, letter, &mut sessions);
     }
 
     /// The next letter of the door, for [`Target::on_door_letter`] of the shard that it is to. To be

@@ -116,6 +116,8 @@ impl Target {
                 stats: TargetStats::default(),
                 next_epoch,
                 session_number: 0,
+                guests: Vec::new(),
+                seats: Vec::new(),
             },
             peers: Vec::new(),
             promises: Vec::new(),
@@ -441,15 +443,18 @@ impl Target {
         if self.transmit(now, out) {
             self.end_overrun();
         }
+        if !self.house.guests.is_empty() {
+            self.end_guests_turn(now, out);
+        }
         self.house.fair.end_turn(now);
     }
 
     /// What completes at once is settled at once, and what goes on reaches its disk in this turn.
     fn settle_exports(&mut self, now: Time) {
         for _ in 0..SETTLES_PER_TURN {
-            let room_changed = &mut self.house.room_changed;
-            let mut sessions = Sessions { peers: &mut self.peers, room_changed };
-            self.house.exports.settle(now, &mut sessions);
+            let House { room_changed, guests, exports, .. } = &mut self.house;
+            let mut sessions = Sessions { peers: &mut self.peers, room_changed, guests };
+            exports.settle(now, &mut sessions);
             if !self.house.exports.take_started() {
                 break;
             }
@@ -479,6 +484,9 @@ impl Target {
             for slot in 0..peer.slots.count() {
                 self.house.try_execute(peer, index, slot);
             }
+        }
+        if !self.house.guests.is_empty() {
+            self.release_guests(self.house.now);
         }
         self.house.poll(&mut self.peers);
     }
@@ -522,6 +530,9 @@ impl Target {
         for offer in &self.offers {
             at = at.min(offer.at);
         }
+        for guest in &self.house.guests {
+            at = at.min(guest.deadline(now));
+        }
         at = at.min(self.house.exports.deadline(now)).min(self.house.fair.deadline(now));
         let is_due = self.house.room_changed || self.outside.iter().any(|batch| !batch.is_empty());
         if is_due { now } else { at }
@@ -544,6 +555,7 @@ impl Target {
         for peer in self.peers.iter_mut().flatten() {
             peer.say_bye(Status::ShuttingDown);
         }
+        self.house.guests.iter_mut().for_each(|guest| guest.shut_down());
     }
 
     /// Nothing is on its way to a store, and everything there was to say to those who can be reached
@@ -553,6 +565,7 @@ impl Target {
         !self.house.exports.is_at_work()
             && !self.house.fair.is_waited_in()
             && !self.house.exports.has_letters()
+            && self.house.guests.iter().all(|guest| guest.is_idle())
             && self.peers.iter().flatten().all(|p| {
                 let unreachable = !p.session.is_connected();
                 p.session.queued() == 0 || unreachable
