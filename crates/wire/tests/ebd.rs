@@ -7,42 +7,44 @@ use std::collections::BTreeSet;
 
 use common::hex;
 use proptest::prelude::*;
-use thinwire_wire::ebd::{Answer, Ask, EbdError, Form, Frame, NakReason, Operation, State, Tag};
+use thinwire_wire::ebd::{
+    EbdError, EbdForm, EbdState, Frame, HandshakeAnswer, HandshakeAsk, NakReason, Operation, Tag,
+};
 
-const FORMS: [Form; 2] = [Form::Ideal, Form::Implemented];
+const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
 
-fn tag(form: Form) -> Tag {
+fn tag(form: EbdForm) -> Tag {
     match form {
-        Form::Ideal => Tag::Ideal { identifier: 0x5a, major: 3, minor: 1 },
-        Form::Implemented => {
+        EbdForm::Ideal => Tag::Ideal { identifier: 0x5a, major: 3, minor: 1 },
+        EbdForm::Implemented => {
             Tag::Implemented { client: 2, index: 9, handle: 0x0a0b_0c0d, reserved: 0 }
         }
     }
 }
 
-fn request(form: Form, operation: Operation, length: u8, sector: u32) -> Frame {
-    let wants_wack = form == Form::Implemented && operation != Operation::End;
+fn request(form: EbdForm, operation: Operation, length: u8, sector: u32) -> Frame {
+    let wants_wack = form == EbdForm::Implemented && operation != Operation::End;
     Frame { operation, is_answer: false, wants_wack, tag: tag(form), credit: 0, length, sector }
 }
 
 /// All that either side says, with a payload of 16 octets where there is one.
-fn frames(form: Form) -> Vec<(&'static str, Frame, Vec<u8>)> {
+fn frames(form: EbdForm) -> Vec<(&'static str, Frame, Vec<u8>)> {
     use Operation::*;
     let block: Vec<u8> = (0..16).collect();
     let read = request(form, Read, 16, 0x0102_0304);
     let write = request(form, Write, 8, 4096);
     let sync = request(form, SyncWrite, 1, 4097);
     let flush = request(form, Flush, 0, 7);
-    let state = State { content: 0x1122, writer: 3 };
-    let ask = Ask {
+    let state = EbdState { content: 0x1122, writer: 3 };
+    let ask = HandshakeAsk {
         major: 3,
         minor: 1,
         block_bytes: 4096,
         writes: true,
         takes_over: false,
-        state: State::default(),
+        state: EbdState::default(),
     };
-    let answer = Answer {
+    let answer = HandshakeAnswer {
         sectors: 2_097_152,
         request_sectors: 127,
         block_bytes: 4096,
@@ -52,7 +54,7 @@ fn frames(form: Form) -> Vec<(&'static str, Frame, Vec<u8>)> {
     };
     let with = |(frame, payload, len): (Frame, [u8; 12], usize)| (frame, payload[..len].to_vec());
     let shake = with(ask.frame(form, 0x5a));
-    let again = with(Ask { takes_over: true, state, ..ask }.frame(form, 0x5a));
+    let again = with(HandshakeAsk { takes_over: true, state, ..ask }.frame(form, 0x5a));
     let shaken = with(answer.frame(&shake.0, 9));
     let unasked = |operation, credit| Frame {
         operation,
@@ -81,14 +83,14 @@ fn frames(form: Form) -> Vec<(&'static str, Frame, Vec<u8>)> {
         ("nak-unknown", read.nak(NakReason::Unknown, 0, 0x0102_0304), Vec::new()),
         ("nak-media", read.nak(NakReason::Media, 200, 0x0102_030c), Vec::new()),
     ];
-    if form == Form::Implemented {
+    if form == EbdForm::Implemented {
         all.push(("wack", read.answer(Wack, 184, 16, 0x0102_0304), Vec::new()));
     }
     all
 }
 
 fn vectors() -> Vec<(String, Vec<u8>)> {
-    let of = |form: Form| {
+    let of = |form: EbdForm| {
         frames(form).into_iter().map(move |(name, frame, payload)| {
             let (header, len) = frame.header();
             (format!("{}-{name}.hex", form.name()), [&header[..len], &payload].concat())
@@ -111,7 +113,8 @@ fn golden_frames_are_what_was_said() {
         }
     }
     let all = FORMS.iter().flat_map(|&form| Operation::ALL.map(|o| (form, o as u8)));
-    let known: BTreeSet<_> = all.filter(|of| *of != (Form::Ideal, Operation::Wack as u8)).collect();
+    let known: BTreeSet<_> =
+        all.filter(|of| *of != (EbdForm::Ideal, Operation::Wack as u8)).collect();
     assert_eq!(seen, known, "every operation stands in some golden frame");
 }
 
@@ -130,32 +133,32 @@ fn what_is_cut_short_is_no_frame() {
 #[test]
 fn handshakes_come_back_as_they_were_said() {
     for form in FORMS {
-        let ask = Ask {
+        let ask = HandshakeAsk {
             major: 200,
             minor: 100,
             block_bytes: 8192,
             writes: true,
             takes_over: true,
-            state: State { content: 1, writer: 65535 },
+            state: EbdState { content: 1, writer: 65535 },
         };
         let (frame, payload, len) = ask.frame(form, 7);
-        assert_eq!(Ask::of(&frame, &payload[..len]), Some(ask));
-        let answer = Answer {
+        assert_eq!(HandshakeAsk::of(&frame, &payload[..len]), Some(ask));
+        let answer = HandshakeAnswer {
             sectors: u32::MAX,
             request_sectors: 127,
             block_bytes: 512,
             credit: 255,
             state: ask.state,
-            latency_us: if form == Form::Ideal { 77 } else { 0 },
+            latency_us: if form == EbdForm::Ideal { 77 } else { 0 },
         };
         let (told, payload, len) = answer.frame(&frame, 13);
-        let index = if form == Form::Ideal { 0 } else { 13 };
-        assert_eq!(Answer::of(&told, &payload[..len]), Some((answer, index)));
-        if form == Form::Ideal {
-            let plain = Ask { state: State::default(), ..ask };
-            assert_eq!(Ask::of(&frame, &payload[..3]), None);
-            assert_eq!(Ask::of(&frame, &8192u32.to_le_bytes()), Some(plain));
-            assert_eq!(Answer::of(&told, &[0; 3]), None);
+        let index = if form == EbdForm::Ideal { 0 } else { 13 };
+        assert_eq!(HandshakeAnswer::of(&told, &payload[..len]), Some((answer, index)));
+        if form == EbdForm::Ideal {
+            let plain = HandshakeAsk { state: EbdState::default(), ..ask };
+            assert_eq!(HandshakeAsk::of(&frame, &payload[..3]), None);
+            assert_eq!(HandshakeAsk::of(&frame, &8192u32.to_le_bytes()), Some(plain));
+            assert_eq!(HandshakeAnswer::of(&told, &[0; 3]), None);
         }
     }
 }
@@ -182,7 +185,7 @@ fn every_type_has_one_meaning() {
 
 #[test]
 fn a_credit_that_cannot_be_said_is_the_most() {
-    let frame = request(Form::Ideal, Operation::Read, 8, 0).answer(Operation::Read, 4000, 8, 0);
+    let frame = request(EbdForm::Ideal, Operation::Read, 8, 0).answer(Operation::Read, 4000, 8, 0);
     assert_eq!(Frame::parse(&frame.header().0).unwrap().credit, 255);
 }
 
@@ -193,7 +196,7 @@ proptest! {
             let (header, len) = frame.header();
             prop_assert_eq!(&header[..len], &bytes[..len]);
             let payload = &bytes[len..];
-            let _ = (Ask::of(&frame, payload), Answer::of(&frame, payload));
+            let _ = (HandshakeAsk::of(&frame, payload), HandshakeAnswer::of(&frame, payload));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 /// Which of the two protocols of the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Form {
+pub enum EbdForm {
     /// As section 2.2 wants it: 10 octets, an 8-bit identifier, credit in 8 bits, one timeout.
     Ideal,
     /// As section 2.3 says it was built: 18 octets, client minor and server index, credit in 16 bits, WACK.
@@ -77,7 +77,7 @@ impl Operation {
 /// The type octet, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Type {
-    pub form: Form,
+    pub form: EbdForm,
     pub operation: Operation,
     pub is_answer: bool,
     pub wants_wack: bool,
@@ -86,39 +86,39 @@ pub(super) struct Type {
 impl Type {
     /// `None` if it is none of either form.
     pub fn from_octet(octet: u8) -> Option<Self> {
-        let form = if octet & IMPLEMENTED != 0 { Form::Implemented } else { Form::Ideal };
+        let form = if octet & IMPLEMENTED != 0 { EbdForm::Implemented } else { EbdForm::Ideal };
         let (is_answer, wants_wack) = (octet & ANSWER != 0, octet & WACK_WANTED != 0);
         let code = octet & (IMPLEMENTED - 1);
         let operation = *Operation::ALL.get(usize::from(code).checked_sub(1)?)?;
         let is_fit = if is_answer { operation.is_answer() } else { operation.is_request() };
-        let may_want = form == Form::Implemented && !is_answer;
-        let exists = form == Form::Implemented || operation != Operation::Wack;
+        let may_want = form == EbdForm::Implemented && !is_answer;
+        let exists = form == EbdForm::Implemented || operation != Operation::Wack;
         let found = Type { form, operation, is_answer, wants_wack };
         (is_fit && exists && (may_want || !wants_wack)).then_some(found)
     }
 
     pub fn to_octet(self) -> u8 {
-        let form = if self.form == Form::Implemented { IMPLEMENTED } else { 0 };
+        let form = if self.form == EbdForm::Implemented { IMPLEMENTED } else { 0 };
         let answer = if self.is_answer { ANSWER } else { 0 };
         let wack = if self.wants_wack { WACK_WANTED } else { 0 };
         self.operation as u8 | form | answer | wack
     }
 }
 
-impl Form {
+impl EbdForm {
     /// Octets of a header: where a payload begins.
     pub const fn header_bytes(self) -> usize {
         match self {
-            Form::Ideal => 10,
-            Form::Implemented => 18,
+            EbdForm::Ideal => 10,
+            EbdForm::Implemented => 18,
         }
     }
 
     /// The most credit that can be said, in sectors.
     pub const fn credit_max(self) -> u16 {
         match self {
-            Form::Ideal => u8::MAX as u16,
-            Form::Implemented => u16::MAX,
+            EbdForm::Ideal => u8::MAX as u16,
+            EbdForm::Implemented => u16::MAX,
         }
     }
 
@@ -126,16 +126,16 @@ impl Form {
     /// one octet.
     pub const fn request_sectors_max(self) -> u8 {
         match self {
-            Form::Ideal => 127,
-            Form::Implemented => 255,
+            EbdForm::Ideal => 127,
+            EbdForm::Implemented => 255,
         }
     }
 
     /// What people call it, and the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Form::Ideal => "ideal",
-            Form::Implemented => "implemented",
+            EbdForm::Ideal => "ideal",
+            EbdForm::Implemented => "implemented",
         }
     }
 }

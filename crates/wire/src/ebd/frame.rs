@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::form::{Form, NakReason, Operation, Type};
+use super::form::{EbdForm, NakReason, Operation, Type};
 
 /// What an answer has in common with its request, besides the sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,7 +70,7 @@ impl core::error::Error for EbdError {}
 
 impl Frame {
     /// The form of these bytes, if they are of any: the first octet says it.
-    pub fn form_of(bytes: &[u8]) -> Option<Form> {
+    pub fn form_of(bytes: &[u8]) -> Option<EbdForm> {
         Type::from_octet(*bytes.first()?).map(|kind| kind.form)
     }
 
@@ -85,13 +85,13 @@ impl Frame {
         let kind = kind.ok_or(EbdError::Type)?;
         let word = |at: &[u8; 4]| u32::from_le_bytes(*at);
         let (tag, credit, length, sector) = match kind.form {
-            Form::Ideal => {
+            EbdForm::Ideal => {
                 let [_, identifier, major, minor, credit, length, sector @ ..] =
                     bytes.first_chunk::<10>().ok_or(EbdError::Truncated)?;
                 let tag = Tag::Ideal { identifier: *identifier, major: *major, minor: *minor };
                 (tag, u16::from(*credit), *length, word(sector))
             }
-            Form::Implemented => {
+            EbdForm::Implemented => {
                 let header = bytes.first_chunk::<18>().ok_or(EbdError::Truncated)?;
                 let [_, client, index, length, low, high, rest @ ..] = header;
                 let [s0, s1, s2, s3, h0, h1, h2, h3, reserved @ ..] = rest;
@@ -111,14 +111,14 @@ impl Frame {
 
     /// Which form it is of.
     #[inline]
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> EbdForm {
         match self.tag {
-            Tag::Ideal { .. } => Form::Ideal,
-            Tag::Implemented { .. } => Form::Implemented,
+            Tag::Ideal { .. } => EbdForm::Ideal,
+            Tag::Implemented { .. } => EbdForm::Implemented,
         }
     }
 
-    /// Its header, as it stands on the wire: [`Form::header_bytes`] of it count. A credit that the form cannot say is
+    /// Its header, as it stands on the wire: [`EbdForm::header_bytes`] of it count. A credit that the form cannot say is
     /// said as the most that it can.
     #[inline]
     pub fn header(&self) -> ([u8; 18], usize) {

@@ -1,7 +1,7 @@
 //! What a handshake says. The idealised form says some of it in a payload, the implemented form in fields that have
 //! another meaning elsewhere.
 
-use super::form::{Form, Operation};
+use super::form::{EbdForm, Operation};
 use super::frame::{Frame, Tag};
 
 /// The client wants to write: the answer comes once it may. A flag of the request of a handshake.
@@ -15,16 +15,16 @@ const PAYLOAD_BYTES: usize = 12;
 /// Which content a device has, and which writer: what a client shows when it comes back, to be told if either is
 /// another. 32 bits of both, none of which is zero for one that was told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct State {
+pub struct EbdState {
     /// Of the content.
     pub content: u16,
     /// Of the grant to write that is in force; zero before the first one, and in the request of a client that had none.
     pub writer: u16,
 }
 
-impl State {
+impl EbdState {
     fn from_word(word: u32) -> Self {
-        State { content: word as u16, writer: (word >> 16) as u16 }
+        EbdState { content: word as u16, writer: (word >> 16) as u16 }
     }
 
     fn to_word(self) -> u32 {
@@ -34,7 +34,7 @@ impl State {
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct HandshakeAsk {
     /// The device.
     pub major: u8,
     /// The device.
@@ -47,12 +47,12 @@ pub struct Ask {
     /// Whoever else may write is to lose that.
     pub takes_over: bool,
     /// What it was told last; zeroes if it comes for the first time.
-    pub state: State,
+    pub state: EbdState,
 }
 
 /// What a server answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HandshakeAnswer {
     /// Sectors of the device.
     pub sectors: u32,
     /// Sectors that a request may ask for.
@@ -62,25 +62,25 @@ pub struct Answer {
     /// See [`Frame::credit`].
     pub credit: u16,
     /// What the device is now.
-    pub state: State,
+    pub state: EbdState,
     /// How long the server takes for a request, in microseconds, as far as it knows: in the idealised form only.
     pub latency_us: u32,
 }
 
-impl Ask {
+impl HandshakeAsk {
     /// The frame, and its payload. `own` is the identifier, in the implemented form the client's minor.
-    pub fn frame(&self, form: Form, own: u8) -> (Frame, [u8; PAYLOAD_BYTES], usize) {
+    pub fn frame(&self, form: EbdForm, own: u8) -> (Frame, [u8; PAYLOAD_BYTES], usize) {
         let flags =
             if self.writes { WRITES } else { 0 } | if self.takes_over { TAKES_OVER } else { 0 };
         let (major, minor, state) = (self.major, self.minor, self.state.to_word());
         let mut payload = [0; PAYLOAD_BYTES];
         let (tag, sector, len) = match form {
-            Form::Ideal => {
+            EbdForm::Ideal => {
                 payload[..4].copy_from_slice(&self.block_bytes.to_le_bytes());
                 payload[4..8].copy_from_slice(&state.to_le_bytes());
                 (Tag::Ideal { identifier: own, major, minor }, 0, 8)
             }
-            Form::Implemented => {
+            EbdForm::Implemented => {
                 let (handle, reserved) = (self.block_bytes, state);
                 let tag = Tag::Implemented { client: own, index: minor, handle, reserved };
                 (tag, u32::from(major), 0)
@@ -111,12 +111,12 @@ impl Ask {
                 (frame.sector as u8, index, handle, reserved)
             }
         };
-        let state = State::from_word(state);
-        Some(Ask { major, minor, block_bytes, writes, takes_over, state })
+        let state = EbdState::from_word(state);
+        Some(HandshakeAsk { major, minor, block_bytes, writes, takes_over, state })
     }
 }
 
-impl Answer {
+impl HandshakeAnswer {
     /// The frame that answers `request`, and its payload. `index` is the client's at the server, in the implemented
     /// form.
     pub fn frame(&self, request: &Frame, index: u8) -> (Frame, [u8; PAYLOAD_BYTES], usize) {
@@ -148,12 +148,12 @@ impl Answer {
             }
             Tag::Implemented { index, handle, reserved, .. } => (handle, reserved, 0, index),
         };
-        let answer = Answer {
+        let answer = HandshakeAnswer {
             sectors: frame.sector,
             request_sectors: frame.length,
             block_bytes,
             credit: frame.credit,
-            state: State::from_word(state),
+            state: EbdState::from_word(state),
             latency_us,
         };
         Some((answer, index))

@@ -14,9 +14,9 @@ mod form;
 mod frame;
 mod handshake;
 
-pub use form::{Form, NakReason, Operation};
+pub use form::{EbdForm, NakReason, Operation};
 pub use frame::{EbdError, Frame, Tag};
-pub use handshake::{Answer, Ask, State};
+pub use handshake::{EbdState, HandshakeAnswer, HandshakeAsk};
 
 /// Bytes of a sector: what lengths and addresses count.
 pub const SECTOR_BYTES: u32 = 512;

@@ -1,0 +1,426 @@
+//! What is sent when: credit, order, answers, and what is sent again.
+
+use std::time::Duration;
+
+use thinwire_buffer::{RxFrame, SegList, Time};
+use thinwire_volume::{ErrorKind, Gravity, Op};
+use thinwire_wire::ebd::{EbdForm, Frame, NakReason, Operation, Tag};
+
+use super::request::{Owner, Pending, Request};
+use super::timing::TRIES_MAX;
+use super::{EbdClient, REQUESTS_MAX, Retained};
+
+/// How often a client that has no credit, and nothing on its way, asks for some.
+const CREDIT_PROBE: Duration = Duration::from_millis(100);
+/// How long an orderly end waits for a server that is away.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+fn kind_of(why: NakReason) -> ErrorKind {
+    match why {
+        NakReason::Range => ErrorKind::Invalid,
+        NakReason::ReadOnly => ErrorKind::ReadOnly,
+        NakReason::NoSpace => ErrorKind::NoSpace,
+        NakReason::Fenced => ErrorKind::Fenced,
+        NakReason::Changed => ErrorKind::ContentChanged,
+        _ => ErrorKind::Io,
+    }
+}
+
+impl EbdClient {
+    /// Does what is to be done now.
+    pub(super) fn go_on(&mut self) {
+        if self.failure.is_some() || self.is_closed {
+            self.is_closed |= self.is_ending;
+            return;
+        }
+        self.shake();
+        let is_patient = |limit: Duration, since: Time| self.now.since(since) < limit;
+        let is_given_up = match (self.config.fail_after, self.away_since) {
+            (Some(limit), Some(since)) => !is_patient(limit, since),
+            _ => false,
+        };
+        if is_given_up && self.outstanding_of_user() {
+            self.fail_all(ErrorKind::Away);
+        }
+        if self.shaking.is_over() {
+            self.send_again_what_is_late();
+            self.pump();
+        }
+        self.end_in_order();
+    }
+
+    fn outstanding_of_user(&self) -> bool {
+        !self.waiting.is_empty() || !self.requests.is_empty()
+    }
+
+    /// When something is to be done though nothing comes.
+    pub(super) fn deadline(&self) -> Time {
+        if self.is_closed || self.failure.is_some() {
+            return Time::NEVER;
+        }
+        let mut at = self.shaking.next();
+        if self.shaking.is_over() {
+            let due = self.requests.iter().map(|request| self.due(request));
+            at = due.fold(at, Time::min);
+            if !self.waiting.is_empty() {
+                at = at.min(self.quarantine.until()).min(self.probed_at + CREDIT_PROBE);
+            }
+        }
+        if let (Some(limit), Some(since)) = (self.config.fail_after, self.away_since)
+            && self.outstanding_of_user()
+        {
+            at = at.min(since + limit);
+        }
+        if self.is_ending { at.min(self.now + CREDIT_PROBE) } else { at }
+    }
+
+    /// When a request is sent again.
+    fn due(&self, request: &Request) -> Time {
+        let is_weak = self.config.form == EbdForm::Implemented && !request.is_acknowledged;
+        let timeout = if is_weak { self.wack_timeout } else { self.timeout };
+        request.sent + timeout.after(request.tries, self.credit, self.first_credit)
+    }
+
+    fn send_again_what_is_late(&mut self) {
+        for at in 0..self.requests.len() {
+            let request = &self.requests[at];
+            if request.sent == Time::ZERO || self.now < self.due(request) {
+                continue;
+            }
+            if request.tries >= TRIES_MAX {
+                return self.go_away();
+            }
+            self.requests[at].tries += 1;
+            self.report.repeated += 1;
+            self.send(at);
+        }
+    }
+
+    /// Sends what is missing of a request.
+    fn send(&mut self, at: usize) {
+        let wants_wack = self.config.form == EbdForm::Implemented;
+        let EbdClient { requests, out, report, now, config, request_sectors, .. } = self;
+        let request = &mut requests[at];
+        if request.sent == Time::ZERO {
+            request.first_sent = *now;
+        }
+        request.sent = *now;
+        request.ask(wants_wack, *request_sectors, |frame, data| {
+            let (header, len) = frame.header();
+            let out = out.push(config.server);
+            out.head.extend_from_slice(&header[..len]);
+            out.data = data;
+            report.frames += 1;
+        });
+    }
+
+    /// Sectors that have been asked for.
+    fn asked(&self) -> u32 {
+        let sent = self.requests.iter().filter(|request| request.sent != Time::ZERO);
+        sent.map(Request::sectors).sum()
+    }
+
+    /// Sends what may be sent.
+    fn pump(&mut self) {
+        if self.config.read_only || self.replays.is_empty() && self.replaying == 0 {
+            self.resume();
+        } else {
+            self.replay();
+        }
+        self.keep_bound();
+        loop {
+            let is_flushing = self.requests.iter().any(|request| request.pending.op == Op::Flush);
+            let is_resuming = self.requests.iter().any(|request| request.sent == Time::ZERO);
+            let is_replaying = !self.replays.is_empty() || self.replaying > 0;
+            if is_flushing || is_resuming || is_replaying || self.requests.len() >= REQUESTS_MAX {
+                return;
+            }
+            let Some(pending) = self.waiting.front() else { return };
+            if !self.may_go(pending.end - pending.start) {
+                return self.ask_for_credit();
+            }
+            let (start, end, op) = (pending.start, pending.end, pending.op);
+            let conflicts = self.requests.iter().any(|r| r.pending.conflicts(pending));
+            if conflicts || op == Op::Write && !self.quarantine.allows(self.now, start, end) {
+                return;
+            }
+            let Some(tag) = self.next_tag(start, end.max(start + 1)) else { return };
+            let pending = self.waiting.pop_front().expect("just seen");
+            self.start(pending, tag);
+        }
+    }
+
+    /// Whether so many sectors may be asked for now.
+    fn may_go(&self, sectors: u32) -> bool {
+        let (asked, credit) = (self.asked(), u32::from(self.credit));
+        credit >= 2 * self.request_sectors && asked + sectors <= credit
+    }
+
+    /// Nothing may be asked for, and nothing is on its way: it is asked for a sector.
+    fn ask_for_credit(&mut self) {
+        if !self.requests.is_empty() || self.now < self.probed_at + CREDIT_PROBE {
+            return;
+        }
+        self.probed_at = self.now;
+        let Some(tag) = self.next_tag(0, 1) else { return };
+        let data = SegList::new();
+        let pending =
+            Pending { owner: Owner::Own, op: Op::Read, is_durable: false, start: 0, end: 1, data };
+        self.start(pending, tag);
+    }
+
+    fn start(&mut self, pending: Pending, tag: Tag) {
+        let (block, now, number) = (self.block, self.now, self.handles);
+        self.requests.push(Request::new(pending, tag, number, block, now, self.next_entry));
+        self.send(self.requests.len() - 1);
+    }
+
+    /// A tag that no answer on its way fits.
+    fn next_tag(&mut self, start: u32, end: u32) -> Option<Tag> {
+        self.handles = self.handles.wrapping_add(1);
+        if self.config.form == EbdForm::Implemented {
+            return Some(self.tag(0, self.handles));
+        }
+        let requests = &self.requests;
+        let is_taken = |identifier: u8| {
+            let own = |request: &&Request| matches!(request.tag, Tag::Ideal { identifier: other, .. } if other == identifier);
+            // A flush has a number of its own where others have a sector.
+            requests.iter().filter(own).any(|request| {
+                let pending = &request.pending;
+                pending.op == Op::Flush || pending.start < end && start < pending.end
+            })
+        };
+        let identifier = self.pairs.give(self.now, (start, end), is_taken)?;
+        Some(self.tag(identifier, 0))
+    }
+
+    /// Sends again what was answered and not flushed, in its order.
+    fn replay(&mut self) {
+        while let Some(&number) = self.replays.front() {
+            let at = self.retained.partition_point(|entry| entry.number < number);
+            let Some(entry) = self.retained.get(at).filter(|entry| entry.number == number) else {
+                self.replays.pop_front();
+                continue;
+            };
+            let (start, end) = (entry.start, entry.end);
+            let pending = Pending {
+                owner: Owner::Replay(number),
+                op: Op::Write,
+                is_durable: false,
+                start,
+                end,
+                data: entry.data.clone(),
+            };
+            let is_replay = |request: &&Request| request.is_replay();
+            let conflicts =
+                self.requests.iter().filter(is_replay).any(|r| r.pending.conflicts(&pending));
+            let fits = self.may_go(end - start) || self.replaying == 0;
+            if conflicts || !fits || !self.quarantine.allows(self.now, start, end) {
+                return;
+            }
+            let Some(tag) = self.next_tag(start, end) else { return };
+            self.replays.pop_front();
+            self.replaying += 1;
+            self.start(pending, tag);
+        }
+    }
+
+    /// Sends what had been sent before the server forgot this client, or was away.
+    fn resume(&mut self) {
+        for at in 0..self.requests.len() {
+            if self.requests[at].sent == Time::ZERO {
+                self.report.repeated += 1;
+                self.send(at);
+            }
+        }
+    }
+
+    /// Too much is kept: it is flushed.
+    fn keep_bound(&mut self) {
+        let is_flush = |pending: &Pending| pending.op == Op::Flush;
+        let is_under_way = self.waiting.iter().any(is_flush)
+            || self.requests.iter().any(|request| is_flush(&request.pending));
+        if self.retained_bytes > self.config.retained_bytes_max && !is_under_way {
+            self.waiting.push_front(own_flush());
+        }
+    }
+
+    fn end_in_order(&mut self) {
+        if !self.is_ending {
+            return;
+        }
+        let is_left = self.away_since.is_some_and(|since| self.now.since(since) > END_PATIENCE);
+        if !self.is_open || is_left {
+            return self.end(ErrorKind::ShuttingDown);
+        }
+        if !self.shaking.is_over() || self.outstanding_of_user() || !self.replays.is_empty() {
+            return;
+        }
+        if !self.retained.is_empty() {
+            return self.waiting.push_front(own_flush());
+        }
+        let frame = Frame {
+            operation: Operation::End,
+            is_answer: false,
+            wants_wack: false,
+            tag: self.tag(0, 0),
+            credit: 0,
+            length: 0,
+            sector: 0,
+        };
+        self.say(&frame, SegList::new());
+        self.is_closed = true;
+    }
+
+    /// The server has said something.
+    pub(super) fn on_answer(&mut self, now: Time, frame: &Frame, rx: &RxFrame) {
+        self.heard_at = now;
+        if !self.shaking.is_over() && self.on_shaking(frame, rx) {
+            return;
+        }
+        if !matches!(frame.operation, Operation::Handshake | Operation::Shutdown) {
+            self.credit = frame.credit;
+        }
+        match frame.operation {
+            // Of a handshake that is over.
+            Operation::Handshake => self.report.late += 1,
+            Operation::Congestion => {}
+            Operation::Shutdown => {
+                if self.shaking.is_over() {
+                    self.go_away();
+                }
+            }
+            Operation::Wack => self.on_wack(now, frame),
+            Operation::Nak => self.on_nak(frame),
+            _ => self.on_done(now, frame, rx),
+        }
+    }
+
+    fn on_wack(&mut self, now: Time, frame: &Frame) {
+        let is = |request: &&mut Request| request.tag == frame.tag && request.sent != Time::ZERO;
+        let Some(request) = self.requests.iter_mut().find(is) else {
+            return self.report.late += 1;
+        };
+        if !request.is_acknowledged && request.tries == 0 {
+            self.wack_timeout.on_answer(now.since(request.first_sent));
+        }
+        request.is_acknowledged = true;
+    }
+
+    fn on_nak(&mut self, frame: &Frame) {
+        let Some(why) = NakReason::from_number(frame.length) else {
+            return self.report.dropped += 1;
+        };
+        let is_about = |request: &Request| {
+            let pending = &request.pending;
+            let range = match pending.op {
+                Op::Flush => request.number..request.number + 1,
+                _ => pending.start..pending.end,
+            };
+            request.tag == frame.tag && range.contains(&frame.sector)
+        };
+        // A late one would have it shake hands, or fail, for nothing.
+        let Some(at) = self.requests.iter().position(is_about) else {
+            return self.report.late += 1;
+        };
+        match why {
+            NakReason::Unknown => self.shake_anew(),
+            NakReason::Fenced | NakReason::Changed => {
+                self.note(Gravity::Failure, why.describe().to_owned());
+                self.fail(kind_of(why));
+            }
+            _ => {
+                let request = self.requests.swap_remove(at);
+                self.forget(&request);
+                if let Owner::Replay(number) = request.pending.owner {
+                    return self.on_replay_failed(number, why);
+                }
+                self.complete(&request.pending, Err(kind_of(why)), SegList::new());
+            }
+        }
+    }
+
+    /// What was answered before cannot be written any more: nothing that follows may be believed.
+    fn on_replay_failed(&mut self, number: u64, why: NakReason) {
+        let text =
+            format!("write {number} was answered, lost, and cannot be written: {}", why.describe());
+        self.note(Gravity::Failure, text);
+        self.fail(kind_of(why));
+    }
+
+    /// A request has been answered, or a block of it.
+    fn on_done(&mut self, now: Time, frame: &Frame, rx: &RxFrame) {
+        let mut data = SegList::new();
+        if frame.operation == Operation::Read {
+            let (header, bytes) =
+                (self.config.form.header_bytes(), usize::from(frame.length) * 512);
+            if rx.len() < header + bytes {
+                return self.report.dropped += 1;
+            }
+            rx.slice(header, bytes, |piece| data.push(piece));
+        }
+        let found = self
+            .requests
+            .iter_mut()
+            .position(|request| request.tag == frame.tag && request.on_answer(frame, data.clone()));
+        let Some(at) = found else {
+            self.quarantine.on_answer(frame.tag, frame.sector);
+            return self.report.late += 1;
+        };
+        if !self.requests[at].is_done() {
+            return;
+        }
+        let mut request = self.requests.swap_remove(at);
+        if request.tries == 0 {
+            self.timeout.on_answer(now.since(request.first_sent));
+        }
+        self.forget(&request);
+        match (request.pending.op, request.pending.owner) {
+            (Op::Flush, _) => {
+                let mark = request.mark;
+                while self.retained.front().is_some_and(|entry| entry.number < mark) {
+                    let entry = self.retained.pop_front().expect("just seen");
+                    self.retained_bytes -= entry.data.bytes();
+                }
+            }
+            (Op::Write, Owner::Replay(_)) => self.replaying -= 1,
+            (Op::Write, _) => {
+                // Also one that is durable: it must not be lost behind one of before that is sent again.
+                let Pending { start, end, ref data, .. } = request.pending;
+                let number = self.next_entry;
+                self.next_entry += 1;
+                self.retained_bytes += data.bytes();
+                self.retained.push_back(Retained { number, start, end, data: data.clone() });
+            }
+            _ => {}
+        }
+        let data =
+            if request.pending.op == Op::Read { request.take_data() } else { SegList::new() };
+        self.complete(&request.pending, Ok(()), data);
+    }
+
+    /// A request is over: what may still come of it is remembered.
+    pub(super) fn forget(&mut self, request: &Request) {
+        let Pending { start, end, op, .. } = request.pending;
+        if request.sent == Time::ZERO {
+            return;
+        }
+        if let Tag::Ideal { identifier, .. } = request.tag {
+            let (from, to) = if op == Op::Flush { (0, u32::MAX) } else { (start, end) };
+            if op != Op::Flush {
+                self.pairs.end(request.sent, identifier, from, to);
+            }
+        }
+        if op == Op::Write {
+            self.quarantine.add(request.sent, request.tag, (start, end), request.unanswered);
+        }
+        if request.is_replay() && !request.is_done() {
+            self.replaying = self.replaying.saturating_sub(1);
+        }
+    }
+}
+
+fn own_flush() -> Pending {
+    let (owner, op, data) = (Owner::Own, Op::Flush, SegList::new());
+    Pending { owner, op, is_durable: false, start: 0, end: 0, data }
+}

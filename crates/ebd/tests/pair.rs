@@ -1,0 +1,437 @@
+//! A client and a server, in both forms: what passes, what is lost, late and doubled, and what is said of it.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Fate, World, stamp};
+use thinwire_volume::{ErrorKind, Op, Volume};
+use thinwire_wire::ebd::{EbdForm, NakReason, Operation};
+
+const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
+
+#[test]
+fn what_is_written_is_read() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let geometry = world.client(client).geometry();
+        assert_eq!((geometry.bytes, geometry.block_bytes), (common::BYTES, 512));
+        let largest = geometry.io_bytes_max as usize;
+        for (sector, len) in [(0, 4096), (100, 512), (7, 1536), (8, largest), (2040, 4096)] {
+            let data = stamp(sector, len / 512, 1);
+            world.write(client, sector, &data).unwrap();
+            assert_eq!(world.read(client, sector, len).unwrap(), data, "{form:?} {sector} {len}");
+        }
+        world.flush(client).unwrap();
+        let token = world.submit_with(client, Op::Write, 9, &stamp(9, 1, 2), true);
+        world.wait(token).unwrap();
+        assert_eq!(world.read(client, 9, 512).unwrap(), stamp(9, 1, 2));
+        assert!(world.seen.iter().any(|(_, f, _)| f.operation == Operation::SyncWrite));
+        assert_eq!(world.client(client).report().repeated, 0);
+        world.client(client).close();
+        world.until(5, |world| world.client(client).is_closed());
+    }
+}
+
+/// Figures 3, 4, 7 and 8 of the document.
+#[test]
+fn exchanges_are_those_of_the_document() {
+    use Operation::{Read, Wack, Write};
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        let exchange = |world: &mut World| -> Vec<(Operation, bool, u8, u32)> {
+            let seen = std::mem::take(&mut world.seen);
+            seen.iter().map(|(s, f, _)| (f.operation, *s, f.length, f.sector)).collect()
+        };
+        exchange(&mut world);
+        world.read(client, 16, 3 * 4096).unwrap();
+        let mut read = vec![(Read, false, 24, 16)];
+        read.extend((form == EbdForm::Implemented).then_some((Wack, true, 24, 16)));
+        read.extend([(Read, true, 8, 16), (Read, true, 8, 24), (Read, true, 8, 32)]);
+        assert_eq!(exchange(&mut world), read, "{form:?}");
+        world.write(client, 16, &stamp(16, 16, 1)).unwrap();
+        let mut write = vec![(Write, false, 8, 16), (Write, false, 8, 24)];
+        write.extend((form == EbdForm::Implemented).then_some((Wack, true, 8, 16)));
+        write.extend([(Write, true, 8, 16), (Write, true, 8, 24)]);
+        assert_eq!(exchange(&mut world), write, "{form:?}");
+    }
+}
+
+/// Figure 10: only what is missing is asked for again.
+#[test]
+fn only_blocks_that_are_missing_are_asked_for_again() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let data = stamp(64, 32, 3);
+        world.write(client, 64, &data).unwrap();
+        let mut lost = 0;
+        world.judge = Box::new(move |frame, by_server| {
+            let is_it = by_server && frame.operation == Operation::Read && frame.sector == 72;
+            lost += u32::from(is_it);
+            if is_it && lost == 1 { Fate::Lost } else { Fate::Arrives }
+        });
+        world.seen.clear();
+        assert_eq!(world.read(client, 64, 32 * 512).unwrap(), data);
+        let asked = |(by_server, f, _): &(bool, thinwire_wire::ebd::Frame, usize)| {
+            (!by_server && f.operation == Operation::Read).then_some((f.sector, f.length))
+        };
+        let asked: Vec<_> = world.seen.iter().filter_map(asked).collect();
+        assert_eq!(asked, [(64, 32), (72, 8)], "{form:?}");
+    }
+}
+
+#[test]
+fn frames_are_lost_doubled_and_late_and_nothing_is_wrong() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let mut state = 12345u64;
+        world.judge = Box::new(move |_, _| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            match (state >> 40) % 50 {
+                0 | 1 => Fate::Lost,
+                2 => Fate::Twice(Duration::from_millis((state >> 20) % 300)),
+                3 => Fate::Late(Duration::from_millis((state >> 20) % 30)),
+                _ => Fate::Arrives,
+            }
+        });
+        let mut versions = [0u8; 64];
+        for round in 1..=40u8 {
+            let mut tokens = Vec::new();
+            for at in (0..64).filter(|at| (at * 7 + usize::from(round)) % 5 == 0) {
+                versions[at] = round;
+                let data = stamp(at as u64 * 8, 8, round);
+                tokens.push(world.submit(client, Op::Write, at as u64 * 8, &data));
+            }
+            for token in tokens {
+                world.wait(token).unwrap();
+            }
+            if round % 9 == 0 {
+                world.flush(client).unwrap();
+            }
+        }
+        for (at, &version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {
+            let expected = stamp(at as u64 * 8, 8, version);
+            assert_eq!(world.read(client, at as u64 * 8, 4096).unwrap(), expected, "{form:?} {at}");
+        }
+        assert!(world.client(client).report().repeated > 0);
+    }
+}
+
+/// A write is sent twice, the second is answered, and the first lands behind a later one, unless that waits.
+#[test]
+fn the_late_write() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let mut count = 0;
+        world.judge = Box::new(move |frame, by_server| {
+            let is_it = !by_server && frame.operation.is_write();
+            count += u32::from(is_it);
+            match is_it && count == 1 {
+                true => Fate::Late(Duration::from_millis(900)),
+                false => Fate::Arrives,
+            }
+        });
+        world.write(client, 8, &stamp(8, 8, 1)).unwrap();
+        world.write(client, 8, &stamp(8, 8, 2)).unwrap();
+        world.pass(Duration::from_secs(2));
+        assert_eq!(world.read(client, 8, 4096).unwrap(), stamp(8, 8, 2), "{form:?}");
+    }
+}
+
+#[test]
+fn a_server_that_begins_anew_is_given_what_was_not_flushed() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        world.flush(client).unwrap();
+        world.write(client, 0, &stamp(0, 8, 2)).unwrap();
+        world.write(client, 4, &stamp(4, 8, 3)).unwrap();
+        // One that has lost even more than it may.
+        let lost = common::store(&world.pool);
+        world.restart(Some(lost));
+        assert_eq!(world.read(client, 4, 4096).unwrap(), stamp(4, 8, 3), "{form:?}");
+        assert_eq!(world.read(client, 0, 2048).unwrap(), stamp(0, 4, 2));
+        let report = world.client(client).report();
+        assert_eq!(report.handshakes, 2, "{form:?}");
+        world.flush(client).unwrap();
+        assert_eq!(world.client(client).report().retained_bytes, 0);
+    }
+}
+
+/// The store has lost what was not flushed: clients are told as if the server had begun anew.
+#[test]
+fn other_content_is_told() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        let other = thinwire_volume::Identity { identity: [7; 16], incarnation: 2 };
+        let volume =
+            thinwire_volume::stores::MemoryStore::new(common::BYTES, 512, other, &world.pool);
+        world.restart(Some(Box::new(volume)));
+        assert_eq!(world.read(client, 0, 512), Err(ErrorKind::ContentChanged), "{form:?}");
+        assert_eq!(world.client(client).failure(), Some(ErrorKind::ContentChanged));
+    }
+}
+
+#[test]
+fn one_writes_and_who_takes_over_fences_it() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let first = world.open(1);
+        world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+        let reader = {
+            let config = thinwire_ebd::ClientConfig { read_only: true, ..world.config(3) };
+            world.add(config)
+        };
+        world.until(5, |world| world.client(reader).is_open());
+        assert_eq!(world.read(reader, 0, 4096).unwrap(), stamp(0, 8, 1));
+        let config = world.config(2);
+        let second = world.add(config);
+        world.until(5, |world| world.client(second).failure().is_some());
+        assert_eq!(world.client(second).refusal(), Some(NakReason::Busy.describe()));
+        // Silence says nothing.
+        world.pass(Duration::from_secs(40));
+        world.write(first, 0, &stamp(0, 8, 2)).unwrap();
+        let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(4) };
+        let taker = world.add(config);
+        world.until(5, |world| world.client(taker).is_open());
+        world.write(taker, 0, &stamp(0, 8, 3)).unwrap();
+        assert_eq!(world.write(first, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
+        assert_eq!(world.read(taker, 0, 4096).unwrap(), stamp(0, 8, 3));
+        assert_eq!(world.client(first).failure(), Some(ErrorKind::Fenced));
+    }
+}
+
+#[test]
+fn a_block_that_does_not_pass_is_halved() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        world.frame_bytes_max = 1500;
+        let client = world.open(1);
+        assert_eq!(world.client(client).report().block_bytes, 1024, "{form:?}");
+        let data = stamp(3, 20, 1);
+        world.write(client, 3, &data).unwrap();
+        assert_eq!(world.read(client, 3, data.len()).unwrap(), data);
+    }
+}
+
+#[test]
+fn beyond_the_end_is_refused_and_nobody_is_disturbed() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let last = common::BYTES / 512;
+        assert_eq!(world.read(client, last - 1, 1024), Err(ErrorKind::Invalid), "{form:?}");
+        assert_eq!(world.write(client, last, &stamp(0, 1, 1)), Err(ErrorKind::Invalid));
+        world.write(client, last - 1, &stamp(0, 1, 1)).unwrap();
+    }
+}
+
+#[test]
+fn a_server_that_is_away_is_waited_for_or_not() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let waits = world.open(1);
+        let config = thinwire_ebd::ClientConfig {
+            fail_after: Some(Duration::from_secs(3)),
+            read_only: true,
+            ..world.config(2)
+        };
+        let fails = world.add(config);
+        world.until(5, |world| world.client(fails).is_open());
+        world.judge = Box::new(|_, _| Fate::Lost);
+        let token = world.submit(waits, Op::Write, 0, &stamp(0, 8, 1));
+        assert_eq!(world.read(fails, 0, 512), Err(ErrorKind::Away), "{form:?}");
+        world.pass(Duration::from_secs(20));
+        assert!(!world.done.contains_key(&token));
+        world.judge = Box::new(|_, _| Fate::Arrives);
+        world.wait(token).unwrap();
+        assert_eq!(world.read(fails, 0, 4096).unwrap(), stamp(0, 8, 1));
+    }
+}
+
+/// Somebody took the device over, and has ended, and the server has begun anew: what the former writer has not flushed is
+/// not put over what was written since.
+#[test]
+fn the_fenced_who_replays() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let former = world.open(1);
+        world.write(former, 0, &stamp(0, 8, 1)).unwrap();
+        // It hears nothing of what follows.
+        let silent = world.clients.remove(&former).expect("it is there");
+        let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(2) };
+        let taker = world.add(config);
+        world.until(5, |world| world.client(taker).is_open());
+        world.write(taker, 0, &stamp(0, 8, 2)).unwrap();
+        world.client(taker).close();
+        world.until(5, |world| world.client(taker).is_closed());
+        world.pass(Duration::from_millis(10));
+        world.restart(None);
+        world.clients.insert(former, silent);
+        assert_eq!(world.write(former, 8, &stamp(8, 8, 3)), Err(ErrorKind::Fenced), "{form:?}");
+        let reader = world.open(3);
+        assert_eq!(world.read(reader, 0, 4096).unwrap(), stamp(0, 8, 2), "{form:?}");
+        assert_eq!(world.read(reader, 8, 512).unwrap(), vec![0; 512], "{form:?}");
+    }
+}
+
+/// A server gives out the index of a client that it had forgotten: who has it from before proves nothing by it.
+#[test]
+fn anothers_index() {
+    let mut world = World::new(EbdForm::Implemented);
+    let first = world.open(1);
+    world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+    let index_of = |world: &World, minor: u8| {
+        world.seen.iter().rev().find_map(|(by_server, frame, _)| match frame.tag {
+            thinwire_wire::ebd::Tag::Implemented { client, index, .. }
+                if *by_server && client == minor && frame.operation == Operation::Handshake =>
+            {
+                Some(index)
+            }
+            _ => None,
+        })
+    };
+    let first_index = index_of(&world, 1);
+    // The same indices are given again, to others.
+    world.seed_back();
+    world.restart(None);
+    let second = {
+        let config = thinwire_ebd::ClientConfig { read_only: true, ..world.config(2) };
+        world.add(config)
+    };
+    world.until(5, |world| world.client(second).is_open());
+    assert_eq!(index_of(&world, 2), first_index, "the same index");
+    assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 1));
+    assert_eq!(world.client(first).report().handshakes, 2, "it was told that it is not known");
+}
+
+/// A client dies while its write is in the store, and another takes its place: the handshake is answered when that write has
+/// landed, so that it does not land on what the new one writes.
+#[test]
+fn handshake_over_ones_own_shadow() {
+    for form in FORMS {
+        let pool = thinwire_buffer::Pool::new(64 << 20);
+        let mut slow = common::Slow::new(common::store(&pool));
+        slow.reads_pass = true;
+        let gate = slow.gate.clone();
+        let mut world = World::on(form, pool, Box::new(slow));
+        let client = world.open(1);
+        world.write(client, 64, &stamp(64, 8, 1)).unwrap();
+        gate.set(false);
+        world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
+        world.pass(Duration::from_millis(20));
+        let config = world.config(1);
+        world.add(config);
+        world.pass(Duration::from_millis(500));
+        assert!(!world.client(client).is_open(), "{form:?}: the write of before is in the store");
+        gate.set(true);
+        world.until(5, |world| world.client(client).is_open());
+        world.write(client, 0, &stamp(0, 8, 2)).unwrap();
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 2), "{form:?}");
+    }
+}
+
+/// Its store says that it has lost something: whoever has written sends it again.
+#[test]
+fn lost_without_a_restart() {
+    for form in FORMS {
+        let pool = thinwire_buffer::Pool::new(64 << 20);
+        let slow = common::Slow::new(common::store(&pool));
+        let losses = slow.losses.clone();
+        let mut world = World::on(form, pool, Box::new(slow));
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        losses.set(losses.get() + 1);
+        world.flush(client).unwrap();
+        let writes = world.seen.iter().filter(|(s, f, _)| !s && f.operation.is_write()).count();
+        assert_eq!(writes, 2, "{form:?}: it was sent again");
+        assert_eq!(world.client(client).report().handshakes, 2);
+    }
+}
+
+/// Payloads that are shorter than they say, lengths beyond all bounds, credit overdrawn: a counter each, and others go on.
+#[test]
+fn nonsense_is_counted_and_disturbs_nobody() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        let mut state = 99u64;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize
+        };
+        for _ in 0..2000 {
+            let len = next() % 60;
+            let bytes: Vec<u8> = (0..len).map(|_| next() as u8).collect();
+            let from = thinwire_buffer::Addr::Mac([2, 0, 0, 0, 9, next() as u8 % 4]);
+            world.receive(from, &bytes);
+            if next() % 16 == 0 {
+                world.turn();
+            }
+        }
+        world.pass(Duration::from_millis(100));
+        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 1), "{form:?}");
+        world.write(client, 0, &stamp(0, 8, 2)).unwrap();
+    }
+}
+
+/// A client dies, and its successor is known by the same minor: a write of before that comes late has the index of before.
+#[test]
+fn a_late_write_of_a_life_before() {
+    let mut world = World::new(EbdForm::Implemented);
+    let client = world.open(1);
+    world.judge =
+        Box::new(move |frame, by_server| match !by_server && frame.operation.is_write() {
+            true => Fate::Late(Duration::from_millis(700)),
+            false => Fate::Arrives,
+        });
+    world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
+    world.turn();
+    world.judge = Box::new(|_, _| Fate::Arrives);
+    let client = world.open(1);
+    world.write(client, 0, &stamp(0, 8, 2)).unwrap();
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 2));
+}
+
+/// Whoever asks for more than it was ever given gets no answer for it (2.5.1).
+#[test]
+fn what_is_beyond_the_credit_is_dropped() {
+    let pool = thinwire_buffer::Pool::new(64 << 20);
+    let slow = common::Slow::new(common::store(&pool));
+    let gate = slow.gate.clone();
+    let mut world = World::on(EbdForm::Ideal, pool, Box::new(slow));
+    let from = thinwire_buffer::Addr::Mac([2, 0, 0, 0, 9, 9]);
+    let ask = [&[1, 1, 3, 1, 0, 0, 0, 0, 0, 0][..], &4096u32.to_le_bytes()].concat();
+    world.receive(from, &ask);
+    world.pass(Duration::from_millis(1));
+    gate.set(false);
+    for identifier in 0..10 {
+        world.receive(from, &[2, identifier, 3, 1, 0, 127, 0, 0, 0, 0]);
+    }
+    world.pass(Duration::from_millis(1));
+    gate.set(true);
+    // Nothing tells that this volume has done something.
+    world.pass(Duration::from_millis(600));
+    let answered: std::collections::BTreeSet<u8> = world
+        .seen
+        .iter()
+        .filter(|(by_server, frame, _)| *by_server && frame.operation == Operation::Read)
+        .map(|(_, frame, _)| match frame.tag {
+            thinwire_wire::ebd::Tag::Ideal { identifier, .. } => identifier,
+            _ => unreachable!("it speaks the other form"),
+        })
+        .collect();
+    assert_eq!(answered, [0, 1].into());
+}
