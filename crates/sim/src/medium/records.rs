@@ -129,7 +129,9 @@ impl Medium {
             // What has failed before has been made good: who is told no later is told of another.
             self.records.failed.retain(|failed| *failed != record);
         }
-        if stored.is_err() && !self.records.dies && self.records.commits.last() != Some(&record) {
+        // One that was in force before is nobody's new grant: it is stored anew before another, also if that its writer had
+        // ended could not be stored, and was made durable all the same with a size.
+        if stored.is_err() && !self.records.dies && !self.records.commits.contains(&record) {
             self.records.failed.push(record);
         }
         stored
