@@ -27,6 +27,9 @@ pub trait Dialect: Users {
     /// Wishes that were held back ([`Submitted::Held`]) may be tried again.
     fn on_release(&mut self, now: Time, desk: &mut dyn DialectDesk);
 
+    /// An export is being taken away: whoever has it open has it no more.
+    fn on_removed(&mut self, now: Time, export: usize, desk: &mut dyn DialectDesk);
+
     /// The end of a turn: acts on what the door has decided, and on what is due.
     fn end_turn(&mut self, now: Time, desk: &mut dyn DialectDesk);
 

@@ -22,7 +22,7 @@ use crate::inquiry::{
     ShardReport, TargetChange,
 };
 use crate::shard::{Shard, SharedShard};
-use crate::shards::{Idle, Mail};
+use crate::shards::{Guest, Idle, Mail};
 use crate::wait::{Spin, WaitToken};
 
 const STOP: WaitToken = 0;
@@ -224,6 +224,16 @@ impl TargetShard {
         target.set_weight(&name, export.weight);
         let OpenedExport { direct, awaited, end, .. } = export;
         self.exports.push(Shown { name, direct, awaited, end });
+        Ok(())
+    }
+
+    /// Has another protocol in front of the exports.
+    pub(crate) fn add_guest(&mut self, guest: Guest) -> io::Result<()> {
+        let shard = &mut *self.shard.borrow_mut();
+        let info = guest.link.info();
+        let link = shard.add_link(guest.link)?;
+        shard.get_mut(self.target).add_guest((guest.make)(info));
+        shard.node().give_foreign_link(self.target, link);
         Ok(())
     }
 

@@ -21,9 +21,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use thinwire_buffer::{Pool, RxFrame, SegList};
+use thinwire_buffer::{LinkInfo, Pool, RxFrame, SegList};
 use thinwire_link::{Link, ShardSteering};
-use thinwire_target::{SpreadConfig, TargetConfig};
+use thinwire_target::{Dialect, SpreadConfig, TargetConfig};
 use thinwire_volume::{Letter, Parcel};
 
 use crate::clock::{Clock, entropy};
@@ -150,10 +150,25 @@ pub trait Provider: Sync {
         shard: &SharedShard,
     ) -> Result<Vec<OpenedExport>, Self::Error>;
 
+    /// What else stands in front of the exports of the shard of this index: other protocols, each with a link of its
+    /// own. Asked for once the exports are there.
+    fn guests(&self, index: u8) -> Result<Vec<Guest>, Self::Error> {
+        let _ = index;
+        Ok(Vec::new())
+    }
+
     /// The shard has ended: for figures.
     fn ended(&self, index: u8, shard: &TargetShard) {
         let _ = (index, shard);
     }
+}
+
+/// Another protocol in front of a shard's exports.
+pub struct Guest {
+    /// All frames of it are the guest's.
+    pub link: Box<dyn Link>,
+    /// Makes its server, of what is known of the link.
+    pub make: Box<dyn FnOnce(LinkInfo) -> Box<dyn Dialect>>,
 }
 
 /// What is served, and how.
@@ -403,6 +418,9 @@ impl<O: Provider> Commons<'_, O> {
             }
         }
         shard.with_target(|target| target.set_all_exports(self.all));
+        for guest in self.provider.guests(index)? {
+            shard.add_guest(guest).map_err(failed)?;
+        }
         if self.count > 1 {
             shard.join(mail).map_err(failed)?;
         }

@@ -31,6 +31,7 @@ impl Target {
                 ended += 1;
             }
         }
+        ended += self.remove_from_guests(export);
         self.offered_names.retain(|offered| offered != name);
         self.house.exports.leave(export);
         ended

@@ -131,7 +131,18 @@ impl Target {
         });
     }
 
-    /// The end of a turn for the guests. True if they have asked for something of a store.
+    /// An export is being taken away. Returns how many of their clients had it.
+    pub(crate) fn remove_from_guests(&mut self, export: usize) -> usize {
+        let now = self.house.now;
+        let seated = |target: &Target| target.house.seats.iter().flatten().count();
+        let before = seated(self);
+        self.with_guests(|guests, desk| {
+            guests.iter_mut().for_each(|guest| guest.on_removed(now, export, desk));
+        });
+        before - seated(self)
+    }
+
+    /// The end of a turn for the guests.
     #[cold]
     pub(crate) fn end_guests_turn(&mut self, now: Time, out: &mut [TxBatch]) {
         let own = self.house.links.len();

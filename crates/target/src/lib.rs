@@ -62,5 +62,6 @@ pub use limits::{Limit, LimitCounts, Limits};
 pub use report::{KeyReport, SessionReport};
 pub use target::Target;
 pub use thinwire_exports::{
-    DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig, WriterReport,
+    Dialect, DoorCanary, DoorLetter, ExportConfig, ExportReport, RecordReport, SpreadConfig,
+    WriterReport,
 };

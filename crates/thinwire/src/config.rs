@@ -17,6 +17,7 @@ use crate::export::ExportSpec;
 use crate::keys::{KeyFile, check_names};
 use crate::limits::{self, MemorySum};
 use crate::memory::MemoryLimit;
+use crate::offer::OfferSpec;
 use crate::privileges::{PrivilegeSettings, Privileges};
 use crate::serve::POOL_FREE_BYTES_MAX;
 use crate::size::{check_name, parse_mac, parse_size, show_size};
@@ -48,6 +49,8 @@ pub struct TargetSettings {
     pub links: Vec<LinkSpec>,
     /// What to offer; at least one, names unique.
     pub exports: Vec<ExportSpec>,
+    /// Which of these are offered in other protocols, too.
+    pub offers: Vec<OfferSpec>,
     /// Threads, each with its own links and sessions.
     pub shards: u32,
     /// When completions are sent.
@@ -93,6 +96,8 @@ struct Gathered {
     spin: Option<Spin>,
     privileges: PrivilegeSettings,
     exports: Vec<(ExportSpec, String)>,
+    /// With the place of each.
+    offers: Vec<(OfferSpec, String)>,
 }
 
 impl TargetSettings {
@@ -139,6 +144,8 @@ impl TargetSettings {
             misnamed.map_err(|why| Failure::usage(format!("--export {export}: {why}")))?;
             all.add_export(export.clone(), "--export".into())?;
         }
+        let of_flag = |offer: &OfferSpec| (offer.clone(), "--offer".to_owned());
+        all.offers.extend(args.offer.iter().map(of_flag));
         let mut settings = all.finish(args)?;
         settings.unused = trees.unused(settings.exports.iter().map(|export| &export.volume));
         Ok(settings)
@@ -253,6 +260,10 @@ impl Gathered {
                 .map_err(|e: thinwire_link::SpecError| file.wrong(link.span(), e))?;
             self.add_link(spec, &file.place(link.span()))?;
         }
+        for offer in std::mem::take(&mut file.keys.offer) {
+            let spec = offer.get_ref().spec().map_err(|e| file.wrong(offer.span(), e))?;
+            self.offers.push((spec, file.place(offer.span())));
+        }
         for export in exports {
             let start = export.span();
             let export = export.into_inner();
@@ -335,6 +346,8 @@ impl Gathered {
             ));
         }
         let Admitted { keys, access } = admitted?;
+        let shards = self.shards.unwrap_or(1);
+        let offers = checked_offers(&self.offers, &self.exports, !keys.is_empty(), shards)?;
         let mut limits = self.limits;
         if !self.limits_memory {
             let exports: Vec<_> = self.exports.iter().map(|(export, _)| export.clone()).collect();
@@ -359,7 +372,8 @@ impl Gathered {
             limits,
             links: self.links,
             exports: self.exports.into_iter().map(|(export, _)| export).collect(),
-            shards: self.shards.unwrap_or(1),
+            offers,
+            shards,
             batching: self.batching,
             pipeline: Pipeline {
                 receive_thread: self.receive == Receive::Split,
@@ -375,6 +389,35 @@ impl Gathered {
             unused: Vec::new(),
         })
     }
+}
+
+/// The offers, if all of them can be kept.
+fn checked_offers(
+    offers: &[(OfferSpec, String)],
+    exports: &[(ExportSpec, String)],
+    has_keys: bool,
+    shards: u32,
+) -> Outcome<Vec<OfferSpec>> {
+    let exports: Vec<ExportSpec> = exports.iter().map(|(export, _)| export.clone()).collect();
+    let mut checked: Vec<OfferSpec> = Vec::new();
+    for (offer, origin) in offers {
+        let wrong = |why: String| Failure::usage(format!("{origin}: {why}"));
+        if has_keys {
+            return Err(wrong(format!(
+                "`{offer}`: export `{}` has keys, and EBD knows none: it would let in whoever can send frames. Offer it \
+                 by a target of its own, with --insecure",
+                offer.export
+            )));
+        }
+        if shards > 1 {
+            return Err(wrong(format!(
+                "`{offer}`: one thread serves what is offered so: leave --shards {shards} away"
+            )));
+        }
+        offer.check(&exports, &checked).map_err(|e| wrong(e.to_string()))?;
+        checked.push(offer.clone());
+    }
+    Ok(checked)
 }
 
 /// What caches, and the content of exports in memory, take.

@@ -13,7 +13,8 @@ use thinwire_runtime::wait::Spin;
 use toml::Spanned;
 
 use crate::cli::{CompletionPath, Receive};
-use crate::error::{Failure, Outcome, why_unreadable};
+use crate::error::{Failure, Outcome, ParseError, why_unreadable};
+use crate::offer::OfferSpec;
 
 /// What has been read, by its whole path.
 type Known<T> = RefCell<BTreeMap<PathBuf, T>>;
@@ -88,6 +89,8 @@ pub(crate) struct FileKeys {
     pub export: Vec<Spanned<FileExport>>,
     #[serde(default)]
     pub volume: Vec<Spanned<FileVolume>>,
+    #[serde(default)]
+    pub offer: Vec<Spanned<FileOffer>>,
 }
 
 /// A number, or a size in words.
@@ -144,6 +147,38 @@ pub(crate) struct FileExport {
     pub weight: Option<Spanned<u64>>,
     #[serde(default)]
     pub writeback: bool,
+}
+
+/// `[[offer]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FileOffer {
+    pub protocol: String,
+    pub interface: String,
+    pub device: String,
+    pub export: String,
+    pub form: Option<String>,
+    pub ethertype: Option<String>,
+    #[serde(default)]
+    pub initiator: Vec<String>,
+    #[serde(default)]
+    pub insecure: bool,
+}
+
+impl FileOffer {
+    /// The same, as it is typed.
+    pub fn spec(&self) -> Result<OfferSpec, ParseError> {
+        let FileOffer { protocol, interface, device, export, .. } = self;
+        let mut text = format!("{protocol}:{interface}/{device}={export}");
+        for (name, value) in [("form", &self.form), ("ethertype", &self.ethertype)] {
+            text.extend(value.iter().map(|value| format!(",{name}={value}")));
+        }
+        text.extend(self.initiator.iter().map(|mac| format!(",initiator={mac}")));
+        if self.insecure {
+            text.push_str(",insecure");
+        }
+        text.parse()
+    }
 }
 
 /// `[[volume]]`.
@@ -214,7 +249,7 @@ impl ConfigFile {
 
 /// What to write for a table that there may be several of, if it stands in the text as one that is alone.
 fn single_brackets(text: &str) -> Option<String> {
-    let heads = ["export", "volume"];
+    let heads = ["export", "volume", "offer"];
     let head = heads.into_iter().find(|head| {
         let single = format!("[{head}]");
         text.lines().any(|line| line.trim_start().starts_with(&single))

@@ -45,6 +45,18 @@ pub fn open_target_links(
     open(specs, fault, pcap, &options)
 }
 
+/// Opens a link of another protocol, whose frames have heads of so many bytes.
+pub fn open_foreign_link(
+    spec: &LinkSpec,
+    head_bytes: usize,
+    fault: Option<&FaultConfig>,
+) -> Outcome<Box<dyn Link>> {
+    let foreign_head_bytes = Some(head_bytes);
+    let options = LinkOptions { foreign_head_bytes, ..LinkOptions::default() };
+    let mut links = open(std::slice::from_ref(spec), fault, None, &options)?;
+    Ok(links.pop().expect("one was opened"))
+}
+
 fn open(
     specs: &[LinkSpec],
     fault: Option<&FaultConfig>,

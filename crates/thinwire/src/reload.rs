@@ -176,6 +176,7 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
         announces: _,
         limits: _,
         links,
+        offers,
         exports: _,
         shards,
         batching,
@@ -203,6 +204,10 @@ fn fixed(now: &TargetSettings, next: &TargetSettings) -> Vec<String> {
     differs("insecure", &now.insecure, insecure);
     differs("authenticate_only", &now.authenticate_only, authenticate_only);
     differs("links", &listed(&now.links), &listed(links));
+    let named = |offers: &[crate::offer::OfferSpec]| {
+        offers.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
+    differs("offers", &named(&now.offers), &named(offers));
     differs("shards", &now.shards, shards);
     differs("batch", &now.batching.policy, &batching.policy);
     differs("data_batch", &now.batching.data, &batching.data);

@@ -14,7 +14,7 @@ use thinwire_runtime::disk::{self, DiskOptions, OpenedStore, SpreadDisk};
 use thinwire_runtime::inquiry::Inquiry;
 use thinwire_runtime::serve::{Awaited, OpenedExport, TargetShard};
 use thinwire_runtime::shard::SharedShard;
-use thinwire_runtime::shards::{self, Offered, Provider, Service};
+use thinwire_runtime::shards::{self, Guest, Offered, Provider, Service};
 use thinwire_runtime::spread_memory::SpreadMemory;
 use thinwire_runtime::steering::Lanes;
 use thinwire_seal::Suites;
@@ -28,6 +28,7 @@ use crate::cli::WireArgs;
 use crate::config::TargetSettings;
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
+use crate::guests::guests;
 use crate::host::Host;
 use crate::keys::{KeyFile, Security};
 use crate::links::open_target_links;
@@ -297,6 +298,13 @@ impl Provider for Configured<'_> {
             shard.accepts.extend(self.lanes[usize::from(shard.index)].filters());
         }
         open_target_links(&config.links, fault, pcap.as_deref(), &shard, config.pipeline)
+    }
+
+    fn guests(&self, index: u8) -> Outcome<Vec<Guest>> {
+        match index {
+            0 => guests(self.config),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Local stores first: while they wait for a lock, nothing has been attached yet. All attachments of

@@ -15,12 +15,15 @@ use thinwire::control::{
 use thinwire::rundir::SCHEMA;
 use thinwire_target::Limit;
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/aoe.md",
     "docs/design.md",
+    "docs/dialects.md",
+    "docs/ebd.md",
     "docs/laboratory.md",
     "docs/performance.md",
     "docs/security.md",

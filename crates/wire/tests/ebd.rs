@@ -200,3 +200,85 @@ proptest! {
         }
     }
 }
+
+/// Rows of the table of `docs/ebd.md` whose head begins so, as cells.
+fn table(head: &str) -> Vec<Vec<String>> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ebd.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let at = text.find(&format!("| {head}")).unwrap_or_else(|| panic!("no table {head}"));
+    let rows = text[at..].lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |row: &str| {
+        row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
+    };
+    rows.map(cells).collect()
+}
+
+#[test]
+fn codes_and_reasons_are_those_of_the_document() {
+    let types = table("code | operation");
+    assert_eq!(types.len(), Operation::ALL.len());
+    for (row, operation) in types.iter().zip(Operation::ALL) {
+        assert_eq!(row[0], (operation as u8).to_string(), "{row:?}");
+        let name = row[1].split(':').next().unwrap().replace('-', "");
+        assert_eq!(name.to_lowercase(), format!("{operation:?}").to_lowercase());
+        assert_eq!(row[2] == "yes", operation.is_request(), "{row:?}");
+        assert_eq!(row[3] == "never", !operation.is_answer(), "{row:?}");
+    }
+    let reasons = table("number | reason");
+    assert_eq!(reasons.len(), NakReason::ALL.len());
+    for (row, reason) in reasons.iter().zip(NakReason::ALL) {
+        assert_eq!(row[0], (reason as u8).to_string(), "{row:?}");
+        assert_eq!(NakReason::from_number(reason as u8), Some(reason));
+    }
+}
+
+/// Where the document says that a field stands, it stands.
+#[test]
+fn fields_are_where_the_document_says() {
+    let tables = [
+        "offset | width | field | meaning |\n|---|---|---|---|\n| 0 | 1 | type | operation and",
+        "offset | width | field | meaning |\n|---|---|---|---|\n| 0 | 1 | type | as above",
+    ];
+    for (form, head) in FORMS.into_iter().zip(tables) {
+        let rows = table(head);
+        let frame = Frame {
+            tag: match form {
+                EbdForm::Ideal => Tag::Ideal { identifier: 0x11, major: 0x22, minor: 0x33 },
+                EbdForm::Implemented => Tag::Implemented {
+                    client: 0x11,
+                    index: 0x22,
+                    handle: 0x0102_0304,
+                    reserved: 0x0506_0708,
+                },
+            },
+            credit: 0x44,
+            ..request(form, Operation::Read, 0x55, 0x0a0b_0c0d)
+        };
+        let (header, len) = frame.header();
+        for row in rows {
+            let at: usize = row[0].parse().unwrap();
+            let width: usize = match row[1].as_str() {
+                "" => {
+                    assert_eq!((at, row[2].as_str()), (len, "payload"));
+                    continue;
+                }
+                width => width.parse().unwrap(),
+            };
+            let value =
+                header[at..at + width].iter().rev().fold(0u64, |v, b| v << 8 | u64::from(*b));
+            let expected = match row[2].as_str() {
+                "type" => u64::from(header[0]),
+                "identifier" | "client minor" => 0x11,
+                "major" | "server index" => 0x22,
+                "minor" => 0x33,
+                "flow control" => 0x44,
+                "length" => 0x55,
+                "sector" => 0x0a0b_0c0d,
+                "request handle" => 0x0102_0304,
+                "reserved" => 0x0506_0708,
+                other => panic!("{other}"),
+            };
+            assert_eq!(value, expected, "{form:?} {row:?}");
+        }
+    }
+}

@@ -267,6 +267,15 @@ impl Dialect for EbdServer {
         self.retry_held(now, desk);
     }
 
+    fn on_removed(&mut self, now: Time, export: usize, desk: &mut dyn DialectDesk) {
+        for at in self.clients.places() {
+            if self.clients.is_at(at) && self.clients.get(at).export == export {
+                // What a volume has of it ends by itself.
+                self.forget(now, at, desk);
+            }
+        }
+    }
+
     fn end_turn(&mut self, now: Time, desk: &mut dyn DialectDesk) {
         while let Some(at) = self.due.pop_front() {
             self.go_on(now, at, desk);

@@ -18,6 +18,7 @@ use thinwire_volume::modules::{MODULES, Module};
 use crate::error::ParseError;
 use crate::export::ExportSpec;
 use crate::face::{FaceSpec, NbdAddress};
+use crate::offer::OfferSpec;
 use crate::size::{check_name, parse_duration};
 use crate::uri::VolumeSpec;
 pub use bench::{BenchArgs, BenchPattern};
@@ -200,6 +201,10 @@ pub struct TargetArgs {
     /// all of a shard want something
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
+    /// ebd:IFACE/MAJOR.MINOR=EXPORT[,form=ideal|implemented][,ethertype=0xNNNN][,initiator=MAC],insecure: offer an export
+    /// to clients of the Ethernet Block Device, too, which knows no keys; repeatable
+    #[arg(long, value_name = "OFFER")]
+    pub offer: Vec<OfferSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
