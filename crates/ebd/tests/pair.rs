@@ -359,6 +359,25 @@ fn lost_without_a_restart() {
     }
 }
 
+/// A disk that takes long is no server that is away: shaking hands for it would have the flush begun anew, for ever.
+#[test]
+fn a_slow_flush_is_waited_for() {
+    for form in FORMS {
+        let pool = thinwire_buffer::Pool::new(64 << 20);
+        let slow = common::Slow::new(common::store(&pool));
+        let gate = slow.gate.clone();
+        let mut world = World::on(form, pool, Box::new(slow));
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        gate.set(false);
+        let flush = world.submit(client, Op::Flush, 0, &[]);
+        world.pass(Duration::from_secs(20));
+        gate.set(true);
+        world.wait(flush).unwrap();
+        assert_eq!(world.client(client).report().handshakes, 1, "{form:?}");
+    }
+}
+
 /// Payloads that are shorter than they say, lengths beyond all bounds, credit overdrawn: a counter each, and others go on.
 #[test]
 fn nonsense_is_counted_and_disturbs_nobody() {

@@ -12,6 +12,8 @@ use super::{EbdClient, REQUESTS_MAX, Retained};
 
 /// How often a client that has no credit, and nothing on its way, asks for some.
 const CREDIT_PROBE: Duration = Duration::from_millis(100);
+/// A server that has said nothing for so long, though it was asked several times, is away.
+const SILENCE: Duration = Duration::from_secs(2);
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -87,10 +89,13 @@ impl EbdClient {
             if request.sent == Time::ZERO || self.now < self.due(request) {
                 continue;
             }
-            if request.tries >= TRIES_MAX {
-                return self.go_away();
+            let is_silent = self.now.since(self.heard_at) > SILENCE;
+            match request.tries >= TRIES_MAX {
+                true if is_silent => return self.go_away(),
+                // It takes long, as a flush may: the server says that it is there whenever it is asked again.
+                true => {}
+                false => self.requests[at].tries += 1,
             }
-            self.requests[at].tries += 1;
             self.report.repeated += 1;
             self.send(at);
         }

@@ -59,10 +59,15 @@ impl EbdServer {
             return self.stats.truncated += 1;
         }
         // A write is done again, behind what is outstanding there: it may be another under the same number.
-        if !is_write && client.has(frame) {
+        let is_repeated = client.has(frame);
+        if is_repeated {
             self.stats.repeated += 1;
-            return self.wack(at, frame, credit);
+            self.show_life(at, frame, credit);
         }
+        if is_repeated && !is_write {
+            return;
+        }
+        let client = self.clients.get_mut(at);
         client.credit = client.credit.max(credit);
         if client.asked + u32::from(frame.length) > u32::from(client.credit) {
             return self.stats.beyond_credit += 1;
@@ -89,7 +94,9 @@ impl EbdServer {
         if is_write {
             entry.waits_for_order = !self.orders[offer].add(at, slot, start, end);
         }
-        self.wack(at, frame, credit);
+        if !is_repeated {
+            self.wack(at, frame, credit);
+        }
         if is_write
             && self.clients.get(at).writing == Writing::No
             && let Err(why) = self.claim(now, at, None, false, desk)
@@ -97,6 +104,17 @@ impl EbdServer {
             return self.end_slot(at, slot, why);
         }
         self.begin(now, at, slot, desk);
+    }
+
+    /// Says that a request is at work, to a client that has asked for it again: in the idealised form, which has no WACK,
+    /// by a credit that has not changed.
+    fn show_life(&mut self, at: usize, frame: &Frame, credit: u16) {
+        if frame.form() == EbdForm::Ideal {
+            let to = self.clients.get(at).key.from;
+            let alive = frame.answer(Operation::Congestion, credit, 0, 0);
+            return self.say(to, &alive, SegList::new());
+        }
+        self.wack(at, frame, credit);
     }
 
     /// Says that a request is here, if the client wants to hear of that.
