@@ -435,7 +435,9 @@ impl Target {
             self.expire(now);
         }
         for (batch, waiting) in out.iter_mut().zip(&mut self.outside) {
-            batch.append(waiting);
+            if !waiting.is_empty() {
+                batch.append(waiting);
+            }
         }
         if !self.offers.is_empty() {
             self.send_offers(now, out);
