@@ -165,7 +165,124 @@ fn a_server_that_begins_anew_is_given_what_was_not_flushed() {
     }
 }
 
-/// The store has lost what was not flushed: clients are told as if the server had begun anew.
+/// With much on its way, of which all is refused by a server that begins anew, and some of that twice.
+#[test]
+fn a_server_that_begins_anew_under_load() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        for at in 0..16 {
+            world.write(client, at * 8, &stamp(at * 8, 8, 1)).unwrap();
+        }
+        world.flush(client).unwrap();
+        for at in 0..16 {
+            world.write(client, at * 8, &stamp(at * 8, 8, 2)).unwrap();
+        }
+        let write = |world: &mut World, at: u64| {
+            world.submit(client, Op::Write, at * 8, &stamp(at * 8, 8, 3))
+        };
+        let tokens: Vec<u64> = (8..40).map(|at| write(&mut world, at)).collect();
+        let lost = common::store(&world.pool);
+        world.restart(Some(lost));
+        world.judge = Box::new(|frame, _| match frame.operation {
+            Operation::Nak => Fate::Twice(Duration::from_millis(3)),
+            _ => Fate::Arrives,
+        });
+        for token in tokens {
+            world.wait(token).unwrap();
+        }
+        world.flush(client).unwrap();
+        for at in 0..40 {
+            let version = if at < 8 { 2 } else { 3 };
+            let expected = stamp(at * 8, 8, version);
+            assert_eq!(world.read(client, at * 8, 4096).unwrap(), expected, "{form:?} {at}");
+        }
+    }
+}
+
+/// It was fenced, and takes over again, as the same client: it is granted once, and goes on.
+#[test]
+fn who_was_fenced_takes_over_again() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let first = world.open(1);
+        world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+        let takes_over = |world: &mut World, nth: u8| {
+            let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
+            let client = world.add(config);
+            world.until(5, |world| world.client(client).is_open());
+            client
+        };
+        let second = takes_over(&mut world, 2);
+        world.write(second, 0, &stamp(0, 8, 2)).unwrap();
+        let first = takes_over(&mut world, 1);
+        world.write(first, 0, &stamp(0, 8, 3)).unwrap();
+        assert_eq!(world.write(second, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
+        world.pass(Duration::from_secs(1));
+        assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 3), "{form:?}");
+    }
+}
+
+/// The answer to a write is late, its server forgets the client, and the write that is sent again is lost: the late answer is not
+/// for that one.
+#[test]
+fn the_answer_that_fits_a_request_of_before() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 64, &stamp(64, 8, 1)).unwrap();
+        let mut count = 0;
+        world.judge = Box::new(move |frame, by_server| {
+            if frame.operation != Operation::Write || frame.sector != 0 {
+                return Fate::Arrives;
+            }
+            count += 1;
+            match (by_server, count) {
+                // The first answer, then the next that is asked.
+                (true, 2) => Fate::Late(Duration::from_millis(30)),
+                (false, 3) => Fate::Lost,
+                _ => Fate::Arrives,
+            }
+        });
+        let token = world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
+        world.pass(Duration::from_millis(2));
+        let lost = common::store(&world.pool);
+        world.restart(Some(lost));
+        // Something has it hear of that.
+        let other = world.submit(client, Op::Read, 640, &[0; 512]);
+        world.wait(other).unwrap();
+        world.wait(token).unwrap();
+        world.flush(client).unwrap();
+        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 1), "{form:?}");
+    }
+}
+
+/// An answer comes twice: that is no sign that both frames of the write have landed.
+#[test]
+fn the_late_write_whose_answer_is_doubled() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        let mut count = 0;
+        world.judge = Box::new(move |frame, by_server| {
+            if !frame.operation.is_write() {
+                return Fate::Arrives;
+            }
+            count += u32::from(!by_server);
+            match (by_server, count) {
+                (false, 1) => Fate::Late(Duration::from_millis(900)),
+                (true, 2) => Fate::Twice(Duration::from_millis(1)),
+                _ => Fate::Arrives,
+            }
+        });
+        world.write(client, 8, &stamp(8, 8, 1)).unwrap();
+        world.pass(Duration::from_millis(5));
+        world.write(client, 8, &stamp(8, 8, 2)).unwrap();
+        world.pass(Duration::from_secs(2));
+        assert_eq!(world.read(client, 8, 4096).unwrap(), stamp(8, 8, 2), "{form:?}");
+    }
+}
+
 #[test]
 fn other_content_is_told() {
     for form in FORMS {
@@ -433,6 +550,8 @@ fn what_is_beyond_the_credit_is_dropped() {
     let mut world = World::on(EbdForm::Ideal, pool, Box::new(slow));
     let from = thinwire_buffer::Addr::Mac([2, 0, 0, 0, 9, 9]);
     let ask = [&[1, 1, 3, 1, 0, 0, 0, 0, 0, 0][..], &4096u32.to_le_bytes()].concat();
+    // Until it is known who writes nobody is answered.
+    world.pass(Duration::from_millis(1));
     world.receive(from, &ask);
     world.pass(Duration::from_millis(1));
     gate.set(false);
@@ -441,8 +560,9 @@ fn what_is_beyond_the_credit_is_dropped() {
     }
     world.pass(Duration::from_millis(1));
     gate.set(true);
-    // Nothing tells that this volume has done something.
-    world.pass(Duration::from_millis(600));
+    // Nothing tells that this volume has done something, but that somebody comes.
+    world.receive(from, &[0; 10]);
+    world.pass(Duration::from_millis(1));
     let answered: std::collections::BTreeSet<u8> = world
         .seen
         .iter()

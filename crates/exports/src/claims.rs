@@ -199,6 +199,11 @@ impl Exports {
         Ok(())
     }
 
+    /// Who the writer on record is, is known: what [`Granted`](crate::Granted) says of generations means something.
+    pub fn is_writer_known(&self, export: usize) -> bool {
+        !matches!(self.exports[export].record, RecordState::Reading | RecordState::Unread(_))
+    }
+
     /// A claim of this session and transaction waits.
     pub fn is_waiting(&self, session: u64, transaction: u32) -> bool {
         let is = |p: &PendingClaim| p.user.session == session && p.transaction == transaction;

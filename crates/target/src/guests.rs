@@ -13,6 +13,9 @@ use crate::house::{House, Owner};
 use crate::room::host;
 use crate::target::Target;
 
+/// Clients of other protocols, at most: nobody shows that it receives before it is one, and sessions have the other places.
+const SEATS_MAX: usize = 256;
+
 /// What they are told of.
 pub(crate) type Guests = Vec<Box<dyn Dialect>>;
 
@@ -163,6 +166,11 @@ impl DialectDesk for Target {
 
     fn seat(&mut self, now: Time, from: Addr) -> Result<u64, String> {
         let owner = Owner { principal: None, host: host(from) };
+        if self.house.seats.iter().flatten().count() >= SEATS_MAX {
+            return Err(format!(
+                "{SEATS_MAX} clients of other protocols are there, and there is room for no more"
+            ));
+        }
         self.keep_limits_of_guest(&owner).map_err(|over| over.to_string())?;
         let place = self.make_room(now, from, false).ok_or("all places for sessions are taken")?;
         let house = &mut self.house;

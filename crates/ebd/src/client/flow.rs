@@ -62,11 +62,13 @@ impl EbdClient {
         }
         let mut at = self.shaking.next();
         if self.shaking.is_over() {
-            let due = self.requests.iter().map(|request| self.due(request));
-            at = due.fold(at, Time::min);
-            if !self.waiting.is_empty() {
-                at = at.min(self.quarantine.until()).min(self.probed_at + CREDIT_PROBE);
+            let sent = self.requests.iter().filter(|request| !request.to_send_again);
+            at = sent.map(|request| self.due(request)).fold(at, Time::min);
+            let has_more = self.waiting.front().is_some_and(|p| !self.may_go(p.end - p.start));
+            if has_more && self.requests.is_empty() {
+                at = at.min(self.probed_at + CREDIT_PROBE);
             }
+            at = at.min(self.quarantine.until(self.now)).min(self.pairs.until(self.now));
         }
         if let (Some(limit), Some(since)) = (self.config.fail_after, self.away_since)
             && self.outstanding_of_user()
@@ -86,7 +88,7 @@ impl EbdClient {
     fn send_again_what_is_late(&mut self) {
         for at in 0..self.requests.len() {
             let request = &self.requests[at];
-            if request.sent == Time::ZERO || self.now < self.due(request) {
+            if request.to_send_again || self.now < self.due(request) {
                 continue;
             }
             let is_silent = self.now.since(self.heard_at) > SILENCE;
@@ -106,9 +108,6 @@ impl EbdClient {
         let wants_wack = self.config.form == EbdForm::Implemented;
         let EbdClient { requests, out, report, now, config, request_sectors, .. } = self;
         let request = &mut requests[at];
-        if request.sent == Time::ZERO {
-            request.first_sent = *now;
-        }
         request.sent = *now;
         request.ask(wants_wack, *request_sectors, |frame, data| {
             let (header, len) = frame.header();
@@ -121,7 +120,7 @@ impl EbdClient {
 
     /// Sectors that have been asked for.
     fn asked(&self) -> u32 {
-        let sent = self.requests.iter().filter(|request| request.sent != Time::ZERO);
+        let sent = self.requests.iter().filter(|request| !request.to_send_again);
         sent.map(Request::sectors).sum()
     }
 
@@ -135,7 +134,7 @@ impl EbdClient {
         self.keep_bound();
         loop {
             let is_flushing = self.requests.iter().any(|request| request.pending.op == Op::Flush);
-            let is_resuming = self.requests.iter().any(|request| request.sent == Time::ZERO);
+            let is_resuming = self.requests.iter().any(|request| request.to_send_again);
             let is_replaying = !self.replays.is_empty() || self.replaying > 0;
             if is_flushing || is_resuming || is_replaying || self.requests.len() >= REQUESTS_MAX {
                 return;
@@ -233,10 +232,25 @@ impl EbdClient {
     /// Sends what had been sent before the server forgot this client, or was away.
     fn resume(&mut self) {
         for at in 0..self.requests.len() {
-            if self.requests[at].sent == Time::ZERO {
-                self.report.repeated += 1;
-                self.send(at);
+            if !self.requests[at].to_send_again {
+                continue;
             }
+            let Pending { start, end, op, .. } = self.requests[at].pending;
+            // What was sent again before may still land.
+            if op == Op::Write && !self.quarantine.allows(self.now, start, end) {
+                continue;
+            }
+            let Some(tag) = self.next_tag(start, end.max(start + 1)) else { return };
+            let request = &self.requests[at];
+            if let (Tag::Ideal { identifier, .. }, true) = (request.tag, op != Op::Flush) {
+                self.pairs.end(request.sent, identifier, start, end);
+            }
+            let (block, now) = (self.block, self.now);
+            let request = &mut self.requests[at];
+            request.reset(tag, block);
+            request.first_sent = now;
+            self.report.repeated += 1;
+            self.send(at);
         }
     }
 
@@ -302,7 +316,7 @@ impl EbdClient {
     }
 
     fn on_wack(&mut self, now: Time, frame: &Frame) {
-        let is = |request: &&mut Request| request.tag == frame.tag && request.sent != Time::ZERO;
+        let is = |request: &&mut Request| request.tag == frame.tag && !request.to_send_again;
         let Some(request) = self.requests.iter_mut().find(is) else {
             return self.report.late += 1;
         };
@@ -322,7 +336,7 @@ impl EbdClient {
                 Op::Flush => request.number..request.number + 1,
                 _ => pending.start..pending.end,
             };
-            request.tag == frame.tag && range.contains(&frame.sector)
+            !request.to_send_again && request.tag == frame.tag && range.contains(&frame.sector)
         };
         // A late one would have it shake hands, or fail, for nothing.
         let Some(at) = self.requests.iter().position(is_about) else {
@@ -364,12 +378,12 @@ impl EbdClient {
             }
             rx.slice(header, bytes, |piece| data.push(piece));
         }
-        let found = self
-            .requests
-            .iter_mut()
-            .position(|request| request.tag == frame.tag && request.on_answer(frame, data.clone()));
+        let found = self.requests.iter_mut().position(|request| {
+            !request.to_send_again
+                && request.tag == frame.tag
+                && request.on_answer(frame, data.clone())
+        });
         let Some(at) = found else {
-            self.quarantine.on_answer(frame.tag, frame.sector);
             return self.report.late += 1;
         };
         if !self.requests[at].is_done() {
@@ -407,17 +421,12 @@ impl EbdClient {
     /// A request is over: what may still come of it is remembered.
     pub(super) fn forget(&mut self, request: &Request) {
         let Pending { start, end, op, .. } = request.pending;
-        if request.sent == Time::ZERO {
-            return;
+        // A flush has a number of its own.
+        if let (Tag::Ideal { identifier, .. }, true) = (request.tag, op != Op::Flush) {
+            self.pairs.end(request.sent, identifier, start, end);
         }
-        if let Tag::Ideal { identifier, .. } = request.tag {
-            let (from, to) = if op == Op::Flush { (0, u32::MAX) } else { (start, end) };
-            if op != Op::Flush {
-                self.pairs.end(request.sent, identifier, from, to);
-            }
-        }
-        if op == Op::Write {
-            self.quarantine.add(request.sent, request.tag, (start, end), request.unanswered);
+        if op == Op::Write && request.unanswered > 0 {
+            self.quarantine.add(request.sent, start, end);
         }
         if request.is_replay() && !request.is_done() {
             self.replaying = self.replaying.saturating_sub(1);

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use thinwire_buffer::Time;
-use thinwire_wire::ebd::Tag;
 
 /// No frame is longer on its way, as far as a client knows.
 pub(super) const LIFETIME: Duration = Duration::from_secs(2);
@@ -15,11 +14,13 @@ pub(super) struct Pairs {
     /// By identifier, what it was used for, and until when: in the order of that.
     uses: Vec<VecDeque<(Time, u32, u32)>>,
     next: u8,
+    /// There was none when it was asked last.
+    is_short: bool,
 }
 
 impl Pairs {
     pub fn new() -> Self {
-        Pairs { uses: vec![VecDeque::new(); 256], next: 0 }
+        Pairs { uses: vec![VecDeque::new(); 256], next: 0, is_short: false }
     }
 
     /// An identifier for sectors from `start` to `end` that no answer on its way fits, nor one of `taken`; `None` if there
@@ -38,10 +39,20 @@ impl Pairs {
             }
             let may_come = uses.iter().any(|&(_, from, to)| from < end && start < to);
             if !may_come && !taken(self.next) {
+                self.is_short = false;
                 return Some(self.next);
             }
         }
+        self.is_short = true;
         None
+    }
+
+    /// When to ask again, if there was none.
+    pub fn until(&self, now: Time) -> Time {
+        match self.is_short {
+            true => now + Duration::from_millis(10),
+            false => Time::NEVER,
+        }
     }
 
     /// A request under an identifier was sent last at `sent`, and is over.
@@ -50,55 +61,33 @@ impl Pairs {
     }
 }
 
-/// A range over which a write that went out more than once may still land.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Late {
-    tag: Tag,
-    start: u32,
-    end: u32,
-    /// Frames of it whose answers have not come.
-    missing: u32,
-    until: Time,
-}
-
-/// Ranges that are not written for a while.
+/// Ranges that are not written for a while: over which a write that went out more than once may still land. Answers lift it for
+/// nobody, since a network may double them.
 #[derive(Debug, Default)]
-pub(super) struct Quarantine(Vec<Late>);
+pub(super) struct Quarantine(Vec<(Time, u32, u32)>);
 
 impl Quarantine {
-    /// A write is over of which so many frames have not been answered; the last was sent at `sent`.
-    pub fn add(&mut self, sent: Time, tag: Tag, (start, end): (u32, u32), missing: u32) {
-        if missing > 0 {
-            self.0.push(Late { tag, start, end, missing, until: sent + LIFETIME });
-        }
-    }
-
-    /// An answer has come that nobody waits for.
-    pub fn on_answer(&mut self, tag: Tag, sector: u32) {
-        let is = |late: &&mut Late| late.tag == tag && (late.start..late.end).contains(&sector);
-        if let Some(late) = self.0.iter_mut().find(is) {
-            late.missing -= 1;
-        }
-        self.0.retain(|late| late.missing > 0);
+    /// A write is over of which a frame has not been answered; the last was sent at `sent`.
+    pub fn add(&mut self, sent: Time, start: u32, end: u32) {
+        self.0.push((sent + LIFETIME, start, end));
     }
 
     /// Whether sectors from `start` to `end` may be written now.
     pub fn allows(&mut self, now: Time, start: u32, end: u32) -> bool {
-        self.0.retain(|late| late.until > now);
-        !self.0.iter().any(|late| late.start < end && start < late.end)
+        self.0.retain(|&(until, ..)| until > now);
+        !self.0.iter().any(|&(_, from, to)| from < end && start < to)
     }
 
     /// When the next of them ends.
-    pub fn until(&self) -> Time {
-        self.0.iter().map(|late| late.until).min().unwrap_or(Time::NEVER)
+    pub fn until(&self, now: Time) -> Time {
+        let ends = self.0.iter().map(|&(until, ..)| until).filter(|&until| until > now);
+        ends.min().unwrap_or(Time::NEVER)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TAG: Tag = Tag::Ideal { identifier: 1, major: 0, minor: 0 };
 
     #[test]
     fn no_pair_is_used_twice_within_a_lifetime() {
@@ -119,17 +108,11 @@ mod tests {
     #[test]
     fn nothing_is_written_where_an_earlier_write_may_still_land() {
         let (mut quarantine, now) = (Quarantine::default(), Time(5));
-        quarantine.add(now, TAG, (8, 16), 0);
-        assert!(quarantine.allows(now, 8, 16), "all of it was answered");
-        quarantine.add(now, TAG, (8, 16), 2);
+        assert!(quarantine.allows(now, 8, 16));
+        quarantine.add(now, 8, 16);
         assert!(!quarantine.allows(now, 15, 17) && quarantine.allows(now, 16, 17));
-        quarantine.on_answer(TAG, 8);
-        assert!(!quarantine.allows(now, 8, 9));
-        quarantine.on_answer(TAG, 20);
-        quarantine.on_answer(TAG, 15);
-        assert!(quarantine.allows(now, 8, 9));
-        quarantine.add(now, TAG, (8, 16), 1);
-        assert_eq!(quarantine.until(), now + LIFETIME);
+        assert_eq!(quarantine.until(now), now + LIFETIME);
+        assert_eq!(quarantine.until(now + LIFETIME), Time::NEVER);
         assert!(quarantine.allows(now + LIFETIME, 8, 9));
     }
 }

@@ -18,7 +18,7 @@ use thinwire_volume::{
     Closing, Completion, Effect, ErrorKind, Expects, Features, Geometry, Gravity, Identity, Io,
     IoError, Op, Part, Volume, VolumeEvent,
 };
-use thinwire_wire::ebd::{EbdForm, EbdState, Frame, Tag};
+use thinwire_wire::ebd::{EbdForm, EbdState, Frame, Operation, Tag};
 
 use self::late::{Pairs, Quarantine};
 use self::request::{Owner, Pending, Request};
@@ -335,7 +335,9 @@ impl EbdClient {
             Ok(frame) if frame.is_answer && rx.from == self.config.server => frame,
             _ => return self.report.dropped += 1,
         };
-        if frame.form() != self.config.form || !self.is_own(frame.tag) {
+        let is_for_all = frame.operation == Operation::Congestion
+            && matches!(frame.tag, Tag::Implemented { client: u8::MAX, .. });
+        if frame.form() != self.config.form || !(is_for_all || self.is_own(frame.tag)) {
             return self.report.dropped += 1;
         }
         self.on_answer(now, &frame, rx);

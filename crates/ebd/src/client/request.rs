@@ -62,6 +62,8 @@ pub(super) struct Request {
     pub sent: Time,
     pub first_sent: Time,
     pub tries: u32,
+    /// The server has forgotten it, or may have.
+    pub to_send_again: bool,
     /// The server has said that it is there.
     pub is_acknowledged: bool,
     /// Entries of the log below this are covered by it, if it is a flush.
@@ -94,6 +96,7 @@ impl Request {
             sent: now,
             first_sent: now,
             tries: 0,
+            to_send_again: false,
             is_acknowledged: false,
             mark,
         }
@@ -110,7 +113,7 @@ impl Request {
     /// The sectors of a block.
     fn extent(&self, block: u32) -> (u32, u32) {
         let from = self.pending.start + block * self.block;
-        (from, self.pending.end.min(from + self.block))
+        (from, self.pending.end.min(from.saturating_add(self.block)))
     }
 
     /// The server is another, or begins anew: nothing that it was asked counts. Blocks that are here stay.
@@ -132,6 +135,7 @@ impl Request {
             self.unanswered = unanswered;
         }
         (self.tag, self.tries, self.is_acknowledged) = (tag, 0, false);
+        self.to_send_again = false;
     }
 
     /// An answer fits. False if it is about none of its blocks, or not whole.
@@ -144,18 +148,20 @@ impl Request {
             Op::Flush => return false,
             _ => {
                 let Some(at) = frame.sector.checked_sub(self.pending.start) else { return false };
-                let block = at / self.block;
-                let whole = at % self.block == 0 && frame.sector < self.pending.end;
-                let (from, to) = self.extent(block);
-                if !whole || to - from != u32::from(frame.length) {
+                if at % self.block != 0 || frame.sector >= self.pending.end {
                     return false;
                 }
-                block
+                let (from, to) = self.extent(at / self.block);
+                if to - from != u32::from(frame.length) {
+                    return false;
+                }
+                at / self.block
             }
         };
-        self.unanswered = self.unanswered.saturating_sub(1);
         if self.missing >> block & 1 == 1 {
             self.missing &= !(1 << block);
+            // One that comes twice is the answer to one frame, as far as anybody knows.
+            self.unanswered -= 1;
             if let Some(piece) = self.pieces.get_mut(block as usize) {
                 *piece = data;
             }

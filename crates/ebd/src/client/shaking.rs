@@ -10,7 +10,7 @@ use thinwire_wire::ebd::{
 };
 
 use super::EbdClient;
-use super::request::{BLOCKS_MAX, Request};
+use super::request::BLOCKS_MAX;
 use super::timing::Timeout;
 
 /// How often it is asked: soon, then seldom.
@@ -38,6 +38,8 @@ pub(super) struct Shaking {
     /// Bytes of the block that is asked for.
     block_bytes: u32,
     identifier: u8,
+    /// Of the handshake that was sent last.
+    tag: Option<Tag>,
     tries: u32,
     sent: Time,
     next: Time,
@@ -52,6 +54,7 @@ impl Shaking {
             stage: Stage::Asking,
             block_bytes,
             identifier: 0,
+            tag: None,
             tries: 0,
             sent: now,
             next: now,
@@ -103,7 +106,7 @@ impl EbdClient {
         match self.shaking.stage {
             Stage::Over => {}
             Stage::Asking => {
-                self.shaking.identifier = self.shaking.identifier.wrapping_add(1);
+                self.shaking.identifier = self.free_identifier();
                 let own = match self.config.form {
                     EbdForm::Ideal => self.shaking.identifier,
                     EbdForm::Implemented => self.config.client,
@@ -117,6 +120,7 @@ impl EbdClient {
                     state: self.told,
                 };
                 let (frame, payload, len) = ask.frame(form, own);
+                self.shaking.tag = Some(frame.tag);
                 self.say(&frame, SegList::new());
                 let head = &mut self.out.frames_mut().last_mut().expect("just said").head;
                 head.extend_from_slice(&payload[..len]);
@@ -143,6 +147,22 @@ impl EbdClient {
             length: self.block.min((self.geometry.bytes / 512) as u32) as u8,
             sector: 0,
         }
+    }
+
+    /// An identifier that no request has: what is said of those says nothing of a handshake.
+    fn free_identifier(&self) -> u8 {
+        let mut identifier = self.shaking.identifier.wrapping_add(1);
+        let is_taken = |identifier: u8| {
+            let own = |tag: Tag| matches!(tag, Tag::Ideal { identifier: other, .. } if other == identifier);
+            self.requests.iter().any(|request| own(request.tag))
+        };
+        for _ in 0..256 {
+            if !is_taken(identifier) {
+                break;
+            }
+            identifier = identifier.wrapping_add(1);
+        }
+        identifier
     }
 
     /// The tag of a request.
@@ -187,7 +207,11 @@ impl EbdClient {
             }
             (_, Operation::Handshake) => true,
             (Stage::Asking, Operation::Nak) => {
-                self.on_handshake_refused(frame);
+                // Of a request that was sent before, it says nothing.
+                match self.shaking.tag == Some(frame.tag) {
+                    true => self.on_handshake_refused(frame),
+                    false => self.report.late += 1,
+                }
                 true
             }
             (Stage::Probing, Operation::Read) if frame.tag == self.probe_frame().tag => {
@@ -195,7 +219,7 @@ impl EbdClient {
                 self.open();
                 true
             }
-            (Stage::Probing, Operation::Nak) => {
+            (Stage::Probing, Operation::Nak) if frame.tag == self.probe_frame().tag => {
                 // A disk that fails at its first block answers, too.
                 let why = NakReason::from_number(frame.length);
                 match why {
@@ -220,7 +244,7 @@ impl EbdClient {
             NakReason::Changed => ErrorKind::ContentChanged,
             // Others may have what it needs for a while.
             NakReason::TooMany | NakReason::Busy | NakReason::Media if self.is_open => return,
-            NakReason::TooMany => return,
+            NakReason::TooMany | NakReason::Unknown => return,
             _ if self.is_open => ErrorKind::Io,
             _ => ErrorKind::Invalid,
         };
@@ -290,19 +314,13 @@ impl EbdClient {
         }
         self.is_open = true;
         self.heard_at = self.now;
-        let block = self.block;
-        for at in 0..self.requests.len() {
-            self.handles = self.handles.wrapping_add(1);
-            let tag = match self.requests[at].tag {
-                Tag::Ideal { identifier, .. } => self.tag(identifier, 0),
-                Tag::Implemented { .. } => self.tag(0, self.handles),
-            };
-            let request: &mut Request = &mut self.requests[at];
-            request.reset(tag, block);
-            // It is sent again once all that was lost has been.
-            request.sent = Time::ZERO;
+        for request in
+            self.requests.extract_if(.., |request| request.is_replay()).collect::<Vec<_>>()
+        {
+            self.forget(&request);
         }
-        self.requests.retain(|request| !request.is_replay());
+        // They are sent again, under other tags, once all that was lost has been.
+        self.requests.iter_mut().for_each(|request| request.to_send_again = true);
         self.replaying = 0;
         self.replays = self.retained.iter().map(|entry| entry.number).collect();
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use thinwire_buffer::Addr;
+use thinwire_buffer::{Addr, Time};
 use thinwire_exports::{Pass, Wish};
 use thinwire_volume::{Identity, Io};
 use thinwire_wire::ebd::{EbdForm, Frame, HandshakeAsk, Tag};
@@ -67,6 +67,10 @@ pub(super) struct Client {
     pub session: u64,
     pub reading: Pass,
     pub writing: Writing,
+    /// A pass that was fenced, and is to be closed.
+    pub former: Option<Pass>,
+    /// When it was heard last.
+    pub heard: Time,
     /// Generation of the grant that is in force, as far as is known.
     pub generation: u64,
     /// Under which verifier it shook hands.
@@ -103,6 +107,8 @@ impl Client {
             session,
             reading,
             writing: Writing::No,
+            former: None,
+            heard: Time::ZERO,
             generation: 0,
             verifier: 0,
             content: 0,
@@ -120,12 +126,14 @@ impl Client {
         }
     }
 
-    pub fn may_write(&self) -> bool {
-        matches!(self.writing, Writing::Granted(_))
-    }
-
-    pub fn fence(&mut self) {
-        self.writing = Writing::Fenced;
+    /// Another was granted the export: `pass` means nothing any more. One that was granted since does.
+    pub fn on_fenced(&mut self, pass: Pass) -> bool {
+        let is_present = self.writing == Writing::Granted(pass);
+        if is_present {
+            self.writing = Writing::Fenced;
+        }
+        self.former = Some(pass);
+        is_present
     }
 
     /// No volume has anything of it, and nothing waits.

@@ -81,6 +81,9 @@ pub struct EbdServer {
     clients: Clients,
     /// By offer.
     orders: Vec<Order>,
+    /// By offer: the session that was granted the export last, also if its client is not known any more. Its silence says
+    /// nothing.
+    holders: Vec<Option<u64>>,
     /// Frames that go out with this turn.
     out: TxBatch,
     /// Sessions whose end is being recorded.
@@ -98,12 +101,14 @@ impl EbdServer {
     /// A server on a link of which it knows this much.
     pub fn new(config: ServerConfig, info: LinkInfo) -> Self {
         let orders = config.offers.iter().map(|_| Order::default()).collect();
+        let holders = vec![None; config.offers.len()];
         let clients = Clients::new(config.seed);
         EbdServer {
             config,
             info,
             clients,
             orders,
+            holders,
             out: TxBatch::new(),
             ending: Vec::new(),
             due: VecDeque::new(),
@@ -187,7 +192,9 @@ impl EbdServer {
             }
             return;
         };
+        self.clients.get_mut(at).heard = now;
         match frame.operation {
+            _ if self.is_stopping => {}
             Operation::End => self.on_end(now, at, desk),
             _ => self.on_request(now, at, &frame, rx, desk),
         }
@@ -231,10 +238,13 @@ impl Users for EbdServer {
         }
     }
 
-    fn on_fenced(&mut self, session: u64, _: Pass, _: InitiatorRun, _: u64) {
-        if let Some(at) = self.clients.of_session(session) {
-            self.clients.get_mut(at).fence();
+    fn on_fenced(&mut self, session: u64, pass: Pass, _: InitiatorRun, _: u64) {
+        let Some(at) = self.clients.of_session(session) else { return };
+        if self.clients.get_mut(at).on_fenced(pass) {
+            let offer = self.clients.get(at).offer;
+            self.holders[offer] = None;
         }
+        self.due.push_back(at);
     }
 
     /// A client hears of the size when it shakes hands.
@@ -248,7 +258,14 @@ impl Dialect for EbdServer {
 
     fn take_from_line(&mut self, session: u64, slot: u16) -> Option<Wish> {
         let at = self.clients.of_session(session)?;
-        self.clients.get_mut(at).take_from_line(slot)
+        let wish = self.clients.get_mut(at).take_from_line(slot);
+        let is_left = |slot: &clients::Slot| slot.stage == clients::Stage::InLine;
+        let entry = self.clients.get(at).slots.get(usize::from(slot));
+        if wish.is_none() && entry.is_some_and(is_left) {
+            // It may not write any more: others may wait for its turn.
+            self.end_slot(at, slot, NakReason::Fenced);
+        }
+        wish
     }
 
     fn on_refused(&mut self, _: Time, wish: Wish, why: Refused) {
@@ -282,8 +299,8 @@ impl Dialect for EbdServer {
         }
         if now >= self.heard_at {
             self.heard_at = now + HEARD;
-            for client in self.clients.iter().filter(|client| client.may_write()) {
-                desk.exports().heard(client.session, now);
+            for &session in self.holders.iter().flatten() {
+                desk.exports().heard(session, now);
             }
         }
     }
@@ -293,7 +310,7 @@ impl Dialect for EbdServer {
     }
 
     fn deadline(&self, now: Time) -> Time {
-        match (self.due.is_empty() && self.out.is_empty(), self.clients.iter().next()) {
+        match (self.due.is_empty() && self.out.is_empty(), self.holders.iter().flatten().next()) {
             (false, _) => now,
             (true, Some(_)) => self.heard_at,
             (true, None) => Time::NEVER,

@@ -1,12 +1,21 @@
 //! Handshakes, who may write, and ends.
 
+use std::time::Duration;
+
 use thinwire_buffer::{Addr, RxFrame, SegList, Time};
 use thinwire_exports::{Denial, Denied, DialectDesk, Granted, InitiatorRun, User, WriteClaim};
-use thinwire_wire::ebd::{EbdState, Frame, HandshakeAnswer, HandshakeAsk, NakReason, SECTORS_MAX};
+use thinwire_wire::ebd::{
+    EbdForm, EbdState, Frame, HandshakeAnswer, HandshakeAsk, NakReason, SECTORS_MAX,
+};
 
 use super::EbdServer;
 use super::clients::{Client, Key, Stage, Writing, content_of, writer_of};
 use super::requests::request_sectors;
+
+/// Clients of a server, at most: the implemented form has so many indices.
+const CLIENTS_MAX: usize = 250;
+/// A client that has asked for nothing for so long, and does not write, makes room for another.
+const SILENT: Duration = Duration::from_secs(5);
 
 impl EbdServer {
     pub(super) fn on_handshake(
@@ -43,6 +52,10 @@ impl EbdServer {
         if ask.block_bytes == 0 || ask.block_bytes % 512 != 0 {
             return self.nak(key.from, frame, NakReason::BlockSize, 0);
         }
+        if !desk.exports().is_writer_known(export) {
+            // Nothing can be said of grants yet: it asks again.
+            return;
+        }
         if let Some(at) = self.clients.find(key) {
             return self.on_handshake_again(now, at, (*frame, ask), (offer, export), desk);
         }
@@ -58,18 +71,34 @@ impl EbdServer {
         (offer, export): (usize, usize),
         desk: &mut dyn DialectDesk,
     ) {
+        if self.clients.iter().count() >= CLIENTS_MAX && !self.make_room(now, desk) {
+            return self.nak(key.from, &asks.0, NakReason::TooMany, 0);
+        }
         let Ok(session) = desk.seat(now, key.from) else {
             return self.nak(key.from, &asks.0, NakReason::TooMany, 0);
         };
         let granted = desk.exports().open_read(session, export);
         let mut client = Client::new(key, offer, export, session, granted.pass);
         client.note(&granted);
-        client.asks = Some(asks);
+        (client.asks, client.heard) = (Some(asks), now);
         let at = self.clients.add(client);
         if granted.geometry.bytes / 512 > SECTORS_MAX || granted.geometry.block_bytes > 512 {
             return self.refuse(now, at, NakReason::NoDevice, desk);
         }
         self.shake(now, at, desk);
+    }
+
+    /// Forgets the client that has been silent for longest, if it does not write: it shakes hands when it wants something.
+    fn make_room(&mut self, now: Time, desk: &mut dyn DialectDesk) -> bool {
+        let may_go = |client: &&Client| {
+            client.writing == Writing::No && client.is_idle() && now.since(client.heard) > SILENT
+        };
+        let silent = self.clients.iter().filter(may_go).min_by_key(|client| client.heard);
+        let Some(at) = silent.and_then(|client| self.clients.of_session(client.session)) else {
+            return false;
+        };
+        self.forget(now, at, desk);
+        true
     }
 
     /// A client begins anew: what it has asked for comes to its end first.
@@ -115,7 +144,7 @@ impl EbdServer {
             return self.refuse(now, at, NakReason::Fenced, desk);
         }
         match client.writing {
-            Writing::Fenced if !ask.takes_over => {
+            Writing::Fenced if ask.writes && !ask.takes_over => {
                 return self.refuse(now, at, NakReason::Fenced, desk);
             }
             Writing::No | Writing::Fenced if ask.writes => {
@@ -145,7 +174,10 @@ impl EbdServer {
         self.numbers = now.0.max(self.numbers + 1);
         let (transaction, number) = (self.transactions, self.numbers);
         let client = self.clients.get_mut(at);
-        let run = InitiatorRun { initiator: initiator_of(client.key), instance: number };
+        let run = InitiatorRun {
+            initiator: initiator_of(self.config.form, client.key),
+            instance: number,
+        };
         let name = format!("ebd {}", client.key.from);
         let user = User { session: client.session, number, run, member: 0, name };
         let export = client.export;
@@ -165,6 +197,8 @@ impl EbdServer {
         }
         client.writing = Writing::Granted(granted.pass);
         client.note(granted);
+        let offer = client.offer;
+        self.holders[offer] = Some(session);
         self.go_on_with_writes(at);
     }
 
@@ -204,8 +238,9 @@ impl EbdServer {
     fn refuse(&mut self, now: Time, at: usize, why: NakReason, desk: &mut dyn DialectDesk) {
         let client = self.clients.get_mut(at);
         let (to, asks) = (client.key.from, client.asks.take());
-        if client.writing == Writing::Fenced {
-            // It stays known as who was fenced, so that it is not taken for another that comes.
+        if matches!(client.writing, Writing::Fenced | Writing::Granted(_)) {
+            // It stays known as who was fenced, so that it is not taken for another that comes; or goes on to write,
+            // since anybody may say that it shakes hands.
         } else if client.is_idle() {
             self.forget(now, at, desk);
         } else {
@@ -254,6 +289,10 @@ impl EbdServer {
         self.clients.hide(at);
         let client = self.clients.get_mut(at);
         client.is_ending = true;
+        let offer = client.offer;
+        if self.holders[offer] == Some(client.session) {
+            self.holders[offer] = None;
+        }
         if let Writing::Granted(pass) = client.writing {
             self.transactions = self.transactions.wrapping_add(1);
             let (session, transaction) = (client.session, self.transactions);
@@ -270,6 +309,10 @@ impl EbdServer {
     pub(super) fn go_on(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
         if !self.clients.is_at(at) {
             return;
+        }
+        let client = self.clients.get_mut(at);
+        if let Some(pass) = client.former.take() {
+            desk.exports().close(client.session, pass, 0);
         }
         let client = self.clients.get(at);
         if client.is_gone {
@@ -323,9 +366,10 @@ impl Client {
 }
 
 /// As whom a client writes: its station and device, for all its life.
-fn initiator_of(key: Key) -> [u8; 16] {
+fn initiator_of(form: EbdForm, key: Key) -> [u8; 16] {
     let mut id = [0; 16];
     id[..3].copy_from_slice(b"ebd");
+    id[3] = 1 + form as u8;
     match key.from {
         Addr::Mac(mac) => id[4..10].copy_from_slice(&mac),
         Addr::Sim(n) => id[4..8].copy_from_slice(&n.to_be_bytes()),
