@@ -324,6 +324,58 @@ fn one_writes_and_who_takes_over_fences_it() {
         assert_eq!(world.write(first, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
         assert_eq!(world.read(taker, 0, 4096).unwrap(), stamp(0, 8, 3));
         assert_eq!(world.client(first).failure(), Some(ErrorKind::Fenced));
+        // Nor does that of the one that took over say anything.
+        world.pass(Duration::from_secs(40));
+        let config = world.config(5);
+        let third = world.add(config);
+        world.until(5, |world| world.client(third).failure().is_some());
+        assert_eq!(world.client(third).refusal(), Some(NakReason::Busy.describe()), "{form:?}");
+        world.write(taker, 0, &stamp(0, 8, 5)).unwrap();
+    }
+}
+
+/// Its store has lost something, and the client has asked for nothing since: it ends, and the next may write at once.
+#[test]
+fn who_is_told_that_it_is_not_known_ends_in_order() {
+    for form in FORMS {
+        let pool = thinwire_buffer::Pool::new(64 << 20);
+        let slow = common::Slow::new(common::store(&pool));
+        let losses = slow.losses.clone();
+        let mut world = World::on(form, pool, Box::new(slow));
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        losses.set(1);
+        world.read(client, 0, 512).unwrap();
+        world.client(client).close();
+        world.until(5, |world| world.client(client).is_closed());
+        world.pass(Duration::from_millis(10));
+        let next = world.open(2);
+        world.write(next, 0, &stamp(0, 8, 2)).unwrap();
+    }
+}
+
+/// A server that is there, and does not shake hands, is away, too: I/O fails when it was said, and an end comes.
+#[test]
+fn a_server_that_does_not_shake_hands_is_away() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let config = thinwire_ebd::ClientConfig {
+            fail_after: Some(Duration::from_secs(3)),
+            ..world.config(1)
+        };
+        let client = world.add(config);
+        world.until(5, |world| world.client(client).is_open());
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        world.restart(None);
+        world.judge = Box::new(|frame, by_server| {
+            match by_server && frame.operation == Operation::Handshake {
+                true => Fate::Lost,
+                false => Fate::Arrives,
+            }
+        });
+        assert_eq!(world.read(client, 0, 512), Err(ErrorKind::Away), "{form:?}");
+        world.client(client).close();
+        world.until(10, |world| world.client(client).is_closed());
     }
 }
 

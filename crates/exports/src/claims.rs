@@ -199,9 +199,14 @@ impl Exports {
         Ok(())
     }
 
-    /// Who the writer on record is, is known: what [`Granted`](crate::Granted) says of generations means something.
-    pub fn is_writer_known(&self, export: usize) -> bool {
-        !matches!(self.exports[export].record, RecordState::Reading | RecordState::Unread(_))
+    /// Whether it is known who the writer on record is, so that what [`Granted`](crate::Granted) says of generations
+    /// means something. If that could not be read, it is read again: the disk may have been mended since.
+    pub fn is_writer_known(&mut self, export: usize) -> bool {
+        let record = self.exports[export].record;
+        if let RecordState::Unread(_) = record {
+            self.read_record(export);
+        }
+        !matches!(record, RecordState::Reading | RecordState::Unread(_))
     }
 
     /// A claim of this session and transaction waits.

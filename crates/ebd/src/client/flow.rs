@@ -14,6 +14,8 @@ use super::{EbdClient, REQUESTS_MAX, Retained};
 const CREDIT_PROBE: Duration = Duration::from_millis(100);
 /// A server that has said nothing for so long, though it was asked several times, is away.
 const SILENCE: Duration = Duration::from_secs(2);
+/// A flush of the client's own that has failed is tried again after this.
+const FLUSH_PAUSE: Duration = Duration::from_secs(1);
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -68,7 +70,10 @@ impl EbdClient {
             if has_more && self.requests.is_empty() {
                 at = at.min(self.probed_at + CREDIT_PROBE);
             }
-            at = at.min(self.quarantine.until(self.now)).min(self.pairs.until(self.now));
+            let waits = !self.waiting.is_empty() || !self.replays.is_empty();
+            if waits || self.requests.iter().any(|request| request.to_send_again) {
+                at = at.min(self.quarantine.until(self.now)).min(self.pairs.until(self.now));
+            }
         }
         if let (Some(limit), Some(since)) = (self.config.fail_after, self.away_since)
             && self.outstanding_of_user()
@@ -91,7 +96,7 @@ impl EbdClient {
             if request.to_send_again || self.now < self.due(request) {
                 continue;
             }
-            let is_silent = self.now.since(self.heard_at) > SILENCE;
+            let is_silent = self.now.since(self.heard_at.max(request.first_sent)) > SILENCE;
             match request.tries >= TRIES_MAX {
                 true if is_silent => return self.go_away(),
                 // It takes long, as a flush may: the server says that it is there whenever it is asked again.
@@ -259,7 +264,8 @@ impl EbdClient {
         let is_flush = |pending: &Pending| pending.op == Op::Flush;
         let is_under_way = self.waiting.iter().any(is_flush)
             || self.requests.iter().any(|request| is_flush(&request.pending));
-        if self.retained_bytes > self.config.retained_bytes_max && !is_under_way {
+        let is_time = self.now >= self.flush_failed_at.map_or(Time::ZERO, |at| at + FLUSH_PAUSE);
+        if self.retained_bytes > self.config.retained_bytes_max && !is_under_way && is_time {
             self.waiting.push_front(own_flush());
         }
     }
@@ -276,7 +282,15 @@ impl EbdClient {
             return;
         }
         if !self.retained.is_empty() {
-            return self.waiting.push_front(own_flush());
+            return match self.flush_failed_at {
+                // What was answered may be lost.
+                Some(at) if self.now >= at && self.ends_with_flush => self.end(ErrorKind::Io),
+                _ => {
+                    self.ends_with_flush = true;
+                    self.flush_failed_at = None;
+                    self.waiting.push_front(own_flush());
+                }
+            };
         }
         let frame = Frame {
             operation: Operation::End,
@@ -353,6 +367,9 @@ impl EbdClient {
                 self.forget(&request);
                 if let Owner::Replay(number) = request.pending.owner {
                     return self.on_replay_failed(number, why);
+                }
+                if request.pending.op == Op::Flush {
+                    self.flush_failed_at = Some(self.now);
                 }
                 self.complete(&request.pending, Err(kind_of(why)), SegList::new());
             }

@@ -143,6 +143,9 @@ pub struct EbdClient {
     heard_at: Time,
     away_since: Option<Time>,
     probed_at: Time,
+    /// When a flush was refused last, and whether the one that comes before the end has been asked for.
+    flush_failed_at: Option<Time>,
+    ends_with_flush: bool,
     done: Vec<Completion>,
     out: TxBatch,
     notes: Vec<(Gravity, String)>,
@@ -198,6 +201,8 @@ impl EbdClient {
             heard_at: now,
             away_since: None,
             probed_at: now,
+            flush_failed_at: None,
+            ends_with_flush: false,
             done: Vec::new(),
             out: TxBatch::new(),
             notes: Vec::new(),

@@ -16,6 +16,8 @@ use super::timing::Timeout;
 /// How often it is asked: soon, then seldom.
 const SOON: Duration = Duration::from_millis(200);
 const SELDOM: Duration = Duration::from_secs(1);
+/// A server that has not shaken hands after so many counts as away.
+const AWAY_TRIES: u32 = 10;
 /// So many handshakes are sent soon after each other.
 const SOON_COUNT: u32 = 25;
 /// A block that has been asked for so often without an answer does not pass.
@@ -103,6 +105,13 @@ impl EbdClient {
         let every = if self.shaking.tries < SOON_COUNT { SOON } else { SELDOM };
         (self.shaking.next, self.shaking.sent) = (now + every, now);
         self.shaking.tries += 1;
+        if self.shaking.tries > AWAY_TRIES && self.is_open && self.away_since.is_none() {
+            self.away_since = Some(now);
+            self.note(
+                Gravity::Warning,
+                "the server does not shake hands: waiting for it".to_owned(),
+            );
+        }
         match self.shaking.stage {
             Stage::Over => {}
             Stage::Asking => {
@@ -214,7 +223,10 @@ impl EbdClient {
                 }
                 true
             }
-            (Stage::Probing, Operation::Read) if frame.tag == self.probe_frame().tag => {
+            (Stage::Probing, Operation::Read)
+                if (frame.tag, frame.sector, frame.length)
+                    == (self.probe_frame().tag, 0, self.probe_frame().length) =>
+            {
                 self.shaking.proved = self.block;
                 self.open();
                 true
@@ -276,7 +288,9 @@ impl EbdClient {
         let bytes = u64::from(answer.sectors) * 512;
         let is_other = self.is_open
             && (bytes < self.geometry.bytes || answer.state.content != self.told.content);
-        if !is_fit || is_other {
+        let is_too_small =
+            is_fit && self.requests.iter().any(|r| r.sectors().div_ceil(block) > BLOCKS_MAX);
+        if !is_fit || is_other || is_too_small {
             let what =
                 if is_fit { "it has become another device" } else { "what it offers is none" };
             self.note(Gravity::Failure, format!("the server at {}: {what}", self.config.server));
@@ -308,6 +322,8 @@ impl EbdClient {
     /// The server can be asked: first for what was answered and not flushed, then for what was not answered.
     fn open(&mut self) {
         self.shaking.stage = Stage::Over;
+        // Another answer to the block that was asked for may still come.
+        self.pairs.end(self.now, self.shaking.identifier, 0, self.block);
         if let Some(since) = self.away_since.take() {
             let seconds = self.now.since(since).as_secs();
             self.note(Gravity::News, format!("the server is back after {seconds} s"));

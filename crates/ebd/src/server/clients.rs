@@ -89,6 +89,9 @@ pub(super) struct Client {
     pub asks: Option<(Frame, HandshakeAsk)>,
     /// What it was answered last, if it has asked for nothing since.
     pub shaken: Option<(Frame, HandshakeAsk)>,
+    /// What it has not flushed may be lost: it is told that it is not known until it has shaken hands. What it was granted
+    /// stays its.
+    pub is_unknown: bool,
     /// It is not there any more; what a volume has of it has not ended.
     pub is_gone: bool,
     /// It has ended in order,
@@ -120,20 +123,24 @@ impl Client {
             asked: 0,
             asks: None,
             shaken: None,
+            is_unknown: false,
             is_gone: false,
             is_ending: false,
             is_over: false,
         }
     }
 
+    /// It has been granted the export, and nobody else since.
+    pub fn may_write(&self) -> bool {
+        matches!(self.writing, Writing::Granted(_))
+    }
+
     /// Another was granted the export: `pass` means nothing any more. One that was granted since does.
-    pub fn on_fenced(&mut self, pass: Pass) -> bool {
-        let is_present = self.writing == Writing::Granted(pass);
-        if is_present {
+    pub fn on_fenced(&mut self, pass: Pass) {
+        if self.writing == Writing::Granted(pass) {
             self.writing = Writing::Fenced;
         }
         self.former = Some(pass);
-        is_present
     }
 
     /// No volume has anything of it, and nothing waits.

@@ -64,6 +64,8 @@ pub struct ServerStats {
     pub repeated: u64,
     /// Requests of clients that shake hands anew, and wait for what they had asked for.
     pub shaking: u64,
+    /// Handshakes that came while it was not known who the writer on record is.
+    pub undecided: u64,
     /// Frames of stations that may not use the device, or that name none.
     pub masked: u64,
     /// Requests that were refused, or failed.
@@ -81,9 +83,6 @@ pub struct EbdServer {
     clients: Clients,
     /// By offer.
     orders: Vec<Order>,
-    /// By offer: the session that was granted the export last, also if its client is not known any more. Its silence says
-    /// nothing.
-    holders: Vec<Option<u64>>,
     /// Frames that go out with this turn.
     out: TxBatch,
     /// Sessions whose end is being recorded.
@@ -101,14 +100,12 @@ impl EbdServer {
     /// A server on a link of which it knows this much.
     pub fn new(config: ServerConfig, info: LinkInfo) -> Self {
         let orders = config.offers.iter().map(|_| Order::default()).collect();
-        let holders = vec![None; config.offers.len()];
         let clients = Clients::new(config.seed);
         EbdServer {
             config,
             info,
             clients,
             orders,
-            holders,
             out: TxBatch::new(),
             ending: Vec::new(),
             due: VecDeque::new(),
@@ -194,7 +191,10 @@ impl EbdServer {
         };
         self.clients.get_mut(at).heard = now;
         match frame.operation {
-            _ if self.is_stopping => {}
+            _ if self.is_stopping && frame.operation != Operation::End => {}
+            operation if self.clients.get(at).is_unknown && operation != Operation::End => {
+                self.nak(rx.from, &frame, NakReason::Unknown, frame.sector);
+            }
             Operation::End => self.on_end(now, at, desk),
             _ => self.on_request(now, at, &frame, rx, desk),
         }
@@ -240,10 +240,7 @@ impl Users for EbdServer {
 
     fn on_fenced(&mut self, session: u64, pass: Pass, _: InitiatorRun, _: u64) {
         let Some(at) = self.clients.of_session(session) else { return };
-        if self.clients.get_mut(at).on_fenced(pass) {
-            let offer = self.clients.get(at).offer;
-            self.holders[offer] = None;
-        }
+        self.clients.get_mut(at).on_fenced(pass);
         self.due.push_back(at);
     }
 
@@ -299,8 +296,9 @@ impl Dialect for EbdServer {
         }
         if now >= self.heard_at {
             self.heard_at = now + HEARD;
-            for &session in self.holders.iter().flatten() {
-                desk.exports().heard(session, now);
+            // Their silence says nothing.
+            for client in self.clients.iter().filter(|client| client.may_write()) {
+                desk.exports().heard(client.session, now);
             }
         }
     }
@@ -310,10 +308,13 @@ impl Dialect for EbdServer {
     }
 
     fn deadline(&self, now: Time) -> Time {
-        match (self.due.is_empty() && self.out.is_empty(), self.holders.iter().flatten().next()) {
+        match (
+            self.due.is_empty() && self.out.is_empty(),
+            self.clients.iter().any(Client::may_write),
+        ) {
             (false, _) => now,
-            (true, Some(_)) => self.heard_at,
-            (true, None) => Time::NEVER,
+            (true, true) => self.heard_at,
+            (true, false) => Time::NEVER,
         }
     }
 

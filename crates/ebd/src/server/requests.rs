@@ -240,7 +240,7 @@ impl EbdServer {
             return;
         }
         let is_lost = done.verifier != client.verifier;
-        let (is_gone, asks) = (client.is_gone, client.asks.is_some());
+        let (is_gone, asks) = (client.is_gone || client.is_unknown, client.asks.is_some());
         let (request, to) = self.release(at, done.slot);
         if is_gone || asks {
             // Nobody waits for it: it may be that of a former life.
@@ -249,7 +249,8 @@ impl EbdServer {
         if is_lost {
             // What was written and not flushed may be gone: all that have the device write it again.
             self.stats.forgotten += 1;
-            self.clients.hide(at);
+            let client = self.clients.get_mut(at);
+            (client.is_unknown, client.shaken) = (true, None);
             self.due.push_back(at);
             return self.nak(to, &request, NakReason::Unknown, request.sector);
         }

@@ -54,7 +54,7 @@ impl EbdServer {
         }
         if !desk.exports().is_writer_known(export) {
             // Nothing can be said of grants yet: it asks again.
-            return;
+            return self.stats.undecided += 1;
         }
         if let Some(at) = self.clients.find(key) {
             return self.on_handshake_again(now, at, (*frame, ask), (offer, export), desk);
@@ -74,7 +74,11 @@ impl EbdServer {
         if self.clients.iter().count() >= CLIENTS_MAX && !self.make_room(now, desk) {
             return self.nak(key.from, &asks.0, NakReason::TooMany, 0);
         }
-        let Ok(session) = desk.seat(now, key.from) else {
+        let mut seat = desk.seat(now, key.from);
+        if seat.is_err() && self.make_room(now, desk) {
+            seat = desk.seat(now, key.from);
+        }
+        let Ok(session) = seat else {
             return self.nak(key.from, &asks.0, NakReason::TooMany, 0);
         };
         let granted = desk.exports().open_read(session, export);
@@ -111,12 +115,16 @@ impl EbdServer {
         desk: &mut dyn DialectDesk,
     ) {
         let client = self.clients.get_mut(at);
+        client.heard = now;
         if client.asks.is_none() && client.shaken == Some(asks) {
             // The answer was lost.
             return self.answer(at, asks);
         }
         if (client.offer, client.export) != (offer, export) {
-            // The implemented form lets a client name another device.
+            // The implemented form lets a client name another device: it has done with this one.
+            if let Writing::Granted(pass) = client.writing {
+                (client.writing, client.former) = (Writing::No, Some(pass));
+            }
             self.clients.hide(at);
             self.drop_waiting(at, desk);
             self.due.push_back(at);
@@ -195,10 +203,13 @@ impl EbdServer {
         if client.writing != Writing::Asked(transaction) {
             return;
         }
+        if client.is_gone {
+            // It has ended meanwhile.
+            (client.writing, client.former) = (Writing::No, Some(granted.pass));
+            return self.due.push_back(at);
+        }
         client.writing = Writing::Granted(granted.pass);
         client.note(granted);
-        let offer = client.offer;
-        self.holders[offer] = Some(session);
         self.go_on_with_writes(at);
     }
 
@@ -263,7 +274,7 @@ impl EbdServer {
         let client = self.clients.get_mut(at);
         let (frame, ask) = asks;
         let mut block_bytes = ask.block_bytes;
-        while block_bytes > room.min(u32::from(u8::MAX) * 512) {
+        while block_bytes > room.min(u32::from(u8::MAX) * 512) && block_bytes > 512 {
             block_bytes = (block_bytes / 2).next_multiple_of(512);
         }
         (client.index, client.block_bytes, client.credit) = (index, block_bytes, credit);
@@ -289,10 +300,6 @@ impl EbdServer {
         self.clients.hide(at);
         let client = self.clients.get_mut(at);
         client.is_ending = true;
-        let offer = client.offer;
-        if self.holders[offer] == Some(client.session) {
-            self.holders[offer] = None;
-        }
         if let Writing::Granted(pass) = client.writing {
             self.transactions = self.transactions.wrapping_add(1);
             let (session, transaction) = (client.session, self.transactions);
@@ -325,6 +332,10 @@ impl EbdServer {
             }
             return;
         }
+        if client.is_unknown {
+            self.drop_waiting(at, desk);
+        }
+        let client = self.clients.get(at);
         if client.asks.is_some() {
             if client.is_idle() {
                 self.begin_anew(at, desk);
@@ -341,6 +352,7 @@ impl EbdServer {
         if client.is_fresh() {
             return;
         }
+        client.is_unknown = false;
         let (session, export, reading) = (client.session, client.export, client.reading);
         desk.exports().close(session, reading, 0);
         let granted = desk.exports().open_read(session, export);
