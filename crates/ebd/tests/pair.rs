@@ -1,4 +1,5 @@
-//! A client and a server, in both forms: what passes, what is lost, late and doubled, and what is said of it.
+//! A client and a server, in both forms: what passes, what is refused, servers that begin anew or are away, and disks that
+//! lose something or take long.
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use common::{Fate, World, stamp};
 use thinwire_volume::{ErrorKind, Op, Volume};
-use thinwire_wire::ebd::{EbdForm, NakReason, Operation};
+use thinwire_wire::ebd::{EbdForm, Operation};
 
 const FORMS: [EbdForm; 2] = [EbdForm::Ideal, EbdForm::Implemented];
 
@@ -85,66 +86,6 @@ fn only_blocks_that_are_missing_are_asked_for_again() {
 }
 
 #[test]
-fn frames_are_lost_doubled_and_late_and_nothing_is_wrong() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let client = world.open(1);
-        let mut state = 12345u64;
-        world.judge = Box::new(move |_, _| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            match (state >> 40) % 50 {
-                0 | 1 => Fate::Lost,
-                2 => Fate::Twice(Duration::from_millis((state >> 20) % 300)),
-                3 => Fate::Late(Duration::from_millis((state >> 20) % 30)),
-                _ => Fate::Arrives,
-            }
-        });
-        let mut versions = [0u8; 64];
-        for round in 1..=40u8 {
-            let mut tokens = Vec::new();
-            for at in (0..64).filter(|at| (at * 7 + usize::from(round)) % 5 == 0) {
-                versions[at] = round;
-                let data = stamp(at as u64 * 8, 8, round);
-                tokens.push(world.submit(client, Op::Write, at as u64 * 8, &data));
-            }
-            for token in tokens {
-                world.wait(token).unwrap();
-            }
-            if round % 9 == 0 {
-                world.flush(client).unwrap();
-            }
-        }
-        for (at, &version) in versions.iter().enumerate().filter(|(_, version)| **version > 0) {
-            let expected = stamp(at as u64 * 8, 8, version);
-            assert_eq!(world.read(client, at as u64 * 8, 4096).unwrap(), expected, "{form:?} {at}");
-        }
-        assert!(world.client(client).report().repeated > 0);
-    }
-}
-
-/// A write is sent twice, the second is answered, and the first lands behind a later one, unless that waits.
-#[test]
-fn the_late_write() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let client = world.open(1);
-        let mut count = 0;
-        world.judge = Box::new(move |frame, by_server| {
-            let is_it = !by_server && frame.operation.is_write();
-            count += u32::from(is_it);
-            match is_it && count == 1 {
-                true => Fate::Late(Duration::from_millis(900)),
-                false => Fate::Arrives,
-            }
-        });
-        world.write(client, 8, &stamp(8, 8, 1)).unwrap();
-        world.write(client, 8, &stamp(8, 8, 2)).unwrap();
-        world.pass(Duration::from_secs(2));
-        assert_eq!(world.read(client, 8, 4096).unwrap(), stamp(8, 8, 2), "{form:?}");
-    }
-}
-
-#[test]
 fn a_server_that_begins_anew_is_given_what_was_not_flushed() {
     for form in FORMS {
         let mut world = World::new(form);
@@ -200,89 +141,6 @@ fn a_server_that_begins_anew_under_load() {
     }
 }
 
-/// It was fenced, and takes over again, as the same client: it is granted once, and goes on.
-#[test]
-fn who_was_fenced_takes_over_again() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let first = world.open(1);
-        world.write(first, 0, &stamp(0, 8, 1)).unwrap();
-        let takes_over = |world: &mut World, nth: u8| {
-            let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(nth) };
-            let client = world.add(config);
-            world.until(5, |world| world.client(client).is_open());
-            client
-        };
-        let second = takes_over(&mut world, 2);
-        world.write(second, 0, &stamp(0, 8, 2)).unwrap();
-        let first = takes_over(&mut world, 1);
-        world.write(first, 0, &stamp(0, 8, 3)).unwrap();
-        assert_eq!(world.write(second, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
-        world.pass(Duration::from_secs(1));
-        assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 3), "{form:?}");
-    }
-}
-
-/// The answer to a write is late, its server forgets the client, and the write that is sent again is lost: the late answer is not
-/// for that one.
-#[test]
-fn the_answer_that_fits_a_request_of_before() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let client = world.open(1);
-        world.write(client, 64, &stamp(64, 8, 1)).unwrap();
-        let mut count = 0;
-        world.judge = Box::new(move |frame, by_server| {
-            if frame.operation != Operation::Write || frame.sector != 0 {
-                return Fate::Arrives;
-            }
-            count += 1;
-            match (by_server, count) {
-                // The first answer, then the next that is asked.
-                (true, 2) => Fate::Late(Duration::from_millis(30)),
-                (false, 3) => Fate::Lost,
-                _ => Fate::Arrives,
-            }
-        });
-        let token = world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
-        world.pass(Duration::from_millis(2));
-        let lost = common::store(&world.pool);
-        world.restart(Some(lost));
-        // Something has it hear of that.
-        let other = world.submit(client, Op::Read, 640, &[0; 512]);
-        world.wait(other).unwrap();
-        world.wait(token).unwrap();
-        world.flush(client).unwrap();
-        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 1), "{form:?}");
-    }
-}
-
-/// An answer comes twice: that is no sign that both frames of the write have landed.
-#[test]
-fn the_late_write_whose_answer_is_doubled() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let client = world.open(1);
-        let mut count = 0;
-        world.judge = Box::new(move |frame, by_server| {
-            if !frame.operation.is_write() {
-                return Fate::Arrives;
-            }
-            count += u32::from(!by_server);
-            match (by_server, count) {
-                (false, 1) => Fate::Late(Duration::from_millis(900)),
-                (true, 2) => Fate::Twice(Duration::from_millis(1)),
-                _ => Fate::Arrives,
-            }
-        });
-        world.write(client, 8, &stamp(8, 8, 1)).unwrap();
-        world.pass(Duration::from_millis(5));
-        world.write(client, 8, &stamp(8, 8, 2)).unwrap();
-        world.pass(Duration::from_secs(2));
-        assert_eq!(world.read(client, 8, 4096).unwrap(), stamp(8, 8, 2), "{form:?}");
-    }
-}
-
 #[test]
 fn other_content_is_told() {
     for form in FORMS {
@@ -295,62 +153,6 @@ fn other_content_is_told() {
         world.restart(Some(Box::new(volume)));
         assert_eq!(world.read(client, 0, 512), Err(ErrorKind::ContentChanged), "{form:?}");
         assert_eq!(world.client(client).failure(), Some(ErrorKind::ContentChanged));
-    }
-}
-
-#[test]
-fn one_writes_and_who_takes_over_fences_it() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let first = world.open(1);
-        world.write(first, 0, &stamp(0, 8, 1)).unwrap();
-        let reader = {
-            let config = thinwire_ebd::ClientConfig { read_only: true, ..world.config(3) };
-            world.add(config)
-        };
-        world.until(5, |world| world.client(reader).is_open());
-        assert_eq!(world.read(reader, 0, 4096).unwrap(), stamp(0, 8, 1));
-        let config = world.config(2);
-        let second = world.add(config);
-        world.until(5, |world| world.client(second).failure().is_some());
-        assert_eq!(world.client(second).refusal(), Some(NakReason::Busy.describe()));
-        // Silence says nothing.
-        world.pass(Duration::from_secs(40));
-        world.write(first, 0, &stamp(0, 8, 2)).unwrap();
-        let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(4) };
-        let taker = world.add(config);
-        world.until(5, |world| world.client(taker).is_open());
-        world.write(taker, 0, &stamp(0, 8, 3)).unwrap();
-        assert_eq!(world.write(first, 0, &stamp(0, 8, 4)), Err(ErrorKind::Fenced), "{form:?}");
-        assert_eq!(world.read(taker, 0, 4096).unwrap(), stamp(0, 8, 3));
-        assert_eq!(world.client(first).failure(), Some(ErrorKind::Fenced));
-        // Nor does that of the one that took over say anything.
-        world.pass(Duration::from_secs(40));
-        let config = world.config(5);
-        let third = world.add(config);
-        world.until(5, |world| world.client(third).failure().is_some());
-        assert_eq!(world.client(third).refusal(), Some(NakReason::Busy.describe()), "{form:?}");
-        world.write(taker, 0, &stamp(0, 8, 5)).unwrap();
-    }
-}
-
-/// Its store has lost something, and the client has asked for nothing since: it ends, and the next may write at once.
-#[test]
-fn who_is_told_that_it_is_not_known_ends_in_order() {
-    for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let slow = common::Slow::new(common::store(&pool));
-        let losses = slow.losses.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
-        let client = world.open(1);
-        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
-        losses.set(1);
-        world.read(client, 0, 512).unwrap();
-        world.client(client).close();
-        world.until(5, |world| world.client(client).is_closed());
-        world.pass(Duration::from_millis(10));
-        let next = world.open(2);
-        world.write(next, 0, &stamp(0, 8, 2)).unwrap();
     }
 }
 
@@ -427,89 +229,6 @@ fn a_server_that_is_away_is_waited_for_or_not() {
     }
 }
 
-/// Somebody took the device over, and has ended, and the server has begun anew: what the former writer has not flushed is
-/// not put over what was written since.
-#[test]
-fn the_fenced_who_replays() {
-    for form in FORMS {
-        let mut world = World::new(form);
-        let former = world.open(1);
-        world.write(former, 0, &stamp(0, 8, 1)).unwrap();
-        // It hears nothing of what follows.
-        let silent = world.clients.remove(&former).expect("it is there");
-        let config = thinwire_ebd::ClientConfig { take_over: true, ..world.config(2) };
-        let taker = world.add(config);
-        world.until(5, |world| world.client(taker).is_open());
-        world.write(taker, 0, &stamp(0, 8, 2)).unwrap();
-        world.client(taker).close();
-        world.until(5, |world| world.client(taker).is_closed());
-        world.pass(Duration::from_millis(10));
-        world.restart(None);
-        world.clients.insert(former, silent);
-        assert_eq!(world.write(former, 8, &stamp(8, 8, 3)), Err(ErrorKind::Fenced), "{form:?}");
-        let reader = world.open(3);
-        assert_eq!(world.read(reader, 0, 4096).unwrap(), stamp(0, 8, 2), "{form:?}");
-        assert_eq!(world.read(reader, 8, 512).unwrap(), vec![0; 512], "{form:?}");
-    }
-}
-
-/// A server gives out the index of a client that it had forgotten: who has it from before proves nothing by it.
-#[test]
-fn anothers_index() {
-    let mut world = World::new(EbdForm::Implemented);
-    let first = world.open(1);
-    world.write(first, 0, &stamp(0, 8, 1)).unwrap();
-    let index_of = |world: &World, minor: u8| {
-        world.seen.iter().rev().find_map(|(by_server, frame, _)| match frame.tag {
-            thinwire_wire::ebd::Tag::Implemented { client, index, .. }
-                if *by_server && client == minor && frame.operation == Operation::Handshake =>
-            {
-                Some(index)
-            }
-            _ => None,
-        })
-    };
-    let first_index = index_of(&world, 1);
-    // The same indices are given again, to others.
-    world.seed_back();
-    world.restart(None);
-    let second = {
-        let config = thinwire_ebd::ClientConfig { read_only: true, ..world.config(2) };
-        world.add(config)
-    };
-    world.until(5, |world| world.client(second).is_open());
-    assert_eq!(index_of(&world, 2), first_index, "the same index");
-    assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 1));
-    assert_eq!(world.client(first).report().handshakes, 2, "it was told that it is not known");
-}
-
-/// A client dies while its write is in the store, and another takes its place: the handshake is answered when that write has
-/// landed, so that it does not land on what the new one writes.
-#[test]
-fn handshake_over_ones_own_shadow() {
-    for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let mut slow = common::Slow::new(common::store(&pool));
-        slow.reads_pass = true;
-        let gate = slow.gate.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
-        let client = world.open(1);
-        world.write(client, 64, &stamp(64, 8, 1)).unwrap();
-        gate.set(false);
-        world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
-        world.pass(Duration::from_millis(20));
-        let config = world.config(1);
-        world.add(config);
-        world.pass(Duration::from_millis(500));
-        assert!(!world.client(client).is_open(), "{form:?}: the write of before is in the store");
-        gate.set(true);
-        world.until(5, |world| world.client(client).is_open());
-        world.write(client, 0, &stamp(0, 8, 2)).unwrap();
-        world.pass(Duration::from_secs(1));
-        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 2), "{form:?}");
-    }
-}
-
 /// Its store says that it has lost something: whoever has written sends it again.
 #[test]
 fn lost_without_a_restart() {
@@ -572,25 +291,6 @@ fn nonsense_is_counted_and_disturbs_nobody() {
         assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 1), "{form:?}");
         world.write(client, 0, &stamp(0, 8, 2)).unwrap();
     }
-}
-
-/// A client dies, and its successor is known by the same minor: a write of before that comes late has the index of before.
-#[test]
-fn a_late_write_of_a_life_before() {
-    let mut world = World::new(EbdForm::Implemented);
-    let client = world.open(1);
-    world.judge =
-        Box::new(move |frame, by_server| match !by_server && frame.operation.is_write() {
-            true => Fate::Late(Duration::from_millis(700)),
-            false => Fate::Arrives,
-        });
-    world.submit(client, Op::Write, 0, &stamp(0, 8, 1));
-    world.turn();
-    world.judge = Box::new(|_, _| Fate::Arrives);
-    let client = world.open(1);
-    world.write(client, 0, &stamp(0, 8, 2)).unwrap();
-    world.pass(Duration::from_secs(2));
-    assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 2));
 }
 
 /// Whoever asks for more than it was ever given gets no answer for it (2.5.1).
