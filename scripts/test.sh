@@ -27,7 +27,7 @@ logs=$target/test-logs
 rm -rf "$logs"
 mkdir -p "$logs"
 export CARGO_TERM_PROGRESS_WHEN=never
-passed=0 failed=0 report=() child= spare=
+passed=0 failed=0 report=() bad=() child= spare=
 
 stopped() {
   local group
@@ -60,7 +60,18 @@ add() {
   [ "$status" -eq 0 ] || [ "$f" -gt 0 ] || f=1
   passed=$((passed + p)) failed=$((failed + f))
   report+=("$(printf '%-12s %5d passed %3d failed %5d s' "$name" "$p" "$f" "$seconds")")
-  [ "$status" -eq 0 ] && [ "$f" -eq 0 ]
+  [ "$status" -eq 0 ] && [ "$f" -eq 0 ] && return
+  bad+=("$name")
+  return 1
+}
+
+# What failed in a part, and what was said of it: again at the end, where whoever is shown the end alone sees it.
+failures() {
+  awk '
+    /^FAIL / { told = 14 }
+    /^ok / { told = 0 }
+    /^test .* FAILED$/ || /^thread .* panicked at/ || /^error/ || /^(seed|failed:)/ { if (!told) told = 4 }
+    told > 0 && shown < 60 { print "  " $0; told--; shown++ }' "$logs/$1.log"
 }
 
 part() {
@@ -176,6 +187,10 @@ for name in "${wanted[@]}"; do
 done
 
 printf '\n'
+for name in "${bad[@]}"; do
+  printf 'failed in %s:\n' "$name"
+  failures "$name"
+done
 printf '%s\n' "${report[@]}"
 [ "$failed" -eq 0 ] || echo "logs: $logs"
 echo "$passed passed, $failed failed"
