@@ -2,10 +2,12 @@
 
 import json
 import os
+import time
 
+import load
 import node
 from harness import check, tail, until
-from node import Attachment, Target, image, refused, uri
+from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
 
 CLIENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ebd_client.py")
@@ -105,3 +107,107 @@ def offers_that_cannot_be_kept(lab):
     ):
         refused(lab, *base, *more, "--offer", offered, says=[says], code=2, side="target")
     refused(lab, *base, "--insecure", "--offer", "ebd:eth9/3.1=disk0,insecure", says=["eth9"], side="target")
+
+
+FORMS = {form: {"form": form} for form in ("implemented", "ideal")}
+
+
+def device(lab, form, **parameters):
+    """The URI of the device that `offer` offers."""
+    pairs = "".join(f"&{key}={value}" for key, value in parameters.items())
+    return f"ebd://{station(lab, 'target')}/3.1?link=eth1&form={form}{pairs}"
+
+
+def serve(lab, form, wrapper="", target_extra=(), attach_extra=()):
+    """A target that offers a file store of 128 MiB so, and an attachment of it."""
+    target = Target(lab, f"disk0={image(lab)}{wrapper}", extra=[*offer(lab, form=form), *target_extra], over="packet")
+    return target, Attachment(lab, device(lab, form), extra=attach_extra)
+
+
+@test(security="insecure", seconds=90, each=FORMS)
+def fio(lab, form):
+    """Sizes from 512 bytes to 1 MiB, checksums verified, on an undisturbed wire."""
+    _, attachment = serve(lab, form)
+    load.verified(lab, attachment.nbd, mib=64)
+    shown = attachment.status()
+    check(shown["state"] == "attached" and f"{form} form" in shown["detail"] and shown["insecure"], f"{shown}")
+    attachment.detach()
+
+
+@test(security="insecure", seconds=120, each=FORMS)
+def fio_switch_drops(lab, form):
+    """The switch drops 2 % of what it forwards."""
+    _, attachment = serve(lab, form)
+    lab.drop(2)
+    run = load.Fio(lab, attachment.nbd, mib=32)
+    run.process.wait(110, expect=None)
+    seen, dropped = lab.dropped()
+    load.judge(run.process)
+    check(dropped > 20 and 0.01 < dropped / seen < 0.04, f"the switch dropped {dropped} of {seen} frames, not 2 %")
+    attachment.detach()
+
+
+@test(security="insecure", seconds=120, each=FORMS)
+def fio_faulty_links(lab, form):
+    """1 % loss, duplication and reordering, on both sides."""
+    fault = ("--fault", "loss=1%,dup=1%,reorder=1%,seed=7")
+    _, attachment = serve(lab, form, target_extra=fault, attach_extra=fault)
+    load.verified(lab, attachment.nbd, mib=32, timeout=110)
+    attachment.detach()
+
+
+@test(security="insecure", seconds=120, each=FORMS)
+def fio_target_killed(lab, form):
+    """kill -9 of the target three times, which loses what was not flushed, restarted each time."""
+    target, attachment = serve(lab, form, ",writeback")
+    run = load.Fio(lab, attachment.nbd, mib=64, seconds=10)
+    for kill in range(3):
+        time.sleep(2)
+        run.still_running(f"kill {kill + 1}")
+        target.kill()
+        time.sleep(0.5)
+        target.start()
+    run.still_running("the third restart")
+    run.finish(90)
+    attachment.detach()
+
+
+@test(security="insecure")
+def commands_over_a_device(lab):
+    """bench, copy and a list of volumes take it as any volume; what cannot be is named."""
+    for form in "implemented", "ideal":
+        target = Target(lab, f"disk0={image(lab, f'{form}.img', mib=8)}", extra=offer(lab, form=form), over="packet")
+        there = device(lab, form)
+        pattern = lab.path("pattern")
+        with open(pattern, "wb") as file:
+            file.write(os.urandom(8 << 20))
+        run_dir = ("--run-dir", lab.path("run"))
+        thinwire(lab, "copy", pattern, there, *run_dir)
+        thinwire(lab, "copy", there, lab.path(f"{form}.back"), *run_dir)
+        with open(pattern, "rb") as one, open(lab.path(f"{form}.back"), "rb") as other:
+            check(one.read() == other.read(), "what was copied back is not what was copied")
+        done = thinwire(lab, "bench", there, "--rw", "randread", "--bs", "4k", "--iodepth", "8", "--runtime", "1", "--json", *run_dir)
+        check(json.loads(done.stdout)["iops"] > 0, done.stdout)
+        thinwire(lab, "copy", pattern, f"linear:[{there}]", *run_dir)
+        target.stop()
+
+
+@test(security="insecure")
+def devices_that_cannot_be_attached(lab):
+    """Each is refused by name, and in time."""
+    Target(lab, f"disk0={image(lab, mib=8)}", extra=offer(lab), over="packet")
+    face = ("--nbd", f"unix:{lab.path('d.sock')}", "--run-dir", lab.path("run"))
+    there = device(lab, "implemented")
+    for volume, says in (
+        (device(lab, "ideal"), ["other form", "form=implemented"]),
+        (there.replace("/3.1?", "/3.2?"), ["no such device"]),
+        (there.replace("eth1", "eth9"), ["eth9"]),
+        (there + "&ethertype=88b7", ["no EBD server at", "within"]),
+    ):
+        refused(lab, "attach", volume, *face, says=says)
+    refused(lab, "attach", there, *face, "--key", node.key(lab), says=["EBD has no keys", "--insecure"])
+    first = Attachment(lab, there)
+    refused(lab, "attach", there, *face, says=["another writer", "--take-over"])
+    reader = Attachment(lab, there, extra=["--read-only"], name="reader")
+    reader.detach()
+    first.detach()

@@ -48,7 +48,7 @@ fn one_writes_and_who_takes_over_fences_it() {
         let config = world.config(2);
         let second = world.add(config);
         world.until(5, |world| world.client(second).failure().is_some());
-        assert_eq!(world.client(second).refusal(), Some(NakReason::Busy.describe()));
+        assert_eq!(world.client(second).refusal(), Some(NakReason::Busy));
         // Silence says nothing.
         world.pass(Duration::from_secs(40));
         world.write(first, 0, &stamp(0, 8, 2)).unwrap();
@@ -64,7 +64,7 @@ fn one_writes_and_who_takes_over_fences_it() {
         let config = world.config(5);
         let third = world.add(config);
         world.until(5, |world| world.client(third).failure().is_some());
-        assert_eq!(world.client(third).refusal(), Some(NakReason::Busy.describe()), "{form:?}");
+        assert_eq!(world.client(third).refusal(), Some(NakReason::Busy), "{form:?}");
         world.write(taker, 0, &stamp(0, 8, 5)).unwrap();
     }
 }

@@ -10,9 +10,10 @@ use thinwire_volume::{Grant, GrantError, IoError, Volume, WriterRecord, store_wr
 
 use crate::error::{Failure, Outcome};
 use crate::identity::{self, InitiatorId};
+use crate::network::is_readable;
 use crate::open::VolumeOptions;
 use crate::output;
-use crate::remote::{host_name, is_readable};
+use crate::remote::host_name;
 use crate::signals::Signals;
 
 /// How long, and how often, putting a record back is tried that a failing disk has left in doubt.

@@ -36,7 +36,8 @@ pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
     let mut guests = Vec::new();
     for (first, offers) in lanes {
         let form = first.form;
-        let link = open_foreign_link(&first.link(), form.header_bytes(), config.fault.as_ref())?;
+        let link =
+            open_foreign_link(&first.link(), form.header_bytes(), config.fault.as_ref(), None)?;
         let server = ServerConfig { form, offers, seed: entropy() };
         let make = move |info| Box::new(EbdServer::new(server, info)) as Box<dyn Dialect>;
         guests.push(Guest { link, make: Box::new(make) });

@@ -13,7 +13,7 @@ use thinwire_runtime::shard::{Shard, SharedShard};
 use thinwire_runtime::steering::Lanes;
 
 use crate::error::{Failure, Outcome};
-use crate::links::open_initiator_links;
+use crate::links::{open_foreign_link, open_initiator_links};
 use crate::open::{VolumeOptions, Wait};
 
 /// Memory that a host's pool keeps for reuse, in bytes: retained sets, what is outstanding, and
@@ -91,6 +91,18 @@ impl Host {
             }
         }
         Ok(specs.iter().map(|spec| number(open, spec).expect("it is open")).collect())
+    }
+
+    /// The number of a new link of another protocol, whose frames have heads of so many bytes.
+    pub fn foreign_link(
+        &self,
+        spec: &LinkSpec,
+        head_bytes: usize,
+        options: &VolumeOptions,
+    ) -> Outcome<usize> {
+        let wire = &options.wire;
+        let link = open_foreign_link(spec, head_bytes, wire.fault.as_ref(), wire.pcap.as_deref())?;
+        self.shard_mut().add_link(link).map_err(link_failed)
     }
 
     /// Ends the wait of [`Host::turn`] while `fd` is readable.

@@ -50,10 +50,11 @@ pub fn open_foreign_link(
     spec: &LinkSpec,
     head_bytes: usize,
     fault: Option<&FaultConfig>,
+    pcap: Option<&Path>,
 ) -> Outcome<Box<dyn Link>> {
     let foreign_head_bytes = Some(head_bytes);
     let options = LinkOptions { foreign_head_bytes, ..LinkOptions::default() };
-    let mut links = open(std::slice::from_ref(spec), fault, None, &options)?;
+    let mut links = open(std::slice::from_ref(spec), fault, pcap, &options)?;
     Ok(links.pop().expect("one was opened"))
 }
 

@@ -16,8 +16,8 @@ use crate::error::{Failure, Outcome};
 use crate::export::BLOCK_BYTES_DEFAULT;
 use crate::grant::LocalGrant;
 use crate::host::Host;
+use crate::network::is_readable;
 use crate::open::{OnRecord, VolumeOptions, Wait};
-use crate::remote::is_readable;
 use crate::signals::Signals;
 use crate::uri::VolumeSpec;
 

@@ -4,13 +4,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use thinwire_link::{LinkSpec, RawKind};
+use thinwire_link::LinkSpec;
 use thinwire_wire::ebd::{ETHERTYPE_DEFAULT, EbdForm, SECTORS_MAX};
 
 use crate::error::ParseError;
 use crate::export::ExportSpec;
 use crate::size::parse_mac;
-use crate::uri::VolumeSpec;
+use crate::uri::{VolumeSpec, ebd_link, parse_device, parse_ebd_interface, parse_ethertype};
 
 /// An export that clients of EBD may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +34,7 @@ pub struct OfferSpec {
 impl OfferSpec {
     /// The link that it is spoken on.
     pub fn link(&self) -> LinkSpec {
-        let (ifname, ethertype) = (self.ifname.clone(), self.ethertype);
-        LinkSpec::Raw { kind: RawKind::Packet, ifname, vlan: None, ethertype }
+        ebd_link(self.ifname.clone(), self.ethertype)
     }
 
     /// Whether it goes together with the exports that there are, and with another offer.
@@ -91,19 +90,8 @@ impl FromStr for OfferSpec {
             .and_then(|first| first.split_once('='))
             .ok_or_else(|| bad(form.to_owned()))?;
         let (ifname, device) = place.rsplit_once('/').ok_or_else(|| bad(form.to_owned()))?;
-        if ifname.contains(':') {
-            return Err(bad(format!(
-                "`{ifname}`: EBD is spoken on an Ethernet interface through the kernel's packet sockets, so give its \
-                 name alone, as in ebd:eth1/3.1=disk0,insecure"
-            )));
-        }
-        let link: LinkSpec = format!("packet:{ifname}")
-            .parse()
-            .map_err(|error: thinwire_link::SpecError| bad(error.to_string()))?;
-        let LinkSpec::Raw { ifname, .. } = link else { return Err(bad(form.to_owned())) };
-        let number = |text: &str| text.parse::<u8>().ok();
-        let numbers = device.split_once('.').and_then(|(a, b)| Some((number(a)?, number(b)?)));
-        let (major, minor) = numbers.ok_or_else(|| {
+        let ifname = parse_ebd_interface(ifname).map_err(bad)?;
+        let (major, minor) = parse_device(device).ok_or_else(|| {
             bad(format!("`{device}` is no device: give MAJOR.MINOR, each from 0 to 255"))
         })?;
         let mut offer = OfferSpec {
@@ -121,17 +109,7 @@ impl FromStr for OfferSpec {
                 ("insecure", "") => is_insecure = true,
                 ("form", "ideal") => offer.form = EbdForm::Ideal,
                 ("form", "implemented") => offer.form = EbdForm::Implemented,
-                ("ethertype", value) => {
-                    let link: Result<LinkSpec, _> = format!("packet:x,ethertype={value}").parse();
-                    match link {
-                        Ok(LinkSpec::Raw { ethertype, .. }) => offer.ethertype = ethertype,
-                        _ => {
-                            return Err(bad(format!(
-                                "ethertype={value} is not a hexadecimal number from 0600 to ffff other than 8100"
-                            )));
-                        }
-                    }
-                }
+                ("ethertype", value) => offer.ethertype = parse_ethertype(value).map_err(bad)?,
                 ("initiator", value) => match parse_mac(value) {
                     Some(mac) => offer.stations.push(mac),
                     None => {

@@ -15,7 +15,7 @@ use thinwire_volume::Volume;
 use crate::attachment::shown::Shown;
 use crate::cli::{Submission, WhenAwayArg, WireArgs};
 use crate::control::{BatchStatus, IntegrityStatus, LeafStatus, PathStatus, State};
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::keys::{self, KeyFile, Security};
 use crate::output;
@@ -294,12 +294,24 @@ pub fn let_go_failed(open: &mut dyn OpenVolume, has_written: bool) {
     }
 }
 
+/// Why a device of EBD is not reached unless its user has accepted that.
+const NO_KEYS: &str = "EBD has no keys: frames are neither authenticated nor encrypted, and everybody on the same \
+                       network can read and change the data. If all machines there are trusted, say --insecure (in \
+                       TOML: insecure = true)";
+
 /// Refuses a volume of which a part would be reached without a key, unless the user has accepted that.
 pub fn require_security(spec: &VolumeSpec, security: &Security) -> Outcome {
     for leaf in spec.leaves() {
-        if let VolumeSpec::Remote(remote) = leaf {
-            let is_protected = remote.key.is_some() || security.key.is_some() || security.insecure;
-            keys::require(is_protected, &format!("reaching {remote}"))?;
+        match leaf {
+            VolumeSpec::Remote(remote) => {
+                let is_protected =
+                    remote.key.is_some() || security.key.is_some() || security.insecure;
+                keys::require(is_protected, &format!("reaching {remote}"))?;
+            }
+            VolumeSpec::Ebd(device) if !security.insecure => {
+                return Err(Failure::failed(format!("refusing: reaching {device}: {NO_KEYS}")));
+            }
+            _ => {}
         }
     }
     Ok(())
@@ -312,7 +324,11 @@ pub fn require_security(spec: &VolumeSpec, security: &Security) -> Outcome {
 /// A sentence for the first part that has no key, unless that was accepted, or whose key cannot be used.
 pub fn check_keys_of_parts(spec: &VolumeSpec, insecure: bool) -> Result<(), String> {
     for leaf in spec.leaves() {
-        let VolumeSpec::Remote(remote) = leaf else { continue };
+        let remote = match leaf {
+            VolumeSpec::Remote(remote) => remote,
+            VolumeSpec::Ebd(device) if !insecure => return Err(format!("{device}: {NO_KEYS}")),
+            _ => continue,
+        };
         match &remote.key {
             Some(key) => KeyFile::read(key).map(drop).map_err(|e| format!("{remote}: {e}"))?,
             None if insecure => {}
@@ -331,6 +347,7 @@ pub fn check_keys_of_parts(spec: &VolumeSpec, insecure: bool) -> Result<(), Stri
 pub fn is_insecure(spec: &VolumeSpec, security: &Security) -> bool {
     let is_bare = |leaf: &&VolumeSpec| match leaf {
         VolumeSpec::Remote(remote) => remote.key.is_none() && security.key.is_none(),
+        VolumeSpec::Ebd(_) => true,
         _ => false,
     };
     spec.leaves().iter().any(is_bare)

@@ -20,10 +20,12 @@ use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volum
 use self::ends::{end, end_remotes, remotes};
 use self::grants::Grants;
 use crate::attachment::shown::Shown;
+use crate::ebd::EbdLeaf;
 use crate::error::{Failure, Outcome};
 use crate::health;
 use crate::host::Host;
 use crate::local::LocalLeaf;
+use crate::network::{Interrupt, NetworkLeaf};
 use crate::open::{Ending, OnRecord, OpenVolume, Unheard, VolumeHealth, VolumeOptions, Wait};
 use crate::remote::RemoteLeaf;
 use crate::signals::Signals;
@@ -36,7 +38,7 @@ const AT_ONCE: usize = 32;
 /// What is at the bottom of an open volume.
 enum Leaf {
     Local(LocalLeaf),
-    Remote(Box<RemoteLeaf>),
+    Remote(Box<dyn NetworkLeaf>),
 }
 
 impl Leaf {
@@ -157,6 +159,9 @@ impl Tree {
                     VolumeSpec::Remote(remote) => {
                         Leaf::Remote(Box::new(RemoteLeaf::begin(host, remote, options)?))
                     }
+                    VolumeSpec::Ebd(device) => {
+                        Leaf::Remote(Box::new(EbdLeaf::begin(host, device, options)?))
+                    }
                     store => {
                         let disk_options = disk_options.clone();
                         let opened = LocalLeaf::open(host, store, options, disk_options, signals);
@@ -169,10 +174,11 @@ impl Tree {
                 });
                 grants.note(leaves, &all);
             }
-            for (leaf, spec) in leaves[first..].iter().zip(specs) {
-                if let (Leaf::Remote(leaf), VolumeSpec::Remote(remote)) = (leaf, spec) {
+            let interrupt = Interrupt { signals, stop: stop.as_deref() };
+            for leaf in &leaves[first..] {
+                if let Leaf::Remote(leaf) = leaf {
                     let mut note = || grants.note(leaves, &all);
-                    leaf.wait_open(remote, options, signals, stop.as_deref(), &mut note)?;
+                    leaf.wait_open(options, &interrupt, &mut note)?;
                 }
             }
         }
@@ -436,7 +442,7 @@ impl<V> Opened<V> {
         (self.top)(self.volume.as_mut().expect(SHOWN))
     }
 
-    fn remotes(&self) -> impl Iterator<Item = &RemoteLeaf> {
+    fn remotes(&self) -> impl Iterator<Item = &dyn NetworkLeaf> {
         self.leaves.iter().filter_map(|leaf| match leaf {
             Leaf::Remote(leaf) => Some(&**leaf),
             Leaf::Local(_) => None,
@@ -478,7 +484,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
     /// That of the leaf which is worst off, with the paths of all.
     fn health(&self) -> VolumeHealth {
         let mut all = health::together(self.leaves.iter().map(Leaf::health));
-        let statuses: Vec<_> = self.remotes().flat_map(RemoteLeaf::status).collect();
+        let statuses: Vec<_> = self.remotes().flat_map(NetworkLeaf::status).collect();
         if self.leaves.len() > 1 || statuses.len() > 1 {
             all.leaves = statuses;
         }
@@ -487,7 +493,7 @@ impl<V: Volume + 'static> OpenVolume for Opened<V> {
 
     fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
         match &mut self.leaves[..] {
-            [Leaf::Remote(leaf)] if leaf.member_count() == 1 => leaf.stages(kind).map(Some),
+            [Leaf::Remote(leaf)] => leaf.stages(kind),
             _ => Ok(None),
         }
     }

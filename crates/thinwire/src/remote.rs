@@ -3,10 +3,8 @@
 mod members;
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thinwire_buffer::{Addr, Time};
 use thinwire_initiator::{AttachError, InitiatorConfig, InitiatorReport, TargetName, WhenAway};
 use thinwire_link::LinkSpec;
@@ -27,15 +25,9 @@ use crate::host::{Host, link_failed};
 use crate::identity::{self, InitiatorId};
 use crate::keys::{KeyFile, Security};
 use crate::links::{frame_bytes, open_initiator_links, udp_toward};
+use crate::network::{Interrupt, NetworkLeaf, await_open};
 use crate::open::{VolumeHealth, VolumeOptions, Wait};
-use crate::signals::Signals;
 use crate::uri::{NodeAddress, RemoteSpec};
-
-/// Whether a descriptor is readable now.
-pub(crate) fn is_readable(fd: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
-}
 
 /// How long an orderly end may take.
 pub const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
@@ -61,6 +53,7 @@ pub struct RemoteLeaf {
     members: Members,
     /// The host's numbers of its links.
     links: Vec<usize>,
+    spec: RemoteSpec,
     uri: String,
     begun: Instant,
     read_only: bool,
@@ -178,75 +171,9 @@ impl RemoteLeaf {
         let members = Members::begin(host, config, links.clone(), spec.members);
         let uri = spec.to_string();
         let (host, begun) = (host.clone(), Instant::now());
-        let read_only = options.read_only;
-        Ok(RemoteLeaf { host, members, links, uri, begun, read_only, left_away: false, _id: id })
-    }
-
-    /// Drives the attach to its end, good or bad; others on the host go on meanwhile. `each_turn` is called
-    /// after each turn.
-    pub fn wait_open(
-        &self,
-        spec: &RemoteSpec,
-        options: &VolumeOptions,
-        signals: Option<&Signals>,
-        stop: Option<&OwnedFd>,
-        each_turn: &mut dyn FnMut(),
-    ) -> Outcome {
-        if let Some(signals) = signals {
-            self.host.watch(signals.fd())?;
-        }
-        let start = self.begun;
-        loop {
-            self.host.turn(Wait::No)?;
-            each_turn();
-            self.members.go_on();
-            if self.members.is_open() {
-                self.warn_of_shared_shards();
-                return Ok(());
-            }
-            match self.members.first_error() {
-                Some((0, error)) => return Err(refused(spec, options, &error)),
-                Some((member, error)) => {
-                    let failed = refused(spec, options, &error);
-                    return Err(failed.context(format_args!("member {member}")));
-                }
-                None => {}
-            }
-            if self.members.is_left_alone() {
-                let seconds = JOIN_PATIENCE.as_secs();
-                return Err(Failure::failed(format!(
-                    "cannot attach {spec}: the target has answered the first session of this attachment, and \
-                     no other within {seconds} s. Is it of a version that knows no members? Leave members={} away",
-                    spec.members
-                )));
-            }
-            if signals.is_some_and(|signals| signals.take().is_some()) {
-                return Err(Failure::failed(format!("attaching {spec} was interrupted")));
-            }
-            if stop.is_some_and(is_readable) {
-                return Err(Failure::failed(format!("attaching {spec} was interrupted")));
-            }
-            let left = options.patience.map(|patience| patience.saturating_sub(start.elapsed()));
-            if left.is_some_and(|left| left.is_zero()) {
-                let seconds = start.elapsed().as_secs();
-                let link = spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
-                let more = if options.flags.waits { "; --wait waits for longer" } else { "" };
-                if let Some(hint) = self.members.hint() {
-                    return Err(Failure::failed(format!(
-                        "cannot attach {spec}: no target that has the key answered within {seconds} s. One \
-                         there that did not show it says: {hint}{more}"
-                    )));
-                }
-                return Err(Failure::failed(format!(
-                    "cannot attach {spec}: no target answered within {seconds} s. Is the target \
-                     running, is the link the one that leads to it, and does a firewall let it \
-                     through? `thinwire discover --link {link}` shows who answers{more}"
-                )));
-            }
-            let nap = Duration::from_millis(200);
-            let nap = left.map_or(nap, |left| left.min(nap));
-            self.host.turn(Wait::Until(Instant::now() + nap))?;
-        }
+        let (spec, read_only) = (spec.clone(), options.read_only);
+        let left_away = false;
+        Ok(RemoteLeaf { host, members, links, spec, uri, begun, read_only, left_away, _id: id })
     }
 
     /// Two members on one shard gain nothing over one.
@@ -262,56 +189,6 @@ impl RemoteLeaf {
                  as much: have that target spread the export over {members} (--shards, `spread`), or name fewer"
             );
         }
-    }
-
-    /// All of it has been attached.
-    pub fn is_open(&self) -> bool {
-        self.members.is_open()
-    }
-
-    /// It has been granted, be it that some of its members are not there yet.
-    pub fn is_granted(&self) -> bool {
-        self.members.is_begun()
-    }
-
-    /// Its target does not answer, or not all of its sessions.
-    pub fn is_away(&self) -> bool {
-        self.members.is_away()
-    }
-
-    /// Something of it that was acknowledged could not be written again, ever since it was attached.
-    pub fn has_lost(&self) -> bool {
-        let reports = self.members.reports(Time::ZERO);
-        reports.iter().any(|report| report.stats.replay_failures > 0)
-    }
-
-    /// As the user named it.
-    pub fn uri(&self) -> &str {
-        &self.uri
-    }
-
-    /// It might write, and has ended while its target was away: that has not heard of it.
-    pub fn is_unheard(&self) -> bool {
-        let ended = self.left_away || self.members.is_unheard();
-        ended && !self.read_only
-    }
-
-    /// Which content it is, and under which writer generation it was granted, once it is open; 0 if it only
-    /// reads.
-    pub fn granted(&self) -> (Identity, u64) {
-        let shard = self.host.shard();
-        let initiator = shard.get(self.members.first());
-        // A reader is told whose generation it reads under: somebody else's.
-        let generation = match self.read_only {
-            true => 0,
-            false => initiator.report(shard.now()).writer_generation,
-        };
-        (initiator.identity(), generation)
-    }
-
-    /// The end of each of its members, for whoever stands on it.
-    pub fn ports(&self) -> Vec<Port> {
-        self.members.ports()
     }
 
     /// What the attachment did, for whoever asks with `-v`.
@@ -347,14 +224,98 @@ impl RemoteLeaf {
         let status = health::leaf(&self.uri, report, shard.now(), link, "it is detached");
         LeafStatus { member, ..status }
     }
+}
 
-    /// State, paths and timers, as `status` shows them: of each member, if there are several.
-    pub fn status(&self) -> Vec<LeafStatus> {
+impl NetworkLeaf for RemoteLeaf {
+    fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    fn wait_open(
+        &self,
+        options: &VolumeOptions,
+        interrupt: &Interrupt<'_>,
+        each_turn: &mut dyn FnMut(),
+    ) -> Outcome {
+        let RemoteLeaf { spec, uri, .. } = self;
+        let is_open = || {
+            each_turn();
+            self.members.go_on();
+            if self.members.is_open() {
+                self.warn_of_shared_shards();
+                return Ok(true);
+            }
+            match self.members.first_error() {
+                Some((0, error)) => return Err(refused(spec, options, &error)),
+                Some((member, error)) => {
+                    let failed = refused(spec, options, &error);
+                    return Err(failed.context(format_args!("member {member}")));
+                }
+                None => {}
+            }
+            if self.members.is_left_alone() {
+                let seconds = JOIN_PATIENCE.as_secs();
+                return Err(Failure::failed(format!(
+                    "cannot attach {spec}: the target has answered the first session of this attachment, and \
+                     no other within {seconds} s. Is it of a version that knows no members? Leave members={} away",
+                    spec.members
+                )));
+            }
+            Ok(false)
+        };
+        let silent = |seconds| match self.members.hint() {
+            Some(hint) => format!(
+                "no target that has the key answered within {seconds} s. One there that did not show it says: {hint}"
+            ),
+            None => {
+                let link = spec.links.first().map_or("LINK".to_owned(), LinkSpec::to_string);
+                format!(
+                    "no target answered within {seconds} s. Is the target running, is the link the one that leads to \
+                     it, and does a firewall let it through? `thinwire discover --link {link}` shows who answers"
+                )
+            }
+        };
+        await_open(&self.host, (uri, self.begun), options, interrupt, is_open, silent)
+    }
+
+    fn is_granted(&self) -> bool {
+        self.members.is_begun()
+    }
+
+    fn is_away(&self) -> bool {
+        self.members.is_away()
+    }
+
+    fn has_lost(&self) -> bool {
+        let reports = self.members.reports(Time::ZERO);
+        reports.iter().any(|report| report.stats.replay_failures > 0)
+    }
+
+    fn is_unheard(&self) -> bool {
+        let ended = self.left_away || self.members.is_unheard();
+        ended && !self.read_only
+    }
+
+    fn granted(&self) -> (Identity, u64) {
+        let shard = self.host.shard();
+        let initiator = shard.get(self.members.first());
+        // A reader is told whose generation it reads under: somebody else's.
+        let generation = match self.read_only {
+            true => 0,
+            false => initiator.report(shard.now()).writer_generation,
+        };
+        (initiator.identity(), generation)
+    }
+
+    fn ports(&self) -> Vec<Port> {
+        self.members.ports()
+    }
+
+    fn status(&self) -> Vec<LeafStatus> {
         self.reports().map(|(member, report)| self.status_of(member, &report)).collect()
     }
 
-    /// The same, as of a volume that is nothing else.
-    pub fn health(&self) -> VolumeHealth {
+    fn health(&self) -> VolumeHealth {
         let of = |(member, report): (Option<u32>, InitiatorReport)| {
             let status = self.status_of(member, &report);
             let LeafStatus { state, paths, timer, seconds_left, batch, integrity, detail, .. } =
@@ -375,8 +336,7 @@ impl RemoteLeaf {
         health::together(self.reports().map(of))
     }
 
-    /// What it is to the shard that it is on: each of its members.
-    pub fn opened(&self) -> Vec<OpenedLeaf> {
+    fn opened(&self) -> Vec<OpenedLeaf> {
         let all: Vec<_> = self.members.all().collect();
         let member = |at: usize| (all.len() > 1).then_some(at as u8);
         let leaf = |(at, &initiator)| {
@@ -386,13 +346,10 @@ impl RemoteLeaf {
         all.iter().enumerate().map(leaf).collect()
     }
 
-    /// How many members it has.
-    pub fn member_count(&self) -> usize {
-        self.members.all().count()
-    }
-
-    /// Runs the stage clocks of this `clock_kind` on both sides, and tells what they show.
-    pub fn stages(&mut self, kind: u8) -> Outcome<[StageSums; 2]> {
+    fn stages(&mut self, kind: u8) -> Outcome<Option<[StageSums; 2]>> {
+        if self.members.all().count() > 1 {
+            return Ok(None);
+        }
         let end = Instant::now() + CLOCKS_PATIENCE;
         let mut asked = None;
         loop {
@@ -411,7 +368,7 @@ impl RemoteLeaf {
                     sent: clocks.sent,
                     handed_over: clocks.handed_over,
                 };
-                return Ok([shard.links().clocks().ask(kind), theirs]);
+                return Ok(Some([shard.links().clocks().ask(kind), theirs]));
             }
             asked = asked.or_else(|| initiator.ask_clocks(kind));
             drop(shard);
@@ -427,15 +384,13 @@ impl RemoteLeaf {
         }
     }
 
-    /// Begins to let go: in order, or at once with `force`.
-    pub fn begin_close(&mut self, force: bool) {
+    fn begin_close(&mut self, force: bool) {
         self.log_figures();
         self.left_away = force && self.is_away();
         self.members.begin_close(force);
     }
 
-    /// Whether it has let go, and how, after each turn; goes on with that.
-    pub fn closed(&self) -> Option<Outcome> {
+    fn closed(&self) -> Option<Outcome> {
         let closed = self.members.closed()?;
         Some(closed.map_err(|kind| {
             Failure::failed(format!(

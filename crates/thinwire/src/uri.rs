@@ -1,7 +1,8 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
-//! (`tw://`, `tw+udp://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
+//! (`tw://`, `tw+udp://`), a device of an EBD server (`ebd://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
 //! (`FILE.toml#NAME`).
 
+mod ebd;
 mod leaves;
 mod remote;
 
@@ -16,6 +17,8 @@ use crate::error::ParseError;
 use crate::size::parse_size;
 pub use crate::trees::NodeName;
 use crate::trees::Scope;
+pub use ebd::EbdSpec;
+pub(crate) use ebd::{ebd_link, parse_device, parse_ebd_interface, parse_ethertype};
 pub use leaves::{Ground, same};
 pub use remote::{NodeAddress, RemoteSpec};
 
@@ -35,6 +38,8 @@ pub enum VolumeSpec {
     Switched(u64),
     /// An export of a target.
     Remote(RemoteSpec),
+    /// A device of an EBD server.
+    Ebd(EbdSpec),
     /// A module over volumes, as many as it takes.
     Over {
         /// The name by which a file describes it.
@@ -59,6 +64,7 @@ impl VolumeSpec {
             VolumeSpec::Memory(_) => "memory".into(),
             VolumeSpec::Null(_) | VolumeSpec::Switched(_) => "null".into(),
             VolumeSpec::Remote(remote) => remote.export.clone(),
+            VolumeSpec::Ebd(device) => format!("ebd{}.{}", device.major, device.minor),
             VolumeSpec::Over { node: Some(node), .. } => node.name.clone(),
             VolumeSpec::Over { module, .. } => module.name.into(),
         }
@@ -107,6 +113,15 @@ pub(crate) fn parse_volume(text: &str, scope: &Scope<'_>) -> Result<VolumeSpec, 
             };
             let spec = remote::parse_remote(text, rest, scheme == "tw+udp");
             Ok(VolumeSpec::Remote(spec.map_err(|e| ParseError::new(text, e))?))
+        }
+        "ebd" => {
+            let Some(rest) = rest.strip_prefix("//") else {
+                return bad(
+                    "`//` must follow the scheme, as in ebd://02-00-00-00-00-02/3.1?link=eth1",
+                );
+            };
+            let spec = ebd::parse_ebd(text, rest);
+            Ok(VolumeSpec::Ebd(spec.map_err(|e| ParseError::new(text, e))?))
         }
         name => match Module::find(name) {
             Some(module) => parse_over(text, module, rest, scope),
@@ -161,7 +176,8 @@ fn kinds() -> String {
         MODULES.iter().map(|module| format!("{}:[VOLUME,...]", module.name)).collect();
     let lists = lists.join(", ");
     format!(
-        "file:PATH, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, {lists}"
+        "file:PATH, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, \
+         ebd://MAC/MAJOR.MINOR, {lists}"
     )
 }
 
@@ -172,7 +188,7 @@ fn begins_list(text: &str) -> Option<&str> {
 }
 
 fn is_remote(text: &str) -> bool {
-    matches!(text.split_once(':'), Some(("tw" | "tw+udp", _)))
+    matches!(text.split_once(':'), Some(("tw" | "tw+udp" | "ebd", _)))
 }
 
 /// Each bracket is closed before the next one opens.
@@ -235,6 +251,7 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Null(bytes) => write!(f, "null:{bytes}"),
             VolumeSpec::Switched(bytes) => write!(f, "null:{bytes},switch"),
             VolumeSpec::Remote(remote) => remote.fmt(f),
+            VolumeSpec::Ebd(device) => device.fmt(f),
             VolumeSpec::Over { node: Some(node), .. } => node.fmt(f),
             VolumeSpec::Over { module, children, .. } => {
                 let children: Vec<_> = children.iter().map(VolumeSpec::in_list).collect();

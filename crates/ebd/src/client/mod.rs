@@ -18,7 +18,7 @@ use thinwire_volume::{
     Closing, Completion, Effect, ErrorKind, Expects, Features, Geometry, Gravity, Identity, Io,
     IoError, Op, Part, Volume, VolumeEvent,
 };
-use thinwire_wire::ebd::{EbdForm, EbdState, Frame, Operation, Tag};
+use thinwire_wire::ebd::{EbdForm, EbdState, Frame, NakReason, Operation, Tag};
 
 use self::late::{Pairs, Quarantine};
 use self::request::{Owner, Pending, Request};
@@ -147,6 +147,9 @@ pub struct EbdClient {
     flush_failed_at: Option<Time>,
     ends_with_flush: bool,
     done: Vec<Completion>,
+    /// How often it has grown since it was opened, and whether that is to be told.
+    events: u64,
+    grown: Option<VolumeEvent>,
     out: TxBatch,
     notes: Vec<(Gravity, String)>,
     report: ClientReport,
@@ -204,6 +207,8 @@ impl EbdClient {
             flush_failed_at: None,
             ends_with_flush: false,
             done: Vec::new(),
+            events: 0,
+            grown: None,
             out: TxBatch::new(),
             notes: Vec::new(),
             report: ClientReport {
@@ -231,8 +236,8 @@ impl EbdClient {
     }
 
     /// Why the server refused it last, if it did.
-    pub fn refusal(&self) -> Option<&'static str> {
-        self.shaking.refusal().map(|why| why.describe())
+    pub fn refusal(&self) -> Option<NakReason> {
+        self.shaking.refusal()
     }
 
     /// How it does.
@@ -399,7 +404,13 @@ impl Volume for EbdClient {
             + self.done.len()
     }
 
-    fn poll_events(&mut self, _: &mut Vec<VolumeEvent>) {}
+    fn events(&self) -> u64 {
+        self.events
+    }
+
+    fn poll_events(&mut self, events: &mut Vec<VolumeEvent>) {
+        events.extend(self.grown.take());
+    }
 }
 
 impl Part for EbdClient {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use thinwire_buffer::{RxFrame, SegList, Time};
-use thinwire_volume::{ErrorKind, Gravity};
+use thinwire_volume::{ErrorKind, Gravity, VolumeEvent};
 use thinwire_wire::ebd::{
     EbdForm, Frame, HandshakeAnswer, HandshakeAsk, NakReason, Operation, Tag,
 };
@@ -307,6 +307,10 @@ impl EbdClient {
         // Twice that is to fit the credit, and whole blocks, unless a request is shorter than one.
         let longest = longest.min(u32::from(answer.credit) / 2).max(1);
         self.request_sectors = (longest / block * block).max(longest.min(block));
+        if self.is_open && bytes > self.geometry.bytes {
+            self.events += 1;
+            self.grown = Some(VolumeEvent::Resized { bytes });
+        }
         self.geometry.bytes = self.geometry.bytes.max(bytes);
         if !self.is_open {
             self.geometry.preferred_bytes = answer.block_bytes.next_power_of_two().max(512);

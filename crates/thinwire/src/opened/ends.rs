@@ -7,11 +7,12 @@ use super::Leaf;
 use crate::error::{Failure, Outcome};
 use crate::host::Host;
 use crate::local::LocalLeaf;
+use crate::network::{NetworkLeaf, is_readable};
 use crate::open::{Ending, Unheard, Wait};
-use crate::remote::{CLOSE_PATIENCE, RemoteLeaf, is_readable};
+use crate::remote::CLOSE_PATIENCE;
 
 /// The attachments among leaves.
-pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
+pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut (dyn NetworkLeaf + 'static)> {
     let mut remotes = Vec::new();
     for leaf in leaves {
         if let Leaf::Remote(leaf) = leaf {
@@ -25,15 +26,15 @@ pub(super) fn remotes(leaves: &mut [Leaf]) -> Vec<&mut RemoteLeaf> {
 /// `hurry` is readable. Which targets have not heard of it; the first failure, after all have been tried.
 pub(super) fn end_remotes(
     host: &Host,
-    leaves: &mut [&mut RemoteLeaf],
-    force: impl Fn(&RemoteLeaf) -> bool,
+    leaves: &mut [&mut (dyn NetworkLeaf + 'static)],
+    force: impl Fn(&dyn NetworkLeaf) -> bool,
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
     let mut unheard = Unheard::default();
     if leaves.is_empty() {
         return Ok(unheard);
     }
-    let forced: Vec<bool> = leaves.iter().map(|leaf| force(leaf)).collect();
+    let forced: Vec<bool> = leaves.iter().map(|leaf| force(&**leaf)).collect();
     for (leaf, &force) in leaves.iter_mut().zip(&forced) {
         leaf.begin_close(force);
     }
@@ -55,7 +56,7 @@ pub(super) fn end_remotes(
 }
 
 /// Turns the host until all have let go, each of which goes on whatever holds up the others. The first failure.
-fn await_closed(host: &Host, mut left: Vec<&RemoteLeaf>, hurry: Option<&OwnedFd>) -> Outcome {
+fn await_closed(host: &Host, mut left: Vec<&dyn NetworkLeaf>, hurry: Option<&OwnedFd>) -> Outcome {
     let end = Instant::now() + CLOSE_PATIENCE;
     let mut failed = None;
     loop {
@@ -98,7 +99,7 @@ pub(super) fn end(
     ending: Ending,
     hurry: Option<&OwnedFd>,
 ) -> Outcome<Unheard> {
-    let at_once = |leaf: &RemoteLeaf| is_forced(ending, leaf.is_away(), leaf.has_lost());
+    let at_once = |leaf: &dyn NetworkLeaf| is_forced(ending, leaf.is_away(), leaf.has_lost());
     let mut ended = end_remotes(host, &mut remotes(leaves), at_once, hurry);
     let locals: Vec<&LocalLeaf> = leaves.iter().filter_map(Leaf::local).collect();
     // Those that are not ended go with the tree: who has written stays on record, else whoever was there before is so

@@ -16,6 +16,8 @@ enum LeafKey<'a> {
     Device(u64),
     /// By the address that was given: the same target under another is not recognised.
     Export(&'a NodeAddress, &'a str),
+    /// A server's station, and the device there.
+    EbdDevice([u8; 6], u8, u8),
 }
 
 /// What many volumes stand on, to find those that share something. Looks at the files of each once.
@@ -56,6 +58,7 @@ impl<'a> Ground<'a> {
 pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
     let kind = match one {
         VolumeSpec::Remote(_) => "export",
+        VolumeSpec::Ebd(_) => "device",
         _ => "file",
     };
     format!("{one} and {other} are the same {kind}")
@@ -87,14 +90,16 @@ impl VolumeSpec {
         }
     }
 
-    /// Exports of targets are part of it.
+    /// Something that is reached over links is part of it.
     pub fn has_remote(&self) -> bool {
-        self.leaves().iter().any(|leaf| matches!(leaf, VolumeSpec::Remote(_)))
+        let is_remote =
+            |leaf: &&VolumeSpec| matches!(leaf, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_));
+        self.leaves().iter().any(is_remote)
     }
 
     /// It is one store of this machine.
     pub fn is_store(&self) -> bool {
-        !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Over { .. })
+        !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Over { .. })
     }
 
     /// Changes the paths in it.
@@ -134,6 +139,9 @@ impl VolumeSpec {
                 })
             }
             VolumeSpec::Remote(remote) => Some(LeafKey::Export(&remote.node, &remote.export)),
+            VolumeSpec::Ebd(device) => {
+                Some(LeafKey::EbdDevice(device.station, device.major, device.minor))
+            }
             _ => None,
         }
     }

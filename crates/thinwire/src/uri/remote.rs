@@ -215,7 +215,7 @@ fn parse_host(text: &str) -> Result<NodeAddress, String> {
 }
 
 /// Undoes percent-encoding. What comes out must be UTF-8 without control characters.
-fn decode(text: &str) -> Result<String, String> {
+pub(super) fn decode(text: &str) -> Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
