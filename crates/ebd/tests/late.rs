@@ -166,11 +166,7 @@ fn anothers_index() {
 #[test]
 fn handshake_over_ones_own_shadow() {
     for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let mut slow = common::Slow::new(common::store(&pool));
-        slow.reads_pass = true;
-        let gate = slow.gate.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
+        let (mut world, gate, _) = World::slow(form, true);
         let client = world.open(1);
         world.write(client, 64, &stamp(64, 8, 1)).unwrap();
         gate.set(false);

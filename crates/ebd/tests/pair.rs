@@ -40,7 +40,7 @@ fn what_is_written_is_read() {
 fn exchanges_are_those_of_the_document() {
     use Operation::{Read, Wack, Write};
     for form in FORMS {
-        let mut world = World::new(form);
+        let (mut world, gate, _) = World::slow(form, false);
         let client = world.open(1);
         world.write(client, 0, &stamp(0, 8, 1)).unwrap();
         let exchange = |world: &mut World| -> Vec<(Operation, bool, u8, u32)> {
@@ -53,11 +53,25 @@ fn exchanges_are_those_of_the_document() {
         read.extend((form == EbdForm::Implemented).then_some((Wack, true, 24, 16)));
         read.extend([(Read, true, 8, 16), (Read, true, 8, 24), (Read, true, 8, 32)]);
         assert_eq!(exchange(&mut world), read, "{form:?}");
-        world.write(client, 16, &stamp(16, 16, 1)).unwrap();
+        gate.set(false);
+        let writing = world.submit(client, Op::Write, 16, &stamp(16, 16, 1));
+        world.pass(Duration::from_millis(1));
         let mut write = vec![(Write, false, 8, 16), (Write, false, 8, 24)];
         write.extend((form == EbdForm::Implemented).then_some((Wack, true, 8, 16)));
-        write.extend([(Write, true, 8, 16), (Write, true, 8, 24)]);
         assert_eq!(exchange(&mut world), write, "{form:?}");
+        gate.set(true);
+        world.wait(writing).unwrap();
+        let mut answers = exchange(&mut world);
+        answers.retain(|(operation, is_answer, ..)| *is_answer && *operation == Write);
+        assert_eq!(answers[..2], [(Write, true, 8, 16), (Write, true, 8, 24)], "{form:?}");
+        // The answer comes at once, and says what a WACK would say.
+        world.write(client, 16, &stamp(16, 8, 1)).unwrap();
+        world.read(client, 16, 4096).unwrap();
+        let asked = |(operation, length): (Operation, u8)| {
+            [(operation, false, length, 16), (operation, true, length, 16)]
+        };
+        let short = [(Write, 8), (Read, 8)].map(asked).concat();
+        assert_eq!(exchange(&mut world), short, "{form:?}");
     }
 }
 
@@ -233,10 +247,7 @@ fn a_server_that_is_away_is_waited_for_or_not() {
 #[test]
 fn lost_without_a_restart() {
     for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let slow = common::Slow::new(common::store(&pool));
-        let losses = slow.losses.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
+        let (mut world, _, losses) = World::slow(form, false);
         let client = world.open(1);
         world.write(client, 0, &stamp(0, 8, 1)).unwrap();
         losses.set(losses.get() + 1);
@@ -251,10 +262,7 @@ fn lost_without_a_restart() {
 #[test]
 fn a_slow_flush_is_waited_for() {
     for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let slow = common::Slow::new(common::store(&pool));
-        let gate = slow.gate.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
+        let (mut world, gate, _) = World::slow(form, false);
         let client = world.open(1);
         world.write(client, 0, &stamp(0, 8, 1)).unwrap();
         gate.set(false);
@@ -296,10 +304,7 @@ fn nonsense_is_counted_and_disturbs_nobody() {
 /// Whoever asks for more than it was ever given gets no answer for it (2.5.1).
 #[test]
 fn what_is_beyond_the_credit_is_dropped() {
-    let pool = thinwire_buffer::Pool::new(64 << 20);
-    let slow = common::Slow::new(common::store(&pool));
-    let gate = slow.gate.clone();
-    let mut world = World::on(EbdForm::Ideal, pool, Box::new(slow));
+    let (mut world, gate, _) = World::slow(EbdForm::Ideal, false);
     let from = thinwire_buffer::Addr::Mac([2, 0, 0, 0, 9, 9]);
     let ask = [&[1, 1, 3, 1, 0, 0, 0, 0, 0, 0][..], &4096u32.to_le_bytes()].concat();
     // Until it is known who writes nobody is answered.

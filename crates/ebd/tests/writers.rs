@@ -73,10 +73,7 @@ fn one_writes_and_who_takes_over_fences_it() {
 #[test]
 fn who_is_told_that_it_is_not_known_ends_in_order() {
     for form in FORMS {
-        let pool = thinwire_buffer::Pool::new(64 << 20);
-        let slow = common::Slow::new(common::store(&pool));
-        let losses = slow.losses.clone();
-        let mut world = World::on(form, pool, Box::new(slow));
+        let (mut world, _, losses) = World::slow(form, false);
         let client = world.open(1);
         world.write(client, 0, &stamp(0, 8, 1)).unwrap();
         losses.set(1);

@@ -408,7 +408,12 @@ impl EbdClient {
         }
         let mut request = self.requests.swap_remove(at);
         if request.tries == 0 {
-            self.timeout.on_answer(now.since(request.first_sent));
+            let latency = now.since(request.first_sent);
+            self.timeout.on_answer(latency);
+            if !request.is_acknowledged {
+                // It came in place of the WACK.
+                self.wack_timeout.on_answer(latency);
+            }
         }
         self.forget(&request);
         match (request.pending.op, request.pending.owner) {

@@ -85,6 +85,8 @@ pub struct EbdServer {
     orders: Vec<Order>,
     /// Frames that go out with this turn.
     out: TxBatch,
+    /// Requests that came in this turn and want a WACK: session, slot, and which use of it.
+    owed: Vec<(u64, u16, u32)>,
     /// Sessions whose end is being recorded.
     ending: Vec<u64>,
     /// Clients of which something is to be done at the end of the turn.
@@ -107,6 +109,7 @@ impl EbdServer {
             clients,
             orders,
             out: TxBatch::new(),
+            owed: Vec::new(),
             ending: Vec::new(),
             due: VecDeque::new(),
             heard_at: Time::ZERO,
@@ -304,6 +307,9 @@ impl Dialect for EbdServer {
     }
 
     fn transmit(&mut self, _: Time, out: &mut TxBatch) {
+        if !self.owed.is_empty() {
+            self.say_owed();
+        }
         out.append(&mut self.out);
     }
 

@@ -6,7 +6,7 @@ use thinwire_volume::{ErrorKind, Io, Op};
 use thinwire_wire::ebd::{EbdForm, Frame, NakReason, Operation};
 
 use super::EbdServer;
-use super::clients::{Stage, Writing};
+use super::clients::{Slot, Stage, Writing};
 
 /// The longest request, in sectors, of the implemented form: more would be one long answer after the other. The
 /// document found that 8 are enough (3.1.2).
@@ -94,8 +94,8 @@ impl EbdServer {
         if is_write {
             entry.waits_for_order = !self.orders[offer].add(at, slot, start, end);
         }
-        if !is_repeated {
-            self.wack(at, frame, credit);
+        if frame.wants_wack && !is_repeated {
+            self.owe_wack(at, slot, credit);
         }
         if is_write
             && self.clients.get(at).writing == Writing::No
@@ -115,6 +115,29 @@ impl EbdServer {
             return self.say(to, &alive, SegList::new());
         }
         self.wack(at, frame, credit);
+    }
+
+    /// A new request wants a WACK. Of one block it may be answered before anything is sent, which says the same.
+    fn owe_wack(&mut self, at: usize, slot: u16, credit: u16) {
+        let client = self.clients.get(at);
+        let Slot { number, request, .. } = client.slots[usize::from(slot)];
+        match u32::from(request.length) * 512 > client.block_bytes {
+            true => self.wack(at, &request, credit),
+            false => self.owed.push((client.session, slot, number)),
+        }
+    }
+
+    /// Those that are still at work are told so.
+    pub(super) fn say_owed(&mut self) {
+        let credit = self.credit();
+        for (session, slot, number) in std::mem::take(&mut self.owed) {
+            let Some(at) = self.clients.of_session(session) else { continue };
+            let Slot { stage, number: now, request, .. } =
+                self.clients.get(at).slots[usize::from(slot)];
+            if stage != Stage::Free && now == number {
+                self.wack(at, &request, credit);
+            }
+        }
     }
 
     /// Says that a request is here, if the client wants to hear of that.

@@ -76,6 +76,14 @@ impl World {
         World::on(form, pool, volume)
     }
 
+    /// One whose store is slow when the test says so: the gate of that, and what counts its losses.
+    pub fn slow(form: EbdForm, reads_pass: bool) -> (Self, Rc<Cell<bool>>, Rc<Cell<u64>>) {
+        let pool = Pool::new(64 << 20);
+        let slow = Slow { reads_pass, ..Slow::new(store(&pool)) };
+        let (gate, losses) = (slow.gate.clone(), slow.losses.clone());
+        (World::on(form, pool, Box::new(slow)), gate, losses)
+    }
+
     pub fn on(form: EbdForm, pool: Pool, volume: Box<dyn Volume>) -> Self {
         let mut node = Node::new(vec![info(SERVER)]);
         let target = serve(&mut node, form, &pool, volume, 1);
@@ -319,16 +327,16 @@ pub fn stamp(sector: u64, sectors: usize, version: u8) -> Vec<u8> {
 /// A volume that keeps what it is asked while its gate is shut, or the writes of that, and says that it has lost something when it is told to.
 pub struct Slow {
     inner: Box<dyn Volume>,
-    pub gate: Rc<Cell<bool>>,
-    pub losses: Rc<Cell<u64>>,
+    gate: Rc<Cell<bool>>,
+    losses: Rc<Cell<u64>>,
     /// The gate is one for writes.
-    pub reads_pass: bool,
+    reads_pass: bool,
     kept: Vec<Io>,
     told: u64,
 }
 
 impl Slow {
-    pub fn new(inner: Box<dyn Volume>) -> Self {
+    fn new(inner: Box<dyn Volume>) -> Self {
         let (gate, losses) = (Rc::new(Cell::new(true)), Rc::default());
         Slow { inner, gate, losses, reads_pass: false, kept: Vec::new(), told: 0 }
     }
