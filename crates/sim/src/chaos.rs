@@ -32,6 +32,25 @@ pub const TAKE_OVER: usize = 8;
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
+/// What happens to a user of EBD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EbdEvent {
+    /// It is killed, and begins anew after so long.
+    Crash(u64),
+    /// It ends in order.
+    Close,
+    /// It ends at once, by itself.
+    Abort,
+    /// It does not run for so long.
+    Freeze(u64),
+    /// It begins anew, and takes over.
+    TakeOver,
+    /// Its link is down for so long.
+    LinkDown(u64),
+    /// It and its server do not reach each other for so long: both ways, or one.
+    Cut(u64, u8),
+}
+
 /// What ends later.
 #[derive(Clone, Debug)]
 enum Later {
@@ -56,6 +75,8 @@ enum Later {
     /// An export is taken away for so long.
     TakeAway(usize, u64),
     BringBack(usize),
+    Ebd(usize, EbdEvent),
+    StartEbd(usize, bool),
 }
 
 /// The rest of the story.
@@ -129,6 +150,13 @@ impl Chaos {
         }
     }
 
+    /// This happens to users of EBD at these times.
+    pub fn plan_ebd(&mut self, planned: Vec<(u64, usize, EbdEvent)>) {
+        for (at, user, event) in planned {
+            self.later(at, Later::Ebd(user, event));
+        }
+    }
+
     /// These exports are taken away at these times, for so long.
     pub fn plan_absences(&mut self, planned: Vec<(u64, usize, u64)>) {
         for (at, export, ns) in planned {
@@ -189,7 +217,7 @@ impl Chaos {
         for server in 0..world.servers.len() {
             let machine = &mut world.servers[server];
             machine.freeze(0);
-            machine.stations().iter().for_each(|&station| world.net.set_up(station, true));
+            machine.all_stations().for_each(|station| world.net.set_up(station, true));
             world.start_server(server);
         }
         for client in 0..world.clients.len() {
@@ -209,6 +237,13 @@ impl Chaos {
             machine.stations.iter().for_each(|&station| world.net.set_up(station, true));
             world.jugglers[juggler].is_calm = true;
             world.start_juggler(juggler);
+        }
+        for user in 0..world.ebd_users.len() {
+            let machine = &mut world.ebd_users[user].machine;
+            machine.frozen_until = 0;
+            world.net.set_up(machine.stations[0], true);
+            world.ebd_users[user].config.take_over = false;
+            world.start_ebd(user);
         }
     }
 
@@ -234,6 +269,11 @@ impl Chaos {
             let at = world.now + self.a_while();
             let take_over = self.rng.chance(0.2);
             self.later(at, Later::StartClient(client, take_over));
+        }
+        while let Some(user) = world.ebd_ended.pop() {
+            let at = world.now + self.a_while();
+            let take_over = self.rng.chance(0.2) && !world.ebd_users[user].config.read_only;
+            self.later(at, Later::StartEbd(user, take_over));
         }
         while let Some(juggler) = world.put_down.pop() {
             let at = world.now + self.a_while();
@@ -291,7 +331,46 @@ impl Chaos {
                 }
             }
             Later::BringBack(export) => world.bring_back(export),
+            Later::Ebd(user, event) => self.touch_ebd(world, user, event),
+            Later::StartEbd(user, take_over) => {
+                if !world.ebd_users[user].is_running() {
+                    world.ebd_users[user].config.take_over = take_over;
+                    world.start_ebd(user);
+                }
+            }
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
+        }
+    }
+
+    fn touch_ebd(&mut self, world: &mut World, user: usize, event: EbdEvent) {
+        let (host, now) = (SimHost::Ebd(user), world.now);
+        match event {
+            EbdEvent::Crash(ns) => {
+                world.crash_ebd(user);
+                self.later(now + ns, Later::StartEbd(user, false));
+            }
+            EbdEvent::Close => world.ebd_users[user].close(),
+            EbdEvent::Abort => world.ebd_users[user].abort(),
+            EbdEvent::Freeze(ns) => world.freeze(host, now + ns),
+            EbdEvent::TakeOver => {
+                world.crash_ebd(user);
+                world.ebd_users[user].config.take_over = !world.ebd_users[user].config.read_only;
+                world.start_ebd(user);
+            }
+            EbdEvent::LinkDown(ns) => {
+                let station = world.ebd_users[user].machine.stations[0];
+                world.net.set_up(station, false);
+                self.later(now + ns, Later::LinkUp(station));
+            }
+            EbdEvent::Cut(ns, which) => {
+                let server = SimHost::Server(world.ebd_users[user].server);
+                for (nth, (from, to)) in [(server, host), (host, server)].into_iter().enumerate() {
+                    if which != nth as u8 {
+                        world.set_way(from, to, false);
+                        self.later(now + ns, Later::OpenWay(from, to));
+                    }
+                }
+            }
         }
     }
 
@@ -370,7 +449,7 @@ impl Chaos {
                 } else {
                     SimHost::Client(client)
                 };
-                let station = pick(&mut self.rng, world.stations_of(host));
+                let station = pick(&mut self.rng, &world.stations_of(host));
                 world.trace.note(world.now, "link", "goes down", u64::from(station));
                 world.net.set_up(station, false);
                 world.coverage.link_cuts += 1;

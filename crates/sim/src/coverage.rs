@@ -70,6 +70,30 @@ coverage! {
     cache_misses,
     /// Bytes that it read ahead of who reads on.
     cache_ahead,
+    /// Users of EBD that were let in.
+    ebd_attached,
+    /// Handshakes of such as were in already.
+    ebd_came_back,
+    /// I/Os that they submitted.
+    ebd_requests,
+    /// Reads of theirs whose content was checked.
+    ebd_reads,
+    /// Writes of theirs that were acknowledged.
+    ebd_writes,
+    /// Flushes of theirs that were.
+    ebd_flushes,
+    /// I/Os of theirs that failed with an error that was due.
+    ebd_errors,
+    /// Frames of theirs that said something again.
+    ebd_repeated,
+    /// Answers that none of them waited for.
+    ebd_late,
+    /// Users that were not let in.
+    ebd_refused,
+    /// Users that failed for good.
+    ebd_failed,
+    /// Users that ended in order, with all that they wrote on the medium.
+    ebd_ended,
     /// Power failures of targets.
     power_failures,
     /// Targets killed.

@@ -287,6 +287,8 @@ impl World {
     fn switch_key(&mut self, keys: &WorldKeys, host: SimHost, key: usize) {
         self.coverage.keys_switched += 1;
         match host {
+            // In no world with keys.
+            SimHost::Ebd(_) => {}
             SimHost::Client(at) => {
                 let client = &mut self.clients[at];
                 let Some(holder) = &mut client.holder else { return };

@@ -15,6 +15,7 @@
 //! * `forger.rs`: somebody on the way of all frames who has no key
 //! * `juggler/`: one that has several exports in a session, checked
 //! * `stranger.rs`: a station that sends valid nonsense
+//! * `ebd/`: users of another protocol, checked
 //! * `coverage.rs`, `transitions.rs`: what runs have met, and which changes of an initiator's states
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
@@ -43,6 +44,7 @@ pub mod client;
 pub mod coming;
 pub mod coverage;
 pub mod damage;
+pub mod ebd;
 pub mod export;
 pub mod forger;
 pub mod gateway;
@@ -76,8 +78,8 @@ pub mod ways;
 pub mod world;
 
 pub use coverage::Coverage;
-pub use run::{Canary, RunReport, run_seed};
+pub use run::{Canary, RunReport, run_seed, run_story};
 pub use swarm::{
-    has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links, has_spread,
-    has_tree, has_wrapped_links,
+    Story, has_absences, has_cache, has_damage, has_keys, has_lending_links, has_narrow_links,
+    has_spread, has_tree, has_wrapped_links,
 };

@@ -37,6 +37,8 @@ pub struct Machine {
     pub lending: Option<LendingConfig>,
     /// Its memory, or the links to it, alter data.
     pub damage: Option<Damage>,
+    /// The station of a link behind the others on which another protocol is spoken, if it has one.
+    pub foreign: Option<u32>,
     /// Which of the links that share its stations are its own.
     lane: usize,
     links: Vec<Box<dyn Link>>,
@@ -75,6 +77,7 @@ impl Machine {
             seals: None,
             lending: None,
             damage: None,
+            foreign: None,
             lane: 0,
             links: Vec::new(),
             outlets: Vec::new(),
@@ -132,7 +135,11 @@ impl Machine {
                     let seed = faults.seed + place + clock.get();
                     let clock = clock.clone();
                     let clock = Box::new(move || clock.get());
-                    let config = FaultConfig { seed, ..*faults };
+                    let mut config = FaultConfig { seed, ..*faults };
+                    if Some(place as u32) == self.foreign {
+                        // What an adapter finds to be damaged it drops.
+                        config.rates.loss += std::mem::take(&mut config.rates.corrupt);
+                    }
                     Box::new(FaultLink::new(link, &config, clock))
                 }
             };
@@ -167,11 +174,12 @@ impl Machine {
         for (at, link) in self.links.iter_mut().enumerate() {
             link.recv(pool, self.burst, &mut self.received).expect("simulated links do not fail");
             for mut frame in self.received.drain(..) {
-                if let Some(seals) = &self.seals {
-                    let (machine, station) = (self.stations[0], self.stations[at]);
+                let own = self.stations.get(at);
+                if let (Some(seals), Some(&station)) = (&self.seals, own) {
+                    let machine = self.stations[0];
                     seals.borrow_mut().arrived(self.clock.get(), machine, station, &frame);
                 }
-                if let Some(damage) = &mut self.damage {
+                if let (Some(damage), Some(_)) = (&mut self.damage, own) {
                     damage.look(pool, &mut frame);
                 }
                 take(at, &mut frame);
@@ -209,7 +217,7 @@ impl Machine {
         for (at, batch) in batches.iter_mut().enumerate().take(self.links.len()) {
             let (link, outlet) = (&mut self.links[at], &mut self.outlets[at]);
             frames += batch.len() as u64;
-            if let Some(seals) = &self.seals {
+            if let (Some(seals), Some(_)) = (&self.seals, self.stations.get(at)) {
                 let by = self.stations[0];
                 batch.frames().iter().for_each(|frame| seals.borrow_mut().look(by, frame));
             }
@@ -266,7 +274,8 @@ impl Machine {
         if self.frozen_until > now {
             return false;
         }
-        let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0);
+        let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0)
+            || self.foreign.is_some_and(|station| net.waiting(station, 0) > 0);
         let due_at = self.deadline.min(self.links_due).min(self.again_at);
         let is_due = is_due || arrived || self.dirty || due_at <= now;
         if !is_due {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use thinwire_sim::{Canary, Coverage, RunReport, has_spread, has_tree, run_seed};
+use thinwire_sim::{Canary, Coverage, RunReport, Story, has_spread, has_tree, run_story};
 
 /// Runs whole simulated systems, each drawn from a seed, and checks every promise.
 ///
@@ -26,6 +26,9 @@ struct Args {
     /// Of these, only the seeds in whose world targets have exports on all of their shards.
     #[arg(long, requires = "seeds", conflicts_with = "trees")]
     spread: bool,
+    /// Run all of them in worlds about this: `ebd`, whose exports are offered in that protocol, too.
+    #[arg(long, value_name = "STORY", value_parser = ["ebd"])]
+    story: Option<String>,
     /// Run one seed.
     #[arg(long, value_name = "S", required_unless_present = "seeds")]
     seed: Option<u64>,
@@ -51,8 +54,9 @@ thread_local! {
 }
 
 /// Runs a seed; a panic of the system under test is a failure like any other.
-fn run(seed: u64, prints: bool) -> Result<RunReport, String> {
-    match panic::catch_unwind(AssertUnwindSafe(|| run_seed(seed, Canary::None, prints))) {
+fn run(seed: u64, story: Story, prints: bool) -> Result<RunReport, String> {
+    let run = || run_story(seed, story, Canary::None, prints);
+    match panic::catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(report)) => Ok(report),
         Ok(Err(violation)) => Err(violation.0),
         Err(_) => Err(PANIC.with_borrow(|text| format!("panic: {text}"))),
@@ -74,6 +78,7 @@ struct Shared {
     next: AtomicU64,
     end: u64,
     wanted: fn(u64) -> bool,
+    story: Story,
     done: AtomicU64,
     stop: AtomicBool,
     coverage: Mutex<Coverage>,
@@ -90,7 +95,7 @@ fn work(shared: &Shared) {
         if !(shared.wanted)(seed) {
             continue;
         }
-        match run(seed, false) {
+        match run(seed, shared.story, false) {
             Ok(report) => sum.add(&report.coverage),
             Err(text) => {
                 shared.failures.lock().expect("nobody panics with it").push((seed, text));
@@ -102,13 +107,20 @@ fn work(shared: &Shared) {
     shared.coverage.lock().expect("nobody panics with it").add(&sum);
 }
 
-fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32) -> ExitCode {
+fn run_seeds(
+    seeds: Range<u64>,
+    story: Story,
+    wanted: fn(u64) -> bool,
+    all: bool,
+    threads: u32,
+) -> ExitCode {
     let started = Instant::now();
     let count = seeds.clone().filter(|&seed| wanted(seed)).count() as u64;
     let shared = Shared {
         next: AtomicU64::new(seeds.start),
         end: seeds.end,
         wanted,
+        story,
         done: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         coverage: Mutex::default(),
@@ -127,7 +139,7 @@ fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32
     });
     let failures = shared.failures.into_inner().expect("all threads have ended");
     if let Some((seed, text)) = failures.iter().min() {
-        return fail(*seed, text);
+        return fail(*seed, story, text);
     }
     let coverage = shared.coverage.into_inner().expect("all threads have ended");
     let counts: Vec<_> = coverage.iter().map(|(name, count)| format!("{name}={count}")).collect();
@@ -161,9 +173,10 @@ fn run_seeds(seeds: Range<u64>, wanted: fn(u64) -> bool, all: bool, threads: u32
     ExitCode::SUCCESS
 }
 
-fn fail(seed: u64, text: &str) -> ExitCode {
+fn fail(seed: u64, story: Story, text: &str) -> ExitCode {
+    let told = if story == Story::Ebd { " --story ebd" } else { "" };
     println!("seed {seed} failed at commit {}: {text}", commit());
-    println!("repeat it with: cargo run --release -p thinwire-sim -- --seed {seed} -v");
+    println!("repeat it with: cargo run --release -p thinwire-sim -- --seed {seed}{told} -v");
     ExitCode::FAILURE
 }
 
@@ -172,16 +185,18 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         PANIC.with_borrow_mut(|text| *text = info.to_string());
     }));
+    let story = if args.story.is_some() { Story::Ebd } else { Story::Swarm };
     if let Some(seeds) = args.seeds {
         let wanted: fn(u64) -> bool = match (args.trees, args.spread) {
             (true, _) => has_tree,
             (false, true) => has_spread,
             (false, false) => |_| true,
         };
-        return run_seeds(seeds, wanted, !args.trees && !args.spread, args.threads);
+        let all = !args.trees && !args.spread && story == Story::Swarm;
+        return run_seeds(seeds, story, wanted, all, args.threads);
     }
     let seed = args.seed.expect("one of the two is required");
-    match run(seed, args.verbose) {
+    match run(seed, story, args.verbose) {
         Ok(report) => {
             for (name, count) in report.coverage.iter().filter(|&(_, count)| count > 0) {
                 println!("{name:<24} {count}");
@@ -189,6 +204,6 @@ fn main() -> ExitCode {
             println!("seed {seed} passed, trace {:016x}", report.trace_hash);
             ExitCode::SUCCESS
         }
-        Err(text) => fail(seed, &text),
+        Err(text) => fail(seed, story, &text),
     }
 }

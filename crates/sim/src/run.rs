@@ -8,12 +8,13 @@ use thinwire_volume::Op;
 use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
+use crate::ebd::EbdUser;
 use crate::export::Store;
 use crate::forger::Forger;
 use crate::gateway::LeavesState;
 use crate::model::{Range, Violation};
 use crate::server::{Crash, Server};
-use crate::swarm;
+use crate::swarm::{self, Story};
 use crate::world::{MS, SECOND, World};
 
 /// A fault built into the system under test, which the checker must find.
@@ -38,6 +39,8 @@ pub enum Canary {
     Initiator(thinwire_initiator::InitiatorCanary),
     /// In all sessions, at both ends.
     Session(thinwire_proto::SessionCanary),
+    /// In clients of EBD, and in their servers.
+    Ebd(thinwire_ebd::EbdCanary),
     /// In the nodes of clients.
     Node(thinwire_node::NodeCanary),
     /// The sums of data do not cover where it belongs, at both ends.
@@ -97,8 +100,18 @@ const QUIET_TURNS_MAX: u64 = 400;
 
 /// Runs a seed. `prints` writes what happens to stderr.
 pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Violation> {
+    run_story(seed, Story::Swarm, canary, prints)
+}
+
+/// Runs a seed, in a world that is about something.
+pub fn run_story(
+    seed: u64,
+    story: Story,
+    canary: Canary,
+    prints: bool,
+) -> Result<RunReport, Violation> {
     let mut rng = Rng::new(seed);
-    let (mut world, plan) = swarm::build(seed, &mut rng, prints);
+    let (mut world, plan) = swarm::build(seed, story, &mut rng, prints);
     for server in &mut world.servers {
         match canary {
             Canary::Target(planted) => server.config.canary = planted,
@@ -108,6 +121,11 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
             Canary::LettersSwapped => server.mail.swaps = true,
             _ => {}
         }
+    }
+    if let Canary::Ebd(planted) = canary {
+        world.ebd_users.iter_mut().for_each(|user| user.config.canary = planted);
+        let lanes = world.servers.iter_mut().filter_map(|server| server.ebd.as_mut());
+        lanes.for_each(|lane| lane.canary = planted);
     }
     if canary == Canary::EdgesUnlocked {
         let faces = world.clients.iter_mut().filter(|client| client.top == Top::AnyRange);
@@ -190,15 +208,20 @@ pub fn run_seed(seed: u64, canary: Canary, prints: bool) -> Result<RunReport, Vi
     for juggler in 0..world.jugglers.len() {
         world.start_juggler(juggler);
     }
+    for user in 0..world.ebd_users.len() {
+        world.start_ebd(user);
+    }
     let dice = Rng::new(rng.bits());
     // Dice of their own: growth changes nothing else of a seed.
     let mut growth = Rng::new(seed ^ GROWTH);
     let planned = world.plan_growth(plan.duration_ns, &mut growth);
     let freezes = swarm::plan_freezes(seed, &world, plan.duration_ns);
     let plan_ns = plan.duration_ns;
+    let of_ebd = swarm::plan_ebd(seed, &world, &plan);
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.plan_growth(planned, growth);
     chaos.plan_freezes(freezes);
+    chaos.plan_ebd(of_ebd);
     chaos.plan_absences(swarm::plan_absences(seed, &world, plan_ns));
     chaos.plan_keys(swarm::plan_keys(seed, &world, plan_ns));
     chaos.run(&mut world)?;
@@ -235,6 +258,10 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(24));
+    for user in &mut world.ebd_users {
+        user.config.take_over = false;
+        user.add_budget(12);
+    }
     until_recovered(world)?;
     // What I/O failed for want of a target has proved nothing. Now it is there for everybody.
     // Of a flush that went to several members what failed behind its answer is told by the next.
@@ -267,6 +294,7 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
     }
     world.clients.iter_mut().filter(|client| !client.is_guest).for_each(|c| c.add_budget(6));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(12));
+    world.ebd_users.iter_mut().for_each(|user| user.add_budget(6));
     until_recovered(world)?;
     flush_all(world)
 }
@@ -280,6 +308,7 @@ fn flush_all(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.flush_all());
+    world.ebd_users.iter_mut().filter(|user| user.is_attached()).for_each(EbdUser::flush);
     until_recovered(world)
 }
 
@@ -305,6 +334,7 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
             retry_at = world.now + SECOND;
             world.ended.clear();
             world.put_down.clear();
+            world.ebd_ended.clear();
             world.mend_gateways();
             for client in 0..world.clients.len() {
                 if !world.clients[client].is_guest {
@@ -312,6 +342,7 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
                 }
             }
             (0..world.jugglers.len()).for_each(|juggler| world.start_juggler(juggler));
+            (0..world.ebd_users.len()).for_each(|user| world.start_ebd(user));
         }
     }
     Ok(())
@@ -344,7 +375,9 @@ pub(crate) fn is_attached(client: &Client) -> bool {
 fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
-        writers.any(is_attached) || w.jugglers.iter().any(|j| j.serves(export))
+        writers.any(is_attached)
+            || w.jugglers.iter().any(|j| j.serves(export))
+            || w.ebd_users.iter().any(|user| user.serves(export))
     };
     let has_leaves = |s: &Server| s.leaves().all(|leaf| leaf.initiator.failure().is_none());
     let settled = w.servers.iter().all(has_leaves);
@@ -356,6 +389,7 @@ fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
             _ => !c.config.read_only && served(c.export),
         });
     let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
+    let settled = settled && w.ebd_users.iter().all(|user| user.is_settled(served));
     settled && (0..w.exports.len()).all(|at| w.exports[at].is_leaf || served(at))
 }
 
@@ -364,13 +398,15 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     // Whoever gets its turn only now has nothing to do.
     world.clients.iter_mut().for_each(|client| client.add_budget(0));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(0));
+    world.ebd_users.iter_mut().for_each(|user| user.add_budget(0));
     // And the last late frame has arrived.
     world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max + world.late_for())?;
     let turns = |w: &World| {
         let servers = w.servers.iter().map(Server::turns);
         let clients = w.clients.iter().map(|c| c.machine.turns);
         let jugglers = w.jugglers.iter().map(|j| j.hand.machine.turns);
-        servers.chain(clients).chain(jugglers).collect::<Vec<_>>()
+        let of_ebd = w.ebd_users.iter().map(|user| user.machine.turns);
+        servers.chain(clients).chain(jugglers).chain(of_ebd).collect::<Vec<_>>()
     };
     // A server turns for each of its sessions. Those that were left behind are there until they
     // time out, and whoever left them hears of it when the room is shared anew.
@@ -382,11 +418,12 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
         .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
         .chain(world.jugglers.iter().map(|j| sessions(Some(&j.name))))
+        .chain(world.ebd_users.iter().map(|_| 0))
         .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
-        let initiators = world.clients.len() + world.jugglers.len();
+        let initiators = world.clients.len() + world.jugglers.len() + world.ebd_users.len();
         let leaves = |at: usize| world.servers[at].leaves().count();
         let is_server = nth < world.servers.len();
         let sessions = if is_server { (initiators + leaves(nth)) as u64 } else { 1 };
@@ -408,11 +445,13 @@ fn end(world: &mut World) -> Result<(), Violation> {
         client.close();
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.close());
+    world.ebd_users.iter_mut().for_each(EbdUser::close);
     let mut limit = world.now + RECOVERY_NS;
     let is_left = |w: &World| {
         let clients = w.clients.iter().any(|c| c.initiator.is_some());
         let servers = w.servers.iter().any(|server| !server.runs());
-        clients || servers || w.jugglers.iter().any(|j| j.is_running())
+        let of_ebd = w.ebd_users.iter().any(EbdUser::is_running);
+        clients || servers || of_ebd || w.jugglers.iter().any(|j| j.is_running())
     };
     while is_left(world) {
         if world.now >= limit {

@@ -18,6 +18,7 @@ use thinwire_wire::FrameError;
 
 use crate::coming::Presence;
 use crate::coverage::Coverage;
+use crate::ebd::EbdLane;
 use crate::export::Export;
 use crate::gateway::{LANES, LeafHand, LeafSettings};
 use crate::keys::entropy;
@@ -120,6 +121,8 @@ pub struct Server {
     pub mail: Mail,
     /// What each frame that a shard sends takes of its processor, in ns: it has no other turn meanwhile.
     pub frame_ns: u64,
+    /// What it offers in another protocol, on its first shard.
+    pub ebd: Option<EbdLane>,
     /// Some of its exports are on all of its shards.
     pub spreading: Option<Spreading>,
     instance: u64,
@@ -144,6 +147,7 @@ impl Server {
             leaf_settings: LeafSettings::default(),
             mail: Mail::default(),
             frame_ns: 0,
+            ebd: None,
             spreading: None,
             instance: 0,
             stop_by: None,
@@ -169,6 +173,11 @@ impl Server {
     /// The numbers of its stations on the wire, one for each link.
     pub fn stations(&self) -> &[u32] {
         &self.shards[0].machine.stations
+    }
+
+    /// Those, and the one on which it speaks EBD.
+    pub fn all_stations(&self) -> impl Iterator<Item = u32> + '_ {
+        self.stations().iter().copied().chain(self.ebd.as_ref().map(|lane| lane.station))
     }
 
     /// Its process runs.
@@ -251,7 +260,11 @@ impl Server {
         }
         for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
             let own = links.iter_mut().map(|of_station| of_station.pop_front());
-            let own = own.map(|link| link.expect("one for each shard")).collect();
+            let own = own.map(|link| link.expect("one for each shard"));
+            let mut own: Vec<SimLink> = own.collect();
+            shard.machine.foreign =
+                self.ebd.as_ref().map(|lane| lane.station).filter(|_| index == 0);
+            own.extend(shard.machine.foreign.map(|station| net.reopen(station)));
             let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
             let mut node = Node::new(params);
             node.set_canary(self.node_canary);
@@ -282,12 +295,21 @@ impl Server {
             let (config, pool) = (self.config.clone(), self.pool.clone());
             let own = session_lane(index as u8, &config.node);
             let lane = Lane { sessions: own..=own | SESSION_NUMBER, outside: index == 0 };
-            let links = node.links().collect::<Vec<_>>();
+            let links = node.links().take(shard.machine.stations.len()).collect::<Vec<_>>();
             let of_links = (0..links.len()).collect();
             shard.keys = config.keys.clone();
             let mut part = Target::new(config, links, index as u8, pool, *seed);
             part.set_instance(self.instance);
-            *target = Some(node.add(part, of_links, &lane));
+            let foreign = shard.machine.foreign.map(|_| shard.machine.stations.len());
+            if let (Some(link), Some(ebd)) = (foreign, &self.ebd) {
+                let info = node.links().nth(link).expect("its link is the last");
+                part.add_guest(Box::new(ebd.open(info, *seed)));
+            }
+            let part = node.add(part, of_links, &lane);
+            if let Some(link) = foreign {
+                node.give_foreign_link(part, link);
+            }
+            *target = Some(part);
         }
         let mine = exports.iter_mut().enumerate().filter(|(_, e)| e.server == me);
         for (nth, (index, export)) in mine.enumerate() {

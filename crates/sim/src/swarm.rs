@@ -6,6 +6,7 @@ mod aims;
 mod caches;
 mod damage;
 mod disks;
+mod ebd;
 mod keys;
 mod lending;
 mod narrow;
@@ -19,6 +20,8 @@ pub(crate) use self::aims::aim_at_the_end;
 pub use self::caches::has_cache;
 pub use self::damage::has_damage;
 pub use self::disks::run_local_disks;
+pub use self::ebd::Story;
+pub(crate) use self::ebd::plan_ebd;
 pub use self::keys::has_keys;
 pub(crate) use self::keys::plan_keys;
 pub use self::lending::has_lending_links;
@@ -144,6 +147,7 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
         room_frames: pick(rng, &[8, 32, 256, 256, 1024]),
         // Whole frames; or chunks as AF_XDP has them; or so short that messages are cut.
         piece_bytes_max: pick(rng, &[usize::MAX, usize::MAX, 3776, 700]),
+        protocol: 0,
     };
     let wrapped = rng.chance(0.25).then(|| FaultConfig {
         rates: FaultRates { loss: 0.01, dup: 0.01, reorder: 0.02, corrupt: 0.002 },
@@ -160,9 +164,9 @@ fn ground(rng: &mut Rng, prints: bool) -> Ground {
 }
 
 /// Builds the world of a seed.
-pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
+pub fn build(seed: u64, story: Story, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let ground = ground(rng, prints);
-    if has_tree(seed) {
+    if has_tree(seed) && story == Story::Swarm {
         let (mut world, plan) = trees::build(seed, ground, rng);
         caches::keep(seed, &mut world);
         lending::lend(seed, &mut world);
@@ -239,15 +243,19 @@ pub fn build(seed: u64, rng: &mut Rng, prints: bool) -> (World, SwarmPlan) {
     let mut plan = plan(duration_ns, faults, rng);
     spread::over_shards(seed, &mut world, &machines, &mut plan);
     lending::lend(seed, &mut world);
-    keys::give(seed, &mut world);
-    damage::spoil(seed, &mut world);
+    if story.has_ebd(seed) {
+        ebd::offer(&mut world, &machines, &plan, seed);
+    } else {
+        keys::give(seed, &mut world);
+        damage::spoil(seed, &mut world);
+    }
     aims::aim(seed, &mut world);
     (world, plan)
 }
 
 /// Whether the links of a seed's machines are wrapped in one that makes faults.
 pub fn has_wrapped_links(seed: u64) -> bool {
-    let (world, _) = build(seed, &mut Rng::new(seed), false);
+    let (world, _) = build(seed, Story::Swarm, &mut Rng::new(seed), false);
     world.servers.iter().any(|server| server.faults.is_some())
 }
 

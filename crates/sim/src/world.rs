@@ -23,6 +23,7 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
+use crate::ebd::EbdUser;
 use crate::export::{Export, RECORD_BYTES, Store};
 use crate::forger::{Forger, ForgerStats};
 use crate::juggler::Juggler;
@@ -53,6 +54,8 @@ pub enum SimHost {
     Client(usize),
     /// A juggler, by its index.
     Juggler(usize),
+    /// A user of EBD, by its index.
+    Ebd(usize),
 }
 
 /// A whole system under one virtual time: wire, machines, exports, and what is checked of them.
@@ -67,6 +70,8 @@ pub struct World {
     pub exports: Vec<Export>,
     /// Machines with initiators.
     pub clients: Vec<Client>,
+    /// Machines with clients of EBD.
+    pub ebd_users: Vec<EbdUser>,
     /// Machines with initiators that have several exports in one session.
     pub jugglers: Vec<Juggler>,
     /// What has been exercised.
@@ -77,6 +82,8 @@ pub struct World {
     pub lag_ns: u64,
     /// Runs of clients that ended since the last look, with how.
     pub ended: Vec<(usize, End)>,
+    /// Runs of users of EBD that ended since the last look.
+    pub ebd_ended: Vec<usize>,
     /// Jugglers that ended in order since the last look.
     pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
@@ -109,11 +116,13 @@ impl World {
             servers: Vec::new(),
             exports: Vec::new(),
             clients: Vec::new(),
+            ebd_users: Vec::new(),
             jugglers: Vec::new(),
             coverage: Coverage::default(),
             trace: Trace::new(prints),
             lag_ns: 0,
             ended: Vec::new(),
+            ebd_ended: Vec::new(),
             put_down: Vec::new(),
             died: Vec::new(),
             keys: None,
@@ -332,6 +341,7 @@ impl World {
             SimHost::Server(at) => self.servers[at].freeze(until),
             SimHost::Client(at) => self.clients[at].machine.frozen_until = until,
             SimHost::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
+            SimHost::Ebd(at) => self.ebd_users[at].machine.frozen_until = until,
         }
     }
 
@@ -340,21 +350,23 @@ impl World {
             SimHost::Server(at) => format!("server{at}"),
             SimHost::Client(at) => self.clients[at].name.clone(),
             SimHost::Juggler(at) => self.jugglers[at].name.clone(),
+            SimHost::Ebd(at) => self.ebd_users[at].name.clone(),
         }
     }
 
     /// The stations of a machine.
-    pub fn stations_of(&self, host: SimHost) -> &[u32] {
+    pub fn stations_of(&self, host: SimHost) -> Vec<u32> {
         match host {
-            SimHost::Server(at) => self.servers[at].stations(),
-            SimHost::Client(at) => &self.clients[at].machine.stations,
-            SimHost::Juggler(at) => &self.jugglers[at].hand.machine.stations,
+            SimHost::Server(at) => self.servers[at].all_stations().collect(),
+            SimHost::Client(at) => self.clients[at].machine.stations.clone(),
+            SimHost::Juggler(at) => self.jugglers[at].hand.machine.stations.clone(),
+            SimHost::Ebd(at) => self.ebd_users[at].machine.stations.clone(),
         }
     }
 
     /// Closes or opens the way from one machine to another, in this direction.
     pub fn set_way(&mut self, from: SimHost, to: SimHost, is_open: bool) {
-        self.ways.set_open(self.stations_of(from), self.stations_of(to), is_open);
+        self.ways.set_open(&self.stations_of(from), &self.stations_of(to), is_open);
         let what = if is_open { "is reached again" } else { "is cut off" };
         self.trace.note(self.now, &self.name(to), what, 0);
     }
@@ -362,7 +374,7 @@ impl World {
     /// The attaches that an initiator sends from now on, for `within_ns`, arrive `late_ns` later: perhaps
     /// after another run of it was granted its export.
     pub fn delay_attaches(&mut self, host: SimHost, within_ns: u64, late_ns: u64) {
-        let stations = self.stations_of(host).to_vec();
+        let stations = self.stations_of(host);
         self.ways.delay_attaches(stations, self.now + within_ns, late_ns);
     }
 
@@ -419,6 +431,7 @@ impl World {
         (servers.map(|shard| &mut shard.machine))
             .chain(self.clients.iter_mut().map(|client| &mut client.machine))
             .chain(self.jugglers.iter_mut().map(|juggler| &mut juggler.hand.machine))
+            .chain(self.ebd_users.iter_mut().map(|user| &mut user.machine))
     }
 
     /// A client's initiator, which runs.

@@ -5,9 +5,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Instant;
 
 use thinwire_buffer::Addr;
-use thinwire_ebd::{ClientConfig, ClientReport, ClientState, EbdClient};
+use thinwire_ebd::{ClientConfig, ClientReport, ClientState, EbdCanary, EbdClient};
 use thinwire_node::{Lane, PartId};
 use thinwire_proto::StageSums;
+use thinwire_runtime::clock::entropy;
 use thinwire_runtime::serve::OpenedLeaf;
 use thinwire_volume::{ErrorKind, Identity, Port, Volume};
 use thinwire_wire::ebd::{EbdForm, NakReason};
@@ -115,6 +116,8 @@ impl EbdLeaf {
             },
             retained_bytes_max: RETAINED_BYTES_MAX,
             label: spec.to_string(),
+            seed: entropy(),
+            canary: EbdCanary::None,
         };
         let client = EbdClient::new(shard.now(), config, info);
         let client = shard.add(client, Vec::new(), &Lane::ALL);

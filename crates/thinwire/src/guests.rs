@@ -1,7 +1,7 @@
 //! What is offered in other protocols: from offers to their servers, each on a link of its own.
 
 use thinwire_buffer::Addr;
-use thinwire_ebd::{EbdOffer, EbdServer, ServerConfig};
+use thinwire_ebd::{EbdCanary, EbdOffer, EbdServer, ServerConfig};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::shards::Guest;
 use thinwire_target::Dialect;
@@ -38,7 +38,7 @@ pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
         let form = first.form;
         let link =
             open_foreign_link(&first.link(), form.header_bytes(), config.fault.as_ref(), None)?;
-        let server = ServerConfig { form, offers, seed: entropy() };
+        let server = ServerConfig { form, offers, seed: entropy(), canary: EbdCanary::None };
         let make = move |info| Box::new(EbdServer::new(server, info)) as Box<dyn Dialect>;
         guests.push(Guest { link, make: Box::new(make) });
     }

@@ -8,7 +8,7 @@ use thinwire_wire::ebd::{EbdForm, Frame, NakReason, Operation, Tag};
 
 use super::request::{Owner, Pending, Request};
 use super::timing::TRIES_MAX;
-use super::{EbdClient, REQUESTS_MAX, Retained};
+use super::{EbdCanary, EbdClient, REQUESTS_MAX};
 
 /// How often a client that has no credit, and nothing on its way, asks for some.
 const CREDIT_PROBE: Duration = Duration::from_millis(100);
@@ -180,7 +180,8 @@ impl EbdClient {
 
     fn start(&mut self, pending: Pending, tag: Tag) {
         let (block, now, number) = (self.block, self.now, self.handles);
-        self.requests.push(Request::new(pending, tag, number, block, now, self.next_entry));
+        let mark = self.retained.mark();
+        self.requests.push(Request::new(pending, tag, number, block, now, mark));
         self.send(self.requests.len() - 1);
     }
 
@@ -203,28 +204,14 @@ impl EbdClient {
         Some(self.tag(identifier, 0))
     }
 
-    /// Sends again what was answered and not flushed, in its order.
+    /// Sends again what was answered and not flushed.
     fn replay(&mut self) {
-        while let Some(&number) = self.replays.front() {
-            let at = self.retained.partition_point(|entry| entry.number < number);
-            let Some(entry) = self.retained.get(at).filter(|entry| entry.number == number) else {
-                self.replays.pop_front();
-                continue;
-            };
-            let (start, end) = (entry.start, entry.end);
-            let pending = Pending {
-                owner: Owner::Replay(number),
-                op: Op::Write,
-                is_durable: false,
-                start,
-                end,
-                data: entry.data.clone(),
-            };
-            let is_replay = |request: &&Request| request.is_replay();
-            let conflicts =
-                self.requests.iter().filter(is_replay).any(|r| r.pending.conflicts(&pending));
+        while let Some(&(start, end)) = self.replays.front() {
+            let data = self.retained.part(start, end);
+            let (owner, op, is_durable) = (Owner::Replay, Op::Write, false);
+            let pending = Pending { owner, op, is_durable, start, end, data };
             let fits = self.may_go(end - start) || self.replaying == 0;
-            if conflicts || !fits || !self.quarantine.allows(self.now, start, end) {
+            if !fits || !self.quarantine.allows(self.now, start, end) {
                 return;
             }
             let Some(tag) = self.next_tag(start, end) else { return };
@@ -265,7 +252,7 @@ impl EbdClient {
         let is_under_way = self.waiting.iter().any(is_flush)
             || self.requests.iter().any(|request| is_flush(&request.pending));
         let is_time = self.now >= self.flush_failed_at.map_or(Time::ZERO, |at| at + FLUSH_PAUSE);
-        if self.retained_bytes > self.config.retained_bytes_max && !is_under_way && is_time {
+        if self.retained.bytes() > self.config.retained_bytes_max && !is_under_way && is_time {
             self.waiting.push_front(own_flush());
         }
     }
@@ -365,8 +352,8 @@ impl EbdClient {
             _ => {
                 let request = self.requests.swap_remove(at);
                 self.forget(&request);
-                if let Owner::Replay(number) = request.pending.owner {
-                    return self.on_replay_failed(number, why);
+                if request.is_replay() {
+                    return self.on_replay_failed(request.pending.start, why);
                 }
                 if request.pending.op == Op::Flush {
                     self.flush_failed_at = Some(self.now);
@@ -377,9 +364,11 @@ impl EbdClient {
     }
 
     /// What was answered before cannot be written any more: nothing that follows may be believed.
-    fn on_replay_failed(&mut self, number: u64, why: NakReason) {
-        let text =
-            format!("write {number} was answered, lost, and cannot be written: {}", why.describe());
+    fn on_replay_failed(&mut self, sector: u32, why: NakReason) {
+        let text = format!(
+            "what was written at sector {sector} was answered, lost, and cannot be written again: {}",
+            why.describe()
+        );
         self.note(Gravity::Failure, text);
         self.fail(kind_of(why));
     }
@@ -417,21 +406,14 @@ impl EbdClient {
         }
         self.forget(&request);
         match (request.pending.op, request.pending.owner) {
-            (Op::Flush, _) => {
-                let mark = request.mark;
-                while self.retained.front().is_some_and(|entry| entry.number < mark) {
-                    let entry = self.retained.pop_front().expect("just seen");
-                    self.retained_bytes -= entry.data.bytes();
-                }
-            }
-            (Op::Write, Owner::Replay(_)) => self.replaying -= 1,
+            (Op::Flush, _) => self.retained.flushed(request.mark),
+            (Op::Write, Owner::Replay) => self.replaying -= 1,
             (Op::Write, _) => {
-                // Also one that is durable: it must not be lost behind one of before that is sent again.
-                let Pending { start, end, ref data, .. } = request.pending;
-                let number = self.next_entry;
-                self.next_entry += 1;
-                self.retained_bytes += data.bytes();
-                self.retained.push_back(Retained { number, start, end, data: data.clone() });
+                let Pending { start, end, is_durable, ref data, .. } = request.pending;
+                match is_durable {
+                    true => self.retained.supersede(start, end),
+                    false => self.retained.add(start, end, data.clone()),
+                }
             }
             _ => {}
         }
@@ -447,7 +429,8 @@ impl EbdClient {
         if let (Tag::Ideal { identifier, .. }, true) = (request.tag, op != Op::Flush) {
             self.pairs.end(request.sent, identifier, start, end);
         }
-        if op == Op::Write && request.unanswered > 0 {
+        let is_careful = self.config.canary != EbdCanary::NoQuarantine;
+        if op == Op::Write && request.unanswered > 0 && is_careful {
             self.quarantine.add(request.sent, start, end);
         }
         if request.is_replay() && !request.is_done() {

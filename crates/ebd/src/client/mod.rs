@@ -2,11 +2,12 @@
 //!
 //! * `shaking.rs`: handshakes, how large a block may be, and servers that are away
 //! * `flow.rs`: what is sent when: credit, order, answers, retransmission
-//! * `request.rs`: one request; `late.rs`: frames that come late; `timing.rs`: how long an answer is waited for
+//! * `request.rs`: one request; `retained.rs`: what is kept until it is flushed; `late.rs`: frames that come late; `timing.rs`: how long an answer is waited for
 
 mod flow;
 mod late;
 mod request;
+mod retained;
 mod shaking;
 mod timing;
 
@@ -20,10 +21,12 @@ use thinwire_volume::{
 };
 use thinwire_wire::ebd::{EbdForm, EbdState, Frame, NakReason, Operation, Tag};
 
-use self::late::{Pairs, Quarantine};
+use self::late::{LIFETIME, Pairs, Quarantine};
 use self::request::{Owner, Pending, Request};
+use self::retained::Retained;
 use self::shaking::Shaking;
 use self::timing::Timeout;
+use crate::EbdCanary;
 
 /// The name of this module in errors.
 const MODULE: &str = "ebd";
@@ -56,6 +59,10 @@ pub struct ClientConfig {
     pub retained_bytes_max: usize,
     /// What people call it in messages.
     pub label: String,
+    /// By which its numbers differ from those of an earlier client at this station: another for each.
+    pub seed: u64,
+    /// A fault of its own.
+    pub canary: EbdCanary,
 }
 
 /// Where a client stands.
@@ -98,15 +105,6 @@ pub struct ClientReport {
     pub handshakes: u64,
 }
 
-/// A write that was answered and is not known to be on the medium.
-#[derive(Debug)]
-struct Retained {
-    number: u64,
-    start: u32,
-    end: u32,
-    data: SegList,
-}
-
 /// A disk that a server of EBD has. Belongs to one thread; nothing in it waits.
 pub struct EbdClient {
     config: ClientConfig,
@@ -131,11 +129,9 @@ pub struct EbdClient {
     pairs: Pairs,
     quarantine: Quarantine,
     handles: u32,
-    retained: VecDeque<Retained>,
-    retained_bytes: usize,
-    next_entry: u64,
-    /// Entries of the log that are still to be sent again, and how many are on their way.
-    replays: VecDeque<u64>,
+    retained: Retained,
+    /// Ranges of what is retained that are still to be sent again, and how many are on their way.
+    replays: VecDeque<(u32, u32)>,
     replaying: usize,
     wack_timeout: Timeout,
     timeout: Timeout,
@@ -172,7 +168,12 @@ impl EbdClient {
             features,
         };
         let fits = info.frame_bytes.max.saturating_sub(config.form.header_bytes()) as u32;
-        let shaking = Shaking::new(now, config.block_bytes.min(fits / 512 * 512));
+        let mut shaking = Shaking::new(now, config.block_bytes.min(fits / 512 * 512));
+        if config.form == EbdForm::Ideal {
+            // Nothing tells it from an earlier client at this station, whose frames may still be on their way.
+            shaking.begin_at(now + LIFETIME);
+        }
+        let handles = config.seed as u32;
         let none = Timeout::new(Duration::ZERO, Duration::ZERO);
         EbdClient {
             config,
@@ -193,10 +194,8 @@ impl EbdClient {
             requests: Vec::new(),
             pairs: Pairs::new(),
             quarantine: Quarantine::default(),
-            handles: 0,
-            retained: VecDeque::new(),
-            retained_bytes: 0,
-            next_entry: 0,
+            handles,
+            retained: Retained::default(),
             replays: VecDeque::new(),
             replaying: 0,
             wack_timeout: none,
@@ -240,6 +239,11 @@ impl EbdClient {
         self.shaking.refusal()
     }
 
+    /// Which content the server has, and under which grant this client writes, as it was told last.
+    pub fn state(&self) -> EbdState {
+        self.told
+    }
+
     /// How it does.
     pub fn report(&self) -> ClientReport {
         let state = match (self.failure, self.is_closed, self.is_open) {
@@ -254,7 +258,7 @@ impl EbdClient {
             state,
             block_bytes: self.block * 512,
             credit: self.credit,
-            retained_bytes: self.retained_bytes,
+            retained_bytes: self.retained.bytes(),
             ..self.report
         }
     }
@@ -308,7 +312,6 @@ impl EbdClient {
         self.failure.get_or_insert(kind);
         self.fail_all(kind);
         self.retained.clear();
-        self.retained_bytes = 0;
         self.replays.clear();
     }
 

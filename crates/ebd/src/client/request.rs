@@ -9,8 +9,8 @@ use thinwire_wire::ebd::{Frame, Operation, Tag};
 pub(super) enum Owner {
     /// The volume's user.
     User(Token),
-    /// A write that was answered and not flushed, sent again: which of those.
-    Replay(u64),
+    /// A write that was answered and not flushed, sent again.
+    Replay,
     /// The client, which asks for a flush of its own.
     Own,
 }
@@ -116,7 +116,8 @@ impl Request {
         (from, self.pending.end.min(from.saturating_add(self.block)))
     }
 
-    /// The server is another, or begins anew: nothing that it was asked counts. Blocks that are here stay.
+    /// The server is another, or begins anew: nothing that it was asked counts. Blocks that were read stay; those that were
+    /// written may be lost, though they were answered.
     pub fn reset(&mut self, tag: Tag, block: u32) {
         if block != self.block {
             let pending = std::mem::replace(
@@ -133,6 +134,10 @@ impl Request {
             let unanswered = self.unanswered;
             *self = Request::new(pending, tag, self.number, block, self.sent, self.mark);
             self.unanswered = unanswered;
+        }
+        if self.pending.op == Op::Write {
+            let blocks = self.sectors().div_ceil(self.block);
+            self.missing = u128::MAX >> (BLOCKS_MAX - blocks);
         }
         (self.tag, self.tries, self.is_acknowledged) = (tag, 0, false);
         self.to_send_again = false;
@@ -171,7 +176,7 @@ impl Request {
 
     /// It is of the client, which sends again what may have been lost.
     pub fn is_replay(&self) -> bool {
-        matches!(self.pending.owner, Owner::Replay(_))
+        self.pending.owner == Owner::Replay
     }
 
     /// Calls `send` with each frame that asks for what is missing, for so many sectors at most, and the data that goes with

@@ -9,9 +9,9 @@ use thinwire_wire::ebd::{
     EbdForm, Frame, HandshakeAnswer, HandshakeAsk, NakReason, Operation, Tag,
 };
 
-use super::EbdClient;
 use super::request::BLOCKS_MAX;
 use super::timing::Timeout;
+use super::{EbdCanary, EbdClient};
 
 /// How often it is asked: soon, then seldom.
 const SOON: Duration = Duration::from_millis(200);
@@ -63,6 +63,11 @@ impl Shaking {
             proved: 0,
             refusal: None,
         }
+    }
+
+    /// It does not begin before this.
+    pub fn begin_at(&mut self, at: Time) {
+        self.next = at;
     }
 
     pub fn is_over(&self) -> bool {
@@ -342,6 +347,17 @@ impl EbdClient {
         // They are sent again, under other tags, once all that was lost has been.
         self.requests.iter_mut().for_each(|request| request.to_send_again = true);
         self.replaying = 0;
-        self.replays = self.retained.iter().map(|entry| entry.number).collect();
+        self.replays.clear();
+        for mut start in self.retained.starts() {
+            let (end, _) = self.retained.get(start).expect("it begins there");
+            while start < end {
+                let most = end.min(start.saturating_add(self.request_sectors));
+                self.replays.push_back((start, most));
+                start = most;
+            }
+        }
+        if self.config.canary == EbdCanary::NoReplay {
+            self.replays.clear();
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Who is there, and what each has outstanding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use thinwire_buffer::{Addr, Time};
 use thinwire_exports::{Pass, Wish};
@@ -83,6 +83,8 @@ pub(super) struct Client {
     pub credit: u16,
     pub slots: Vec<Slot>,
     free: Vec<u16>,
+    /// Requests that came while all slots were taken, in order. Within the credit, which says nothing of slots.
+    pub backlog: VecDeque<(Frame, Io)>,
     /// Sectors that it has asked for, and not been answered.
     pub asked: u32,
     /// A handshake that has not been answered.
@@ -120,6 +122,7 @@ impl Client {
             credit: 0,
             slots: Vec::new(),
             free: Vec::new(),
+            backlog: VecDeque::new(),
             asked: 0,
             asks: None,
             shaken: None,
@@ -145,7 +148,7 @@ impl Client {
 
     /// No volume has anything of it, and nothing waits.
     pub fn is_idle(&self) -> bool {
-        self.free.len() == self.slots.len()
+        self.free.len() == self.slots.len() && self.backlog.is_empty()
     }
 
     /// What it is called by in frames that it has not asked for.
@@ -192,6 +195,28 @@ impl Client {
     pub fn has(&self, request: &Frame) -> bool {
         let is_taken = |slot: &&Slot| slot.stage != Stage::Free;
         self.slots.iter().filter(is_taken).any(|slot| slot.request == *request)
+            || self.backlog.iter().any(|(waits, _)| waits == request)
+    }
+
+    /// A request waits for a slot.
+    pub fn wait_for_slot(&mut self, request: Frame, io: Io) {
+        self.asked += u32::from(request.length);
+        self.backlog.push_back((request, io));
+    }
+
+    /// The request that has waited for a slot for longest, if it may have one.
+    pub fn next_of_backlog(&mut self, most: u16) -> Option<(Frame, Io)> {
+        let has_slot = !self.free.is_empty() || self.slots.len() < usize::from(most);
+        let (request, io) = if has_slot { self.backlog.pop_front() } else { None }?;
+        self.asked -= u32::from(request.length);
+        Some((request, io))
+    }
+
+    /// Nothing waits for a slot any more.
+    pub fn drop_backlog(&mut self) {
+        for (request, _) in self.backlog.drain(..) {
+            self.asked -= u32::from(request.length);
+        }
     }
 
     /// The wish of a slot, which waits no more.
@@ -301,7 +326,7 @@ impl Clients {
 }
 
 /// 16 bits of which content it is, never zero.
-pub(super) fn content_of(identity: &Identity) -> u16 {
+pub fn content_of(identity: &Identity) -> u16 {
     let bytes = identity.identity.iter().copied().chain(identity.incarnation.to_le_bytes());
     let fold = bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -310,7 +335,7 @@ pub(super) fn content_of(identity: &Identity) -> u16 {
 }
 
 /// 16 bits of which grant it is, zero for none.
-pub(super) fn writer_of(generation: u64) -> u16 {
+pub fn writer_of(generation: u64) -> u16 {
     match generation {
         0 => 0,
         some => 1 + ((some - 1) % 65_535) as u16,

@@ -20,7 +20,10 @@ use thinwire_exports::{
 use thinwire_wire::ebd::{EbdError, EbdForm, Frame, NakReason, Operation, Tag};
 
 use self::clients::{Client, Clients, Key};
+pub use self::clients::{content_of, writer_of};
 use self::order::Order;
+pub use self::shaking::writer_identity;
+use crate::EbdCanary;
 
 /// How often a server tells the door that its clients live: silence says nothing of them.
 const HEARD: Duration = Duration::from_millis(500);
@@ -47,6 +50,8 @@ pub struct ServerConfig {
     pub offers: Vec<EbdOffer>,
     /// Tells this life of it from others: indices of clients begin behind it.
     pub seed: u64,
+    /// A fault of its own.
+    pub canary: EbdCanary,
 }
 
 /// What a server has counted. Each reason why a frame was dropped has one.
@@ -83,6 +88,8 @@ pub struct EbdServer {
     clients: Clients,
     /// By offer.
     orders: Vec<Order>,
+    /// Writes that were done, for [`EbdCanary::AnswersOnce`].
+    done_once: Vec<(Key, Tag, u32)>,
     /// Frames that go out with this turn.
     out: TxBatch,
     /// Requests that came in this turn and want a WACK: session, slot, and which use of it.
@@ -108,6 +115,7 @@ impl EbdServer {
             info,
             clients,
             orders,
+            done_once: Vec::new(),
             out: TxBatch::new(),
             owed: Vec::new(),
             ending: Vec::new(),
@@ -184,7 +192,8 @@ impl EbdServer {
         };
         let known = self.clients.find(key).filter(|&at| {
             // The index alone proves nothing, and none was given in another life.
-            index.is_none_or(|index| self.clients.get(at).index == index)
+            let ignores_index = self.config.canary == EbdCanary::IndexIgnored;
+            index.is_none_or(|index| self.clients.get(at).index == index) || ignores_index
         });
         let Some(at) = known else {
             if frame.operation != Operation::End {

@@ -5,8 +5,8 @@ use thinwire_exports::{DialectDesk, Done, NoEntry, Refused, Submitted, Wish};
 use thinwire_volume::{ErrorKind, Io, Op};
 use thinwire_wire::ebd::{EbdForm, Frame, NakReason, Operation};
 
-use super::EbdServer;
 use super::clients::{Slot, Stage, Writing};
+use super::{EbdCanary, EbdServer};
 
 /// The longest request, in sectors, of the implemented form: more would be one long answer after the other. The
 /// document found that 8 are enough (3.1.2).
@@ -58,6 +58,15 @@ impl EbdServer {
         if is_write && rx.len() < header + bytes {
             return self.stats.truncated += 1;
         }
+        if self.config.canary == EbdCanary::AnswersOnce && is_write {
+            let it = (client.key, frame.tag, frame.sector);
+            if self.done_once.contains(&it) {
+                let answer = frame.answer(frame.operation, credit, frame.length, frame.sector);
+                return self.say(from, &answer, SegList::new());
+            }
+            self.done_once.push(it);
+        }
+        let client = self.clients.get_mut(at);
         // A write is done again, behind what is outstanding there: it may be another under the same number.
         let is_repeated = client.has(frame);
         if is_repeated {
@@ -75,9 +84,6 @@ impl EbdServer {
         if is_write && client.writing == Writing::Fenced {
             return self.nak(from, frame, NakReason::Fenced, frame.sector);
         }
-        let Some(slot) = client.take_slot(*frame, desk.slots()) else {
-            return self.stats.beyond_credit += 1;
-        };
         let (op, offset) = match frame.operation {
             Operation::Read => (Op::Read, u64::from(frame.sector) * 512),
             Operation::Flush => (Op::Flush, 0),
@@ -88,22 +94,61 @@ impl EbdServer {
         if is_write {
             rx.slice(header, bytes, |piece| io.data.push(piece));
         }
+        if client.backlog.len() > usize::from(client.credit) {
+            // Flushes, which no credit counts.
+            return self.stats.beyond_credit += 1;
+        }
+        client.wait_for_slot(*frame, io);
+        let taken = self.take_from_backlog(now, at, desk);
+        if frame.wants_wack && !is_repeated {
+            match taken {
+                Some(slot) => self.owe_wack(at, slot, credit),
+                None => self.wack(at, frame, credit),
+            }
+        }
+    }
+
+    /// Requests get the slots that are free, in the order in which they came. The slot of the last.
+    pub(super) fn take_from_backlog(
+        &mut self,
+        now: Time,
+        at: usize,
+        desk: &mut dyn DialectDesk,
+    ) -> Option<u16> {
+        let mut taken = None;
+        while let Some((request, io)) = self.clients.get_mut(at).next_of_backlog(desk.slots()) {
+            taken = self.enter(now, at, (&request, io), desk);
+        }
+        taken
+    }
+
+    /// A request gets a slot, and begins if nothing before it keeps it.
+    fn enter(
+        &mut self,
+        now: Time,
+        at: usize,
+        (frame, io): (&Frame, Io),
+        desk: &mut dyn DialectDesk,
+    ) -> Option<u16> {
+        let is_write = frame.operation.is_write();
+        let client = self.clients.get_mut(at);
+        let slot = client.take_slot(*frame, desk.slots())?;
         let (offer, start) = (client.offer, u64::from(frame.sector));
         let entry = &mut client.slots[usize::from(slot)];
         entry.io = Some(io);
         if is_write {
+            let end = start + u64::from(frame.length);
             entry.waits_for_order = !self.orders[offer].add(at, slot, start, end);
-        }
-        if frame.wants_wack && !is_repeated {
-            self.owe_wack(at, slot, credit);
         }
         if is_write
             && self.clients.get(at).writing == Writing::No
             && let Err(why) = self.claim(now, at, None, false, desk)
         {
-            return self.end_slot(at, slot, why);
+            self.end_slot(at, slot, why);
+        } else {
+            self.begin(now, at, slot, desk);
         }
-        self.begin(now, at, slot, desk);
+        Some(slot)
     }
 
     /// Says that a request is at work, to a client that has asked for it again: in the idealised form, which has no WACK,
@@ -120,8 +165,10 @@ impl EbdServer {
     /// A new request wants a WACK. Of one block it may be answered before anything is sent, which says the same.
     fn owe_wack(&mut self, at: usize, slot: u16, credit: u16) {
         let client = self.clients.get(at);
-        let Slot { number, request, .. } = client.slots[usize::from(slot)];
+        let Slot { stage, number, request, .. } = client.slots[usize::from(slot)];
         match u32::from(request.length) * 512 > client.block_bytes {
+            // It was refused.
+            _ if stage == Stage::Free => {}
             true => self.wack(at, &request, credit),
             false => self.owed.push((client.session, slot, number)),
         }
@@ -243,6 +290,7 @@ impl EbdServer {
 
     /// What waits of a client, and no volume has, is given up.
     pub(super) fn drop_waiting(&mut self, at: usize, desk: &mut dyn DialectDesk) {
+        self.clients.get_mut(at).drop_backlog();
         for slot in 0..self.clients.get(at).slots.len() {
             let stage = self.clients.get(at).slots[slot].stage;
             if matches!(stage, Stage::Free | Stage::InVolume) {

@@ -8,9 +8,9 @@ use thinwire_wire::ebd::{
     EbdForm, EbdState, Frame, HandshakeAnswer, HandshakeAsk, NakReason, SECTORS_MAX,
 };
 
-use super::EbdServer;
 use super::clients::{Client, Key, Stage, Writing, content_of, writer_of};
 use super::requests::request_sectors;
+use super::{EbdCanary, EbdServer};
 
 /// Clients of a server, at most: the implemented form has so many indices.
 const CLIENTS_MAX: usize = 250;
@@ -146,7 +146,8 @@ impl EbdServer {
         if ask.state.content != 0 && ask.state.content != client.content {
             return self.refuse(now, at, NakReason::Changed, desk);
         }
-        let comes_back = ask.state.writer != 0;
+        let forgets = self.config.canary == EbdCanary::GrantsForgotten;
+        let comes_back = ask.state.writer != 0 && !forgets;
         let is_same = ask.state.writer == writer_of(client.generation);
         if comes_back && !is_same && ask.writes && !ask.takes_over {
             return self.refuse(now, at, NakReason::Fenced, desk);
@@ -183,7 +184,7 @@ impl EbdServer {
         let (transaction, number) = (self.transactions, self.numbers);
         let client = self.clients.get_mut(at);
         let run = InitiatorRun {
-            initiator: initiator_of(self.config.form, client.key),
+            initiator: writer_identity(self.config.form, client.key.from, client.key.device),
             instance: number,
         };
         let name = format!("ebd {}", client.key.from);
@@ -337,13 +338,14 @@ impl EbdServer {
         }
         let client = self.clients.get(at);
         if client.asks.is_some() {
-            if client.is_idle() {
+            if client.is_idle() || self.config.canary == EbdCanary::ShadowIgnored {
                 self.begin_anew(at, desk);
                 self.shake(now, at, desk);
             }
             return;
         }
         self.begin_all(now, at, Stage::Ready, desk);
+        self.take_from_backlog(now, at, desk);
     }
 
     /// Looks anew at the export of a client that shakes hands again.
@@ -377,17 +379,18 @@ impl Client {
     }
 }
 
-/// As whom a client writes: its station and device, for all its life.
-fn initiator_of(form: EbdForm, key: Key) -> [u8; 16] {
+/// As whom a client at a station writes, for all its life: in the record of who writes an export. `device` is that of the
+/// client's requests in the idealised form; in the implemented form its own minor, and 0.
+pub fn writer_identity(form: EbdForm, station: Addr, device: (u8, u8)) -> [u8; 16] {
     let mut id = [0; 16];
     id[..3].copy_from_slice(b"ebd");
     id[3] = 1 + form as u8;
-    match key.from {
+    match station {
         Addr::Mac(mac) => id[4..10].copy_from_slice(&mac),
         Addr::Sim(n) => id[4..8].copy_from_slice(&n.to_be_bytes()),
         Addr::Group | Addr::Udp(_) => {}
     }
-    (id[10], id[11]) = key.device;
+    (id[10], id[11]) = device;
     id
 }
 

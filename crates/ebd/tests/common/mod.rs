@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, Time, TxBatch};
-use thinwire_ebd::{ClientConfig, EbdClient, EbdOffer, EbdServer, ServerConfig};
+use thinwire_ebd::{ClientConfig, EbdCanary, EbdClient, EbdOffer, EbdServer, ServerConfig};
 use thinwire_exports::ExportConfig;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_target::{Target, TargetConfig};
@@ -118,6 +118,8 @@ impl World {
             fail_after: None,
             retained_bytes_max: 4 << 20,
             label: format!("client{nth}"),
+            seed: u64::from(nth),
+            canary: EbdCanary::None,
         }
     }
 
@@ -311,7 +313,8 @@ fn serve(
     target.add_export(ExportConfig { name: "disk0".into(), volume, read_only: false });
     let offers =
         vec![EbdOffer { major: 3, minor: 1, export: "disk0".into(), stations: Vec::new() }];
-    let server = EbdServer::new(ServerConfig { form, offers, seed }, info(SERVER));
+    let server =
+        EbdServer::new(ServerConfig { form, offers, seed, canary: EbdCanary::None }, info(SERVER));
     target.add_guest(Box::new(server));
     let id = node.add(target, Vec::new(), &Lane::ALL);
     node.give_foreign_link(id, 0);

@@ -29,6 +29,10 @@ pub struct StationConfig {
     /// Frames longer than this arrive in pieces of so many bytes, as on an xdp link; at least 80.
     /// Default: none do.
     pub piece_bytes_max: usize,
+    /// Which protocol is spoken there: a station hears nothing of others, as sockets of an EtherType. Default 0,
+    /// Thinwire's, whose frames are damaged as they are; those of others are not checked but by adapters, so
+    /// damaged ones are lost.
+    pub protocol: u8,
 }
 
 impl Default for StationConfig {
@@ -38,6 +42,7 @@ impl Default for StationConfig {
             frame_bytes_base: 1500,
             room_frames: 256,
             piece_bytes_max: usize::MAX,
+            protocol: 0,
         }
     }
 }
@@ -286,6 +291,11 @@ impl Net {
     }
 
     fn carry(&mut self, from: u32, to: u32, left_ns: u64, ser_ns: u64, bytes: &[u8]) {
+        let protocol =
+            |station: u32| self.stations.get(station as usize).map(|s| s.config.protocol);
+        if protocol(from) != protocol(to) {
+            return;
+        }
         self.stats.sent += 1;
         if self.is_cut(from, to) {
             self.stats.cut += 1;
@@ -335,6 +345,10 @@ impl Net {
     }
 
     fn fly(&mut self, from: u32, to: u32, at_ns: u64, bytes: &[u8], is_damaged: bool) {
+        if is_damaged && self.stations[to as usize].config.protocol != 0 {
+            self.stats.corrupted += 1;
+            return;
+        }
         let mut copy = self.spare.pop().unwrap_or_default();
         copy.clear();
         copy.extend_from_slice(bytes);

@@ -221,6 +221,17 @@ impl Model {
         true
     }
 
+    /// As [`Model::run_started`], where a grant is one station's and outlives its runs: this one may have the grant that
+    /// the run before it had.
+    pub fn run_follows(&mut self, run: u32, generation: u64) -> bool {
+        if generation < self.generation {
+            return false;
+        }
+        self.drop_run();
+        (self.run, self.generation) = (run, generation);
+        true
+    }
+
     /// Somebody writes it where it lies, under no generation of its own: whoever was the writer must not be
     /// any more.
     pub fn outsider_came(&mut self, run: u32) {

@@ -3,7 +3,7 @@
 
 use thinwire_link::rng::Rng;
 
-use super::{has_tree, pick};
+use super::{Story, has_tree, pick};
 use crate::damage::{BadBuffers, Damage};
 use crate::world::{MS, SECOND, World};
 
@@ -17,10 +17,15 @@ fn dice(seed: u64) -> Option<Rng> {
     dice.chance(SHARE).then_some(dice)
 }
 
+/// Whether somebody asks for integrity in the world of this seed.
+pub(super) fn has_integrity(seed: u64) -> bool {
+    dice(seed).is_some()
+}
+
 /// Whether data may be altered in the world of this seed.
 pub fn has_damage(seed: u64) -> bool {
     dice(seed).is_some() && {
-        let (world, _) = super::build(seed, &mut Rng::new(seed), false);
+        let (world, _) = super::build(seed, Story::Swarm, &mut Rng::new(seed), false);
         world.clients.iter().any(|client| client.buffers.is_some())
     }
 }

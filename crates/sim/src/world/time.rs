@@ -2,6 +2,7 @@
 
 use super::{MS, World};
 use crate::client::End;
+use crate::ebd::EbdUser;
 use crate::export::Export;
 use crate::gateway::LeavesState;
 use crate::medium::MediumHandle;
@@ -37,6 +38,9 @@ impl World {
         for juggler in self.jugglers.iter().filter(|j| j.is_running()) {
             at = at.min(juggler.hand.machine.next_time(self.now));
         }
+        for user in self.ebd_users.iter().filter(|user| user.is_running()) {
+            at = at.min(user.machine.next_time(self.now));
+        }
         if !self.starting.is_empty() {
             at = at.min(self.now + MS);
         }
@@ -68,6 +72,7 @@ impl World {
         self.let_go_of_gone();
         self.turn_clients()?;
         self.turn_jugglers()?;
+        self.turn_ebd_users()?;
         self.look_at_keys()?;
         for export in &self.exports {
             if let Some(breach) = export.breach() {
@@ -231,7 +236,8 @@ impl World {
     pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
         let clients = self.clients.iter().map(|c| self.describe(c));
         let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
-        let clients = clients.chain(jugglers).collect::<Vec<_>>().join("; ");
+        let of_ebd = self.ebd_users.iter().map(EbdUser::describe);
+        let clients = clients.chain(jugglers).chain(of_ebd).collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 

@@ -1,0 +1,166 @@
+//! What a user of EBD reads and writes, and how the answers are judged.
+
+use thinwire_buffer::SegList;
+use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume};
+
+use super::EbdUser;
+use crate::coverage::Coverage;
+use crate::export::Export;
+use crate::model::{ModelEffect, Range, Ticket, Violation};
+use crate::stamp::SECTOR_BYTES;
+
+/// What the completion of an I/O is checked against.
+enum Expectation {
+    Write { version: u64, fua: bool },
+    Read(Ticket),
+    Flush((u64, u64)),
+}
+
+pub(super) struct Pending {
+    kind: Expectation,
+    range: Range,
+}
+
+impl EbdUser {
+    pub(super) fn wants_more(&self, now: u64) -> bool {
+        let is_usable = self.client.as_ref().is_some_and(|client| client.failure().is_none());
+        let may = self.is_open && is_usable && !self.is_closing;
+        let flushes = self.owes_flush && self.pending.is_empty();
+        let goes_on = self.submitted < self.workload.budget
+            && self.pending.len() < self.workload.depth
+            && now >= self.pause_until;
+        may && (flushes || goes_on)
+    }
+
+    /// One more I/O, drawn.
+    pub(super) fn submit_random(
+        &mut self,
+        now: u64,
+        export: &mut Export,
+        coverage: &mut Coverage,
+        note: &mut dyn FnMut(&str, u64),
+    ) {
+        let w = self.workload;
+        if self.owes_flush && self.pending.is_empty() {
+            self.owes_flush = false;
+            let nothing = Range { first: 0, count: 0 };
+            return self.submit(Op::Flush, nothing, false, export, coverage);
+        }
+        self.submitted += 1;
+        let writes = if self.config.read_only { 0 } else { w.writes };
+        let drawn = self.rng.below(w.reads + writes + w.flushes);
+        let op = match drawn {
+            drawn if drawn < w.reads => Op::Read,
+            drawn if drawn < w.reads + writes => Op::Write,
+            _ => Op::Flush,
+        };
+        let geometry = self.client.as_ref().expect("it runs").geometry();
+        let all = geometry.bytes as usize / SECTOR_BYTES;
+        let span = if self.rng.chance(w.hot) { w.hot_sectors.clamp(1, all) } else { all };
+        let first = self.rng.below(span as u64) as usize;
+        let most = w.sectors_max.min(geometry.io_bytes_max as usize / SECTOR_BYTES);
+        let longest = most.clamp(1, all - first);
+        let longest = if self.rng.chance(0.8) { longest.min(16) } else { longest };
+        let count = self.rng.between(1, longest as u64) as usize;
+        let range = Range { first, count };
+        if self.rng.chance(w.pauses) {
+            self.pause_until = now + self.rng.between(1, w.pause_ns_max);
+        }
+        let fua = op == Op::Write && self.rng.chance(w.fua);
+        note(["reads", "writes", "flushes"][op as usize % 3], (first as u64) << 16 | count as u64);
+        self.submit(op, range, fua, export, coverage);
+    }
+
+    fn submit(
+        &mut self,
+        op: Op,
+        range: Range,
+        fua: bool,
+        export: &mut Export,
+        coverage: &mut Coverage,
+    ) {
+        let token = self.next_token;
+        self.next_token += 1;
+        let len = range.count * SECTOR_BYTES;
+        let mut io = Io::new(token, op, (range.first * SECTOR_BYTES) as u64, len as u64);
+        io.flags.fua = fua;
+        let life = export.life();
+        let model = &mut export.models[self.content];
+        let kind = match op {
+            Op::Read => {
+                let run = (!self.config.read_only).then_some(self.run);
+                Expectation::Read(model.begin_read(run, range, life))
+            }
+            Op::Flush => {
+                (io.offset, io.len) = (0, 0);
+                Expectation::Flush(model.begin_flush())
+            }
+            _ => {
+                let version = model.begin_write(self.run, range, ModelEffect::Data);
+                let mut buf = self.pool.get(len);
+                model.fill(self.run, range, version, &mut buf);
+                io.data = SegList::of(buf.freeze());
+                Expectation::Write { version, fua }
+            }
+        };
+        coverage.ebd_requests += 1;
+        self.pending.insert(token, Pending { kind, range });
+        self.client.as_mut().expect("it runs").submit(io);
+        self.machine.dirty = true;
+    }
+
+    pub(super) fn check(
+        &mut self,
+        now: u64,
+        completion: Completion,
+        export: &mut Export,
+        coverage: &mut Coverage,
+    ) -> Result<(), Violation> {
+        let token = completion.token;
+        let Some(Pending { kind, range }) = self.pending.remove(&token) else {
+            return Err(self.violation(format!("I/O {token} was completed twice")));
+        };
+        if let Err(error) = completion.result {
+            if !self.error_is_due(error.kind, now, export) {
+                return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
+            }
+            coverage.ebd_errors += 1;
+        }
+        let (ok, life) = (completion.result.is_ok(), export.life());
+        let model = &mut export.models[self.content];
+        let judged = match kind {
+            Expectation::Write { version, fua } => {
+                coverage.ebd_writes += u64::from(ok);
+                model.end_write(self.run, range, version, ok, fua);
+                Ok(())
+            }
+            Expectation::Flush(mark) if !self.config.read_only => {
+                coverage.ebd_flushes += u64::from(ok);
+                model.end_flush(self.run, mark, ok)
+            }
+            Expectation::Read(ticket) if ok => {
+                coverage.ebd_reads += 1;
+                model.end_read(&ticket, range, &completion.data.to_vec(), life)
+            }
+            Expectation::Flush(_) | Expectation::Read(_) => Ok(()),
+        };
+        judged.map_err(|v| self.violation(v.0))
+    }
+
+    /// Whether it had to come to this.
+    pub(super) fn error_is_due(&self, kind: ErrorKind, now: u64, export: &Export) -> bool {
+        match kind {
+            ErrorKind::Away => self.config.fail_after.is_some(),
+            ErrorKind::Fenced => {
+                let me = self.known_as();
+                !self.config.read_only && export.was_fenced(self.content, self.generation, &me)
+            }
+            ErrorKind::ContentChanged => export.is_gone(self.content),
+            // A device that is not there for a while is told so.
+            ErrorKind::Io => export.error_is_due() || export.may_be_missed(now),
+            ErrorKind::NoSpace => export.error_is_due(),
+            ErrorKind::ShuttingDown => self.is_closing,
+            _ => false,
+        }
+    }
+}
