@@ -120,7 +120,7 @@ end_spare() {
   spare=
 }
 
-long=(thinwire-sim/seeds thinwire-sim/stalls)
+long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd)
 # One build for all that runs optimised: with other packages at a time, features differ and most is built again.
 release() {
   cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions

@@ -139,6 +139,8 @@ impl Machine {
                     if Some(place as u32) == self.foreign {
                         // What an adapter finds to be damaged it drops.
                         config.rates.loss += std::mem::take(&mut config.rates.corrupt);
+                        // See `StationConfig::protocol`.
+                        config.rates.dup = 0.0;
                     }
                     Box::new(FaultLink::new(link, &config, clock))
                 }

@@ -103,6 +103,7 @@ impl EbdClient {
                 true => {}
                 false => self.requests[at].tries += 1,
             }
+            self.requests[at].is_repeated = true;
             self.report.repeated += 1;
             self.send(at);
         }
@@ -321,7 +322,7 @@ impl EbdClient {
         let Some(request) = self.requests.iter_mut().find(is) else {
             return self.report.late += 1;
         };
-        if !request.is_acknowledged && request.tries == 0 {
+        if !request.is_acknowledged && !request.is_repeated {
             self.wack_timeout.on_answer(now.since(request.first_sent));
         }
         request.is_acknowledged = true;
@@ -396,7 +397,7 @@ impl EbdClient {
             return;
         }
         let mut request = self.requests.swap_remove(at);
-        if request.tries == 0 {
+        if !request.is_repeated {
             let latency = now.since(request.first_sent);
             self.timeout.on_answer(latency);
             if !request.is_acknowledged {

@@ -61,7 +61,10 @@ pub(super) struct Request {
     pub unanswered: u32,
     pub sent: Time,
     pub first_sent: Time,
+    /// How often it was sent again since the server said anything of it.
     pub tries: u32,
+    /// It was sent again at all: what an answer took says nothing.
+    pub is_repeated: bool,
     /// The server has forgotten it, or may have.
     pub to_send_again: bool,
     /// The server has said that it is there.
@@ -96,6 +99,7 @@ impl Request {
             sent: now,
             first_sent: now,
             tries: 0,
+            is_repeated: false,
             to_send_again: false,
             is_acknowledged: false,
             mark,
@@ -140,6 +144,7 @@ impl Request {
             self.missing = u128::MAX >> (BLOCKS_MAX - blocks);
         }
         (self.tag, self.tries, self.is_acknowledged) = (tag, 0, false);
+        self.is_repeated = false;
         self.to_send_again = false;
     }
 
@@ -165,6 +170,8 @@ impl Request {
         };
         if self.missing >> block & 1 == 1 {
             self.missing &= !(1 << block);
+            // It goes on: what is missing was lost by chance, or for want of room.
+            self.tries = 0;
             // One that comes twice is the answer to one frame, as far as anybody knows.
             self.unanswered -= 1;
             if let Some(piece) = self.pieces.get_mut(block as usize) {

@@ -282,6 +282,11 @@ impl EbdClient {
         else {
             return self.report.dropped += 1;
         };
+        if self.config.form == EbdForm::Implemented && answer.block_bytes > self.shaking.block_bytes
+        {
+            // Nothing in it tells which handshake it answers: not this one.
+            return self.report.late += 1;
+        }
         let block = answer.block_bytes / 512;
         let longest = u32::from(answer.request_sectors).min(block * BLOCKS_MAX);
         let is_fit = answer.block_bytes % 512 == 0

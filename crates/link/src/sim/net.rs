@@ -31,7 +31,7 @@ pub struct StationConfig {
     pub piece_bytes_max: usize,
     /// Which protocol is spoken there: a station hears nothing of others, as sockets of an EtherType. Default 0,
     /// Thinwire's, whose frames are damaged as they are; those of others are not checked but by adapters, so
-    /// damaged ones are lost.
+    /// damaged ones are lost. Nor do others tell a frame from its copy: that comes right behind it.
     pub protocol: u8,
 }
 
@@ -337,6 +337,9 @@ impl Net {
         if self.rng.chance(wire.faults.dup) {
             self.stats.duplicated += 1;
             let more_ns = self.rng.between(0, wire.reorder_ns_max);
+            // Who cannot tell a copy from another frame survives none that makes a detour.
+            let is_told_apart = self.stations[to as usize].config.protocol == 0;
+            let more_ns = if is_told_apart { more_ns } else { 0 };
             let is_damaged = self.rng.chance(wire.faults.corrupt);
             self.fly(from, to, at_ns + more_ns, bytes, is_damaged);
         }

@@ -367,6 +367,8 @@ impl EbdUser {
             NakReason::Busy | NakReason::Fenced => !self.config.read_only,
             NakReason::Media => export.error_is_due(),
             NakReason::NoDevice => export.may_be_missed(now),
+            // It had been answered before, though not let in.
+            NakReason::Changed => export.contents.len() > 1,
             _ => false,
         }
     }

@@ -13,21 +13,22 @@ use crate::model::Violation;
 use crate::world::World;
 
 impl World {
-    /// Which exports of a server may be offered in EBD: on a disk of its own, in blocks of 512 bytes, on its first shard.
+    /// Which exports of a server may be offered in EBD: on a disk of its own, in blocks of 512 bytes. None of one that has
+    /// some on all of its shards.
     pub fn offerable(&self, server: usize) -> Vec<usize> {
-        let mine: Vec<usize> =
-            (0..self.exports.len()).filter(|&at| self.exports[at].server == server).collect();
-        let shards = self.servers[server].serving(mine.len());
-        let of_first = mine.into_iter().step_by(shards.max(1));
+        if self.servers[server].spreading.is_some() {
+            return Vec::new();
+        }
+        let mine = (0..self.exports.len()).filter(|&at| self.exports[at].server == server);
         let is_fit = |&at: &usize| {
             let e = &self.exports[at];
             let is_kept = matches!(e.store, Store::File(_) | Store::Writeback(..));
             is_kept && e.block_bytes == 512 && !e.is_spread && !e.is_leaf
         };
-        of_first.filter(is_fit).collect()
+        mine.filter(is_fit).collect()
     }
 
-    /// Offers these exports of a server in EBD, from its next start on.
+    /// Offers these exports of a server in EBD, from its next start on. It has one shard, as targets with offers have.
     pub fn offer_ebd(
         &mut self,
         server: usize,
@@ -35,6 +36,7 @@ impl World {
         exports: &[usize],
         station: StationConfig,
     ) {
+        self.servers[server].set_shards(1);
         let station = StationConfig { protocol: PROTOCOL, ..station };
         let station = self.net.station(station).number();
         let exports = exports.iter().map(|&at| self.exports[at].name.clone()).collect();
