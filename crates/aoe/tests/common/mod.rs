@@ -2,6 +2,7 @@
 //! decides about.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod asking;
 mod parts;
 
 use std::cell::{Cell, RefCell};
@@ -18,9 +19,11 @@ use thinwire_exports::ExportConfig;
 use thinwire_node::{Lane, Node, PartId};
 use thinwire_target::{Target, TargetConfig};
 use thinwire_volume::stores::MemoryStore;
-use thinwire_volume::{Completion, Effect, ErrorKind, Identity, Io, Op, Volume};
+use thinwire_volume::{Completion, Effect, ErrorKind, Identity, Io, Op, PartEvent, Volume};
 use thinwire_wire::aoe::{AoeCommand, AtaCommand, AtaRegisters, Body, Frame, Header, ShelfSlot};
 
+#[allow(unused_imports, reason = "each test binary uses its part")]
+pub use asking::{RESERVED, Told, add, delete};
 pub use parts::{SharedServer, SharedStore, Slow};
 
 pub const SERVER: Addr = Addr::Mac([2, 0, 0, 0, 0, 1]);
@@ -294,6 +297,11 @@ impl World {
         let mut bytes = self.request(AoeCommand::IssueAta, &Body::Ata(registers));
         bytes.extend_from_slice(data);
         bytes
+    }
+
+    /// A disk of the target has something to say.
+    pub fn wake(&mut self) {
+        self.node.post(self.now, self.target, PartEvent::Readable);
     }
 
     fn launch(&mut self, from: Addr, batch: &mut TxBatch) {
