@@ -2,6 +2,7 @@
 //! (`tw://`, `tw+udp://`), a device of an EBD server (`ebd://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
 //! (`FILE.toml#NAME`).
 
+mod aoe;
 mod ebd;
 mod leaves;
 mod remote;
@@ -17,8 +18,9 @@ use crate::error::ParseError;
 use crate::size::parse_size;
 pub use crate::trees::NodeName;
 use crate::trees::Scope;
+pub(crate) use aoe::parse_shelf_slot;
 pub use ebd::EbdSpec;
-pub(crate) use ebd::{ebd_link, parse_device, parse_ebd_interface, parse_ethertype};
+pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
 pub use leaves::{Ground, same};
 pub use remote::{NodeAddress, RemoteSpec};
 
