@@ -146,6 +146,11 @@ fn cached_called_durable() {
         };
         let mut world = World::over(vec![offer(cached)], Box::new(over));
         let client = world.open_with(1, AoeClientConfig { flushes: true, ..world.config(1) });
+        // One that does not flush says so, where it matters.
+        world.open(2);
+        world.pass(MS);
+        let says = |note: &String| note.contains("client2") && note.contains("not flushed");
+        assert_eq!(world.client_notes.iter().any(says), cached, "{:?}", world.client_notes);
         world.write(client, 0, &stamp(0, 100, 1)).unwrap();
         world.flush(client).unwrap();
         let tokens: Vec<u64> = (0..10)

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::{BYTES, DEVICE, Fate, SERVER, World, offer, stamp};
@@ -26,6 +27,7 @@ fn a_client_finds_its_device_reads_and_writes() {
     world.write(client, last, &stamp(last, 1, 2)).unwrap();
     assert_eq!(world.read(client, last, 512).unwrap(), stamp(last, 1, 2));
     world.flush(client).unwrap();
+    assert_eq!((&world.client_notes, &world.notes), (&Vec::new(), &Vec::new()));
     world.client(client).close();
     world.until(1, |world| world.client(client).is_closed());
 }
@@ -85,6 +87,9 @@ fn frames_are_lost_doubled_and_late_and_nothing_is_wrong() {
             assert!(read == expected, "{at} of version {version}");
         }
         assert!(world.client(client).report().repeated > 0);
+        let asked = world.seen.iter().filter(|seen| seen.from == client);
+        let tags: BTreeSet<u32> = asked.clone().map(|seen| seen.header.tag).collect();
+        assert_eq!(tags.len(), asked.count(), "each frame has a tag of its own");
     }
 }
 

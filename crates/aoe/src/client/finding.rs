@@ -140,6 +140,12 @@ impl AoeClient {
             return true;
         }
         self.serial = serial;
+        if view.has_write_cache() && !self.config.flushes && !self.config.read_only && !self.is_open
+        {
+            let text =
+                "the drive has a write cache, and is not flushed: what it has answered may be lost";
+            self.note(Gravity::Warning, text.to_owned());
+        }
         if !self.is_open {
             self.geometry.bytes = bytes;
             let piece = u32::from(self.frame_sectors) * SECTOR_BYTES as u32;

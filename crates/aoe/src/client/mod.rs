@@ -41,6 +41,8 @@ pub struct AoeClientConfig {
     pub flushes: bool,
     /// How long the server may be away before I/O fails; `None` to wait.
     pub fail_after: Option<Duration>,
+    /// Tags begin behind it: answers to whoever was at this station before do not fit those of this client.
+    pub seed: u64,
     /// What people call it in messages.
     pub label: String,
 }
@@ -159,7 +161,7 @@ impl AoeClient {
             features,
         };
         let room = info.frame_bytes.max.saturating_sub(DATA_OFFSET) / SECTOR_BYTES;
-        let server = config.server;
+        let (server, last_tag) = (config.server, config.seed as u32);
         AoeClient {
             config,
             now,
@@ -177,8 +179,7 @@ impl AoeClient {
             requests: BTreeMap::new(),
             next_request: 0,
             tags: BTreeMap::new(),
-            // Linux makes its tags of the clock and a counter.
-            last_tag: now.0 as u32,
+            last_tag,
             in_flight: 0,
             window: Window::new(1),
             trips: RoundTrips::default(),

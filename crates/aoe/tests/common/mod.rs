@@ -108,6 +108,8 @@ pub struct World {
     seed: u64,
     pub seen: Vec<Seen>,
     pub notes: Vec<String>,
+    /// What clients have said to people.
+    pub client_notes: Vec<String>,
     tokens: u64,
     tag: u32,
     pub done: BTreeMap<u64, Completion>,
@@ -184,6 +186,7 @@ impl World {
             seed: 1,
             seen: Vec::new(),
             notes: Vec::new(),
+            client_notes: Vec::new(),
             tokens: 0,
             tag: 0x5000_0000,
             done: BTreeMap::new(),
@@ -233,6 +236,7 @@ impl World {
             read_only: false,
             flushes: false,
             fail_after: None,
+            seed: u64::from(nth) << 20,
             label: format!("client{nth}"),
         }
     }
@@ -359,6 +363,10 @@ impl World {
                 thinwire_volume::Closing { now, out: &mut out, effects: &mut effects };
             let deadline = thinwire_volume::Part::close(client, &mut closing);
             // Whoever is to be called at once does something.
+            self.client_notes.extend(effects.into_iter().filter_map(|effect| match effect {
+                Effect::Note(_, text) => Some(text),
+                _ => None,
+            }));
             let is_busy = deadline <= now && out[0].is_empty() && client.outstanding() > 0;
             let busy = self.busy.entry(addr).or_insert(0);
             *busy = if is_busy { *busy + 1 } else { 0 };
