@@ -52,7 +52,7 @@ fn a_config_string_is_told_compared_and_set() {
     assert_eq!(query(&mut world, ForceSet, b"kept"), said("kept"));
     world.crash();
     assert_eq!(query(&mut world, Read, b""), said("kept"));
-    assert_eq!(world.server.get().kept(DEVICE).unwrap().config, b"kept");
+    assert_eq!(world.server.borrow().kept(DEVICE).unwrap().config, b"kept");
 }
 
 #[test]

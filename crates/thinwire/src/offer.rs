@@ -143,11 +143,16 @@ impl OfferSpec {
             }
             _ => false,
         };
-        if let Some(other) = others.iter().find(is_port) {
-            // Their servers would fence each other's writer, who is one to both.
-            return wrong(format!(
-                "`{other}` is the same device on another interface: give it another shelf or slot"
-            ));
+        for other in others.iter().filter(is_port) {
+            let masks = [self, other].map(|offer| offer.stations.is_empty());
+            if (&other.export, other.protocol) != (&self.export, self.protocol)
+                || masks[0] != masks[1]
+            {
+                return wrong(format!(
+                    "`{other}` is the same device on another interface, so the export must be the same, both durable or cached, \
+                     and both with initiator= or neither"
+                ));
+            }
         }
         for other in others.iter().filter(|other| other.link() == self.link()) {
             if other.protocol.name() != protocol {
@@ -318,10 +323,11 @@ mod tests {
 
     #[test]
     fn offers_go_together_with_exports_and_others() {
-        let exports: Vec<ExportSpec> = ["disk0=memory:1M", "big=memory:1M,block=4096"]
-            .iter()
-            .map(|e| e.parse().unwrap())
-            .collect();
+        let exports: Vec<ExportSpec> =
+            ["disk0=memory:1M", "other=memory:1M", "big=memory:1M,block=4096"]
+                .iter()
+                .map(|e| e.parse().unwrap())
+                .collect();
         let others: Vec<OfferSpec> = ["ebd:eth1/3.1=disk0,insecure", "aoe:eth1/7.1=disk0,insecure"]
             .iter()
             .map(|offer| offer.parse().unwrap())
@@ -332,13 +338,15 @@ mod tests {
         assert_eq!(check("ebd:eth1/3.2=disk0,insecure"), Ok(()));
         assert_eq!(check("ebd:eth2/3.1=disk0,form=ideal,insecure"), Ok(()));
         assert_eq!(check("aoe:eth1/7.2=disk0,insecure"), Ok(()));
-        assert_eq!(check("aoe:eth2/7.2=disk0,insecure"), Ok(()));
+        assert_eq!(check("aoe:eth2/7.1=disk0,insecure"), Ok(()), "another port");
         for (text, named) in [
             ("ebd:eth1/3.1=disk0,insecure", "device number"),
             ("ebd:eth1/3.2=disk0,form=ideal,insecure", "other form"),
             ("ebd:eth1/3.2=disk1,insecure", "no export `disk1`"),
             ("aoe:eth1/7.1=disk0,cached,insecure", "device number"),
-            ("aoe:eth2/7.1=disk0,insecure", "on another interface"),
+            ("aoe:eth2/7.1=disk0,cached,insecure", "on another interface"),
+            ("aoe:eth2/7.1=other,insecure", "on another interface"),
+            ("aoe:eth2/7.1=disk0,initiator=02-00-00-00-00-01,insecure", "on another interface"),
             ("aoe:eth1/7.2=disk1,insecure", "no export `disk1`"),
             ("aoe:eth1/7.2=big,insecure", "AoE counts sectors"),
             ("ebd:eth1/7.1=disk0,ethertype=0x88a2,insecure", "speaks AoE"),

@@ -1,5 +1,6 @@
-//! The server: devices in front of the door of a target, on one link (`docs/aoe.md`, "The server").
+//! The server: devices in front of the door of a target, on one link or several (`docs/aoe.md`, "The server").
 //!
+//! * `port.rs`: one of its links, a guest of the target
 //! * `parties.rs`: who is there, and what each has outstanding
 //! * `requests.rs`: ATA commands
 //! * `order.rs`: writes of one export that overlap, in the order in which they came
@@ -8,30 +9,26 @@
 
 mod order;
 mod parties;
+mod port;
 mod queries;
 mod requests;
 mod reserving;
 
+pub use self::port::AoePort;
+
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use thinwire_buffer::{Addr, LinkInfo, RxFrame, SegList, Time, TxBatch};
-use thinwire_exports::{
-    Denied, Dialect, DialectDesk, Done, Granted, InitiatorRun, Pass, Refused, Users, Wish,
-};
+use thinwire_exports::DialectDesk;
 use thinwire_wire::aoe::{
     AoeCommand, AtaRefused, AtaRegisters, Body, DATA_OFFSET, ErrorCode, FrameRefused, HEADER_BYTES,
     Header, RefusedBy, SECTOR_BYTES, ShelfSlot, VERSION,
 };
 
 use self::order::Order;
-use self::parties::{Parties, Party, mac_of};
+use self::parties::{Parties, Sender};
 use self::queries::Gauge;
-use self::requests::Again;
 use self::reserving::Reserving;
-
-/// How often a server tells the door that its writers live: silence says nothing of them.
-const HEARD: Duration = Duration::from_millis(500);
 
 /// What clients have set of a device, and a server has to find again when it begins anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,25 +127,33 @@ struct Device {
     offer: AoeOffer,
     /// Which of the server's: devices of one export share it.
     order: usize,
+    /// On which links it is.
+    ports: Vec<usize>,
     /// A change of whom it is reserved for, which is being decided.
     reserving: Option<Reserving>,
 }
 
-/// The devices of one link, and the parties that use them. A guest of a target, on its thread.
+/// A link of a server.
+struct Link {
+    info: LinkInfo,
+    /// Frames that go out with this turn.
+    out: TxBatch,
+    has_announced: bool,
+}
+
+/// The devices of a target, and the parties that use them, whichever link they come by. On the target's thread; its links are
+/// [`AoePort`]s.
 pub struct AoeServer {
     devices: Vec<Device>,
-    info: LinkInfo,
+    ports: Vec<Link>,
     parties: Parties,
     orders: Vec<Order>,
     keeper: Option<Box<dyn AoeKeeper>>,
-    /// Frames that go out with this turn.
-    out: TxBatch,
     /// Parties of which something is to be done at the end of the turn.
     due: VecDeque<usize>,
     gauge: Gauge,
     /// Stations that are a device that is here, too, as far as people have been told.
     rivals: Vec<(Addr, ShelfSlot)>,
-    has_announced: bool,
     heard_at: Time,
     tag: u32,
     transactions: u32,
@@ -158,11 +163,11 @@ pub struct AoeServer {
 }
 
 impl AoeServer {
-    /// A server on a link of which it knows this much.
+    /// A server without a link: [`AoePort::new`] gives it one.
     ///
     /// # Panics
     /// If the number of a device means several: the caller has checked.
-    pub fn new(config: AoeServerConfig, info: LinkInfo) -> Self {
+    pub fn new(config: AoeServerConfig) -> Self {
         let AoeServerConfig { offers, seed } = config;
         let mut names: Vec<String> = Vec::new();
         let mut devices = Vec::with_capacity(offers.len());
@@ -174,19 +179,17 @@ impl AoeServer {
             if order == names.len() {
                 names.push(offer.export.clone());
             }
-            devices.push(Device { offer, order, reserving: None });
+            devices.push(Device { offer, order, ports: Vec::new(), reserving: None });
         }
         AoeServer {
             devices,
-            info,
+            ports: Vec::new(),
             parties: Parties::default(),
             orders: names.iter().map(|_| Order::new()).collect(),
             keeper: None,
-            out: TxBatch::new(),
             due: VecDeque::new(),
             gauge: Gauge::default(),
             rivals: Vec::new(),
-            has_announced: false,
             heard_at: Time::ZERO,
             tag: seed as u32,
             transactions: 0,
@@ -218,28 +221,34 @@ impl AoeServer {
     }
 
     /// The most sectors of a request: what a frame holds behind the registers.
-    fn request_sectors_max(&self) -> u8 {
-        let room = self.info.frame_bytes.max.saturating_sub(DATA_OFFSET);
+    fn request_sectors_max(&self, port: usize) -> u8 {
+        let room = self.ports[port].info.frame_bytes.max.saturating_sub(DATA_OFFSET);
         (room / SECTOR_BYTES).min(usize::from(u8::MAX)) as u8
     }
 
     /// Sends a header, and what is behind it.
-    fn say(&mut self, to: Addr, header: &Header, put: impl FnOnce(&mut Vec<u8>)) {
-        let out = self.out.push(to);
+    fn say(&mut self, to: Sender, header: &Header, put: impl FnOnce(&mut Vec<u8>)) {
+        let out = self.ports[to.port].out.push(to.addr);
         out.head.extend_from_slice(&header.to_bytes());
         put(&mut out.head);
     }
 
     /// Answers an ATA command.
-    fn say_registers(&mut self, to: Addr, header: &Header, registers: AtaRegisters, data: SegList) {
-        let out = self.out.push(to);
+    fn say_registers(
+        &mut self,
+        to: Sender,
+        header: &Header,
+        registers: AtaRegisters,
+        data: SegList,
+    ) {
+        let out = self.ports[to.port].out.push(to.addr);
         out.head.extend_from_slice(&header.to_bytes());
         out.head.extend_from_slice(&registers.to_bytes());
         out.data = data;
     }
 
     /// The server refuses a request, for one of its devices.
-    fn refuse(&mut self, to: Addr, header: &Header, at: usize, code: ErrorCode) {
+    fn refuse(&mut self, to: Sender, header: &Header, at: usize, code: ErrorCode) {
         let header = header.refuse(self.devices[at].offer.device, code);
         self.say(to, &header, |_| {});
     }
@@ -257,17 +266,18 @@ impl AoeServer {
     }
 
     /// Whether frames of a station mean anything to a device.
-    fn hears(&self, at: usize, from: Addr) -> bool {
+    fn hears(&self, at: usize, from: Sender) -> bool {
         let offer = &self.devices[at].offer;
         let (stations, masks) = (&offer.stations, &offer.kept.masks);
-        (stations.is_empty() || stations.contains(&from))
-            && (masks.is_empty() || masks.contains(&mac_of(from)))
+        (stations.is_empty() || stations.contains(&from.addr))
+            && (masks.is_empty() || masks.contains(&from.mac()))
     }
 
-    fn take(&mut self, now: Time, rx: &RxFrame, desk: &mut dyn DialectDesk) {
-        if rx.from == self.info.addr {
+    fn take(&mut self, now: Time, port: usize, rx: &RxFrame, desk: &mut dyn DialectDesk) {
+        if self.ports.iter().any(|port| port.info.addr == rx.from) {
             return;
         }
+        let from = Sender { port, addr: rx.from };
         let mut head = [0; DATA_OFFSET];
         let seen = rx.len().min(head.len());
         rx.copy_to(0, &mut head[..seen]);
@@ -276,16 +286,19 @@ impl AoeServer {
             Err(why) => return self.stats.frames_refused[why as usize] += 1,
         };
         if header.is_response {
-            return self.on_answer(rx.from, &header, desk);
+            return self.on_answer(from, &header, desk);
         }
         let mut is_here = false;
         for at in 0..self.devices.len() {
-            if !header.device.covers(self.devices[at].offer.device) {
+            let device = &self.devices[at];
+            if !header.device.covers(device.offer.device) || !device.ports.contains(&port) {
                 continue;
             }
             is_here = true;
-            match self.hears(at, rx.from) {
-                true => self.take_for(now, at, &header, &head[HEADER_BYTES..seen], rx, desk),
+            match self.hears(at, from) {
+                true => {
+                    self.take_for(now, at, &header, &head[HEADER_BYTES..seen], (from, rx), desk)
+                }
                 false => self.stats.masked += 1,
             }
         }
@@ -299,33 +312,33 @@ impl AoeServer {
         at: usize,
         header: &Header,
         behind: &[u8],
-        rx: &RxFrame,
+        (from, rx): (Sender, &RxFrame),
         desk: &mut dyn DialectDesk,
     ) {
         let is_ata = header.version == VERSION && header.command == AoeCommand::IssueAta as u8;
         if is_ata {
             return match AtaRegisters::parse(behind) {
-                Ok(registers) => self.on_ata(now, at, header, registers, rx, desk),
-                Err(why) => self.refuse_frame(now, rx.from, header, at, why),
+                Ok(registers) => self.on_ata(now, at, header, registers, (from, rx), desk),
+                Err(why) => self.refuse_frame(now, from, header, at, why),
             };
         }
         // Others are short, and rare.
         let mut whole = vec![0; rx.len()];
         rx.copy_to(0, &mut whole);
         match Body::parse(header, &whole[HEADER_BYTES..]) {
-            Ok(Body::Query(query)) => self.on_query(now, at, rx.from, header, &query, desk),
-            Ok(Body::Mask(list)) => self.on_mask(now, at, rx.from, header, &list),
-            Ok(Body::Reserve(asked)) => self.on_reserve(now, at, rx.from, header, &asked, desk),
+            Ok(Body::Query(query)) => self.on_query(now, at, from, header, &query, desk),
+            Ok(Body::Mask(list)) => self.on_mask(now, at, from, header, &list),
+            Ok(Body::Reserve(asked)) => self.on_reserve(now, at, from, header, &asked, desk),
             // Of an ATA command the registers are read above, and no request is an answer.
             Ok(Body::Ata(_) | Body::Refused) => {}
-            Err(why) => self.refuse_frame(now, rx.from, header, at, why),
+            Err(why) => self.refuse_frame(now, from, header, at, why),
         }
     }
 
     fn refuse_frame(
         &mut self,
         now: Time,
-        from: Addr,
+        from: Sender,
         header: &Header,
         at: usize,
         why: FrameRefused,
@@ -346,131 +359,5 @@ impl AoeServer {
         device.reserving.take_if(|reserving| reserving.party == at);
         self.orders[device.order].forget(at);
         desk.leave(party.session, now);
-    }
-}
-
-impl Users for AoeServer {
-    fn is_there(&mut self, session: u64) -> bool {
-        self.parties.of_session(session).is_some()
-    }
-
-    /// There is no frame that a client must answer.
-    fn ask(&mut self, _: Time, _: InitiatorRun) -> bool {
-        false
-    }
-
-    fn has_answered(&mut self, _: InitiatorRun, _: Time) -> bool {
-        false
-    }
-
-    fn on_granted(&mut self, session: u64, transaction: u32, granted: &Granted) {
-        self.granted(session, transaction, granted);
-    }
-
-    fn on_denied(&mut self, session: u64, transaction: u32, denied: Denied) {
-        self.denied(session, transaction, &denied);
-    }
-
-    fn on_closed(&mut self, session: u64, _: u32) {
-        if let Some(at) = self.parties.of_session(session) {
-            self.released(at);
-        }
-    }
-
-    fn on_fenced(&mut self, session: u64, pass: Pass, _: InitiatorRun, _: u64) {
-        let Some(at) = self.parties.of_session(session) else { return };
-        self.parties.get_mut(at).on_fenced(pass);
-        self.due.push_back(at);
-    }
-
-    /// Clients see it when they ask for the drive's identity again.
-    fn on_resized(&mut self, session: u64, _: Pass, bytes: u64) {
-        if let Some(at) = self.parties.of_session(session) {
-            self.parties.get_mut(at).sectors = bytes / SECTOR_BYTES as u64;
-        }
-    }
-}
-
-impl Dialect for AoeServer {
-    fn on_frame(&mut self, now: Time, frame: &mut RxFrame, desk: &mut dyn DialectDesk) {
-        self.take(now, frame, desk);
-    }
-
-    fn take_from_line(&mut self, session: u64, slot: u16) -> Option<Wish> {
-        let at = self.parties.of_session(session)?;
-        let wish = self.parties.get_mut(at).take_from_line(slot);
-        let entry = self.parties.get(at).slots.get(usize::from(slot));
-        if wish.is_none() && entry.is_some_and(|slot| slot.stage == parties::Stage::InLine) {
-            // It may not write any more: others may wait for its turn.
-            self.end_slot(at, slot, requests::FENCED);
-        }
-        wish
-    }
-
-    fn on_refused(&mut self, _: Time, wish: Wish, why: Refused) {
-        if let Some(at) = self.parties.of_session(wish.session) {
-            self.refused(at, wish, why);
-        }
-    }
-
-    fn on_completion(&mut self, _: Time, done: Done<'_>) {
-        if let Some(at) = self.parties.of_session(done.session) {
-            self.completed(at, done);
-        }
-    }
-
-    fn on_release(&mut self, now: Time, desk: &mut dyn DialectDesk) {
-        for at in self.parties.places() {
-            if self.parties.is_at(at) {
-                self.begin_all(now, at, Again::Held, desk);
-            }
-        }
-    }
-
-    fn on_removed(&mut self, now: Time, export: usize, desk: &mut dyn DialectDesk) {
-        for at in self.parties.places() {
-            if self.parties.is_at(at) && self.parties.get(at).export == export {
-                // What a volume has of it ends by itself.
-                self.forget(now, at, desk);
-            }
-        }
-    }
-
-    fn end_turn(&mut self, now: Time, desk: &mut dyn DialectDesk) {
-        if !self.has_announced {
-            self.has_announced = true;
-            self.announce(desk);
-        }
-        while let Some(at) = self.due.pop_front() {
-            self.go_on(now, at, desk);
-        }
-        if now >= self.heard_at {
-            self.heard_at = now + HEARD;
-            for party in self.parties.iter().filter(|party| party.may_write()) {
-                desk.exports().heard(party.session, now);
-            }
-        }
-    }
-
-    fn transmit(&mut self, _: Time, out: &mut TxBatch) {
-        out.append(&mut self.out);
-    }
-
-    fn deadline(&self, now: Time) -> Time {
-        let is_due = !self.due.is_empty() || !self.out.is_empty() || !self.has_announced;
-        match (is_due, self.parties.iter().any(Party::may_write)) {
-            (true, _) => now,
-            (false, true) => self.heard_at,
-            (false, false) => Time::NEVER,
-        }
-    }
-
-    /// There is no frame that says so: clients ask again until a server answers.
-    fn shut_down(&mut self) {
-        self.is_stopping = true;
-    }
-
-    fn is_idle(&self) -> bool {
-        self.out.is_empty() && self.parties.iter().all(Party::is_idle)
     }
 }

@@ -10,6 +10,24 @@ use thinwire_wire::aoe::{AtaIo, AtaRegisters, Header};
 /// The address of a station, as it stands in lists.
 pub(super) type Mac = [u8; 6];
 
+/// Who sent a frame, and on which of the server's links it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sender {
+    pub port: usize,
+    pub addr: Addr,
+}
+
+impl Sender {
+    /// Everybody on a link.
+    pub fn all(port: usize) -> Self {
+        Sender { port, addr: Addr::Group }
+    }
+
+    pub fn mac(self) -> Mac {
+        mac_of(self.addr)
+    }
+}
+
 /// Whose I/O of a device is one writer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Who {
@@ -54,7 +72,7 @@ pub(super) enum Stage {
 /// What is asked for, and by whom.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    pub from: Addr,
+    pub from: Sender,
     pub header: Header,
     pub registers: AtaRegisters,
     pub ata: AtaIo,
@@ -284,7 +302,7 @@ impl Parties {
 }
 
 /// The address of a station, as it stands in lists; links without such addresses have some made of theirs.
-pub(super) fn mac_of(addr: Addr) -> Mac {
+fn mac_of(addr: Addr) -> Mac {
     match addr {
         Addr::Mac(mac) => mac,
         Addr::Sim(n) => {

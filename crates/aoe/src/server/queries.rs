@@ -8,7 +8,7 @@ use thinwire_wire::aoe::{
 };
 
 use super::AoeServer;
-use super::parties::Mac;
+use super::parties::{Mac, Sender};
 
 /// What a server calls the version of its firmware: that of this crate, as major and minor.
 const FIRMWARE: u16 = 0x0001;
@@ -56,7 +56,7 @@ impl AoeServer {
     }
 
     /// Whether a request that changes something names its device. One to all would change what nobody has looked at: it is refused.
-    pub(super) fn is_meant(&mut self, now: Time, at: usize, from: Addr, header: &Header) -> bool {
+    pub(super) fn is_meant(&mut self, now: Time, at: usize, from: Sender, header: &Header) -> bool {
         if header.device.is_one() {
             return true;
         }
@@ -71,7 +71,7 @@ impl AoeServer {
         &mut self,
         now: Time,
         at: usize,
-        from: Addr,
+        from: Sender,
         header: &Header,
         query: &ConfigQuery<'_>,
         desk: &mut dyn DialectDesk,
@@ -109,15 +109,16 @@ impl AoeServer {
     fn say_config(
         &mut self,
         at: usize,
-        to: Addr,
+        to: Sender,
         header: &Header,
         command: ConfigCommand,
         slots: u16,
     ) {
-        let room = self.info.room;
-        let largest = self.info.frame_bytes.max.max(1) as u32;
+        let info = self.ports[to.port].info;
+        let (room, largest) = (info.room, info.frame_bytes.max.max(1) as u32);
         let buffers = room.frames.min(room.bytes / largest).clamp(1, u32::from(slots));
-        let (sectors_max, out) = (self.request_sectors_max(), self.out.push(to));
+        let sectors_max = self.request_sectors_max(to.port);
+        let out = self.ports[to.port].out.push(to.addr);
         let config = &self.devices[at].offer.kept.config;
         let answer = ConfigQuery {
             buffers: buffers as u16,
@@ -131,9 +132,13 @@ impl AoeServer {
         answer.put(&mut out.head);
     }
 
-    /// Tells everybody what is here, and asks whether it is anywhere else.
-    pub(super) fn announce(&mut self, desk: &mut dyn DialectDesk) {
+    /// Tells everybody on a link what is here, and asks whether it is anywhere else.
+    pub(super) fn announce(&mut self, port: usize, desk: &mut dyn DialectDesk) {
+        let all = Sender::all(port);
         for at in 0..self.devices.len() {
+            if !self.devices[at].ports.contains(&port) {
+                continue;
+            }
             let device = self.devices[at].offer.device;
             if desk.exports().find(&self.devices[at].offer.export).is_none() {
                 continue;
@@ -141,22 +146,22 @@ impl AoeServer {
             self.tag = self.tag.wrapping_add(1);
             let question = Header::request(device, AoeCommand::QueryConfig, self.tag);
             let read = ConfigQuery::request(ConfigCommand::Read, &[]);
-            self.say(Addr::Group, &question, |out| read.put(out));
+            self.say(all, &question, |out| read.put(out));
             let header = Header { tag: 0, ..question }.answer(device);
-            self.say_config(at, Addr::Group, &header, ConfigCommand::Read, desk.slots());
+            self.say_config(at, all, &header, ConfigCommand::Read, desk.slots());
         }
     }
 
     /// Somebody answers: nobody here waits for that, but it says who else is a device that is here.
-    pub(super) fn on_answer(&mut self, from: Addr, header: &Header, desk: &mut dyn DialectDesk) {
+    pub(super) fn on_answer(&mut self, from: Sender, header: &Header, desk: &mut dyn DialectDesk) {
         let device = header.device;
         if !self.devices.iter().any(|known| known.offer.device == device) {
             return self.stats.answers += 1;
         }
         self.stats.rivals += 1;
-        if self.rivals.len() < RIVALS_MAX && !self.rivals.contains(&(from, device)) {
-            self.rivals.push((from, device));
-            desk.exports().note(rivals_text(device, self.info.addr, from));
+        if self.rivals.len() < RIVALS_MAX && !self.rivals.contains(&(from.addr, device)) {
+            self.rivals.push((from.addr, device));
+            desk.exports().note(rivals_text(device, self.ports[from.port].info.addr, from.addr));
         }
     }
 
@@ -164,7 +169,7 @@ impl AoeServer {
         &mut self,
         now: Time,
         at: usize,
-        from: Addr,
+        from: Sender,
         header: &Header,
         list: &MaskList<'_>,
     ) {

@@ -1,6 +1,6 @@
 //! ATA commands: from a frame to the door, and the answers.
 
-use thinwire_buffer::{Addr, RxFrame, SegList, Time};
+use thinwire_buffer::{RxFrame, SegList, Time};
 use thinwire_exports::{DialectDesk, Done, NoEntry, Refused, Submitted, Wish};
 use thinwire_volume::{ErrorKind, Io, IoError, Op};
 use thinwire_wire::aoe::{
@@ -9,7 +9,7 @@ use thinwire_wire::aoe::{
 };
 
 use super::AoeServer;
-use super::parties::{Asked, Stage, Who, Writing};
+use super::parties::{Asked, Sender, Stage, Who, Writing};
 use super::reserving::answer_to;
 
 /// Another was granted the export, and it is not given back: a drive that cannot be written says so at once.
@@ -49,15 +49,14 @@ impl AoeServer {
         at: usize,
         header: &Header,
         registers: AtaRegisters,
-        rx: &RxFrame,
+        (from, rx): (Sender, &RxFrame),
         desk: &mut dyn DialectDesk,
     ) {
-        let from = rx.from;
         if self.is_stopping {
             return;
         }
         let reserved = &self.devices[at].offer.kept.reserved;
-        if !reserved.is_empty() && !reserved.contains(&super::mac_of(from)) {
+        if !reserved.is_empty() && !reserved.contains(&from.mac()) {
             self.stats.reserved += 1;
             return self.refuse(from, header, at, ErrorCode::Reserved);
         }
@@ -65,7 +64,7 @@ impl AoeServer {
         let Some(party) = self.party(now, at, who, from, desk) else {
             return self.refuse(from, header, at, ErrorCode::DeviceUnavailable);
         };
-        let request_sectors_max = self.request_sectors_max();
+        let request_sectors_max = self.request_sectors_max(from.port);
         let known = self.parties.get_mut(party);
         known.heard = now;
         let drive = Drive { sectors: known.sectors, request_sectors_max };
@@ -97,7 +96,7 @@ impl AoeServer {
         now: Time,
         at: usize,
         who: Who,
-        from: Addr,
+        from: Sender,
         desk: &mut dyn DialectDesk,
     ) -> Option<usize> {
         if let Some(known) = self.parties.find(at, who) {

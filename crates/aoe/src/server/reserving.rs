@@ -10,7 +10,7 @@ use thinwire_wire::aoe::{
 };
 
 use super::AoeServer;
-use super::parties::{Mac, Party, Stage, Who, Writing, mac_of};
+use super::parties::{Mac, Party, Sender, Stage, Who, Writing};
 
 /// A party that has asked for nothing for so long, and does not write, makes room for another.
 const SILENT: Duration = Duration::from_secs(5);
@@ -18,7 +18,7 @@ const SILENT: Duration = Duration::from_secs(5);
 /// A change of whom a device is reserved for: it is in force once the door has granted the export to them, or has on record that
 /// its writer has ended.
 pub(super) struct Reserving {
-    from: Addr,
+    from: Sender,
     header: Header,
     command: ReserveCommand,
     list: Vec<Mac>,
@@ -28,12 +28,12 @@ pub(super) struct Reserving {
 
 impl AoeServer {
     /// As which party a station uses a device.
-    pub(super) fn who(&self, at: usize, from: Addr) -> Who {
+    pub(super) fn who(&self, at: usize, from: Sender) -> Who {
         let offer = &self.devices[at].offer;
         match (offer.kept.reserved.is_empty(), offer.stations.is_empty()) {
             (false, _) => Who::Reserved,
             (true, false) => Who::Stations,
-            (true, true) => Who::One(mac_of(from)),
+            (true, true) => Who::One(from.mac()),
         }
     }
 
@@ -43,13 +43,13 @@ impl AoeServer {
         now: Time,
         at: usize,
         who: Who,
-        from: Addr,
+        from: Sender,
         desk: &mut dyn DialectDesk,
     ) -> Option<usize> {
         let export = desk.exports().find(&self.devices[at].offer.export)?;
-        let mut seat = desk.seat(now, from);
+        let mut seat = desk.seat(now, from.addr);
         if seat.is_err() && self.make_room(now, desk) {
-            seat = desk.seat(now, from);
+            seat = desk.seat(now, from.addr);
         }
         let Ok(session) = seat else {
             self.stats.beyond_room += 1;
@@ -186,7 +186,7 @@ impl AoeServer {
         &mut self,
         now: Time,
         at: usize,
-        from: Addr,
+        from: Sender,
         header: &Header,
         asked: &Reservation<'_>,
         desk: &mut dyn DialectDesk,
@@ -205,7 +205,7 @@ impl AoeServer {
             return self.stats.undecided += 1;
         }
         let reserved = &self.devices[at].offer.kept.reserved;
-        let is_listed = reserved.is_empty() || reserved.contains(&mac_of(from));
+        let is_listed = reserved.is_empty() || reserved.contains(&from.mac());
         if command == ReserveCommand::Set && !is_listed {
             self.stats.reserved += 1;
             return self.refuse(from, header, at, ErrorCode::Reserved);
@@ -330,9 +330,9 @@ impl AoeServer {
         }
     }
 
-    fn say_reserved(&mut self, at: usize, to: Addr, header: &Header, command: ReserveCommand) {
+    fn say_reserved(&mut self, at: usize, to: Sender, header: &Header, command: ReserveCommand) {
         let header = header.answer(self.devices[at].offer.device);
-        let out = self.out.push(to);
+        let out = self.ports[to.port].out.push(to.addr);
         header.put(&mut out.head);
         Reservation::new(command, &self.devices[at].offer.kept.reserved).put(&mut out.head);
     }

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_aoe::{
-    AoeClient, AoeClientConfig, AoeKeeper, AoeKept, AoeOffer, AoeServer, AoeServerConfig,
+    AoeClient, AoeClientConfig, AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig,
     AoeServerStats,
 };
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, Time, TxBatch};
@@ -24,9 +24,11 @@ use thinwire_wire::aoe::{AoeCommand, AtaCommand, AtaRegisters, Body, Frame, Head
 
 #[allow(unused_imports, reason = "each test binary uses its part")]
 pub use asking::{RESERVED, Told, add, delete};
-pub use parts::{SharedServer, SharedStore, Slow};
+pub use parts::{SharedStore, Slow};
 
+/// Of its first link, to which all clients are, and of its second, where only stations of a test are.
 pub const SERVER: Addr = Addr::Mac([2, 0, 0, 0, 0, 1]);
+pub const SECOND: Addr = Addr::Mac([2, 0, 0, 0, 0, 2]);
 pub const DEVICE: ShelfSlot = ShelfSlot { shelf: 7, slot: 1 };
 pub const BYTES: u64 = 1 << 20;
 const STEP: Duration = Duration::from_micros(50);
@@ -97,7 +99,7 @@ pub struct World {
     pub pool: Pool,
     pub node: Node,
     pub target: PartId<Target>,
-    pub server: SharedServer,
+    pub server: Rc<RefCell<AoeServer>>,
     pub offers: Vec<AoeOffer>,
     pub kept: Kept,
     pub store: SharedStore,
@@ -114,6 +116,11 @@ pub struct World {
     tag: u32,
     pub done: BTreeMap<u64, Completion>,
     busy: BTreeMap<Addr, u32>,
+}
+
+fn server_of(offers: Vec<AoeOffer>, seed: u64, kept: &Kept) -> Rc<RefCell<AoeServer>> {
+    let server = AoeServer::new(AoeServerConfig { offers, seed }).kept_by(Box::new(kept.clone()));
+    Rc::new(RefCell::new(server))
 }
 
 pub fn info(addr: Addr) -> LinkInfo {
@@ -163,11 +170,8 @@ impl World {
         let pool = Pool::new(64 << 20);
         let identity = Identity { identity: [7; 16], incarnation: 1 };
         let store = SharedStore::new(Box::new(MemoryStore::new(BYTES, 512, identity, &pool)));
-        let server = SharedServer::new(AoeServer::new(
-            AoeServerConfig { offers: Vec::new(), seed: 0 },
-            info(SERVER),
-        ));
-        let mut node = Node::new(vec![info(SERVER)]);
+        let server = server_of(Vec::new(), 0, &Kept::default());
+        let mut node = Node::new(vec![info(SERVER), info(SECOND)]);
         let target = Target::new(TargetConfig::default(), Vec::new(), 0, pool.clone(), 1);
         let target = node.add(target, Vec::new(), &Lane::ALL);
         let mut world = World {
@@ -198,24 +202,25 @@ impl World {
 
     /// A target begins, on the store as it is.
     fn begin(&mut self) {
-        self.node = Node::new(vec![info(SERVER)]);
+        self.node = Node::new(vec![info(SERVER), info(SECOND)]);
         let config = TargetConfig { insecure: true, ..TargetConfig::default() };
         let mut target = Target::new(config, Vec::new(), 0, self.pool.clone(), self.seed);
         let volume = (self.over)(self.store.clone(), &self.pool);
         target.add_export(ExportConfig { name: "disk0".into(), volume, read_only: false });
-        let config = AoeServerConfig { offers: self.offers.clone(), seed: self.seed };
-        let server = AoeServer::new(config, info(SERVER)).kept_by(Box::new(self.kept.clone()));
-        self.server = SharedServer::new(server);
-        target.add_guest(Box::new(self.server.clone()));
+        self.server = server_of(self.offers.clone(), self.seed, &self.kept);
+        let devices: Vec<ShelfSlot> = self.offers.iter().map(|offer| offer.device).collect();
+        for link in [SERVER, SECOND] {
+            target.add_guest(Box::new(AoePort::new(&self.server, info(link), &devices)));
+        }
         self.target = self.node.add(target, Vec::new(), &Lane::ALL);
-        self.node.give_foreign_link(self.target, 0);
+        (0..2).for_each(|link| _ = self.node.give_foreign_link(self.target, link));
         self.turn();
     }
 
     /// The process of the target dies, and another begins on what is on the medium, and on what was kept.
     pub fn crash(&mut self) {
         self.seed = self.seed.wrapping_add(7);
-        self.node = Node::new(vec![info(SERVER)]);
+        self.node = Node::new(vec![info(SERVER), info(SECOND)]);
         self.store.settle();
         for offer in &mut self.offers {
             if let Some(kept) = self.kept.0.borrow().get(&offer.device) {
@@ -226,7 +231,7 @@ impl World {
     }
 
     pub fn stats(&self) -> AoeServerStats {
-        self.server.get().stats()
+        self.server.borrow().stats()
     }
 
     pub fn config(&self, nth: u8) -> AoeClientConfig {
@@ -265,10 +270,15 @@ impl World {
 
     /// A frame comes to the server, which had lain in a queue for so long.
     pub fn receive(&mut self, from: Addr, bytes: &[u8], waited: Duration) {
+        self.receive_on(0, from, bytes, waited);
+    }
+
+    /// The same, on one of its links.
+    pub fn receive_on(&mut self, link: usize, from: Addr, bytes: &[u8], waited: Duration) {
         let bytes = self.pool.copy_of(bytes).freeze();
         let (rest, queued) = (SegList::new(), Duration::ZERO);
         let mut rx = RxFrame { from, bytes, rest, waited, queued };
-        self.node.on_frame(self.now, 0, &mut rx);
+        self.node.on_frame(self.now, link, &mut rx);
     }
 
     /// What the server answers to a frame within 20 ms.
@@ -356,6 +366,12 @@ impl World {
         }
         let mut out = std::mem::take(&mut self.node.out()[0]);
         self.launch(SERVER, &mut out);
+        let mut out = std::mem::take(&mut self.node.out()[1]);
+        for frame in out.frames() {
+            let bytes = [frame.head.clone(), frame.data.to_vec()].concat();
+            self.seen.push(Seen::of(SECOND, frame.to, &bytes));
+        }
+        out.clear();
         let mut clients = std::mem::take(&mut self.clients);
         for (&addr, client) in &mut clients {
             let (mut out, mut effects) = ([TxBatch::new()], Vec::new());
