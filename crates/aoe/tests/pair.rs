@@ -5,10 +5,11 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::{BYTES, DEVICE, Fate, SERVER, World, offer, stamp};
+use common::{BYTES, DEVICE, Fate, SERVER, SharedStore, World, offer, stamp};
 use thinwire_aoe::{AoeClientConfig, AoeClientState};
 use thinwire_buffer::Addr;
-use thinwire_volume::{ErrorKind, Op, Volume};
+use thinwire_volume::stores::MemoryStore;
+use thinwire_volume::{ErrorKind, Identity, Op, Volume};
 
 #[test]
 fn a_client_finds_its_device_reads_and_writes() {
@@ -130,4 +131,25 @@ fn a_server_that_is_away() {
     world.pass(Duration::from_secs(30));
     world.judge = Box::new(|_| Fate::Arrives);
     assert_eq!(world.wait(token).unwrap(), vec![0; 512]);
+}
+
+/// Its server is away, and what answers then under its number is another drive.
+#[test]
+fn a_server_that_comes_back_with_another_drive() {
+    for (bytes, identity) in [(BYTES, 8), (BYTES / 2, 7), (BYTES, 7)] {
+        let mut world = World::new();
+        let client = world.open(1);
+        world.judge = Box::new(|_| Fate::Lost);
+        let token = world.submit(client, Op::Read, 0, &[0; 512]);
+        world.pass(Duration::from_secs(5));
+        assert_eq!(world.client(client).report().state, AoeClientState::Away);
+        let identity = Identity { identity: [identity; 16], incarnation: 1 };
+        world.store =
+            SharedStore::new(Box::new(MemoryStore::new(bytes, 512, identity, &world.pool)));
+        world.crash();
+        world.judge = Box::new(|_| Fate::Arrives);
+        let is_other = (bytes, identity.identity) != (BYTES, [7; 16]);
+        let expected = if is_other { Err(ErrorKind::ContentChanged) } else { Ok(vec![0; 512]) };
+        assert_eq!(world.wait(token), expected);
+    }
 }

@@ -4,10 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{DEVICE, RESERVED, SECOND, Told, World, mac, offer, stamp, station};
+use common::{DEVICE, FIRST_ONLY, RESERVED, SECOND, Told, World, mac, offer, stamp, station};
 use thinwire_aoe::AoeOffer;
 use thinwire_buffer::Addr;
-use thinwire_wire::aoe::{AtaCommand, ReserveCommand};
+use thinwire_wire::aoe::{AtaCommand, ReserveCommand, ShelfSlot};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -37,6 +37,20 @@ fn a_device_is_on_both_links() {
     let announced = world.seen.iter().find(said).expect("just seen").bytes.clone();
     world.receive_on(1, common::SERVER, &announced, Duration::ZERO);
     assert_eq!((world.stats().rivals, world.notes.len()), (0, 0));
+}
+
+#[test]
+fn a_device_is_where_it_is_offered() {
+    let device = ShelfSlot::new(7, FIRST_ONLY);
+    let mut world = World::with(vec![offer(false), AoeOffer { device, ..offer(false) }]);
+    let announced = |seen: &&common::Seen| seen.from == SECOND && seen.header.device == device;
+    assert_eq!(world.seen.iter().filter(announced).count(), 0);
+    let mut read = world.ata(AtaCommand::ReadSectorsExt, 0, 8, &[]);
+    assert!(told_there(&mut world, station(1), &read).is_done());
+    read[4] = FIRST_ONLY;
+    assert_eq!(told_there(&mut world, station(1), &read), Told::Nothing);
+    assert_eq!(world.stats().absent, 1);
+    assert!(world.told(station(1), &read).is_done());
 }
 
 /// Linux writes from all of its interfaces, to all ports of a device.

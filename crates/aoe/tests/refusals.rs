@@ -161,6 +161,47 @@ fn commands_that_a_drive_of_ours_does() {
     assert_eq!(view.serial(), *b"07070707070707070707");
 }
 
+/// Frames of any bytes, most of them nearly good ones, from several stations: whoever writes is served as before.
+#[test]
+fn any_bytes() {
+    let mut world = world();
+    let mut state = 88172645463325252u64;
+    let mut next = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let commands =
+        [AtaCommand::ReadSectorsExt, AtaCommand::WriteSectorsExt, AtaCommand::FlushCache];
+    for round in 0..20_000 {
+        let data = stamp(0, next(18), round as u8);
+        let mut frame = world.ata(commands[next(3)], 64 + next(3000) as u64, next(20) as u8, &data);
+        if next(3) == 0 {
+            frame[5] = next(5) as u8;
+        }
+        for _ in 0..next(4) {
+            let at = next(frame.len().min(40));
+            frame[at] = next(256) as u8;
+        }
+        frame.truncate(if next(4) == 0 { next(60) } else { frame.len() });
+        // Neither masks nor reservations: who is not listened to is no test of the others.
+        if frame.get(5).is_some_and(|command| *command == 2 || *command == 3) {
+            frame[5] = 1;
+        }
+        world.receive(station(20 + next(4) as u8), &frame, Duration::ZERO);
+        if round % 500 == 0 {
+            world.pass(Duration::from_millis(2));
+            let sector = round as u64 % 64 / 8 * 8;
+            assert!(world.raw_write(station(1), sector, 3).is_done(), "round {round}");
+            assert_eq!(world.raw_read(station(1), sector), Told::Done(stamp(sector, 8, 3)));
+        }
+    }
+    let stats = world.stats();
+    let refused: u64 = stats.frames_refused.iter().chain(&stats.commands_refused).sum();
+    assert!(refused > 1000 && stats.absent > 100 && stats.reserved > 100, "{stats:?}");
+}
+
 /// More at once than there are buffers: what is beyond them is dropped, and counted.
 #[test]
 fn requests_beyond_the_buffers() {

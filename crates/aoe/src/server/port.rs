@@ -125,7 +125,7 @@ impl Dialect for AoePort {
 
     fn on_release(&mut self, now: Time, desk: &mut dyn DialectDesk) {
         let mut server = self.server.borrow_mut();
-        for at in server.parties.places().filter(|_| self.port == 0) {
+        for at in server.parties.places().filter(|_| self.is_first()) {
             if server.parties.is_at(at) {
                 server.begin_all(now, at, Again::Held, desk);
             }

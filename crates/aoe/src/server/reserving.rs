@@ -46,7 +46,10 @@ impl AoeServer {
         from: Sender,
         desk: &mut dyn DialectDesk,
     ) -> Option<usize> {
-        let export = desk.exports().find(&self.devices[at].offer.export)?;
+        let Some(export) = desk.exports().find(&self.devices[at].offer.export) else {
+            self.stats.absent += 1;
+            return None;
+        };
         let mut seat = desk.seat(now, from.addr);
         if seat.is_err() && self.make_room(now, desk) {
             seat = desk.seat(now, from.addr);

@@ -29,6 +29,8 @@ pub use parts::{SharedStore, Slow};
 /// Of its first link, to which all clients are, and of its second, where only stations of a test are.
 pub const SERVER: Addr = Addr::Mac([2, 0, 0, 0, 0, 1]);
 pub const SECOND: Addr = Addr::Mac([2, 0, 0, 0, 0, 2]);
+/// Slots from here on are on the first link only.
+pub const FIRST_ONLY: u8 = 100;
 pub const DEVICE: ShelfSlot = ShelfSlot { shelf: 7, slot: 1 };
 pub const BYTES: u64 = 1 << 20;
 const STEP: Duration = Duration::from_micros(50);
@@ -209,7 +211,9 @@ impl World {
         target.add_export(ExportConfig { name: "disk0".into(), volume, read_only: false });
         self.server = server_of(self.offers.clone(), self.seed, &self.kept);
         let devices: Vec<ShelfSlot> = self.offers.iter().map(|offer| offer.device).collect();
-        for link in [SERVER, SECOND] {
+        let both: Vec<ShelfSlot> =
+            devices.iter().copied().filter(|device| device.slot < FIRST_ONLY).collect();
+        for (link, devices) in [(SERVER, devices), (SECOND, both)] {
             target.add_guest(Box::new(AoePort::new(&self.server, info(link), &devices)));
         }
         self.target = self.node.add(target, Vec::new(), &Lane::ALL);
