@@ -89,6 +89,15 @@ def fio_switch_drops(lab):
 
 
 @test(security="insecure", seconds=120)
+def fio_faulty_links(lab):
+    """1 % loss, duplication and reordering, on both sides."""
+    fault = ("--fault", "loss=1%,dup=1%,reorder=1%,seed=7")
+    _, attachment = serve(lab, target_extra=fault, attach_extra=fault)
+    load.verified(lab, attachment.nbd, mib=32, timeout=110)
+    attachment.detach()
+
+
+@test(security="insecure", seconds=120)
 def fio_target_killed(lab):
     """kill -9 of the target three times, which loses what was not flushed: nothing that was answered is lost, though the client
     never flushes."""
