@@ -393,7 +393,7 @@ impl Exports {
     }
 
     /// Keeps a sentence for whoever looks after the node, unless too many wait.
-    pub(crate) fn note(&mut self, text: String) {
+    pub fn note(&mut self, text: String) {
         if self.notes.len() < NOTES_MAX {
             self.notes.push_back(text);
         }

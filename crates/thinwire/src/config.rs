@@ -404,9 +404,10 @@ fn checked_offers(
         let wrong = |why: String| Failure::usage(format!("{origin}: {why}"));
         if has_keys {
             return Err(wrong(format!(
-                "`{offer}`: export `{}` has keys, and EBD knows none: it would let in whoever can send frames. Offer it \
+                "`{offer}`: export `{}` has keys, and {} knows none: it would let in whoever can send frames. Offer it \
                  by a target of its own, with --insecure",
-                offer.export
+                offer.export,
+                offer.protocol.name()
             )));
         }
         if shards > 1 {

@@ -160,6 +160,8 @@ pub(crate) struct FileOffer {
     pub form: Option<String>,
     pub ethertype: Option<String>,
     #[serde(default)]
+    pub cached: bool,
+    #[serde(default)]
     pub initiator: Vec<String>,
     #[serde(default)]
     pub insecure: bool,
@@ -172,6 +174,9 @@ impl FileOffer {
         let mut text = format!("{protocol}:{interface}/{device}={export}");
         for (name, value) in [("form", &self.form), ("ethertype", &self.ethertype)] {
             text.extend(value.iter().map(|value| format!(",{name}={value}")));
+        }
+        if self.cached {
+            text.push_str(",cached");
         }
         text.extend(self.initiator.iter().map(|mac| format!(",initiator={mac}")));
         if self.insecure {

@@ -83,7 +83,7 @@ impl ClientNumber {
 }
 
 /// A socket of this name; none if another process has it.
-fn hold(name: &str) -> Outcome<Option<UnixDatagram>> {
+pub(crate) fn hold(name: &str) -> Outcome<Option<UnixDatagram>> {
     let bound =
         SocketAddr::from_abstract_name(name).and_then(|name| UnixDatagram::bind_addr(&name));
     match bound {

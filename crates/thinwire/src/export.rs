@@ -109,7 +109,10 @@ impl ExportSpec {
             VolumeSpec::Memory(_) | VolumeSpec::Null(_) | VolumeSpec::Switched(_) => {
                 wrong("there is nothing to gain: no disk is read for this volume")
             }
-            VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Over { .. } => wrong(
+            VolumeSpec::Remote(_)
+            | VolumeSpec::Ebd(_)
+            | VolumeSpec::Aoe(_)
+            | VolumeSpec::Over { .. } => wrong(
                 "a volume that is made of others, or is another target's, has none: nothing tells it \
                  yet when somebody else has written there",
             ),
@@ -139,6 +142,7 @@ impl ExportSpec {
             VolumeSpec::Switched(_)
             | VolumeSpec::Remote(_)
             | VolumeSpec::Ebd(_)
+            | VolumeSpec::Aoe(_)
             | VolumeSpec::Over { .. } => wrong(
                 "a volume that is made of others, or is another target's, is attached by one shard, and cannot \
                  be spread over several",

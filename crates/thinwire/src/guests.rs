@@ -1,46 +1,105 @@
 //! What is offered in other protocols: from offers to their servers, each on a link of its own.
 
-use thinwire_buffer::Addr;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use thinwire_aoe::{AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig};
+use thinwire_buffer::{Addr, LinkInfo};
 use thinwire_ebd::{EbdCanary, EbdOffer, EbdServer, ServerConfig};
 use thinwire_runtime::clock::entropy;
 use thinwire_runtime::shards::Guest;
 use thinwire_target::Dialect;
+use thinwire_wire::aoe::{DATA_OFFSET, ShelfSlot};
+use thinwire_wire::ebd::EbdForm;
 
 use crate::config::TargetSettings;
 use crate::error::Outcome;
 use crate::links::open_foreign_link;
-use crate::offer::OfferSpec;
+use crate::offer::{OfferProtocol, OfferSpec};
 
-/// Opens what a target offers so. All offers of one interface and EtherType are one server's.
+/// What is spoken on one link.
+enum Lane {
+    Ebd(EbdForm, Vec<EbdOffer>),
+    /// Devices of the one server of AoE that a target has, on all of its links.
+    Aoe(Vec<ShelfSlot>),
+}
+
+/// Opens what a target offers so. All offers of EBD of one interface and EtherType are one server's, and all of AoE.
 ///
 /// # Errors
 /// A link cannot be opened.
 pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
-    let mut lanes: Vec<(&OfferSpec, Vec<EbdOffer>)> = Vec::new();
+    let mut lanes: Vec<(&OfferSpec, Lane)> = Vec::new();
+    let mut devices: Vec<AoeOffer> = Vec::new();
     for offer in &config.offers {
-        tracing::warn!(
-            "offer {offer}: neither authenticated nor encrypted: whoever can send frames on {} can read and write it",
-            offer.ifname
-        );
-        let device = EbdOffer {
-            major: offer.major,
-            minor: offer.minor,
-            export: offer.export.clone(),
-            stations: offer.stations.iter().map(|&mac| Addr::Mac(mac)).collect(),
-        };
-        match lanes.iter_mut().find(|(first, _)| first.link() == offer.link()) {
-            Some((_, devices)) => devices.push(device),
-            None => lanes.push((offer, vec![device])),
+        warn_of(offer);
+        let lane = lanes.iter_mut().find(|(first, _)| first.link() == offer.link());
+        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices)) {
+            (Some(Lane::Ebd(_, known)), Lane::Ebd(_, new)) => known.extend(new),
+            (Some(Lane::Aoe(known)), Lane::Aoe(new)) => known.extend(new),
+            (None, lane) => lanes.push((offer, lane)),
+            (Some(_), _) => unreachable!("offers of two protocols on one link were refused"),
         }
     }
-    let mut guests = Vec::new();
-    for (first, offers) in lanes {
-        let form = first.form;
-        let link =
-            open_foreign_link(&first.link(), form.header_bytes(), config.fault.as_ref(), None)?;
-        let server = ServerConfig { form, offers, seed: entropy(), canary: EbdCanary::None };
-        let make = move |info| Box::new(EbdServer::new(server, info)) as Box<dyn Dialect>;
-        guests.push(Guest { link, make: Box::new(make) });
+    let server = AoeServer::new(AoeServerConfig { offers: devices, seed: entropy() });
+    let server = Rc::new(RefCell::new(server));
+    lanes.into_iter().map(|(first, lane)| open(config, first, lane, &server)).collect()
+}
+
+fn warn_of(offer: &OfferSpec) {
+    tracing::warn!(
+        "offer {offer}: neither authenticated nor encrypted: whoever can send frames on {} can read and write it",
+        offer.ifname
+    );
+    if let OfferProtocol::Aoe { cached: true, .. } = offer.protocol {
+        tracing::warn!(
+            "offer {offer}: CACHED: writes are answered before they are on the medium, and most clients of AoE never flush: \
+             if this target or its machine dies, what was answered may be lost, and the client is not told"
+        );
     }
-    Ok(guests)
+}
+
+/// The lane of one offer. A device of AoE comes to the others, unless it is there by another link.
+fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>) -> Lane {
+    let export = offer.export.clone();
+    let stations: Vec<Addr> = offer.stations.iter().map(|&mac| Addr::Mac(mac)).collect();
+    match offer.protocol {
+        OfferProtocol::Ebd { form, major, minor, .. } => {
+            Lane::Ebd(form, vec![EbdOffer { major, minor, export, stations }])
+        }
+        OfferProtocol::Aoe { device, cached } => {
+            match devices.iter_mut().find(|known| known.device == device) {
+                Some(known) => known.stations.extend(stations),
+                None => {
+                    let kept = AoeKept::default();
+                    devices.push(AoeOffer { device, export, stations, cached, kept });
+                }
+            }
+            Lane::Aoe(vec![device])
+        }
+    }
+}
+
+fn open(
+    config: &TargetSettings,
+    first: &OfferSpec,
+    lane: Lane,
+    server: &Rc<RefCell<AoeServer>>,
+) -> Outcome<Guest> {
+    let head_bytes = match &lane {
+        Lane::Ebd(form, _) => form.header_bytes(),
+        Lane::Aoe(_) => DATA_OFFSET,
+    };
+    let link = open_foreign_link(&first.link(), head_bytes, config.fault.as_ref(), None)?;
+    let (seed, server) = (entropy(), server.clone());
+    let make = move |info: LinkInfo| -> Box<dyn Dialect> {
+        match lane {
+            Lane::Ebd(form, offers) => {
+                let canary = EbdCanary::None;
+                Box::new(EbdServer::new(ServerConfig { form, offers, seed, canary }, info))
+            }
+            Lane::Aoe(devices) => Box::new(AoePort::new(&server, info, &devices)),
+        }
+    };
+    Ok(Guest { link, make: Box::new(make) })
 }

@@ -16,6 +16,7 @@
 //! | [`commands`] | one file for each command |
 
 mod admitted;
+pub mod aoe;
 pub mod attachment;
 pub mod bench;
 pub mod caretaker;

@@ -294,10 +294,18 @@ pub fn let_go_failed(open: &mut dyn OpenVolume, has_written: bool) {
     }
 }
 
-/// Why a device of EBD is not reached unless its user has accepted that.
-const NO_KEYS: &str = "EBD has no keys: frames are neither authenticated nor encrypted, and everybody on the same \
-                       network can read and change the data. If all machines there are trusted, say --insecure (in \
-                       TOML: insecure = true)";
+/// Why a device of another protocol is not reached unless its user has accepted that; `None` of any other volume.
+fn no_keys(spec: &VolumeSpec) -> Option<String> {
+    let protocol = match spec {
+        VolumeSpec::Ebd(_) => "EBD",
+        VolumeSpec::Aoe(_) => "AoE",
+        _ => return None,
+    };
+    Some(format!(
+        "{spec}: {protocol} has no keys: frames are neither authenticated nor encrypted, and everybody on the same network \
+         can read and change the data. If all machines there are trusted, say --insecure (in TOML: insecure = true)"
+    ))
+}
 
 /// Refuses a volume of which a part would be reached without a key, unless the user has accepted that.
 pub fn require_security(spec: &VolumeSpec, security: &Security) -> Outcome {
@@ -308,10 +316,12 @@ pub fn require_security(spec: &VolumeSpec, security: &Security) -> Outcome {
                     remote.key.is_some() || security.key.is_some() || security.insecure;
                 keys::require(is_protected, &format!("reaching {remote}"))?;
             }
-            VolumeSpec::Ebd(device) if !security.insecure => {
-                return Err(Failure::failed(format!("refusing: reaching {device}: {NO_KEYS}")));
+            _ if security.insecure => {}
+            other => {
+                if let Some(why) = no_keys(other) {
+                    return Err(Failure::failed(format!("refusing: reaching {why}")));
+                }
             }
-            _ => {}
         }
     }
     Ok(())
@@ -326,8 +336,11 @@ pub fn check_keys_of_parts(spec: &VolumeSpec, insecure: bool) -> Result<(), Stri
     for leaf in spec.leaves() {
         let remote = match leaf {
             VolumeSpec::Remote(remote) => remote,
-            VolumeSpec::Ebd(device) if !insecure => return Err(format!("{device}: {NO_KEYS}")),
-            _ => continue,
+            _ if insecure => continue,
+            other => match no_keys(other) {
+                Some(why) => return Err(why),
+                None => continue,
+            },
         };
         match &remote.key {
             Some(key) => KeyFile::read(key).map(drop).map_err(|e| format!("{remote}: {e}"))?,
@@ -347,7 +360,7 @@ pub fn check_keys_of_parts(spec: &VolumeSpec, insecure: bool) -> Result<(), Stri
 pub fn is_insecure(spec: &VolumeSpec, security: &Security) -> bool {
     let is_bare = |leaf: &&VolumeSpec| match leaf {
         VolumeSpec::Remote(remote) => remote.key.is_none() && security.key.is_none(),
-        VolumeSpec::Ebd(_) => true,
+        VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_) => true,
         _ => false,
     };
     spec.leaves().iter().any(is_bare)

@@ -19,6 +19,7 @@ use thinwire_volume::{Completion, Geometry, Identity, Io, Port, Unaligned, Volum
 
 use self::ends::{end, end_remotes, remotes};
 use self::grants::Grants;
+use crate::aoe::AoeLeaf;
 use crate::attachment::shown::Shown;
 use crate::ebd::EbdLeaf;
 use crate::error::{Failure, Outcome};
@@ -161,6 +162,9 @@ impl Tree {
                     }
                     VolumeSpec::Ebd(device) => {
                         Leaf::Remote(Box::new(EbdLeaf::begin(host, device, options)?))
+                    }
+                    VolumeSpec::Aoe(device) => {
+                        Leaf::Remote(Box::new(AoeLeaf::begin(host, device, options)?))
                     }
                     store => {
                         let disk_options = disk_options.clone();

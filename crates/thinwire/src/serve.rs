@@ -584,7 +584,10 @@ fn open_store(spec: &ExportSpec, options: &DiskOptions, pool: &Pool) -> Outcome<
             let opened = disk::open_store(path, options, pool, &mut notify(spec));
             of_store(path, opened.map_err(|e| cannot_serve(spec, e))?, export)
         }
-        VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Over { .. } => {
+        VolumeSpec::Remote(_)
+        | VolumeSpec::Ebd(_)
+        | VolumeSpec::Aoe(_)
+        | VolumeSpec::Over { .. } => {
             unreachable!("{spec} is no store")
         }
     })

@@ -1,7 +1,8 @@
 //! Volumes as users name them: a path, `file:PATH`, `memory:SIZE`, `null:SIZE`, an export of a target
-//! (`tw://`, `tw+udp://`), a device of an EBD server (`ebd://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
+//! (`tw://`, `tw+udp://`), a device of an EBD or AoE server (`ebd://`, `aoe://`), a module over a list of these (`linear:[VOLUME,...]`), or one that a file describes
 //! (`FILE.toml#NAME`).
 
+mod aoe;
 mod ebd;
 mod leaves;
 mod remote;
@@ -17,8 +18,10 @@ use crate::error::ParseError;
 use crate::size::parse_size;
 pub use crate::trees::NodeName;
 use crate::trees::Scope;
+pub use aoe::AoeSpec;
+pub(crate) use aoe::parse_shelf_slot;
 pub use ebd::EbdSpec;
-pub(crate) use ebd::{ebd_link, parse_device, parse_ebd_interface, parse_ethertype};
+pub(crate) use ebd::{parse_device, parse_ethertype, parse_plain_interface, plain_link};
 pub use leaves::{Ground, same};
 pub use remote::{NodeAddress, RemoteSpec};
 
@@ -40,6 +43,8 @@ pub enum VolumeSpec {
     Remote(RemoteSpec),
     /// A device of an EBD server.
     Ebd(EbdSpec),
+    /// A device of an AoE server.
+    Aoe(AoeSpec),
     /// A module over volumes, as many as it takes.
     Over {
         /// The name by which a file describes it.
@@ -65,6 +70,7 @@ impl VolumeSpec {
             VolumeSpec::Null(_) | VolumeSpec::Switched(_) => "null".into(),
             VolumeSpec::Remote(remote) => remote.export.clone(),
             VolumeSpec::Ebd(device) => format!("ebd{}.{}", device.major, device.minor),
+            VolumeSpec::Aoe(spec) => format!("aoe{}", spec.device),
             VolumeSpec::Over { node: Some(node), .. } => node.name.clone(),
             VolumeSpec::Over { module, .. } => module.name.into(),
         }
@@ -123,6 +129,13 @@ pub(crate) fn parse_volume(text: &str, scope: &Scope<'_>) -> Result<VolumeSpec, 
             let spec = ebd::parse_ebd(text, rest);
             Ok(VolumeSpec::Ebd(spec.map_err(|e| ParseError::new(text, e))?))
         }
+        "aoe" => {
+            let Some(rest) = rest.strip_prefix("//") else {
+                return bad("`//` must follow the scheme, as in aoe://7.1?link=eth1");
+            };
+            let spec = aoe::parse_aoe(text, rest);
+            Ok(VolumeSpec::Aoe(spec.map_err(|e| ParseError::new(text, e))?))
+        }
         name => match Module::find(name) {
             Some(module) => parse_over(text, module, rest, scope),
             None => bad(&format!(
@@ -177,7 +190,7 @@ fn kinds() -> String {
     let lists = lists.join(", ");
     format!(
         "file:PATH, FILE.toml#NAME, memory:SIZE, null:SIZE, tw://NODE/EXPORT, tw+udp://HOST/EXPORT, \
-         ebd://MAC/MAJOR.MINOR, {lists}"
+         ebd://MAC/MAJOR.MINOR, aoe://SHELF.SLOT, {lists}"
     )
 }
 
@@ -188,7 +201,7 @@ fn begins_list(text: &str) -> Option<&str> {
 }
 
 fn is_remote(text: &str) -> bool {
-    matches!(text.split_once(':'), Some(("tw" | "tw+udp" | "ebd", _)))
+    matches!(text.split_once(':'), Some(("tw" | "tw+udp" | "ebd" | "aoe", _)))
 }
 
 /// Each bracket is closed before the next one opens.
@@ -252,6 +265,7 @@ impl fmt::Display for VolumeSpec {
             VolumeSpec::Switched(bytes) => write!(f, "null:{bytes},switch"),
             VolumeSpec::Remote(remote) => remote.fmt(f),
             VolumeSpec::Ebd(device) => device.fmt(f),
+            VolumeSpec::Aoe(device) => device.fmt(f),
             VolumeSpec::Over { node: Some(node), .. } => node.fmt(f),
             VolumeSpec::Over { module, children, .. } => {
                 let children: Vec<_> = children.iter().map(VolumeSpec::in_list).collect();

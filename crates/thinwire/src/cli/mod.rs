@@ -202,7 +202,9 @@ pub struct TargetArgs {
     #[arg(long, value_name = "EXPORT")]
     pub export: Vec<ExportSpec>,
     /// ebd:IFACE/MAJOR.MINOR=EXPORT[,form=ideal|implemented][,ethertype=0xNNNN][,initiator=MAC],insecure: offer an export
-    /// to clients of the Ethernet Block Device, too, which knows no keys; repeatable
+    /// to clients of the Ethernet Block Device, too, which knows no keys;
+    /// aoe:IFACE/SHELF.SLOT=EXPORT[,durable|cached][,initiator=MAC],insecure: to clients of ATA over Ethernet, as Linux and
+    /// iPXE have them, with durable writes unless it says cached; repeatable
     #[arg(long, value_name = "OFFER")]
     pub offer: Vec<OfferSpec>,
     /// Read node, links and exports from a TOML file and from conf.d/*.toml beside it

@@ -38,16 +38,16 @@ pub(crate) fn parse_device(text: &str) -> Option<(u8, u8)> {
     text.split_once('.').and_then(|(a, b)| Some((number(a)?, number(b)?)))
 }
 
-/// The link on which EBD is spoken, of an interface.
-pub(crate) fn ebd_link(ifname: String, ethertype: u16) -> LinkSpec {
+/// The link on which another protocol is spoken, of an interface.
+pub(crate) fn plain_link(ifname: String, ethertype: u16) -> LinkSpec {
     LinkSpec::Raw { kind: RawKind::Packet, ifname, vlan: None, ethertype }
 }
 
-/// The interface that a user names for EBD.
-pub(crate) fn parse_ebd_interface(text: &str) -> Result<String, String> {
+/// The interface that a user names for another protocol.
+pub(crate) fn parse_plain_interface(protocol: &str, text: &str) -> Result<String, String> {
     if text.contains([':', ',']) {
         return Err(format!(
-            "`{text}`: EBD is spoken on an Ethernet interface through the kernel's packet sockets, so give its name \
+            "`{text}`: {protocol} is spoken on an Ethernet interface through the kernel's packet sockets, so give its name \
              alone, as in eth1"
         ));
     }
@@ -96,7 +96,7 @@ pub(super) fn parse_ebd(text: &str, rest: &str) -> Result<EbdSpec, String> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         let (key, value) = (decode(key)?, decode(value)?);
         let is_first = match key.as_str() {
-            "link" => ifname.replace(parse_ebd_interface(&value)?).is_none(),
+            "link" => ifname.replace(parse_plain_interface("EBD", &value)?).is_none(),
             "ethertype" => ethertype.replace(parse_ethertype(&value)?).is_none(),
             "form" => form.replace(parse_form(&value)?).is_none(),
             "block" => block_bytes.replace(parse_block(&value)?).is_none(),
@@ -117,7 +117,7 @@ pub(super) fn parse_ebd(text: &str, rest: &str) -> Result<EbdSpec, String> {
         station: mac,
         major,
         minor,
-        link: ebd_link(ifname, ethertype.unwrap_or(ETHERTYPE_DEFAULT)),
+        link: plain_link(ifname, ethertype.unwrap_or(ETHERTYPE_DEFAULT)),
         form: form.unwrap_or(EbdForm::Implemented),
         block_bytes,
         text: text.to_owned(),

@@ -5,6 +5,8 @@ use std::fs::metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use thinwire_wire::aoe::ShelfSlot;
+
 use super::{NodeAddress, NodeName, VolumeSpec};
 
 /// What a leaf is, under whatever name. Memory and null volumes are new for each who names them, and
@@ -18,6 +20,8 @@ enum LeafKey<'a> {
     Export(&'a NodeAddress, &'a str),
     /// A server's station, and the device there.
     EbdDevice([u8; 6], u8, u8),
+    /// An interface, and the device there.
+    AoeDevice(&'a str, ShelfSlot),
 }
 
 /// What many volumes stand on, to find those that share something. Looks at the files of each once.
@@ -58,7 +62,7 @@ impl<'a> Ground<'a> {
 pub fn same([one, other]: [&VolumeSpec; 2]) -> String {
     let kind = match one {
         VolumeSpec::Remote(_) => "export",
-        VolumeSpec::Ebd(_) => "device",
+        VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_) => "device",
         _ => "file",
     };
     format!("{one} and {other} are the same {kind}")
@@ -92,14 +96,17 @@ impl VolumeSpec {
 
     /// Something that is reached over links is part of it.
     pub fn has_remote(&self) -> bool {
-        let is_remote =
-            |leaf: &&VolumeSpec| matches!(leaf, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_));
-        self.leaves().iter().any(is_remote)
+        self.leaves().iter().any(|leaf| leaf.is_network())
+    }
+
+    /// It is reached over links.
+    fn is_network(&self) -> bool {
+        matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Aoe(_))
     }
 
     /// It is one store of this machine.
     pub fn is_store(&self) -> bool {
-        !matches!(self, VolumeSpec::Remote(_) | VolumeSpec::Ebd(_) | VolumeSpec::Over { .. })
+        !self.is_network() && !matches!(self, VolumeSpec::Over { .. })
     }
 
     /// Changes the paths in it.
@@ -142,6 +149,7 @@ impl VolumeSpec {
             VolumeSpec::Ebd(device) => {
                 Some(LeafKey::EbdDevice(device.station, device.major, device.minor))
             }
+            VolumeSpec::Aoe(spec) => Some(LeafKey::AoeDevice(&spec.ifname, spec.device)),
             _ => None,
         }
     }

@@ -1,0 +1,158 @@
+//! Which station has the device, and how large that is.
+
+use std::time::Duration;
+
+use thinwire_buffer::{Addr, RxFrame, Time};
+use thinwire_volume::{ErrorKind, Gravity};
+use thinwire_wire::aoe::{
+    AoeCommand, AtaCommand, AtaRegisters, ConfigCommand, ConfigQuery, DATA_OFFSET, Header,
+    IDENTIFY_BYTES, IdentifyView, SECTOR_BYTES,
+};
+
+use super::AoeClient;
+use super::timing::Window;
+
+/// How soon what was not answered is asked again: first, and at most.
+const SOON: Duration = Duration::from_millis(100);
+const LATE: Duration = Duration::from_secs(1);
+/// Frames that one I/O is cut into, at most, and the longest I/O whatever a frame carries.
+const PIECES_MAX: u32 = 64;
+const IO_BYTES_MAX: u32 = 128 << 10;
+/// Sectors of a request to a server of the first versions, which tell none.
+const SECTORS_OF_OLD: u8 = 2;
+
+/// What is asked now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Who has it?
+    Query,
+    /// How large is it?
+    Identify,
+    /// Nothing.
+    Over,
+}
+
+/// Where the search stands.
+#[derive(Debug)]
+pub(super) struct Finding {
+    stage: Stage,
+    next: Time,
+    pause: Duration,
+    /// Of the question that was asked last.
+    tag: u32,
+}
+
+impl Finding {
+    pub fn new(now: Time) -> Self {
+        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0 }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// When something is to be asked.
+    pub fn next(&self) -> Time {
+        if self.is_over() { Time::NEVER } else { self.next }
+    }
+
+    /// The device is looked for once more.
+    pub fn begin_anew(&mut self, now: Time) {
+        *self = Finding::new(now);
+    }
+
+    fn enter(&mut self, stage: Stage, now: Time) {
+        (self.stage, self.next, self.pause) = (stage, now, SOON);
+    }
+}
+
+impl AoeClient {
+    /// Asks what is to be asked.
+    pub(super) fn find(&mut self) {
+        if self.finding.is_over() || self.now < self.finding.next {
+            return;
+        }
+        self.finding.next = self.now + self.finding.pause;
+        self.finding.pause = (2 * self.finding.pause).min(LATE);
+        self.finding.tag = self.next_tag();
+        let tag = self.finding.tag;
+        self.report.frames += 1;
+        let (device, server) = (self.config.device, self.server);
+        if self.finding.stage == Stage::Query {
+            let out = self.out.push(self.config.server.unwrap_or(Addr::Group));
+            Header::request(device, AoeCommand::QueryConfig, tag).put(&mut out.head);
+            return ConfigQuery::request(ConfigCommand::Read, &[]).put(&mut out.head);
+        }
+        let out = self.out.push(server.expect("it has said so"));
+        let registers = AtaRegisters::request(AtaCommand::IdentifyDevice, 0, 1);
+        Header::request(device, AoeCommand::IssueAta, tag).put(&mut out.head);
+        registers.expect("it speaks of no sector").put(&mut out.head);
+    }
+
+    /// A station says that it is the device: asked, or of itself.
+    pub(super) fn on_config(&mut self, from: Addr, query: &ConfigQuery<'_>) {
+        if self.config.server.is_some_and(|server| server != from) {
+            return self.report.rivals += 1;
+        }
+        if self.finding.stage != Stage::Query {
+            if let Some(server) = self.server.filter(|server| *server != from) {
+                self.report.rivals += 1;
+                if self.report.rivals == 1 {
+                    let device = self.config.device;
+                    let text = format!("{from} says that it is {device}, too: {server} is used");
+                    self.note(Gravity::Warning, text);
+                }
+            }
+            return;
+        }
+        let told = if query.sectors_max == 0 { SECTORS_OF_OLD } else { query.sectors_max };
+        let sectors = told.min(self.link_sectors).max(1);
+        if self.is_open && sectors < self.frame_sectors {
+            // What is on its way is cut for what it took before.
+            let text =
+                format!("{from} takes {sectors} sectors now, and not {}", self.frame_sectors);
+            self.note(Gravity::Failure, text);
+            return self.fail(ErrorKind::Invalid);
+        }
+        (self.server, self.frame_sectors) = (Some(from), sectors);
+        self.heard();
+        self.window = Window::new(u32::from(query.buffers));
+        self.finding.enter(Stage::Identify, self.now);
+    }
+
+    /// The drive says what it is. False if that was not asked now.
+    pub(super) fn on_identity(&mut self, tag: u32, registers: &AtaRegisters, rx: &RxFrame) -> bool {
+        if self.finding.stage != Stage::Identify || tag != self.finding.tag {
+            return false;
+        }
+        let mut data = [0; IDENTIFY_BYTES];
+        if !registers.is_done() || rx.len() < DATA_OFFSET + data.len() {
+            self.report.dropped += 1;
+            return true;
+        }
+        rx.copy_to(DATA_OFFSET, &mut data);
+        let view = IdentifyView::parse(&data).expect("all of it is here");
+        let (bytes, serial) = (view.sectors() * SECTOR_BYTES as u64, view.serial());
+        if self.is_open && (bytes < self.geometry.bytes || serial != self.serial) {
+            let text = "its server answers again, and has another drive".to_owned();
+            self.note(Gravity::Failure, text);
+            self.fail(ErrorKind::ContentChanged);
+            return true;
+        }
+        self.serial = serial;
+        if view.has_write_cache() && !self.config.flushes && !self.config.read_only && !self.is_open
+        {
+            let text =
+                "the drive has a write cache, and is not flushed: what it has answered may be lost";
+            self.note(Gravity::Warning, text.to_owned());
+        }
+        if !self.is_open {
+            self.geometry.bytes = bytes;
+            let piece = u32::from(self.frame_sectors) * SECTOR_BYTES as u32;
+            self.geometry.io_bytes_max = (piece * PIECES_MAX).min(IO_BYTES_MAX);
+        }
+        self.finding.enter(Stage::Over, self.now);
+        (self.is_open, self.heard_at) = (true, self.now);
+        true
+    }
+}

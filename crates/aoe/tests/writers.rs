@@ -1,0 +1,204 @@
+//! Who may write, for whom a device is reserved, and what becomes of that.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{DEVICE, RESERVED, Told, World, mac, offer, stamp, station};
+use thinwire_aoe::AoeOffer;
+use thinwire_volume::Op;
+use thinwire_wire::aoe::{
+    AoeCommand, AtaCommand, Body, ErrorCode, Reservation, ReserveCommand, ShelfSlot, ata_error,
+};
+
+use ReserveCommand::{ForceSet, Read, Set};
+
+#[test]
+fn each_station_is_a_writer_of_its_own() {
+    let mut world = World::new();
+    assert!(world.raw_read(station(2), 0).is_done());
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+    assert_eq!(world.raw_read(station(2), 0), Told::Done(stamp(0, 8, 1)));
+    assert!(world.raw_write(station(1), 8, 1).is_done());
+}
+
+/// It says nothing for longer than any lease, and the target begins anew: nobody else may write.
+#[test]
+fn the_writer_who_is_silent() {
+    let mut world = World::new();
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+    world.crash();
+    assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+    assert!(world.raw_write(station(1), 8, 3).is_done());
+    assert_eq!(world.raw_read(station(2), 0), Told::Done(stamp(0, 8, 1)));
+}
+
+/// Linux writes from all of its interfaces.
+#[test]
+fn stations_of_an_offer_are_one_writer() {
+    let stations = vec![station(1), station(2)];
+    let mut world = World::with(vec![AoeOffer { stations, ..offer(false) }]);
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    assert!(world.raw_write(station(2), 8, 1).is_done());
+    assert_eq!(world.raw_read(station(3), 0), Told::Nothing);
+    assert_eq!(world.stats().masked, 1);
+    world.crash();
+    assert!(world.raw_write(station(2), 0, 2).is_done());
+    // Others that are named when it begins anew are the same writer.
+    world.offers[0].stations = vec![station(2), station(3)];
+    world.crash();
+    assert!(world.raw_write(station(3), 0, 3).is_done());
+}
+
+#[test]
+fn those_for_whom_a_device_is_reserved_are_one_writer() {
+    let mut world = World::new();
+    let both = [mac(1), mac(2)];
+    assert_eq!(world.reserve(station(1), Read, &[]), Some(Ok(Vec::new())));
+    assert_eq!(world.reserve(station(1), Set, &both), Some(Ok(both.to_vec())));
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    assert!(world.raw_write(station(2), 8, 1).is_done());
+    // Whoever is not in the list does no I/O at all, and does not change it.
+    assert_eq!(world.raw_read(station(3), 0), RESERVED);
+    assert_eq!(world.raw_write(station(3), 0, 3), RESERVED);
+    assert_eq!(world.reserve(station(3), Set, &[mac(3)]), Some(Err(6)));
+    assert_eq!(world.reserve(station(3), Set, &[]), Some(Err(6)));
+    assert_eq!(world.reserve(station(3), Read, &[]), Some(Ok(both.to_vec())));
+    // The same again is answered as before, in whatever order.
+    assert_eq!(world.reserve(station(2), Set, &[mac(2), mac(1)]), Some(Ok(both.to_vec())));
+    // Unless it is forced.
+    assert_eq!(world.reserve(station(3), ForceSet, &[mac(3)]), Some(Ok(vec![mac(3)])));
+    assert_eq!(world.raw_write(station(1), 0, 4), RESERVED);
+    assert!(world.raw_write(station(3), 8, 5).is_done());
+    assert_eq!(world.raw_read(station(3), 0), Told::Done(stamp(0, 8, 1)));
+}
+
+#[test]
+fn who_releases_lets_others_write() {
+    let mut world = World::new();
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Ok(vec![mac(1)])));
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    assert_eq!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 2).is_done());
+    // A station that has reserved nothing has the device by its writes, and gives it back so.
+    assert_eq!(world.raw_write(station(1), 0, 3), RESERVED);
+    assert_eq!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+    assert_eq!(world.raw_write(station(1), 0, 3), RESERVED);
+    assert_eq!(world.reserve(station(2), Set, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(1), 0, 3).is_done());
+    // Or it is made to.
+    assert_eq!(world.reserve(station(2), ForceSet, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 4).is_done());
+    // Released is on record.
+    assert_eq!(world.reserve(station(2), Set, &[]), Some(Ok(Vec::new())));
+    world.crash();
+    assert!(world.raw_write(station(1), 0, 5).is_done());
+}
+
+#[test]
+fn nobody_reserves_what_another_writes() {
+    let mut world = World::new();
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    assert_eq!(world.reserve(station(2), Set, &[mac(2)]), Some(Err(6)));
+    assert_eq!(world.reserve(station(2), Read, &[]), Some(Ok(Vec::new())), "it is not taken");
+    assert!(world.raw_write(station(1), 0, 2).is_done());
+    // The writer shares what it has, and passes it on.
+    let both = [mac(1), mac(2)];
+    assert_eq!(world.reserve(station(1), Set, &both), Some(Ok(both.to_vec())));
+    assert!(world.raw_write(station(2), 0, 3).is_done());
+    assert!(world.raw_write(station(1), 0, 4).is_done());
+    assert_eq!(world.reserve(station(2), Set, &[mac(3)]), Some(Ok(vec![mac(3)])));
+    assert_eq!(world.raw_write(station(1), 0, 5), RESERVED);
+    assert!(world.raw_write(station(3), 8, 5).is_done());
+    assert_eq!(world.raw_read(station(3), 0), Told::Done(stamp(0, 8, 4)));
+}
+
+/// A list that was kept is in force when the target begins anew; one that was not is the same writer once it is set.
+#[test]
+fn a_reservation_behind_a_restart() {
+    let both = [mac(1), mac(2)];
+    let mut world = World::new();
+    assert_eq!(world.reserve(station(1), Set, &both), Some(Ok(both.to_vec())));
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    world.crash();
+    assert_eq!(world.raw_write(station(3), 0, 3), RESERVED);
+    assert!(world.raw_write(station(2), 0, 2).is_done());
+    // Nobody has kept it.
+    world.kept.0.borrow_mut().get_mut(&DEVICE).expect("it was kept").reserved.clear();
+    world.crash();
+    assert_eq!(world.raw_write(station(1), 0, 3), RESERVED, "it is another writer");
+    assert_eq!(world.reserve(station(2), Set, &both), Some(Ok(both.to_vec())));
+    assert!(world.raw_write(station(1), 0, 4).is_done());
+}
+
+/// A write is in the store when another takes over: that is answered once it has landed, so that it does not land on what the
+/// new writer writes.
+#[test]
+fn a_take_over_of_a_writer_whose_write_is_in_the_store() {
+    let (mut world, gate, _) = World::slow(vec![offer(false)]);
+    assert!(world.raw_write(station(1), 64, 1).is_done());
+    gate.set(false);
+    assert_eq!(world.raw_write(station(1), 0, 1), Told::Nothing);
+    assert_eq!(world.reserve(station(2), ForceSet, &[mac(2)]), None);
+    // While that is decided nobody else asks, and the former writer writes nothing.
+    assert_eq!(world.reserve(station(3), ForceSet, &[mac(3)]), None);
+    assert_eq!(world.stats().undecided, 1);
+    assert_eq!(world.raw_write(station(1), 0, 9), Told::Nothing);
+    gate.set(true);
+    world.wake();
+    world.pass(Duration::from_millis(20));
+    assert_eq!(world.reserve(station(3), Read, &[]), Some(Ok(vec![mac(2)])));
+    assert!(world.raw_write(station(2), 0, 2).is_done());
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.raw_read(station(2), 0), Told::Done(stamp(0, 8, 2)));
+}
+
+/// Whoever uses the same export as another device, or by another protocol, takes it over: the former writer is told at once that it
+/// cannot write, and does not come back by asking.
+#[test]
+fn the_fenced_who_asks_again() {
+    let other = ShelfSlot::new(7, 2);
+    let offers = vec![offer(false), AoeOffer { device: other, ..offer(false) }];
+    let mut world = World::with(offers);
+    assert!(world.raw_write(station(1), 0, 1).is_done());
+    let at_other = |mut frame: Vec<u8>| {
+        frame[4] = other.slot;
+        frame
+    };
+    let write = world.ata(AtaCommand::WriteSectorsExt, 0, 8, &stamp(0, 8, 2));
+    assert_eq!(world.told(station(2), &at_other(write.clone())), RESERVED);
+    let macs = [mac(2)];
+    let body = Body::Reserve(Reservation::new(ForceSet, &macs));
+    let take = world.request(AoeCommand::Reserve, &body);
+    assert!(!world.ask_one(station(2), &at_other(take)).header.is_error);
+    assert!(world.told(station(2), &at_other(write)).is_done());
+    for _ in 0..3 {
+        assert_eq!(world.raw_write(station(1), 0, 3), Told::Drive(ata_error::ABRT));
+    }
+    assert_eq!(world.raw_read(station(1), 0), Told::Done(stamp(0, 8, 2)));
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.raw_write(station(1), 0, 3), Told::Drive(ata_error::ABRT));
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Err(6)));
+    assert_eq!(world.reserve(station(1), ForceSet, &[mac(1)]), Some(Ok(vec![mac(1)])));
+    assert!(world.raw_write(station(1), 0, 4).is_done());
+}
+
+/// As Linux, a client that may not write goes on asking; when the writer releases the device, it writes.
+#[test]
+fn a_client_waits_for_the_writer_to_end() {
+    let mut world = World::new();
+    let (first, second) = (world.open(1), world.open(2));
+    world.write(first, 0, &stamp(0, 8, 1)).unwrap();
+    let token = world.submit(second, Op::Write, 0, &stamp(0, 8, 2));
+    world.pass(Duration::from_secs(3));
+    assert!(!world.done.contains_key(&token));
+    assert_eq!(world.client(second).refusal(), Some(ErrorCode::Reserved));
+    assert_eq!(world.reserve(first, Set, &[]), Some(Ok(Vec::new())));
+    world.wait(token).unwrap();
+    assert_eq!(world.read(first, 0, 4096).unwrap(), stamp(0, 8, 2));
+}
