@@ -41,7 +41,10 @@ Volumes:
   tw://NODE/EXPORT?link=LINK          an export of a target; NODE is its name or its Ethernet
                                       address with dashes (02-00-00-00-00-02)
   tw+udp://HOST[:PORT]/EXPORT         the same over UDP (port 34997)
-  Parameters: link=LINK (several: all are used at once), key=KEY (instead of --key), mtu=BYTES,
+  ebd://MAC/MAJOR.MINOR?link=IFACE    a device of an EBD server; then &form=ideal, &block=BYTES and
+                                      &ethertype=0xNNNN. EBD has no keys: say --insecure
+  aoe://SHELF.SLOT?link=IFACE         a device of an AoE server, likewise
+  Parameters of tw: link=LINK (several: all are used at once), key=KEY (instead of --key), mtu=BYTES,
   members=N (sessions side by side, one for each of the target's threads that serve the export; needs
   `spread` there), integrity=on|off (data is checked from here to the target's store and back, by a sum
   for each 4 KiB; off)
