@@ -153,3 +153,25 @@ fn a_server_that_comes_back_with_another_drive() {
         assert_eq!(world.wait(token), expected);
     }
 }
+
+/// Several clients want something of one target together: they take turns, and all of them are served.
+#[test]
+fn clients_that_are_served_in_turns() {
+    let mut world = World::new();
+    let clients = [world.open(1), world.open(2), world.open(3)];
+    world.write(clients[0], 0, &stamp(0, 1024, 1)).unwrap();
+    let mut reads = Vec::new();
+    let mut writes = Vec::new();
+    for at in 0..64u64 {
+        for client in clients {
+            reads.push((at, world.submit(client, Op::Read, at * 16, &[0; 8192])));
+        }
+        let data = stamp(1024 + at * 16, 16, 2);
+        writes.push(world.submit(clients[0], Op::Write, 1024 + at * 16, &data));
+    }
+    for (at, token) in reads {
+        assert_eq!(world.wait(token).unwrap(), stamp(at * 16, 16, 1));
+    }
+    writes.into_iter().for_each(|token| drop(world.wait(token).unwrap()));
+    assert_eq!(world.read(clients[1], 1024, 524_288).unwrap(), stamp(1024, 1024, 2));
+}
