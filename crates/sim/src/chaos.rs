@@ -6,6 +6,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
 use crate::damage::{BadBuffers, Damage};
+use crate::ebd::EbdEvent;
 use crate::export::Store;
 use crate::forger::Forger;
 use crate::image::Change;
@@ -32,28 +33,9 @@ pub const TAKE_OVER: usize = 8;
 /// One of them: an attach arrives when its run has died.
 pub const LATE_ATTACH: usize = 13;
 
-/// What happens to a user of EBD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EbdEvent {
-    /// It is killed, and begins anew after so long.
-    Crash(u64),
-    /// It ends in order.
-    Close,
-    /// It ends at once, by itself.
-    Abort,
-    /// It does not run for so long.
-    Freeze(u64),
-    /// It begins anew, and takes over.
-    TakeOver,
-    /// Its link is down for so long.
-    LinkDown(u64),
-    /// It and its server do not reach each other for so long: both ways, or one.
-    Cut(u64, u8),
-}
-
 /// What ends later.
 #[derive(Clone, Debug)]
-enum Later {
+pub(crate) enum Later {
     StartServer(usize),
     StartClient(usize, bool),
     RestartClient(usize),
@@ -331,7 +313,11 @@ impl Chaos {
                 }
             }
             Later::BringBack(export) => world.bring_back(export),
-            Later::Ebd(user, event) => self.touch_ebd(world, user, event),
+            Later::Ebd(user, event) => {
+                for (at, later) in world.touch_ebd(user, event) {
+                    self.later(at, later);
+                }
+            }
             Later::StartEbd(user, take_over) => {
                 if !world.ebd_users[user].is_running() {
                     world.ebd_users[user].config.take_over = take_over;
@@ -339,38 +325,6 @@ impl Chaos {
                 }
             }
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
-        }
-    }
-
-    fn touch_ebd(&mut self, world: &mut World, user: usize, event: EbdEvent) {
-        let (host, now) = (SimHost::Ebd(user), world.now);
-        match event {
-            EbdEvent::Crash(ns) => {
-                world.crash_ebd(user);
-                self.later(now + ns, Later::StartEbd(user, false));
-            }
-            EbdEvent::Close => world.ebd_users[user].close(),
-            EbdEvent::Abort => world.ebd_users[user].abort(),
-            EbdEvent::Freeze(ns) => world.freeze(host, now + ns),
-            EbdEvent::TakeOver => {
-                world.crash_ebd(user);
-                world.ebd_users[user].config.take_over = !world.ebd_users[user].config.read_only;
-                world.start_ebd(user);
-            }
-            EbdEvent::LinkDown(ns) => {
-                let station = world.ebd_users[user].machine.stations[0];
-                world.net.set_up(station, false);
-                self.later(now + ns, Later::LinkUp(station));
-            }
-            EbdEvent::Cut(ns, which) => {
-                let server = SimHost::Server(world.ebd_users[user].server);
-                for (nth, (from, to)) in [(server, host), (host, server)].into_iter().enumerate() {
-                    if which != nth as u8 {
-                        world.set_way(from, to, false);
-                        self.later(now + ns, Later::OpenWay(from, to));
-                    }
-                }
-            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! Users of EBD beside those of Thinwire's own protocol: a lane of a server on which its exports are offered so, and
 //! the shipped client with a workload, every answer of which is checked against the model of its export.
 //!
-//! Here is its life. What it submits, and how that is judged, is in `io.rs`; `stage.rs` is its part of the world.
+//! Here is its life. What it submits, and how that is judged, is in `io.rs`; what happens to it in
+//! `events.rs`; `stage.rs` is its part of the world.
 
+mod events;
 mod io;
 mod stage;
 
@@ -22,6 +24,7 @@ use thinwire_proto::Time;
 use thinwire_volume::{Closing, Completion, ErrorKind, Part, Volume};
 use thinwire_wire::ebd::{EbdForm, NakReason};
 
+pub use self::events::EbdEvent;
 use self::io::Pending;
 use crate::client::Workload;
 use crate::coverage::Coverage;

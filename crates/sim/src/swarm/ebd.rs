@@ -8,7 +8,7 @@ use thinwire_wire::ebd::EbdForm;
 
 use super::damage::has_integrity;
 use super::{Machines, SwarmPlan, durable_workload, has_keys, has_tree, pick, workload};
-use crate::chaos::EbdEvent;
+use crate::ebd::EbdEvent;
 use crate::world::{MS, SECOND, World};
 
 /// Which share of the worlds that may be like that is.
