@@ -125,7 +125,10 @@ long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd)
 release() {
   cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
 }
-sim() { release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds; }
+sim() {
+  release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds &&
+    "$target/release/thinwire-sim" --story ebd --seeds 0..300
+}
 # Some that nobody has seen, too few to say anything of coverage.
 fresh_seeds() {
   [ -z "${TW_SEEDS:-}" ] || return 0

@@ -9,6 +9,7 @@ import node
 from harness import check, tail, until
 from node import Attachment, Target, image, refused, thinwire, uri
 from registry import test
+from test_status import Shown
 
 CLIENT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ebd_client.py")
 
@@ -78,13 +79,15 @@ except ebd_client.Nak as nak:
 @test(security="insecure")
 def a_native_attach_beside_a_writer_of_ebd(lab):
     """Who may write is one matter for both protocols: the writer is named, and is fenced by a take-over."""
-    Target(lab, f"disk0={image(lab, mib=8)}", extra=offer(lab), over="packet")
+    Target(lab, f"disk0={image(lab, mib=8)}", extra=[*offer(lab), *Shown(lab).flags], over="packet")
     go = lab.path("go")
     writer = lab.start("initiator", "/usr/bin/python3", "-c", WRITER, os.path.dirname(CLIENT), station(lab, "target"), go)
     until("the client to have written", 20, lambda: "written" in writer.stdout)
     volume = uri(lab, over="packet")
     refused(lab, "attach", volume, "--nbd", f"unix:{lab.path('d.sock')}", "--run-dir", lab.path("run"),
             says=[f"ebd {station(lab, 'initiator')}", "--take-over"])
+    (told,) = Shown(lab).target()["offers"]
+    check(told["export"] == "disk0" and told["insecure"] and told["not_promised"], f"{told}")
     attachment = Attachment(lab, volume, extra=["--take-over"])
     with open(go, "w", encoding="utf-8"):
         pass

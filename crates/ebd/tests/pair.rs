@@ -331,3 +331,21 @@ fn what_is_beyond_the_credit_is_dropped() {
         .collect();
     assert_eq!(answered, [0, 1].into());
 }
+
+/// A reload takes the export away and brings it back: nothing that was answered is lost meanwhile.
+#[test]
+fn a_device_that_is_not_there_for_a_while_is_waited_for() {
+    for form in FORMS {
+        let mut world = World::new(form);
+        let client = world.open(1);
+        world.write(client, 0, &stamp(0, 8, 1)).unwrap();
+        let volume = world.take_away();
+        let flush = world.submit(client, Op::Flush, 0, &[]);
+        world.pass(Duration::from_secs(3));
+        assert_eq!(world.client(client).failure(), None, "{form:?}");
+        assert!(world.client(client).report().retained_bytes > 0, "it is kept");
+        world.bring_back(volume);
+        world.wait(flush).unwrap();
+        assert_eq!(world.read(client, 0, 4096).unwrap(), stamp(0, 8, 1), "{form:?}");
+    }
+}

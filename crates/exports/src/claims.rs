@@ -32,6 +32,8 @@ pub(crate) struct Holder {
     pub run: InitiatorRun,
     /// Runs with its identity that asked while it was alive: they are others.
     pub twins: Vec<u64>,
+    /// See [`User::is_leased`].
+    pub is_leased: bool,
     pub name: String,
     /// Those of its members that have it, one at least.
     pub members: Vec<Member>,
@@ -103,7 +105,14 @@ impl PendingClaim {
     fn over() -> Self {
         let run = InitiatorRun { initiator: [0; 16], instance: 0 };
         PendingClaim {
-            user: User { session: 0, number: 0, run, member: 0, name: String::new() },
+            user: User {
+                session: 0,
+                number: 0,
+                run,
+                member: 0,
+                is_leased: true,
+                name: String::new(),
+            },
             shard: None,
             transaction: 0,
             export: usize::MAX,
@@ -286,6 +295,9 @@ impl Exports {
         let (name, seconds_left) = match (waiting, &e.holder) {
             // Whoever is about to be granted it is not silent.
             (Some((p, _)), _) => (p.user.name.as_str(), lease.as_secs() as u32 + 1),
+            (None, Some(h)) if h.run.initiator == holder && !h.is_leased => {
+                (h.name.as_str(), Denied::NEVER)
+            }
             (None, Some(h)) if h.run.initiator == holder => {
                 let left = lease.saturating_sub(now.since(h.last_heard()));
                 if left.is_zero() {
@@ -296,7 +308,10 @@ impl Exports {
             _ => (e.writer_name().unwrap_or_default(), Denied::NEVER),
         };
         let name = if name.is_empty() { "an initiator without a name" } else { name };
-        let wait = if seconds_left == Denied::NEVER {
+        let is_here = e.holder.as_ref().is_some_and(|h| h.run.initiator == holder);
+        let wait = if seconds_left == Denied::NEVER && is_here {
+            "its protocol has no lease, and it keeps the export until it ends".to_string()
+        } else if seconds_left == Denied::NEVER {
             "it attached before this target started, and keeps the export until it comes back"
                 .to_string()
         } else {
@@ -528,7 +543,7 @@ impl Exports {
     /// It is on record: its predecessors are fenced, though it may itself be gone by now.
     fn grant(&mut self, now: Time, claim: PendingClaim, users: &mut dyn Users) {
         let PendingClaim { user, shard, transaction, export, generation, resumes, .. } = claim;
-        let User { session, number: session_number, run, member, name } = user;
+        let User { session, number: session_number, run, member, is_leased, name } = user;
         let generation = generation.expect("what is recorded was decided");
         // The others of its run go on: it takes the place of its own former self alone.
         let goes_on = self.holds(run, export, generation);
@@ -548,7 +563,8 @@ impl Exports {
             before => {
                 let left = before.into_iter().flat_map(|before| before.members);
                 left.for_each(|member| _ = self.held.remove(&(member.session, export)));
-                Holder { run, twins: Vec::new(), name, members: Vec::new(), generation, since }
+                let (twins, members) = (Vec::new(), Vec::new());
+                Holder { run, twins, is_leased, name, members, generation, since }
             }
         };
         for former in holder.members.extract_if(.., |other| other.grant.member == member) {

@@ -119,7 +119,7 @@ impl Exports {
                 || holder.members.iter().any(|member| member.is_elsewhere),
             since: holder.since,
             last_heard: Some(holder.last_heard()),
-            lease_end: Some(holder.last_heard() + self.config.lease),
+            lease_end: holder.is_leased.then(|| holder.last_heard() + self.config.lease),
         })
     }
 }

@@ -24,6 +24,9 @@ pub struct User {
     /// Which of the sessions of that run that stand side by side. The first, 0, claims to write as if it were the
     /// only one; the others join it.
     pub member: u8,
+    /// It lets itself be heard from time to time: once it has been silent for a lease, another may be granted what it
+    /// writes. One of a protocol whose clients say nothing when they have nothing to do keeps it.
+    pub is_leased: bool,
     /// What a person calls it.
     pub name: String,
 }

@@ -115,7 +115,8 @@ fn add_puppet(exports: &mut Exports, number: usize, puppet: &Puppet) {
 /// The user whose session, number and identity are all `who`.
 fn user(who: u8) -> User {
     let run = InitiatorRun { initiator: [who; 16], instance: 1 };
-    User { session: who.into(), number: who.into(), run, member: 0, name: format!("user {who}") }
+    let (session, name) = (who.into(), format!("user {who}"));
+    User { session, number: session, run, member: 0, is_leased: true, name }
 }
 
 fn claim(exports: &mut Exports, who: u8, takes_over: bool) -> Result<(), Denied> {

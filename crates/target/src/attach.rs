@@ -204,7 +204,8 @@ impl Peer {
     fn user(&self) -> User {
         let session = self.session.local_id();
         let (run, member) = (self.run(), self.member);
-        User { session, number: self.number, run, member, name: self.name.clone() }
+        let (number, name) = (self.number, self.name.clone());
+        User { session, number, run, member, is_leased: true, name }
     }
 }
 

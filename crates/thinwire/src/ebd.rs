@@ -110,6 +110,7 @@ impl EbdLeaf {
             block_bytes: spec.block_for(info.frame_bytes.max.saturating_sub(head_bytes)),
             read_only: options.read_only,
             take_over: options.take_over,
+            waits: options.patience.is_none(),
             fail_after: match options.when_away {
                 WhenAwayArg::Wait => None,
                 WhenAwayArg::FailAfter(after) => Some(after),
@@ -207,8 +208,9 @@ impl NetworkLeaf for EbdLeaf {
         await_open(&self.host, (&self.uri, self.begun), options, interrupt, is_open, silent)
     }
 
+    /// It is as soon as a handshake was answered, though blocks are still being tried.
     fn is_granted(&self) -> bool {
-        self.host.shard().get(self.client).is_open()
+        self.report().handshakes > 0
     }
 
     fn is_away(&self) -> bool {
@@ -217,7 +219,9 @@ impl NetworkLeaf for EbdLeaf {
 
     /// What could not be written again has it fail for good.
     fn has_lost(&self) -> bool {
-        matches!(self.report().state, ClientState::Failed(_))
+        let shard = self.host.shard();
+        let client = shard.get(self.client);
+        client.failure().is_some() && client.has_lost()
     }
 
     fn is_unheard(&self) -> bool {
@@ -311,11 +315,10 @@ impl NetworkLeaf for EbdLeaf {
         if !client.is_closed() {
             return None;
         }
-        let lost = match (client.failure(), client.report().retained_bytes) {
-            _ if self.read_only => None,
-            (Some(kind), _) => Some(kind.describe()),
-            (None, 0) => None,
-            (None, _) => Some("the server did not make them so"),
+        let lost = match (client.failure(), client.has_lost()) {
+            (_, false) => None,
+            (Some(kind), true) => Some(kind.describe()),
+            (None, true) => Some("the server did not make them so"),
         };
         Some(lost.map_or(Ok(()), |why| {
             Err(Failure::failed(format!(

@@ -13,8 +13,8 @@ use thinwire_volume::modules::CacheReport;
 use crate::config::TargetSettings;
 use crate::control::{
     BatchStatus, CacheStatus, ExportStatus, IntegrityStatus, KeyStatus, LeafStatus, LinkStatus,
-    PathStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, TargetStatus,
-    WriterStatus,
+    OfferStatus, PathStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState,
+    TargetStatus, WriterStatus,
 };
 use crate::open::VolumeHealth;
 
@@ -138,6 +138,13 @@ pub fn target(
         name: key.name.clone(),
         ids: key.ids().map(|id| id.to_string()).collect(),
     }));
+    all.offers.extend(config.offers.iter().map(|offer| OfferStatus {
+        offer: offer.to_string(),
+        export: offer.export.clone(),
+        protocol: offer.protocol.name().to_owned(),
+        insecure: true,
+        not_promised: offer.protocol.not_promised().into_iter().map(str::to_owned).collect(),
+    }));
     all.shards = reports.len() as u32;
     all.spin = Some(config.spin.to_string());
     let mut silent = Vec::new();
@@ -185,6 +192,7 @@ pub fn empty_status(node: &str, state: TargetState, insecure: bool, pid: i32) ->
         spin: None,
         links: Vec::new(),
         exports: Vec::new(),
+        offers: Vec::new(),
         sessions: Vec::new(),
         session_count: 0,
         counters: TargetCounters::default(),

@@ -66,6 +66,26 @@ impl OfferProtocol {
         }
     }
 
+    /// What it cannot promise to its clients, beside keys (`docs/dialects.md`): a sentence each.
+    pub fn not_promised(&self) -> Vec<&'static str> {
+        let mut all = vec![
+            "a write that comes late, or that the network doubles, may land over a later one",
+            "bits that change between memory and disk are not found",
+            "a writer that falls silent keeps the export until it ends or another takes over",
+        ];
+        match self {
+            OfferProtocol::Ebd { .. } => {}
+            OfferProtocol::Aoe { cached: false, .. } => {
+                all.push("a fenced writer is known as such only while this target lives");
+            }
+            OfferProtocol::Aoe { cached: true, .. } => {
+                all.push("a fenced writer is known as such only while this target lives");
+                all.push("what was answered and not flushed is lost with this target, and nobody is told");
+            }
+        }
+        all
+    }
+
     fn ethertype(&self) -> u16 {
         match *self {
             OfferProtocol::Ebd { ethertype, .. } => ethertype,

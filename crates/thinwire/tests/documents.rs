@@ -9,8 +9,9 @@ use thinwire::cli::{Cli, Command};
 use thinwire::config::TargetSettings;
 use thinwire::control::{
     AttachmentStatus, BatchStatus, CacheStatus, ControlCounters, ExportStatus, IntegrityStatus,
-    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, PathStatus, PrivilegesStatus,
-    SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState, WriterStatus,
+    KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus, OfferStatus, PathStatus,
+    PrivilegesStatus, SessionKeyStatus, SessionStatus, State, TargetCounters, TargetState,
+    WriterStatus,
 };
 use thinwire::rundir::SCHEMA;
 use thinwire_target::Limit;
@@ -290,11 +291,18 @@ fn the_json_of_status_is_what_its_document_says() {
         io_uring: measure.clone(),
         refused_calls: Default::default(),
     };
+    let offer = OfferStatus {
+        offer: String::new(),
+        export: String::new(),
+        protocol: String::new(),
+        insecure: true,
+        not_promised: Vec::new(),
+    };
     let key = KeyStatus { name: String::new(), ids: Vec::new() };
     let (name, id, suite) = (String::new(), String::new(), String::new());
     let session_key = SessionKeyStatus { name, id, suite, rekeys: 0 };
     let target = thinwire::health::empty_status("node", TargetState::Serving, true, 1);
-    let all: [(&str, Vec<String>); 18] = [
+    let all: [(&str, Vec<String>); 19] = [
         ("### An attachment", keys(&attachment)),
         ("### A path", keys(&path)),
         ("### A leaf", keys(&leaf)),
@@ -307,6 +315,7 @@ fn the_json_of_status_is_what_its_document_says() {
         ("### An export", keys(&export)),
         ("### A cache", keys(&cache)),
         ("### A writer", keys(&writer)),
+        ("### An offer", keys(&offer)),
         ("### A limit", keys(&LimitStatus::default())),
         ("### A key", keys(&key)),
         ("### A session", keys(&session)),

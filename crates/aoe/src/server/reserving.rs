@@ -96,7 +96,8 @@ impl AoeServer {
         let (transaction, number) = (self.transactions, self.numbers);
         let party = self.parties.get_mut(at);
         let run = InitiatorRun { initiator: id, instance: number };
-        let user = User { session: party.session, number, run, member: 0, name };
+        let session = party.session;
+        let user = User { session, number, run, member: 0, is_leased: false, name };
         let export = party.export;
         let claim = WriteClaim { user: &user, transaction, export, resumes: None, takes_over };
         match desk.exports().claim(now, claim) {

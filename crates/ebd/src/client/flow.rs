@@ -264,6 +264,10 @@ impl EbdClient {
         }
         let is_left = self.away_since.is_some_and(|since| self.now.since(since) > END_PATIENCE);
         if !self.is_open || is_left {
+            if self.report.handshakes > 0 {
+                // It may have been granted leave to write.
+                self.say_end();
+            }
             return self.end(ErrorKind::ShuttingDown);
         }
         if !self.shaking.is_over() || self.outstanding_of_user() || !self.replays.is_empty() {
@@ -280,6 +284,11 @@ impl EbdClient {
                 }
             };
         }
+        self.say_end();
+        self.is_closed = true;
+    }
+
+    fn say_end(&mut self) {
         let frame = Frame {
             operation: Operation::End,
             is_answer: false,
@@ -290,7 +299,6 @@ impl EbdClient {
             sector: 0,
         };
         self.say(&frame, SegList::new());
-        self.is_closed = true;
     }
 
     /// The server has said something.
@@ -303,8 +311,7 @@ impl EbdClient {
             self.credit = frame.credit;
         }
         match frame.operation {
-            // Of a handshake that is over.
-            Operation::Handshake => self.report.late += 1,
+            Operation::Handshake => self.on_late_handshake(frame),
             Operation::Congestion => {}
             Operation::Shutdown => {
                 if self.shaking.is_over() {
@@ -314,6 +321,17 @@ impl EbdClient {
             Operation::Wack => self.on_wack(now, frame),
             Operation::Nak => self.on_nak(frame),
             _ => self.on_done(now, frame, rx),
+        }
+    }
+
+    /// An answer to a handshake comes when hands have been shaken. In the idealised form nothing else tells that the
+    /// server has taken a former question, which came late, for one that begins anew: it may have lost what it had.
+    fn on_late_handshake(&mut self, frame: &Frame) {
+        self.report.late += 1;
+        if let Tag::Ideal { identifier, .. } = frame.tag
+            && !self.shaking.was_asked(identifier)
+        {
+            self.shake_anew();
         }
     }
 
@@ -394,6 +412,8 @@ impl EbdClient {
             return self.report.late += 1;
         };
         if !self.requests[at].is_done() {
+            // Whatever else is missing: it has been heard of.
+            self.requests[at].is_acknowledged = true;
             return;
         }
         let mut request = self.requests.swap_remove(at);

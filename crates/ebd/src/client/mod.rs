@@ -53,6 +53,8 @@ pub struct ClientConfig {
     pub read_only: bool,
     /// Whoever else may write is to lose that.
     pub take_over: bool,
+    /// It asks on if another writes at first, or there is no such device.
+    pub waits: bool,
     /// How long the server may be away before I/O fails; `None` to wait.
     pub fail_after: Option<Duration>,
     /// Writes that were answered and not flushed are kept up to so many bytes: beyond that it asks for a flush.
@@ -142,6 +144,7 @@ pub struct EbdClient {
     /// When a flush was refused last, and whether the one that comes before the end has been asked for.
     flush_failed_at: Option<Time>,
     ends_with_flush: bool,
+    has_lost: bool,
     done: Vec<Completion>,
     /// How often it has grown since it was opened, and whether that is to be told.
     events: u64,
@@ -205,6 +208,7 @@ impl EbdClient {
             probed_at: now,
             flush_failed_at: None,
             ends_with_flush: false,
+            has_lost: false,
             done: Vec::new(),
             events: 0,
             grown: None,
@@ -307,9 +311,16 @@ impl EbdClient {
         (self.replaying, self.probed_at) = (0, self.now);
     }
 
+    /// It has failed for good, or was ended, with something that was answered or asked and may not be on the medium.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost || !self.retained.is_empty()
+    }
+
     /// It fails for good.
     fn fail(&mut self, kind: ErrorKind) {
         self.failure.get_or_insert(kind);
+        self.has_lost |= !self.retained.is_empty();
+        self.has_lost |= self.requests.iter().any(|request| request.pending.op == Op::Write);
         self.fail_all(kind);
         self.retained.clear();
         self.replays.clear();

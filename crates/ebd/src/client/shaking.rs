@@ -70,6 +70,11 @@ impl Shaking {
         self.next = at;
     }
 
+    /// The last handshake was asked for under this identifier.
+    pub fn was_asked(&self, identifier: u8) -> bool {
+        self.identifier == identifier
+    }
+
     pub fn is_over(&self) -> bool {
         self.stage == Stage::Over
     }
@@ -260,9 +265,10 @@ impl EbdClient {
             NakReason::Fenced => ErrorKind::Fenced,
             NakReason::Changed => ErrorKind::ContentChanged,
             // Others may have what it needs for a while.
-            NakReason::TooMany | NakReason::Busy | NakReason::Media if self.is_open => return,
+            // And a device that was there may come back.
+            _ if self.is_open => return,
             NakReason::TooMany | NakReason::Unknown => return,
-            _ if self.is_open => ErrorKind::Io,
+            NakReason::Busy | NakReason::NoDevice | NakReason::Media if self.config.waits => return,
             _ => ErrorKind::Invalid,
         };
         self.fail(kind);
@@ -288,7 +294,8 @@ impl EbdClient {
             return self.report.late += 1;
         }
         let block = answer.block_bytes / 512;
-        let longest = u32::from(answer.request_sectors).min(block * BLOCKS_MAX);
+        // Whatever becomes of the block: so many sectors are no more than a request may have of blocks.
+        let longest = u32::from(answer.request_sectors).min(BLOCKS_MAX);
         let is_fit = answer.block_bytes % 512 == 0
             && block > 0
             && answer.block_bytes <= self.shaking.block_bytes

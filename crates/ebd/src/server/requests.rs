@@ -101,7 +101,8 @@ impl EbdServer {
         client.wait_for_slot(*frame, io);
         let taken = self.take_from_backlog(now, at, desk);
         if frame.wants_wack && !is_repeated {
-            match taken {
+            let slots = &self.clients.get(at).slots;
+            match taken.filter(|&slot| slots[usize::from(slot)].request == *frame) {
                 Some(slot) => self.owe_wack(at, slot, credit),
                 None => self.wack(at, frame, credit),
             }

@@ -188,7 +188,8 @@ impl EbdServer {
             instance: number,
         };
         let name = format!("ebd {}", client.key.from);
-        let user = User { session: client.session, number, run, member: 0, name };
+        let session = client.session;
+        let user = User { session, number, run, member: 0, is_leased: false, name };
         let export = client.export;
         let claim = WriteClaim { user: &user, transaction, export, resumes, takes_over };
         match desk.exports().claim(now, claim) {

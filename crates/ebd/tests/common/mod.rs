@@ -115,6 +115,7 @@ impl World {
             block_bytes: 4096,
             read_only: false,
             take_over: false,
+            waits: false,
             fail_after: None,
             retained_bytes_max: 4 << 20,
             label: format!("client{nth}"),
@@ -145,11 +146,7 @@ impl World {
     /// The process of the target dies, and another begins on the same store, or on one that knows the same writer.
     pub fn restart(&mut self, volume: Option<Box<dyn Volume>>) {
         self.seed = self.seed.wrapping_add(7);
-        let former = self.node.get_mut(self.target).expect("it is there");
-        former.remove_export("disk0");
-        self.turn();
-        let kept = self.node.get_mut(self.target).and_then(Target::take_gone);
-        let (_, mut kept) = kept.expect("nothing is under way");
+        let mut kept = self.take_away();
         let volume = match volume {
             None => kept,
             Some(mut other) => {
@@ -160,6 +157,21 @@ impl World {
         };
         self.node = Node::new(vec![info(SERVER)]);
         self.target = serve(&mut self.node, self.form, &self.pool, volume, self.seed);
+    }
+
+    /// The target's administrator takes the export away.
+    pub fn take_away(&mut self) -> Box<dyn Volume> {
+        let target = self.node.get_mut(self.target).expect("it is there");
+        target.remove_export("disk0");
+        self.turn();
+        let kept = self.node.get_mut(self.target).and_then(Target::take_gone);
+        kept.expect("nothing is under way").1
+    }
+
+    /// And brings it back.
+    pub fn bring_back(&mut self, volume: Box<dyn Volume>) {
+        let export = ExportConfig { name: "disk0".into(), volume, read_only: false };
+        self.node.get_mut(self.target).expect("it is there").add_export(export);
     }
 
     /// The next server gives the indices that this one gave.

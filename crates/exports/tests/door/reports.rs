@@ -107,3 +107,35 @@ fn a_report_says_since_when_a_writer_holds_an_export() {
     claim(&mut exports, &mut users, 5, None, later);
     assert_eq!(since(&exports), Some(later));
 }
+
+/// As of a protocol whose clients say nothing when they have nothing to do.
+#[test]
+fn a_writer_without_a_lease_keeps_what_it_has_however_silent() {
+    for is_leased in [true, false] {
+        let (mut exports, _pool) = door(MemDisk::new(BYTES, 512, 1));
+        let mut users = Dialect::default();
+        settle(&mut exports, &mut users);
+        let silent = User { is_leased, ..user(1) };
+        let claim =
+            |user| WriteClaim { user, transaction: 1, export: 0, resumes: None, takes_over: false };
+        exports.claim(AT, claim(&silent)).unwrap();
+        settle(&mut exports, &mut users);
+        let writer = exports.reports().remove(0).writer.unwrap();
+        assert_eq!(writer.lease_end.is_some(), is_leased);
+        // Nobody has said that it was heard: the node itself stood still.
+        let later = AT + 10 * ExportsConfig::default().lease;
+        let other = user(2);
+        let denied = exports.claim(later, claim(&other)).and_then(|()| {
+            exports.settle(later, &mut users);
+            users.denied.pop().map_or(Ok(()), |(_, denied)| Err(denied))
+        });
+        match (is_leased, denied) {
+            (true, Ok(())) => {}
+            (false, Err(denied)) => {
+                assert_eq!(denied.why, Denial::Busy);
+                assert!(denied.text.contains("until it ends"), "{}", denied.text);
+            }
+            (_, other) => panic!("{is_leased}: {other:?}"),
+        }
+    }
+}

@@ -12,7 +12,7 @@ use super::pair::{AT, BRANCH, OWNER, Pair, session, write};
 fn member(shard: usize, member: u8, number: u64) -> User {
     let run = InitiatorRun { initiator: [1; 16], instance: 1 };
     let session = (shard as u64) << 56 | number << 16 | u64::from(member);
-    User { session, number, run, member, name: "user 1".into() }
+    User { session, number, run, member, is_leased: true, name: "user 1".into() }
 }
 
 fn ask(pair: &mut Pair, shard: usize, user: &User, resumes: Option<u64>) -> Result<(), Denial> {
@@ -192,7 +192,8 @@ fn what_a_session_closed_is_not_what_it_has_resumed() {
     let first = pair.grant(BRANCH, 1);
     let who = session(BRANCH, 1, 1);
     let run = InitiatorRun { initiator: [1; 16], instance: 1 };
-    let user = User { session: who, number: 1 << 8 | 1, run, member: 0, name: "user 1".into() };
+    let (number, name) = (1 << 8 | 1, "user 1".into());
+    let user = User { session: who, number, run, member: 0, is_leased: true, name };
     let resumes = Some(first.writer_generation);
     let claim = WriteClaim { user: &user, transaction: 2, export: 0, resumes, takes_over: false };
     pair.doors[BRANCH].claim(AT, claim).unwrap();

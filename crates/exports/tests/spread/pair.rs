@@ -150,6 +150,7 @@ impl Pair {
             number: instance << 8 | u64::from(who),
             run,
             member: 0,
+            is_leased: true,
             name: format!("user {who}"),
         };
         let claim =

@@ -291,8 +291,14 @@ impl World {
                 let resumes = joined.unwrap_or(resumes);
                 let (first, member) = joins.unwrap_or((who, 0));
                 let run = InitiatorRun { initiator: [first as u8 + 1; 16], instance: 1 };
-                let user =
-                    User { session, number: session, run, member, name: format!("client {who}") };
+                let user = User {
+                    session,
+                    number: session,
+                    run,
+                    member,
+                    is_leased: true,
+                    name: format!("client {who}"),
+                };
                 let takes_over = resumes.is_none() && self.dice.falls(80);
                 let transaction = session as u32;
                 let claim = WriteClaim { user: &user, transaction, export: 0, resumes, takes_over };

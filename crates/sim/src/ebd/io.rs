@@ -156,9 +156,7 @@ impl EbdUser {
                 !self.config.read_only && export.was_fenced(self.content, self.generation, &me)
             }
             ErrorKind::ContentChanged => export.is_gone(self.content),
-            // A device that is not there for a while is told so.
-            ErrorKind::Io => export.error_is_due() || export.may_be_missed(now),
-            ErrorKind::NoSpace => export.error_is_due(),
+            ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),
             ErrorKind::ShuttingDown => self.is_closing,
             _ => false,
         }

@@ -67,6 +67,7 @@ impl World {
             block_bytes,
             read_only: false,
             take_over: false,
+            waits: false,
             fail_after: None,
             retained_bytes_max: 4 << 20,
             label: name.clone(),

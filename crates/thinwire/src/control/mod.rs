@@ -20,8 +20,8 @@ pub use client::{ControlClient, ControlError};
 pub use server::{ControlServer, Controlled, DetachProgress};
 pub use target::{
     CacheStatus, ExportStatus, KeyStatus, LeafStatus, LimitStatus, LinkStatus, MeasureStatus,
-    PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState, TargetStatus,
-    WriterStatus,
+    OfferStatus, PrivilegesStatus, SessionKeyStatus, SessionStatus, TargetCounters, TargetState,
+    TargetStatus, WriterStatus,
 };
 
 use serde::{Deserialize, Serialize};

@@ -32,6 +32,9 @@ pub struct TargetStatus {
     pub links: Vec<LinkStatus>,
     /// What it offers.
     pub exports: Vec<ExportStatus>,
+    /// What it offers in other protocols, too; none from a process of an earlier version.
+    #[serde(default)]
+    pub offers: Vec<OfferStatus>,
     /// Sessions of initiators; of each shard the first 256.
     pub sessions: Vec<SessionStatus>,
     /// How many sessions there are.
@@ -306,6 +309,21 @@ pub struct SessionStatus {
     pub idle_s: f64,
     /// The shard that has it.
     pub shard: u32,
+}
+
+/// An export that is offered in another protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfferStatus {
+    /// As it is typed.
+    pub offer: String,
+    /// The export.
+    pub export: String,
+    /// `EBD` or `AoE`.
+    pub protocol: String,
+    /// Frames are neither authenticated nor encrypted: always, since no such protocol has keys.
+    pub insecure: bool,
+    /// What the protocol cannot promise its clients (`docs/dialects.md`), a sentence each.
+    pub not_promised: Vec<String>,
 }
 
 /// A limit.

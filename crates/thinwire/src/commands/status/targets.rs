@@ -122,6 +122,13 @@ fn lines(target: &TargetStatus) -> Vec<String> {
             lines.extend(leaf.detail.as_ref().map(|detail| format!("{leaf_name}: {detail}")));
         }
     }
+    for offer in &target.offers {
+        let not = offer.not_promised.join("; ");
+        lines.push(format!(
+            "offers {}: INSECURE, and {}'s clients are not promised all: {not}",
+            offer.offer, offer.protocol
+        ));
+    }
     for session in &target.sessions {
         lines.push(session_line(session));
         let paths = session.paths.iter();
