@@ -115,6 +115,8 @@ impl EbdClient {
         let EbdClient { requests, out, report, now, config, request_sectors, .. } = self;
         let request = &mut requests[at];
         request.sent = *now;
+        // Once is enough: where there is little room the answers need it.
+        let wants_wack = wants_wack && !request.is_acknowledged;
         request.ask(wants_wack, *request_sectors, |frame, data| {
             let (header, len) = frame.header();
             let out = out.push(config.server);

@@ -193,9 +193,12 @@ impl Client {
 
     /// The same request is at work.
     pub fn has(&self, request: &Frame) -> bool {
-        let is_taken = |slot: &&Slot| slot.stage != Stage::Free;
-        self.slots.iter().filter(is_taken).any(|slot| slot.request == *request)
-            || self.backlog.iter().any(|(waits, _)| waits == request)
+        // Whether it wants a WACK is no part of what it asks for.
+        let is_same =
+            |other: &Frame| Frame { wants_wack: request.wants_wack, ..*other } == *request;
+        let taken = self.slots.iter().filter(|slot| slot.stage != Stage::Free);
+        taken.map(|slot| &slot.request).any(is_same)
+            || self.backlog.iter().any(|(waits, _)| is_same(waits))
     }
 
     /// A request waits for a slot.

@@ -152,10 +152,10 @@ impl EbdServer {
         Some(slot)
     }
 
-    /// Says that a request is at work, to a client that has asked for it again: in the idealised form, which has no WACK,
-    /// by a credit that has not changed.
+    /// Says that a request is at work, to a client that has asked for it again: where it wants no WACK, or its form has
+    /// none, by a credit that has not changed.
     fn show_life(&mut self, at: usize, frame: &Frame, credit: u16) {
-        if frame.form() == EbdForm::Ideal {
+        if !frame.wants_wack {
             let to = self.clients.get(at).key.from;
             let alive = frame.answer(Operation::Congestion, credit, 0, 0);
             return self.say(to, &alive, SegList::new());
