@@ -405,14 +405,19 @@ impl EbdClient {
             }
             rx.slice(header, bytes, |piece| data.push(piece));
         }
-        let found = self.requests.iter_mut().position(|request| {
-            !request.to_send_again
-                && request.tag == frame.tag
-                && request.on_answer(frame, data.clone())
+        let mut requests = self.requests.iter_mut().enumerate();
+        let found = requests.find_map(|(at, request)| {
+            let is_its = !request.to_send_again && request.tag == frame.tag;
+            let answered = if is_its { request.on_answer(frame, data.clone()) } else { None };
+            answered.map(|is_new| (at, is_new))
         });
-        let Some(at) = found else {
-            return self.report.late += 1;
+        let Some((at, is_new)) = found else {
+            self.report.late += 1;
+            return self.timeout.on_needless();
         };
+        if !is_new {
+            self.timeout.on_needless();
+        }
         if !self.requests[at].is_done() {
             // Whatever else is missing: it has been heard of.
             self.requests[at].is_acknowledged = true;

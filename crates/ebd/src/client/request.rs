@@ -148,27 +148,28 @@ impl Request {
         self.to_send_again = false;
     }
 
-    /// An answer fits. False if it is about none of its blocks, or not whole.
-    pub fn on_answer(&mut self, frame: &Frame, data: SegList) -> bool {
+    /// Whether an answer fits: not if it is about none of its blocks, or not whole; and whether it says anything new.
+    pub fn on_answer(&mut self, frame: &Frame, data: SegList) -> Option<bool> {
         if frame.operation != self.pending.operation() {
-            return false;
+            return None;
         }
         let block = match self.pending.op {
             Op::Flush if frame.sector == self.number => 0,
-            Op::Flush => return false,
+            Op::Flush => return None,
             _ => {
-                let Some(at) = frame.sector.checked_sub(self.pending.start) else { return false };
+                let Some(at) = frame.sector.checked_sub(self.pending.start) else { return None };
                 if at % self.block != 0 || frame.sector >= self.pending.end {
-                    return false;
+                    return None;
                 }
                 let (from, to) = self.extent(at / self.block);
                 if to - from != u32::from(frame.length) {
-                    return false;
+                    return None;
                 }
                 at / self.block
             }
         };
-        if self.missing >> block & 1 == 1 {
+        let is_new = self.missing >> block & 1 == 1;
+        if is_new {
             self.missing &= !(1 << block);
             // It goes on: what is missing was lost by chance, or for want of room.
             self.tries = 0;
@@ -178,7 +179,7 @@ impl Request {
                 *piece = data;
             }
         }
-        true
+        Some(is_new)
     }
 
     /// It is of the client, which sends again what may have been lost.

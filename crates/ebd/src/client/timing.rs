@@ -23,6 +23,11 @@ impl Timeout {
         self.0 = ((self.0 + latency) / 2).clamp(LOWER, UPPER);
     }
 
+    /// What was answered has been answered once more: it was sent again too soon.
+    pub fn on_needless(&mut self) {
+        self.0 = (2 * self.0).min(UPPER);
+    }
+
     /// For the try after so many, while the server gives `credit` of what it gave first (2.6).
     pub fn after(&self, tries: u32, credit: u16, first: u16) -> Duration {
         let scaled = self.0 * u32::from(first.max(1)) / u32::from(credit.max(1));
@@ -44,6 +49,8 @@ mod tests {
         assert_eq!(timeout.after(0, 50, 100), ms(400));
         assert_eq!(timeout.after(1, 100, 100), ms(400));
         assert_eq!(timeout.after(0, 0, 100), UPPER);
+        timeout.on_needless();
+        assert_eq!(timeout.after(0, 100, 100), ms(400));
         (0..20).for_each(|_| timeout.on_answer(ms(60_000)));
         assert_eq!(timeout.after(0, 100, 100), UPPER);
         (0..20).for_each(|_| timeout.on_answer(ms(0)));

@@ -102,6 +102,11 @@ pub(super) struct Client {
     pub is_over: bool,
 }
 
+/// Whether two frames ask for the same: whether they want a WACK is no part of that.
+fn is_same(one: &Frame, other: &Frame) -> bool {
+    Frame { wants_wack: other.wants_wack, ..*one } == *other
+}
+
 impl Client {
     pub fn new(key: Key, offer: usize, export: usize, session: u64, reading: Pass) -> Self {
         Client {
@@ -193,12 +198,27 @@ impl Client {
 
     /// The same request is at work.
     pub fn has(&self, request: &Frame) -> bool {
-        // Whether it wants a WACK is no part of what it asks for.
-        let is_same =
-            |other: &Frame| Frame { wants_wack: request.wants_wack, ..*other } == *request;
         let taken = self.slots.iter().filter(|slot| slot.stage != Stage::Free);
-        taken.map(|slot| &slot.request).any(is_same)
-            || self.backlog.iter().any(|(waits, _)| is_same(waits))
+        taken.map(|slot| &slot.request).any(|other| is_same(other, request))
+            || self.backlog.iter().any(|(waits, _)| is_same(waits, request))
+    }
+
+    /// A write comes again that waits for a slot, and none that overlaps it has come since: done once, with what it says
+    /// now, it is what doing both would be. True if it was so.
+    pub fn renew_waiting(&mut self, request: &Frame, io: &mut Io) -> bool {
+        let end = |frame: &Frame| u64::from(frame.sector) + u64::from(frame.length);
+        let overlaps = |other: &Frame| {
+            u64::from(other.sector) < end(request) && u64::from(request.sector) < end(other)
+        };
+        let is_one = |other: &Frame| other.operation.is_write() && overlaps(other);
+        let last = self.backlog.iter_mut().rfind(|(other, _)| is_one(other));
+        match last {
+            Some((waits, kept)) if is_same(waits, request) => {
+                std::mem::swap(kept, io);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A request waits for a slot.

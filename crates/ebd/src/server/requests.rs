@@ -98,6 +98,9 @@ impl EbdServer {
             // Flushes, which no credit counts.
             return self.stats.beyond_credit += 1;
         }
+        if is_write && is_repeated && client.renew_waiting(frame, &mut io) {
+            return;
+        }
         client.wait_for_slot(*frame, io);
         let taken = self.take_from_backlog(now, at, desk);
         if frame.wants_wack && !is_repeated {
