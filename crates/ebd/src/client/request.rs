@@ -157,7 +157,7 @@ impl Request {
             Op::Flush if frame.sector == self.number => 0,
             Op::Flush => return None,
             _ => {
-                let Some(at) = frame.sector.checked_sub(self.pending.start) else { return None };
+                let at = frame.sector.checked_sub(self.pending.start)?;
                 if at % self.block != 0 || frame.sector >= self.pending.end {
                     return None;
                 }

@@ -111,7 +111,6 @@ impl EbdUser {
 
     pub(super) fn check(
         &mut self,
-        now: u64,
         completion: Completion,
         export: &mut Export,
         coverage: &mut Coverage,
@@ -121,7 +120,7 @@ impl EbdUser {
             return Err(self.violation(format!("I/O {token} was completed twice")));
         };
         if let Err(error) = completion.result {
-            if !self.error_is_due(error.kind, now, export) {
+            if !self.error_is_due(error.kind, export) {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
             coverage.ebd_errors += 1;
@@ -148,7 +147,7 @@ impl EbdUser {
     }
 
     /// Whether it had to come to this.
-    pub(super) fn error_is_due(&self, kind: ErrorKind, now: u64, export: &Export) -> bool {
+    pub(super) fn error_is_due(&self, kind: ErrorKind, export: &Export) -> bool {
         match kind {
             ErrorKind::Away => self.config.fail_after.is_some(),
             ErrorKind::Fenced => {

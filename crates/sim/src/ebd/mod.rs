@@ -254,7 +254,7 @@ impl EbdUser {
         let time = Time(now);
         self.machine.receive(&self.pool, |_, frame| client.on_foreign_frame(time, 0, frame));
         Part::settle(client, time);
-        self.look(now, export, coverage, note)?;
+        self.look(export, coverage, note)?;
         while self.wants_more(now) {
             self.submit_random(now, export, coverage, note);
         }
@@ -266,7 +266,7 @@ impl EbdUser {
         batch.append(&mut out[0]);
         let sent = self.machine.send_own();
         note("sent", sent);
-        self.look(now, export, coverage, note)?;
+        self.look(export, coverage, note)?;
         if self.wants_more(now.max(self.pause_until)) {
             self.machine.deadline = self.machine.deadline.min(self.pause_until);
         }
@@ -280,7 +280,6 @@ impl EbdUser {
     /// Sees what has changed, and checks the completions.
     fn look(
         &mut self,
-        now: u64,
         export: &mut Export,
         coverage: &mut Coverage,
         note: &mut dyn FnMut(&str, u64),
@@ -311,7 +310,7 @@ impl EbdUser {
         self.machine.dirty |= !done.is_empty();
         for completion in done.drain(..) {
             note("completed", completion.token << 1 | u64::from(completion.result.is_err()));
-            self.check(now, completion, export, coverage)?;
+            self.check(completion, export, coverage)?;
         }
         self.done = done;
         Ok(())
@@ -357,7 +356,7 @@ impl EbdUser {
                     }
                 };
             }
-            if !self.error_is_due(kind, now, export) {
+            if !self.error_is_due(kind, export) {
                 return Err(self.violation(format!("it failed: {}", kind.describe())));
             }
             return Ok(Some(EbdEnd::Failed(kind)));
