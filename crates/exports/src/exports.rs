@@ -6,8 +6,9 @@ use std::time::Duration;
 use thinwire_buffer::{Pool, Time};
 use thinwire_volume::{ChangeError, Completion, Volume, WriterRecord};
 
-use crate::claims::{Holder, PendingClaim};
+use crate::claims::PendingClaim;
 use crate::events::Refresh;
+use crate::holder::Holder;
 use crate::ios::PendingIo;
 use crate::marks::Marks;
 use crate::passes::Passes;

@@ -18,7 +18,7 @@
 //! * `users.rs`: what a dialect tells and is told; `dialect.rs`: one that is a guest of another's host
 //! * `exports.rs`: the exports and their verifiers; `report.rs`: what status tells of them
 //! * `passes.rs`: what is open, and for whom
-//! * `claims.rs`: who may write next
+//! * `claims.rs`: who may write next; `holder.rs`: who does
 //! * `record.rs`: the stored writer record, and what becomes of it when it cannot be changed
 //! * `twin.rs`: two live processes with one identity
 //! * `events.rs`: losses and growth of the volumes
@@ -53,6 +53,7 @@ mod claims;
 mod dialect;
 mod events;
 mod exports;
+mod holder;
 mod ios;
 mod leaving;
 mod marks;

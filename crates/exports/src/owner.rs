@@ -4,8 +4,9 @@
 use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Io, IoError, Op};
 
-use crate::claims::{Grant, WriteClaim};
+use crate::claims::WriteClaim;
 use crate::exports::{DoorCanary, Exports};
+use crate::holder::Grant;
 use crate::record::{Closing, RECORD_TOKEN};
 use crate::spread::{Fence, Role, SYNC_TOKEN, SpreadConfig, Ties, Word};
 use crate::twin::Twin;

@@ -5,8 +5,8 @@ use std::ops::{Index, IndexMut};
 
 use thinwire_buffer::Time;
 
-use crate::claims::Grant;
 use crate::exports::{DoorCanary, Exports};
+use crate::holder::Grant;
 use crate::record::Closing;
 use crate::spread::Untold;
 use crate::users::{Granted, InitiatorRun, Pass, Users};

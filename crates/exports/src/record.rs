@@ -9,8 +9,8 @@ use thinwire_volume::{
     ChangeError, Completion, ErrorKind, Io, IoError, Op, RecordChange, WriterRecord,
 };
 
-use crate::claims::{Holder, Member};
 use crate::exports::{DoorCanary, Exports};
+use crate::holder::{Holder, Member};
 use crate::spread::Word;
 use crate::users::{Denial, Denied, Pass, Users};
 
@@ -75,7 +75,7 @@ pub(crate) struct Closing {
     pub pass: Pass,
     pub transaction: u32,
     pub export: usize,
-    /// Of that pass: the number of its [`Grant`](crate::claims::Grant).
+    /// Of that pass: the number of its [`Grant`](crate::holder::Grant).
     pub grant: u64,
     pub is_storing: bool,
 }

@@ -5,8 +5,8 @@ use thinwire_buffer::Time;
 use thinwire_volume::{Completion, Geometry, Io, IoError, Op};
 
 use crate::branch::Branch;
-use crate::claims::Grant;
 use crate::exports::{DoorCanary, ExportConfig, Exports, SPREAD_NEWS, VOLUME_NEWS};
+use crate::holder::Grant;
 use crate::ios::IoTicket;
 use crate::owner::Owner;
 use crate::record::{RECORD_TOKEN, RecordState};
