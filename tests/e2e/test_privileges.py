@@ -132,7 +132,7 @@ def as_another_user(lab, over):
     fio = load.Fio(lab, attachment.nbd, mib=32, seconds=4, seed=7)
     fio.still_running("the target was killed")
     target.kill()
-    until("what was killed is cleaned up after", 10, lambda: not left(lab))
+    until("what was killed is cleaned up after", 60, lambda: not left(lab))
     target.start()
     fio.finish(60)
     if over != "udp":

@@ -12,7 +12,7 @@ import time
 import load
 import node
 from harness import check, read, run, until
-from node import Attachment, Target, image, refused, thinwire, uri
+from node import Attachment, Target, chosen, image, refused, thinwire, uri
 from registry import test
 from test_strangers_local import AS_STRANGER, STRANGER, runnable
 
@@ -27,7 +27,11 @@ class Keyed(Target):
         self.rights = {}
         self.exports = {f"disk{n}": image(lab, f"disk{n}.img") for n in range(exports)}
         self.write(lab, keys)
-        super().__init__(lab, extra=["--config", self.toml, "--run-dir", self.run_dir, *extra], start=False)
+        # One xdp socket has each of a card's queues, so several shards cannot share one.
+        has_shards = "--shards" in extra and extra[extra.index("--shards") + 1] != "1"
+        over = "packet" if has_shards and chosen("best") == "xdp" else "best"
+        flags = ["--config", self.toml, "--run-dir", self.run_dir, *extra]
+        super().__init__(lab, over=over, extra=flags, start=False)
         self.argv = [word for word in self.argv if word != "--insecure"]
         if start:
             self.start()

@@ -138,7 +138,7 @@ class Blocks(Program):
         versions = stamp.found(self.number, first, data)
         with self.changed:
             for bad in self.model.alive(first, versions):
-                self.complain(f"a read: {bad}")
+                self.lose(f"a read: {bad}")
 
     # -- all of it
 

@@ -35,6 +35,7 @@ class Program:
         self.promised = ()          # numbers of errors that are no breach now
         self.done = 0
         self.errors = 0
+        self.lost = 0               # sectors that a read found to be others than they may be
         self.said = []
         self.refusals = 0           # errors that were promised
         self.stall_s = 0.0          # longest of all since somebody asked
@@ -59,6 +60,14 @@ class Program:
     def complain(self, text):
         """An error that nobody has promised."""
         self.errors += 1
+        self.tell(text)
+
+    def lose(self, text):
+        """A sector is not what it must be: it may be written before anybody else looks at it."""
+        self.lost += 1
+        self.tell(text)
+
+    def tell(self, text):
         if len(self.said) < TOLD:
             self.said.append(text)
 
@@ -122,8 +131,8 @@ class Program:
         now = time.monotonic()
         oldest = max((now - since for since in list(self.waiting.values())), default=0.0)
         stall, self.stall_s = max(self.stall_s, oldest), 0.0
-        return {"done": self.done, "errors": self.errors, "said": self.said, "refusals": self.refusals,
-                "stall": stall, "oldest": oldest, "gone": self.is_gone, "ended": self.is_ended}
+        return {"done": self.done, "errors": self.errors, "lost": self.lost, "said": self.said,
+                "refusals": self.refusals, "stall": stall, "oldest": oldest, "gone": self.is_gone, "ended": self.is_ended}
 
     def do_promise(self, errors):
         """Errors with these numbers are what the product says it will give now."""

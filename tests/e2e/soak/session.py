@@ -176,6 +176,9 @@ class Session:
             stall = max(stall, load.take_stall())
             for row in rows:
                 row.promised += figures["refusals"] - was["refusals"]
+                row.lost_bytes += (figures["lost"] - was["lost"]) * SECTOR
+                if figures["lost"] > was["lost"]:
+                    self.tell(row, [f"{load.name}: {figures['said']}"])
                 if figures["errors"] > was["errors"]:
                     row.errors += figures["errors"] - was["errors"] - 1
                     self.wrong(row, f"{load.name}: {figures['said']}")
