@@ -10,7 +10,26 @@
 mod client;
 mod server;
 
+/// A fault that can be planted in a client or a server: what the simulator has to find (`crates/sim/tests/aoe.rs`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AoeCanary {
+    /// None: all as it is.
+    #[default]
+    None,
+    /// A client writes where something that it has sent may still land.
+    NoQuarantine,
+    /// A client writes at once, whatever a former one at its station has sent.
+    NotQuiet,
+    /// A server answers writes of a `durable` device once the store has them.
+    CachedCalledDurable,
+    /// A server lets volumes have overlapping requests together.
+    OrderIgnored,
+    /// A server asks nobody whether a station may write.
+    ExportsSkipped,
+}
+
 pub use client::{AoeClient, AoeClientConfig, AoeClientReport, AoeClientState};
 pub use server::{
     AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig, AoeServerStats,
+    reserved_writer, station_writer,
 };

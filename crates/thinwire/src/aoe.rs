@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Instant;
 
-use thinwire_aoe::{AoeClient, AoeClientConfig, AoeClientReport, AoeClientState};
+use thinwire_aoe::{AoeCanary, AoeClient, AoeClientConfig, AoeClientReport, AoeClientState};
 use thinwire_buffer::Addr;
 use thinwire_node::{Lane, PartId};
 use thinwire_proto::StageSums;
@@ -68,6 +68,7 @@ impl AoeLeaf {
             },
             seed: entropy(),
             label: spec.to_string(),
+            canary: AoeCanary::None,
         };
         let client = AoeClient::new(shard.now(), config, info);
         let client = shard.add(client, Vec::new(), &Lane::ALL);

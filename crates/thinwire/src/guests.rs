@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use thinwire_aoe::{AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig};
+use thinwire_aoe::{AoeCanary, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig};
 use thinwire_buffer::{Addr, LinkInfo};
 use thinwire_ebd::{EbdCanary, EbdOffer, EbdServer, ServerConfig};
 use thinwire_runtime::clock::entropy;
@@ -41,7 +41,11 @@ pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
             (Some(_), _) => unreachable!("offers of two protocols on one link were refused"),
         }
     }
-    let server = AoeServer::new(AoeServerConfig { offers: devices, seed: entropy() });
+    let server = AoeServer::new(AoeServerConfig {
+        offers: devices,
+        seed: entropy(),
+        canary: AoeCanary::None,
+    });
     let server = Rc::new(RefCell::new(server));
     lanes.into_iter().map(|(first, lane)| open(config, first, lane, &server)).collect()
 }

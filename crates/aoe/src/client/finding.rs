@@ -18,8 +18,12 @@ const LATE: Duration = Duration::from_secs(1);
 /// Frames that one I/O is cut into, at most, and the longest I/O whatever a frame carries.
 const PIECES_MAX: u32 = 64;
 const IO_BYTES_MAX: u32 = 128 << 10;
+/// How often a server is asked for what its drive is, before it is looked for once more.
+const ASKED_MAX: u32 = 5;
+/// An announcement that comes sooner than this behind the last look is not looked into.
+const LOOK_GAP: Duration = Duration::from_millis(100);
 /// Sectors of a request to a server of the first versions, which tell none.
-const SECTORS_OF_OLD: u8 = 2;
+pub(super) const SECTORS_OF_OLD: u8 = 2;
 
 /// What is asked now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +44,13 @@ pub(super) struct Finding {
     pause: Duration,
     /// Of the question that was asked last.
     tag: u32,
+    /// How often that was asked.
+    asked: u32,
 }
 
 impl Finding {
     pub fn new(now: Time) -> Self {
-        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0 }
+        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0, asked: 0 }
     }
 
     pub fn is_over(&self) -> bool {
@@ -61,8 +67,13 @@ impl Finding {
         *self = Finding::new(now);
     }
 
+    /// The server may have begun anew: it is asked what its drive is.
+    pub fn look_again(&mut self, now: Time) {
+        self.enter(Stage::Identify, now);
+    }
+
     fn enter(&mut self, stage: Stage, now: Time) {
-        (self.stage, self.next, self.pause) = (stage, now, SOON);
+        (self.stage, self.next, self.pause, self.asked) = (stage, now, SOON, 0);
     }
 }
 
@@ -72,6 +83,11 @@ impl AoeClient {
         if self.finding.is_over() || self.now < self.finding.next {
             return;
         }
+        if self.finding.stage == Stage::Identify && self.finding.asked == ASKED_MAX {
+            // It has gone since it said that it is there.
+            self.finding.begin_anew(self.now);
+        }
+        self.finding.asked += 1;
         self.finding.next = self.now + self.finding.pause;
         self.finding.pause = (2 * self.finding.pause).min(LATE);
         self.finding.tag = self.next_tag();
@@ -90,11 +106,19 @@ impl AoeClient {
     }
 
     /// A station says that it is the device: asked, or of itself.
-    pub(super) fn on_config(&mut self, from: Addr, query: &ConfigQuery<'_>) {
+    pub(super) fn on_config(&mut self, from: Addr, tag: u32, query: &ConfigQuery<'_>) {
         if self.config.server.is_some_and(|server| server != from) {
             return self.report.rivals += 1;
         }
         if self.finding.stage != Stage::Query {
+            if tag == 0
+                && self.server == Some(from)
+                && self.finding.is_over()
+                && self.now.since(self.looked_at) > LOOK_GAP
+            {
+                // It has begun, and may have another drive by now.
+                self.finding.look_again(self.now);
+            }
             if let Some(server) = self.server.filter(|server| *server != from) {
                 self.report.rivals += 1;
                 if self.report.rivals == 1 {
@@ -107,14 +131,13 @@ impl AoeClient {
         }
         let told = if query.sectors_max == 0 { SECTORS_OF_OLD } else { query.sectors_max };
         let sectors = told.min(self.link_sectors).max(1);
-        if self.is_open && sectors < self.frame_sectors {
-            // What is on its way is cut for what it took before.
-            let text =
-                format!("{from} takes {sectors} sectors now, and not {}", self.frame_sectors);
-            self.note(Gravity::Failure, text);
-            return self.fail(ErrorKind::Invalid);
-        }
+        let is_less = self.is_known && sectors < self.frame_sectors;
         (self.server, self.frame_sectors) = (Some(from), sectors);
+        if is_less {
+            let text = format!("{from} takes {sectors} sectors in a request from now on");
+            self.note(Gravity::News, text);
+            self.recut();
+        }
         self.heard();
         self.window = Window::new(u32::from(query.buffers));
         self.finding.enter(Stage::Identify, self.now);
@@ -133,26 +156,29 @@ impl AoeClient {
         rx.copy_to(DATA_OFFSET, &mut data);
         let view = IdentifyView::parse(&data).expect("all of it is here");
         let (bytes, serial) = (view.sectors() * SECTOR_BYTES as u64, view.serial());
-        if self.is_open && (bytes < self.geometry.bytes || serial != self.serial) {
+        if self.is_known && (bytes < self.geometry.bytes || serial != self.serial) {
             let text = "its server answers again, and has another drive".to_owned();
             self.note(Gravity::Failure, text);
             self.fail(ErrorKind::ContentChanged);
             return true;
         }
         self.serial = serial;
-        if view.has_write_cache() && !self.config.flushes && !self.config.read_only && !self.is_open
+        if view.has_write_cache()
+            && !self.config.flushes
+            && !self.config.read_only
+            && !self.is_known
         {
             let text =
                 "the drive has a write cache, and is not flushed: what it has answered may be lost";
             self.note(Gravity::Warning, text.to_owned());
         }
-        if !self.is_open {
+        if !self.is_known {
             self.geometry.bytes = bytes;
             let piece = u32::from(self.frame_sectors) * SECTOR_BYTES as u32;
             self.geometry.io_bytes_max = (piece * PIECES_MAX).min(IO_BYTES_MAX);
         }
         self.finding.enter(Stage::Over, self.now);
-        (self.is_open, self.heard_at) = (true, self.now);
+        (self.is_known, self.heard_at, self.looked_at) = (true, self.now, self.now);
         true
     }
 }

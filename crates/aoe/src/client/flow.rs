@@ -5,16 +5,22 @@ use std::time::Duration;
 use thinwire_buffer::{RxFrame, SegList, Time};
 use thinwire_volume::{ErrorKind, Gravity, Op};
 use thinwire_wire::aoe::{
-    AoeCommand, AtaCommand, AtaRegisters, Body, DATA_OFFSET, Frame, Header, SECTOR_BYTES, ata_error,
+    AoeCommand, AtaCommand, AtaRegisters, Body, DATA_OFFSET, ErrorCode, Frame, Header,
+    SECTOR_BYTES, ata_error,
 };
 
+use super::finding::SECTORS_OF_OLD;
+use super::late::{LIFETIME, SentFrame};
 use super::{AoeClient, Pending};
+use crate::AoeCanary;
 
 /// Requests on their way together, at most.
 const REQUESTS_MAX: usize = 128;
 /// A server that has said nothing for so long, though it was asked several times, is away.
 const SILENCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 3;
+/// A frame that is not answered so often, though its server answers others, is too long for the way.
+const IGNORED_MAX: u32 = 3;
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -23,14 +29,45 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Piece {
     sector: u64,
     sectors: u8,
-    /// Under which it went out, each time another.
-    tags: Vec<u32>,
+    /// Under which it went out, each time another, as far as those frames may still be on their way.
+    frames: Vec<SentFrame>,
     first: Time,
     sent: Time,
     tries: u32,
+    /// Since when the server refuses it, as far as it answers, and why it did last.
+    refused: Option<(Time, Option<ErrorCode>)>,
+    /// How often it was not answered while the server said something else.
+    ignored: u32,
     is_done: bool,
     /// Of a read.
     data: SegList,
+}
+
+impl Piece {
+    fn new(sector: u64, sectors: u8, now: Time) -> Self {
+        Piece {
+            sector,
+            sectors,
+            frames: Vec::new(),
+            first: now,
+            sent: now,
+            tries: 0,
+            refused: None,
+            ignored: 0,
+            is_done: false,
+            data: SegList::new(),
+        }
+    }
+
+    /// Pieces of so many sectors each, of what is from `start` to `end`.
+    fn cut(start: u64, end: u64, frame_sectors: u8, now: Time, into: &mut Vec<Piece>) {
+        let mut from = start;
+        while from < end {
+            let sectors = (end - from).min(u64::from(frame_sectors)) as u8;
+            into.push(Piece::new(from, sectors, now));
+            from += u64::from(sectors);
+        }
+    }
 }
 
 /// One I/O that is on its way, in pieces.
@@ -45,28 +82,18 @@ pub(super) struct Request {
 
 impl Request {
     fn new(pending: Pending, frame_sectors: u8, now: Time) -> Self {
-        let piece = |sector, sectors| Piece {
-            sector,
-            sectors,
-            tags: Vec::new(),
-            first: now,
-            sent: now,
-            tries: 0,
-            is_done: false,
-            data: SegList::new(),
-        };
         let mut pieces = Vec::new();
-        let mut from = pending.start;
-        while from < pending.end {
-            let sectors = (pending.end - from).min(u64::from(frame_sectors)) as u8;
-            pieces.push(piece(from, sectors));
-            from += u64::from(sectors);
-        }
+        Piece::cut(pending.start, pending.end, frame_sectors, now, &mut pieces);
         if pieces.is_empty() {
             // A flush.
-            pieces.push(piece(0, 0));
+            pieces.push(Piece::new(0, 0, now));
         }
         Request { pending, pieces, unsent: 0, error: None }
+    }
+
+    /// Since when a server refuses some of it.
+    fn refused_since(&self) -> Option<Time> {
+        self.in_flight().filter_map(|piece| piece.refused).map(|(since, _)| since).min()
     }
 
     /// Those that are on their way.
@@ -86,7 +113,8 @@ fn kind_of(error: u8) -> ErrorKind {
 
 impl AoeClient {
     pub(super) fn next_tag(&mut self) -> u32 {
-        self.last_tag = self.last_tag.wrapping_add(1);
+        // 0 is that of announcements.
+        self.last_tag = self.last_tag.wrapping_add(1).max(1);
         self.last_tag
     }
 
@@ -97,18 +125,21 @@ impl AoeClient {
             return;
         }
         self.find();
+        self.is_open |= self.is_known && self.now >= self.quiet_until;
         if self.finding.is_over() {
             self.send_again_what_is_late();
         }
-        if let (Some(limit), Some(since)) = (self.config.fail_after, self.away_since)
-            && self.now.since(since) >= limit
-        {
-            self.fail_all(ErrorKind::Away);
+        if let Some(limit) = self.config.fail_after {
+            if self.away_since.is_some_and(|since| self.now.since(since) >= limit) {
+                self.fail_all(ErrorKind::Away);
+            }
+            self.fail_refused(limit);
         }
-        if self.finding.is_over() {
+        if self.finding.is_over() && self.is_open {
             self.pump();
         }
-        let is_left = self.away_since.is_some_and(|since| self.now.since(since) > END_PATIENCE);
+        let is_left =
+            self.unserved_since().is_some_and(|since| self.now.since(since) > END_PATIENCE);
         if self.is_ending && (!self.is_open || is_left || !self.outstanding_of_user()) {
             self.fail_all(ErrorKind::ShuttingDown);
             self.is_closed = true;
@@ -128,12 +159,21 @@ impl AoeClient {
                 at = at.min(self.strays.until(self.now));
             }
         }
-        if let (Some(limit), Some(since)) = (self.config.fail_after, self.away_since)
+        if let (Some(limit), Some(since)) = (self.config.fail_after, self.unserved_since())
             && self.outstanding_of_user()
         {
             at = at.min(since + limit);
         }
+        if self.is_known && !self.is_open {
+            at = at.min(self.quiet_until);
+        }
         if self.is_ending { at.min(self.now + SILENCE) } else { at }
+    }
+
+    /// Since when its server does nothing for it, or not all: it is silent, or refuses something that it is asked.
+    fn unserved_since(&self) -> Option<Time> {
+        let refused = self.requests.values().filter_map(Request::refused_since);
+        self.away_since.into_iter().chain(refused).min()
     }
 
     /// When a piece is sent again.
@@ -153,6 +193,9 @@ impl AoeClient {
         if !late.is_empty() {
             self.window.on_loss();
         }
+        if late.iter().any(|&(number, at, ..)| self.is_ignored(number, at)) {
+            return self.fall_back();
+        }
         for (number, at, tries, first) in late {
             let is_silent = self.now.since(self.heard_at.max(first)) > SILENCE;
             if tries >= TRIES && is_silent && self.away_since.is_none() {
@@ -168,6 +211,64 @@ impl AoeClient {
         }
     }
 
+    /// A piece is not answered, again and again, though its server answers others, none of them as long: its frame may be longer
+    /// than something on the way carries.
+    fn is_ignored(&mut self, number: u64, at: usize) -> bool {
+        let heard_at = self.heard_at;
+        let piece = &mut self.requests.get_mut(&number).expect("it is on its way").pieces[at];
+        piece.ignored += u32::from(heard_at > piece.sent && piece.refused.is_none());
+        let (sectors, first) = (usize::from(piece.sectors), piece.first);
+        let is_carried = self.carried[sectors..].iter().any(|&at| at >= first);
+        piece.sectors > SECTORS_OF_OLD && piece.ignored >= IGNORED_MAX && !is_carried
+    }
+
+    /// Frames carry no more than those of the smallest links from now on, as Linux's do then.
+    fn fall_back(&mut self) {
+        let text = format!(
+            "requests of {} sectors are not answered, while shorter frames are: something on the way carries none of {} \
+             bytes; requests have {SECTORS_OF_OLD} sectors from now on",
+            self.frame_sectors,
+            DATA_OFFSET + usize::from(self.frame_sectors) * SECTOR_BYTES
+        );
+        self.note(Gravity::Warning, text);
+        (self.link_sectors, self.frame_sectors) = (SECTORS_OF_OLD, SECTORS_OF_OLD);
+        self.recut();
+    }
+
+    /// What has not been answered is asked for in pieces of as many sectors as a frame has now.
+    pub(super) fn recut(&mut self) {
+        let (now, sectors) = (self.now, self.frame_sectors);
+        for request in self.requests.values_mut() {
+            let is_long = |piece: &Piece| !piece.is_done && piece.sectors > sectors;
+            let was_sent = request.unsent;
+            let (mut sent, mut unsent) = (Vec::new(), Vec::new());
+            for (at, mut piece) in std::mem::take(&mut request.pieces).into_iter().enumerate() {
+                let (start, end) = (piece.sector, piece.sector + u64::from(piece.sectors));
+                let frames = std::mem::take(&mut piece.frames);
+                if is_long(&piece) {
+                    self.in_flight -= u32::from(at < was_sent);
+                    frames.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
+                    if request.pending.op == Op::Write {
+                        self.strays.add(start, end, frames);
+                    }
+                    Piece::cut(start, end, sectors, now, &mut unsent);
+                } else {
+                    piece.frames = frames;
+                    if at < was_sent { sent.push(piece) } else { unsent.push(piece) }
+                }
+            }
+            request.unsent = sent.len();
+            request.pieces = sent;
+            request.pieces.append(&mut unsent);
+        }
+        // They are found by where they are.
+        for (&number, request) in &self.requests {
+            for (at, piece) in request.pieces.iter().enumerate() {
+                piece.frames.iter().for_each(|&(tag, _)| _ = self.tags.insert(tag, (number, at)));
+            }
+        }
+    }
+
     /// Sends a piece, under a new tag.
     fn send(&mut self, number: u64, at: usize) {
         let tag = self.next_tag();
@@ -176,7 +277,16 @@ impl AoeClient {
         let request = self.requests.get_mut(&number).expect("it is on its way");
         let (op, start) = (request.pending.op, request.pending.start);
         let piece = &mut request.pieces[at];
-        piece.tags.push(tag);
+        // What is older does not arrive any more, nor does its answer.
+        let tags = &mut self.tags;
+        piece.frames.retain(|&(tag, sent)| {
+            let may_come = now.since(sent) < 2 * LIFETIME;
+            if !may_come {
+                tags.remove(&tag);
+            }
+            may_come
+        });
+        piece.frames.push((tag, now));
         piece.sent = now;
         let command = match op {
             Op::Read => AtaCommand::ReadSectorsExt,
@@ -206,7 +316,9 @@ impl AoeClient {
             let Some(pending) = self.waiting.front() else { return };
             let (start, end, op) = (pending.start, pending.end, pending.op);
             let conflicts = self.requests.values().any(|r| r.pending.conflicts(pending));
-            if conflicts || op == Op::Write && !self.strays.allow(self.now, start, end) {
+            let is_careless = self.config.canary == AoeCanary::NoQuarantine;
+            let may_land = op == Op::Write && !self.strays.allow(self.now, start, end);
+            if conflicts || may_land && !is_careless {
                 return;
             }
             let pending = self.waiting.pop_front().expect("just seen");
@@ -234,7 +346,7 @@ impl AoeClient {
     /// A server has said something of the device.
     pub(super) fn on_answer(&mut self, frame: &Frame<'_>, rx: &RxFrame) {
         if let Body::Query(query) = &frame.body {
-            return self.on_config(rx.from, query);
+            return self.on_config(rx.from, frame.header.tag, query);
         }
         if Some(rx.from) != self.server {
             return self.report.dropped += 1;
@@ -251,6 +363,12 @@ impl AoeClient {
                 // As Linux does: it is asked again.
                 self.report.refused += 1;
                 self.refusal = frame.header.code();
+                if let Some(&(number, at)) = self.tags.get(&frame.header.tag) {
+                    let request = self.requests.get_mut(&number).expect("its tags are known");
+                    let refused = &mut request.pieces[at].refused;
+                    let since = refused.map_or(self.now, |(since, _)| since);
+                    *refused = Some((since, self.refusal));
+                }
             }
             _ => self.report.dropped += 1,
         }
@@ -285,18 +403,18 @@ impl AoeClient {
             self.trips.on_answer(self.now.since(piece.first));
         }
         (piece.is_done, self.refusal) = (true, None);
+        self.carried[usize::from(piece.sectors)] = self.now;
         if !registers.is_done() {
             request.error = Some(kind_of(registers.error_feature));
         }
         self.window.on_answer();
         self.in_flight -= 1;
-        let (sent, start) = (piece.sent, piece.sector);
-        let end = start + u64::from(piece.sectors);
-        let mut others = std::mem::take(&mut piece.tags);
-        others.iter().for_each(|tag| _ = self.tags.remove(tag));
-        others.retain(|&other| other != tag);
+        let (start, end) = (piece.sector, piece.sector + u64::from(piece.sectors));
+        let mut others = std::mem::take(&mut piece.frames);
+        others.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
+        others.retain(|&(other, _)| other != tag);
         if request.pending.op == Op::Write {
-            self.strays.add(sent, start, end, others);
+            self.strays.add(start, end, others);
         }
         if request.pieces.iter().all(|piece| piece.is_done) {
             let mut request = self.requests.remove(&number).expect("just seen");
@@ -304,6 +422,7 @@ impl AoeClient {
             match request.error {
                 Some(kind) => self.complete(&request.pending, Err(kind), data),
                 None => {
+                    request.pieces.sort_unstable_by_key(|piece| piece.sector);
                     request.pieces.drain(..).for_each(|piece| data.append(piece.data));
                     self.complete(&request.pending, Ok(()), data);
                 }
@@ -313,20 +432,42 @@ impl AoeClient {
 
     /// Everything of the user fails. What was sent may still land.
     pub(super) fn fail_all(&mut self, kind: ErrorKind) {
-        for (_, mut request) in std::mem::take(&mut self.requests) {
-            for piece in &mut request.pieces {
-                let end = piece.sector + u64::from(piece.sectors);
-                if request.pending.op == Op::Write {
-                    let tags = std::mem::take(&mut piece.tags);
-                    self.strays.add(piece.sent, piece.sector, end, tags);
-                }
-            }
-            self.complete(&request.pending, Err(kind), SegList::new());
+        while let Some((&number, _)) = self.requests.first_key_value() {
+            self.fail_request(number, kind);
         }
         for pending in std::mem::take(&mut self.waiting) {
             self.complete(&pending, Err(kind), SegList::new());
         }
-        self.tags.clear();
-        self.in_flight = 0;
+    }
+
+    /// What the server has refused for so long fails: nothing else ends it, as long as the server answers.
+    fn fail_refused(&mut self, limit: Duration) {
+        let is_over =
+            |r: &Request| r.refused_since().is_some_and(|since| self.now.since(since) >= limit);
+        let over = self.requests.iter().filter(|(_, r)| is_over(r)).map(|(&number, _)| number);
+        let over: Vec<u64> = over.collect();
+        for number in &over {
+            let refused = self.requests[number].in_flight().filter_map(|piece| piece.refused);
+            if let Some(code) = refused.filter_map(|(_, code)| code).last() {
+                let why = code.name();
+                let text = format!("the server refuses, and goes on refusing ({why}): given up");
+                self.note(Gravity::Warning, text);
+            }
+        }
+        over.into_iter().for_each(|number| self.fail_request(number, ErrorKind::Away));
+    }
+
+    fn fail_request(&mut self, number: u64, kind: ErrorKind) {
+        let Some(mut request) = self.requests.remove(&number) else { return };
+        self.in_flight -= request.in_flight().count() as u32;
+        for piece in &mut request.pieces {
+            let end = piece.sector + u64::from(piece.sectors);
+            let frames = std::mem::take(&mut piece.frames);
+            frames.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
+            if request.pending.op == Op::Write {
+                self.strays.add(piece.sector, end, frames);
+            }
+        }
+        self.complete(&request.pending, Err(kind), SegList::new());
     }
 }

@@ -22,8 +22,9 @@ use thinwire_wire::aoe::{DATA_OFFSET, ErrorCode, Frame, SECTOR_BYTES, ShelfSlot}
 
 use self::finding::Finding;
 use self::flow::Request;
-use self::late::Strays;
+use self::late::{LIFETIME, Strays};
 use self::timing::{RoundTrips, Window};
+use crate::AoeCanary;
 
 /// The name of this module in errors.
 const MODULE: &str = "aoe";
@@ -45,6 +46,8 @@ pub struct AoeClientConfig {
     pub seed: u64,
     /// What people call it in messages.
     pub label: String,
+    /// A fault that the simulator has to find.
+    pub canary: AoeCanary,
 }
 
 /// Where a client stands.
@@ -114,7 +117,11 @@ pub struct AoeClient {
     now: Time,
     finding: Finding,
     failure: Option<ErrorKind>,
+    /// The drive has said what it is.
+    is_known: bool,
     is_open: bool,
+    /// Before that it writes nothing: what a former one of this station has sent may still land.
+    quiet_until: Time,
     is_ending: bool,
     is_closed: bool,
     geometry: Geometry,
@@ -131,11 +138,15 @@ pub struct AoeClient {
     tags: BTreeMap<u32, (u64, usize)>,
     last_tag: u32,
     in_flight: u32,
+    /// When a request of so many sectors was answered last.
+    carried: [Time; 1 + u8::MAX as usize],
     window: Window,
     trips: RoundTrips,
     strays: Strays,
     /// When the server was heard last, and since when it is away.
     heard_at: Time,
+    /// When its drive was looked at last.
+    looked_at: Time,
     away_since: Option<Time>,
     refusal: Option<ErrorCode>,
     done: Vec<Completion>,
@@ -162,12 +173,16 @@ impl AoeClient {
         };
         let room = info.frame_bytes.max.saturating_sub(DATA_OFFSET) / SECTOR_BYTES;
         let (server, last_tag) = (config.server, config.seed as u32);
+        let is_noisy = config.read_only || config.canary == AoeCanary::NotQuiet;
+        let quiet_until = if is_noisy { now } else { now + LIFETIME };
         AoeClient {
             config,
             now,
             finding: Finding::new(now),
             failure: None,
+            is_known: false,
             is_open: false,
+            quiet_until,
             is_ending: false,
             is_closed: false,
             geometry,
@@ -181,10 +196,12 @@ impl AoeClient {
             tags: BTreeMap::new(),
             last_tag,
             in_flight: 0,
+            carried: [Time::ZERO; 1 + u8::MAX as usize],
             window: Window::new(1),
             trips: RoundTrips::default(),
             strays: Strays::default(),
             heard_at: now,
+            looked_at: now,
             away_since: None,
             refusal: None,
             done: Vec::new(),
@@ -205,7 +222,8 @@ impl AoeClient {
         }
     }
 
-    /// It knows its device: [`Volume::geometry`] means something.
+    /// It knows its device, so that [`Volume::geometry`] means something, and may use it: who writes waits for the 2 s in which
+    /// frames of a former one at this station may still land.
     pub fn is_open(&self) -> bool {
         self.is_open
     }

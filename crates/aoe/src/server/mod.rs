@@ -15,6 +15,7 @@ mod requests;
 mod reserving;
 
 pub use self::port::AoePort;
+pub use self::reserving::{reserved_writer, station_writer};
 
 use std::collections::VecDeque;
 
@@ -29,6 +30,7 @@ use self::order::Order;
 use self::parties::{Parties, Sender};
 use self::queries::Gauge;
 use self::reserving::Reserving;
+use crate::AoeCanary;
 
 /// What clients have set of a device, and a server has to find again when it begins anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,8 @@ pub struct AoeServerConfig {
     pub offers: Vec<AoeOffer>,
     /// Tells this life of it from others: the tags of its own questions begin behind it.
     pub seed: u64,
+    /// A fault that the simulator has to find.
+    pub canary: AoeCanary,
 }
 
 /// What a server has counted. Each reason why a frame was dropped or refused has one.
@@ -159,6 +163,7 @@ pub struct AoeServer {
     transactions: u32,
     numbers: u64,
     is_stopping: bool,
+    canary: AoeCanary,
     stats: AoeServerStats,
 }
 
@@ -168,7 +173,7 @@ impl AoeServer {
     /// # Panics
     /// If the number of a device means several: the caller has checked.
     pub fn new(config: AoeServerConfig) -> Self {
-        let AoeServerConfig { offers, seed } = config;
+        let AoeServerConfig { offers, seed, canary } = config;
         let mut names: Vec<String> = Vec::new();
         let mut devices = Vec::with_capacity(offers.len());
         for mut offer in offers {
@@ -195,6 +200,7 @@ impl AoeServer {
             transactions: 0,
             numbers: 0,
             is_stopping: false,
+            canary,
             stats: AoeServerStats::default(),
         }
     }

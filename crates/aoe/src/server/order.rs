@@ -1,6 +1,7 @@
 //! Writes of one export that overlap, in the order in which they came.
 //!
-//! A volume may carry out what is outstanding together in any order, so the later of two that overlap waits. And one that
+//! A volume may carry out what is outstanding together in any order, so the later of two that overlap waits, and a read for the
+//! writes that came before it: who begins anew at a station sees what its former self has under way here. A write that
 //! was received before another that was taken in already is stale: a client has asked for it again since, or given it up.
 
 use std::collections::VecDeque;
@@ -13,15 +14,23 @@ const REMEMBERED: usize = 1024;
 /// Times of arrival are measured as exactly as this: within it, what is taken first came first.
 const EXACT: Duration = Duration::from_millis(1);
 
-/// A write that is outstanding or waits: of which party, in which of its slots, and where it is, in sectors.
+/// A write that is outstanding or waits, or a read that waits: of which party, in which of its slots, and where it is, in
+/// sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     party: usize,
     slot: u16,
     start: u64,
     end: u64,
+    is_write: bool,
     /// A volume may have it.
     has_begun: bool,
+}
+
+impl Entry {
+    fn is_write_in(&self, start: u64, end: u64) -> bool {
+        self.is_write && self.start < end && start < self.end
+    }
 }
 
 /// A write that was taken in, and when it had been received.
@@ -72,26 +81,36 @@ impl Order {
         }
         self.received.push_back(Received { at, start, end });
         self.latest = self.latest.max(at);
-        let has_begun = !self.entries.iter().any(|e| e.start < end && start < e.end);
-        self.entries.push(Entry { party, slot, start, end, has_begun });
+        let has_begun = !self.entries.iter().any(|e| e.is_write_in(start, end));
+        self.entries.push(Entry { party, slot, start, end, is_write: true, has_begun });
         has_begun
     }
 
-    /// A write has ended, or is given up. Calls `begin` with each that may begin now.
+    /// Takes note of a read, unless it may begin now. True if it may.
+    pub fn add_read(&mut self, party: usize, slot: u16, start: u64, end: u64) -> bool {
+        let has_begun = !self.entries.iter().any(|e| e.is_write_in(start, end));
+        if !has_begun {
+            self.entries.push(Entry { party, slot, start, end, is_write: false, has_begun });
+        }
+        has_begun
+    }
+
+    /// One has ended, or is given up. Calls `begin` with each that may begin now.
     pub fn remove(&mut self, party: usize, slot: u16, mut begin: impl FnMut(usize, u16)) {
         let is = |e: &Entry| (e.party, e.slot) == (party, slot);
         let Some(at) = self.entries.iter().position(is) else { return };
         let gone = self.entries.remove(at);
         for at in 0..self.entries.len() {
             let e = self.entries[at];
-            let waited_for_it = !e.has_begun && e.start < gone.end && gone.start < e.end;
-            let is_free =
-                |before: &[Entry]| !before.iter().any(|b| b.start < e.end && e.start < b.end);
+            let waited_for_it = !e.has_begun && gone.is_write_in(e.start, e.end);
+            let is_free = |before: &[Entry]| !before.iter().any(|b| b.is_write_in(e.start, e.end));
             if waited_for_it && is_free(&self.entries[..at]) {
                 self.entries[at].has_begun = true;
                 begin(e.party, e.slot);
             }
         }
+        // Nobody waits for a read.
+        self.entries.retain(|e| e.is_write || !e.has_begun);
     }
 
     /// A party is gone: what a volume has of its ends by itself.
@@ -118,6 +137,20 @@ mod tests {
         order.remove(1, 1, |party, slot| begun.push((party, slot)));
         assert_eq!(begun, [(2, 0)]);
         order.remove(2, 1, |_, _| panic!("nobody waits for it"));
+    }
+
+    #[test]
+    fn a_read_waits_for_writes_before_it_and_nobody_for_a_read() {
+        let (mut order, now) = (Order::new(), Time(5));
+        assert!(order.add_read(1, 0, 0, 8), "nothing is there");
+        assert!(order.add(now, 1, 1, 0, 8));
+        assert!(!order.add_read(2, 0, 4, 12) && order.add_read(2, 1, 8, 12));
+        assert!(order.add(now, 1, 2, 8, 16), "a read waits there, and no write");
+        let mut begun = Vec::new();
+        order.remove(1, 1, |party, slot| begun.push((party, slot)));
+        assert_eq!(begun, [(2, 0)]);
+        order.remove(1, 2, |_, _| panic!("nobody waits for it"));
+        assert!(order.entries.is_empty());
     }
 
     #[test]

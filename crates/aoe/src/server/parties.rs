@@ -195,13 +195,14 @@ impl Party {
         self.free.push(at);
     }
 
-    /// The wish of a slot, which waits no more; `None` of a write that it may not do any more.
-    pub fn wish(&mut self, at: u16) -> Option<Wish> {
+    /// The wish of a slot, which waits no more; `None` of a write that it may not do any more, unless nobody `is_unasked`.
+    pub fn wish(&mut self, at: u16, is_unasked: bool) -> Option<Wish> {
         let (session, reading) = (self.session, self.reading);
         let slot = &mut self.slots[usize::from(at)];
         let pass = match (slot.asked.is_write(), self.writing) {
             (_, Writing::Granted(pass)) => pass,
             (false, _) => reading,
+            (true, _) if is_unasked => reading,
             (true, _) => return None,
         };
         let io = slot.io.take()?;
@@ -211,7 +212,7 @@ impl Party {
 
     pub fn take_from_line(&mut self, at: u16) -> Option<Wish> {
         let is_in_line = self.slots.get(usize::from(at))?.stage == Stage::InLine;
-        if is_in_line { self.wish(at) } else { None }
+        if is_in_line { self.wish(at, false) } else { None }
     }
 }
 
@@ -302,7 +303,7 @@ impl Parties {
 }
 
 /// The address of a station, as it stands in lists; links without such addresses have some made of theirs.
-fn mac_of(addr: Addr) -> Mac {
+pub(super) fn mac_of(addr: Addr) -> Mac {
     match addr {
         Addr::Mac(mac) => mac,
         Addr::Sim(n) => {

@@ -8,9 +8,9 @@ use thinwire_wire::aoe::{
     SECTOR_BYTES, ata_error,
 };
 
-use super::AoeServer;
 use super::parties::{Asked, Sender, Stage, Who, Writing};
 use super::reserving::answer_to;
+use super::{AoeCanary, AoeServer};
 
 /// Another was granted the export, and it is not given back: a drive that cannot be written says so at once.
 pub(super) const FENCED: RefusedBy = RefusedBy::Drive(ata_error::ABRT);
@@ -156,22 +156,29 @@ impl AoeServer {
         let bytes = sectors * SECTOR_BYTES as u64;
         let mut io = Io::new(0, op, start * SECTOR_BYTES as u64, bytes);
         if is_write {
-            io.flags.fua = !self.devices[device].offer.cached;
+            let is_durable = !self.devices[device].offer.cached;
+            io.flags.fua = is_durable && self.canary != AoeCanary::CachedCalledDurable;
             rx.slice(DATA_OFFSET, bytes as usize, |piece| io.data.push(piece));
+        }
+        // Before anything else: whoever may not write changes nothing for those who may.
+        if is_write && writing == Writing::No && self.canary != AoeCanary::ExportsSkipped {
+            let (identity, takes_over) = (self.identity(at), false);
+            if let Err(why) = self.claim(now, at, identity, takes_over, desk) {
+                let by = answer_to(why);
+                self.count_reserved(by);
+                return self.refuse_command(&asked, device, by);
+            }
         }
         let Some(slot) = self.parties.get_mut(at).take_slot(asked, io, desk.slots()) else {
             return self.stats.beyond_room += 1;
         };
-        if is_write {
-            let may_begin = self.orders[order].add(arrived, at, slot, start, start + sectors);
-            self.parties.get_mut(at).slots[usize::from(slot)].waits_for_order = !may_begin;
-        }
-        if is_write && writing == Writing::No {
-            let identity = self.identity(at);
-            if let Err(why) = self.claim(now, at, identity, false, desk) {
-                return self.end_slot(at, slot, answer_to(why));
-            }
-        }
+        let may_begin = match op {
+            Op::Write => self.orders[order].add(arrived, at, slot, start, start + sectors),
+            Op::Read => self.orders[order].add_read(at, slot, start, start + sectors),
+            _ => true,
+        };
+        let waits = !may_begin && self.canary != AoeCanary::OrderIgnored;
+        self.parties.get_mut(at).slots[usize::from(slot)].waits_for_order = waits;
         self.begin(now, at, slot, desk);
     }
 
@@ -180,11 +187,14 @@ impl AoeServer {
         let party = self.parties.get_mut(at);
         let entry = &mut party.slots[usize::from(slot)];
         let asks = matches!(party.writing, Writing::Asked(_));
-        if entry.asked.is_write() && (entry.waits_for_order || asks) {
+        if entry.waits_for_order || entry.asked.is_write() && asks {
             entry.stage = Stage::Waits;
             return;
         }
-        let Some(wish) = party.wish(slot) else { return self.end_slot(at, slot, FENCED) };
+        let is_unasked = self.canary == AoeCanary::ExportsSkipped;
+        let Some(wish) = party.wish(slot, is_unasked) else {
+            return self.end_slot(at, slot, FENCED);
+        };
         party.slots[usize::from(slot)].written = party.written;
         self.stats.requests += 1;
         let submitted = desk.submit(now, wish);
@@ -223,20 +233,25 @@ impl AoeServer {
     /// A request is refused. Of a party whose place others have taken it is not answered: asked again, it is theirs.
     pub(super) fn end_slot(&mut self, at: usize, slot: u16, by: RefusedBy) {
         let asked = self.release(at, slot);
+        self.count_reserved(by);
         let party = self.parties.get(at);
-        let is_busy = matches!(by, RefusedBy::Server(ErrorCode::Reserved)) || by == FENCED;
-        self.stats.reserved += u64::from(is_busy);
         if !party.is_gone {
             self.refuse_command(&asked, party.offer, by);
         }
     }
 
+    fn count_reserved(&mut self, by: RefusedBy) {
+        let is_busy = matches!(by, RefusedBy::Server(ErrorCode::Reserved)) || by == FENCED;
+        self.stats.reserved += u64::from(is_busy);
+    }
+
     /// Frees a slot: what waits for its write may go on.
     fn release(&mut self, at: usize, slot: u16) -> Asked {
         let party = self.parties.get_mut(at);
-        let (asked, device) = (party.slots[usize::from(slot)].asked, party.offer);
+        let entry = &party.slots[usize::from(slot)];
+        let (asked, waited, device) = (entry.asked, entry.waits_for_order, party.offer);
         party.free_slot(slot);
-        if asked.is_write() {
+        if asked.is_write() || waited {
             let (parties, due) = (&mut self.parties, &mut self.due);
             self.orders[self.devices[device].order].remove(at, slot, |at, slot| {
                 let entry = &mut parties.get_mut(at).slots[usize::from(slot)];

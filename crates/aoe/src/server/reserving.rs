@@ -6,11 +6,11 @@ use std::time::Duration;
 use thinwire_buffer::{Addr, Time};
 use thinwire_exports::{Denial, Denied, DialectDesk, Granted, InitiatorRun, User, WriteClaim};
 use thinwire_wire::aoe::{
-    ErrorCode, Header, RefusedBy, Reservation, ReserveCommand, SECTOR_BYTES, ata_error,
+    ErrorCode, Header, RefusedBy, Reservation, ReserveCommand, SECTOR_BYTES, ShelfSlot, ata_error,
 };
 
 use super::AoeServer;
-use super::parties::{Mac, Party, Sender, Stage, Who, Writing};
+use super::parties::{Mac, Party, Sender, Stage, Who, Writing, mac_of};
 
 /// A party that has asked for nothing for so long, and does not write, makes room for another.
 const SILENT: Duration = Duration::from_secs(5);
@@ -115,30 +115,18 @@ impl AoeServer {
 
     fn identity_of(&self, at: usize, who: Who, reserved: &[Mac]) -> ([u8; 16], String) {
         let device = self.devices[at].offer.device;
-        let mut id = [0; 16];
-        id[..3].copy_from_slice(b"aoe");
-        id[4..6].copy_from_slice(&device.shelf.to_be_bytes());
-        id[6] = device.slot;
-        let name = match who {
+        match who {
             Who::One(mac) => {
-                id[3] = 1;
-                id[10..].copy_from_slice(&mac);
-                format!("aoe {}", Addr::Mac(mac))
+                (station_writer(device, Addr::Mac(mac)), format!("aoe {}", Addr::Mac(mac)))
             }
-            Who::Stations => {
-                // Whichever they are: they may be told otherwise when the target begins anew.
-                id[3] = 2;
-                format!("aoe initiators of {device}")
-            }
+            // Whichever they are: they may be told otherwise when the target begins anew.
+            Who::Stations => (writer(device, 2, [0; 8]), format!("aoe initiators of {device}")),
             Who::Reserved => {
-                id[3] = 3;
-                id[8..].copy_from_slice(&fold(reserved).to_be_bytes());
                 let names: Vec<String> =
                     reserved.iter().map(|&mac| Addr::Mac(mac).to_string()).collect();
-                format!("aoe {}", names.join(" "))
+                (reserved_writer(device, reserved), format!("aoe {}", names.join(" ")))
             }
-        };
-        (id, name)
+        }
     }
 
     pub(super) fn granted(&mut self, session: u64, transaction: u32, granted: &Granted) {
@@ -340,6 +328,28 @@ impl AoeServer {
         header.put(&mut out.head);
         Reservation::new(command, &self.devices[at].offer.kept.reserved).put(&mut out.head);
     }
+}
+
+/// Who a station is on record that writes a device for itself.
+pub fn station_writer(device: ShelfSlot, station: Addr) -> [u8; 16] {
+    let mut which = [0; 8];
+    which[2..].copy_from_slice(&mac_of(station));
+    writer(device, 1, which)
+}
+
+/// Who those are on record, together, for whom a device is reserved: in order, each once.
+pub fn reserved_writer(device: ShelfSlot, macs: &[[u8; 6]]) -> [u8; 16] {
+    writer(device, 3, fold(macs).to_be_bytes())
+}
+
+fn writer(device: ShelfSlot, kind: u8, which: [u8; 8]) -> [u8; 16] {
+    let mut id = [0; 16];
+    id[..3].copy_from_slice(b"aoe");
+    id[3] = kind;
+    id[4..6].copy_from_slice(&device.shelf.to_be_bytes());
+    id[6] = device.slot;
+    id[8..].copy_from_slice(&which);
+    id
 }
 
 /// How a write is answered that the door does not let in. What asking again can mend is no answer of the drive.

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use thinwire_aoe::{
-    AoeClient, AoeClientConfig, AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig,
-    AoeServerStats,
+    AoeCanary, AoeClient, AoeClientConfig, AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer,
+    AoeServerConfig, AoeServerStats,
 };
 use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxFrame, SegList, Time, TxBatch};
 use thinwire_exports::ExportConfig;
@@ -121,7 +121,8 @@ pub struct World {
 }
 
 fn server_of(offers: Vec<AoeOffer>, seed: u64, kept: &Kept) -> Rc<RefCell<AoeServer>> {
-    let server = AoeServer::new(AoeServerConfig { offers, seed }).kept_by(Box::new(kept.clone()));
+    let server = AoeServer::new(AoeServerConfig { offers, seed, canary: AoeCanary::None })
+        .kept_by(Box::new(kept.clone()));
     Rc::new(RefCell::new(server))
 }
 
@@ -247,6 +248,7 @@ impl World {
             fail_after: None,
             seed: u64::from(nth) << 20,
             label: format!("client{nth}"),
+            canary: AoeCanary::None,
         }
     }
 
@@ -283,6 +285,12 @@ impl World {
         let (rest, queued) = (SegList::new(), Duration::ZERO);
         let mut rx = RxFrame { from, bytes, rest, waited, queued };
         self.node.on_frame(self.now, link, &mut rx);
+    }
+
+    /// A station says something to a client.
+    pub fn say_to(&mut self, client: Addr, from: Addr, bytes: &[u8]) {
+        self.flights.push(Flight { at: self.now, from, to: client, bytes: bytes.to_vec() });
+        self.turn();
     }
 
     /// What the server answers to a frame within 20 ms.

@@ -194,6 +194,11 @@ fn export_line(export: &ExportStatus) -> String {
                     ", held by {who}, which has been silent for {silent:.0} s: another may have it \
                      in {lease:.0} s"
                 ),
+                // A writer of another protocol has no lease.
+                (false, Some(silent), None) => format!(
+                    ", held by {who}, which has been silent for {silent:.0} s, and keeps it: another must say \
+                     --take-over"
+                ),
                 (false, Some(silent), _) => format!(
                     ", held by {who}, which has been silent for {silent:.0} s: another may have it"
                 ),
@@ -309,6 +314,10 @@ mod tests {
             ),
             (writer(false, Some(12.0), Some(18.0)), "silent for 12 s: another may have it in 18 s"),
             (writer(false, Some(40.0), Some(0.0)), "silent for 40 s: another may have it"),
+            (
+                writer(false, Some(40.0), None),
+                "silent for 40 s, and keeps it: another must say --take-over",
+            ),
             (writer(false, None, None), "another must say --take-over"),
         ] {
             export.writer = writer;
