@@ -6,7 +6,7 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::FaultRates;
 
 use crate::damage::{BadBuffers, Damage};
-use crate::ebd::EbdEvent;
+use crate::dialect::DialectEvent;
 use crate::export::Store;
 use crate::forger::Forger;
 use crate::image::Change;
@@ -57,8 +57,8 @@ pub(crate) enum Later {
     /// An export is taken away for so long.
     TakeAway(usize, u64),
     BringBack(usize),
-    Ebd(usize, EbdEvent),
-    StartEbd(usize, bool),
+    Dialect(usize, DialectEvent),
+    StartDialect(usize, bool),
 }
 
 /// The rest of the story.
@@ -132,10 +132,10 @@ impl Chaos {
         }
     }
 
-    /// This happens to users of EBD at these times.
-    pub fn plan_ebd(&mut self, planned: Vec<(u64, usize, EbdEvent)>) {
+    /// This happens to users of other protocols at these times.
+    pub fn plan_dialects(&mut self, planned: Vec<(u64, usize, DialectEvent)>) {
         for (at, user, event) in planned {
-            self.later(at, Later::Ebd(user, event));
+            self.later(at, Later::Dialect(user, event));
         }
     }
 
@@ -220,12 +220,12 @@ impl Chaos {
             world.jugglers[juggler].is_calm = true;
             world.start_juggler(juggler);
         }
-        for user in 0..world.ebd_users.len() {
-            let machine = &mut world.ebd_users[user].machine;
+        for user in 0..world.dialect_users.len() {
+            let machine = &mut world.dialect_users[user].machine;
             machine.frozen_until = 0;
             world.net.set_up(machine.stations[0], true);
-            world.ebd_users[user].config.take_over = false;
-            world.start_ebd(user);
+            world.dialect_users[user].take_over = false;
+            world.start_dialect(user);
         }
     }
 
@@ -252,10 +252,10 @@ impl Chaos {
             let take_over = self.rng.chance(0.2);
             self.later(at, Later::StartClient(client, take_over));
         }
-        while let Some(user) = world.ebd_ended.pop() {
+        while let Some(user) = world.dialect_ended.pop() {
             let at = world.now + self.a_while();
-            let take_over = self.rng.chance(0.2) && !world.ebd_users[user].config.read_only;
-            self.later(at, Later::StartEbd(user, take_over));
+            let take_over = self.rng.chance(0.2) && !world.dialect_users[user].read_only;
+            self.later(at, Later::StartDialect(user, take_over));
         }
         while let Some(juggler) = world.put_down.pop() {
             let at = world.now + self.a_while();
@@ -313,15 +313,15 @@ impl Chaos {
                 }
             }
             Later::BringBack(export) => world.bring_back(export),
-            Later::Ebd(user, event) => {
-                for (at, later) in world.touch_ebd(user, event) {
+            Later::Dialect(user, event) => {
+                for (at, later) in world.touch_dialect(user, event) {
                     self.later(at, later);
                 }
             }
-            Later::StartEbd(user, take_over) => {
-                if !world.ebd_users[user].is_running() {
-                    world.ebd_users[user].config.take_over = take_over;
-                    world.start_ebd(user);
+            Later::StartDialect(user, take_over) => {
+                if !world.dialect_users[user].is_running() {
+                    world.dialect_users[user].take_over = take_over;
+                    world.start_dialect(user);
                 }
             }
             Later::FrameLimit(limit) => world.net.set_wire(|wire| wire.transit_bytes_max = limit),
@@ -343,8 +343,8 @@ impl Chaos {
                 continue;
             }
             let change = match self.dice.below(4) {
-                0 => Change::Replaced,
-                1 => Change::Shrunk,
+                0 if !export.keeps_content => Change::Replaced,
+                1 if !export.keeps_content => Change::Shrunk,
                 _ => Change::Written,
             };
             export.change = Some((change, self.dice.bits()));

@@ -94,6 +94,28 @@ coverage! {
     ebd_failed,
     /// Users that ended in order, with all that they wrote on the medium.
     ebd_ended,
+    /// Users of AoE that were told what their drive is.
+    aoe_attached,
+    /// Grants of exports to them.
+    aoe_granted,
+    /// I/Os that they submitted.
+    aoe_requests,
+    /// Reads of theirs whose content was checked.
+    aoe_reads,
+    /// Writes of theirs that were acknowledged.
+    aoe_writes,
+    /// Flushes of theirs that were, and told something.
+    aoe_flushes,
+    /// I/Os of theirs that failed with an error that was due.
+    aoe_errors,
+    /// Frames of theirs that said something again.
+    aoe_repeated,
+    /// Answers that none of them waited for.
+    aoe_late,
+    /// Answers by which servers refused them.
+    aoe_refused,
+    /// Users that ended in order.
+    aoe_ended,
     /// Power failures of targets.
     power_failures,
     /// Targets killed.

@@ -70,6 +70,8 @@ pub struct Export {
     pub barred_until: u64,
     /// Until then somebody may be told that it is not there.
     pub away_until: u64,
+    /// Nobody replaces or cuts its image: users of AoE need not notice.
+    pub keeps_content: bool,
     /// Its target offers it, while it runs.
     pub presence: Presence,
     /// Which shard of its target has it.
@@ -114,6 +116,7 @@ impl Export {
             is_leaf: false,
             barred_until: 0,
             away_until: 0,
+            keeps_content: false,
             presence: Presence::There,
             home: 0,
             upheavals: 0,

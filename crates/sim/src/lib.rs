@@ -15,7 +15,7 @@
 //! * `forger.rs`: somebody on the way of all frames who has no key
 //! * `juggler/`: one that has several exports in a session, checked
 //! * `stranger.rs`: a station that sends valid nonsense
-//! * `ebd/`: users of another protocol, checked
+//! * `dialect/`: users of other protocols, checked
 //! * `coverage.rs`, `transitions.rs`: what runs have met, and which changes of an initiator's states
 //! * `export.rs`: what a target exports, and what the checker knows of it
 //! * `server.rs`: a target on its machine, with its threads
@@ -44,7 +44,7 @@ pub mod client;
 pub mod coming;
 pub mod coverage;
 pub mod damage;
-pub mod ebd;
+pub mod dialect;
 pub mod export;
 pub mod forger;
 pub mod gateway;

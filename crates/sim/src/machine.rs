@@ -37,8 +37,8 @@ pub struct Machine {
     pub lending: Option<LendingConfig>,
     /// Its memory, or the links to it, alter data.
     pub damage: Option<Damage>,
-    /// The station of a link behind the others on which another protocol is spoken, if it has one.
-    pub foreign: Option<u32>,
+    /// The stations of links behind the others on which other protocols are spoken.
+    pub foreign: Vec<u32>,
     /// Which of the links that share its stations are its own.
     lane: usize,
     links: Vec<Box<dyn Link>>,
@@ -77,7 +77,7 @@ impl Machine {
             seals: None,
             lending: None,
             damage: None,
-            foreign: None,
+            foreign: Vec::new(),
             lane: 0,
             links: Vec::new(),
             outlets: Vec::new(),
@@ -136,7 +136,7 @@ impl Machine {
                     let clock = clock.clone();
                     let clock = Box::new(move || clock.get());
                     let mut config = FaultConfig { seed, ..*faults };
-                    if Some(place as u32) == self.foreign {
+                    if self.foreign.contains(&(place as u32)) {
                         // What an adapter finds to be damaged it drops.
                         config.rates.loss += std::mem::take(&mut config.rates.corrupt);
                         // See `StationConfig::protocol`.
@@ -277,7 +277,7 @@ impl Machine {
             return false;
         }
         let arrived = self.stations.iter().any(|&s| net.waiting(s, self.lane) > 0)
-            || self.foreign.is_some_and(|station| net.waiting(station, 0) > 0);
+            || self.foreign.iter().any(|&station| net.waiting(station, 0) > 0);
         let due_at = self.deadline.min(self.links_due).min(self.again_at);
         let is_due = is_due || arrived || self.dirty || due_at <= now;
         if !is_due {

@@ -26,8 +26,8 @@ struct Args {
     /// Of these, only the seeds in whose world targets have exports on all of their shards.
     #[arg(long, requires = "seeds", conflicts_with = "trees")]
     spread: bool,
-    /// Run all of them in worlds about this: `ebd`, whose exports are offered in that protocol, too.
-    #[arg(long, value_name = "STORY", value_parser = ["ebd"])]
+    /// Run all of them in worlds about this: `ebd` or `aoe`, whose exports are offered in that protocol, too.
+    #[arg(long, value_name = "STORY", value_parser = ["ebd", "aoe"])]
     story: Option<String>,
     /// Run one seed.
     #[arg(long, value_name = "S", required_unless_present = "seeds")]
@@ -174,7 +174,7 @@ fn run_seeds(
 }
 
 fn fail(seed: u64, story: Story, text: &str) -> ExitCode {
-    let told = if story == Story::Ebd { " --story ebd" } else { "" };
+    let told = story.name().map_or(String::new(), |name| format!(" --story {name}"));
     println!("seed {seed} failed at commit {}: {text}", commit());
     println!("repeat it with: cargo run --release -p thinwire-sim -- --seed {seed}{told} -v");
     ExitCode::FAILURE
@@ -185,7 +185,8 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         PANIC.with_borrow_mut(|text| *text = info.to_string());
     }));
-    let story = if args.story.is_some() { Story::Ebd } else { Story::Swarm };
+    let is_asked = |story: &Story| story.name() == args.story.as_deref();
+    let story = [Story::Ebd, Story::Aoe].into_iter().find(is_asked).unwrap_or_default();
     if let Some(seeds) = args.seeds {
         let wanted: fn(u64) -> bool = match (args.trees, args.spread) {
             (true, _) => has_tree,

@@ -3,12 +3,13 @@
 use thinwire_initiator::{Phase, WhenAway};
 use thinwire_link::rng::Rng;
 use thinwire_proto::SumCanary;
+use thinwire_target::DoorCanary;
 use thinwire_volume::Op;
 
 use crate::chaos::Chaos;
 use crate::client::{Client, Top};
 use crate::coverage::Coverage;
-use crate::ebd::EbdUser;
+use crate::dialect::DialectUser;
 use crate::export::Store;
 use crate::forger::Forger;
 use crate::gateway::LeavesState;
@@ -41,6 +42,8 @@ pub enum Canary {
     Session(thinwire_proto::SessionCanary),
     /// In clients of EBD, and in their servers.
     Ebd(thinwire_ebd::EbdCanary),
+    /// In clients of AoE, and in their servers.
+    Aoe(thinwire_aoe::AoeCanary),
     /// In the nodes of clients.
     Node(thinwire_node::NodeCanary),
     /// The sums of data do not cover where it belongs, at both ends.
@@ -123,9 +126,20 @@ pub fn run_story(
         }
     }
     if let Canary::Ebd(planted) = canary {
-        world.ebd_users.iter_mut().for_each(|user| user.config.canary = planted);
+        world.dialect_users.iter_mut().for_each(|user| user.settings.plant_ebd(planted));
         let lanes = world.servers.iter_mut().filter_map(|server| server.ebd.as_mut());
         lanes.for_each(|lane| lane.canary = planted);
+    }
+    if let Canary::Aoe(planted) = canary {
+        world.dialect_users.iter_mut().for_each(|user| user.settings.plant_aoe(planted));
+        for server in world.servers.iter_mut() {
+            let Some(lane) = &mut server.aoe else { continue };
+            lane.canary = planted;
+            if planted == thinwire_aoe::AoeCanary::ExportsSkipped {
+                // A pass to read lets it write.
+                server.config.door = DoorCanary::DoorSkipped;
+            }
+        }
     }
     if canary == Canary::EdgesUnlocked {
         let faces = world.clients.iter_mut().filter(|client| client.top == Top::AnyRange);
@@ -208,8 +222,8 @@ pub fn run_story(
     for juggler in 0..world.jugglers.len() {
         world.start_juggler(juggler);
     }
-    for user in 0..world.ebd_users.len() {
-        world.start_ebd(user);
+    for user in 0..world.dialect_users.len() {
+        world.start_dialect(user);
     }
     let dice = Rng::new(rng.bits());
     // Dice of their own: growth changes nothing else of a seed.
@@ -217,11 +231,11 @@ pub fn run_story(
     let planned = world.plan_growth(plan.duration_ns, &mut growth);
     let freezes = swarm::plan_freezes(seed, &world, plan.duration_ns);
     let plan_ns = plan.duration_ns;
-    let of_ebd = swarm::plan_ebd(seed, &world, &plan);
+    let of_dialects = swarm::plan_dialects(seed, &world, &plan);
     let mut chaos = Chaos::new(dice, plan, Rng::new(rng.bits()));
     chaos.plan_growth(planned, growth);
     chaos.plan_freezes(freezes);
-    chaos.plan_ebd(of_ebd);
+    chaos.plan_dialects(of_dialects);
     chaos.plan_absences(swarm::plan_absences(seed, &world, plan_ns));
     chaos.plan_keys(swarm::plan_keys(seed, &world, plan_ns));
     chaos.run(&mut world)?;
@@ -258,8 +272,8 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(24));
-    for user in &mut world.ebd_users {
-        user.config.take_over = false;
+    for user in &mut world.dialect_users {
+        user.take_over = false;
         user.add_budget(12);
     }
     until_recovered(world)?;
@@ -294,7 +308,7 @@ pub fn recover(world: &mut World) -> Result<(), Violation> {
     }
     world.clients.iter_mut().filter(|client| !client.is_guest).for_each(|c| c.add_budget(6));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(12));
-    world.ebd_users.iter_mut().for_each(|user| user.add_budget(6));
+    world.dialect_users.iter_mut().for_each(|user| user.add_budget(6));
     until_recovered(world)?;
     flush_all(world)
 }
@@ -308,7 +322,7 @@ fn flush_all(world: &mut World) -> Result<(), Violation> {
         }
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.flush_all());
-    world.ebd_users.iter_mut().filter(|user| user.is_attached()).for_each(EbdUser::flush);
+    world.dialect_users.iter_mut().filter(|user| user.is_attached()).for_each(DialectUser::flush);
     until_recovered(world)
 }
 
@@ -334,7 +348,7 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
             retry_at = world.now + SECOND;
             world.ended.clear();
             world.put_down.clear();
-            world.ebd_ended.clear();
+            world.dialect_ended.clear();
             world.mend_gateways();
             for client in 0..world.clients.len() {
                 if !world.clients[client].is_guest {
@@ -342,7 +356,7 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
                 }
             }
             (0..world.jugglers.len()).for_each(|juggler| world.start_juggler(juggler));
-            (0..world.ebd_users.len()).for_each(|user| world.start_ebd(user));
+            (0..world.dialect_users.len()).for_each(|user| world.start_dialect(user));
         }
     }
     Ok(())
@@ -377,7 +391,7 @@ fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
         writers.any(is_attached)
             || w.jugglers.iter().any(|j| j.serves(export))
-            || w.ebd_users.iter().any(|user| user.serves(export))
+            || w.dialect_users.iter().any(|user| user.serves(export, &w.exports[export]))
     };
     let has_leaves = |s: &Server| s.leaves().all(|leaf| leaf.initiator.failure().is_none());
     let settled = w.servers.iter().all(has_leaves);
@@ -389,7 +403,7 @@ fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
             _ => !c.config.read_only && served(c.export),
         });
     let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
-    let settled = settled && w.ebd_users.iter().all(|user| user.is_settled(served));
+    let settled = settled && w.dialect_users.iter().all(|user| user.is_settled(served));
     settled && (0..w.exports.len()).all(|at| w.exports[at].is_leaf || served(at))
 }
 
@@ -398,15 +412,15 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     // Whoever gets its turn only now has nothing to do.
     world.clients.iter_mut().for_each(|client| client.add_budget(0));
     world.jugglers.iter_mut().for_each(|juggler| juggler.add_budget(0));
-    world.ebd_users.iter_mut().for_each(|user| user.add_budget(0));
+    world.dialect_users.iter_mut().for_each(|user| user.add_budget(0));
     // And the last late frame has arrived.
     world.run_for(SECOND + 2 * world.net.wire().reorder_ns_max + world.late_for())?;
     let turns = |w: &World| {
         let servers = w.servers.iter().map(Server::turns);
         let clients = w.clients.iter().map(|c| c.machine.turns);
         let jugglers = w.jugglers.iter().map(|j| j.hand.machine.turns);
-        let of_ebd = w.ebd_users.iter().map(|user| user.machine.turns);
-        servers.chain(clients).chain(jugglers).chain(of_ebd).collect::<Vec<_>>()
+        let of_dialects = w.dialect_users.iter().map(|user| user.machine.turns);
+        servers.chain(clients).chain(jugglers).chain(of_dialects).collect::<Vec<_>>()
     };
     // A server turns for each of its sessions. Those that were left behind are there until they
     // time out, and whoever left them hears of it when the room is shared anew.
@@ -418,12 +432,12 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
     let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
         .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
         .chain(world.jugglers.iter().map(|j| sessions(Some(&j.name))))
-        .chain(world.ebd_users.iter().map(|_| 0))
+        .chain(world.dialect_users.iter().map(|_| 0))
         .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;
     for (nth, (after, before)) in turns(world).into_iter().zip(before).enumerate() {
-        let initiators = world.clients.len() + world.jugglers.len() + world.ebd_users.len();
+        let initiators = world.clients.len() + world.jugglers.len() + world.dialect_users.len();
         let leaves = |at: usize| world.servers[at].leaves().count();
         let is_server = nth < world.servers.len();
         let sessions = if is_server { (initiators + leaves(nth)) as u64 } else { 1 };
@@ -445,13 +459,13 @@ fn end(world: &mut World) -> Result<(), Violation> {
         client.close();
     }
     world.jugglers.iter_mut().for_each(|juggler| juggler.close());
-    world.ebd_users.iter_mut().for_each(EbdUser::close);
+    world.dialect_users.iter_mut().for_each(DialectUser::close);
     let mut limit = world.now + RECOVERY_NS;
     let is_left = |w: &World| {
         let clients = w.clients.iter().any(|c| c.initiator.is_some());
         let servers = w.servers.iter().any(|server| !server.runs());
-        let of_ebd = w.ebd_users.iter().any(EbdUser::is_running);
-        clients || servers || of_ebd || w.jugglers.iter().any(|j| j.is_running())
+        let of_dialects = w.dialect_users.iter().any(DialectUser::is_running);
+        clients || servers || of_dialects || w.jugglers.iter().any(|j| j.is_running())
     };
     while is_left(world) {
         if world.now >= limit {

@@ -18,7 +18,7 @@ use thinwire_wire::FrameError;
 
 use crate::coming::Presence;
 use crate::coverage::Coverage;
-use crate::ebd::EbdLane;
+use crate::dialect::{AoeLane, EbdLane};
 use crate::export::Export;
 use crate::gateway::{LANES, LeafHand, LeafSettings};
 use crate::keys::entropy;
@@ -121,8 +121,10 @@ pub struct Server {
     pub mail: Mail,
     /// What each frame that a shard sends takes of its processor, in ns: it has no other turn meanwhile.
     pub frame_ns: u64,
-    /// What it offers in another protocol, on its first shard.
+    /// What it offers in other protocols, on its first shard.
     pub ebd: Option<EbdLane>,
+    /// And in AoE.
+    pub aoe: Option<AoeLane>,
     /// Some of its exports are on all of its shards.
     pub spreading: Option<Spreading>,
     instance: u64,
@@ -148,6 +150,7 @@ impl Server {
             mail: Mail::default(),
             frame_ns: 0,
             ebd: None,
+            aoe: None,
             spreading: None,
             instance: 0,
             stop_by: None,
@@ -175,9 +178,15 @@ impl Server {
         &self.shards[0].machine.stations
     }
 
-    /// Those, and the one on which it speaks EBD.
+    /// Those, and those on which it speaks other protocols.
     pub fn all_stations(&self) -> impl Iterator<Item = u32> + '_ {
-        self.stations().iter().copied().chain(self.ebd.as_ref().map(|lane| lane.station))
+        self.stations().iter().copied().chain(self.foreign_stations())
+    }
+
+    /// The stations on which it speaks other protocols, in the order of their guests.
+    fn foreign_stations(&self) -> impl Iterator<Item = u32> + '_ {
+        let of_ebd = self.ebd.as_ref().map(|lane| lane.station);
+        of_ebd.into_iter().chain(self.aoe.as_ref().map(|lane| lane.station))
     }
 
     /// Its process runs.
@@ -258,13 +267,13 @@ impl Server {
         if let Some(keys) = &mut self.config.keys {
             keys.entropy = entropy(seed);
         }
+        let foreign: Vec<u32> = self.foreign_stations().collect();
         for (index, shard) in self.shards.iter_mut().enumerate().take(count) {
             let own = links.iter_mut().map(|of_station| of_station.pop_front());
             let own = own.map(|link| link.expect("one for each shard"));
             let mut own: Vec<SimLink> = own.collect();
-            shard.machine.foreign =
-                self.ebd.as_ref().map(|lane| lane.station).filter(|_| index == 0);
-            own.extend(shard.machine.foreign.map(|station| net.reopen(station)));
+            shard.machine.foreign = if index == 0 { foreign.clone() } else { Vec::new() };
+            own.extend(shard.machine.foreign.iter().map(|&station| net.reopen(station)));
             let params = shard.machine.take_links(index, own, self.faults.as_ref(), clock);
             let mut node = Node::new(params);
             node.set_canary(self.node_canary);
@@ -300,15 +309,17 @@ impl Server {
             shard.keys = config.keys.clone();
             let mut part = Target::new(config, links, index as u8, pool, *seed);
             part.set_instance(self.instance);
-            let foreign = shard.machine.foreign.map(|_| shard.machine.stations.len());
-            if let (Some(link), Some(ebd)) = (foreign, &self.ebd) {
-                let info = node.links().nth(link).expect("its link is the last");
-                part.add_guest(Box::new(ebd.open(info, *seed)));
+            let own = shard.machine.stations.len();
+            let foreign = own..own + shard.machine.foreign.len();
+            let mut infos = node.links().skip(own).collect::<Vec<_>>().into_iter();
+            if index == 0 {
+                let of_ebd = self.ebd.iter().zip(&mut infos);
+                of_ebd.for_each(|(ebd, info)| part.add_guest(Box::new(ebd.open(info, *seed))));
+                let of_aoe = self.aoe.iter().zip(&mut infos);
+                of_aoe.for_each(|(aoe, info)| part.add_guest(Box::new(aoe.open(info, *seed))));
             }
             let part = node.add(part, of_links, &lane);
-            if let Some(link) = foreign {
-                node.give_foreign_link(part, link);
-            }
+            foreign.for_each(|link| _ = node.give_foreign_link(part, link));
             *target = Some(part);
         }
         let mine = exports.iter_mut().enumerate().filter(|(_, e)| e.server == me);

@@ -5,8 +5,8 @@ mod absences;
 mod aims;
 mod caches;
 mod damage;
+mod dialects;
 mod disks;
-mod ebd;
 mod keys;
 mod lending;
 mod narrow;
@@ -19,9 +19,9 @@ pub(crate) use self::absences::plan_absences;
 pub(crate) use self::aims::aim_at_the_end;
 pub use self::caches::has_cache;
 pub use self::damage::has_damage;
+pub use self::dialects::Story;
+pub(crate) use self::dialects::plan_dialects;
 pub use self::disks::run_local_disks;
-pub use self::ebd::Story;
-pub(crate) use self::ebd::plan_ebd;
 pub use self::keys::has_keys;
 pub(crate) use self::keys::plan_keys;
 pub use self::lending::has_lending_links;
@@ -243,9 +243,14 @@ pub fn build(seed: u64, story: Story, rng: &mut Rng, prints: bool) -> (World, Sw
     let mut plan = plan(duration_ns, faults, rng);
     spread::over_shards(seed, &mut world, &machines, &mut plan);
     lending::lend(seed, &mut world);
-    if story.has_ebd(seed) {
-        ebd::offer(&mut world, &machines, &plan, seed);
-    } else {
+    let (ebd, aoe) = story.has_dialects(seed);
+    if ebd {
+        dialects::offer_ebd(&mut world, &machines, &plan, seed);
+    }
+    if aoe {
+        dialects::offer_aoe(&mut world, &machines, &plan, seed);
+    }
+    if !ebd && !aoe {
         keys::give(seed, &mut world);
         damage::spoil(seed, &mut world);
     }

@@ -23,7 +23,7 @@ use thinwire_volume::Op;
 
 use crate::client::{Client, End, Workload};
 use crate::coverage::Coverage;
-use crate::ebd::EbdUser;
+use crate::dialect::DialectUser;
 use crate::export::{Export, RECORD_BYTES, Store};
 use crate::forger::{Forger, ForgerStats};
 use crate::juggler::Juggler;
@@ -54,8 +54,8 @@ pub enum SimHost {
     Client(usize),
     /// A juggler, by its index.
     Juggler(usize),
-    /// A user of EBD, by its index.
-    Ebd(usize),
+    /// A user of another protocol, by its index.
+    Dialect(usize),
 }
 
 /// A whole system under one virtual time: wire, machines, exports, and what is checked of them.
@@ -70,8 +70,8 @@ pub struct World {
     pub exports: Vec<Export>,
     /// Machines with initiators.
     pub clients: Vec<Client>,
-    /// Machines with clients of EBD.
-    pub ebd_users: Vec<EbdUser>,
+    /// Machines with clients of other protocols.
+    pub dialect_users: Vec<DialectUser>,
     /// Machines with initiators that have several exports in one session.
     pub jugglers: Vec<Juggler>,
     /// What has been exercised.
@@ -82,8 +82,8 @@ pub struct World {
     pub lag_ns: u64,
     /// Runs of clients that ended since the last look, with how.
     pub ended: Vec<(usize, End)>,
-    /// Runs of users of EBD that ended since the last look.
-    pub ebd_ended: Vec<usize>,
+    /// Runs of users of other protocols that ended since the last look.
+    pub dialect_ended: Vec<usize>,
     /// Jugglers that ended in order since the last look.
     pub put_down: Vec<usize>,
     /// Servers that died by themselves since the last look.
@@ -116,13 +116,13 @@ impl World {
             servers: Vec::new(),
             exports: Vec::new(),
             clients: Vec::new(),
-            ebd_users: Vec::new(),
+            dialect_users: Vec::new(),
             jugglers: Vec::new(),
             coverage: Coverage::default(),
             trace: Trace::new(prints),
             lag_ns: 0,
             ended: Vec::new(),
-            ebd_ended: Vec::new(),
+            dialect_ended: Vec::new(),
             put_down: Vec::new(),
             died: Vec::new(),
             keys: None,
@@ -341,7 +341,7 @@ impl World {
             SimHost::Server(at) => self.servers[at].freeze(until),
             SimHost::Client(at) => self.clients[at].machine.frozen_until = until,
             SimHost::Juggler(at) => self.jugglers[at].hand.machine.frozen_until = until,
-            SimHost::Ebd(at) => self.ebd_users[at].machine.frozen_until = until,
+            SimHost::Dialect(at) => self.dialect_users[at].machine.frozen_until = until,
         }
     }
 
@@ -350,7 +350,7 @@ impl World {
             SimHost::Server(at) => format!("server{at}"),
             SimHost::Client(at) => self.clients[at].name.clone(),
             SimHost::Juggler(at) => self.jugglers[at].name.clone(),
-            SimHost::Ebd(at) => self.ebd_users[at].name.clone(),
+            SimHost::Dialect(at) => self.dialect_users[at].name.clone(),
         }
     }
 
@@ -360,7 +360,7 @@ impl World {
             SimHost::Server(at) => self.servers[at].all_stations().collect(),
             SimHost::Client(at) => self.clients[at].machine.stations.clone(),
             SimHost::Juggler(at) => self.jugglers[at].hand.machine.stations.clone(),
-            SimHost::Ebd(at) => self.ebd_users[at].machine.stations.clone(),
+            SimHost::Dialect(at) => self.dialect_users[at].machine.stations.clone(),
         }
     }
 
@@ -431,7 +431,7 @@ impl World {
         (servers.map(|shard| &mut shard.machine))
             .chain(self.clients.iter_mut().map(|client| &mut client.machine))
             .chain(self.jugglers.iter_mut().map(|juggler| &mut juggler.hand.machine))
-            .chain(self.ebd_users.iter_mut().map(|user| &mut user.machine))
+            .chain(self.dialect_users.iter_mut().map(|user| &mut user.machine))
     }
 
     /// A client's initiator, which runs.

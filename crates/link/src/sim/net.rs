@@ -31,7 +31,8 @@ pub struct StationConfig {
     pub piece_bytes_max: usize,
     /// Which protocol is spoken there: a station hears nothing of others, as sockets of an EtherType. Default 0,
     /// Thinwire's, whose frames are damaged as they are; those of others are not checked but by adapters, so
-    /// damaged ones are lost. Nor do others tell a frame from its copy: that comes right behind it.
+    /// damaged ones are lost. Nor do others tell a frame from its copy: that comes right behind it. How long theirs have
+    /// waited here is told.
     pub protocol: u8,
 }
 
@@ -53,13 +54,21 @@ struct Station {
     /// Which link of this station is the present one; an older one is dead.
     generation: u32,
     /// What waits for each of the links that share it.
-    waiting: Vec<VecDeque<(u32, Vec<u8>)>>,
+    waiting: Vec<VecDeque<Arrived>>,
     /// Which of them gets a frame.
     steer: Option<Steer>,
     /// When its port can send, and receive, the next frame.
     tx_free_ns: u64,
     rx_free_ns: u64,
     stats: LinkStats,
+}
+
+/// A frame that waits to be received.
+#[derive(Clone, Debug)]
+struct Arrived {
+    from: u32,
+    at_ns: u64,
+    bytes: Vec<u8>,
 }
 
 struct Flight {
@@ -184,7 +193,7 @@ impl SimNet {
         {
             net.due.pop();
             let flight = net.flights.remove(&number).expect("every due frame is in flight");
-            net.arrive(flight);
+            net.arrive(at_ns, flight);
         }
         net.now_ns = now_ns;
     }
@@ -368,7 +377,7 @@ impl Net {
         self.flights.insert(number, Flight { from, to, bytes: copy, is_forged: false });
     }
 
-    fn arrive(&mut self, flight: Flight) {
+    fn arrive(&mut self, at_ns: u64, flight: Flight) {
         let Flight { from, to, bytes, is_forged } = flight;
         let is_cut = match is_forged {
             true => self.is_cut(to, to),
@@ -393,7 +402,7 @@ impl Net {
             return;
         }
         self.stats.delivered += 1;
-        waiting.push_back((from, bytes));
+        waiting.push_back(Arrived { from, at_ns, bytes });
     }
 }
 
@@ -464,7 +473,7 @@ impl Link for SimLink {
         station.stats.rx_calls += 1;
         let mut count = 0;
         while count < max
-            && let Some((from, bytes)) = station.waiting[self.lane].pop_front()
+            && let Some(Arrived { from, at_ns, bytes }) = station.waiting[self.lane].pop_front()
         {
             let mut buf = pool.get(START + bytes.len());
             buf[START..].copy_from_slice(&bytes);
@@ -478,7 +487,10 @@ impl Link for SimLink {
                 rest.push(whole.slice(at, len));
                 at += len;
             }
-            let (waited, queued) = (Duration::ZERO, Duration::ZERO);
+            // Those of others are told, as by sockets.
+            let is_told = station.config.protocol != 0;
+            let waited_ns = if is_told { net.now_ns.saturating_sub(at_ns) } else { 0 };
+            let (waited, queued) = (Duration::from_nanos(waited_ns), Duration::ZERO);
             out.push_back(RxFrame { from: Addr::Sim(from), bytes: first, rest, waited, queued });
             station.stats.rx_frames += 1;
             station.stats.rx_bytes += bytes.len() as u64;

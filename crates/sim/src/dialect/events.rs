@@ -1,11 +1,11 @@
-//! What happens to users of EBD.
+//! What happens to users of other protocols.
 
 use crate::chaos::Later;
 use crate::world::{SimHost, World};
 
-/// What happens to a user of EBD.
+/// What happens to a user of another protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EbdEvent {
+pub enum DialectEvent {
     /// It is killed, and begins anew after so long.
     Crash(u64),
     /// It ends in order.
@@ -14,7 +14,7 @@ pub enum EbdEvent {
     Abort,
     /// It does not run for so long.
     Freeze(u64),
-    /// It begins anew, and takes over.
+    /// It begins anew, and takes over, if its protocol has that.
     TakeOver,
     /// Its link is down for so long.
     LinkDown(u64),
@@ -24,29 +24,30 @@ pub enum EbdEvent {
 
 impl World {
     /// This happens to a user; what ends it, and when.
-    pub(crate) fn touch_ebd(&mut self, user: usize, event: EbdEvent) -> Vec<(u64, Later)> {
-        let (host, now) = (SimHost::Ebd(user), self.now);
+    pub(crate) fn touch_dialect(&mut self, user: usize, event: DialectEvent) -> Vec<(u64, Later)> {
+        let (host, now) = (SimHost::Dialect(user), self.now);
         let mut ends = Vec::new();
         match event {
-            EbdEvent::Crash(ns) => {
-                self.crash_ebd(user);
-                ends.push((now + ns, Later::StartEbd(user, false)));
+            DialectEvent::Crash(ns) => {
+                self.crash_dialect(user);
+                ends.push((now + ns, Later::StartDialect(user, false)));
             }
-            EbdEvent::Close => self.ebd_users[user].close(),
-            EbdEvent::Abort => self.ebd_users[user].abort(),
-            EbdEvent::Freeze(ns) => self.freeze(host, now + ns),
-            EbdEvent::TakeOver => {
-                self.crash_ebd(user);
-                self.ebd_users[user].config.take_over = !self.ebd_users[user].config.read_only;
-                self.start_ebd(user);
+            DialectEvent::Close => self.dialect_users[user].close(),
+            DialectEvent::Abort => self.dialect_users[user].abort(),
+            DialectEvent::Freeze(ns) => self.freeze(host, now + ns),
+            DialectEvent::TakeOver => {
+                self.crash_dialect(user);
+                let u = &mut self.dialect_users[user];
+                u.take_over = !u.read_only;
+                self.start_dialect(user);
             }
-            EbdEvent::LinkDown(ns) => {
-                let station = self.ebd_users[user].machine.stations[0];
+            DialectEvent::LinkDown(ns) => {
+                let station = self.dialect_users[user].machine.stations[0];
                 self.net.set_up(station, false);
                 ends.push((now + ns, Later::LinkUp(station)));
             }
-            EbdEvent::Cut(ns, which) => {
-                let server = SimHost::Server(self.ebd_users[user].server);
+            DialectEvent::Cut(ns, which) => {
+                let server = SimHost::Server(self.dialect_users[user].server);
                 for (nth, (from, to)) in [(server, host), (host, server)].into_iter().enumerate() {
                     if which != nth as u8 {
                         self.set_way(from, to, false);

@@ -1,9 +1,9 @@
-//! What a user of EBD reads and writes, and how the answers are judged.
+//! What a user of another protocol reads and writes, and how the answers are judged.
 
 use thinwire_buffer::SegList;
-use thinwire_volume::{Completion, ErrorKind, Io, Op, Volume};
+use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
-use super::EbdUser;
+use super::{DialectUser, Settings};
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::model::{ModelEffect, Range, Ticket, Violation};
@@ -11,7 +11,12 @@ use crate::stamp::SECTOR_BYTES;
 
 /// What the completion of an I/O is checked against.
 enum Expectation {
-    Write { version: u64, fua: bool },
+    /// And what its store had gone through when it was submitted.
+    Write {
+        version: u64,
+        fua: bool,
+        upheavals: u64,
+    },
     Read(Ticket),
     Flush((u64, u64)),
 }
@@ -21,7 +26,17 @@ pub(super) struct Pending {
     range: Range,
 }
 
-impl EbdUser {
+impl Pending {
+    /// Of a write: where, and under which version.
+    pub(super) fn write(&self) -> Option<(Range, u64)> {
+        match self.kind {
+            Expectation::Write { version, .. } => Some((self.range, version)),
+            _ => None,
+        }
+    }
+}
+
+impl DialectUser {
     pub(super) fn wants_more(&self, now: u64) -> bool {
         let is_usable = self.client.as_ref().is_some_and(|client| client.failure().is_none());
         let may = self.is_open && is_usable && !self.is_closing;
@@ -47,7 +62,7 @@ impl EbdUser {
             return self.submit(Op::Flush, nothing, false, export, coverage);
         }
         self.submitted += 1;
-        let writes = if self.config.read_only { 0 } else { w.writes };
+        let writes = if self.read_only { 0 } else { w.writes };
         let drawn = self.rng.below(w.reads + writes + w.flushes);
         let op = match drawn {
             drawn if drawn < w.reads => Op::Read,
@@ -88,7 +103,9 @@ impl EbdUser {
         let model = &mut export.models[self.content];
         let kind = match op {
             Op::Read => {
-                let run = (!self.config.read_only).then_some(self.run);
+                // Of AoE: unless it waits for its turn.
+                let is_writer = self.aoe_writer().is_none() || model.run() == self.run;
+                let run = (!self.read_only && is_writer).then_some(self.run);
                 Expectation::Read(model.begin_read(run, range, life))
             }
             Op::Flush => {
@@ -100,10 +117,13 @@ impl EbdUser {
                 let mut buf = self.pool.get(len);
                 model.fill(self.run, range, version, &mut buf);
                 io.data = SegList::of(buf.freeze());
-                Expectation::Write { version, fua }
+                Expectation::Write { version, fua, upheavals: life.upheavals }
             }
         };
-        coverage.ebd_requests += 1;
+        match self.settings {
+            Settings::Ebd(_) => coverage.ebd_requests += 1,
+            Settings::Aoe(_) => coverage.aoe_requests += 1,
+        }
         self.pending.insert(token, Pending { kind, range });
         self.client.as_mut().expect("it runs").submit(io);
         self.machine.dirty = true;
@@ -111,6 +131,7 @@ impl EbdUser {
 
     pub(super) fn check(
         &mut self,
+        now: u64,
         completion: Completion,
         export: &mut Export,
         coverage: &mut Coverage,
@@ -123,22 +144,44 @@ impl EbdUser {
             if !self.error_is_due(error.kind, export) {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
-            coverage.ebd_errors += 1;
+            match self.settings {
+                Settings::Ebd(_) => coverage.ebd_errors += 1,
+                Settings::Aoe(_) => coverage.aoe_errors += 1,
+            }
         }
         let (ok, life) = (completion.result.is_ok(), export.life());
+        let (of_aoe, is_durable, flushes) = match &self.settings {
+            Settings::Ebd(_) => (false, false, true),
+            Settings::Aoe(aoe) => (true, aoe.is_durable, aoe.config.flushes),
+        };
+        let (mine, its) = (u64::from(ok && of_aoe), u64::from(ok && !of_aoe));
+        if let (true, Expectation::Write { version, .. }) = (of_aoe, &kind) {
+            self.add_late(now, range, *version);
+            if ok && self.generation == 0 {
+                let text = "a write was done of one who has never been on record as the writer";
+                return Err(self.violation(text.into()));
+            }
+        }
         let model = &mut export.models[self.content];
         let judged = match kind {
-            Expectation::Write { version, fua } => {
-                coverage.ebd_writes += u64::from(ok);
-                model.end_write(self.run, range, version, ok, fua);
+            Expectation::Write { version, fua, upheavals } => {
+                coverage.ebd_writes += its;
+                coverage.aoe_writes += mine;
+                // Of AoE nothing is told that is lost before it is flushed.
+                let is_there = ok && (!of_aoe || is_durable || upheavals == life.upheavals);
+                let saved = if of_aoe { is_durable } else { fua };
+                model.end_write(self.run, range, version, is_there, saved);
                 Ok(())
             }
-            Expectation::Flush(mark) if !self.config.read_only => {
-                coverage.ebd_flushes += u64::from(ok);
+            // One that answers flushes by itself says something only if all is durable.
+            Expectation::Flush(mark) if !self.read_only && (flushes || is_durable) => {
+                coverage.ebd_flushes += its;
+                coverage.aoe_flushes += mine;
                 model.end_flush(self.run, mark, ok)
             }
             Expectation::Read(ticket) if ok => {
-                coverage.ebd_reads += 1;
+                coverage.ebd_reads += its;
+                coverage.aoe_reads += mine;
                 model.end_read(&ticket, range, &completion.data.to_vec(), life)
             }
             Expectation::Flush(_) | Expectation::Read(_) => Ok(()),
@@ -149,10 +192,16 @@ impl EbdUser {
     /// Whether it had to come to this.
     pub(super) fn error_is_due(&self, kind: ErrorKind, export: &Export) -> bool {
         match kind {
-            ErrorKind::Away => self.config.fail_after.is_some(),
+            ErrorKind::Away => !self.settings.waits(),
             ErrorKind::Fenced => {
                 let me = self.known_as();
-                !self.config.read_only && export.was_fenced(self.content, self.generation, &me)
+                !self.read_only && export.was_fenced(self.content, self.generation, &me)
+            }
+            // A drive of AoE cannot be written any more.
+            ErrorKind::Unsupported => {
+                let me = self.aoe_writer();
+                let was_fenced = |me| export.was_fenced(self.content, self.generation, &me);
+                !self.read_only && me.is_some_and(was_fenced)
             }
             ErrorKind::ContentChanged => export.is_gone(self.content),
             ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),

@@ -314,4 +314,9 @@ impl MediumHandle {
     pub fn commits(&self) -> Vec<WriterRecord> {
         self.medium.borrow().records.commits.clone()
     }
+
+    /// The last of them: who is on record.
+    pub fn on_record(&self) -> Option<WriterRecord> {
+        self.medium.borrow().records.commits.last().copied()
+    }
 }

@@ -51,7 +51,10 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
+    /// Its place in the order of submission.
     version: u64,
+    /// What is in its bytes: the same, unless it had to wait for its turn.
+    stamp: u64,
     effect: ModelEffect,
     state: State,
     run: u32,
@@ -232,6 +235,40 @@ impl Model {
         true
     }
 
+    /// As [`Model::run_follows`], of a run that has asked for these writes before it was granted the export, if it was not its
+    /// writer already: they come now, in this order. `late` are such as former runs of it have asked for, which may come, or not.
+    pub fn run_adopts(
+        &mut self,
+        run: u32,
+        generation: u64,
+        late: impl Iterator<Item = (u32, Range, u64)>,
+        asked: impl Iterator<Item = (Range, u64)>,
+    ) {
+        if run == self.run {
+            self.generation = self.generation.max(generation);
+            return;
+        }
+        if !self.run_follows(run, generation) {
+            return;
+        }
+        let late = late.map(|(of, range, stamp)| (of, range, stamp, State::Unknown));
+        let asked = asked.map(|(range, stamp)| (run, range, stamp, State::Open));
+        for (run, range, stamp, state) in late.chain(asked) {
+            self.last_version += 1;
+            let (version, effect) = (self.last_version, ModelEffect::Data);
+            for at in range.iter() {
+                self.sectors[at].history.push(Entry { version, stamp, effect, state, run });
+            }
+        }
+    }
+
+    /// What a run was told of, and nothing has made durable, may be lost, and it is not told.
+    pub fn forget_unflushed(&mut self, run: u32) {
+        if run == self.run {
+            self.lose_unflushed();
+        }
+    }
+
     /// Somebody writes it where it lies, under no generation of its own: whoever was the writer must not be
     /// any more.
     pub fn outsider_came(&mut self, run: u32) {
@@ -248,6 +285,8 @@ impl Model {
     }
 
     fn drop_run(&mut self) {
+        // What a flush that is on its way was to cover is another's by now.
+        self.unflushed_base += self.unflushed.len() as u64;
         self.unflushed.clear();
         self.owed = None;
         for sector in &mut self.sectors {
@@ -282,7 +321,7 @@ impl Model {
         // One that has been taken over writes nothing any more, whatever it believes.
         if run == self.run {
             for at in range.iter() {
-                let entry = Entry { version, effect, state: State::Open, run };
+                let entry = Entry { version, stamp: version, effect, state: State::Open, run };
                 self.sectors[at].history.push(entry);
             }
         }
@@ -322,9 +361,12 @@ impl Model {
         if run != self.run {
             return;
         }
+        let stamp = version;
+        let mut version = version;
         for at in range.iter() {
             let sector = &mut self.sectors[at];
-            if let Some(entry) = sector.history.iter_mut().rfind(|e| e.version == version) {
+            if let Some(entry) = sector.history.iter_mut().rfind(|e| e.stamp == stamp) {
+                version = entry.version;
                 let is_there = ok && entry.state == State::Open;
                 entry.state = if is_there { State::Done } else { State::Unknown };
             }
@@ -381,6 +423,10 @@ impl Model {
             return;
         }
         self.owed = Some(self.flush_count);
+        self.lose_unflushed();
+    }
+
+    fn lose_unflushed(&mut self) {
         self.unflushed_base += self.unflushed.len() as u64;
         for (range, _) in std::mem::take(&mut self.unflushed) {
             for at in range.iter() {
@@ -506,7 +552,7 @@ impl Model {
                 address == at as u64
                     && found
                         .filter(|e| e.effect == ModelEffect::Data)
-                        .any(|e| e.version == version && e.run == run)
+                        .any(|e| e.stamp == version && e.run == run)
             }
         }
     }

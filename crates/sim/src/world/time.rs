@@ -2,7 +2,7 @@
 
 use super::{MS, World};
 use crate::client::End;
-use crate::ebd::EbdUser;
+use crate::dialect::DialectUser;
 use crate::export::Export;
 use crate::gateway::LeavesState;
 use crate::medium::MediumHandle;
@@ -38,7 +38,7 @@ impl World {
         for juggler in self.jugglers.iter().filter(|j| j.is_running()) {
             at = at.min(juggler.hand.machine.next_time(self.now));
         }
-        for user in self.ebd_users.iter().filter(|user| user.is_running()) {
+        for user in self.dialect_users.iter().filter(|user| user.is_running()) {
             at = at.min(user.machine.next_time(self.now));
         }
         if !self.starting.is_empty() {
@@ -68,11 +68,12 @@ impl World {
         if !self.starting.is_empty() {
             self.start_servers();
         }
+        self.look_at_grants();
         self.turn_servers();
         self.let_go_of_gone();
         self.turn_clients()?;
         self.turn_jugglers()?;
-        self.turn_ebd_users()?;
+        self.turn_dialect_users()?;
         self.look_at_keys()?;
         for export in &self.exports {
             if let Some(breach) = export.breach() {
@@ -236,8 +237,8 @@ impl World {
     pub fn not_within(&self, what: &str, within_ns: u64) -> Violation {
         let clients = self.clients.iter().map(|c| self.describe(c));
         let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
-        let of_ebd = self.ebd_users.iter().map(EbdUser::describe);
-        let clients = clients.chain(jugglers).chain(of_ebd).collect::<Vec<_>>().join("; ");
+        let of_dialects = self.dialect_users.iter().map(DialectUser::describe);
+        let clients = clients.chain(jugglers).chain(of_dialects).collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 
