@@ -23,7 +23,7 @@ FLAT_MIB = 4
 FILLING = ("reads", "data")
 # On a busy machine a peer may have found its stride only in that half, or the load beside it. What has an end is
 # then there, and does not grow once more under the same peer; what has none grows each time.
-ROUNDS = 3
+ROUNDS = 5
 
 
 def resident_mib(pid):

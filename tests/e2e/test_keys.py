@@ -225,8 +225,8 @@ def rights(lab):
     names = ("alice", "bob", "carol")
     flags = [word for name in names for word in with_key(lab, name)]
     Target(lab, f"disk0={image(lab, mib=16)},keys=alice,read-keys=bob", "all=memory:1M", "fixed=memory:1M,ro",
-           extra=[*flags, "--run-dir", lab.path("target-run")], over="raw")
-    volume = uri(lab, over="raw")
+           extra=[*flags, "--run-dir", lab.path("target-run")], over="packet")
+    volume = uri(lab, over="packet")
     alice = Attachment(lab, volume, name="alice", run="run-alice", extra=with_key(lab, "alice"))
     load.verified(lab, alice.nbd, mib=8)
     nbd(lab, alice, "h.pwrite(b'alice' * 100 + bytes(12), 0)\nh.flush()")
@@ -240,7 +240,7 @@ def rights(lab):
     for more in (), ("--take-over",):
         refused(lab, *attach, volume, *with_key(lab, "bob"), *more, says=["may only read", "disk0", "--read-only"])
     refused(lab, "copy", image(lab, "zeroes.img", mib=16), volume, *with_key(lab, "bob"), says="may only read")
-    told = [refused(lab, *attach, uri(lab, name, over="raw"), *with_key(lab, "carol"), *more,
+    told = [refused(lab, *attach, uri(lab, name, over="packet"), *with_key(lab, "carol"), *more,
                     says=[f"no export {name} that this key may open", "discover", key(lab, "carol")]).stderr
             for name in ("disk0", "diskx") for more in ((), ("--read-only",))]
     check({text.replace("diskx", "disk0") for text in told} == {told[0]}, f"carol can tell that it is there: {told}")
@@ -321,26 +321,26 @@ def status(lab):
 def a_gateway_shows_what_its_volumes_say(lab):
     """A gateway's volume says which key to show; without, the gateway is refused by name before it asks anybody, also
     by --check; its own clients' keys open nothing behind it."""
-    leaf = Target(lab, f"a={image(lab, 'a.img', mib=16)}", name="node1", over="raw", extra=with_key(lab, "back"))
-    front, volume = with_key(lab, "front"), uri(lab, "a", over="raw")
-    right, wrong = uri(lab, "a", over="raw", key=key(lab, "back")), uri(lab, "a", over="raw", key=key(lab, "front"))
+    leaf = Target(lab, f"a={image(lab, 'a.img', mib=16)}", name="node1", over="packet", extra=with_key(lab, "back"))
+    front, volume = with_key(lab, "front"), uri(lab, "a", over="packet")
+    right, wrong = uri(lab, "a", over="packet", key=key(lab, "back")), uri(lab, "a", over="packet", key=key(lab, "front"))
     state = ("--run-dir", lab.path("gateway-run"), "--state-dir", lab.path("state"))
     gateway = ("target", "--name", "refused", "--link", node.ethernet(lab, "initiator", 1, "packet"), *state)
     waiting = lab.start("initiator", node.BIN, *gateway, *front, "--export", f"big=linear:[{wrong},memory:1M]")
-    missing = uri(lab, "a", over="raw", key=lab.path("keys", "missing"))
+    missing = uri(lab, "a", over="packet", key=lab.path("keys", "missing"))
     for bad, says in (volume, "says no key to show there"), (missing, "keys/missing: no such file"):
         for check_only in (), ("--check",):
             refused(lab, *gateway, *check_only, *front, "--export", f"big=linear:[{bad},memory:1M]",
                     says=["export `big`", bad, says], timeout=5)
     thinwire(lab, *gateway, "--check", *front, "--export", f"big=linear:[{right},memory:1M]")
-    middle = Target(lab, f"big=linear:[{right},memory:1M]", name="middle", over="raw", side="initiator",
+    middle = Target(lab, f"big=linear:[{right},memory:1M]", name="middle", over="packet", side="initiator",
                     extra=[*front, *state])
-    client = Attachment(lab, uri(lab, "big", over="raw", node="middle"), name="big", side="target", extra=front)
+    client = Attachment(lab, uri(lab, "big", over="packet", node="middle"), name="big", side="target", extra=front)
     load.verified(lab, client.nbd, mib=16)
     leaf.kill()
     leaf.start()
     load.verified(lab, client.nbd, mib=16, seed=2)
-    refused(lab, "bench", uri(lab, "big", over="raw", node="middle"), "--insecure", side="target", says="demands a key")
+    refused(lab, "bench", uri(lab, "big", over="packet", node="middle"), "--insecure", side="target", says="demands a key")
     client.detach()
     middle.stop()
     said = waiting.wait(30, expect=1).stderr

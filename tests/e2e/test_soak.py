@@ -159,18 +159,20 @@ def planted_transaction_is_found(lab):
 
 
 class ForgetsAFlush(Murder):
-    """A target that forgets one sector that was flushed, when it is killed."""
+    """A target that forgets what was flushed, when it is killed: all of it, since the load writes on, and may put right
+    what one sector has lost before anybody looks there."""
 
-    name, what = "forgets-a-flush", "a sector goes back to what it was"
+    name, what = "forgets-a-flush", "sectors go back to what they were"
 
     def strike(self, world):
         world.blocks.until_it_moves(100)
         world.target.kill()
         world.blocks.at_rest(world.image)
         durable = world.blocks.model.durable
-        sector = next(at for at in range(len(durable)) if world.blocks.model.shown(durable[at]))
         with open(world.image, "r+b") as file:
-            put(file, sector, stamp.ZEROES)
+            for sector in range(len(durable)):
+                if world.blocks.model.shown(durable[sector]):
+                    put(file, sector, stamp.ZEROES)
         world.target.start(timeout=START_S)
 
 
