@@ -120,14 +120,15 @@ end_spare() {
   spare=
 }
 
-long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd)
+long=(thinwire-sim/seeds thinwire-sim/stalls thinwire-sim/ebd thinwire-sim/aoe)
 # One build for all that runs optimised: with other packages at a time, features differ and most is built again.
 release() {
   cargo build --release --locked -p thinwire -p thinwire-lab -p thinwire-sim --bins --example instructions
 }
 sim() {
   release && "$target/release/thinwire-sim" --seeds "${TW_SEEDS:-0..2000}" && fresh_seeds &&
-    "$target/release/thinwire-sim" --story ebd --seeds 0..300
+    "$target/release/thinwire-sim" --story ebd --seeds 0..300 &&
+    "$target/release/thinwire-sim" --story aoe --seeds 0..300
 }
 # Some that nobody has seen, too few to say anything of coverage.
 fresh_seeds() {

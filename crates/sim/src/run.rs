@@ -429,10 +429,13 @@ pub fn stay_quiet(world: &mut World) -> Result<(), Violation> {
         let all = targets.flat_map(|target| target.sessions());
         all.filter(|s| name.is_none_or(|name| s.initiator == name)).count() as u64
     };
-    let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None)))
+    // Who waits for its turn in AoE asks for it again and again.
+    let asking = |user: &DialectUser| user.outstanding() as u64;
+    let all_asking: u64 = world.dialect_users.iter().map(asking).sum();
+    let left_behind: Vec<_> = (world.servers.iter().map(|_| sessions(None) + all_asking))
         .chain(world.clients.iter().map(|c| sessions(Some(&c.name))))
         .chain(world.jugglers.iter().map(|j| sessions(Some(&j.name))))
-        .chain(world.dialect_users.iter().map(|_| 0))
+        .chain(world.dialect_users.iter().map(asking))
         .collect();
     let before = turns(world);
     world.run_for(QUIET_NS)?;

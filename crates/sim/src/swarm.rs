@@ -248,7 +248,7 @@ pub fn build(seed: u64, story: Story, rng: &mut Rng, prints: bool) -> (World, Sw
         dialects::offer_ebd(&mut world, &machines, &plan, seed);
     }
     if aoe {
-        dialects::offer_aoe(&mut world, &machines, &plan, seed);
+        dialects::offer_aoe(&mut world, &machines, &plan, (seed, story == Story::Aoe));
     }
     if !ebd && !aoe {
         keys::give(seed, &mut world);

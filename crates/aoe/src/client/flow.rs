@@ -129,6 +129,10 @@ impl AoeClient {
         if self.finding.is_over() {
             self.send_again_what_is_late();
         }
+        // Who ends waits once for what is not done, and not for each of them.
+        let patience = self.config.fail_after.map_or(END_PATIENCE, |limit| limit.min(END_PATIENCE));
+        let unserved = self.unserved_since().map(|since| self.now.since(since));
+        let is_left = unserved.is_some_and(|time| time >= patience);
         if let Some(limit) = self.config.fail_after {
             if self.away_since.is_some_and(|since| self.now.since(since) >= limit) {
                 self.fail_all(ErrorKind::Away);
@@ -138,8 +142,6 @@ impl AoeClient {
         if self.finding.is_over() && self.is_open {
             self.pump();
         }
-        let is_left =
-            self.unserved_since().is_some_and(|since| self.now.since(since) > END_PATIENCE);
         if self.is_ending && (!self.is_open || is_left || !self.outstanding_of_user()) {
             self.fail_all(ErrorKind::ShuttingDown);
             self.is_closed = true;

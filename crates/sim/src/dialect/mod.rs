@@ -205,7 +205,10 @@ impl DialectUser {
     /// It writes this export, the one at this place, and may.
     pub fn serves(&self, at: usize, export: &Export) -> bool {
         let may = self.export == at && !self.read_only && self.is_attached();
-        may && (self.aoe_writer().is_none() || self.is_on_record(export).is_some())
+        // Of AoE: it is on record, or nothing speaks against it.
+        let record = export.record_medium().and_then(|medium| medium.on_record());
+        let is_free = || record.is_none_or(|record| record.holder == [0; 16]);
+        may && (self.aoe_writer().is_none() || self.is_on_record(export).is_some() || is_free())
     }
 
     /// I/Os that are not answered.

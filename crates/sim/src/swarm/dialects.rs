@@ -89,8 +89,14 @@ pub(super) fn offer_ebd(world: &mut World, machines: &Machines, plan: &SwarmPlan
     }
 }
 
-/// Offers exports in AoE, and adds their users.
-pub(super) fn offer_aoe(world: &mut World, machines: &Machines, plan: &SwarmPlan, seed: u64) {
+/// Offers exports in AoE, and adds their users. `alone` if nobody else writes some of them: whoever attaches has an export before
+/// a user of AoE has written to it.
+pub(super) fn offer_aoe(
+    world: &mut World,
+    machines: &Machines,
+    plan: &SwarmPlan,
+    (seed, alone): (u64, bool),
+) {
     let mut dice = Rng::new(seed ^ 0x0061_6f65_6f66_6621);
     let mut is_offered = false;
     for server in 0..world.servers.len() {
@@ -103,6 +109,10 @@ pub(super) fn offer_aoe(world: &mut World, machines: &Machines, plan: &SwarmPlan
         let devices: Vec<_> = exports.iter().map(|&at| (at, dice.chance(0.3))).collect();
         world.offer_aoe(server, &devices, machines.station);
         for &(export, is_cached) in &devices {
+            if dice.chance(0.5) && alone {
+                let clients = world.clients.iter_mut().filter(|client| client.export == export);
+                clients.for_each(|client| client.config.read_only = true);
+            }
             let writers = pick(&mut dice, &[1, 1, 2]);
             world.exports[export].writers += writers;
             let readers = usize::from(dice.chance(0.3));
