@@ -31,6 +31,17 @@ fn a_way_that_carries_no_long_frames() {
     assert!(world.client_notes.iter().any(told), "{:?}", world.client_notes);
 }
 
+/// The same, and nothing is asked for but what is too long.
+#[test]
+fn a_way_on_which_nothing_else_is_asked_for() {
+    let mut world = World::new();
+    let client = world.open(1);
+    world.judge = Box::new(|seen| if seen.bytes.len() > 4400 { Fate::Lost } else { Fate::Arrives });
+    let begun = world.now;
+    assert_eq!(world.read(client, 8, 75_264).unwrap(), vec![0; 75_264]);
+    assert!(world.now.since(begun) < 20 * SECOND, "{:?}", world.now.since(begun));
+}
+
 /// Frames are lost, but not because they are long: they stay so.
 #[test]
 fn a_way_that_loses_frames_now_and_then() {

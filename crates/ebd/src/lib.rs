@@ -8,8 +8,13 @@
 //! Both are state machines: frames and time in, frames out.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 mod client;
 mod server;
+
+/// No frame is longer on its way, as far as a client or a server knows.
+const LIFETIME: Duration = Duration::from_secs(2);
 
 pub use client::{ClientConfig, ClientReport, ClientState, EbdClient};
 pub use server::{

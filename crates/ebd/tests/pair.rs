@@ -307,8 +307,8 @@ fn what_is_beyond_the_credit_is_dropped() {
     let (mut world, gate, _) = World::slow(EbdForm::Ideal, false);
     let from = thinwire_buffer::Addr::Mac([2, 0, 0, 0, 9, 9]);
     let ask = [&[1, 1, 3, 1, 0, 0, 0, 0, 0, 0][..], &4096u32.to_le_bytes()].concat();
-    // Until it is known who writes nobody is answered.
-    world.pass(Duration::from_millis(1));
+    // Until it is known who writes nobody is answered, nor in the first 2 s.
+    world.pass(Duration::from_millis(2100));
     world.receive(from, &ask);
     world.pass(Duration::from_millis(1));
     gate.set(false);

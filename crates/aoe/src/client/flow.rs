@@ -36,8 +36,8 @@ pub(super) struct Piece {
     tries: u32,
     /// Since when the server refuses it, as far as it answers, and why it did last.
     refused: Option<(Time, Option<ErrorCode>)>,
-    /// How often it was not answered while the server said something else.
-    ignored: u32,
+    /// How often it was not answered while the server said something else, and since when.
+    ignored: (u32, Time),
     is_done: bool,
     /// Of a read.
     data: SegList,
@@ -53,7 +53,7 @@ impl Piece {
             sent: now,
             tries: 0,
             refused: None,
-            ignored: 0,
+            ignored: (0, Time::ZERO),
             is_done: false,
             data: SegList::new(),
         }
@@ -218,10 +218,13 @@ impl AoeClient {
     fn is_ignored(&mut self, number: u64, at: usize) -> bool {
         let heard_at = self.heard_at;
         let piece = &mut self.requests.get_mut(&number).expect("it is on its way").pieces[at];
-        piece.ignored += u32::from(heard_at > piece.sent && piece.refused.is_none());
-        let (sectors, first) = (usize::from(piece.sectors), piece.first);
-        let is_carried = self.carried[sectors..].iter().any(|&at| at >= first);
-        piece.sectors > SECTORS_OF_OLD && piece.ignored >= IGNORED_MAX && !is_carried
+        let sectors = usize::from(piece.sectors);
+        let (count, since) = &mut piece.ignored;
+        if self.carried[sectors..].iter().any(|at| at >= since) {
+            (*count, *since) = (0, piece.sent);
+        }
+        *count += u32::from(heard_at > piece.sent && piece.refused.is_none());
+        piece.sectors > SECTORS_OF_OLD && *count >= IGNORED_MAX
     }
 
     /// Frames carry no more than those of the smallest links from now on, as Linux's do then.

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use thinwire_buffer::Time;
 
-/// No frame is longer on its way, as far as a client knows.
-pub(super) const LIFETIME: Duration = Duration::from_secs(2);
+use crate::LIFETIME;
 
 /// Which pairs of identifier and sector may still be answered: of the idealised form, which has 256 identifiers.
 #[derive(Debug)]

@@ -21,12 +21,12 @@ use thinwire_volume::{
 };
 use thinwire_wire::ebd::{EbdForm, EbdState, Frame, NakReason, Operation, Tag};
 
-use self::late::{LIFETIME, Pairs, Quarantine};
+use self::late::{Pairs, Quarantine};
 use self::request::{Owner, Pending, Request};
 use self::retained::Retained;
 use self::shaking::Shaking;
 use self::timing::Timeout;
-use crate::EbdCanary;
+use crate::{EbdCanary, LIFETIME};
 
 /// The name of this module in errors.
 const MODULE: &str = "ebd";

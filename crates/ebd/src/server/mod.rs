@@ -23,7 +23,7 @@ use self::clients::{Client, Clients, Key};
 pub use self::clients::{content_of, writer_of};
 use self::order::Order;
 pub use self::shaking::writer_identity;
-use crate::EbdCanary;
+use crate::{EbdCanary, LIFETIME};
 
 /// How often a server tells the door that its clients live: silence says nothing of them.
 const HEARD: Duration = Duration::from_millis(500);
@@ -102,6 +102,8 @@ pub struct EbdServer {
     transactions: u32,
     numbers: u64,
     is_stopping: bool,
+    /// In the idealised form no HANDSHAKE that came before that is looked at: `None` before the first turn.
+    deaf_until: Option<Time>,
     stats: ServerStats,
 }
 
@@ -124,6 +126,7 @@ impl EbdServer {
             transactions: 0,
             numbers: 0,
             is_stopping: false,
+            deaf_until: None,
             stats: ServerStats::default(),
         }
     }
@@ -212,6 +215,18 @@ impl EbdServer {
         }
     }
 
+    /// Something may have been lost that was answered, and clients have to be told. In the idealised form a HANDSHAKE has nothing
+    /// by which one of before, that comes late, is told from one of a client that knows.
+    fn be_deaf(&mut self, now: Time) {
+        self.deaf_until = Some(now + LIFETIME);
+    }
+
+    /// Whether a HANDSHAKE that came then may be of before.
+    fn is_deaf_to(&self, arrived: Time) -> bool {
+        let is_ideal = self.config.form == EbdForm::Ideal;
+        is_ideal && self.deaf_until.is_none_or(|until| arrived < until)
+    }
+
     /// Forgets a client: its next request is told so.
     fn forget(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
         let Some(client) = self.clients.remove(at) else { return };
@@ -294,6 +309,7 @@ impl Dialect for EbdServer {
     }
 
     fn on_removed(&mut self, now: Time, export: usize, desk: &mut dyn DialectDesk) {
+        self.be_deaf(now);
         for at in self.clients.places() {
             if self.clients.is_at(at) && self.clients.get(at).export == export {
                 // What a volume has of it ends by itself.
@@ -303,6 +319,8 @@ impl Dialect for EbdServer {
     }
 
     fn end_turn(&mut self, now: Time, desk: &mut dyn DialectDesk) {
+        // Those who were here before it began do not know that it did.
+        self.deaf_until.get_or_insert(now + LIFETIME);
         while let Some(at) = self.due.pop_front() {
             self.go_on(now, at, desk);
         }
@@ -324,7 +342,7 @@ impl Dialect for EbdServer {
 
     fn deadline(&self, now: Time) -> Time {
         match (
-            self.due.is_empty() && self.out.is_empty(),
+            self.due.is_empty() && self.out.is_empty() && self.deaf_until.is_some(),
             self.clients.iter().any(Client::may_write),
         ) {
             (false, _) => now,

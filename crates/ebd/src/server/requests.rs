@@ -308,7 +308,7 @@ impl EbdServer {
     }
 
     /// A volume has done something.
-    pub(super) fn completed(&mut self, _: Time, at: usize, done: Done<'_>) {
+    pub(super) fn completed(&mut self, now: Time, at: usize, done: Done<'_>) {
         let client = self.clients.get(at);
         let Some(entry) = client.slots.get(usize::from(done.slot)) else { return };
         if entry.stage != Stage::InVolume || entry.number != done.number {
@@ -317,16 +317,23 @@ impl EbdServer {
         let is_lost = done.verifier != client.verifier;
         let (is_gone, asks) = (client.is_gone || client.is_unknown, client.asks.is_some());
         let (request, to) = self.release(at, done.slot);
+        if is_lost {
+            // What was written and not flushed may be gone: all that have the device write it again.
+            self.be_deaf(now);
+            let client = self.clients.get_mut(at);
+            (client.is_unknown, client.shaken) = (true, None);
+            if self.config.form == EbdForm::Ideal {
+                // It may be of before: who means it asks again.
+                client.asks = None;
+            }
+            self.due.push_back(at);
+        }
         if is_gone || asks {
             // Nobody waits for it: it may be that of a former life.
             return;
         }
         if is_lost {
-            // What was written and not flushed may be gone: all that have the device write it again.
             self.stats.forgotten += 1;
-            let client = self.clients.get_mut(at);
-            (client.is_unknown, client.shaken) = (true, None);
-            self.due.push_back(at);
             return self.nak(to, &request, NakReason::Unknown, request.sector);
         }
         if let Err(error) = done.completion.result {

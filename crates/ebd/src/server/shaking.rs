@@ -29,6 +29,10 @@ impl EbdServer {
         if self.is_stopping {
             return;
         }
+        if self.is_deaf_to(now - rx.waited) {
+            // It asks again.
+            return self.stats.undecided += 1;
+        }
         let header = frame.form().header_bytes();
         let mut payload = [0; 12];
         let len = rx.len().saturating_sub(header).min(payload.len());
@@ -280,7 +284,7 @@ impl EbdServer {
             block_bytes = (block_bytes / 2).next_multiple_of(512);
         }
         (client.index, client.block_bytes, client.credit) = (index, block_bytes, credit);
-        client.shaken = Some(asks);
+        (client.shaken, client.is_unknown) = (Some(asks), false);
         let answer = HandshakeAnswer {
             sectors: client.sectors as u32,
             request_sectors: request_sectors(self.config.form),
@@ -355,11 +359,12 @@ impl EbdServer {
         if client.is_fresh() {
             return;
         }
-        client.is_unknown = false;
         let (session, export, reading) = (client.session, client.export, client.reading);
         desk.exports().close(session, reading, 0);
         let granted = desk.exports().open_read(session, export);
         client.reading = granted.pass;
+        // Whatever is decided: only an answer tells the client that it was forgotten.
+        client.is_unknown |= granted.verifier != client.verifier;
         client.note(&granted);
         client.shaken = None;
     }

@@ -17,7 +17,8 @@ enum Expectation {
         fua: bool,
         upheavals: u64,
     },
-    Read(Ticket),
+    /// And under which generation the export was written then.
+    Read(Ticket, u64),
     Flush((u64, u64)),
 }
 
@@ -106,7 +107,7 @@ impl DialectUser {
                 // Of AoE: unless it waits for its turn.
                 let is_writer = self.aoe_writer().is_none() || model.run() == self.run;
                 let run = (!self.read_only && is_writer).then_some(self.run);
-                Expectation::Read(model.begin_read(run, range, life))
+                Expectation::Read(model.begin_read(run, range, life), model.generation())
             }
             Op::Flush => {
                 (io.offset, io.len) = (0, 0);
@@ -179,12 +180,16 @@ impl DialectUser {
                 coverage.aoe_flushes += mine;
                 model.end_flush(self.run, mark, ok)
             }
-            Expectation::Read(ticket) if ok => {
+            Expectation::Read(mut ticket, generation) if ok => {
+                // Of AoE nobody is told who has it meanwhile, and reads go on.
+                if of_aoe && model.generation() != generation {
+                    ticket.forget_writer();
+                }
                 coverage.ebd_reads += its;
                 coverage.aoe_reads += mine;
                 model.end_read(&ticket, range, &completion.data.to_vec(), life)
             }
-            Expectation::Flush(_) | Expectation::Read(_) => Ok(()),
+            Expectation::Flush(_) | Expectation::Read(..) => Ok(()),
         };
         judged.map_err(|v| self.violation(v.0))
     }

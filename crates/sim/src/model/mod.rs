@@ -131,6 +131,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Whoever reads was not the writer all the time that it took.
+    pub fn forget_writer(&mut self) {
+        self.run = None;
+    }
+
     /// Forgets the first `count` sectors.
     pub fn skip(&mut self, count: usize) {
         self.durables.drain(..count.min(self.durables.len()));
@@ -205,6 +210,11 @@ impl Model {
     /// How many sectors there are.
     pub fn sectors(&self) -> usize {
         self.sectors.len()
+    }
+
+    /// Under which generation it is written at present.
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// The run that writes at present, 0 if none does.
@@ -306,6 +316,7 @@ impl Model {
                 return self.fail("it was detached in order though a replay had failed");
             }
             let all = std::mem::take(&mut self.unflushed);
+            self.unflushed_base += all.len() as u64;
             for (range, version) in all {
                 self.raise_durable(range, version);
             }
