@@ -24,6 +24,15 @@ const IGNORED_MAX: u32 = 3;
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
+/// A server refuses a piece.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    since: Time,
+    /// When it did last, and why.
+    last: Time,
+    code: Option<ErrorCode>,
+}
+
 /// What one frame asks for.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -34,8 +43,7 @@ pub(super) struct Piece {
     first: Time,
     sent: Time,
     tries: u32,
-    /// Since when the server refuses it, as far as it answers, and why it did last.
-    refused: Option<(Time, Option<ErrorCode>)>,
+    refused: Option<Refusal>,
     /// How often it was not answered while the server said something else, and since when.
     ignored: (u32, Time),
     is_done: bool,
@@ -93,7 +101,7 @@ impl Request {
 
     /// Since when a server refuses some of it.
     fn refused_since(&self) -> Option<Time> {
-        self.in_flight().filter_map(|piece| piece.refused).map(|(since, _)| since).min()
+        self.in_flight().filter_map(|piece| piece.refused).map(|refusal| refusal.since).min()
     }
 
     /// Those that are on their way.
@@ -223,7 +231,8 @@ impl AoeClient {
         if self.carried[sectors..].iter().any(|at| at >= since) {
             (*count, *since) = (0, piece.sent);
         }
-        *count += u32::from(heard_at > piece.sent && piece.refused.is_none());
+        let was_refused = piece.refused.is_some_and(|refusal| refusal.last > piece.sent);
+        *count += u32::from(heard_at > piece.sent && !was_refused);
         piece.sectors > SECTORS_OF_OLD && *count >= IGNORED_MAX
     }
 
@@ -371,8 +380,8 @@ impl AoeClient {
                 if let Some(&(number, at)) = self.tags.get(&frame.header.tag) {
                     let request = self.requests.get_mut(&number).expect("its tags are known");
                     let refused = &mut request.pieces[at].refused;
-                    let since = refused.map_or(self.now, |(since, _)| since);
-                    *refused = Some((since, self.refusal));
+                    let since = refused.map_or(self.now, |refusal| refusal.since);
+                    *refused = Some(Refusal { since, last: self.now, code: self.refusal });
                 }
             }
             _ => self.report.dropped += 1,
@@ -453,7 +462,7 @@ impl AoeClient {
         let over: Vec<u64> = over.collect();
         for number in &over {
             let refused = self.requests[number].in_flight().filter_map(|piece| piece.refused);
-            if let Some(code) = refused.filter_map(|(_, code)| code).last() {
+            if let Some(code) = refused.filter_map(|refusal| refusal.code).last() {
                 let why = code.name();
                 let text = format!("the server refuses, and goes on refusing ({why}): given up");
                 self.note(Gravity::Warning, text);
