@@ -124,7 +124,8 @@ pub fn device(network: &Network, protocol: Protocol) -> String {
         Protocol::Ebd | Protocol::EbdLossy(_) => format!("ebd://{server}/3.1?link=eth1"),
         Protocol::Ebd1024 => format!("ebd://{server}/3.1?link=eth1&block=1024"),
         Protocol::EbdIdeal => format!("ebd://{server}/3.1?link=eth1&form=ideal"),
-        Protocol::Aoe => "aoe://7.1?link=eth1".into(),
+        // With a flush at the end, as all others have.
+        Protocol::Aoe => "aoe://7.1?link=eth1&flush=yes".into(),
     }
 }
 

@@ -56,7 +56,7 @@ impl<'l> Vblade<'l> {
     }
 }
 
-const DEVICE: &str = "aoe://8.1?link=eth1";
+const DEVICE: &str = "aoe://8.1?link=eth1&flush=yes";
 
 impl Contender for Vblade<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {

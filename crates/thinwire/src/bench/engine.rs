@@ -518,12 +518,16 @@ pub fn one_io(
     done: &mut Vec<Completion>,
 ) -> Outcome<Completion> {
     open.volume().submit(io);
+    // What is completed as soon as it is submitted, as a flush by a client that has none, is there once it has gone down: no
+    // event tells of it any more.
+    let mut wait = Wait::No;
     loop {
-        open.turn(Wait::Forever)?;
+        open.turn(wait)?;
         open.volume().poll(done);
         if let Some(completion) = done.pop() {
             return Ok(completion);
         }
+        wait = Wait::Forever;
     }
 }
 
