@@ -115,7 +115,7 @@ fn memory_of_the_server(view: &View) -> String {
     };
     let (file, file_of_nbd) = (of_file(Ext2Disk::Ebd), of_file(Ext2Disk::Nbd));
     format!(
-        "of nbdkit's rate, 128 KiB reads in order and 4 KiB random ones: {reads} and {random} where it fits, \
+        "of nbdkit's rate, 32 KiB reads in order and 4 KiB random ones: {reads} and {random} where it fits, \
          {reads_beyond} and {random_beyond} where it does not; of its own, where it fits over where it does not: {own_reads} \
          and {own_random}. Reading a file of {fits} MiB in ext2 over one of {exceeds}: {file}, nbdkit's {file_of_nbd}"
     )
@@ -130,7 +130,7 @@ fn slowest(view: &View) -> String {
     let [_, exceeds] = ext2::FILES_MIB;
     let file = ext2::over(view, ext2::WRITES, exceeds, Ext2Disk::Nbd, max);
     format!(
-        "no NFS here. 128 KiB writes in order, slowest of a run: {to_nbd} of nbdkit's, {to_native} of the native protocol's; \
+        "no NFS here. 32 KiB writes in order, slowest of a run: {to_nbd} of nbdkit's, {to_native} of the native protocol's; \
          mean {mean} of nbdkit's. Of a file of {exceeds} MiB in ext2 the slowest: {file} of nbdkit's"
     )
 }
@@ -228,7 +228,7 @@ fn by_sectors(view: &View) -> String {
         format!("{}: {} MiB/s, p99 {p99}", load.block / 512, shown(rate, 0))
     };
     let all = SECTORS.map(of).join("; ");
-    format!("512 KiB outstanding, sectors of a read: {all} (one of 256 is two requests)")
+    format!("512 KiB outstanding, sectors of a read: {all}")
 }
 
 #[cfg(test)]
