@@ -57,7 +57,7 @@ bench: ## Measure beside nbdkit in one run and write docs/performance.md (root, 
 lab: ## Tables, figures, peers, limits: the quick form, target/lab/report.html (root, 10 minutes)
 	@scripts/lab.sh --quick
 
-lab-full: ## The same with all points; may be interrupted and started again (root, 2 hours)
+lab-full: ## The same with all points; may be interrupted and started again (root, 2.5 hours)
 	@scripts/lab.sh
 
 clean: ## Remove what was built and what the demo left

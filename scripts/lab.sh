@@ -3,7 +3,7 @@
 # Leaves target/lab/report.html. Needs root and an otherwise idle machine.
 #
 #   scripts/lab.sh --quick     a subset of the points, about 9 minutes: `make lab`
-#   scripts/lab.sh             all points, about 2 hours; goes on where it was interrupted: `make lab-full`
+#   scripts/lab.sh             all points, about 2.5 hours; goes on where it was interrupted: `make lab-full`
 #
 # Further arguments go to `thinwire-lab report`.
 set -euo pipefail

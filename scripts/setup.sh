@@ -58,6 +58,7 @@ fi
 if [ "$want" = lab ]; then
   # Where systemd runs, its package starts a daemon; the laboratory runs one of its own.
   need tgt "a peer: iSCSI" have tgtd
+  need vblade "a peer: AoE" have vblade
   need libiscsi-bin "'iscsi-perf', which drives it" have iscsi-perf
 fi
 if [ "$want" = test ]; then

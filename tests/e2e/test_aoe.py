@@ -130,6 +130,9 @@ def commands_over_a_device(lab):
     done = thinwire(lab, "bench", there, "--rw", "randread", "--bs", "4k", "--iodepth", "8", "--runtime", "1", "--json", *run_dir)
     check(json.loads(done.stdout)["iops"] > 0, done.stdout)
     thinwire(lab, "copy", pattern, f"linear:[{there}]", *run_dir)
+    # A flush that asks nobody is done at once: nothing comes that would wake anybody.
+    done = thinwire(lab, "bench", device(lab), "--rw", "randwrite", "--bs", "4k", "--runtime", "0.2", "--json", *run_dir)
+    check(json.loads(done.stdout)["errors"] == 0, done.stdout)
 
 
 @test(security="insecure")

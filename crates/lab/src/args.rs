@@ -82,6 +82,8 @@ pub enum LabCommand {
     Faces(RunArgs),
     /// Images on a disk: direct, buffered, cached, limited; beside local use and nbdkit
     Disks(RunArgs),
+    /// EBD and AoE beside the native protocol, NBD and vblade, and what a document states (full form only)
+    Ebd(RunArgs),
     /// Without a key, encrypted, authenticated only; beside nbdkit and qemu-nbd with TLS
     Keys(RunArgs),
     /// Links shaped to 1 to 10 Gb/s, small and large frames, with and without a switch
@@ -122,6 +124,7 @@ impl LabCommand {
             LabCommand::Peers(args) => (Experiment::Peers, args),
             LabCommand::Faces(args) => (Experiment::Faces, args),
             LabCommand::Disks(args) => (Experiment::Disks, args),
+            LabCommand::Ebd(args) => (Experiment::Ebd, args),
             LabCommand::Keys(args) => (Experiment::Keys, args),
             LabCommand::Links(args) => (Experiment::Links, args),
             LabCommand::Scaling(args) => (Experiment::Scaling, args),

@@ -105,6 +105,9 @@ fn nothing_chosen(choice: &Choice, groups: &[Group]) -> LabError {
     let only = format!("--only {}", choice.only.join(" --only "));
     let full = Choice { form: Form::Full, ..choice.clone() };
     LabError::Usage(match full.of(groups).is_empty() {
+        false if choice.only.is_empty() => {
+            "none of its points is in the quick form; leave --quick out".to_owned()
+        }
         true => format!("{only}: no point's name holds that; `thinwire-lab list` shows them"),
         false => format!("{only}: such points are not in the quick form; leave --quick out"),
     })
@@ -227,5 +230,8 @@ mod tests {
         };
         assert!(said("tgt").contains("leave --quick out"));
         assert!(said("nbdkit").contains("no point's name holds that"));
+        let all = Choice { form: Form::Quick, only: Vec::new(), rounds: None, seconds: None };
+        let said = nothing_chosen(&all, &groups).to_string();
+        assert!(said.contains("leave --quick out") && !said.contains("--only"), "{said}");
     }
 }

@@ -17,6 +17,9 @@ pub struct Figures {
     /// 99th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<f64>,
+    /// The slowest I/O, where the program that was run tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_us: Option<f64>,
     /// CPU time of the initiators' processes for each I/O.
     pub cpu_client_us: f64,
     /// CPU time of the process of a face for each I/O, which stands between client and server.
@@ -27,6 +30,15 @@ pub struct Figures {
     /// Time that all of the machine's processors together were not idle, for each I/O: it holds what
     /// the kernel does in interrupts for the switch, which is in nobody's account.
     pub cpu_machine_us: f64,
+    /// What both sides copied of each byte, by their own counters, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copies: Option<Copies>,
+    /// What went over the initiator's link for each I/O, where that was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traffic: Option<Traffic>,
+    /// The most memory that the server's process ever had, in MiB, where that was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_mib: Option<f64>,
     /// Requests of an echo that were never answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<f64>,
@@ -62,6 +74,42 @@ impl Figures {
     /// Payload bytes a second.
     pub fn bytes_per_s(&self) -> f64 {
         self.mib_per_s * f64::from(1 << 20)
+    }
+}
+
+/// Copies of a byte of payload in user space. What kernels copy is in neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Copies {
+    /// By the client: `copied_bytes` of `thinwire bench --json`.
+    pub client: f64,
+    /// By the server: `copied_bytes` of `thinwire status --json`, of exports and sessions.
+    pub server: f64,
+}
+
+impl Copies {
+    /// By both.
+    pub fn all(&self) -> f64 {
+        self.client + self.server
+    }
+}
+
+/// What passed a link for each I/O, both ways.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Frames as the link counts them: a train that is cut later is one.
+    pub frames: f64,
+    /// Octets of them, with Ethernet's header and check sequence.
+    pub octets: f64,
+}
+
+/// What Ethernet adds to a frame besides what links count.
+const CHECK_SEQUENCE: f64 = 4.0;
+
+impl Traffic {
+    /// Of what a link had counted before and after so many I/Os: frames, and octets.
+    pub fn between(before: [f64; 2], after: [f64; 2], ios: f64) -> Self {
+        let [frames, octets] = [0, 1].map(|n| (after[n] - before[n]) / ios.max(1.0));
+        Traffic { frames, octets: octets + frames * CHECK_SEQUENCE }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | module | what is in it |
 //! |---|---|
 //! | [`args`], [`times`], [`commands`] | the command line, and what each subcommand does |
-//! | [`point`] | what is measured: a subject under a load on a wire |
+//! | [`point`], [`offered`] | what is measured: a subject under a load on a wire |
 //! | [`experiments`] | what each table and figure measures and shows |
 //! | [`plan`], [`runner`] | in which order, how long; doing it |
 //! | [`stand`], [`contender`] | namespaces and processes; who is measured, and how |
@@ -34,6 +34,7 @@ pub mod fair;
 pub mod figures;
 pub mod flood;
 pub mod identity;
+pub mod offered;
 pub mod plan;
 pub mod point;
 pub mod remarks;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::offered::{Ext2Disk, Medium, Protocol};
+
 /// The network between the sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Wire {
@@ -373,6 +375,24 @@ pub enum Subject {
     },
     /// tgt over TCP with an image in memory, driven by iscsi-perf.
     Tgt,
+    /// `thinwire target`, which offers an export of its own in a protocol, and `thinwire bench`, which uses it so.
+    Offered {
+        /// The protocol.
+        protocol: Protocol,
+        /// Where the bytes lie.
+        medium: Medium,
+    },
+    /// vblade with an image in memory, used through Thinwire's client of AoE.
+    Vblade,
+    /// nbdkit's file plugin as [`Subject::NbdkitFile`], in a control group that has this much memory.
+    NbdkitHeld(Medium),
+    /// A file in an ext2 file system, whose reader has little memory for it, and its server little for the image.
+    Ext2 {
+        /// What the file system lies on.
+        below: Ext2Disk,
+        /// MiB of the file.
+        mib: u32,
+    },
 }
 
 impl Subject {
@@ -447,6 +467,12 @@ impl Subject {
                 format!("{}, {how}, by nbdcopy", server.word())
             }
             Subject::Tgt => "tgt iSCSI, TCP".into(),
+            Subject::Offered { protocol, medium } => {
+                format!("{}, {}", protocol.title(), medium.title())
+            }
+            Subject::Vblade => "vblade, memory, through our AoE client".into(),
+            Subject::NbdkitHeld(medium) => format!("nbdkit file, TCP, {}", medium.title()),
+            Subject::Ext2 { below, mib } => format!("ext2, {mib} MiB, on {}", below.title()),
         }
     }
 }
@@ -487,6 +513,12 @@ impl fmt::Display for Subject {
                 write!(f, "{}-{}-copied", server.word(), if *tls { "tls" } else { "tcp" })
             }
             Subject::Tgt => f.write_str("tgt"),
+            Subject::Offered { protocol, medium } => {
+                write!(f, "{}-{}", protocol.word(), medium.word())
+            }
+            Subject::Vblade => f.write_str("vblade"),
+            Subject::NbdkitHeld(medium) => write!(f, "nbdkit-{}", medium.word()),
+            Subject::Ext2 { below, mib } => write!(f, "ext2-{}-{mib}m", below.word()),
         }
     }
 }

@@ -80,6 +80,7 @@ pub struct MemoryVolume {
     count: u64,
     flushes: u64,
     outstanding_most: usize,
+    copied_bytes: u64,
     /// Ranges that block status reports as holes: those never written.
     written: Vec<bool>,
 }
@@ -103,6 +104,7 @@ impl MemoryVolume {
             count: 0,
             flushes: 0,
             outstanding_most: 0,
+            copied_bytes: 0,
             written: vec![false; bytes.div_ceil(block_bytes as usize)],
         }
     }
@@ -168,6 +170,7 @@ impl MemoryVolume {
                     };
                 }
                 io.data.copy_to(&mut self.bytes[range]);
+                self.copied_bytes += io.len;
                 self.written[blocks].fill(true);
             }
             Op::WriteZeroes | Op::Discard => {
@@ -221,6 +224,10 @@ impl Volume for MemoryVolume {
 
     fn outstanding(&self) -> usize {
         self.queue.len()
+    }
+
+    fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
     }
 }
 

@@ -1,11 +1,13 @@
 //! fio, which drives NBD servers by its nbd engine, and files and devices by direct I/O.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 
 use super::{patience, strs, words};
 use crate::error::{LabError, Outcome};
 use crate::figures::Figures;
-use crate::point::Load;
+use crate::point::{Load, Pattern};
 use crate::stand::{Laboratory, Network, Side, VOLUME_MIB};
 
 /// What fio is pointed at.
@@ -61,6 +63,44 @@ pub fn run(
     parse(&text, load.pattern.reads())
 }
 
+/// The same in a file of a mounted file system, through the page cache, one at a time: what is in order goes through the
+/// whole file once, what is written is on the disk at the end. `prefix`: words before the command.
+pub fn run_in_file(
+    lab: &Laboratory,
+    network: &Network,
+    prefix: &[String],
+    [path, mib]: [&str; 2],
+    load: &Load,
+    seconds: f64,
+) -> Outcome<(Figures, f64)> {
+    let mut argv = prefix.to_vec();
+    argv.extend(words!["fio", "--name=lab", "--ioengine=psync", "--thread", "--group_reporting"]);
+    argv.extend(words![
+        format!("--filename={path}"),
+        format!("--size={mib}m"),
+        format!("--rw={}", load.pattern.word()),
+        format!("--bs={}", load.block),
+        format!("--numjobs={}", load.jobs),
+        "--randrepeat=0",
+        "--lat_percentiles=1",
+        "--clat_percentiles=0",
+        "--output-format=json",
+    ]);
+    if !load.pattern.reads() {
+        argv.extend(words!["--end_fsync=1", "--overwrite=1"]);
+    }
+    if matches!(load.pattern, Pattern::RandRead | Pattern::RandWrite) {
+        let runtime = format!("--runtime={}ms", (seconds * 1e3).round());
+        argv.extend(words!["--time_based", "--norandommap", runtime]);
+    }
+    let process = network.start(Side::Initiator(1), &strs(&argv))?;
+    let (text, _) = process.finish(lab, patience(seconds) + WHOLE_FILE)?;
+    parse(&text, load.pattern.reads())
+}
+
+/// How long a whole file may take.
+const WHOLE_FILE: Duration = Duration::from_secs(60);
+
 #[derive(Debug, Deserialize)]
 struct Output {
     jobs: Vec<Job>,
@@ -88,6 +128,8 @@ struct Direction {
 struct Latency {
     mean: f64,
     #[serde(default)]
+    max: Option<f64>,
+    #[serde(default)]
     percentile: std::collections::BTreeMap<String, f64>,
 }
 
@@ -108,6 +150,7 @@ fn parse(text: &str, reads: bool) -> Outcome<(Figures, f64)> {
         mean_us: side.lat_ns.mean / 1e3,
         p50_us: at("50.000000"),
         p99_us: at("99.000000"),
+        max_us: side.lat_ns.max.map(|ns| ns / 1e3),
         // Shares of the time of all jobs together, which is in milliseconds.
         cpu_client_us: (job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime * 1e3 / side.total_ios,
         ..Figures::default()

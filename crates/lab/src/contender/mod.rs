@@ -4,13 +4,16 @@ mod abilities;
 mod copied;
 mod disk;
 mod echo;
+mod ext2;
 mod face;
 mod fio;
 mod handshake;
 mod iscsi;
 mod local;
 mod nbd;
+mod offered;
 mod thinwire;
+mod vblade;
 
 use std::time::Duration;
 
@@ -19,6 +22,7 @@ use crate::figures::Figures;
 use crate::point::{Load, Point, Subject};
 use crate::stand::{Laboratory, Process, machine_busy};
 pub use abilities::Abilities;
+pub use ext2::{CLIENT_MIB, SERVER_MIB};
 pub use thinwire::{
     BARE, bench_flags, fill, guard, monotonic, one as bench_report, serve, start_after, uri,
 };
@@ -61,6 +65,12 @@ pub fn set_up<'l>(
             Box::new(copied::CopiedDisk::set_up(lab, wire, server, tls)?)
         }
         Subject::Tgt => Box::new(iscsi::Tgt::set_up(lab, wire)?),
+        Subject::Offered { protocol, medium } => {
+            Box::new(offered::OfferedExport::set_up(lab, wire, protocol, medium)?)
+        }
+        Subject::Vblade => Box::new(vblade::Vblade::set_up(lab, wire)?),
+        Subject::Ext2 { below, mib } => Box::new(ext2::Ext2::set_up(lab, wire, below, mib)?),
+        Subject::NbdkitHeld(medium) => Box::new(nbd::Nbd::nbdkit_held(lab, wire, medium)?),
     })
 }
 

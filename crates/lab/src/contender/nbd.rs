@@ -3,11 +3,14 @@
 use std::time::Duration;
 
 use super::fio::{self, Aim};
-use super::{Contender, Meter};
+use super::{Contender, Meter, strs, words};
 use crate::error::{LabError, Outcome, failed};
-use crate::figures::Figures;
+use crate::figures::{Figures, Traffic};
+use crate::offered::Medium;
 use crate::point::{Load, Wire};
-use crate::stand::{Image, Laboratory, Network, Process, Side, VOLUME_MIB, is_installed};
+use crate::stand::{
+    HeldMemory, Image, Laboratory, Network, Process, Side, VOLUME_MIB, is_installed,
+};
 
 /// A server, driven by fio.
 pub struct Nbd<'l> {
@@ -16,6 +19,7 @@ pub struct Nbd<'l> {
     server: Process,
     network: Network<'l>,
     _image: Option<Image>,
+    _held: Option<HeldMemory>,
 }
 
 const PORT: &str = "10809";
@@ -48,10 +52,26 @@ impl<'l> Nbd<'l> {
 
     /// nbdkit's file plugin with an image on a disk, which its kernel keeps in memory once it is read.
     pub fn nbdkit_file(lab: &'l Laboratory<'l>, wire: Wire) -> Outcome<Self> {
+        Self::of_image(lab, wire, Image::new(lab)?, None)
+    }
+
+    /// The same, in a control group with as much memory as the medium says.
+    pub fn nbdkit_held(lab: &'l Laboratory<'l>, wire: Wire, medium: Medium) -> Outcome<Self> {
         let image = Image::new(lab)?;
-        let argv = ["nbdkit", "-f", "-p", PORT, "file", image.path()];
-        let served = Self::serve(lab, wire, &argv)?;
-        let nbd = Nbd { _image: Some(image), ..served };
+        let held = HeldMemory::for_image(lab, &image, medium)?;
+        Self::of_image(lab, wire, image, Some(held))
+    }
+
+    fn of_image(
+        lab: &'l Laboratory<'l>,
+        wire: Wire,
+        image: Image,
+        held: Option<HeldMemory>,
+    ) -> Outcome<Self> {
+        let mut argv = held.as_ref().map_or(Vec::new(), |held| held.prefix().to_vec());
+        argv.extend(words!["nbdkit", "-f", "-p", PORT, "file", image.path()]);
+        let served = Self::serve(lab, wire, &strs(&argv))?;
+        let nbd = Nbd { _image: Some(image), _held: held, ..served };
         // Read once by the server itself: what is measured later is a hot image.
         nbd.run_until_done(&["nbdcopy", &nbd.uri, "null:"])?;
         nbd.network.shape()?;
@@ -84,7 +104,7 @@ impl<'l> Nbd<'l> {
         let network = Network::new(lab, wire)?;
         let server = network.start(Side::Target, argv)?;
         let uri = format!("nbd://{}:{PORT}/", network.address(Side::Target, 1));
-        Ok(Nbd { lab, uri, server, network, _image: None })
+        Ok(Nbd { lab, uri, server, network, _image: None, _held: None })
     }
 
     /// Runs a client until it succeeds: servers do not say when they listen.
@@ -109,9 +129,12 @@ impl<'l> Nbd<'l> {
 
 impl Contender for Nbd<'_> {
     fn measure(&mut self, load: &Load, seconds: f64) -> Outcome<Figures> {
+        let before = self.network.passed()?;
         let (meter, aim) = (Meter::start(Some(&self.server)), Aim::Nbd(self.uri.clone()));
         let (mut figures, ios) = fio::run(self.lab, &self.network, &aim, load, seconds)?;
         (figures.cpu_server_us, figures.cpu_machine_us) = meter.stop(ios);
+        figures.traffic = Some(Traffic::between(before, self.network.passed()?, ios));
+        figures.server_mib = self.server.memory_mib();
         Ok(figures)
     }
 }

@@ -1,5 +1,6 @@
 //! Thinwire itself: `thinwire target` on one side, `thinwire bench` on the other.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -238,8 +239,20 @@ pub fn serve(
     flags: &[String],
     prefix: &[String],
 ) -> Outcome<Process> {
+    serve_in(lab, network, carrier, guard, flags, prefix, &lab.fresh_path("run"))
+}
+
+/// The same with a run directory of the caller's choice, where it can be asked for its status.
+pub fn serve_in(
+    lab: &Laboratory,
+    network: &Network,
+    carrier: Carrier,
+    guard: &[String],
+    flags: &[String],
+    prefix: &[String],
+    run_dir: &Path,
+) -> Outcome<Process> {
     let mut argv = prefix.to_vec();
-    let run_dir = lab.fresh_path("run");
     argv.extend(words![lab.executable(), "target", "--name", "lab"]);
     argv.extend(words!["--run-dir", run_dir.display()]);
     argv.extend(guard.iter().cloned());
@@ -328,6 +341,8 @@ struct Report {
     cpu_us_per_io: f64,
     errors: u64,
     #[serde(default)]
+    copied_bytes: f64,
+    #[serde(default)]
     batch: Option<BatchFigures>,
 
     #[serde(default)]
@@ -339,6 +354,8 @@ struct Latency {
     mean: f64,
     p50: f64,
     p99: f64,
+    #[serde(default)]
+    max: Option<f64>,
 }
 
 impl Report {
@@ -419,6 +436,11 @@ pub fn one(text: &str) -> Outcome<(Figures, f64)> {
     Ok((together(&[(0.0, report)], ios), ios))
 }
 
+/// The bytes that the client of one `bench --json` copied.
+pub fn copied_by(text: &str) -> Outcome<f64> {
+    Ok(Report::parse(text)?.copied_bytes)
+}
+
 /// Reports of streams that ran beside each other, each with the time it began at, as one: rates add
 /// up, latencies are means over all I/Os, percentiles are those of the slowest stream.
 fn together(reports: &[(f64, Report)], ios: f64) -> Figures {
@@ -433,6 +455,7 @@ fn together(reports: &[(f64, Report)], ios: f64) -> Figures {
         mean_us: weighted(&|r| r.latency_us.mean),
         p50_us: worst(&|r| r.latency_us.p50),
         p99_us: worst(&|r| r.latency_us.p99),
+        max_us: reports.iter().filter_map(|(_, r)| r.latency_us.max).reduce(f64::max),
         cpu_client_us: weighted(&|r| r.cpu_us_per_io),
         batch: first.and_then(|r| r.batch.clone()),
 
@@ -469,9 +492,10 @@ mod tests {
             ios,
             iops: ios,
             mib_per_s: ios / 256.0,
-            latency_us: Latency { mean, p50: mean, p99: mean * 2.0 },
+            latency_us: Latency { mean, p50: mean, p99: mean * 2.0, max: None },
             cpu_us_per_io: mean / 2.0,
             errors: 0,
+            copied_bytes: 0.0,
             batch: None,
 
             timeline: timeline.iter().map(moment).collect(),
@@ -505,14 +529,14 @@ mod tests {
     #[test]
     fn what_bench_prints_is_understood() {
         let text = r#"{"schema":1,"ios":100,"iops":50.5,"mib_per_s":0.2,"errors":0,
-            "latency_us":{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4},"cpu_us_per_io":3.5,
-            
+            "latency_us":{"mean":1.0,"p50":1,"p99":2,"p999":3,"max":4},"cpu_us_per_io":3.5,"copied_bytes":4096,
             "batch":{"policy":"tyche","level_mean":3.5,"level_last":4,"frames":7,"requests_per_frame":2.5},
             "timeline":[{"t":1.0,"iops":5.0,"mib_per_s":1.0,"level":4}]}"#;
         let figures = together(&[(0.0, Report::parse(text).unwrap())], 100.0);
 
         assert_eq!(figures.batch.unwrap().level_mean, 3.5);
-        assert_eq!(figures.timeline[0].level, Some(4.0));
+        assert_eq!((figures.timeline[0].level, figures.max_us), (Some(4.0), Some(4.0)));
+        assert_eq!(copied_by(text), Ok(4096.0));
         let text_of_stages = r#"{"schema":1,"clock_ns":28.0,"virtual_clock_ns":410.0,"cells":[{"rw":"randread","bs":4096,"ios":9,
             "mib_per_s":256.0,"breakdown":[{"row":"Ty-IS","physical_us":{"mean":1.5},"virtual_us":null},
             {"row":"total","physical_us":{"mean":15.5},"virtual_us":{"mean":1}}]}]}"#;

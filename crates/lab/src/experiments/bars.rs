@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{NONE, Section, Table, batching, disks, faces, keys, links, pipelines, scaling};
+use super::{NONE, Section, Table, batching, disks, ebd, faces, keys, links, pipelines, scaling};
 use crate::document::document;
 use crate::figures::Figures;
 use crate::plan::Group;
@@ -85,7 +85,7 @@ fn small_loads(pattern: Pattern) -> Vec<Load> {
     let load = |depth| Load::new(pattern, 4096, depth);
     match pattern.reads() {
         true => scaling::DEPTHS.map(load).into_iter().chain([load(32).jobs(4)]).collect(),
-        false => vec![load(1), load(32), load(32).jobs(4), load(128)],
+        false => vec![load(1), load(16), load(32), load(32).jobs(4), load(128)],
     }
 }
 
@@ -170,6 +170,7 @@ pub fn bars(view: &View) -> Vec<Bar> {
     backlog(view, &mut bars);
     faces::bars(view, &mut bars);
     disks::bars(view, &mut bars);
+    ebd::bars(view, &mut bars);
     keys::bars(view, &mut bars);
     bars
 }
@@ -516,6 +517,7 @@ mod tests {
                 cpu_face_us: Some(1.0),
                 p50_us: Some(1.0),
                 p99_us: Some(2.0),
+                copies: Some(Default::default()),
                 ..Figures::default()
             };
             put(&mut store, point, 0, figures);

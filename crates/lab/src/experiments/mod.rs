@@ -3,6 +3,7 @@
 mod bars;
 mod batching;
 mod disks;
+mod ebd;
 mod faces;
 mod keys;
 mod limits;
@@ -43,6 +44,7 @@ pub enum Experiment {
     Peers,
     Faces,
     Disks,
+    Ebd,
     Keys,
     Links,
     Scaling,
@@ -50,7 +52,7 @@ pub enum Experiment {
 
 impl Experiment {
     /// All of them, in the report's order.
-    pub const ALL: [Experiment; 18] = [
+    pub const ALL: [Experiment; 19] = [
         Experiment::Bars,
         Experiment::Table2,
         Experiment::Table3,
@@ -66,6 +68,7 @@ impl Experiment {
         Experiment::Peers,
         Experiment::Faces,
         Experiment::Disks,
+        Experiment::Ebd,
         Experiment::Keys,
         Experiment::Links,
         Experiment::Scaling,
@@ -89,10 +92,16 @@ impl Experiment {
             Experiment::Peers => "peers",
             Experiment::Faces => "faces",
             Experiment::Disks => "disks",
+            Experiment::Ebd => "ebd",
             Experiment::Keys => "keys",
             Experiment::Links => "links",
             Experiment::Scaling => "scaling",
         }
+    }
+
+    /// Whether the quick form leaves all of it out.
+    pub fn is_full_only(self) -> bool {
+        self == Experiment::Ebd
     }
 
     /// What it measures.
@@ -115,6 +124,7 @@ impl Experiment {
             Experiment::Peers => peers::plan(),
             Experiment::Faces => faces::plan(),
             Experiment::Disks => disks::plan(),
+            Experiment::Ebd => ebd::plan(),
             Experiment::Keys => keys::plan(),
             Experiment::Links => links::plan(),
             Experiment::Scaling => scaling::plan(),
@@ -136,6 +146,7 @@ impl Experiment {
             Experiment::Peers => peers::section(view),
             Experiment::Faces => faces::section(view),
             Experiment::Disks => disks::section(view),
+            Experiment::Ebd => ebd::section(view),
             Experiment::Keys => keys::section(view),
             Experiment::Links => links::section(view),
             Experiment::Scaling => scaling::section(view),

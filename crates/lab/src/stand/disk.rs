@@ -25,6 +25,15 @@ impl Image {
         Ok(image)
     }
 
+    /// One of so many MiB of which nothing is there yet.
+    pub fn sparse(lab: &Laboratory, mib: u32) -> Outcome<Self> {
+        let image = Image { path: lab.fresh_disk_path("image")? };
+        std::fs::File::create(&image.path)
+            .and_then(|file| file.set_len(u64::from(mib) << 20))
+            .map_err(failed(format!("cannot make the image {}", image.path.display())))?;
+        Ok(image)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &str {
         self.path.to_str().expect("checked when the laboratory was opened")
@@ -49,7 +58,7 @@ pub const LIMIT_MIB: u32 = 200;
 /// A loop device, and a control group whose processes it is slow for. Ends what is in the group and
 /// removes both when it is dropped.
 pub struct LimitedDisk {
-    device: String,
+    device: Loop,
     group: PathBuf,
     _image: Image,
 }
@@ -59,13 +68,12 @@ impl LimitedDisk {
     pub fn new(lab: &Laboratory) -> Outcome<Self> {
         let image = Image::new(lab)?;
         let (root, version) = controller()?;
-        let argv = ["losetup", "--direct-io=on", "--find", "--show", image.path()];
-        let device = lab.run(None, &argv, "")?.trim().to_owned();
+        let device = Loop::over(lab, image.path())?;
         let disk = LimitedDisk { device, group: root.join(lab.fresh_tag()), _image: image };
         let made = std::fs::create_dir(&disk.group);
         made.map_err(failed(format!("cannot make {}", disk.group.display())))?;
-        let number = std::fs::metadata(&disk.device)
-            .map_err(failed(format!("cannot look at {}", disk.device)))?
+        let number = std::fs::metadata(disk.device())
+            .map_err(failed(format!("cannot look at {}", disk.device())))?
             .st_rdev();
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         for (file, text) in limits(version, major, minor) {
@@ -78,7 +86,7 @@ impl LimitedDisk {
 
     /// The device.
     pub fn device(&self) -> &str {
-        &self.device
+        self.device.device()
     }
 
     /// The words that put a command into the group, to be set before it.
@@ -92,6 +100,29 @@ impl LimitedDisk {
 impl Drop for LimitedDisk {
     fn drop(&mut self) {
         sweep::remove_group(&self.group);
+    }
+}
+
+/// A loop device over a file, past the page cache of who has the file. Detached when it is dropped.
+pub struct Loop {
+    device: String,
+}
+
+impl Loop {
+    /// Makes one.
+    pub fn over(lab: &Laboratory, file: &str) -> Outcome<Self> {
+        let argv = ["losetup", "--direct-io=on", "--find", "--show", file];
+        Ok(Loop { device: lab.run(None, &argv, "")?.trim().to_owned() })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
         sweep::release_loop(&self.device);
     }
 }

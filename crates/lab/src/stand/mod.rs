@@ -3,6 +3,7 @@
 //! dropped, and is swept by the next laboratory if its maker was killed outright.
 
 mod disk;
+mod memory;
 mod network;
 mod process;
 mod sweep;
@@ -14,7 +15,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::error::{LabError, Outcome, failed};
-pub use disk::{Image, LIMIT_IOPS, LIMIT_MIB, LimitedDisk};
+pub use disk::{Image, LIMIT_IOPS, LIMIT_MIB, LimitedDisk, Loop};
+pub use memory::HeldMemory;
 pub use network::{Network, Side};
 pub use process::{Process, machine_busy, process_cpu};
 

@@ -10,7 +10,7 @@
 //! server that is not measured sleeps undisturbed.
 
 use super::{Laboratory, Process};
-use crate::error::Outcome;
+use crate::error::{LabError, Outcome};
 use crate::point::Wire;
 
 /// Whose side of the network.
@@ -142,6 +142,23 @@ impl<'l> Network<'l> {
     /// The wire it was made for.
     pub fn wire(&self) -> &Wire {
         &self.wire
+    }
+
+    /// What has passed the first initiator's first link so far, both ways: frames, and their octets with Ethernet's
+    /// header but without its check sequence.
+    pub fn passed(&self) -> Outcome<[f64; 2]> {
+        let argv = ["ip", "-j", "-s", "link", "show", "dev", "eth1"];
+        let said = self.run(Side::Initiator(1), &argv, "")?;
+        let links: serde_json::Value = serde_json::from_str(&said)
+            .map_err(|e| LabError::Failed(format!("ip -j -s link is not understood: {e}")))?;
+        let stats = &links[0]["stats64"];
+        let sum = |field: &str| -> Option<f64> {
+            Some(stats["rx"][field].as_f64()? + stats["tx"][field].as_f64()?)
+        };
+        match (sum("packets"), sum("bytes")) {
+            (Some(frames), Some(octets)) => Ok([frames, octets]),
+            _ => Err(LabError::Failed("ip -j -s link tells no statistics".into())),
+        }
     }
 
     /// Runs a short command on a side.

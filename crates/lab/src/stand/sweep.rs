@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal};
 
 use super::disk::GROUP_ROOTS;
-use super::{PREFIX, tgt_sockets, work_root};
+use super::{PREFIX, memory, tgt_sockets, work_root};
 
 /// Kills what runs in these namespaces and removes them. Of what is not there nothing is said.
 pub fn take_down(names: &[String]) {
@@ -104,7 +104,7 @@ pub fn sweep(disks: &Path) {
         eprintln!("lab: taking down {} namespaces that a killed laboratory left", dead.len());
         take_down(&dead);
     }
-    for root in GROUP_ROOTS.map(Path::new) {
+    for root in GROUP_ROOTS.into_iter().chain(memory::GROUP_ROOTS).map(Path::new) {
         names(root)
             .iter()
             .filter(|name| is_orphan(name))

@@ -80,6 +80,8 @@ pub struct Tally {
     pub level_last: u64,
     /// How requests shared frames, at the end.
     pub batch: Option<BatchStatus>,
+    /// Payload bytes that the volume copied meanwhile, in this process.
+    pub copied_bytes: u64,
     /// With [`BenchPlan::stamps`]: sums, modulo 2^64, of the times on the stage clock at which I/Os
     /// were issued, and at which their completions were seen.
     pub issued_ns: u64,
@@ -117,6 +119,7 @@ impl Tally {
             looks: 0,
             level_last: 0,
             batch: None,
+            copied_bytes: 0,
             issued_ns: 0,
             seen_ns: 0,
             timeline: Vec::new(),
@@ -138,6 +141,7 @@ impl Tally {
         self.interrupted |= other.interrupted;
         self.level_sum += other.level_sum;
         self.looks += other.looks;
+        self.copied_bytes += other.copied_bytes;
         if let (Some(batch), Some(more)) = (&mut self.batch, &other.batch) {
             batch.requests += more.requests;
             batch.frames += more.frames;
@@ -258,6 +262,7 @@ impl Engine {
         signals: Option<&Signals>,
         glance: &mut dyn FnMut(Duration, u64),
     ) -> Outcome {
+        let copied_before = open.volume().copied_bytes();
         let cpu_before = cpu_time();
         let start = Instant::now();
         let end = start + self.plan.runtime;
@@ -298,6 +303,7 @@ impl Engine {
         self.tally.elapsed = last - start;
         self.tally.look(last - start, open.health(), false);
         self.tally.cpu = cpu_time().saturating_sub(cpu_before);
+        self.tally.copied_bytes = open.volume().copied_bytes() - copied_before;
         Ok(())
     }
 
@@ -512,12 +518,16 @@ pub fn one_io(
     done: &mut Vec<Completion>,
 ) -> Outcome<Completion> {
     open.volume().submit(io);
+    // What is completed as soon as it is submitted, as a flush by a client that has none, is there once it has gone down: no
+    // event tells of it any more.
+    let mut wait = Wait::No;
     loop {
-        open.turn(Wait::Forever)?;
+        open.turn(wait)?;
         open.volume().poll(done);
         if let Some(completion) = done.pop() {
             return Ok(completion);
         }
+        wait = Wait::Forever;
     }
 }
 

@@ -116,6 +116,8 @@ fn the_report_has_the_fixed_fields() {
         assert!(json["latency_us"][field].as_f64().unwrap() > 0.0, "{field}");
     }
     assert_eq!((json["rw"].as_str(), json["bs"].as_u64()), (Some("randwrite"), Some(4096)));
+    // Those of the volume: this one copies what is written.
+    assert_eq!(json["copied_bytes"].as_u64(), Some(tally.ios * 4096));
     let rate = json["mib_per_s"].as_f64().unwrap() / json["iops"].as_f64().unwrap();
     assert!((rate - 4096.0 / 1048576.0).abs() < 1e-4);
     assert!(report.text().contains("reads verified"));

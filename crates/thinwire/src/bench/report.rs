@@ -40,6 +40,8 @@ pub struct BenchReport {
     pub latency_us: Latency,
     /// CPU time of this process alone, for each I/O.
     pub cpu_us_per_io: f64,
+    /// Payload bytes that the volume copied in this process; what the kernel copies is not known here.
+    pub copied_bytes: u64,
     /// I/Os that failed, and blocks that were wrong.
     pub errors: u64,
     /// Whether blocks were stamped and checked.
@@ -160,6 +162,7 @@ impl BenchReport {
             } else {
                 0.0
             }),
+            copied_bytes: tally.copied_bytes,
             errors: tally.errors,
             verify: plan.verify,
             verified: tally.verified,
