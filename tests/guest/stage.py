@@ -1,10 +1,8 @@
 """What rooms share: targets that offer a disk in every way, guests that use one, and what must be true of the disk afterwards."""
 
 import json
-import os
 
 import initramfs
-import kernel
 import machine
 import node
 from harness import check, run, tail
@@ -62,14 +60,6 @@ def where(image, offset):
 
 def sparse(lab, mib, name="disk0.img"):
     return node.image(lab, name, mib)
-
-
-def size_of(path):
-    return os.stat(path).st_size
-
-
-def kernel_ipxe():
-    return kernel.IPXE
 
 
 # Our own clients inside a guest: what the target offers beside its own protocol, and the volume's URI.
