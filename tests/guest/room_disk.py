@@ -38,6 +38,7 @@ mount -t ext4 $d /mnt
 helper files make /mnt 200 > /dev/null
 umount /mnt
 fsck.ext4 -fn $d
+fsck.ext4 -fp $d
 resize2fs $d
 fsck.ext4 -fn $d
 mount -t ext4 $d /mnt
@@ -60,9 +61,8 @@ WANTED = ("BLKGETSIZE64", "O_DIRECT of 512 octets", "BLKFLSBUF", "BLKROSET", "pa
           "mkfs, dumpe2fs, tune2fs, resize2fs, fsck", "xfs")
 
 
-@room(300, each={name: {**how, "discards": name == "native"} for name, how in
-                 {"aoe": {"offers": (stage.AOE,), "uri": None}, **stage.OURS}.items()})
-def tools(lab, offers, uri, discards):
+@room(300, each={"aoe": {"offers": (stage.AOE,), "uri": None}, **stage.OURS})
+def tools(lab, offers, uri):
     """Partitions, ext4 and xfs with their tools, sectors of 512 octets, and the ioctls of a disk."""
     target = stage.target(lab, stage.sparse(lab, MIB), *offers)
     if uri:
@@ -73,6 +73,6 @@ def tools(lab, offers, uri, discards):
     modules = ("xfs", *stage.EXT4, *(stage.BLOCK if uri else ["aoe"]))
     guest = stage.guest(lab, work, modules, [*TOOLS, *([stage.THINWIRE] if uri else [])])
     guest.finishes(280).no_trouble()
-    for wanted in (*WANTED, "BLKDISCARD is " + ("done" if discards else "refused")):
+    for wanted in (*WANTED, "BLKDISCARD is " + ("done" if uri else "refused")):
         check(f"disk: {wanted}\n" in guest.console, f"the disk failed at '{wanted}':\n{guest.last}")
     target.stop()

@@ -10,9 +10,13 @@ from harness import check
 from rooms import room
 
 ATTACH = """
-thinwire attach --insecure '{uri}' --block --as root {carries} > /run/device
+echo 16384 > /proc/sys/vm/min_free_kbytes
+thinwire attach --insecure '{uri}' --block --as root --carries root > /run/device
 echo "guest: the root is on $(cat /run/device)"
 [ "$(cat /run/device)" = /dev/loop0 ]
+for process in /proc/[0-9]*; do
+    [ "$(head -c 1 $process/cmdline)" != @ ] || echo "guest: carried at $(cut -d ' ' -f 40,41 $process/stat) $(cat $process/oom_score_adj)"
+done
 """
 # How each protocol brings the root to the guest.
 AOE = {"offers": (stage.AOE,), "uri": None}
@@ -24,11 +28,14 @@ def boot(lab, offers, uri):
     image = disks.root(lab, stage.SYSTEM, stage.HELPER)
     target = stage.target(lab, image, *offers)
     if uri:
-        command = ATTACH.format(uri=uri(lab), carries="")
+        command = ATTACH.format(uri=uri(lab))
         guest = stage.guest(lab, command, (*stage.BLOCK, *stage.EXT4), [stage.THINWIRE], root="/dev/loop0")
     else:
         guest = stage.guest(lab, stage.AOE_WAIT, ("aoe", *stage.EXT4), root=stage.AOE_DEVICE)
     guest.says("guest-init: switching to", 120)
+    # Of a process that systemd would spare: priority 1, SCHED_FIFO, and not to be killed for its memory.
+    carried = re.findall(r"^guest: carried at (.*)$", guest.console, re.M)
+    check(carried == (["1 1 -1000"] if uri else []), f"who carries the root is not prepared for it: {carried}")
     guest.says("^root-init: the root is .* ext4 rw", 60)
     console.login(guest)
     return image, target, guest
