@@ -10,24 +10,27 @@ from rooms import room
 WORK = stage.AOE_WAIT + """
 mkfs.ext4 -q {device}
 mount -t ext4 {device} /mnt
-mkdir /mnt/d
-helper files make /mnt/d {files}
+for part in $(seq {parts}); do
+    {wait}
+    mkdir /mnt/d$part
+    helper files make /mnt/d$part {files}
+done
 umount /mnt
 echo "guest: unmounted"
 echo 3 > /proc/sys/vm/drop_caches
 fsck.ext4 -fn {device}
 mount -t ext4 {device} /mnt
-helper files check /mnt/d {files}
+for part in $(seq {parts}); do helper files check /mnt/d$part {files}; done
 umount /mnt
 echo "guest: all is as it was written"
 """
 
 
-def begin(lab, files):
-    """A target and a guest that works on its disk."""
+def begin(lab, files, parts=1, wait=":"):
+    """A target and a guest that works on its disk, in so many parts, before each of which it may wait."""
     image = stage.sparse(lab, 256)
     target = stage.target(lab, image, stage.AOE)
-    work = WORK.format(device=stage.AOE_DEVICE, files=files)
+    work = WORK.format(device=stage.AOE_DEVICE, files=files, parts=parts, wait=wait)
     return image, target, stage.guest(lab, work, ("aoe", *stage.EXT4), (stage.MKFS, stage.FSCK))
 
 
@@ -38,12 +41,18 @@ def end(image, target, guest, seconds=300):
     stage.clean(image)
 
 
+# The guest writes on when it is told to, so that it cannot be done before the target is gone.
+WAIT = 'echo "guest: waits"; read go'
+
+
 def kill(target, guest, away):
-    """Ends the target without a word, and starts it again. Nothing comes to an end meanwhile."""
+    """Ends the target without a word and has the guest write; starts it again. Nothing comes to an end meanwhile."""
+    guest.says("^guest: waits", 240)
     target.kill()
-    before = guest.console
+    before = len(guest.console)
+    guest.types("go\n")
     time.sleep(away)
-    check("guest: unmounted" not in guest.console, f"the guest went on without a target:\n{guest.console[len(before):]}")
+    check("helper:" not in guest.console[before:], f"the guest went on without a target:\n{guest.last}")
     target.start()
 
 
@@ -68,9 +77,10 @@ def switch_drops(lab):
 @room(600)
 def target_killed(lab):
     """The same with the target killed three times in the middle: the guest's kernel sees no error."""
-    image, target, guest = begin(lab, 2000)
-    for files in 500, 900, 1300:
-        guest.says(f"helper: {files} files", 120)
+    image, target, guest = begin(lab, 500, 4, WAIT)
+    guest.says("^guest: waits", 120)
+    guest.types("go\n")
+    for _ in range(3):
         kill(target, guest, 2)
     end(image, target, guest, 500)
 
@@ -78,7 +88,6 @@ def target_killed(lab):
 @room(240, quick=True)
 def target_killed_once(lab):
     """200 files, and the target killed once in the middle."""
-    image, target, guest = begin(lab, 200)
-    guest.says("helper: 100 files", 120)
-    kill(target, guest, 1)
+    image, target, guest = begin(lab, 200, 1, WAIT)
+    kill(target, guest, 2)
     end(image, target, guest)
