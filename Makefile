@@ -1,13 +1,13 @@
 # Thinwire: the few commands a person needs. `make help` lists them.
 #
-# demo, test, bench and lab need root, for network namespaces and loop devices; they say so, clean up
+# demo, test, guest, bench and lab need root, for network namespaces and loop devices; they say so, clean up
 # after themselves (also when interrupted) and may be run any number of times.
 
 CARGO ?= cargo
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-.PHONY: help build build-lab set-up demo test e2e e2e-matrix soak lint fuzz fuzz-list mutants bench lab lab-full clean
+.PHONY: help build build-lab set-up demo test e2e e2e-matrix guest soak lint fuzz fuzz-list mutants bench lab lab-full clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ e2e: build-lab set-up ## Run the end-to-end tests alone; E2E="name ..." selects 
 
 e2e-matrix: build-lab set-up ## Run them under every pipeline, policy, link and protection (root, 30 minutes)
 	@/usr/bin/python3 tests/e2e/matrix.py
+
+guest: build ## Linux guests that use disks of ours: aoe.ko, iPXE, swap, root; GUEST="name ..." selects some (root, 45 minutes)
+	@scripts/setup.sh --guest
+	@/usr/bin/python3 tests/guest/run.py $(GUEST)
 
 soak: build ## Murder under verified load; SOAK_MINUTES=10 SOAK_SEED= SOAK_ONLY=kill-target SOAK_KILLS=1000 (root)
 	@scripts/setup.sh --soak

@@ -5,6 +5,7 @@
 #   scripts/setup.sh --demo     what `make demo` needs
 #   scripts/setup.sh --test     what `make test` and `make bench` need (more)
 #   scripts/setup.sh --soak     the same, and what `make soak` murders besides (PostgreSQL)
+#   scripts/setup.sh --guest    what `make guest` needs: QEMU, and what makes disks that boot
 #   scripts/setup.sh --lab      what `make lab` needs: the tools, and the peers that it measures
 #   scripts/setup.sh --check    with one of the above: install nothing, exit 1 if something is missing
 set -euo pipefail
@@ -15,10 +16,11 @@ for arg in "$@"; do
     --demo) want=demo ;;
     --test) want=test ;;
     --soak) want=test soak=yes ;;
+    --guest) want=guest ;;
     --lab) want=lab ;;
     --check) check=yes ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --soak, --lab, --check)" >&2; exit 2 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup: unknown argument '$arg' (known: --demo, --test, --soak, --guest, --lab, --check)" >&2; exit 2 ;;
   esac
 done
 
@@ -49,8 +51,19 @@ need mount "'mount', 'losetup'" have losetup
 need procps "'ps', 'sysctl'" have sysctl
 need fuse3 "'fusermount3', for attach --file and --block" have fusermount3
 need e2fsprogs "'mkfs.ext4', 'fsck.ext4'" have mkfs.ext4
-need fio "random I/O over NBD, with its nbd engine" fio --enghelp=nbd
-if [ "$want" != demo ]; then
+[ "$want" = guest ] || need fio "random I/O over NBD, with its nbd engine" fio --enghelp=nbd
+if [ "$want" = guest ]; then
+  need qemu-system-x86 "the machine that guests run on" have qemu-system-x86_64
+  need kmod "'modprobe', 'depmod', on the guest's modules" have depmod
+  need cpio "a guest's first file system" have cpio
+  need xz-utils "its modules are packed" have xz
+  need zstd "its modules are packed" have zstd
+  need ipxe "a boot over AoE" test -e /usr/lib/ipxe/ipxe.lkrn
+  need grub-common "disks that boot: 'grub-mkimage'" have grub-mkimage
+  need grub-pc-bin "disks that boot" test -e /usr/lib/grub/i386-pc/boot.img
+  need nftables "frames dropped at the switch: 'nft'" have nft
+  need python3 "the runner: $PYTHON" test -x "$PYTHON"
+elif [ "$want" != demo ]; then
   need libnbd-bin "'nbdinfo', 'nbdcopy'" have nbdcopy
   need nbdkit "the peer we measure against" have nbdkit
   need qemu-utils "'qemu-img', 'qemu-nbd'" have qemu-nbd
@@ -132,11 +145,11 @@ if [ "$want" = test ]; then
 fi
 
 # What no package brings. Said here, in one place, rather than by a test half an hour later.
-[ "$want" = lab ] || [ -e /dev/fuse ] || { modprobe fuse 2>/dev/null && [ -e /dev/fuse ]; } || {
+[ "$want" = lab ] || [ "$want" = guest ] || [ -e /dev/fuse ] || { modprobe fuse 2>/dev/null && [ -e /dev/fuse ]; } || {
   echo "setup: the kernel offers no /dev/fuse, which attach --file and --block need (modprobe fuse, or a container started with --device /dev/fuse)." >&2
   exit 1
 }
-[ "$want" = lab ] || [ -e /dev/loop-control ] || { modprobe loop 2>/dev/null && [ -e /dev/loop-control ]; } || {
+[ "$want" = lab ] || [ "$want" = guest ] || [ -e /dev/loop-control ] || { modprobe loop 2>/dev/null && [ -e /dev/loop-control ]; } || {
   echo "setup: the kernel offers no /dev/loop-control, which attach --block needs where there is no ublk (modprobe loop)." >&2
   exit 1
 }

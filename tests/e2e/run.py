@@ -15,10 +15,8 @@ import fcntl
 import importlib
 import os
 import shutil
-import signal
 import sys
 import time
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
@@ -27,6 +25,7 @@ import crew  # noqa: E402  (the path is set above)
 import harness  # noqa: E402
 import node  # noqa: E402
 import registry  # noqa: E402
+import single  # noqa: E402
 from registry import TESTS  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -45,42 +44,6 @@ def load():
             raise SystemExit(f"registry.py: there is no test {name}")
 
 
-class Late(BaseException):
-    """The test's time is over. Not an Exception, so that no test swallows it."""
-
-
-def one(test, logs):
-    """Runs one test; returns None or the report of its failure."""
-    def late(_number, _frame):
-        raise Late()
-    signal.signal(signal.SIGALRM, late)
-    lab, mode = None, dict(node.MODE)
-    if test.security:
-        node.MODE["security"] = test.security
-    try:
-        signal.alarm(test.seconds)
-        lab = harness.Lab(logs, links=test.links, mtu=test.mtu) if test.links else None
-        test.function(*([lab] if lab else []))
-        if lab:
-            lab.check_nothing_was_refused()
-        return None
-    except Late:
-        where = traceback.format_exc(limit=-4)
-        return f"not done after {test.seconds} s\n{where}"
-    except harness.Failure as failure:
-        frame = traceback.extract_tb(failure.__traceback__)
-        lines = [f"{os.path.basename(f.filename)}:{f.lineno}" for f in frame if f.filename.startswith(HERE)]
-        return f"{failure}\n  at {' < '.join(reversed(lines[1:]))}"
-    except Exception:
-        return traceback.format_exc()
-    finally:
-        signal.alarm(0)
-        if lab:
-            lab.close()
-        node.MODE.clear()
-        node.MODE.update(mode)
-
-
 def said(folder, what):
     """The lines in the logs of a test that hold `what`: debug builds tell of parts that took too long."""
     for root, _folders, files in os.walk(folder):
@@ -94,11 +57,11 @@ def perform(tests, jobs, logs):
     if min(jobs, len(tests)) == 1:
         for test in tests:
             start = time.monotonic()
-            report = one(test, os.path.join(logs, test.name))
+            report = single.one(test, os.path.join(logs, test.name), HERE)
             yield crew.Done(test, time.monotonic() - start, "", report)
         return
     # Those that measure come first, while nothing is left of others.
-    with crew.Crew(lambda test: one(test, os.path.join(logs, test.name))) as workers:
+    with crew.Crew(lambda test: single.one(test, os.path.join(logs, test.name), HERE)) as workers:
         yield from workers.run([t for t in tests if t.alone and not t.idle], 1)
         yield from workers.run([t for t in tests if t.idle], jobs)
         yield from workers.run(sorted((t for t in tests if not t.alone), key=lambda t: t.rank), jobs)

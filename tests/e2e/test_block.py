@@ -7,6 +7,7 @@ import stat
 import time
 
 import harness
+import node
 from harness import Failure, check, run, tail
 from node import Attachment, Target, image, thinwire, uri
 from registry import test
@@ -56,6 +57,17 @@ def mount(lab, node, point="mnt"):
 def fsck(kind, node):
     done = run(*FSCK[kind], node, check_exit=False, timeout=120)
     check(done.returncode == 0, f"{' '.join(FSCK[kind])}: exit {done.returncode}\n{tail(done.stdout)}{tail(done.stderr)}")
+
+
+@test()
+def carries_names_what_is_refused(lab):
+    """--carries demands what it takes of the machine, and names what is refused. What it is granted is seen in guests."""
+    words = [node.BIN, "attach", "--insecure", "memory:8M", "--block", "--as", "d", "--run-dir", lab.path("run")]
+    done = lab.run("initiator", "setpriv", "--bounding-set", "-sys_resource", *words, "--carries", "swap", check_exit=False)
+    check(done.returncode == 1, f"exit {done.returncode}\n{tail(done.stderr)}")
+    for says in "cannot carry swap", "PR_SET_IO_FLUSHER", "CAP_SYS_RESOURCE":
+        check(says in done.stderr, f"'{says}' is not named:\n{done.stderr}")
+    check(not node.initiators(lab), "a process was left behind")
 
 
 @test(seconds=120, each={**KINDS, "ext4_xdp": {"kind": "ext4", "over": "xdp"}})

@@ -1,11 +1,33 @@
 //! What stands before a raw frame: the Ethernet header, and what the kernel is told of the frame.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Frames up to this size go into one piece of kernel memory, which with the kernel's own parts is
 /// then no more than 16 KiB: allocating that is always tried hard enough to succeed.
 const ONE_PIECE_MAX: usize = 15 << 10;
+/// What the kernel may be asked to take in one piece by a process that takes small ones: no more than a page, with
+/// the kernel's own parts.
+const SMALL_PIECE_MAX: usize = 3 << 10;
 /// The longest Ethernet header: two addresses, a tag, the EtherType.
 const ETHERNET_BYTES_MAX: usize = 6 + 6 + 4 + 2;
+
+static TAKES_SMALL_PIECES: AtomicBool = AtomicBool::new(false);
+
+/// From now on links that this process opens have the kernel take in frames to send page by page, never in a piece
+/// that needs several pages side by side: a machine short of memory may have none, and a disk that it wants to free
+/// memory with must not wait for them. Costs a sixth more time for a jumbo frame.
+pub fn take_small_pieces() {
+    TAKES_SMALL_PIECES.store(true, Ordering::Relaxed);
+}
+
+/// How long a frame with its header may be to be taken in as one piece, in bytes. To be asked when a link is opened.
+pub(crate) fn one_piece_max() -> usize {
+    match TAKES_SMALL_PIECES.load(Ordering::Relaxed) {
+        true => SMALL_PIECE_MAX,
+        false => ONE_PIECE_MAX,
+    }
+}
 
 /// The Ethernet header of a frame, and how many bytes of it count.
 pub(crate) fn ethernet_header(
@@ -48,13 +70,16 @@ impl Envelope {
         vlan: Option<u16>,
         ethertype: u16,
         frame: usize,
+        one_piece_max: usize,
     ) -> Self {
         let (header, len) = ethernet_header(to, from, vlan, ethertype);
         let mut envelope = Envelope { bytes: [0; Self::BYTES_MAX], len: Self::VIRTIO_BYTES + len };
         envelope.bytes[Self::VIRTIO_BYTES..].copy_from_slice(&header);
         let all = len + frame;
-        if let (true, Ok(all)) = (all <= ONE_PIECE_MAX, u16::try_from(all)) {
-            envelope.bytes[2..4].copy_from_slice(&all.to_ne_bytes());
+        // Behind the first piece come pages.
+        let first = if all <= one_piece_max { all } else { len };
+        if let Ok(first) = u16::try_from(first) {
+            envelope.bytes[2..4].copy_from_slice(&first.to_ne_bytes());
         }
         envelope
     }

@@ -38,6 +38,7 @@ pub const FRAME_BYTES_MIN: usize = 1280;
 
 pub use bpf::{STEERING_FILTERS_MAX, ShardSteering, SteeringFilter};
 pub use error::LinkOpenError;
+pub use ethernet::take_small_pieces;
 pub use full::{Outlet, WAITING_FRAMES_MAX};
 pub use spec::{Advised, LinkOptions, LinkSpec, RawKind, SpecError};
 

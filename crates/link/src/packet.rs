@@ -21,7 +21,7 @@ use thinwire_buffer::{Addr, FrameSizes, LinkInfo, Pool, Room, RxBatch, TxBatch, 
 use crate::bpf::{self, STEERING_FILTERS_MAX, SteeringFilter};
 use crate::changes::Changes;
 use crate::error::LinkOpenError;
-use crate::ethernet::Envelope;
+use crate::ethernet::{Envelope, one_piece_max};
 use crate::mmsg::{PIECES_MAX, RxSlots, TxSlots};
 use crate::room;
 use crate::sys::{self, Interface};
@@ -86,6 +86,8 @@ pub struct PacketLink {
     rx: RxSlots,
     /// Of the frame in each of the slots to send.
     envelopes: Box<[Envelope; BATCH_FRAMES]>,
+    /// Frames up to this size, with their header, are taken in as one piece.
+    one_piece_max: usize,
     stats: LinkStats,
     /// Drops the kernel told us about; reading its counter clears it.
     rx_dropped: Cell<u64>,
@@ -152,7 +154,8 @@ impl PacketLink {
             room: room::packet(granted, frame_bytes_max),
             tx: TxSlots::new(BATCH_FRAMES, 4 * PIECES_MAX),
             rx: RxSlots::new(slots, buf_bytes, start, 0),
-            envelopes: Box::new([Envelope::new([0; 6], [0; 6], None, 0, 0); BATCH_FRAMES]),
+            envelopes: Box::new([Envelope::new([0; 6], [0; 6], None, 0, 0, 0); BATCH_FRAMES]),
+            one_piece_max: one_piece_max(),
             socket,
             sender,
             name,
@@ -323,7 +326,7 @@ impl PacketLink {
             let (from, vlan, ethertype) =
                 (self.interface.mac, self.config.vlan, self.config.ethertype);
             let envelope = &mut self.envelopes[self.tx.len()];
-            *envelope = Envelope::new(to, from, vlan, ethertype, frame.bytes());
+            *envelope = Envelope::new(to, from, vlan, ethertype, frame.bytes(), self.one_piece_max);
             self.tx.begin(|_| 0);
             self.tx.piece(envelope.as_bytes());
             self.tx.piece(&frame.head);

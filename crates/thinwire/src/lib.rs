@@ -9,6 +9,7 @@
 //! | [`open`], [`local`], [`grant`], [`remote`] | from a volume's name to a volume that can be used |
 //! | [`attachment`], [`rundir`], [`record`], [`control`], [`leftover`], [`identity`], [`process`] | attachments: how they are found, asked, ended, cleaned up after |
 //! | [`serve`], [`steward`], [`health`], [`reload`], [`notify`] | a target: its shards, the thread beside them, what `status` shows, what is read again while it serves, what systemd is told |
+//! | [`carries`] | what an attachment demands of its machine that carries swap or a root |
 //! | [`privileges`], [`caretaker`] | what a target gives up once it serves, and who cleans up after it then |
 //! | [`folder`], [`lock`], [`names`] | what other users of the machine can neither change nor hold: folders, locks, the node names of targets |
 //! | [`bench`], [`copy`] | measuring and copying any volume |
@@ -20,6 +21,7 @@ pub mod aoe;
 pub mod attachment;
 pub mod bench;
 pub mod caretaker;
+pub mod carries;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -16,7 +16,7 @@ use thinwire::control::{
 use thinwire::rundir::SCHEMA;
 use thinwire_target::Limit;
 
-const DOCUMENTS: [&str; 14] = [
+const DOCUMENTS: [&str; 15] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -29,6 +29,7 @@ const DOCUMENTS: [&str; 14] = [
     "docs/performance.md",
     "docs/security.md",
     "docs/status.md",
+    "docs/swap-and-root.md",
     "docs/testing.md",
     "docs/wireshark.md",
 ];

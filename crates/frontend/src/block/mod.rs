@@ -35,7 +35,7 @@ use thinwire_buffer::Pool;
 use thinwire_volume::{Geometry, Volume};
 
 pub use error::BlockError;
-pub use process::{Refusal, prepare_process};
+pub use process::{Refusal, outrank_others, prepare_process};
 pub use stale::clean_stale;
 
 use crate::fuse::{FuseConfig, FuseFace};

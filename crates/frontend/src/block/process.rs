@@ -60,6 +60,47 @@ pub fn prepare_process() -> Vec<Refusal> {
     refused
 }
 
+/// Makes the process one that memory and processor are left to when nothing of them is left, in addition to
+/// [`prepare_process`], which comes first:
+///
+/// * Whatever of it is there by now is in memory, its code and libraries, too, and stays there.
+/// * It is not killed to free memory.
+/// * The calling thread, and those it starts later, have the least real-time priority (`SCHED_FIFO`, 1): they run
+///   before all that is not real-time, and may take from the kernel's reserve of memory. So they must not spin.
+///
+/// # Errors
+/// The first that was refused. Nothing is undone: the process is to end then.
+pub fn outrank_others() -> Result<(), Refusal> {
+    rustix::mm::mlockall(MlockAllFlags::CURRENT)
+        .and_then(|()| {
+            // Back to pages that are locked as they are touched, for what is mapped from now on.
+            rustix::mm::mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+        })
+        .map_err(|e| Refusal {
+            what: "bringing the program into memory (mlockall)",
+            why: e.to_string(),
+            remedy: "give the machine more memory",
+        })?;
+    fs::write("/proc/self/oom_score_adj", "-1000").map_err(|e| Refusal {
+        what: "being spared when memory runs out (an OOM score of -1000)",
+        why: e.to_string(),
+        remedy: "run as root or grant CAP_SYS_RESOURCE",
+    })?;
+    take_real_time_priority().map_err(|e| Refusal {
+        what: "real-time priority (SCHED_FIFO, 1)",
+        why: e.to_string(),
+        remedy: "run as root or grant CAP_SYS_NICE (LimitRTPRIO=1 in a unit), outside of control groups without \
+                 real-time budget",
+    })
+}
+
+fn take_real_time_priority() -> io::Result<()> {
+    let wanted = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure lives for the call, which only reads it; 0 means the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &wanted) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Pages are locked as they are touched (MCL_ONFAULT), not whole thread stacks in advance.
 fn lock_memory() -> Result<(), String> {
     // Under a limit the call would succeed, and later allocations fail: worse than not locking.

@@ -17,6 +17,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::{Reporter, Wanted};
+use crate::carries::Carries;
 use crate::error::{Failure, FailureKind, Outcome};
 use crate::leftover;
 use crate::output;
@@ -119,7 +120,7 @@ pub fn launch(wanted: &Wanted) -> Outcome<String> {
     }
     let child = dir
         .open_log(&wanted.name)
-        .and_then(spawn)
+        .and_then(|log| spawn(log, wanted.carries))
         .map_err(|e| Failure::failed(format!("cannot start the attachment's process: {e}")))?;
     let mut waiting = Waiting { child, line: Vec::new() };
     match waiting.wait(&signals, &dir, &wanted.name) {
@@ -131,12 +132,13 @@ pub fn launch(wanted: &Wanted) -> Outcome<String> {
     }
 }
 
-/// This program again, with the same words.
-fn spawn(log: File) -> io::Result<Child> {
+/// This program again, with the same words, under the name that what it carries asks for.
+fn spawn(log: File, carries: Option<Carries>) -> io::Result<Child> {
     let itself = Path::new("/proc/self/exe");
     let program = if itself.exists() { itself.to_owned() } else { std::env::current_exe()? };
     let mut words = std::env::args_os();
     let name = words.next().unwrap_or("thinwire".into());
+    let name = carries.map_or(name.clone(), |carries| carries.process_name(name));
     Command::new(program)
         .arg0(name)
         .args(words)

@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use thinwire_runtime::confine::give_up_least;
+use thinwire_runtime::wait::Spin;
 
+use crate::carries::Carries;
 use crate::cli::AttachArgs;
 use crate::control::ControlServer;
 use crate::error::{Failure, Outcome, ParseError};
@@ -47,6 +49,8 @@ pub struct Wanted {
     pub face: FaceSpec,
     /// Who can reach it, if it is an NBD face.
     pub door: NbdDoor,
+    /// What on it the machine depends on.
+    pub carries: Option<Carries>,
     /// How to open the volume.
     pub options: VolumeOptions,
 }
@@ -79,6 +83,10 @@ impl Wanted {
         if let Some(pcap) = &mut options.wire.pcap {
             *pcap = absolute(pcap)?;
         }
+        if let Some(carries) = args.carries {
+            carries.check(args)?;
+            options.wire.spin = Some(Spin::Off);
+        }
         let mut volume = args.volume.clone();
         volume.try_map_paths(&|path| absolute(path))?;
         let face = match args.face() {
@@ -88,7 +96,7 @@ impl Wanted {
             FaceSpec::File(path) => FaceSpec::File(absolute(&path)?),
             other => other,
         };
-        Ok(Wanted { name, volume, face, door, options })
+        Ok(Wanted { name, volume, face, door, carries: args.carries, options })
     }
 
     /// The failure when a live attachment has the name.
@@ -138,6 +146,8 @@ const SIGNALS_MAX: u32 = 3;
 
 /// Attaches and serves until detached. Runs in the attachment's own process.
 pub fn run(wanted: &Wanted, reporter: &mut dyn Reporter) -> Outcome {
+    // Before there are other threads, and links.
+    wanted.carries.map_or(Ok(()), Carries::prepare)?;
     if let Err(why) = give_up_least() {
         tracing::warn!("this process stays open to others of its user: {why}");
     }

@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use thinwire_link::LinkSpec;
 use thinwire_volume::modules::{MODULES, Module};
 
+use crate::carries::Carries;
 use crate::error::ParseError;
 use crate::export::ExportSpec;
 use crate::face::{FaceSpec, NbdAddress};
@@ -321,6 +322,11 @@ pub struct AttachArgs {
     /// Make a block device node: ublk, else a loop device over FUSE
     #[arg(long)]
     pub block: bool,
+    /// The machine depends on this disk: `swap` on it, or its `root` file system. Demands what that takes (locked
+    /// memory, real-time priority, an OOM score of -1000), and fails where one is refused; never spins. The process
+    /// of a root has a name that begins with @, so that it is left alone at shutdown
+    #[arg(long, value_name = "swap|root", requires = "block")]
+    pub carries: Option<Carries>,
     /// What to call the attachment, also as an NBD export, where the default answers, too [default: the
     /// export's name; of FILE.toml#NAME that one; of a list the first one's, with `-linear` behind it]
     #[arg(long = "as", value_name = "NAME", value_parser = attachment_name)]

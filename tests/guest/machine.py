@@ -1,0 +1,112 @@
+"""A guest that runs: QEMU in software emulation (or what GUEST_ACCEL says), its adapters taps on the switch's bridges, its
+console a file that is kept and a socket that can be typed at."""
+
+import os
+import re
+import socket
+import threading
+
+import harness
+from harness import Failure, check, tail, until
+
+ACCEL = os.environ.get("GUEST_ACCEL", "tcg")
+# What a kernel says when a disk has failed it, or memory.
+TROUBLE = re.compile(r"I/O error|Remounting filesystem read-only|EXT4-fs error|JBD2: .*error|blocked for more than|"
+                     r"[Oo]ut of memory|oom-kill|Kernel panic|\bBUG:|Call Trace|rcu_\w+ detected stalls|Oops")
+
+
+class Machine:
+    """A guest on link 1 of a laboratory. `boot` are QEMU's arguments that say what it starts."""
+
+    def __init__(self, lab, boot, memory=512, cpus=2, disks=(), name="guest"):
+        self.lab, self.name = lab, name
+        self.console_path = os.path.join(lab.logs, f"{name}.console")
+        self.seen = 0  # how much of the console `says` has gone past
+        tap = f"tap-{name}"
+        lab.run("switch", "ip", "tuntap", "add", "dev", tap, "mode", "tap")
+        lab.run("switch", "ip", "link", "set", tap, "mtu", str(lab.mtu), "master", "br1", "up")
+        address = lab.path(name + ".console")
+        argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+                "-machine", f"q35,accel={ACCEL}", "-cpu", "max" if ACCEL.startswith("tcg") else "host",
+                "-smp", cpus, "-m", memory, "-object", "rng-random,id=rng,filename=/dev/urandom",
+                "-device", "virtio-rng-pci,rng=rng",
+                "-chardev", f"socket,id=console,path={address},server=on,wait=off,logfile={self.console_path}",
+                "-serial", "chardev:console",
+                "-netdev", f"tap,id=net0,ifname={tap},script=no,downscript=no",
+                "-device", f"virtio-net-pci,netdev=net0,mac=02:00:00:00:01:{0x80 + len(lab.processes) % 0x80:02x},"
+                f"host_mtu={lab.mtu},romfile="]
+        for number, path in enumerate(disks):
+            argv += ["-drive", f"if=none,id=disk{number},format=raw,cache=none,file={path}",
+                     "-device", f"virtio-blk-pci,drive=disk{number}"]
+        self.process = lab.start("switch", *argv, *boot, name=f"qemu-{name}")
+        self.line = None
+        self.address = address
+
+    @property
+    def console(self):
+        """What it has printed so far."""
+        return harness.read(self.console_path).replace("\r", "") if os.path.exists(self.console_path) else ""
+
+    @property
+    def last(self):
+        """Its last lines, for a failure's report: without the kernel's log, which is told whole at the end."""
+        return tail("\n".join(line for line in self.console.splitlines() if not line.startswith("guest-log: ")))
+
+    def says(self, what, seconds):
+        """Waits until the console holds this text (a regular expression) behind what was waited for before; returns
+        the match."""
+        def look():
+            found = re.compile(what, re.M).search(self.console, self.seen)
+            if not found and not self.process.running:
+                raise Failure(f"the guest ended, exit {self.process.popen.returncode}, without '{what}'\n"
+                              f"{self.last}{tail(self.process.stderr)}")
+            return found
+        try:
+            found = until(f"'{what}' on the console", seconds, look, every=0.2)
+        except Failure as failure:
+            raise Failure(f"{failure}\n{self.last}") from None
+        self.seen = found.end()
+        return found
+
+    def types(self, text):
+        """As at its keyboard."""
+        if self.line is None:
+            self.line = socket.socket(socket.AF_UNIX)
+            self.line.connect(self.address)
+            threading.Thread(target=drain, args=[self.line], daemon=True).start()
+        self.line.sendall(text.encode())
+
+    def ends(self, seconds):
+        """Waits until it is off."""
+        try:
+            self.process.wait(seconds)
+        except Failure as failure:
+            raise Failure(f"{failure}\n{self.last}") from None
+        return self
+
+    def finishes(self, seconds):
+        """Waits for the end of a guest that powers off after its command, which must have said 0."""
+        self.ends(seconds)
+        said = re.findall(r"^guest-exit: (\d+)", self.console, re.M)
+        check(said[-1:] == ["0"], f"the guest's command: exit {said[-1] if said else 'never said'}\n{self.last}")
+        return self
+
+    def no_trouble(self):
+        """Fails if the kernel has complained of a disk, of memory or of a task that stood still."""
+        found = [line for line in self.console.splitlines() if TROUBLE.search(line)]
+        check(not found, "the guest's kernel complains:\n" + "\n".join(found[:10]))
+        return self
+
+
+def drain(line):
+    """What is printed is in the file. Here somebody has to take it, too, or the guest waits for that."""
+    try:
+        while line.recv(65536):
+            pass
+    except OSError:
+        pass
+
+
+def kernel(system, initramfs, append=""):
+    """Boots a kernel with a first file system."""
+    return ["-kernel", system.image, "-initrd", initramfs, "-append", f"console=ttyS0 panic=-1 quiet {append}".strip()]

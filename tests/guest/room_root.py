@@ -1,0 +1,78 @@
+"""A root file system on a disk across the switch: to a login and a clean power-off, and with the target away meanwhile."""
+
+import re
+import time
+
+import console
+import disks
+import stage
+from harness import check
+from rooms import room
+
+ATTACH = """
+echo 16384 > /proc/sys/vm/min_free_kbytes
+thinwire attach --insecure '{uri}' --block --as root --carries root > /run/device
+echo "guest: the root is on $(cat /run/device)"
+[ "$(cat /run/device)" = /dev/loop0 ]
+for process in /proc/[0-9]*; do
+    [ "$(head -c 1 $process/cmdline)" != @ ] || echo "guest: carried at $(cut -d ' ' -f 40,41 $process/stat) $(cat $process/oom_score_adj)"
+done
+"""
+# How each protocol brings the root to the guest.
+AOE = {"offers": (stage.AOE,), "uri": None}
+ROOTS = {"aoe": AOE, **stage.OURS}
+
+
+def boot(lab, offers, uri):
+    """A target, and a guest that has its root there and somebody logged in."""
+    image = disks.root(lab, stage.SYSTEM, stage.HELPER)
+    target = stage.target(lab, image, *offers)
+    if uri:
+        command = ATTACH.format(uri=uri(lab))
+        guest = stage.guest(lab, command, (*stage.BLOCK, *stage.EXT4), [stage.THINWIRE], root="/dev/loop0")
+    else:
+        guest = stage.guest(lab, stage.AOE_WAIT, ("aoe", *stage.EXT4), root=stage.AOE_DEVICE)
+    guest.says("guest-init: switching to", 120)
+    # Of a process that systemd would spare: priority 1, SCHED_FIFO, and not to be killed for its memory.
+    carried = re.findall(r"^guest: carried at (.*)$", guest.console, re.M)
+    check(carried == (["1 1 -1000"] if uri else []), f"who carries the root is not prepared for it: {carried}")
+    guest.says("^root-init: the root is .* ext4 rw", 60)
+    console.login(guest)
+    return image, target, guest
+
+
+def shut_down(image, target, guest):
+    """Power-off, and nothing is left to mend."""
+    console.power_off(guest)
+    guest.no_trouble()
+    target.stop()
+    stage.clean(image)
+
+
+@room(300, each=ROOTS)
+def login(lab, offers, uri):
+    """Root over each protocol: to a login, files written and read back, and a clean power-off."""
+    image, target, guest = boot(lab, offers, uri)
+    console.enter(guest, "mkdir d; helper files make d 300 && helper files check d 300; echo all: $?", "^all: 0", 120)
+    shut_down(image, target, guest)
+
+
+@room(400, each=ROOTS)
+def away(lab, offers, uri):
+    """The target is out of reach for 30 s under a running root, and later killed and started again: the guest goes on, no
+    error, nothing read-only."""
+    image, target, guest = boot(lab, offers, uri)
+    guest.types("mkdir d; helper files make d 1000; echo made: $?\n")
+    guest.says("^helper: 100 files", 120)
+    lab.port(1, up=False)
+    time.sleep(30)
+    check(not re.search("^made: ", guest.console, re.M), "the guest went on without a target")
+    lab.port(1, up=True)
+    guest.says("^helper: 500 files", 120)
+    target.kill()
+    time.sleep(3)
+    target.start()
+    guest.says("^made: 0", 200)
+    console.enter(guest, "echo 3 > /proc/sys/vm/drop_caches; helper files check d 1000; echo all: $?", "^all: 0", 200)
+    console.enter(guest, "touch d/last && echo the root can be written", "^the root can be written", 60)
+    shut_down(image, target, guest)

@@ -1,0 +1,93 @@
+"""A guest that has less memory than its program needs, and swaps to a disk across the switch."""
+
+import re
+import time
+
+import stage
+from harness import check
+from rooms import room
+
+# Memory of the guest, and how much of it the program writes: one and a half times all of it.
+GUEST_MB, TOUCHED_MB, ROUNDS = 192, 288, 3
+SWAP_MIB = 512
+WORK = """
+{attach}
+mkswap $device > /dev/null
+swapon $device
+echo "guest: swaps to $device"
+free -m
+helper touch {touched} {rounds}
+{detach}
+grep -E 'pswp(in|out) ' /proc/vmstat
+grep -E '^(oom_kill|allocstall_normal|pgsteal_direct) ' /proc/vmstat || true
+echo "guest: swapped"
+"""
+# Seconds that a virtio disk of the host took, which all others are compared with.
+LOCAL = []
+
+
+def swap(lab, attach, detach="swapoff $device", modules=(), add=(), seconds=600, **options):
+    """Has a guest swap, and returns the seconds that its program took."""
+    work = WORK.format(attach=attach, detach=detach, touched=TOUCHED_MB, rounds=ROUNDS)
+    guest = stage.guest(lab, work, modules, add, memory=GUEST_MB, **options)
+    guest.finishes(seconds).no_trouble()
+    check("guest: swapped" in guest.console, "the guest did not come to its end")
+    swapped = int(re.search(r"^pswpout (\d+)", guest.console, re.M)[1]) * 4096 >> 20
+    check(swapped > ROUNDS * (TOUCHED_MB - GUEST_MB), f"only {swapped} MiB were swapped: the room shows nothing")
+    return float(re.search(rf"helper: round {ROUNDS} after ([\d.]+) s", guest.console)[1]), swapped
+
+
+def local(lab):
+    """The same on a virtio disk, once in a run."""
+    if not LOCAL:
+        LOCAL.extend(swap(lab, "device=/dev/vda", disks=[stage.sparse(lab, SWAP_MIB, "swap.img")], name="local"))
+    return LOCAL[0]
+
+
+def compare(lab, what, times, seconds, swapped):
+    """Prints the ratio, and fails if it is beyond the bar."""
+    base = local(lab)
+    print(f"      {what}: {seconds:.1f} s for {ROUNDS} rounds over {TOUCHED_MB} MB in {GUEST_MB} MB, {swapped} MiB swapped "
+          f"out; a local virtio disk: {base:.1f} s; ratio {seconds / base:.2f} (bar: {times})", flush=True)
+    check(seconds <= times * base, f"{what} takes {seconds / base:.2f} times as long as a local disk, more than {times}")
+
+
+@room(600, missed="three rounds have not been seen to end within its time; the ratio is not known")
+def aoe(lab):
+    """Swap over Linux's own AoE driver, on a target that keeps it in memory (`cached`)."""
+    stage.target(lab, f"memory:{SWAP_MIB}M", stage.AOE + ",cached")
+    compare(lab, "aoe", 3, *swap(lab, stage.AOE_WAIT + f"device={stage.AOE_DEVICE}", modules=["aoe"]))
+
+
+ATTACH = """
+echo 16384 > /proc/sys/vm/min_free_kbytes
+device=$(thinwire attach --insecure '{uri}' --block --as swap {carries})
+{more}
+"""
+
+
+def ours(lab, uri, carries="--carries swap", more="", **options):
+    """The same on a device node of our initiator."""
+    attach = ATTACH.format(uri=uri(lab), carries=carries, more=more)
+    detach = "swapoff $device; thinwire detach swap"
+    return swap(lab, attach, detach, stage.BLOCK, [stage.THINWIRE], **options)
+
+
+@room(900, each=stage.OURS, missed="it goes on, but a round that reads back takes more than 200 s: more than 8 times a local disk")
+def carried(lab, offers, uri):
+    """Swap over our initiator in the guest, which carries it."""
+    stage.target(lab, f"memory:{SWAP_MIB}M", *offers)
+    compare(lab, "carried", 8, *ours(lab, uri))
+
+
+@room(150)
+def hangs_unless_carried(lab):
+    """Without --carries a guest that swaps stands still: what --carries demands is needed. In 60 s nothing is written whole."""
+    stage.target(lab, f"memory:{SWAP_MIB}M")
+    uri = stage.OURS["native"]["uri"](lab)
+    work = WORK.format(attach=f"device=$(thinwire attach --insecure '{uri}' --block --as swap)", detach="",
+                       touched=TOUCHED_MB, rounds=1)
+    guest = stage.guest(lab, work, stage.BLOCK, [stage.THINWIRE], memory=GUEST_MB)
+    guest.says("^guest: swaps to", 90)
+    time.sleep(60)
+    check("helper:" not in guest.console and guest.process.running, f"it went on:\n{guest.last}")
