@@ -367,7 +367,10 @@ fn until_recovered(world: &mut World) -> Result<(), Violation> {
 fn least_recent_answer(world: &World) -> Option<u64> {
     let at_work = world.clients.iter().filter(|c| is_attached(c) && !has_done_all(c));
     let answered = at_work.map(|c| c.answered_at().max(c.oldest().unwrap_or(0)));
-    is_well(world, |_| true).then(|| answered.min())?
+    let users = world.dialect_users.iter();
+    let at_work = users.filter(|user| user.is_attached() && user.outstanding() > 0);
+    let answered = answered.chain(at_work.map(DialectUser::answered_at));
+    is_well(world, |_| true, DialectUser::is_attached).then(|| answered.min())?
 }
 
 fn has_done_all(client: &Client) -> bool {
@@ -375,7 +378,7 @@ fn has_done_all(client: &Client) -> bool {
 }
 
 fn has_recovered(world: &World) -> bool {
-    is_well(world, has_done_all)
+    is_well(world, has_done_all, |_| false)
 }
 
 /// The target is there, and what it had lost has been sent again. Under `fail-after` a client that
@@ -385,8 +388,12 @@ pub(crate) fn is_attached(client: &Client) -> bool {
     client.is_open && phase == Some(Phase::Attached)
 }
 
-/// Everybody who may is attached, and has done `enough`.
-fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
+/// Everybody who may is attached, and has done `enough`; users of other protocols are settled, or `is_at_work` with them.
+fn is_well(
+    w: &World,
+    enough: impl Fn(&Client) -> bool,
+    is_at_work: impl Fn(&DialectUser) -> bool,
+) -> bool {
     let served = |export: usize| {
         let mut writers = w.clients.iter().filter(|c| c.export == export && !c.config.read_only);
         writers.any(is_attached)
@@ -403,7 +410,8 @@ fn is_well(w: &World, enough: impl Fn(&Client) -> bool) -> bool {
             _ => !c.config.read_only && served(c.export),
         });
     let settled = settled && w.jugglers.iter().all(|j| j.is_settled(served));
-    let settled = settled && w.dialect_users.iter().all(|user| user.is_settled(served));
+    let is_settled = |user: &DialectUser| user.is_settled(served) || is_at_work(user);
+    let settled = settled && w.dialect_users.iter().all(is_settled);
     settled && (0..w.exports.len()).all(|at| w.exports[at].is_leaf || served(at))
 }
 

@@ -139,7 +139,7 @@ pub struct AoeClient {
     last_tag: u32,
     in_flight: u32,
     /// When a request of so many sectors was answered last.
-    carried: [Time; 1 + u8::MAX as usize],
+    carried: Box<[Time; 1 + u8::MAX as usize]>,
     window: Window,
     trips: RoundTrips,
     strays: Strays,
@@ -196,7 +196,7 @@ impl AoeClient {
             tags: BTreeMap::new(),
             last_tag,
             in_flight: 0,
-            carried: [Time::ZERO; 1 + u8::MAX as usize],
+            carried: Box::new([Time::ZERO; 1 + u8::MAX as usize]),
             window: Window::new(1),
             trips: RoundTrips::default(),
             strays: Strays::default(),

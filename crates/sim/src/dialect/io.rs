@@ -57,6 +57,9 @@ impl DialectUser {
         note: &mut dyn FnMut(&str, u64),
     ) {
         let w = self.workload;
+        if self.pending.is_empty() {
+            self.answered_at = now;
+        }
         if self.owes_flush && self.pending.is_empty() {
             self.owes_flush = false;
             let nothing = Range { first: 0, count: 0 };

@@ -88,6 +88,8 @@ pub struct DialectUser {
     next_token: u64,
     submitted: u64,
     pause_until: u64,
+    /// When something was answered last, or the oldest of what is not was asked.
+    answered_at: u64,
     /// It flushes when nothing else is outstanding.
     owes_flush: bool,
     handshakes: u64,
@@ -130,6 +132,7 @@ impl DialectUser {
             next_token: 1,
             submitted: 0,
             pause_until: 0,
+            answered_at: 0,
             owes_flush: false,
             handshakes: 0,
             late: Vec::new(),
@@ -165,7 +168,7 @@ impl DialectUser {
         let how = (self.read_only, self.take_over);
         self.client = Some(Client::new(Time(now), &self.settings, how, seed, infos[0]));
         (self.run, self.is_open, self.is_closing) = (run, false, false);
-        (self.was_aborted, self.handshakes) = (false, 0);
+        (self.was_aborted, self.handshakes, self.answered_at) = (false, 0, now);
         self.machine.frozen_until = 0;
     }
 
@@ -219,6 +222,11 @@ impl DialectUser {
     /// It will not submit anything by itself any more.
     pub fn is_finished(&self) -> bool {
         self.submitted >= self.workload.budget && !self.owes_flush
+    }
+
+    /// When something of it was answered last, or it began to wait.
+    pub fn answered_at(&self) -> u64 {
+        self.answered_at
     }
 
     /// Lets it submit so many more.
@@ -294,6 +302,7 @@ impl DialectUser {
         client.poll(&mut done);
         self.machine.dirty |= !done.is_empty();
         for completion in done.drain(..) {
+            self.answered_at = now;
             note("completed", completion.token << 1 | u64::from(completion.result.is_err()));
             self.check(now, completion, export, coverage)?;
         }
