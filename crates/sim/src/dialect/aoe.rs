@@ -12,7 +12,7 @@ use thinwire_buffer::{Addr, LinkInfo};
 use thinwire_volume::{Volume, WriterRecord};
 use thinwire_wire::aoe::{ErrorCode, ShelfSlot};
 
-use super::client::{Client, Settings};
+use super::client::{Client, DialectSettings};
 use super::{AoeSettings, DialectUser};
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
@@ -67,8 +67,8 @@ pub(super) struct Late {
 impl DialectUser {
     fn aoe(&self) -> Option<&AoeSettings> {
         match &self.settings {
-            Settings::Aoe(aoe) => Some(aoe),
-            Settings::Ebd(_) => None,
+            DialectSettings::Aoe(aoe) => Some(aoe),
+            DialectSettings::Ebd(_) => None,
         }
     }
 

@@ -7,7 +7,7 @@ use thinwire_volume::{Closing, Completion, ErrorKind, Geometry, Io, Part, Volume
 
 /// What a user speaks, and how.
 #[derive(Clone, Debug)]
-pub enum Settings {
+pub enum DialectSettings {
     /// EBD.
     Ebd(ClientConfig),
     /// AoE.
@@ -23,33 +23,33 @@ pub struct AoeSettings {
     pub is_durable: bool,
 }
 
-impl Settings {
+impl DialectSettings {
     /// How long a server may be away.
     pub fn fails_after(&mut self, after: std::time::Duration) {
         match self {
-            Settings::Ebd(config) => config.fail_after = Some(after),
-            Settings::Aoe(aoe) => aoe.config.fail_after = Some(after),
+            DialectSettings::Ebd(config) => config.fail_after = Some(after),
+            DialectSettings::Aoe(aoe) => aoe.config.fail_after = Some(after),
         }
     }
 
     /// It waits for ever for a server that is away.
     pub fn waits(&self) -> bool {
         match self {
-            Settings::Ebd(config) => config.fail_after.is_none(),
-            Settings::Aoe(aoe) => aoe.config.fail_after.is_none(),
+            DialectSettings::Ebd(config) => config.fail_after.is_none(),
+            DialectSettings::Aoe(aoe) => aoe.config.fail_after.is_none(),
         }
     }
 
     /// Plants a fault in clients of EBD.
     pub fn plant_ebd(&mut self, canary: EbdCanary) {
-        if let Settings::Ebd(config) = self {
+        if let DialectSettings::Ebd(config) = self {
             config.canary = canary;
         }
     }
 
     /// Plants a fault in clients of AoE.
     pub fn plant_aoe(&mut self, canary: AoeCanary) {
-        if let Settings::Aoe(aoe) = self {
+        if let DialectSettings::Aoe(aoe) = self {
             aoe.config.canary = canary;
         }
     }
@@ -74,17 +74,17 @@ macro_rules! each {
 impl Client {
     pub fn new(
         now: Time,
-        settings: &Settings,
+        settings: &DialectSettings,
         (read_only, take_over): (bool, bool),
         seed: u64,
         info: LinkInfo,
     ) -> Self {
         match settings.clone() {
-            Settings::Ebd(config) => {
+            DialectSettings::Ebd(config) => {
                 let config = ClientConfig { seed, read_only, take_over, ..config };
                 Client::Ebd(EbdClient::new(now, config, info))
             }
-            Settings::Aoe(AoeSettings { config, .. }) => {
+            DialectSettings::Aoe(AoeSettings { config, .. }) => {
                 let config = AoeClientConfig { seed, read_only, ..config };
                 Client::Aoe(AoeClient::new(now, config, info))
             }

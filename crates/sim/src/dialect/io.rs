@@ -3,7 +3,7 @@
 use thinwire_buffer::SegList;
 use thinwire_volume::{Completion, ErrorKind, Io, Op};
 
-use super::{DialectUser, Settings};
+use super::{DialectSettings, DialectUser};
 use crate::coverage::Coverage;
 use crate::export::Export;
 use crate::model::{ModelEffect, Range, Ticket, Violation};
@@ -125,8 +125,8 @@ impl DialectUser {
             }
         };
         match self.settings {
-            Settings::Ebd(_) => coverage.ebd_requests += 1,
-            Settings::Aoe(_) => coverage.aoe_requests += 1,
+            DialectSettings::Ebd(_) => coverage.ebd_requests += 1,
+            DialectSettings::Aoe(_) => coverage.aoe_requests += 1,
         }
         self.pending.insert(token, Pending { kind, range });
         self.client.as_mut().expect("it runs").submit(io);
@@ -149,14 +149,14 @@ impl DialectUser {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
             match self.settings {
-                Settings::Ebd(_) => coverage.ebd_errors += 1,
-                Settings::Aoe(_) => coverage.aoe_errors += 1,
+                DialectSettings::Ebd(_) => coverage.ebd_errors += 1,
+                DialectSettings::Aoe(_) => coverage.aoe_errors += 1,
             }
         }
         let (ok, life) = (completion.result.is_ok(), export.life());
         let (of_aoe, is_durable, flushes) = match &self.settings {
-            Settings::Ebd(_) => (false, false, true),
-            Settings::Aoe(aoe) => (true, aoe.is_durable, aoe.config.flushes),
+            DialectSettings::Ebd(_) => (false, false, true),
+            DialectSettings::Aoe(aoe) => (true, aoe.is_durable, aoe.config.flushes),
         };
         let (mine, its) = (u64::from(ok && of_aoe), u64::from(ok && !of_aoe));
         if let (true, Expectation::Write { version, .. }) = (of_aoe, &kind) {

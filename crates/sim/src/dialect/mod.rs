@@ -27,7 +27,7 @@ use thinwire_wire::ebd::{EbdForm, NakReason};
 pub use self::aoe::AoeLane;
 use self::aoe::Late;
 use self::client::Client;
-pub use self::client::{AoeSettings, Settings};
+pub use self::client::{AoeSettings, DialectSettings};
 pub use self::ebd::EbdLane;
 pub use self::events::DialectEvent;
 use self::io::Pending;
@@ -66,7 +66,7 @@ pub struct DialectUser {
     /// Which export it uses.
     pub export: usize,
     /// Settings for its next start.
-    pub settings: Settings,
+    pub settings: DialectSettings,
     /// It will not write.
     pub read_only: bool,
     /// It takes over when it starts next.
@@ -107,7 +107,7 @@ impl DialectUser {
     pub fn new(
         (name, station): (String, u32),
         (server, export): (usize, usize),
-        settings: Settings,
+        settings: DialectSettings,
         workload: Workload,
         rng: Rng,
     ) -> Self {
@@ -150,7 +150,7 @@ impl DialectUser {
 
     /// Who it is in the record of who writes.
     pub fn known_as(&self) -> [u8; 16] {
-        let Settings::Ebd(config) = &self.settings else {
+        let DialectSettings::Ebd(config) = &self.settings else {
             return self.aoe_writer().expect("it speaks either");
         };
         let device = match config.form {

@@ -7,7 +7,9 @@ use thinwire_link::rng::Rng;
 use thinwire_link::sim::StationConfig;
 use thinwire_wire::ebd::EbdForm;
 
-use super::{AOE, AoeLane, AoeSettings, DialectEnd, DialectUser, EBD, EbdLane, MAJOR, Settings};
+use super::{
+    AOE, AoeLane, AoeSettings, DialectEnd, DialectSettings, DialectUser, EBD, EbdLane, MAJOR,
+};
 use crate::client::Workload;
 use crate::export::Store;
 use crate::model::Violation;
@@ -75,21 +77,21 @@ impl World {
             seed: 0,
             canary: EbdCanary::None,
         };
-        self.add_user(export, name, Settings::Ebd(config), station, workload)
+        self.add_user(export, name, DialectSettings::Ebd(config), station, workload)
     }
 
     fn add_user(
         &mut self,
         export: usize,
         name: String,
-        settings: Settings,
+        settings: DialectSettings,
         station: StationConfig,
         workload: Workload,
     ) -> usize {
         let index = self.dialect_users.len();
         let protocol = match settings {
-            Settings::Ebd(_) => EBD,
-            Settings::Aoe(_) => AOE,
+            DialectSettings::Ebd(_) => EBD,
+            DialectSettings::Aoe(_) => AOE,
         };
         let station = self.net.station(StationConfig { protocol, ..station }).number();
         let rng = Rng::new(self.rng.bits());
@@ -136,7 +138,8 @@ impl World {
             label: name.clone(),
             canary: AoeCanary::None,
         };
-        let settings = Settings::Aoe(AoeSettings { config, is_durable: !lane.exports[slot].1 });
+        let settings =
+            DialectSettings::Aoe(AoeSettings { config, is_durable: !lane.exports[slot].1 });
         self.add_user(export, name, settings, station, workload)
     }
 

@@ -9,7 +9,7 @@ use thinwire_wire::ebd::EbdForm;
 use super::damage::has_integrity;
 use super::{Machines, SwarmPlan, durable_workload, has_keys, has_tree, pick, workload};
 use crate::client::Workload;
-use crate::dialect::{DialectEvent, Settings};
+use crate::dialect::{DialectEvent, DialectSettings};
 use crate::world::{MS, SECOND, World};
 
 /// Which share of the worlds that may be like that has something offered in EBD, and which in AoE.
@@ -152,7 +152,7 @@ fn settle_user(
     user.faults = machines.wrapped;
     user.machine.burst = machines.burst;
     user.read_only = read_only;
-    if let Settings::Ebd(config) = &mut user.settings {
+    if let DialectSettings::Ebd(config) = &mut user.settings {
         config.retained_bytes_max = pick(dice, &[16 << 10, 256 << 10, 4 << 20]);
     }
     if dice.chance(0.25) {

@@ -325,7 +325,7 @@ pub struct AttachArgs {
     /// The machine depends on this disk: `swap` on it, or its `root` file system. Demands what that takes (locked
     /// memory, real-time priority, an OOM score of -1000), and fails where one is refused; never spins. The process
     /// of a root has a name that begins with @, so that it is left alone at shutdown
-    #[arg(long, value_name = "swap|root", requires = "block")]
+    #[arg(long, value_name = "swap|root")]
     pub carries: Option<Carries>,
     /// What to call the attachment, also as an NBD export, where the default answers, too [default: the
     /// export's name; of FILE.toml#NAME that one; of a list the first one's, with `-linear` behind it]
