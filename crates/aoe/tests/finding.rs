@@ -158,3 +158,40 @@ fn another_drive_that_is_announced() {
     world.pass(SECOND / 10);
     assert_eq!(world.read(client, 8, 4096), Err(ErrorKind::ContentChanged));
 }
+
+/// The server announces that it has begun, and goes before it has said what its drive is: I/O fails as if it were away, and
+/// who ends does so.
+#[test]
+fn a_server_that_goes_once_it_has_announced_itself() {
+    let mut world = World::new();
+    let config = AoeClientConfig { fail_after: Some(5 * SECOND), ..world.config(1) };
+    let client = world.open_with(1, config);
+    let patient = world.open(2);
+    world.pass(SECOND);
+    world.crash();
+    world.turn();
+    world.judge = Box::new(|_| Fate::Lost);
+    let token = world.submit(client, Op::Read, 8, &[0; 512]);
+    let waits = world.submit(patient, Op::Read, 8, &[0; 512]);
+    let begun = world.now;
+    assert_eq!(world.wait(token), Err(ErrorKind::Away));
+    assert!((4..15).contains(&world.now.since(begun).as_secs()));
+    assert_eq!(world.client(client).report().state, AoeClientState::Away);
+    world.client(patient).close();
+    world.until(10, |world| world.client(patient).report().state == AoeClientState::Closed);
+    assert_eq!(world.wait(waits), Err(ErrorKind::ShuttingDown));
+}
+
+/// A disk that takes 9 s for everything: what it says in the end is an answer to whatever was asked.
+#[test]
+fn answers_that_come_late_are_answers() {
+    let mut world = World::new();
+    let client = world.open(1);
+    world.judge = Box::new(|seen| match seen.header.is_response {
+        true => Fate::Late(9 * SECOND),
+        false => Fate::Arrives,
+    });
+    let token = world.submit(client, Op::Write, 8, &stamp(8, 8, 1));
+    world.until(15, |world| world.done.contains_key(&token));
+    assert!(world.wait(token).is_ok());
+}

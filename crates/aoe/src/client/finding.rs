@@ -46,11 +46,13 @@ pub(super) struct Finding {
     tag: u32,
     /// How often that was asked.
     asked: u32,
+    /// Since when it is looked for.
+    since: Time,
 }
 
 impl Finding {
     pub fn new(now: Time) -> Self {
-        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0, asked: 0 }
+        Finding { stage: Stage::Query, next: now, pause: SOON, tag: 0, asked: 0, since: now }
     }
 
     pub fn is_over(&self) -> bool {
@@ -62,17 +64,19 @@ impl Finding {
         if self.is_over() { Time::NEVER } else { self.next }
     }
 
-    /// The device is looked for once more.
-    pub fn begin_anew(&mut self, now: Time) {
-        *self = Finding::new(now);
+    /// Since when it is looked for, if it is.
+    pub fn since(&self) -> Option<Time> {
+        (!self.is_over()).then_some(self.since)
     }
 
-    /// The server may have begun anew: it is asked what its drive is.
-    pub fn look_again(&mut self, now: Time) {
-        self.enter(Stage::Identify, now);
+    /// The device is looked for once more.
+    pub fn begin_anew(&mut self, now: Time) {
+        let since = self.since().unwrap_or(now);
+        *self = Finding { since, ..Finding::new(now) };
     }
 
     fn enter(&mut self, stage: Stage, now: Time) {
+        self.since = self.since().unwrap_or(now);
         (self.stage, self.next, self.pause, self.asked) = (stage, now, SOON, 0);
     }
 }
@@ -110,15 +114,12 @@ impl AoeClient {
         if self.config.server.is_some_and(|server| server != from) {
             return self.report.rivals += 1;
         }
-        if self.finding.stage != Stage::Query {
-            if tag == 0
-                && self.server == Some(from)
-                && self.finding.is_over()
-                && self.now.since(self.looked_at) > LOOK_GAP
-            {
-                // It has begun, and may have another drive by now.
-                self.finding.look_again(self.now);
-            }
+        // It has begun, and may have another drive by now, or take less.
+        let begins = tag == 0
+            && self.server == Some(from)
+            && self.finding.is_over()
+            && self.now.since(self.looked_at) > LOOK_GAP;
+        if self.finding.stage != Stage::Query && !begins {
             if let Some(server) = self.server.filter(|server| *server != from) {
                 self.report.rivals += 1;
                 if self.report.rivals == 1 {

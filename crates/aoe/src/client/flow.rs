@@ -10,7 +10,7 @@ use thinwire_wire::aoe::{
 };
 
 use super::finding::SECTORS_OF_OLD;
-use super::late::{LIFETIME, SentFrame};
+use super::late::SentFrame;
 use super::{AoeClient, Pending};
 use crate::AoeCanary;
 
@@ -21,6 +21,8 @@ const SILENCE: Duration = Duration::from_secs(2);
 const TRIES: u32 = 3;
 /// A frame that is not answered so often, though its server answers others, is too long for the way.
 const IGNORED_MAX: u32 = 3;
+/// Frames of one piece whose answers are waited for.
+const FRAMES_MAX: usize = 64;
 /// How long an orderly end waits for a server that is away.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -139,10 +141,11 @@ impl AoeClient {
         }
         // Who ends waits once for what is not done, and not for each of them.
         let patience = self.config.fail_after.map_or(END_PATIENCE, |limit| limit.min(END_PATIENCE));
-        let unserved = self.unserved_since().map(|since| self.now.since(since));
-        let is_left = unserved.is_some_and(|time| time >= patience);
+        let begins = self.ends_since.unwrap_or(self.now);
+        let unserved = self.unserved_since().map(|since| self.now.since(since.max(begins)));
+        let is_left = unserved.is_some_and(|time| time >= patience) && self.is_ending;
         if let Some(limit) = self.config.fail_after {
-            if self.away_since.is_some_and(|since| self.now.since(since) >= limit) {
+            if self.gone_since().is_some_and(|since| self.now.since(since) >= limit) {
                 self.fail_all(ErrorKind::Away);
             }
             self.fail_refused(limit);
@@ -183,7 +186,14 @@ impl AoeClient {
     /// Since when its server does nothing for it, or not all: it is silent, or refuses something that it is asked.
     fn unserved_since(&self) -> Option<Time> {
         let refused = self.requests.values().filter_map(Request::refused_since);
-        self.away_since.into_iter().chain(refused).min()
+        self.gone_since().into_iter().chain(refused).min()
+    }
+
+    /// Since when its server is away, or does not say what its drive is.
+    pub(super) fn gone_since(&self) -> Option<Time> {
+        let looks =
+            self.finding.since().filter(|&since| self.is_known && self.now.since(since) >= SILENCE);
+        self.away_since.into_iter().chain(looks).min()
     }
 
     /// When a piece is sent again.
@@ -203,8 +213,9 @@ impl AoeClient {
         if !late.is_empty() {
             self.window.on_loss();
         }
-        if late.iter().any(|&(number, at, ..)| self.is_ignored(number, at)) {
-            return self.fall_back();
+        if let Some(&(number, at, ..)) = late.iter().find(|late| self.is_ignored(late.0, late.1)) {
+            let sectors = self.requests[&number].pieces[at].sectors;
+            return self.fall_back(sectors);
         }
         for (number, at, tries, first) in late {
             let is_silent = self.now.since(self.heard_at.max(first)) > SILENCE;
@@ -225,10 +236,12 @@ impl AoeClient {
     /// than something on the way carries.
     fn is_ignored(&mut self, number: u64, at: usize) -> bool {
         let heard_at = self.heard_at;
-        let piece = &mut self.requests.get_mut(&number).expect("it is on its way").pieces[at];
+        let request = self.requests.get_mut(&number).expect("it is on its way");
+        let carried = &self.carried[usize::from(request.pending.op == Op::Write)];
+        let piece = &mut request.pieces[at];
         let sectors = usize::from(piece.sectors);
         let (count, since) = &mut piece.ignored;
-        if self.carried[sectors..].iter().any(|at| at >= since) {
+        if carried[sectors..].iter().any(|at| at >= since) {
             (*count, *since) = (0, piece.sent);
         }
         let was_refused = piece.refused.is_some_and(|refusal| refusal.last > piece.sent);
@@ -237,12 +250,11 @@ impl AoeClient {
     }
 
     /// Frames carry no more than those of the smallest links from now on, as Linux's do then.
-    fn fall_back(&mut self) {
+    fn fall_back(&mut self, sectors: u8) {
+        let bytes = DATA_OFFSET + usize::from(sectors) * SECTOR_BYTES;
         let text = format!(
-            "requests of {} sectors are not answered, while shorter frames are: something on the way carries none of {} \
-             bytes; requests have {SECTORS_OF_OLD} sectors from now on",
-            self.frame_sectors,
-            DATA_OFFSET + usize::from(self.frame_sectors) * SECTOR_BYTES
+            "requests of {sectors} sectors are not answered, while shorter ones are: something on the way carries none of \
+             {bytes} bytes; requests have {SECTORS_OF_OLD} sectors from now on"
         );
         self.note(Gravity::Warning, text);
         (self.link_sectors, self.frame_sectors) = (SECTORS_OF_OLD, SECTORS_OF_OLD);
@@ -263,7 +275,7 @@ impl AoeClient {
                     self.in_flight -= u32::from(at < was_sent);
                     frames.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
                     if request.pending.op == Op::Write {
-                        self.strays.add(start, end, frames);
+                        self.strays.add(now, start, end, frames);
                     }
                     Piece::cut(start, end, sectors, now, &mut unsent);
                 } else {
@@ -291,15 +303,15 @@ impl AoeClient {
         let request = self.requests.get_mut(&number).expect("it is on its way");
         let (op, start) = (request.pending.op, request.pending.start);
         let piece = &mut request.pieces[at];
-        // What is older does not arrive any more, nor does its answer.
-        let tags = &mut self.tags;
-        piece.frames.retain(|&(tag, sent)| {
-            let may_come = now.since(sent) < 2 * LIFETIME;
-            if !may_come {
-                tags.remove(&tag);
-            }
-            may_come
-        });
+        if piece.refused.is_some_and(|refusal| refusal.last < piece.sent) {
+            // Not any more: it is not answered at all.
+            piece.refused = None;
+        }
+        // However late an answer comes, it is one; but nobody waits for those of the first of so many.
+        if piece.frames.len() == FRAMES_MAX {
+            let (oldest, _) = piece.frames.remove(0);
+            self.tags.remove(&oldest);
+        }
         piece.frames.push((tag, now));
         piece.sent = now;
         let command = match op {
@@ -382,6 +394,10 @@ impl AoeClient {
                     let refused = &mut request.pieces[at].refused;
                     let since = refused.map_or(self.now, |refusal| refusal.since);
                     *refused = Some(Refusal { since, last: self.now, code: self.refusal });
+                    if self.refusal == Some(ErrorCode::BadArgument) && self.finding.is_over() {
+                        // It may take less than it did.
+                        self.finding.begin_anew(self.now);
+                    }
                 }
             }
             _ => self.report.dropped += 1,
@@ -413,11 +429,14 @@ impl AoeClient {
             let data = &mut piece.data;
             rx.slice(DATA_OFFSET, bytes, |segment| data.push(segment));
         }
+        if registers.is_done() {
+            let is_write = request.pending.op == Op::Write;
+            self.carried[usize::from(is_write)][usize::from(piece.sectors)] = self.now;
+        }
         if piece.tries == 0 {
             self.trips.on_answer(self.now.since(piece.first));
         }
         (piece.is_done, self.refusal) = (true, None);
-        self.carried[usize::from(piece.sectors)] = self.now;
         if !registers.is_done() {
             request.error = Some(kind_of(registers.error_feature));
         }
@@ -428,7 +447,7 @@ impl AoeClient {
         others.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
         others.retain(|&(other, _)| other != tag);
         if request.pending.op == Op::Write {
-            self.strays.add(start, end, others);
+            self.strays.add(self.now, start, end, others);
         }
         if request.pieces.iter().all(|piece| piece.is_done) {
             let mut request = self.requests.remove(&number).expect("just seen");
@@ -479,7 +498,7 @@ impl AoeClient {
             let frames = std::mem::take(&mut piece.frames);
             frames.iter().for_each(|(tag, _)| _ = self.tags.remove(tag));
             if request.pending.op == Op::Write {
-                self.strays.add(piece.sector, end, frames);
+                self.strays.add(self.now, piece.sector, end, frames);
             }
         }
         self.complete(&request.pending, Err(kind), SegList::new());

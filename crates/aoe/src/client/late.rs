@@ -33,7 +33,8 @@ pub(super) struct Strays(Vec<Stray>);
 
 impl Strays {
     /// A write of sectors from `start` to `end` is over; these frames of it have not been answered.
-    pub fn add(&mut self, start: u64, end: u64, frames: Vec<SentFrame>) {
+    pub fn add(&mut self, now: Time, start: u64, end: u64, mut frames: Vec<SentFrame>) {
+        frames.retain(|&(_, sent)| sent + LIFETIME > now);
         if !frames.is_empty() {
             self.0.push(Stray { start, end, frames });
         }
@@ -65,7 +66,7 @@ mod tests {
     #[test]
     fn nothing_is_written_where_an_earlier_write_may_still_land() {
         let (mut strays, now) = (Strays::default(), Time(5));
-        strays.add(8, 16, vec![(3, now), (4, now)]);
+        strays.add(now, 8, 16, vec![(3, now), (4, now)]);
         assert!(!strays.allow(now, 15, 17) && strays.allow(now, 16, 17));
         strays.on_answer(3);
         strays.on_answer(3);
@@ -73,7 +74,7 @@ mod tests {
         assert_eq!(strays.until(now), now + LIFETIME);
         strays.on_answer(4);
         assert!(strays.allow(now, 8, 9));
-        strays.add(8, 16, vec![(5, now)]);
+        strays.add(now, 8, 16, vec![(5, now)]);
         assert!(strays.allow(now + LIFETIME, 8, 9), "no frame lives as long");
     }
 }

@@ -123,6 +123,8 @@ pub struct AoeClient {
     /// Before that it writes nothing: what a former one of this station has sent may still land.
     quiet_until: Time,
     is_ending: bool,
+    /// Since when.
+    ends_since: Option<Time>,
     is_closed: bool,
     geometry: Geometry,
     serial: [u8; 20],
@@ -138,8 +140,8 @@ pub struct AoeClient {
     tags: BTreeMap<u32, (u64, usize)>,
     last_tag: u32,
     in_flight: u32,
-    /// When a request of so many sectors was answered last.
-    carried: Box<[Time; 1 + u8::MAX as usize]>,
+    /// When a request of so many sectors was done last: reads, and writes.
+    carried: Box<[[Time; 1 + u8::MAX as usize]; 2]>,
     window: Window,
     trips: RoundTrips,
     strays: Strays,
@@ -184,6 +186,7 @@ impl AoeClient {
             is_open: false,
             quiet_until,
             is_ending: false,
+            ends_since: None,
             is_closed: false,
             geometry,
             serial: [0; 20],
@@ -196,7 +199,7 @@ impl AoeClient {
             tags: BTreeMap::new(),
             last_tag,
             in_flight: 0,
-            carried: Box::new([Time::ZERO; 1 + u8::MAX as usize]),
+            carried: Box::new([[Time::ZERO; 1 + u8::MAX as usize]; 2]),
             window: Window::new(1),
             trips: RoundTrips::default(),
             strays: Strays::default(),
@@ -245,7 +248,7 @@ impl AoeClient {
             (None, true, _) => AoeClientState::Closed,
             (None, false, _) if self.is_ending => AoeClientState::Ending,
             (None, false, false) => AoeClientState::Connecting,
-            (None, false, true) if self.away_since.is_some() => AoeClientState::Away,
+            (None, false, true) if self.gone_since().is_some() => AoeClientState::Away,
             (None, false, true) => AoeClientState::Open,
         };
         AoeClientReport {
@@ -260,6 +263,7 @@ impl AoeClient {
     /// Begins to end: what is outstanding is waited for.
     pub fn close(&mut self) {
         self.is_ending = true;
+        self.ends_since.get_or_insert(self.now);
     }
 
     /// Ends at once: what is outstanding may have been done, or not.

@@ -160,7 +160,7 @@ impl AoeServer {
             io.flags.fua = is_durable && self.canary != AoeCanary::CachedCalledDurable;
             rx.slice(DATA_OFFSET, bytes as usize, |piece| io.data.push(piece));
         }
-        // Before anything else: whoever may not write changes nothing for those who may.
+        // Before anything else: whoever is refused at once changes nothing for those who may.
         if is_write && writing == Writing::No && self.canary != AoeCanary::ExportsSkipped {
             let (identity, takes_over) = (self.identity(at), false);
             if let Err(why) = self.claim(now, at, identity, takes_over, desk) {
@@ -173,12 +173,12 @@ impl AoeServer {
             return self.stats.beyond_room += 1;
         };
         let may_begin = match op {
+            _ if self.canary == AoeCanary::OrderIgnored => true,
             Op::Write => self.orders[order].add(arrived, at, slot, start, start + sectors),
             Op::Read => self.orders[order].add_read(at, slot, start, start + sectors),
             _ => true,
         };
-        let waits = !may_begin && self.canary != AoeCanary::OrderIgnored;
-        self.parties.get_mut(at).slots[usize::from(slot)].waits_for_order = waits;
+        self.parties.get_mut(at).slots[usize::from(slot)].waits_for_order = !may_begin;
         self.begin(now, at, slot, desk);
     }
 

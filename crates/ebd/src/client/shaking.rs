@@ -16,8 +16,8 @@ use super::{EbdCanary, EbdClient};
 /// How often it is asked: soon, then seldom.
 const SOON: Duration = Duration::from_millis(200);
 const SELDOM: Duration = Duration::from_secs(1);
-/// A server that has not shaken hands after so many counts as away.
-const AWAY_TRIES: u32 = 10;
+/// A server that has not shaken hands after so many counts as away: more than it may be deaf for, in the idealised form.
+const AWAY_TRIES: u32 = 15;
 /// So many handshakes are sent soon after each other.
 const SOON_COUNT: u32 = 25;
 /// A block that has been asked for so often without an answer does not pass.

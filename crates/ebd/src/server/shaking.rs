@@ -344,8 +344,9 @@ impl EbdServer {
         let client = self.clients.get(at);
         if client.asks.is_some() {
             if client.is_idle() || self.config.canary == EbdCanary::ShadowIgnored {
-                self.begin_anew(at, desk);
-                self.shake(now, at, desk);
+                if self.begin_anew(now, at, desk) {
+                    self.shake(now, at, desk);
+                }
             }
             return;
         }
@@ -353,20 +354,28 @@ impl EbdServer {
         self.take_from_backlog(now, at, desk);
     }
 
-    /// Looks anew at the export of a client that shakes hands again.
-    fn begin_anew(&mut self, at: usize, desk: &mut dyn DialectDesk) {
+    /// Looks anew at the export of a client that shakes hands again. False if it has to ask once more.
+    fn begin_anew(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) -> bool {
         let client = self.clients.get_mut(at);
         if client.is_fresh() {
-            return;
+            return true;
         }
         let (session, export, reading) = (client.session, client.export, client.reading);
         desk.exports().close(session, reading, 0);
         let granted = desk.exports().open_read(session, export);
         client.reading = granted.pass;
         // Whatever is decided: only an answer tells the client that it was forgotten.
-        client.is_unknown |= granted.verifier != client.verifier;
+        let is_lost = granted.verifier != client.verifier && !client.is_unknown;
+        client.is_unknown |= is_lost;
         client.note(&granted);
         client.shaken = None;
+        if is_lost && self.config.form == EbdForm::Ideal {
+            // It may be of before the loss, which it has brought to light.
+            self.clients.get_mut(at).asks = None;
+            self.be_deaf(now);
+            return false;
+        }
+        true
     }
 }
 

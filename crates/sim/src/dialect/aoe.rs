@@ -121,6 +121,7 @@ impl DialectUser {
         self.generation = record.generation;
         coverage.aoe_granted += 1;
         self.late.retain(|late| late.until > now);
+        self.late.sort_by_key(|late| late.stamp);
         let model = &mut export.models[self.content];
         let is_new = model.run() != self.run;
         let late = self.late.iter().map(|late| (late.run, late.range, late.stamp));
@@ -147,6 +148,11 @@ impl DialectUser {
             self.late.retain(|late| late.until > now);
             self.late.push(Late { run: self.run, range, stamp, until: now + LATE_NS });
         }
+    }
+
+    /// A write was answered: none of before of that place may come any more.
+    pub(super) fn is_over(&mut self, range: Range, stamp: u64) {
+        self.late.retain(|late| late.stamp >= stamp || !late.range.overlaps(range));
     }
 
     /// Its server says that another has the export, so that what it wants to write waits.

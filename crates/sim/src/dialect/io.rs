@@ -145,7 +145,8 @@ impl DialectUser {
             return Err(self.violation(format!("I/O {token} was completed twice")));
         };
         if let Err(error) = completion.result {
-            if !self.error_is_due(error.kind, export) {
+            let writes = matches!(kind, Expectation::Write { .. });
+            if !self.error_is_due(error.kind, writes, export) {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
             match self.settings {
@@ -161,6 +162,9 @@ impl DialectUser {
         let (mine, its) = (u64::from(ok && of_aoe), u64::from(ok && !of_aoe));
         if let (true, Expectation::Write { version, .. }) = (of_aoe, &kind) {
             self.add_late(now, range, *version);
+            if ok {
+                self.is_over(range, *version);
+            }
             if ok && self.generation == 0 {
                 let text = "a write was done of one who has never been on record as the writer";
                 return Err(self.violation(text.into()));
@@ -198,7 +202,7 @@ impl DialectUser {
     }
 
     /// Whether it had to come to this.
-    pub(super) fn error_is_due(&self, kind: ErrorKind, export: &Export) -> bool {
+    pub(super) fn error_is_due(&self, kind: ErrorKind, writes: bool, export: &Export) -> bool {
         match kind {
             ErrorKind::Away => !self.settings.waits(),
             ErrorKind::Fenced => {
@@ -206,7 +210,7 @@ impl DialectUser {
                 !self.read_only && export.was_fenced(self.content, self.generation, &me)
             }
             // A drive of AoE cannot be written any more.
-            ErrorKind::Unsupported => {
+            ErrorKind::Unsupported if writes => {
                 let me = self.aoe_writer();
                 let was_fenced = |me| export.was_fenced(self.content, self.generation, &me);
                 !self.read_only && me.is_some_and(was_fenced)

@@ -246,7 +246,8 @@ impl DialectUser {
         match self.is_open {
             true if self.waits_for_turn() && served(self.export) => true,
             true => self.is_attached() && self.is_finished() && self.outstanding() == 0,
-            false => !self.read_only && served(self.export),
+            // AoE refuses nobody.
+            false => self.aoe_writer().is_none() && !self.read_only && served(self.export),
         }
     }
 
@@ -330,7 +331,7 @@ impl DialectUser {
                     }
                 };
             }
-            if !self.error_is_due(kind, export) {
+            if !self.error_is_due(kind, true, export) {
                 return Err(self.violation(format!("it failed: {}", kind.describe())));
             }
             return Ok(Some(DialectEnd::Failed(kind)));

@@ -187,7 +187,10 @@ impl World {
                 note(&format!("ends: {end:?}"), 0);
                 match end {
                     DialectEnd::Refused(_) => self.coverage.ebd_refused += 1,
-                    DialectEnd::Failed(_) => self.coverage.ebd_failed += 1,
+                    DialectEnd::Failed(_) => {
+                        let is_ebd = matches!(user.settings, DialectSettings::Ebd(_));
+                        self.coverage.ebd_failed += u64::from(is_ebd);
+                    }
                     DialectEnd::Closed => {}
                 }
                 self.dialect_ended.push(index);
