@@ -56,10 +56,11 @@ fn what_one_session_does_costs_the_same_however_many_others_there_are() {
         }
         [heard, opened, fenced]
     };
-    let (few, many) = (costs(crowd(4)), costs(crowd(2000)));
+    let (few, many) = (costs(crowd(4)), costs(crowd(8000)));
     for (few, many) in few.into_iter().zip(many) {
-        // The clock itself takes some of it.
-        assert!(many < 5 * few.max(Duration::from_micros(1)), "{many:?}, beside a few {few:?}");
+        // The clock itself takes some of it; and what is many does not lie in the cache, which others use, too. Were each of
+        // them looked at, it would be thousands of times as much.
+        assert!(many < 20 * few.max(Duration::from_micros(1)), "{many:?}, beside a few {few:?}");
     }
 }
 
