@@ -14,9 +14,9 @@ const ETHERNET_BYTES_MAX: usize = 6 + 6 + 4 + 2;
 
 static TAKES_SMALL_PIECES: AtomicBool = AtomicBool::new(false);
 
-/// From now on links that this process opens have the kernel take in frames to send page by page, never in a piece
-/// that needs several pages side by side: a machine short of memory may have none, and a disk that it wants to free
-/// memory with must not wait for them. Costs a sixth more time for a jumbo frame.
+/// From now on links that this process opens have the kernel take in long frames to send page by page behind their header,
+/// not in a piece of several pages side by side: a machine short of memory may have none, and a disk that it wants to
+/// free memory with must not wait for them. Costs a sixth more time for a jumbo frame.
 pub fn take_small_pieces() {
     TAKES_SMALL_PIECES.store(true, Ordering::Relaxed);
 }

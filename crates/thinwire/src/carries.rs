@@ -70,6 +70,9 @@ impl Carries {
         let there: Option<u64> =
             std::fs::read_to_string(RESERVE).ok().and_then(|text| text.trim().parse().ok());
         match there {
+            None => Err(Failure::failed(format!(
+                "cannot carry {self}: {RESERVE} cannot be read, which says how much memory the kernel keeps in reserve"
+            ))),
             Some(kib) if kib < RESERVE_KIB_MIN => Err(Failure::failed(format!(
                 "cannot carry {self}: the kernel keeps {kib} KiB of memory in reserve, and {RESERVE_KIB_MIN} are needed; \
                  say `sysctl vm.min_free_kbytes={RESERVE_KIB_MIN}`, or attach without --carries"

@@ -167,7 +167,8 @@ impl AoeClient {
         let mut at = self.finding.next();
         if self.finding.is_over() {
             let sent = self.requests.values().flat_map(Request::in_flight);
-            at = sent.map(|piece| self.due(piece)).fold(at, Time::min);
+            let due = sent.map(|piece| self.due(piece).max(self.again_after));
+            at = due.fold(at, Time::min);
             if !self.waiting.is_empty() {
                 at = at.min(self.strays.until(self.now));
             }
@@ -210,9 +211,14 @@ impl AoeClient {
                 }
             }
         }
-        if !late.is_empty() {
-            self.window.on_loss();
+        if late.is_empty() || self.now < self.again_after {
+            return;
         }
+        self.window.on_loss();
+        // All of them together would be lost together, again and again.
+        let (all, most) = (late.len(), self.window.frames() as usize);
+        late.truncate(most);
+        self.again_after = if all > most { self.now + self.trips.timeout(0) } else { self.now };
         if let Some(&(number, at, ..)) = late.iter().find(|late| self.is_ignored(late.0, late.1)) {
             let sectors = self.requests[&number].pieces[at].sectors;
             return self.fall_back(sectors);
@@ -441,6 +447,7 @@ impl AoeClient {
             request.error = Some(kind_of(registers.error_feature));
         }
         self.window.on_answer();
+        self.again_after = self.now;
         self.in_flight -= 1;
         let (start, end) = (piece.sector, piece.sector + u64::from(piece.sectors));
         let mut others = std::mem::take(&mut piece.frames);

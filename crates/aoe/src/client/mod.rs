@@ -143,6 +143,8 @@ pub struct AoeClient {
     /// When a request of so many sectors was done last: reads, and writes.
     carried: Box<[[Time; 1 + u8::MAX as usize]; 2]>,
     window: Window,
+    /// What is late is not sent again before, unless something is answered: more is late than may be on its way.
+    again_after: Time,
     trips: RoundTrips,
     strays: Strays,
     /// When the server was heard last, and since when it is away.
@@ -201,6 +203,7 @@ impl AoeClient {
             in_flight: 0,
             carried: Box::new([[Time::ZERO; 1 + u8::MAX as usize]; 2]),
             window: Window::new(1),
+            again_after: now,
             trips: RoundTrips::default(),
             strays: Strays::default(),
             heard_at: now,

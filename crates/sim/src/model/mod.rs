@@ -376,7 +376,9 @@ impl Model {
         let mut version = version;
         for at in range.iter() {
             let sector = &mut self.sectors[at];
-            if let Some(entry) = sector.history.iter_mut().rfind(|e| e.stamp == stamp) {
+            // One that was adopted more than once may have been done each time: the first is what is sure.
+            let is_it = |e: &&mut Entry| e.stamp == stamp && e.run == run;
+            if let Some(entry) = sector.history.iter_mut().find(is_it) {
                 version = entry.version;
                 let is_there = ok && entry.state == State::Open;
                 entry.state = if is_there { State::Done } else { State::Unknown };

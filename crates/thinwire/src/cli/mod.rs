@@ -323,7 +323,8 @@ pub struct AttachArgs {
     #[arg(long)]
     pub block: bool,
     /// The machine depends on this disk: `swap` on it, or its `root` file system. Demands what that takes (locked
-    /// memory, real-time priority, an OOM score of -1000), and fails where one is refused; never spins. The process
+    /// memory, real-time priority, an OOM score of -1000, PR_SET_IO_FLUSHER, and vm.min_free_kbytes of at least
+    /// 16384), and fails where one is refused; never spins. The process
     /// of a root has a name that begins with @, so that it is left alone at shutdown
     #[arg(long, value_name = "swap|root")]
     pub carries: Option<Carries>,
