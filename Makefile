@@ -32,7 +32,7 @@ e2e-matrix: build-lab set-up ## Run them under every pipeline, policy, link and 
 
 guest: build ## Linux guests that use disks of ours: aoe.ko, iPXE, swap, root; GUEST="name ..." selects some (root, 45 minutes)
 	@scripts/setup.sh --guest
-	@/usr/bin/python3 tests/guest/run.py $(GUEST)
+	@/usr/bin/python3 tests/guest/run.py --must $(GUEST)
 
 soak: build ## Murder under verified load; SOAK_MINUTES=10 SOAK_SEED= SOAK_ONLY=kill-target SOAK_KILLS=1000 (root)
 	@scripts/setup.sh --soak

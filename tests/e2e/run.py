@@ -11,7 +11,6 @@ NAME is a name or a part of one. Needs root. A failed test's logs are kept and t
 
 import argparse
 import contextlib
-import fcntl
 import importlib
 import os
 import shutil
@@ -30,9 +29,6 @@ from registry import TESTS  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# Held by a run of these tests, and how long the next one waits for it.
-RUN_LOCK = "/run/thinwire-e2e.lock"
-RUN_WAIT_S = 20 * 60
 
 
 def load():
@@ -71,28 +67,6 @@ def positive(text):
     if int(text) < 1:
         raise ValueError
     return int(text)
-
-
-def one_run_a_machine():
-    """Waits until no other run of these tests is under way on this machine: two share loop devices, names and
-    processors, and tests that wait fail of it. The lock is the file returned, and goes with the process."""
-    lock = open(RUN_LOCK, "w")
-    ends = time.monotonic() + RUN_WAIT_S
-    told = False
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            pass
-        if time.monotonic() >= ends:
-            print(f"run.py: another run of these tests has not ended in {RUN_WAIT_S // 60} minutes; going on beside it",
-                  flush=True)
-            return lock
-        if not told:
-            print(f"run.py: another run of these tests is under way ({RUN_LOCK} is held); waiting for its end", flush=True)
-            told = True
-        time.sleep(0.5)
 
 
 def main():
@@ -147,7 +121,7 @@ def main():
     harness.install()
 
     passed, failed, slow, still = 0, [], [], 0
-    lock = one_run_a_machine()
+    lock = single.one_run_a_machine()
     started = time.monotonic()
     with lock, contextlib.closing(perform(chosen, args.jobs, logs)) as ended:
         for done in ended:

@@ -1,11 +1,40 @@
-"""One test, run to its end in the process that asks for it."""
+"""One test, run to its end in the process that asks for it, and one run of tests a machine."""
 
+import fcntl
 import os
 import signal
+import time
 import traceback
 
 import harness
 import node
+
+
+# Held by a run of these tests or of guests, and how long the next one waits for it.
+RUN_LOCK = "/run/thinwire-e2e.lock"
+RUN_WAIT_S = 20 * 60
+
+
+def one_run_a_machine():
+    """Waits until no other run of these tests is under way on this machine: two share loop devices, names and
+    processors, and tests that wait fail of it. The lock is the file returned, and goes with the process."""
+    lock = open(RUN_LOCK, "w")
+    ends = time.monotonic() + RUN_WAIT_S
+    told = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            pass
+        if time.monotonic() >= ends:
+            print(f"run.py: another run of these tests has not ended in {RUN_WAIT_S // 60} minutes; going on beside it",
+                  flush=True)
+            return lock
+        if not told:
+            print(f"run.py: another run of these tests is under way ({RUN_LOCK} is held); waiting for its end", flush=True)
+            told = True
+        time.sleep(0.5)
 
 
 class Late(BaseException):

@@ -64,7 +64,10 @@ static int touch(size_t mb, int rounds) {
     static uint64_t want[4096 / 8];
     double start = now();
     if (memory == MAP_FAILED) return fail("no memory, MB", mb);
-    for (size_t page = 0; page < pages; page++) fill(memory + page * words, words, page << 16);
+    for (size_t page = 0; page < pages; page++) {
+        fill(memory + page * words, words, page << 16);
+        if (page % 4096 == 4095) { printf("helper: %zu MB so far\n", (page + 1) >> 8); fflush(stdout); }
+    }
     printf("helper: %zu MB written after %.1f s\n", mb, now() - start);
     fflush(stdout);
     for (int round = 1; round <= rounds; round++) {

@@ -11,9 +11,11 @@ IPXE = "/usr/lib/ipxe/ipxe.lkrn"
 TOOLS = {
     "qemu-system-x86_64": "qemu-system-x86", "modprobe": "kmod", "depmod": "kmod", "cpio": "cpio", "xz": "xz-utils",
     "zstd": "zstd", "dpkg-deb": "dpkg", "cc": "build-essential", "mkfs.ext4": "e2fsprogs", "grub-mkimage": "grub-common",
-    "nft": "nftables", "ldd": "libc-bin",
+    "nft": "nftables", "ldd": "libc-bin", "mkfs.xfs": "xfsprogs",
 }
 GRUB = "/usr/lib/grub/i386-pc"
+# Longest time that one step of fetching may take: a network may swallow what is asked.
+FETCH_S = 300
 
 
 class Missing(Exception):
@@ -28,7 +30,7 @@ class System:
         self.root = os.path.join(folder, "root")
         self.check_tools()
         self.fetch()
-        self.version = os.listdir(os.path.join(self.root, "lib/modules"))[0]
+        self.version = self.only_version()
         self.image = os.path.join(self.root, "boot", f"vmlinuz-{self.version}")
         self.busybox = os.path.join(self.root, "bin/busybox")
 
@@ -57,9 +59,16 @@ class System:
         for deb in os.listdir(debs):
             command("dpkg-deb", "-x", os.path.join(debs, deb), self.root, why=f"cannot unpack {deb}")
         shutil.rmtree(debs)
-        command("depmod", "-b", self.root, os.listdir(os.path.join(self.root, "lib/modules"))[0], why="depmod failed")
+        command("depmod", "-b", self.root, self.only_version(), why="depmod failed")
         with open(mark, "w", encoding="utf-8"):
             pass
+
+    def only_version(self):
+        """Of the kernel that was unpacked."""
+        modules = os.path.join(self.root, "lib/modules")
+        if not os.path.isdir(modules):
+            raise Missing(f"the package {KERNEL} has no lib/modules")
+        return os.listdir(modules)[0]
 
     def module_files(self, name):
         """The files of a module and, before it, of what it depends on; none for what is built in."""
@@ -72,8 +81,12 @@ def newest_image():
     """The image that a meta package stands for. The list of packages is fetched if it does not know it."""
     for update in False, True:
         if update:
-            subprocess.run(["apt-get", "-q", "update"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        shown = subprocess.run(["apt-cache", "depends", KERNEL], capture_output=True, text=True, check=False).stdout
+            command("apt-get", "-q", "update", why="cannot fetch the list of packages")
+        try:
+            shown = command("apt-cache", "depends", KERNEL, why="apt-cache fails")
+        except Missing:
+            # It does not know it yet.
+            shown = ""
         for line in shown.splitlines():
             words = line.split()
             if words[:1] == ["Depends:"] and words[1].startswith("linux-image-"):
@@ -83,8 +96,9 @@ def newest_image():
 
 def command(*argv, why, cwd=None):
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, check=False)
-    except FileNotFoundError as error:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=cwd, check=False,
+                              timeout=FETCH_S)
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise Missing(f"{why}: {error}") from None
     if done.returncode:
         raise Missing(f"{why}: {done.stderr.strip() or done.stdout.strip()}")

@@ -76,7 +76,8 @@ def switch_drops(lab):
 
 @room(600)
 def target_killed(lab):
-    """The same with the target killed three times in the middle: the guest's kernel sees no error."""
+    """The same, and before each of three parts the target is killed, so that the guest begins it without one: its kernel sees
+    no error."""
     image, target, guest = begin(lab, 500, 4, WAIT)
     guest.says("^guest: waits", 120)
     guest.types("go\n")
@@ -87,7 +88,7 @@ def target_killed(lab):
 
 @room(240, quick=True)
 def target_killed_once(lab):
-    """200 files, and the target killed once in the middle."""
+    """200 files, begun without a target: it was killed behind mkfs and mount."""
     image, target, guest = begin(lab, 200, 1, WAIT)
     kill(target, guest, 2)
     end(image, target, guest)

@@ -85,6 +85,7 @@ def main():
     if not os.access(node.BIN, os.X_OK):
         print(f"run.py: no executable {node.BIN}: run 'make build' first, or say --bin PATH", file=sys.stderr)
         return 1
+    lock = single.one_run_a_machine()
     try:
         prepare(args.system)
     except kernel.Missing as missing:
@@ -94,7 +95,8 @@ def main():
     shutil.rmtree(logs, ignore_errors=True)
     os.makedirs(logs)
     harness.install()
-    return perform(chosen, logs, args.keep)
+    with lock:
+        return perform(chosen, logs, args.keep)
 
 
 def perform(chosen, logs, keep):

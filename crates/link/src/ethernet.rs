@@ -16,7 +16,7 @@ static TAKES_SMALL_PIECES: AtomicBool = AtomicBool::new(false);
 
 /// From now on links that this process opens have the kernel take in long frames to send page by page behind their header,
 /// not in a piece of several pages side by side: a machine short of memory may have none, and a disk that it wants to
-/// free memory with must not wait for them. Costs a sixth more time for a jumbo frame.
+/// free memory with must not wait for them.
 pub fn take_small_pieces() {
     TAKES_SMALL_PIECES.store(true, Ordering::Relaxed);
 }
