@@ -343,10 +343,9 @@ impl EbdServer {
         }
         let client = self.clients.get(at);
         if client.asks.is_some() {
-            if client.is_idle() || self.config.canary == EbdCanary::ShadowIgnored {
-                if self.begin_anew(now, at, desk) {
-                    self.shake(now, at, desk);
-                }
+            let may = client.is_idle() || self.config.canary == EbdCanary::ShadowIgnored;
+            if may && self.begin_anew(now, at, desk) {
+                self.shake(now, at, desk);
             }
             return;
         }
