@@ -199,11 +199,12 @@ impl Party {
     pub fn wish(&mut self, at: u16, is_unasked: bool) -> Option<Wish> {
         let (session, reading) = (self.session, self.reading);
         let slot = &mut self.slots[usize::from(at)];
-        let pass = match (slot.asked.is_write(), self.writing) {
+        let pass = match (slot.asked.ata, self.writing) {
+            // Whoever is granted the export meanwhile, reads go on.
+            (AtaIo::Read { .. }, _) => reading,
             (_, Writing::Granted(pass)) => pass,
-            (false, _) => reading,
-            (true, _) if is_unasked => reading,
-            (true, _) => return None,
+            (AtaIo::Write { .. }, _) if !is_unasked => return None,
+            _ => reading,
         };
         let io = slot.io.take()?;
         slot.stage = Stage::InVolume;
@@ -311,5 +312,36 @@ pub(super) fn mac_of(addr: Addr) -> Mac {
             [2, 0, a, b, c, d]
         }
         Addr::Group | Addr::Udp(_) => [0; 6],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thinwire_volume::Op;
+    use thinwire_wire::aoe::{AoeCommand, ShelfSlot};
+
+    use super::*;
+
+    #[test]
+    fn a_read_goes_on_whoever_is_granted_the_export_meanwhile() {
+        let pass = |number| Pass { number, generation: 1 };
+        let mut party = Party::new(0, Who::Stations, 0, 7, pass(1));
+        party.writing = Writing::Granted(pass(2));
+        let from = Sender { port: 0, addr: Addr::Sim(1) };
+        let place = |party: &mut Party, ata, op| {
+            let header = Header::request(ShelfSlot { shelf: 7, slot: 1 }, AoeCommand::IssueAta, 1);
+            let asked = Asked { from, header, registers: AtaRegisters::default(), ata };
+            party.take_slot(asked, Io::new(0, op, 0, 512), 8).expect("there is room")
+        };
+        let read = AtaIo::Read { sector: 0, sectors: 1 };
+        let write = AtaIo::Write { sector: 0, sectors: 1 };
+        let passes = |party: &mut Party| {
+            let slots = [(read, Op::Read), (write, Op::Write), (AtaIo::Flush, Op::Flush)]
+                .map(|(ata, op)| place(party, ata, op));
+            slots.map(|at| party.wish(at, false).map(|wish| wish.pass))
+        };
+        assert_eq!(passes(&mut party), [Some(pass(1)), Some(pass(2)), Some(pass(2))]);
+        party.on_fenced(pass(2));
+        assert_eq!(passes(&mut party), [Some(pass(1)), None, Some(pass(1))]);
     }
 }

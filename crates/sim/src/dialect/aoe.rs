@@ -101,12 +101,12 @@ impl DialectUser {
         self.is_open = true;
         export.check_size(self.content, bytes)?;
         self.upheavals = export.life().upheavals;
-        // What the run before it has sent, and is there, may go on: no other's does.
+        // What runs before it have sent, and is there, may go on: no other's does.
         if let Some(record) = self.is_on_record(export).filter(|_| !self.read_only) {
             self.generation = record.generation;
             let is_writer = export.models[self.content].run_follows(self.run, record.generation);
             if let (true, Store::File(medium)) = (is_writer, &export.store) {
-                medium.fence(0, false);
+                medium.fence_all_but(&self.runs, false);
             }
         }
         Ok(())
@@ -119,6 +119,7 @@ impl DialectUser {
             return;
         }
         self.generation = record.generation;
+        self.pending.values_mut().for_each(|pending| pending.granted(record.generation));
         coverage.aoe_granted += 1;
         self.late.retain(|late| late.until > now);
         self.late.sort_by_key(|late| late.stamp);
@@ -129,7 +130,7 @@ impl DialectUser {
         model.run_adopts(self.run, record.generation, late, asked);
         // What a cache above it writes back may be others'.
         if let (true, Store::File(medium)) = (is_new, &export.store) {
-            medium.fence(if self.late.is_empty() { self.run } else { 0 }, false);
+            medium.fence_all_but(&self.runs, false);
         }
     }
 

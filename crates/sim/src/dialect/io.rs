@@ -11,11 +11,13 @@ use crate::stamp::SECTOR_BYTES;
 
 /// What the completion of an I/O is checked against.
 enum Expectation {
-    /// And what its store had gone through when it was submitted.
+    /// And what its store had gone through when it was submitted, and the grant that it stood under then: what refuses it may
+    /// come behind another. 0 until there is one.
     Write {
         version: u64,
         fua: bool,
         upheavals: u64,
+        generation: u64,
     },
     /// And under which generation the export was written then.
     Read(Ticket, u64),
@@ -33,6 +35,13 @@ impl Pending {
         match self.kind {
             Expectation::Write { version, .. } => Some((self.range, version)),
             _ => None,
+        }
+    }
+
+    /// Its user has been granted the export.
+    pub(super) fn granted(&mut self, now: u64) {
+        if let Expectation::Write { generation: generation @ 0, .. } = &mut self.kind {
+            *generation = now;
         }
     }
 }
@@ -121,7 +130,8 @@ impl DialectUser {
                 let mut buf = self.pool.get(len);
                 model.fill(self.run, range, version, &mut buf);
                 io.data = SegList::of(buf.freeze());
-                Expectation::Write { version, fua, upheavals: life.upheavals }
+                let (upheavals, generation) = (life.upheavals, self.generation);
+                Expectation::Write { version, fua, upheavals, generation }
             }
         };
         match self.settings {
@@ -145,8 +155,11 @@ impl DialectUser {
             return Err(self.violation(format!("I/O {token} was completed twice")));
         };
         if let Err(error) = completion.result {
-            let writes = matches!(kind, Expectation::Write { .. });
-            if !self.error_is_due(error.kind, writes, export) {
+            let wrote_under = match kind {
+                Expectation::Write { generation, .. } => Some(generation),
+                _ => None,
+            };
+            if !self.error_is_due(error.kind, wrote_under, export) {
                 return Err(self.violation(format!("an I/O failed: {}", error.kind.describe())));
             }
             match self.settings {
@@ -172,7 +185,7 @@ impl DialectUser {
         }
         let model = &mut export.models[self.content];
         let judged = match kind {
-            Expectation::Write { version, fua, upheavals } => {
+            Expectation::Write { version, fua, upheavals, .. } => {
                 coverage.ebd_writes += its;
                 coverage.aoe_writes += mine;
                 // Of AoE nothing is told that is lost before it is flushed.
@@ -201,8 +214,13 @@ impl DialectUser {
         judged.map_err(|v| self.violation(v.0))
     }
 
-    /// Whether it had to come to this.
-    pub(super) fn error_is_due(&self, kind: ErrorKind, writes: bool, export: &Export) -> bool {
+    /// Whether it had to come to this: for a write, that was asked for under the grant `wrote_under`.
+    pub(super) fn error_is_due(
+        &self,
+        kind: ErrorKind,
+        wrote_under: Option<u64>,
+        export: &Export,
+    ) -> bool {
         match kind {
             ErrorKind::Away => !self.settings.waits(),
             ErrorKind::Fenced => {
@@ -210,10 +228,10 @@ impl DialectUser {
                 !self.read_only && export.was_fenced(self.content, self.generation, &me)
             }
             // A drive of AoE cannot be written any more.
-            ErrorKind::Unsupported if writes => {
-                let me = self.aoe_writer();
-                let was_fenced = |me| export.was_fenced(self.content, self.generation, &me);
-                !self.read_only && me.is_some_and(was_fenced)
+            ErrorKind::Unsupported => {
+                let was_fenced =
+                    |(me, generation)| export.was_fenced(self.content, generation, &me);
+                !self.read_only && self.aoe_writer().zip(wrote_under).is_some_and(was_fenced)
             }
             ErrorKind::ContentChanged => export.is_gone(self.content),
             ErrorKind::Io | ErrorKind::NoSpace => export.error_is_due(),

@@ -78,6 +78,8 @@ pub struct DialectUser {
     client: Option<Client>,
     /// Number of its present run, unique in the world.
     run: u32,
+    /// All that it has had: to a server of AoE they are one writer.
+    runs: Vec<u32>,
     is_open: bool,
     is_closing: bool,
     was_aborted: bool,
@@ -123,6 +125,7 @@ impl DialectUser {
             workload,
             client: None,
             run: 0,
+            runs: Vec::new(),
             is_open: false,
             is_closing: false,
             was_aborted: false,
@@ -167,6 +170,7 @@ impl DialectUser {
         let infos = self.machine.open_links(net, self.faults.as_ref(), clock);
         let how = (self.read_only, self.take_over);
         self.client = Some(Client::new(Time(now), &self.settings, how, seed, infos[0]));
+        self.runs.push(run);
         (self.run, self.is_open, self.is_closing) = (run, false, false);
         (self.was_aborted, self.handshakes, self.answered_at) = (false, 0, now);
         self.machine.frozen_until = 0;
@@ -331,7 +335,7 @@ impl DialectUser {
                     }
                 };
             }
-            if !self.error_is_due(kind, true, export) {
+            if !self.error_is_due(kind, Some(self.generation), export) {
                 return Err(self.violation(format!("it failed: {}", kind.describe())));
             }
             return Ok(Some(DialectEnd::Failed(kind)));

@@ -337,10 +337,15 @@ impl MediumHandle {
     }
 
     /// From now on writes stamped by another run than `run` are a breach of the fence, but for what
-    /// a writer who `patches` parts of blocks writes once more as it was read.
+    /// a writer who `patches` parts of blocks writes once more as it was read. Of 0 nothing is.
     pub fn fence(&self, run: u32, patches: bool) {
+        self.fence_all_but(if run == 0 { &[] } else { std::slice::from_ref(&run) }, patches);
+    }
+
+    /// As [`MediumHandle::fence`], for one whose former runs may write on.
+    pub fn fence_all_but(&self, runs: &[u32], patches: bool) {
         let m = &mut *self.medium.borrow_mut();
-        m.fence.grant(run, patches, m.config.is_cached);
+        m.fence.grant(runs, patches, m.config.is_cached);
         if m.config.is_cached {
             m.fence.was_read(0, &m.current);
         }

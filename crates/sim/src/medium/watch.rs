@@ -15,8 +15,8 @@ const BLOCK_BYTES_MAX: usize = 4096;
 /// Who may write, as far as stamps tell.
 #[derive(Default)]
 pub(super) struct Fence {
-    /// Sectors stamped by another run are a breach; 0: none are.
-    granted_run: u32,
+    /// Sectors stamped by other runs are a breach; if it is empty none are.
+    granted_runs: Vec<u32>,
     /// Its writer patches parts of blocks.
     patches: bool,
     /// Somebody keeps what is read: then all that was there at the grant counts as read, and reads of any length do.
@@ -27,9 +27,10 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// This run has been granted the export. Who `patches` writes parts of blocks.
-    pub fn grant(&mut self, run: u32, patches: bool, is_cached: bool) {
-        (self.granted_run, self.patches, self.is_cached) = (run, patches, is_cached);
+    /// The export has been granted to who had these runs. Who `patches` writes parts of blocks.
+    pub fn grant(&mut self, runs: &[u32], patches: bool, is_cached: bool) {
+        self.granted_runs = runs.to_vec();
+        (self.patches, self.is_cached) = (patches, is_cached);
         self.read.clear();
     }
 
@@ -40,7 +41,7 @@ impl Fence {
         }
         for (nth, sector) in bytes.chunks_exact(SECTOR_BYTES).enumerate() {
             if let Seen::Stamp { run, version, .. } = look(sector)
-                && run != self.granted_run
+                && !self.granted_runs.contains(&run)
             {
                 self.read.insert(((from / SECTOR_BYTES + nth) as u64, version));
             }
@@ -49,17 +50,18 @@ impl Fence {
 
     /// How a write breaches it, if it does.
     fn breach(&self, bytes: &[u8]) -> Option<String> {
-        if self.granted_run == 0 {
+        if self.granted_runs.is_empty() {
             return None;
         }
         bytes.chunks_exact(SECTOR_BYTES).find_map(|sector| match look(sector) {
             Seen::Stamp { run, version, address }
-                if run != self.granted_run && !self.read.contains(&(address, version)) =>
+                if !self.granted_runs.contains(&run)
+                    && !self.read.contains(&(address, version)) =>
             {
                 Some(format!(
-                    "sector {address} was written with version {version} by run {run}, after run \
-                     {} had been granted the export",
-                    self.granted_run
+                    "sector {address} was written with version {version} by run {run}, after \
+                     {:?} had been granted the export",
+                    self.granted_runs
                 ))
             }
             _ => None,
