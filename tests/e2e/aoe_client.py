@@ -68,13 +68,54 @@ class Station:
         return [told[2 + 6 * at:8 + 6 * at] for at in range(told[1])]
 
 
+OTHER = bytes([2, 0, 0, 0, 0, 9])
+RESERVED = 6
+
+
+def set_all(station):
+    """A string, and the device for itself."""
+    assert station.query(3, b"kept")[2] == b"kept"
+    assert station.reserve(1, station.mac) == [station.mac]
+    assert station.ata(WRITE_EXT, 8, 2, bytes(1024))[0] == 0x40
+
+
+def see_all(station):
+    """Both are there; passes the device on to somebody else."""
+    assert station.query()[2] == b"kept" and station.reserve(0) == [station.mac], (station.query(), station.reserve(0))
+    assert station.ata(WRITE_EXT, 8, 2, bytes(1024))[0] == 0x40
+    assert station.reserve(1, OTHER) == [OTHER]
+
+
+def see_refusal(station):
+    """It is the other's; takes that back by force."""
+    assert station.reserve(0) == [OTHER], station.reserve(0)
+    try:
+        station.ata(WRITE_EXT, 8, 2, bytes(1024))
+        raise AssertionError("what is reserved for another was written")
+    except Refused as refused:
+        assert refused.args[0] == RESERVED, refused
+    assert station.reserve(2) == []
+
+
+def see_nothing(station):
+    """Only the string is left."""
+    assert station.query()[2] == b"kept" and station.reserve(0) == []
+    assert station.ata(WRITE_EXT, 8, 2, bytes(1024))[0] == 0x40
+
+
+KEPT = {"set": set_all, "seen": see_all, "refused": see_refusal, "gone": see_nothing}
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("interface")
     parser.add_argument("device")
+    parser.add_argument("--kept", choices=KEPT, help="one step of what a target has to keep from one life to the next")
     args = parser.parse_args()
     shelf, slot = map(int, args.device.split("."))
     station = Station(args.interface, shelf, slot)
+    if args.kept:
+        return KEPT[args.kept](station)
     buffers, most, text = station.query()
     assert buffers >= 1 and most >= 2 and text == b"", (buffers, most, text)
     status, _, _, drive = station.ata(IDENTIFY, sectors=1, flags=0)

@@ -49,6 +49,35 @@ def frames_of_a_station(lab):
 
 
 @test(security="insecure")
+def what_clients_set_outlives_a_kill(lab):
+    """The config string and for whom a device is reserved are there in the next life of a target that was killed."""
+    state = lab.path("kept")
+    target = Target(lab, f"disk0={image(lab, mib=8)}", extra=[*offer(lab), "--state-dir", state], over="packet")
+    kept = os.path.join(state, "aoe-node1-7.1.json")
+    for step, now in ("set", station(lab, "initiator")), ("seen", "02-00-00-00-00-09"), ("refused", None), ("gone", None):
+        done = lab.run("initiator", "/usr/bin/python3", CLIENT, "eth1", "7.1", "--kept", step, check_exit=False)
+        check(done.returncode == 0, f"{step}: exit {done.returncode}\n{tail(done.stdout)}{tail(done.stderr)}")
+
+        # It is answered first.
+        until(f"what is set by {step} to be kept", 10, lambda: reserved_in(kept) == ([now] if now else []))
+        target.kill()
+        target.start()
+    with open(kept, "w") as file:
+        file.write("nonsense")
+    target.kill()
+    target.start()
+    until("the target to say what it cannot read", 10, lambda: kept in target.process.stderr)
+
+
+def reserved_in(path):
+    try:
+        with open(path) as file:
+            return json.load(file)["reserved"]
+    except FileNotFoundError:
+        return None
+
+
+@test(security="insecure")
 def one_writer_for_all_protocols(lab):
     """A native attach beside a writer of AoE is told its name, and takes over; the former writer cannot write any more."""
     Target(lab, f"disk0={image(lab, mib=8)}", extra=offer(lab), over="packet")

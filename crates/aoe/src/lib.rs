@@ -26,10 +26,12 @@ pub enum AoeCanary {
     OrderIgnored,
     /// A server asks nobody whether a station may write.
     ExportsSkipped,
+    /// A server has a reservation put on record before the list of its stations is kept.
+    ListNotKept,
 }
 
 pub use client::{AoeClient, AoeClientConfig, AoeClientReport, AoeClientState};
 pub use server::{
-    AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig, AoeServerStats,
+    AoeKeeper, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig, AoeServerStats, mac_of,
     reserved_writer, station_writer,
 };

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{DEVICE, RESERVED, Told, World, mac, offer, stamp, station};
-use thinwire_aoe::AoeOffer;
+use thinwire_aoe::{AoeKept, AoeOffer};
 use thinwire_volume::Op;
 use thinwire_wire::aoe::{
     AoeCommand, AtaCommand, Body, ErrorCode, Reservation, ReserveCommand, ShelfSlot, ata_error,
@@ -134,6 +134,54 @@ fn a_reservation_behind_a_restart() {
     assert_eq!(world.raw_write(station(1), 0, 3), RESERVED, "it is another writer");
     assert_eq!(world.reserve(station(2), Set, &both), Some(Ok(both.to_vec())));
     assert!(world.raw_write(station(1), 0, 4).is_done());
+}
+
+/// Who is on record from a former life of the target is released as if it had been heard in this one.
+#[test]
+fn a_release_behind_a_restart() {
+    let mut world = World::new();
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Ok(vec![mac(1)])));
+    world.crash();
+    assert_eq!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 2).is_done(), "nobody is on record");
+    world.crash();
+    assert_eq!(
+        world.reserve(station(1), Set, &[]),
+        Some(Ok(Vec::new())),
+        "there is nothing of its"
+    );
+    assert_eq!(world.raw_write(station(1), 0, 3), RESERVED);
+    assert_eq!(world.reserve(station(2), Set, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(1), 0, 3).is_done());
+    world.crash();
+    assert_eq!(world.reserve(station(2), ForceSet, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 4).is_done());
+}
+
+/// Of the lists that were kept that one is in force whose stations are on record.
+#[test]
+fn the_record_says_which_list_is_in_force() {
+    let keep = |world: &World, reserved: &[[u8; 6]], reserving: &[[u8; 6]]| {
+        let (reserved, reserving) = (reserved.to_vec(), reserving.to_vec());
+        let kept = AoeKept { reserved, reserving, ..AoeKept::default() };
+        world.kept.0.borrow_mut().insert(DEVICE, kept);
+    };
+    let mut world = World::new();
+    assert_eq!(world.reserve(station(1), Set, &[mac(1)]), Some(Ok(vec![mac(1)])));
+    // Killed before it has said that the list is in force, and before the next one is.
+    for (reserved, reserving) in [(mac(2), mac(1)), (mac(1), mac(2))] {
+        keep(&world, &[reserved], &[reserving]);
+        world.crash();
+        assert_eq!(world.reserve(station(3), Read, &[]), Some(Ok(vec![mac(1)])));
+        assert_eq!(world.raw_write(station(2), 0, 2), RESERVED);
+        assert!(world.raw_write(station(1), 0, 1).is_done());
+    }
+    // The end of it is on record, and nothing else.
+    assert_eq!(world.reserve(station(1), Set, &[]), Some(Ok(Vec::new())));
+    keep(&world, &[], &[mac(1)]);
+    world.crash();
+    assert_eq!(world.reserve(station(3), Read, &[]), Some(Ok(Vec::new())));
+    assert!(world.raw_write(station(2), 0, 2).is_done());
 }
 
 /// A write is in the store when another takes over: that is answered once it has landed, so that it does not land on what the

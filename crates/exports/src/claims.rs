@@ -168,6 +168,17 @@ impl Exports {
         !matches!(record, RecordState::Reading | RecordState::Unread(_))
     }
 
+    /// Who is on record as the writer, where that is known ([`Exports::is_writer_known`]): `None` if nobody is.
+    pub fn writer_on_record(&self, export: usize) -> Option<[u8; 16]> {
+        let writer = &self.exports[export].writer;
+        writer.is_held().then_some(writer.holder)
+    }
+
+    /// Whether nobody may write it.
+    pub fn is_read_only(&self, export: usize) -> bool {
+        self.exports[export].read_only
+    }
+
     /// A claim of this session and transaction waits.
     pub fn is_waiting(&self, session: u64, transaction: u32) -> bool {
         let is = |p: &PendingClaim| p.user.session == session && p.transaction == transaction;

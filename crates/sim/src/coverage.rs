@@ -114,6 +114,8 @@ coverage! {
     aoe_late,
     /// Answers by which servers refused them.
     aoe_refused,
+    /// Requests to reserve a device, or to release it.
+    aoe_reserves,
     /// Users that ended in order.
     aoe_ended,
     /// Power failures of targets.

@@ -51,3 +51,8 @@ fn canary_without_an_order_is_found() {
 fn canary_that_skips_exports_is_found() {
     found(AoeCanary::ExportsSkipped, 300);
 }
+
+#[test]
+fn canary_that_keeps_no_list_is_found() {
+    found(AoeCanary::ListNotKept, 2000);
+}

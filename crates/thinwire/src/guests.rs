@@ -1,9 +1,10 @@
 //! What is offered in other protocols: from offers to their servers, each on a link of its own.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use thinwire_aoe::{AoeCanary, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig};
+use thinwire_aoe::{AoeCanary, AoeOffer, AoePort, AoeServer, AoeServerConfig};
 use thinwire_buffer::{Addr, LinkInfo};
 use thinwire_ebd::{EbdCanary, EbdOffer, EbdServer, ServerConfig};
 use thinwire_runtime::clock::entropy;
@@ -13,7 +14,8 @@ use thinwire_wire::aoe::{DATA_OFFSET, ShelfSlot};
 use thinwire_wire::ebd::EbdForm;
 
 use crate::config::TargetSettings;
-use crate::error::Outcome;
+use crate::error::{Failure, Outcome};
+use crate::kept::{FileKeeper, KeptPlace};
 use crate::links::open_foreign_link;
 use crate::offer::{OfferProtocol, OfferSpec};
 
@@ -31,21 +33,30 @@ enum Lane {
 pub fn guests(config: &TargetSettings) -> Outcome<Vec<Guest>> {
     let mut lanes: Vec<(&OfferSpec, Lane)> = Vec::new();
     let mut devices: Vec<AoeOffer> = Vec::new();
+    let place = KeptPlace::new(config);
     for offer in &config.offers {
         warn_of(offer);
         let lane = lanes.iter_mut().find(|(first, _)| first.link() == offer.link());
-        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices)) {
+        match (lane.map(|(_, lane)| lane), lane_of(offer, &mut devices, &place)) {
             (Some(Lane::Ebd(_, known)), Lane::Ebd(_, new)) => known.extend(new),
             (Some(Lane::Aoe(known)), Lane::Aoe(new)) => known.extend(new),
             (None, lane) => lanes.push((offer, lane)),
             (Some(_), _) => unreachable!("offers of two protocols on one link were refused"),
         }
     }
-    let server = AoeServer::new(AoeServerConfig {
+    let exports: BTreeMap<_, _> =
+        devices.iter().map(|offer| (offer.device, offer.export.clone())).collect();
+    let mut server = AoeServer::new(AoeServerConfig {
         offers: devices,
         seed: entropy(),
         canary: AoeCanary::None,
     });
+    if !exports.is_empty() {
+        let keeper = FileKeeper::new(place, exports);
+        let keeper =
+            keeper.map_err(|e| Failure::failed(format!("cannot serve AoE: no thread: {e}")))?;
+        server = server.kept_by(Box::new(keeper));
+    }
     let server = Rc::new(RefCell::new(server));
     lanes.into_iter().map(|(first, lane)| open(config, first, lane, &server)).collect()
 }
@@ -64,7 +75,7 @@ fn warn_of(offer: &OfferSpec) {
 }
 
 /// The lane of one offer. A device of AoE comes to the others, unless it is there by another link.
-fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>) -> Lane {
+fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>, place: &KeptPlace) -> Lane {
     let export = offer.export.clone();
     let stations: Vec<Addr> = offer.stations.iter().map(|&mac| Addr::Mac(mac)).collect();
     match offer.protocol {
@@ -75,7 +86,7 @@ fn lane_of(offer: &OfferSpec, devices: &mut Vec<AoeOffer>) -> Lane {
             match devices.iter_mut().find(|known| known.device == device) {
                 Some(known) => known.stations.extend(stations),
                 None => {
-                    let kept = AoeKept::default();
+                    let kept = place.read(device, &export);
                     devices.push(AoeOffer { device, export, stations, cached, kept });
                 }
             }

@@ -39,6 +39,7 @@ mod guests;
 pub mod health;
 pub mod host;
 pub mod identity;
+mod kept;
 pub mod keys;
 mod last_resort;
 pub mod leftover;

@@ -13,6 +13,7 @@ use crate::control::{MeasureStatus, PrivilegesStatus};
 use crate::error::{Failure, Outcome};
 use crate::export::ExportSpec;
 use crate::last_resort::paths_of;
+use crate::offer::{OfferProtocol, OfferSpec};
 use crate::state_dir;
 use crate::uri::VolumeSpec;
 
@@ -164,7 +165,7 @@ impl Privileges {
 }
 
 /// A file or folder of the configuration that this user could not use without CAP_DAC_OVERRIDE, and will while it
-/// serves: what keeps records of who may write, and their places.
+/// serves: what keeps records of who may write, and their places, and what clients of AoE have set.
 fn foreign_of(config: &TargetSettings) -> Option<PathBuf> {
     let exports = config.exports.iter().flat_map(|export| {
         let paths = paths_of(std::iter::once(&export.volume));
@@ -174,7 +175,8 @@ fn foreign_of(config: &TargetSettings) -> Option<PathBuf> {
         let has_path = || !paths_of(std::iter::once(&export.volume)).is_empty();
         !export.read_only && (!export.volume.is_store() || has_path())
     };
-    let records = config.exports.iter().any(keeps_records);
+    let is_aoe = |offer: &OfferSpec| matches!(offer.protocol, OfferProtocol::Aoe { .. });
+    let records = config.exports.iter().any(keeps_records) || config.offers.iter().any(is_aoe);
     let mut all = exports.chain(records.then(|| (config.state_dir.clone(), true)));
     all.find(|(path, write)| path.exists() && !confine::may_use(path, *write)).map(|(path, _)| path)
 }

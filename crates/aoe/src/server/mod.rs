@@ -14,6 +14,7 @@ mod queries;
 mod requests;
 mod reserving;
 
+pub use self::parties::mac_of;
 pub use self::port::AoePort;
 pub use self::reserving::{reserved_writer, station_writer};
 
@@ -39,14 +40,19 @@ pub struct AoeKept {
     pub config: Vec<u8>,
     /// Stations that are listened to (MAC Mask List), at most 255; all if there are none.
     pub masks: Vec<[u8; 6]>,
-    /// Stations that the device is reserved for (Reserve/Release), at most 255; none if it is not.
+    /// Stations that the device is reserved for (Reserve/Release), at most 255, in order; none if it is not.
     pub reserved: Vec<[u8; 6]>,
+    /// Those for whom it is about to be. The record of who writes says which of the two lists is in force, if one is.
+    pub reserving: Vec<[u8; 6]>,
 }
 
-/// Keeps what clients have set.
+/// Keeps what clients have set. Called on the server's thread: it must not wait.
 pub trait AoeKeeper {
-    /// It has changed. Called on the server's thread: it must not wait. The client is answered whatever becomes of it.
+    /// It has changed.
     fn keep(&mut self, device: ShelfSlot, kept: &AoeKept);
+
+    /// What was given last is durable; or cannot be made so, and a person has been told.
+    fn is_kept(&self, device: ShelfSlot) -> bool;
 }
 
 /// A device that a server offers.
@@ -135,6 +141,8 @@ struct Device {
     ports: Vec<usize>,
     /// A change of whom it is reserved for, which is being decided.
     reserving: Option<Reserving>,
+    /// It is known which of the lists that were kept is in force.
+    is_settled: bool,
 }
 
 /// A link of a server.
@@ -177,14 +185,17 @@ impl AoeServer {
         let mut names: Vec<String> = Vec::new();
         let mut devices = Vec::with_capacity(offers.len());
         for mut offer in offers {
-            offer.kept.reserved.sort_unstable();
-            offer.kept.reserved.dedup();
+            for list in [&mut offer.kept.reserved, &mut offer.kept.reserving] {
+                list.sort_unstable();
+                list.dedup();
+            }
+            let is_settled = offer.kept.reserved.is_empty() && offer.kept.reserving.is_empty();
             assert!(offer.device.is_one(), "{} is not one device", offer.device);
             let order = names.iter().position(|name| *name == offer.export).unwrap_or(names.len());
             if order == names.len() {
                 names.push(offer.export.clone());
             }
-            devices.push(Device { offer, order, ports: Vec::new(), reserving: None });
+            devices.push(Device { offer, order, ports: Vec::new(), reserving: None, is_settled });
         }
         AoeServer {
             devices,
@@ -301,11 +312,12 @@ impl AoeServer {
                 continue;
             }
             is_here = true;
-            match self.hears(at, from) {
-                true => {
-                    self.take_for(now, at, &header, &head[HEADER_BYTES..seen], (from, rx), desk)
-                }
-                false => self.stats.masked += 1,
+            if !self.hears(at, from) {
+                self.stats.masked += 1;
+            } else if !self.devices[at].is_settled && !self.settle(at, desk) {
+                self.stats.undecided += 1;
+            } else {
+                self.take_for(now, at, &header, &head[HEADER_BYTES..seen], (from, rx), desk);
             }
         }
         self.stats.absent += u64::from(!is_here);
@@ -362,7 +374,7 @@ impl AoeServer {
         self.drop_waiting(at, desk);
         let Some(party) = self.parties.remove(at) else { return };
         let device = &mut self.devices[party.offer];
-        device.reserving.take_if(|reserving| reserving.party == at);
+        device.reserving.take_if(|reserving| reserving.is_of(at));
         self.orders[device.order].forget(at);
         desk.leave(party.session, now);
     }

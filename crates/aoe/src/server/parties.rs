@@ -304,7 +304,7 @@ impl Parties {
 }
 
 /// The address of a station, as it stands in lists; links without such addresses have some made of theirs.
-pub(super) fn mac_of(addr: Addr) -> Mac {
+pub fn mac_of(addr: Addr) -> [u8; 6] {
     match addr {
         Addr::Mac(mac) => mac,
         Addr::Sim(n) => {

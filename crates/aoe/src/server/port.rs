@@ -152,6 +152,9 @@ impl Dialect for AoePort {
         while let Some(at) = server.due.pop_front() {
             server.go_on(now, at, desk);
         }
+        if self.is_first() {
+            server.look_at_kept(now, desk);
+        }
         if self.is_first() && now >= server.heard_at {
             server.heard_at = now + HEARD;
             for party in server.parties.iter().filter(|party| party.may_write()) {
@@ -168,10 +171,13 @@ impl Dialect for AoePort {
         let server = self.server.borrow();
         let link = &server.ports[self.port];
         let is_due = !server.due.is_empty() || !link.out.is_empty() || !link.has_announced;
-        match (is_due, self.is_first() && server.parties.iter().any(Party::may_write)) {
-            (true, _) => now,
-            (false, true) => server.heard_at,
-            (false, false) => Time::NEVER,
+        if is_due {
+            return now;
+        }
+        match (self.is_first(), self.is_first() && server.parties.iter().any(Party::may_write)) {
+            (true, true) => server.heard_at.min(server.kept_look(now)),
+            (true, false) => server.kept_look(now),
+            (false, _) => Time::NEVER,
         }
     }
 

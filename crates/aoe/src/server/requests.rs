@@ -308,6 +308,9 @@ impl AoeServer {
         if let Some(pass) = party.former.take() {
             desk.exports().close(party.session, pass, 0);
         }
+        if self.ends_now(at) {
+            return self.end_writer(at, desk);
+        }
         if !self.parties.get(at).is_gone {
             return self.begin_all(now, at, Again::Ready, desk);
         }

@@ -1,5 +1,9 @@
 //! Who may write, and for whom a device is reserved: Reserve/Release on the rule that there is one writer
 //! (`docs/aoe.md`, "Writers").
+//!
+//! The record of who writes an export is the truth about a reservation: whoever a device is reserved for is its writer there.
+//! The list of their addresses is kept beside it, before it can come into force; a server that begins anew finds it there if
+//! the record says so.
 
 use std::time::Duration;
 
@@ -11,9 +15,13 @@ use thinwire_wire::aoe::{
 
 use super::AoeServer;
 use super::parties::{Mac, Party, Sender, Stage, Who, Writing, mac_of};
+use crate::AoeCanary;
 
 /// A party that has asked for nothing for so long, and does not write, makes room for another.
 const SILENT: Duration = Duration::from_secs(5);
+
+/// How soon it is looked whether a list has been kept.
+const KEPT_LOOK: Duration = Duration::from_millis(1);
 
 /// A change of whom a device is reserved for: it is in force once the door has granted the export to them, or has on record that
 /// its writer has ended.
@@ -21,9 +29,17 @@ pub(super) struct Reserving {
     from: Sender,
     header: Header,
     command: ReserveCommand,
+    /// Nobody, if it is released.
     list: Vec<Mac>,
-    /// Which is granted it, or ends.
-    pub party: usize,
+    /// Which is granted it, or ends. None while the list is being kept.
+    pub party: Option<usize>,
+}
+
+impl Reserving {
+    /// It is this party's.
+    pub fn is_of(&self, party: usize) -> bool {
+        self.party == Some(party)
+    }
 }
 
 impl AoeServer {
@@ -143,13 +159,18 @@ impl AoeServer {
         }
         party.writing = Writing::Granted(granted.pass);
         let offer = party.offer;
+        let releases = |r: &mut Reserving| r.is_of(at) && r.list.is_empty();
+        if self.devices[offer].reserving.as_mut().is_some_and(releases) {
+            // It has come to end.
+            return self.due.push_back(at);
+        }
         for entry in &mut party.slots {
             if entry.stage == Stage::Waits && !entry.waits_for_order {
                 entry.stage = Stage::Ready;
             }
         }
         self.due.push_back(at);
-        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.party == at) {
+        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.is_of(at)) {
             self.install(offer, reserving);
         }
     }
@@ -162,7 +183,7 @@ impl AoeServer {
         }
         party.writing = Writing::No;
         let offer = party.offer;
-        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.party == at) {
+        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.is_of(at)) {
             return self.not_reserved(offer, reserving, denied.why);
         }
         for slot in 0..self.parties.get(at).slots.len() {
@@ -205,24 +226,60 @@ impl AoeServer {
         let mut list = asked.macs.to_vec();
         list.sort_unstable();
         list.dedup();
-        let reserving = Reserving { from, header: *header, command, list, party: usize::MAX };
-        match reserving.list.is_empty() {
-            true => self.release_device(at, reserving, desk),
-            false => self.reserve(now, at, reserving, desk),
+        let reserving = Reserving { from, header: *header, command, list, party: None };
+        if reserving.list.is_empty() {
+            return self.release_device(now, at, reserving, desk);
+        }
+        if self.is_writer(at, from) && self.devices[at].offer.kept.reserved == reserving.list {
+            // The answer to it may have been lost.
+            return self.say_reserved(at, from, header, command);
+        }
+        self.devices[at].offer.kept.reserving.clone_from(&reserving.list);
+        self.devices[at].reserving = Some(reserving);
+        self.keep(at);
+        self.go_on_reserving(now, at, desk);
+    }
+
+    /// A station writes a device, or is one of those who do.
+    fn is_writer(&self, at: usize, from: Sender) -> bool {
+        let asker = self.parties.find(at, self.who(at, from));
+        self.parties
+            .writer(at)
+            .is_some_and(|writer| Some(writer) == asker && self.parties.get(writer).may_write())
+    }
+
+    /// Lists that were kept in a former life may be in force; such as are by now may come into it.
+    pub(super) fn look_at_kept(&mut self, now: Time, desk: &mut dyn DialectDesk) {
+        for at in 0..self.devices.len() {
+            if !self.devices[at].is_settled {
+                self.settle(at, desk);
+            }
+            if self.devices[at].reserving.as_ref().is_some_and(|r| r.party.is_none()) {
+                self.go_on_reserving(now, at, desk);
+            }
+        }
+    }
+
+    /// When that is to be looked at.
+    pub(super) fn kept_look(&self, now: Time) -> Time {
+        let waits = |device: &super::Device| {
+            device.reserving.as_ref().is_some_and(|reserving| reserving.party.is_none())
+        };
+        if self.devices.iter().any(waits) { now + KEPT_LOOK } else { Time::NEVER }
+    }
+
+    fn go_on_reserving(&mut self, now: Time, at: usize, desk: &mut dyn DialectDesk) {
+        let device = self.devices[at].offer.device;
+        let is_kept = self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept(device));
+        if is_kept || self.canary == AoeCanary::ListNotKept {
+            let reserving = self.devices[at].reserving.take().expect("it is under way");
+            self.reserve(now, at, reserving, desk);
         }
     }
 
     /// A device is to be reserved: those in the list become its writer, unless another is.
     fn reserve(&mut self, now: Time, at: usize, reserving: Reserving, desk: &mut dyn DialectDesk) {
-        let writer = self.parties.writer(at);
-        let asker = self.parties.find(at, self.who(at, reserving.from));
-        let is_writer = writer
-            .is_some_and(|writer| Some(writer) == asker && self.parties.get(writer).may_write());
-        let kept = &self.devices[at].offer.kept;
-        if is_writer && kept.reserved == reserving.list {
-            // The answer to it may have been lost.
-            return self.say_reserved(at, reserving.from, &reserving.header, reserving.command);
-        }
+        let is_writer = self.is_writer(at, reserving.from);
         let Some(party) = self.take_in(now, at, Who::Reserved, reserving.from, desk) else {
             return self.refuse(
                 reserving.from,
@@ -234,7 +291,7 @@ impl AoeServer {
         let identity = self.identity_of(at, Who::Reserved, &reserving.list);
         // Whoever writes may share that with others, or pass it on.
         let takes_over = is_writer || reserving.command == ReserveCommand::ForceSet;
-        let reserving = Reserving { party, ..reserving };
+        let reserving = Reserving { party: Some(party), ..reserving };
         match self.claim(now, party, identity, takes_over, desk) {
             Ok(()) => self.devices[at].reserving = Some(reserving),
             Err(why) => self.not_reserved(at, reserving, why),
@@ -244,6 +301,7 @@ impl AoeServer {
     /// A list is in force: whoever used the device before does it as one of these from now on, or not at all.
     fn install(&mut self, at: usize, reserving: Reserving) {
         let Reserving { from, header, command, list, party } = reserving;
+        let party = party.expect("it was granted the export");
         for other in self.parties.places() {
             if other != party && self.parties.is_at(other) && self.parties.get(other).offer == at {
                 self.parties.hide(other);
@@ -256,12 +314,25 @@ impl AoeServer {
     }
 
     fn not_reserved(&mut self, at: usize, reserving: Reserving, why: Denial) {
-        if why == Denial::ReadOnly {
+        if why == Denial::ReadOnly && !reserving.list.is_empty() {
             // Nobody writes it.
             return self.install(at, reserving);
         }
-        self.parties.hide(reserving.party);
-        self.due.push_back(reserving.party);
+        if let Some(party) = reserving.party {
+            self.parties.hide(party);
+            self.due.push_back(party);
+        }
+        if reserving.list.is_empty() && why == Denial::Record {
+            // It is theirs as before.
+            let (kept, header) = (&mut self.devices[at].offer.kept, &reserving.header);
+            kept.reserved = std::mem::take(&mut kept.reserving);
+            return self.refuse(reserving.from, header, at, ErrorCode::DeviceUnavailable);
+        }
+        self.set_reserving(at, Vec::new());
+        if reserving.list.is_empty() {
+            // Another writes, or nobody can: there is nothing to end.
+            return self.say_reserved(at, reserving.from, &reserving.header, reserving.command);
+        }
         let code = match why {
             Denial::Record => ErrorCode::DeviceUnavailable,
             _ => ErrorCode::Reserved,
@@ -270,35 +341,74 @@ impl AoeServer {
         self.refuse(reserving.from, &reserving.header, at, code);
     }
 
-    /// A device is to be reserved for nobody: its writer ends, if it is who asks, or whoever it is if that is forced.
-    fn release_device(&mut self, at: usize, reserving: Reserving, desk: &mut dyn DialectDesk) {
-        let Reserving { from, ref header, command, .. } = reserving;
-        let asker = self.parties.find(at, self.who(at, from));
-        let is_forced = command == ReserveCommand::ForceSet;
-        let writer = self.parties.writer(at).filter(|at| is_forced || Some(*at) == asker);
+    /// A device is to be reserved for nobody: its writer ends, if it is who asks, or whoever it is if that is forced. One that is on
+    /// record from a former life of this server is granted the export first.
+    fn release_device(
+        &mut self,
+        now: Time,
+        at: usize,
+        reserving: Reserving,
+        desk: &mut dyn DialectDesk,
+    ) {
+        let who = self.who(at, reserving.from);
+        let is_forced = reserving.command == ReserveCommand::ForceSet;
+        let is_its = |writer: &usize| is_forced || Some(*writer) == self.parties.find(at, who);
+        let writer = self.parties.writer(at).filter(is_its);
         if let Some(writer) = writer
             && let Writing::Asked(_) = self.parties.get(writer).writing
         {
             return self.stats.undecided += 1;
         }
-        if let Some(former) = self.parties.find(at, Who::Reserved) {
-            self.parties.hide(former);
-            self.due.push_back(former);
+        // Until the end is on record the list may be in force.
+        let former = std::mem::take(&mut self.devices[at].offer.kept.reserved);
+        self.devices[at].offer.kept.reserving.clone_from(&former);
+        if let Some(party) = self.parties.find(at, Who::Reserved) {
+            self.parties.hide(party);
+            self.due.push_back(party);
         }
-        self.set_reserved(at, Vec::new());
-        let Some(writer) = writer else { return self.say_reserved(at, from, header, command) };
+        if let Some(writer) = writer {
+            self.devices[at].reserving = Some(Reserving { party: Some(writer), ..reserving });
+            return self.end_writer(writer, desk);
+        }
+        let who = if former.is_empty() { who } else { Who::Reserved };
+        let Some(party) = self.take_in(now, at, who, reserving.from, desk) else {
+            return self.not_reserved(at, reserving, Denial::Record);
+        };
+        let identity = self.identity_of(at, who, &former);
+        let reserving = Reserving { party: Some(party), ..reserving };
+        let takes_over = is_forced && self.is_on_record(at, party, desk);
+        match self.claim(now, party, identity, takes_over, desk) {
+            Ok(()) => self.devices[at].reserving = Some(reserving),
+            Err(why) => self.not_reserved(at, reserving, why),
+        }
+    }
+
+    /// A writer of this device is on record.
+    fn is_on_record(&self, at: usize, party: usize, desk: &mut dyn DialectDesk) -> bool {
+        let anybody = writer(self.devices[at].offer.device, 0, [0; 8]);
+        let of_device = |id: [u8; 16]| id[..3] == anybody[..3] && id[4..7] == anybody[4..7];
+        desk.exports().writer_on_record(self.parties.get(party).export).is_some_and(of_device)
+    }
+
+    /// What was granted the export to end is to.
+    pub(super) fn ends_now(&self, party: usize) -> bool {
+        let Party { offer, writing, is_ending, .. } = self.parties.get(party);
+        let releases = |r: &Reserving| r.is_of(party) && r.list.is_empty();
+        let may_write = matches!(writing, Writing::Granted(_));
+        may_write && !is_ending && self.devices[*offer].reserving.as_ref().is_some_and(releases)
+    }
+
+    pub(super) fn end_writer(&mut self, writer: usize, desk: &mut dyn DialectDesk) {
         self.parties.hide(writer);
         self.due.push_back(writer);
         self.transactions = self.transactions.wrapping_add(1);
         let (transaction, party) = (self.transactions, self.parties.get_mut(writer));
         let (session, writing) = (party.session, party.writing);
-        party.writing = Writing::No;
+        (party.writing, party.is_ending) = (Writing::No, true);
         let is_closed = match writing {
             Writing::Granted(pass) => desk.exports().close(session, pass, transaction),
             _ => true,
         };
-        self.parties.get_mut(writer).is_ending = true;
-        self.devices[at].reserving = Some(Reserving { party: writer, ..reserving });
         if is_closed {
             self.released(writer);
         }
@@ -309,17 +419,47 @@ impl AoeServer {
         let offer = self.parties.get(party).offer;
         self.parties.get_mut(party).is_ending = false;
         self.due.push_back(party);
-        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.party == party) {
+        if let Some(reserving) = self.devices[offer].reserving.take_if(|r| r.is_of(party)) {
+            self.set_reserving(offer, Vec::new());
             self.say_reserved(offer, reserving.from, &reserving.header, reserving.command);
         }
     }
 
     fn set_reserved(&mut self, at: usize, list: Vec<Mac>) {
-        let reserved = &mut self.devices[at].offer.kept.reserved;
-        if *reserved != list {
-            *reserved = list;
+        let kept = &mut self.devices[at].offer.kept;
+        if kept.reserved != list || !kept.reserving.is_empty() {
+            (kept.reserved, kept.reserving) = (list, Vec::new());
             self.keep(at);
         }
+    }
+
+    fn set_reserving(&mut self, at: usize, list: Vec<Mac>) {
+        let reserving = &mut self.devices[at].offer.kept.reserving;
+        if *reserving != list {
+            *reserving = list;
+            self.keep(at);
+        }
+    }
+
+    /// Sees which of the lists that were kept is in force: that of those who are on record as the writer. False if that is
+    /// not known yet.
+    pub(super) fn settle(&mut self, at: usize, desk: &mut dyn DialectDesk) -> bool {
+        let device = &self.devices[at].offer;
+        let Some(export) = desk.exports().find(&device.export) else { return true };
+        if !desk.exports().is_writer_known(export) {
+            return false;
+        }
+        let writer = desk.exports().writer_on_record(export);
+        let is_read_only = desk.exports().is_read_only(export);
+        let is_in_force = |list: &&Vec<Mac>| {
+            let names = !list.is_empty() && writer == Some(reserved_writer(device.device, list));
+            names || is_read_only && **list == device.kept.reserved
+        };
+        let lists = [&device.kept.reserving, &device.kept.reserved];
+        let list = lists.into_iter().find(is_in_force).cloned().unwrap_or_default();
+        self.devices[at].is_settled = true;
+        self.set_reserved(at, list);
+        true
     }
 
     fn say_reserved(&mut self, at: usize, to: Sender, header: &Header, command: ReserveCommand) {

@@ -94,6 +94,10 @@ impl AoeKeeper for Kept {
     fn keep(&mut self, device: ShelfSlot, kept: &AoeKept) {
         self.0.borrow_mut().insert(device, kept.clone());
     }
+
+    fn is_kept(&self, _: ShelfSlot) -> bool {
+        true
+    }
 }
 
 pub struct World {

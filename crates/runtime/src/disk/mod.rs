@@ -27,7 +27,7 @@ mod restricted;
 pub(crate) mod ring;
 mod slots;
 mod spread;
-mod state_file;
+pub mod state_file;
 mod threads;
 mod unused;
 mod uring;

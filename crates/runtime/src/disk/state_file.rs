@@ -13,8 +13,11 @@ pub(super) fn path(whose: &str, identity: &[u8; 16], state_dir: &Path) -> PathBu
     state_dir.join(format!("{whose}-{name}"))
 }
 
-/// Replaces it in one step, durably: a crash leaves the old or the new one.
-pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Replaces it in one step, durably: a crash leaves the old or the new one. Makes its folder, if there is none. Blocks.
+///
+/// # Errors
+/// The file system's: the old one is there, or the new one, and may not be durable.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder(path))?;
     let new = path.with_extension("new");
     let mut options = fs::OpenOptions::new();
@@ -26,8 +29,11 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(path)
 }
 
-/// Removes it, if it is there, durably. If it is not, whoever removed it may have failed to make that durable.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+/// Removes it, if it is there, durably. If it is not, whoever removed it may have failed to make that durable. Blocks.
+///
+/// # Errors
+/// The file system's: it may be there, or may be again after a crash.
+pub fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Ok(()) => sync_folder(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => sync_absence(path),
@@ -35,8 +41,11 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What it holds, if it is there.
-pub(super) fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// What it holds, if it is there. Blocks.
+///
+/// # Errors
+/// It is there, and cannot be read.
+pub fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -5,14 +5,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use thinwire_aoe::{
-    AoeCanary, AoeKept, AoeOffer, AoePort, AoeServer, AoeServerConfig, station_writer,
-};
+use thinwire_aoe::{AoeCanary, AoeOffer, AoePort, AoeServer, AoeServerConfig, station_writer};
 use thinwire_buffer::{Addr, LinkInfo};
 use thinwire_volume::{Volume, WriterRecord};
 use thinwire_wire::aoe::{ErrorCode, ShelfSlot};
 
 use super::client::{Client, DialectSettings};
+use super::reserving::{BookKeeper, KeptBook, writers_of};
 use super::{AoeSettings, DialectUser};
 use crate::coverage::Coverage;
 use crate::export::{Export, Store};
@@ -32,9 +31,17 @@ pub struct AoeLane {
     pub exports: Vec<(String, bool)>,
     /// A fault in its server.
     pub canary: AoeCanary,
+    /// What clients have set of its devices.
+    kept: Rc<RefCell<KeptBook>>,
 }
 
 impl AoeLane {
+    /// Of these exports, nothing of which anybody has set.
+    pub fn new(station: u32, shelf: u16, exports: Vec<(String, bool)>) -> Self {
+        let (canary, kept) = (AoeCanary::None, Rc::default());
+        AoeLane { station, shelf, exports, canary, kept }
+    }
+
     /// The number of one of its devices.
     pub fn device(&self, slot: usize) -> ShelfSlot {
         ShelfSlot { shelf: self.shelf, slot: slot as u8 }
@@ -42,16 +49,18 @@ impl AoeLane {
 
     /// The server of a process that starts now, on its one link.
     pub fn open(&self, info: LinkInfo, seed: u64) -> AoePort {
-        let offer = |(slot, (export, cached)): (usize, &(String, bool))| AoeOffer {
+        let mut book = self.kept.borrow_mut();
+        let mut offer = |(slot, (export, cached)): (usize, &(String, bool))| AoeOffer {
             device: self.device(slot),
             export: export.clone(),
             stations: Vec::new(),
             cached: *cached,
-            kept: AoeKept::default(),
+            kept: book.found(self.device(slot), seed),
         };
-        let offers: Vec<AoeOffer> = self.exports.iter().enumerate().map(offer).collect();
+        let offers: Vec<AoeOffer> = self.exports.iter().enumerate().map(&mut offer).collect();
         let devices: Vec<ShelfSlot> = offers.iter().map(|offer| offer.device).collect();
         let server = AoeServer::new(AoeServerConfig { offers, seed, canary: self.canary });
+        let server = server.kept_by(Box::new(BookKeeper(self.kept.clone())));
         AoePort::new(&Rc::new(RefCell::new(server)), info, &devices)
     }
 }
@@ -72,16 +81,20 @@ impl DialectUser {
         }
     }
 
-    /// Who it is on record, if it speaks AoE.
+    /// Its device, if it speaks AoE.
+    pub(super) fn device(&self) -> Option<ShelfSlot> {
+        Some(self.aoe()?.config.device)
+    }
+
+    /// Who it is on record while it writes for itself, if it speaks AoE.
     pub(super) fn aoe_writer(&self) -> Option<[u8; 16]> {
-        let device = self.aoe()?.config.device;
-        Some(station_writer(device, Addr::Sim(self.machine.stations[0])))
+        Some(station_writer(self.device()?, Addr::Sim(self.machine.stations[0])))
     }
 
     /// It is on record as the writer, if it speaks AoE.
     pub(super) fn is_on_record(&self, export: &Export) -> Option<WriterRecord> {
-        let me = self.aoe_writer()?;
-        export.record_medium()?.on_record().filter(|record| record.holder == me)
+        let all = writers_of(self.device()?, self.machine.stations[0]);
+        export.record_medium()?.on_record().filter(|record| all.contains(&record.holder))
     }
 
     /// Sees whether its drive has said what it is.

@@ -150,6 +150,6 @@ impl Client {
 
     /// Where it stands, for a person.
     pub fn describe(&self) -> String {
-        each!(self, it => format!("{:?}", it.report()))
+        each!(self, it => format!("{:?}, refused: {:?}", it.report(), it.refusal()))
     }
 }

@@ -1,5 +1,6 @@
 //! What happens to users of other protocols.
 
+use super::{DialectUser, For};
 use crate::chaos::Later;
 use crate::world::{SimHost, World};
 
@@ -20,6 +21,8 @@ pub enum DialectEvent {
     LinkDown(u64),
     /// It and its server do not reach each other for so long: both ways, or one.
     Cut(u64, u8),
+    /// A person at its station has its device reserved, or released: by force, or not. Only AoE has that.
+    Reserve(For, bool),
 }
 
 impl World {
@@ -55,7 +58,20 @@ impl World {
                     }
                 }
             }
+            DialectEvent::Reserve(whom, is_forced) => self.reserve(user, whom, is_forced),
         }
         ends
+    }
+
+    fn reserve(&mut self, user: usize, whom: For, is_forced: bool) {
+        let DialectUser { server, export, .. } = self.dialect_users[user];
+        let Some(lane) = &self.servers[server].aoe else { return };
+        let mut others = self.dialect_users.iter().enumerate().filter(|(other, known)| {
+            *other != user && known.export == export && known.device().is_some() && !known.read_only
+        });
+        let another = others.next().map(|(_, other)| other.machine.stations[0]);
+        let stations = (lane.station, another);
+        self.trace.note(self.now, &self.dialect_users[user].name, "reserves", whom as u64);
+        self.dialect_users[user].reserve((whom, is_forced), stations, &mut self.coverage);
     }
 }

@@ -2,13 +2,15 @@
 //! the shipped clients with a workload, every answer of which is checked against the model of its export.
 //!
 //! Here is a user's life. `client.rs` is what it runs; `ebd.rs` and `aoe.rs` what is one protocol's alone. What it submits, and how
-//! that is judged, is in `io.rs`; what happens to it in `events.rs`; `stage.rs` is its part of the world.
+//! that is judged, is in `io.rs`; what happens to it in `events.rs`, reservations apart in `reserving.rs`; `stage.rs` is
+//! its part of the world.
 
 mod aoe;
 mod client;
 mod ebd;
 mod events;
 mod io;
+mod reserving;
 mod stage;
 
 use std::cell::Cell;
@@ -31,6 +33,7 @@ pub use self::client::{AoeSettings, DialectSettings};
 pub use self::ebd::EbdLane;
 pub use self::events::DialectEvent;
 use self::io::Pending;
+pub use self::reserving::For;
 use crate::client::Workload;
 use crate::coverage::Coverage;
 use crate::export::Export;
@@ -211,7 +214,8 @@ impl DialectUser {
 
     /// It writes this export, the one at this place, and may.
     pub fn serves(&self, at: usize, export: &Export) -> bool {
-        let may = self.export == at && !self.read_only && self.is_attached();
+        let is_refused = self.waits_for_turn();
+        let may = self.export == at && !self.read_only && self.is_attached() && !is_refused;
         // Of AoE: it is on record, or nothing speaks against it.
         let record = export.record_medium().and_then(|medium| medium.on_record());
         let is_free = || record.is_none_or(|record| record.holder == [0; 16]);
@@ -248,7 +252,8 @@ impl DialectUser {
     /// has it.
     pub fn is_settled(&self, served: impl Fn(usize) -> bool) -> bool {
         match self.is_open {
-            true if self.waits_for_turn() && served(self.export) => true,
+            // Of a device that is reserved it is not even told how large it is.
+            _ if self.waits_for_turn() && served(self.export) => true,
             true => self.is_attached() && self.is_finished() && self.outstanding() == 0,
             // AoE refuses nobody.
             false => self.aoe_writer().is_none() && !self.read_only && served(self.export),

@@ -111,8 +111,7 @@ impl World {
         }
         let name = |&(at, cached): &(usize, bool)| (self.exports[at].name.clone(), cached);
         let (exports, shelf) = (exports.iter().map(name).collect(), server as u16);
-        let canary = AoeCanary::None;
-        self.servers[server].aoe = Some(AoeLane { station, shelf, exports, canary });
+        self.servers[server].aoe = Some(AoeLane::new(station, shelf, exports));
     }
 
     /// A machine for a user of an export that its server offers in AoE; `flushes` if it asks for flushes.

@@ -9,7 +9,7 @@ use thinwire_wire::ebd::EbdForm;
 use super::damage::has_integrity;
 use super::{Machines, SwarmPlan, durable_workload, has_keys, has_tree, pick, workload};
 use crate::client::Workload;
-use crate::dialect::{DialectEvent, DialectSettings};
+use crate::dialect::{DialectEvent, DialectSettings, For};
 use crate::world::{MS, SECOND, World};
 
 /// Which share of the worlds that may be like that has something offered in EBD, and which in AoE.
@@ -170,17 +170,19 @@ pub(crate) fn plan_dialects(
     let mut planned = Vec::new();
     for user in 0..world.dialect_users.len() {
         let gap = pick(&mut dice, &GAPS);
+        let is_aoe = matches!(world.dialect_users[user].settings, DialectSettings::Aoe(_));
         let mut at = dice.between(1, 2 * gap);
         while at < plan.duration_ns {
             let scale = pick(&mut dice, &[5 * MS, 100 * MS, SECOND, 4 * SECOND]);
             let ns = dice.between(scale / 4, scale);
-            let event = match dice.below(7) {
+            let event = match dice.below(if is_aoe { 9 } else { 7 }) {
                 0 => DialectEvent::Crash(ns),
                 1 => DialectEvent::Close,
                 2 => DialectEvent::Abort,
                 3 => DialectEvent::Freeze(ns),
                 4 => DialectEvent::TakeOver,
                 5 => DialectEvent::LinkDown(ns),
+                7 | 8 => DialectEvent::Reserve(pick(&mut dice, &For::ALL), dice.chance(0.3)),
                 _ => DialectEvent::Cut(ns, dice.below(3) as u8),
             };
             planned.push((at, user, event));

@@ -238,7 +238,13 @@ impl World {
         let clients = self.clients.iter().map(|c| self.describe(c));
         let jugglers = self.jugglers.iter().map(|j| j.describe(self.now));
         let of_dialects = self.dialect_users.iter().map(DialectUser::describe);
-        let clients = clients.chain(jugglers).chain(of_dialects).collect::<Vec<_>>().join("; ");
+        let on_record = self.exports.iter().map(|export| {
+            let record = export.record_medium().and_then(|medium| medium.on_record());
+            let holder = record.map_or(0, |record| u128::from_be_bytes(record.holder));
+            format!("{}: {holder:032x} is on record", export.name)
+        });
+        let clients = clients.chain(jugglers).chain(of_dialects).chain(on_record);
+        let clients = clients.collect::<Vec<_>>().join("; ");
         Violation(format!("{what}: not within {} ms; {clients}", within_ns / MS))
     }
 

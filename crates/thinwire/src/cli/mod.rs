@@ -248,7 +248,7 @@ pub struct TargetArgs {
     pub run_dir: PathBuf,
     /// Folder for the records of who may write exports that have no place for one beside their content:
     /// block devices, volumes that are made of others or are another target's. Where nothing can be written
-    /// these have readers only, and --check says so
+    /// these have readers only, and --check says so. What clients of AoE have set of a device is there, too
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/thinwire")]
     pub state_dir: PathBuf,
     #[command(flatten)]

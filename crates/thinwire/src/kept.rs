@@ -1,0 +1,277 @@
+//! What clients of AoE have set of a target's devices, from one life of the target to the next: a file of each device in the
+//! state directory (`docs/aoe.md`, "The server").
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use serde::{Deserialize, Serialize};
+use thinwire_aoe::{AoeKeeper, AoeKept};
+use thinwire_buffer::Addr;
+use thinwire_runtime::disk::state_file;
+use thinwire_wire::aoe::ShelfSlot;
+
+use crate::config::TargetSettings;
+use crate::size::parse_mac;
+
+/// The version of the files.
+const FORMAT: u32 = 1;
+
+/// What is in a file.
+#[derive(Debug, Serialize, Deserialize)]
+struct KeptFile {
+    format: u32,
+    /// What the device was: if it is another export by now, nothing else counts.
+    export: String,
+    /// Two digits an octet.
+    config: String,
+    masks: Vec<String>,
+    reserved: Vec<String>,
+    reserving: Vec<String>,
+}
+
+impl KeptFile {
+    fn of(export: &str, kept: &AoeKept) -> Self {
+        let list = |macs: &[[u8; 6]]| macs.iter().map(|&mac| Addr::Mac(mac).to_string()).collect();
+        KeptFile {
+            format: FORMAT,
+            export: export.to_owned(),
+            config: kept.config.iter().map(|octet| format!("{octet:02x}")).collect(),
+            masks: list(&kept.masks),
+            reserved: list(&kept.reserved),
+            reserving: list(&kept.reserving),
+        }
+    }
+
+    /// `None` if it is none of ours.
+    fn kept(&self) -> Option<AoeKept> {
+        let list = |macs: &[String]| macs.iter().map(|mac| parse_mac(mac)).collect::<Option<_>>();
+        let octet = |digits: &[u8]| {
+            let digits = std::str::from_utf8(digits).ok().filter(|digits| digits.len() == 2)?;
+            u8::from_str_radix(digits, 16).ok()
+        };
+        let config = self.config.as_bytes().chunks(2).map(octet).collect::<Option<_>>()?;
+        (self.format == FORMAT).then_some(())?;
+        let (reserved, reserving) = (list(&self.reserved)?, list(&self.reserving)?);
+        Some(AoeKept { config, masks: list(&self.masks)?, reserved, reserving })
+    }
+}
+
+/// Where a target keeps it.
+#[derive(Clone, Debug)]
+pub struct KeptPlace {
+    folder: PathBuf,
+    /// Targets of one machine may share the folder, and number their devices alike.
+    node: String,
+}
+
+impl KeptPlace {
+    /// That of this target.
+    pub fn new(config: &TargetSettings) -> Self {
+        KeptPlace { folder: config.state_dir.clone(), node: config.node.clone() }
+    }
+
+    fn path(&self, device: ShelfSlot) -> PathBuf {
+        self.folder.join(format!("aoe-{}-{device}.json", self.node))
+    }
+
+    /// What clients had set of a device that offers `export`. Whoever cannot be told what it was is warned, and begins with
+    /// nothing: there is no other way to serve at all. Blocks.
+    pub fn read(&self, device: ShelfSlot, export: &str) -> AoeKept {
+        let path = self.path(device);
+        let why = match state_file::read(&path) {
+            Ok(None) => return AoeKept::default(),
+            Ok(Some(bytes)) => match serde_json::from_slice::<KeptFile>(&bytes) {
+                Ok(file) if file.export != export => return AoeKept::default(),
+                Ok(file) => match file.kept() {
+                    Some(kept) => return kept,
+                    None => "it is not one of ours".to_owned(),
+                },
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(
+            "offer aoe {device}: what clients have set of it (config string, masks, reservation) cannot be read from {}: {why}; \
+             it begins with none of that",
+            path.display()
+        );
+        AoeKept::default()
+    }
+
+    fn write(&self, device: ShelfSlot, export: &str, kept: &AoeKept) -> io::Result<()> {
+        let path = self.path(device);
+        if *kept == AoeKept::default() {
+            return state_file::remove(&path);
+        }
+        let bytes = serde_json::to_vec_pretty(&KeptFile::of(export, kept))?;
+        state_file::replace(&path, &bytes)
+    }
+}
+
+/// What is to be written.
+#[derive(Default)]
+struct Due {
+    changes: Mutex<Changes>,
+    is_over: AtomicBool,
+}
+
+#[derive(Default)]
+struct Changes {
+    /// Of each device the newest.
+    devices: BTreeMap<ShelfSlot, AoeKept>,
+    /// Those before are being written.
+    is_writing: bool,
+}
+
+impl Due {
+    fn changes(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps it, on a thread of its own: the server's never waits. What has been set is written before this is dropped.
+pub struct FileKeeper {
+    due: Arc<Due>,
+    writer: Option<JoinHandle<()>>,
+}
+
+impl FileKeeper {
+    /// For devices, and the exports that they offer.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub fn new(place: KeptPlace, exports: BTreeMap<ShelfSlot, String>) -> io::Result<Self> {
+        let due = Arc::new(Due::default());
+        let of_writer = due.clone();
+        let write = move || write_all(&of_writer, &place, &exports);
+        let writer = thread::Builder::new().name("aoe-kept".into()).spawn(write)?;
+        Ok(FileKeeper { due, writer: Some(writer) })
+    }
+}
+
+impl AoeKeeper for FileKeeper {
+    fn keep(&mut self, device: ShelfSlot, kept: &AoeKept) {
+        self.due.changes().devices.insert(device, kept.clone());
+        self.writer.as_ref().expect("it is there until the end").thread().unpark();
+    }
+
+    fn is_kept(&self, device: ShelfSlot) -> bool {
+        let changes = self.due.changes();
+        !changes.is_writing && !changes.devices.contains_key(&device)
+    }
+}
+
+impl Drop for FileKeeper {
+    fn drop(&mut self) {
+        self.due.is_over.store(true, Ordering::Release);
+        let Some(writer) = self.writer.take() else { return };
+        writer.thread().unpark();
+        let _ = writer.join();
+    }
+}
+
+fn write_all(due: &Due, place: &KeptPlace, exports: &BTreeMap<ShelfSlot, String>) {
+    loop {
+        // Before the look at what is due: nothing is set once it is over.
+        let is_over = due.is_over.load(Ordering::Acquire);
+        let now = {
+            let mut changes = due.changes();
+            let now = std::mem::take(&mut changes.devices);
+            changes.is_writing = !now.is_empty();
+            now
+        };
+        if now.is_empty() {
+            if is_over {
+                return;
+            }
+            thread::park();
+        }
+        for (device, kept) in now {
+            let export = exports.get(&device).map_or("", String::as_str);
+            if let Err(error) = place.write(device, export, &kept) {
+                tracing::warn!(
+                    "offer aoe {device}: what clients have set of it cannot be kept in {}: {error}; when this target begins anew \
+                     its config string, masks and reservation are those of before: make the folder writable, or name another \
+                     with --state-dir",
+                    place.folder.display()
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TempDir;
+
+    const DEVICE: ShelfSlot = ShelfSlot { shelf: 7, slot: 1 };
+
+    fn place(temp: &TempDir, node: &str) -> KeptPlace {
+        KeptPlace { folder: temp.path().join("state"), node: node.to_owned() }
+    }
+
+    fn set() -> AoeKept {
+        AoeKept {
+            config: vec![0, b'a', 255],
+            masks: vec![[2; 6]],
+            reserved: vec![[2, 0, 0, 0, 0, 1]],
+            reserving: vec![[4; 6]],
+        }
+    }
+
+    #[test]
+    fn what_was_set_last_is_there_in_the_next_life() {
+        let temp = TempDir::new("aoe-kept");
+        let (place, exports) = (place(&temp, "a"), BTreeMap::from([(DEVICE, "disk0".to_owned())]));
+        assert_eq!(place.read(DEVICE, "disk0"), AoeKept::default());
+        let mut keeper = FileKeeper::new(place.clone(), exports.clone()).unwrap();
+        for n in 0..100 {
+            keeper.keep(DEVICE, &AoeKept { config: vec![n], ..set() });
+        }
+        keeper.keep(DEVICE, &set());
+        while !keeper.is_kept(DEVICE) {
+            thread::yield_now();
+        }
+        assert_eq!(place.read(DEVICE, "disk0"), set(), "it says that it is kept");
+        keeper.keep(DEVICE, &AoeKept::default());
+        keeper.keep(DEVICE, &set());
+        drop(keeper);
+        assert_eq!(place.read(DEVICE, "disk0"), set());
+        assert_eq!(place.read(DEVICE, "disk1"), AoeKept::default(), "another export by now");
+        let of_another = KeptPlace { node: "b".into(), ..place.clone() };
+        assert_eq!(of_another.read(DEVICE, "disk0"), AoeKept::default(), "another target's");
+        let mut keeper = FileKeeper::new(place.clone(), exports).unwrap();
+        keeper.keep(DEVICE, &AoeKept::default());
+        drop(keeper);
+        assert_eq!(std::fs::read_dir(&place.folder).unwrap().count(), 0, "nothing is set any more");
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_nothing() {
+        let temp = TempDir::new("aoe-kept-bad");
+        let place = place(&temp, "a");
+        place.write(DEVICE, "disk0", &set()).unwrap();
+        let path = place.path(DEVICE);
+        let good = std::fs::read_to_string(&path).unwrap();
+        let bad = [
+            String::new(),
+            good[..good.len() / 2].to_owned(),
+            good.replace("\"format\": 1", "\"format\": 2"),
+            good.replace("0061ff", "0061f"),
+            good.replace("0061ff", "0061\u{e9}"),
+            good.replace("02-02-02-02-02-02", "02-02-02-02-02"),
+        ];
+        for text in bad {
+            assert_ne!(text, good, "nothing was changed");
+            std::fs::write(&path, &text).unwrap();
+            assert_eq!(place.read(DEVICE, "disk0"), AoeKept::default(), "{text}");
+        }
+        std::fs::write(&path, good).unwrap();
+        assert_eq!(place.read(DEVICE, "disk0"), set());
+    }
+}
